@@ -1,0 +1,43 @@
+# Everything runs in .venv, which is made on first use and again when pyproject.toml changes.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	$$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; \
+	done)
+BIN := .venv/bin
+STAMP := .venv/.stamp
+
+.PHONY: demo test test-all lint bench soak soak-conformance clean
+
+demo: $(STAMP) ## train with and without a kill, compare the models
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP) ## what every change runs
+	$(BIN)/python -m pytest
+
+test-all: $(STAMP) ## the slow tests too
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+lint: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/allreduce.py
+	$(BIN)/python benchmarks/recovery.py
+
+soak-conformance: $(STAMP) ## each conformance scenario 20 times in a row
+	$(BIN)/python -m tests.conformance.soak --times 20
+
+soak: soak-conformance ## the long runs: the conformance scenarios, then a hundred random kills
+	$(BIN)/python -m tests.conformance.kills --kills 100
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with the venv module is needed" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@

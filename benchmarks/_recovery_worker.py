@@ -1,0 +1,48 @@
+"""One rank of `recovery.py`: small collectives as fast as they go, and what a fault cost here."""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+
+import ftcomm
+
+CALLS = 20  # collectives of one version; the fault is in the middle
+ELEMENTS = 256
+
+
+def one_version(comm: ftcomm.Communicator, log: Path) -> None:
+    """Make a version's calls; note the time lost where the epoch changed between two of them."""
+    operand = np.ones(ELEMENTS, np.float32)
+    epoch, last = comm.epoch, 0.0
+    for call in range(CALLS):
+        result = comm.allreduce(operand)
+        now = time.monotonic()
+        if result[0] != comm.world_size:
+            raise AssertionError("allreduce gave a wrong sum")
+        if call and comm.epoch != epoch:
+            line = {"version": comm.version, "lost_ms": (now - last) * 1000}
+            with log.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        epoch, last = comm.epoch, now
+
+
+def main() -> None:
+    """Run all versions, with a pause after each so that the faults are apart."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--versions", type=int, required=True)
+    parser.add_argument("--pause", type=float, required=True, help="seconds")
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    with ftcomm.init() as comm:
+        version, _ = comm.load_checkpoint(default=None)
+        for _ in range(version, arguments.versions):
+            one_version(comm, arguments.out / f"{comm.worker_id}.jsonl")
+            comm.checkpoint(None)
+            time.sleep(arguments.pause)  # here, so that a restarted worker does not begin with it
+
+
+if __name__ == "__main__":
+    main()

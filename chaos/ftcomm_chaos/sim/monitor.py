@@ -1,0 +1,256 @@
+"""Watches a simulated job and raises `Violation` when a rule of the design is broken."""
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from ftcomm.protocol.messages import Plan, Report, Verdict
+from ftcomm.protocol.position import PRELUDE, START, Position
+from ftcomm.protocol.signature import Kind
+from ftcomm.recovery.worker import State
+from ftcomm_chaos.sim.world import Violation
+from ftcomm_tracker.durable import Durable
+from ftcomm_tracker.roster import State as JobState
+
+if TYPE_CHECKING:
+    from ftcomm_chaos.sim.process import Life
+    from ftcomm_chaos.sim.simulation import Simulation
+
+
+class Monitor:
+    """All checkers; each says which rule it guards."""
+
+    def __init__(self, sim: "Simulation") -> None:
+        self.sim = sim
+        self.next: dict[int, Position] = {}  # by life: what its script will be given next
+        self.done: dict[Position, dict[int, int]] = defaultdict(dict)  # life -> epoch, or 0
+        self.stable_below = START  # every member of some epoch had completed these
+        self.executed: set[Position] = set()
+        self.closed: set[int] = set()
+        self.epochs: dict[int, tuple[Any, ...]] = {}
+        self.life_epoch: dict[int, int] = {}
+        self.endings: set[str] = set()
+        self.owners: set[bytes] = set()  # lives that have ever had a place
+
+    # --- results: R1, R2, R5 ------------------------------------------------------------------
+
+    def on_result(
+        self, life: "Life", position: Position, value: tuple[float, ...], *, epoch: int | None
+    ) -> None:
+        """The script of `life` gets `value`, executed in `epoch` or served."""
+        program = self.sim.program
+        expected = program.expected(position)
+        life.require(value == expected, f"result {value} of {position} should be {expected}")
+        due = self.next.get(life.port, START)
+        life.require(position == due, f"result of {position} delivered where {due} was due")
+        self._note_done(life, position, epoch)
+        self.next[life.port] = position.next()
+        if program.calls[position].kind is Kind.CLOSE:
+            self.closed.add(life.core.rank)
+        self.check_copies()
+
+    def _note_done(self, life: "Life", position: Position, epoch: int | None) -> None:
+        if epoch is None:
+            left = any(not member.present for member in life.core.members)
+            served = position in self.executed or left
+            life.require(served, f"{position} was served, but nobody has executed it")
+        else:
+            life.require(
+                life.heard_after_resume, "completed after a stop, without being heard (R1)"
+            )
+            for port, earlier in self.done[position].items():
+                other = self.sim.network.lives[port]
+                again = port != life.port and earlier < epoch and other.is_member_of(epoch)
+                life.require(not again, f"{position} was executed again; {other} had it (R2)")
+            if self.sim.program.calls[position].kind is not Kind.BROADCAST:
+                self._check_proof(life, position)
+            self.executed.add(position)
+        self.done[position][life.port] = epoch or 0
+
+    def _check_proof(self, life: "Life", position: Position) -> None:
+        """Executing a synchronising collective: every member has come this far (R3)."""
+        for member in life.core.members:
+            reached = self.next.get(member.port, START)
+            life.require(
+                reached >= position,
+                f"executed {position} with rank {member.rank}, which is at {reached} (R3)",
+            )
+        self.stable_below = max(self.stable_below, position)
+
+    def on_load(
+        self, life: "Life", position: Position, version: int, state: int, *, epoch: int | None
+    ) -> None:
+        """load_checkpoint returns `(version, state)`."""
+        expected = self.sim.program.states.get(version)
+        life.require(state == expected, f"state {state} of version {version}, not {expected}")
+        life.require(position.version == PRELUDE, "loaded twice")
+        if epoch is not None:
+            self._check_proof(life, position)
+        for other in self._members(life):
+            ahead = other.core.position.version
+            life.require(ahead <= version, f"loaded {version}, but {other} is at {ahead} (R6)")
+            ran = epoch is not None and other.core.position.past_load and other is not life
+            same = (
+                other.core.epoch == epoch
+                and self.done.get(Position(0, 0, -1), {}).get(other.port) == epoch
+            )
+            life.require(not ran or same, f"load was executed again; {other} had it (R6)")
+        self.done[Position(0, 0, -1)][life.port] = epoch or 0
+        self.next[life.port] = Position(0, version, 0)
+
+    def on_checkpoint(self, life: "Life", position: Position, version: int) -> None:
+        """checkpoint() returns: the version cannot be lost but with all its holders (R6)."""
+        due = self.next.get(life.port, START)
+        life.require(position == due, f"checkpoint at {position} where {due} was due")
+        for other in self._members(life):
+            core = other.core
+            if not core.position.past_load:
+                continue
+            held = core.checkpoint is not None and core.checkpoint.version >= version
+            offered = core.tentative is not None and core.tentative.version == version
+            life.require(held or offered, f"{version} is committed, but {other} has no copy (R6)")
+        self.next[life.port] = Position(0, version, 0)
+        self.stable_below = max(self.stable_below, position)
+
+    def _members(self, life: "Life") -> list["Life"]:
+        lives = [self.sim.network.lives.get(m.port) for m in life.core.members if m.present]
+        return [x for x in lives if x is not None and x.is_member_of(life.core.epoch)]
+
+    # --- epochs: R1 ---------------------------------------------------------------------------
+
+    def on_report(self, life: "Life", report: Report) -> None:
+        """A report says what is so."""
+        life.require(report.position == life.core.position, f"{report} is not where it stands")
+        done = [p for p, lives in self.done.items() if life.port in lives and p.seqno >= 0]
+        ahead = [p for p in done if p >= report.position]
+        life.require(not ahead, f"the report misses {ahead}, which the script has (R2)")
+
+    def on_decided(self, plan: Plan) -> None:
+        """A plan is sent. If whoever knew of a result has died, the job is lost, not begun anew."""
+        if plan.frontier < self.stable_below:
+            raise Violation(
+                f"epoch {plan.epoch} begins at {plan.frontier}; all had completed what is below "
+                f"{self.stable_below}"
+            )
+
+    def on_plan(self, life: "Life", plan: Plan) -> None:
+        """A plan is taken: one membership per epoch, epochs grow, the position has not moved."""
+        before = self.life_epoch.get(life.port, 0)
+        life.require(plan.epoch > before, f"plan of epoch {plan.epoch} after {before}")
+        self.life_epoch[life.port] = plan.epoch
+        what = (plan.members, plan.frontier, plan.commit, plan.keep_order)
+        first = self.epochs.setdefault(plan.epoch, what)
+        life.require(first == what, f"two plans for epoch {plan.epoch}: {first} and {what}")
+        life.require(plan.members[plan.rank].port == life.port, "took another life's plan")
+        report = life.last_report
+        life.require(report is not None and report.epoch == plan.epoch, "a plan without a report")
+        assert report is not None
+        moved = life.core.position != report.position
+        committed = moved and life.core.position == report.position.at_version(plan.commit)
+        life.require(not moved or committed, "the position moved between report and plan")
+
+    # --- copies: R3 ---------------------------------------------------------------------------
+
+    def check_copies(self) -> None:
+        """While nothing is being repaired, every needed result is held often enough."""
+        current = self.sim.current_lives()
+        if len(current) == self.sim.world_size:
+            lowest = min(life.core.position for life in current)
+            self.stable_below = max(self.stable_below, lowest)
+        lives = self.sim.settled_lives()
+        if not lives:
+            return
+        top = max(life.core.position for life in lives)
+        enough = min(self.sim.settings.replicas, self.sim.world_size)
+        for position, call in self.sim.program.calls.items():
+            kept = position.version in (PRELUDE, top.version) and position < top
+            if not kept or call.kind in (Kind.LOAD, Kind.CHECKPOINT):
+                continue
+            holders = [life for life in lives if life.core.log.get(position) is not None]
+            past = [life for life in lives if life.core.position > position]
+            # Nobody can know that it is stable before every member has completed it.
+            wanted = lives[:enough] if position < self.stable_below else past
+            short = len(holders) < len(wanted)
+            if short or (position >= self.stable_below and not set(past) <= set(holders)):
+                raise Violation(f"{position} is held by {holders}, but due by {wanted} (R3)")
+
+    # --- ends: R7, R8, uniform errors ---------------------------------------------------------
+
+    def on_journal(self, before: Durable, after: Durable) -> None:
+        """The tracker has written its journal."""
+        if after.epoch < before.epoch:
+            raise Violation(f"the journalled epoch went from {before.epoch} to {after.epoch}")
+        self.owners |= {place.nonce for place in after.places}
+        if after.verdict is not None and before.verdict is None:
+            self.on_verdict(after.verdict)
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """The job ends for all: only for a reason."""
+        if verdict.error == "CollectiveMismatchError" and self.sim.counters["odd calls"]:
+            return
+        if verdict.error != "JobLostError":
+            raise Violation(f"verdict without a reason: {verdict.error}: {verdict.cause}")
+        current = self.sim.current_lives()
+        holders = [life for life in current if self._could_help(life, verdict)]
+        if holders:
+            raise Violation(f"{verdict.cause}: but {holders} could have helped")
+        fatal = len(self.owners - {life.core.identity.nonce for life in current})
+        enough = min(self.sim.settings.replicas, self.sim.world_size)
+        if self.sim.gentle or fatal < enough:
+            raise Violation(f"lost after {fatal} separate deaths: {verdict.cause}")
+
+    @staticmethod
+    def _could_help(life: "Life", verdict: Verdict) -> bool:
+        core = life.core
+        if verdict.cause.startswith("every member"):
+            return core.caught_up > 0
+        if verdict.cause.startswith("checkpoint"):
+            held = [c.version for c in (core.checkpoint, core.tentative) if c is not None]
+            return verdict.position.version in held
+        return core.log.get(verdict.position) is not None
+
+    def on_finished(self, life: "Life", position: Position) -> None:
+        """close() returns (R8)."""
+        program = self.sim.program
+        life.require(position == program.end.next(), f"finished at {position}")
+        everyone = set(range(self.sim.world_size))
+        life.require(self.closed == everyone, f"finished, but only {self.closed} have closed (R8)")
+        self.check_journalled(life)
+
+    def check_journalled(self, life: "Life") -> None:
+        """Nobody hears of the end before it is durable."""
+        final = self.sim.tracker.journal.final_version
+        last = max(self.sim.program.end.version, 0)
+        life.require(final == last, f"finished with final version {final}, not {last} (R8)")
+
+    def on_end(self, life: "Life", how: str) -> None:
+        """The script of `life` has ended."""
+        journal = self.sim.tracker.journal
+        kind = how.split(":", maxsplit=1)[0]
+        if kind == "finished":
+            return
+        if kind == "FencedError":
+            owner = any(p.nonce == life.core.identity.nonce for p in journal.places)
+            life.require(not owner, "fenced, but the place is its own (R1)")
+            life.require(life.core.state is State.FAILED, "fenced, but not ended")
+        elif kind == "TrackerLostError":  # woke up, or found the way back, when all was over
+            life.require(self.sim.tracker.ended, "lost a tracker that is there")
+            self.sim.counters["never heard the end"] += 1
+        elif kind == "JobFinishedError":
+            over = journal.final_version >= 0 or bool(journal.byes)
+            life.require(over, "told that the job has finished")
+        else:
+            verdict = journal.verdict
+            life.require(verdict is not None, f"ends with {how}, which is no verdict")
+            assert verdict is not None
+            life.require(how == f"{verdict.error}: {verdict.cause}", f"ends with {how}")
+            self.endings.add(how)
+
+    def check_end(self) -> None:
+        """All is over: one ending for everyone, and nothing half done."""
+        journal, tracker = self.sim.tracker.journal, self.sim.tracker
+        if len(self.endings) > 1:
+            raise Violation(f"different endings: {self.endings}")
+        if journal.verdict is None and journal.final_version < 0:
+            raise Violation("everyone has ended, but the tracker knows of no end")
+        if tracker.roster.state is not JobState.OVER and tracker.up:
+            raise Violation("the tracker does not know that the job is over")

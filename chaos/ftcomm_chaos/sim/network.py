@@ -1,0 +1,243 @@
+"""Simulated data links and fetch links: ordered, delayed, breakable, silent if told so."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ftcomm.errors import ProtocolError
+from ftcomm.protocol.frames import FrameHeader, pack_header, unpack_header
+from ftcomm.protocol.messages import Run
+from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.recovery.events import CheckpointFetched, FetchEnded, ResultFetched
+from ftcomm.recovery.worker import State
+from ftcomm_chaos.sim.world import Violation, World
+
+if TYPE_CHECKING:
+    from ftcomm_chaos.sim.process import Life
+
+
+class Frame(NamedTuple):
+    """One step's block with its header."""
+
+    header: FrameHeader
+    payload: tuple[Any, ...]
+
+
+@dataclass(eq=False)
+class Stream:
+    """One connection between two lives in one epoch."""
+
+    epoch: int
+    ends: tuple["Life", "Life"]
+    broken: bool = False
+    silent: bool = False  # swallows everything, and nobody is told (rule R12)
+    arrives: dict[int, float] = field(default_factory=dict)  # by receiver: order is kept
+
+    def other(self, life: "Life") -> "Life":
+        """The far end."""
+        return self.ends[1] if life is self.ends[0] else self.ends[0]
+
+
+class Network:
+    """All data streams and fetches of the job."""
+
+    def __init__(self, world: World, *, wire: bool) -> None:
+        self.world = world
+        self.wire = wire
+        self.lives: dict[int, Life] = {}  # by port
+        self.streams: dict[tuple[int, int, int], Stream] = {}
+        self.fetches: list[FetchLink] = []
+
+    # --- data ---------------------------------------------------------------------------------
+
+    def send(self, life: "Life", rank: int, frame: Frame) -> bool:
+        """Send to `rank` of the frame's epoch; False if the link is known to be broken."""
+        epoch = frame.header.epoch
+        stream = self._stream(epoch, life, rank)
+        if stream is None or stream.broken:
+            return False
+        if self.wire:
+            frame = Frame(unpack_header(pack_header(frame.header)), frame.payload)
+        if not stream.silent:
+            far = stream.other(life)
+            self._deliver(stream, far, far.on_frame, epoch, life.core.rank, frame)
+        return True
+
+    def connect(self, life: "Life", rank: int) -> None:
+        """Open the link to `rank` in the present epoch, as a schedule needs it."""
+        self._stream(life.core.epoch, life, rank)
+
+    def _stream(self, epoch: int, life: "Life", rank: int) -> Stream | None:
+        port = life.core.members[rank].port
+        low, high = sorted((life.port, port))
+        known = self.streams.get((epoch, low, high))
+        if known is not None:
+            return known
+        far = self.lives.get(port)
+        if far is None or not far.accepts(epoch):
+            life.on_link_broken(epoch, rank)
+            return None
+        stream = self.streams[epoch, low, high] = Stream(epoch, (life, far))
+        return stream
+
+    def _deliver(
+        self, stream: Stream, far: "Life", action: Callable[..., None], *args: Any
+    ) -> None:
+        delay = self.world.between(0.0001, 0.02)
+        when = max(self.world.now + delay, stream.arrives.get(far.port, 0.0))
+        stream.arrives[far.port] = when
+        self.world.at(when, self._arrive, stream, far, action, args)
+
+    @staticmethod
+    def _arrive(
+        stream: Stream, far: "Life", action: Callable[..., None], args: tuple[Any, ...]
+    ) -> None:
+        if not stream.broken:
+            far.deliver(action, *args)
+
+    def cut(self, stream: Stream) -> None:
+        """The connection breaks: what is under way is lost, both ends are told in their time."""
+        stream.broken = True
+        for life in stream.ends:
+            self._tell(stream, life, self.world.now + self.world.between(0.001, 0.1))
+
+    def close(self, life: "Life", below_epoch: int | None = None) -> None:
+        """`life` shuts its streams down (of older epochs only, if given) or has died."""
+        for stream in [s for s in self.streams.values() if life in s.ends]:
+            if stream.broken or (below_epoch is not None and stream.epoch >= below_epoch):
+                continue
+            far = stream.other(life)
+            life.on_link_broken(stream.epoch, far.core.rank)
+            if self.world.chance(0.5):  # a reset overtakes what is under way
+                stream.broken = True
+                self._tell(stream, far, self.world.now + self.world.between(0.0001, 0.02))
+            else:
+                self._deliver(stream, far, self._end, stream, far)
+
+        for link in self.fetches:
+            if life is link.far and (below_epoch is None or link.epoch < below_epoch):
+                link.fail("connection reset")
+            elif life is link.life and (below_epoch is None or link.epoch < below_epoch):
+                link.over = True
+
+    def _end(self, stream: Stream, life: "Life") -> None:
+        stream.broken = True
+        life.on_link_broken(stream.epoch, stream.other(life).core.rank)
+
+    def _tell(self, stream: Stream, life: "Life", when: float) -> None:
+        self.world.at(
+            when, life.deliver, life.on_link_broken, stream.epoch, stream.other(life).core.rank
+        )
+
+    def open_streams(self) -> list[Stream]:
+        """Streams that a fault may still hurt."""
+        return [s for s in self.streams.values() if not s.broken and not s.silent]
+
+    # --- fetches ------------------------------------------------------------------------------
+
+    def fetch(
+        self, life: "Life", epoch: int, source: int, load: int, runs: tuple[Run, ...]
+    ) -> None:
+        """Begin what the core ordered with `StartFetch`."""
+        far = self.lives.get(life.core.members[source].port)
+        link = FetchLink(self.world, life, far, epoch, source, load, runs)
+        self.fetches = [f for f in self.fetches if not f.over] + [link]
+        self.world.after(self.world.between(0.0005, 0.02), link.ask)
+
+
+class FetchLink:
+    """One ordered fetch: asked once, served item by item, ended by `FetchEnded`."""
+
+    def __init__(
+        self,
+        world: World,
+        life: "Life",
+        far: "Life | None",
+        epoch: int,
+        source: int,
+        load: int,
+        runs: tuple[Run, ...],
+    ) -> None:
+        self.world, self.life, self.far = world, life, far
+        self.epoch, self.source, self.load, self.runs = epoch, source, load, runs
+        self.over = False
+        self._items = self._serve()
+        self._arrives = 0.0
+
+    def ask(self) -> None:
+        """The request reaches the source."""
+        if self.far is None or not self.far.accepts(self.epoch):
+            self.fail("refused")
+        elif self.far.core.epoch < self.epoch:
+            self.far.waiting_fetches.append(self)  # newer waits (rule R1)
+        else:
+            self.step()
+
+    def step(self) -> None:
+        """The source sends one item; it must still be in the epoch."""
+        if not self.over and self.far is not None:
+            self.far.deliver(self._send_one)
+
+    def _send_one(self) -> None:
+        if self.over or self.far is None:
+            return
+        core = self.far.core
+        if not self.far.alive or core.epoch != self.epoch:
+            self.fail("the source has gone")
+            return
+        if core.state not in (State.RUNNING, State.CATCHING_UP):
+            self.fail("the source has stopped")
+            return
+        event = next(self._items, None)
+        if event is None:
+            self.over = True
+            self._deliver(FetchEnded(self.epoch, self.source))
+            return
+        self._deliver(event)
+        self.far.point("serving")
+        slow = 0.3 if self.world.chance(0.1) else 0.02
+        self.world.after(self.world.between(0.0005, slow), self.step)
+
+    def fail(self, why: str) -> None:
+        """The link ends early."""
+        if not self.over:
+            self.over = True
+            self._deliver(FetchEnded(self.epoch, self.source, why))
+
+    def _deliver(self, event: ResultFetched | CheckpointFetched | FetchEnded) -> None:
+        when = max(self.world.now + self.world.between(0.0005, 0.02), self._arrives)
+        self._arrives = when
+        self.world.at(when, self.life.deliver, self.life.hear, event)
+
+    def _serve(self) -> Iterator[ResultFetched | CheckpointFetched]:
+        assert self.far is not None
+        core = self.far.core
+        if self.load > PRELUDE:
+            held = core.checkpoint
+            if held is None or held.version != self.load:
+                raise Violation(
+                    f"{self.far} was named as a holder of checkpoint {self.load}, but has {held}"
+                )
+            yield CheckpointFetched(self.epoch, self.load, held.value)
+        for run in self.runs:
+            for seqno in run.seqnos():
+                position = Position(0, run.version, seqno)
+                entry = core.log.get(position)
+                if entry is None:
+                    raise Violation(
+                        f"{self.far} was named as a holder of {position} for {self.life} in epoch "
+                        f"{self.epoch}, but has {core.log.runs()}"
+                    )
+                yield ResultFetched(self.epoch, position, entry.signature, entry.value)
+
+
+def check_frame(frame: Frame, epoch: int, position: Position, tag: int) -> None:
+    """A stream of one epoch carries the frames of one order of positions, or someone is ahead."""
+    header = frame.header
+    if (header.epoch, header.position, header.step) != (epoch, position, tag):
+        raise Violation(
+            f"a frame of epoch {header.epoch}, collective {header.position}, step {header.step} "
+            f"came where epoch {epoch}, collective {position}, step {tag} was due"
+        )
+    if header.length != len(frame.payload):
+        raise ProtocolError("a frame is shorter than its header says")

@@ -1,0 +1,157 @@
+"""The training script that a simulated job runs, and the results that it must see.
+
+Every rank runs the same operations; inputs depend on the rank and the operation alone.  Expected
+results come from the schedules run in memory without any fault.
+"""
+
+import functools
+import random
+from dataclasses import dataclass
+
+import numpy as np
+
+from ftcomm.collectives.choose import schedule_for
+from ftcomm.collectives.ops import make_reducer
+from ftcomm.collectives.reference import run_in_memory
+from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.protocol.signature import Algorithm, Kind, Op, Signature
+
+Value = tuple[float, ...]
+FLOAT64 = 12
+ITEM_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective of the script."""
+
+    kind: Kind
+    count: int = 0
+    root: int = -1
+    algorithm: Algorithm = Algorithm.AUTO
+    salt: int = 0
+
+    @functools.cached_property
+    def signature(self) -> bytes:
+        """The 40 bytes that every rank must agree on."""
+        reduces = self.kind is Kind.ALLREDUCE
+        carries = self.kind in (Kind.ALLREDUCE, Kind.BROADCAST, Kind.ALLGATHER)
+        return Signature(
+            self.kind,
+            op=Op.SUM if reduces else Op.NONE,
+            dtype=FLOAT64 if carries else 0,
+            algorithm=self.algorithm,
+            root=self.root,
+            count=self.count,
+            ndim=1,
+            dims=(self.count, 0, 0, 0),
+        ).encode()
+
+    def source(self, rank: int) -> Value:
+        """This rank's input: sums of such numbers depend on the order of the operands."""
+        return tuple(0.1 * (rank + 1) + 0.7 * i + 1e-3 * self.salt for i in range(self.count))
+
+
+LOAD = Call(Kind.LOAD)
+CHECKPOINT = Call(Kind.CHECKPOINT)
+CLOSE = Call(Kind.CLOSE)
+
+
+@functools.lru_cache(maxsize=4096)
+def expected_result(call: Call, world_size: int) -> Value:
+    """What the collective gives on every rank."""
+    ranks = range(world_size)
+    schedules = [
+        schedule_for(
+            call.kind, world_size, rank, call.count, ITEM_BYTES,
+            algorithm=call.algorithm, root=call.root,
+        )
+        for rank in ranks
+    ]  # fmt: skip
+    sources = [np.array(call.source(rank), np.float64) for rank in ranks]
+    reducer = make_reducer("sum", np.dtype(np.float64)) if call.kind is Kind.ALLREDUCE else None
+    results = [tuple(work.tolist()) for work in run_in_memory(schedules, sources, reducer)]
+    assert len(set(results)) == 1, "ranks of a faultless run disagree"
+    return results[0]
+
+
+def default_state(rank: int) -> int:
+    """What `load_checkpoint` is given; only rank 0's counts."""
+    return 1_000_003 + rank
+
+
+def next_state(state: int, result: Value) -> int:
+    """The script's update; a wrong or missing result changes all later states."""
+    return hash((state, result)) & 0xFFFF_FFFF_FFFF
+
+
+def state_digest(state: int) -> bytes:
+    """What checkpoint compares."""
+    return state.to_bytes(8, "big")
+
+
+class Program:
+    """The whole script: prelude, load, versions that end with checkpoints, close.
+
+    Attributes:
+        calls: the collective at each position.
+        states: the state at the beginning of each version.
+        loads: whether the script has checkpoints at all.
+        end: the position of close.
+    """
+
+    def __init__(self, rng: random.Random, world_size: int) -> None:
+        self.world_size = world_size
+        self._salt = 0
+        self.prelude = [self._draw(rng) for _ in range(rng.choice((0, 1, 2, 3)))]
+        self.skips = rng.random() < 0.3
+        self.loads = rng.random() < 0.85
+        count = rng.choice((0, 1, 2, 3)) if self.loads else -1
+        self.versions = [
+            [self._draw(rng) for _ in range(rng.choice((0, 1, 2, 4)))] for _ in range(count + 1)
+        ]
+        self.calls: dict[Position, Call] = {}
+        self.states: dict[int, int] = {0: default_state(0)}
+        self._lay_out()
+
+    def _draw(self, rng: random.Random) -> Call:
+        self._salt += 1
+        count = rng.choice((0, 1, 3))
+        algorithm = Algorithm.AUTO
+        root = -1
+        kind = rng.choice(
+            (Kind.ALLREDUCE, Kind.ALLREDUCE, Kind.BROADCAST, Kind.ALLGATHER, Kind.BARRIER)
+        )
+        if kind is Kind.ALLREDUCE:
+            algorithm = rng.choice((Algorithm.AUTO, Algorithm.RING))
+        elif kind is Kind.BROADCAST:
+            root = rng.randrange(self.world_size)
+        elif kind is Kind.BARRIER:
+            count = 0
+        return Call(kind, count, root, algorithm, self._salt % 4)
+
+    def _lay_out(self) -> None:
+        for seqno, call in enumerate(self.prelude):
+            self.calls[Position(0, PRELUDE, seqno)] = call
+        if not self.loads:
+            self.end = Position(0, PRELUDE, len(self.prelude))
+            self.calls[self.end] = CLOSE
+            return
+        self.calls[Position(0, PRELUDE, len(self.prelude))] = LOAD
+        last = len(self.versions) - 1
+        for version, calls in enumerate(self.versions):
+            state = self.states[version]
+            for seqno, call in enumerate(calls):
+                self.calls[Position(0, version, seqno)] = call
+                state = next_state(state, expected_result(call, self.world_size))
+            tail = Position(0, version, len(calls))
+            self.calls[tail] = CLOSE if version == last else CHECKPOINT
+            self.states[version + 1] = state
+        self.end = Position(0, last, len(self.versions[last]))
+
+    def expected(self, position: Position) -> Value:
+        """The result at `position`; empty for load, checkpoint and close."""
+        call = self.calls[position]
+        if call.kind in (Kind.LOAD, Kind.CHECKPOINT, Kind.CLOSE):
+            return ()
+        return expected_result(call, self.world_size)

@@ -1,0 +1,67 @@
+"""Many seeds in a row, and what they showed together."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ftcomm_chaos.sim.simulation import Outcome, Simulation
+
+MIN_FAULTS_PER_RUN = 5.0  # fewer on average, and the sweep tests less than it says
+
+
+@dataclass
+class Failure:
+    """A seed that broke a rule."""
+
+    seed: int
+    what: str
+
+    @property
+    def replay(self) -> str:
+        """The command that shows it again."""
+        return f"ftcomm-chaos sim --seed {self.seed} --trace"
+
+
+@dataclass
+class Sweep:
+    """What a range of seeds came to."""
+
+    runs: int = 0
+    faulty_runs: int = 0
+    events: int = 0
+    epochs: int = 0
+    endings: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one run."""
+        self.runs += 1
+        self.faulty_runs += bool(outcome.faults)
+        self.events += outcome.steps
+        self.epochs += outcome.epochs
+        self.endings[outcome.verdict] += 1
+        self.faults.update(outcome.faults)
+
+    @property
+    def faults_per_run(self) -> float:
+        """Faults that really fired, per run that had any."""
+        return sum(self.faults.values()) / max(self.faulty_runs, 1)
+
+    @property
+    def ok(self) -> bool:
+        """No rule was broken, and enough went wrong to say so."""
+        return not self.failures and self.faults_per_run >= MIN_FAULTS_PER_RUN
+
+
+def run_seeds(seeds: Iterable[int], *, stop_after: int = 10) -> Sweep:
+    """Run every seed, up to `stop_after` failures."""
+    sweep = Sweep()
+    for seed in seeds:
+        try:
+            sweep.add(Simulation(seed).run())
+        except Exception as error:  # noqa: BLE001 - whatever escapes a core is a finding
+            sweep.failures.append(Failure(seed, f"{type(error).__name__}: {error}"))
+            if len(sweep.failures) >= stop_after:
+                break
+    return sweep

@@ -1,0 +1,350 @@
+"""The user's thread of a simulated worker: the script, and the engine's loop around the core.
+
+Generators stand for the thread: they yield a delay where the control thread may run between two
+steps, and None where the thread sleeps until it is woken.
+"""
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from ftcomm.collectives.choose import schedule_for, synchronising
+from ftcomm.collectives.schedule import NOBODY, Reduce, Schedule
+from ftcomm.protocol.frames import FrameHeader
+from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.protocol.signature import Kind
+from ftcomm.recovery.events import LinkDown, MismatchSeen, OwnCloseDone
+from ftcomm.recovery.log import Entry
+from ftcomm.recovery.worker import Checkpoint, Outcome, State, Step
+from ftcomm_chaos.sim.network import Frame, check_frame
+from ftcomm_chaos.sim.program import (
+    CHECKPOINT,
+    CLOSE,
+    ITEM_BYTES,
+    LOAD,
+    Call,
+    default_state,
+    next_state,
+    state_digest,
+)
+
+if TYPE_CHECKING:
+    from ftcomm_chaos.sim.process import Life
+
+Thread = Generator[float | None, None, Any]
+SCHEDULED_OUT = 0.02  # how often a thread loses the processor long enough for an epoch to pass
+PREEMPTED = 0.4
+STAGE = 1000  # first frame tag of a collective's second stage
+SITE = "sim.py:1"
+
+
+def script(life: "Life") -> Thread:
+    """init, prelude, load, versions, close."""
+    core, program = life.core, life.sim.program
+    yield from _wait_for(life, State.RUNNING)
+    life.point("joined")
+    for call in program.prelude:
+        if program.skips and program.loads and core.frontier.past_load:
+            break  # a restarted script may load early (R6)
+        yield from _think(life)
+        yield from _collective(life, call)
+    yield from _think(life)
+    if program.loads:
+        version, state = yield from _load(life)
+        for calls in program.versions[version:]:
+            for call in calls:
+                yield from _think(life)
+                result = yield from _collective(life, call)
+                state = next_state(state, result)
+            yield from _think(life)
+            if version < len(program.versions) - 1:
+                yield from _checkpoint(life, state)
+            version += 1
+    yield from _close(life)
+    life.hear(OwnCloseDone())
+    life.point("closed")
+    yield from _wait_for(life, State.FINISHED)
+    life.sim.monitor.on_finished(life, core.position)
+
+
+def _wait_for(life: "Life", state: State) -> Thread:
+    while life.core.state is not state:
+        if life.core.error is not None:
+            raise life.core.error
+        yield None
+
+
+def _think(life: "Life") -> Thread:
+    yield life.world.between(0.0005, life.sim.think_s)
+
+
+def _race(life: "Life") -> Thread:
+    """Let the control thread in between, sometimes."""
+    luck = life.world.rng.random()
+    if luck < SCHEDULED_OUT:
+        yield life.world.between(0.02, 0.4)
+    elif luck < PREEMPTED:
+        yield life.world.between(0.0001, 0.004)
+
+
+def _collective(life: "Life", call: Call) -> Thread:
+    core, signature = life.core, _signature(life, call)
+    while True:
+        position = core.position
+        step = core.begin(signature, SITE)
+        if step is Step.WAIT:
+            yield None
+        elif isinstance(step, Entry):
+            if step.signature != signature:
+                _accuse(life, core.epoch, step.signature)
+                continue
+            if (yield from _replay(life, core.replay)):
+                life.sim.monitor.on_result(life, position, step.value, epoch=None)
+                return step.value
+        else:
+            value = yield from _attempt(life, call, signature, position)
+            if value is not None:
+                return value
+
+
+def _attempt(life: "Life", call: Call, signature: bytes, position: Position) -> Thread:
+    core, epoch = life.core, life.core.epoch
+    life.point("entered")
+    work = yield from _execute(life, call, signature, call.source(core.rank), 0)
+    if work is None:
+        return None
+    value, sync = tuple(work), synchronising(call.kind)
+    done = yield from _settle(
+        life,
+        lambda: core.complete(
+            epoch, Entry(signature, value), synchronising=sync, now=life.world.now
+        )[0],
+    )
+    if not done:
+        return None
+    life.sim.monitor.on_result(life, position, value, epoch=epoch)
+    life.point("completed")
+    return value
+
+
+def _settle(life: "Life", complete: Any) -> Thread:
+    """Say that an executed collective is complete; hear the tracker first if the core wants it."""
+    yield from _race(life)
+    life.point("completing")
+    if life.paused_until is not None:
+        yield 0.0
+    while True:
+        outcome = complete()
+        if outcome is not Outcome.HEAR_FIRST:
+            return outcome is Outcome.DONE
+        life.sim.counters["heard first"] += 1
+        yield None
+
+
+def _replay(life: "Life", replay: Any, *arguments: Any) -> Thread:
+    """Return what the log holds to the user; hear the tracker first if the core wants it."""
+    yield from _race(life)
+    while True:
+        outcome = replay(*arguments, now=life.world.now)
+        if outcome is not Outcome.HEAR_FIRST:
+            return outcome is Outcome.DONE
+        life.sim.counters["heard first"] += 1
+        yield None
+
+
+def _load(life: "Life") -> Thread:
+    core = life.core
+    while True:
+        step = core.begin_load(LOAD.signature, SITE)
+        position, epoch = core.position, core.epoch
+        if step is Step.WAIT:
+            yield None
+        elif isinstance(step, Checkpoint):
+            if (yield from _replay(life, core.replay_load, step)):
+                life.sim.monitor.on_load(life, position, step.version, step.value, epoch=None)
+                return step.version, step.value
+        elif isinstance(step, Entry):
+            _accuse(life, epoch, step.signature)
+        else:
+            life.point("entered")
+            default = Call(Kind.BROADCAST, 1, 0)
+            source = (default_state(core.rank),)
+            work = yield from _execute(life, default, LOAD.signature, source, 0)
+            if work is None:
+                continue
+            barrier = yield from _execute(life, Call(Kind.BARRIER), LOAD.signature, (), STAGE)
+            if barrier is None:
+                continue
+            state = work[0]
+            if (yield from _settle(
+                life, lambda: core.complete_load(epoch, state, b"", now=life.world.now)  # noqa: B023 - run now
+            )):  # fmt: skip
+                life.sim.monitor.on_load(life, position, 0, state, epoch=epoch)
+                life.point("completed")
+                return 0, state
+
+
+def _checkpoint(life: "Life", state: int) -> Thread:
+    core, position = life.core, life.core.position
+    digest = state_digest(state)
+    version = core.offer_checkpoint(state, digest)
+    life.point("offered")
+    signature = CHECKPOINT.signature
+    while core.position.version < version:
+        step = core.begin(signature, SITE)
+        if step is Step.WAIT:
+            yield None
+        elif isinstance(step, Entry):
+            _accuse(life, core.epoch, step.signature)
+        else:
+            yield from _agree(life, digest)
+    life.sim.monitor.on_checkpoint(life, position, version)
+
+
+def _agree(life: "Life", digest: bytes) -> Thread:
+    """All ranks compare their digests; then the version is committed."""
+    core, epoch = life.core, life.core.epoch
+    life.point("entered")
+    gather = Call(Kind.ALLGATHER, 1)
+    mine = (int.from_bytes(digest, "big"),)
+    work = yield from _execute(life, gather, CHECKPOINT.signature, mine, 0)
+    if work is None:
+        return
+    life.require(len(set(work)) == 1, f"digests differ: {work}")
+    done = yield from _settle(life, lambda: core.complete_checkpoint(epoch, now=life.world.now)[0])
+    if done:
+        life.point("completed")
+
+
+def _close(life: "Life") -> Thread:
+    core = life.core
+    position = core.position
+    while not core.closed:
+        step = core.begin(CLOSE.signature, SITE)
+        epoch = core.epoch
+        if step is Step.WAIT:
+            yield None
+        elif isinstance(step, Entry):
+            if step.signature != CLOSE.signature:
+                _accuse(life, core.epoch, step.signature)
+                continue
+            if (yield from _replay(life, core.replay_close)):
+                life.sim.monitor.on_result(life, position, (), epoch=None)
+        else:
+            life.point("entered")
+            work = yield from _execute(life, Call(Kind.BARRIER), CLOSE.signature, (), 0)
+            if work is not None and (yield from _settle(
+                life,
+                lambda: core.complete_close(
+                    epoch, Entry(CLOSE.signature, ()), now=life.world.now  # noqa: B023 - run now
+                ),
+            )):  # fmt: skip
+                life.sim.monitor.on_result(life, position, (), epoch=epoch)
+
+
+# --- one attempt ------------------------------------------------------------------------------
+
+
+def _execute(
+    life: "Life", call: Call, signature: bytes, source: tuple[Any, ...], base: int
+) -> Thread:
+    """Run the schedule over the present epoch's links; None if the attempt has failed."""
+    core = life.core
+    epoch, position = core.epoch, core.position
+    schedule = schedule_for(
+        call.kind, core.world_size, core.rank, call.count, ITEM_BYTES,
+        algorithm=call.algorithm, root=call.root,
+    )  # fmt: skip
+    life.require(core.state is not State.FINISHED, "all have closed, but it has not (R8)")
+    for peer in schedule.peers:
+        life.net.connect(life, peer)
+    work = yield from _steps(life, schedule, source, base, (epoch, position, signature))
+    return work
+
+
+def _steps(
+    life: "Life",
+    schedule: Schedule,
+    source: tuple[Any, ...],
+    base: int,
+    header: tuple[int, Position, bytes],
+) -> Thread:
+    epoch, position, signature = header
+    work: list[Any] = [0] * schedule.work_count
+    for copy in schedule.copies:
+        work[copy.work_lo : copy.work_lo + copy.source_hi - copy.source_lo] = source[
+            copy.source_lo : copy.source_hi
+        ]
+    for step in schedule.steps:
+        if step.send_to != NOBODY:
+            block = tuple((source if step.send_source else work)[step.send_lo : step.send_hi])
+            frame = Frame(
+                FrameHeader(epoch, position, base + step.tag, len(block), signature, SITE), block
+            )
+            if not life.net.send(life, step.send_to, frame):
+                _link_down(life, epoch, step.send_to)
+                return None
+        if step.recv_from == NOBODY:
+            continue
+        frame = yield from _receive(life, epoch, step.recv_from)
+        if frame is None:
+            return None
+        if frame.header.signature != signature and frame.header.position == position:
+            header_ = frame.header
+            life.hear(MismatchSeen(epoch, step.recv_from, header_.signature, header_.site))
+            return None
+        check_frame(frame, epoch, position, base + step.tag)
+        own = (source if step.own_source else work)[step.recv_lo : step.recv_hi]
+        work[step.recv_lo : step.recv_hi] = _merge(step.reduce, frame.payload, own)
+        yield from _race(life)
+        if core_moved(life, epoch):
+            return None
+    return work
+
+
+def core_moved(life: "Life", epoch: int) -> bool:
+    """The epoch is over for this thread: the control thread has interrupted it."""
+    return life.core.epoch != epoch or life.core.is_frozen or life.core.state is State.FAILED
+
+
+def _merge(reduce: Reduce, incoming: tuple[Any, ...], own: Any) -> list[Any]:
+    if reduce is Reduce.NONE:
+        return list(incoming)
+    if reduce is Reduce.INCOMING_FIRST:
+        return [a + b for a, b in zip(incoming, own, strict=True)]
+    return [a + b for a, b in zip(own, incoming, strict=True)]
+
+
+def _receive(life: "Life", epoch: int, rank: int) -> Thread:
+    queue = life.inbox[epoch, rank]
+    life.blocked_on, life.blocked_since = (rank,), life.world.now
+    try:
+        while not queue:
+            if core_moved(life, epoch):
+                return None
+            if (epoch, rank) in life.broken:
+                _link_down(life, epoch, rank)
+                return None
+            yield None
+        return queue.popleft() if not core_moved(life, epoch) else None
+    finally:
+        life.blocked_on = ()
+
+
+def _link_down(life: "Life", epoch: int, rank: int) -> None:
+    life.hear(LinkDown(epoch, rank, "broken"))
+
+
+def _accuse(life: "Life", epoch: int, theirs: bytes) -> None:
+    peer = (life.core.rank + 1) % life.core.world_size
+    life.hear(MismatchSeen(epoch, peer, theirs, SITE))
+
+
+def _signature(life: "Life", call: Call) -> bytes:
+    """The call's signature, or another one where the seed plans a defect of the script."""
+    if life.sim.odd_one == (life.core.rank, life.core.position):
+        life.sim.counters["odd calls"] += 1
+        return CHECKPOINT.signature
+    return call.signature
+
+
+__all__ = ["PRELUDE", "Thread", "script"]

@@ -1,0 +1,190 @@
+"""Train twice, the second time with `kill -9` of a worker, and compare the models (`make demo`)."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+WORKERS = 4
+STEPS = 100
+PAUSE_S = 0.02  # after each step, so that there is something to watch
+VICTIM = 2
+KILL_AFTER_STEP = 50
+LIMIT_S = 60.0  # per run; each takes about four seconds
+EXAMPLE = Path(__file__).with_name("mushroom.py")
+# Each life adds its process number to a file, then becomes the worker.
+NOTE_PID = 'echo $$ >> "$0/worker-$FTCOMM_WORKER_ID.pids"; exec "$@"'
+
+
+class DemoError(Exception):
+    """Something went otherwise than the demo promises."""
+
+
+def main() -> int:
+    """Run the demo; 0 if both models are equal."""
+    print(f"{WORKERS} workers learn which mushrooms are poisonous, {STEPS} steps, twice.")
+    folder = Path(tempfile.mkdtemp(prefix="ftcomm-demo-"))
+    try:
+        heading("1  Without faults")
+        calm = train(folder / "calm", lambda _: None)
+        heading(f"2  With kill -9 of worker {VICTIM} after step {KILL_AFTER_STEP}")
+        killer = Killer(folder / "killed")
+        killed = train(folder / "killed", killer.on_line)
+        heading("What happened")
+        show_incident(folder / "killed", killer)
+    except DemoError as error:
+        print(f"\nThe demo failed: {error}\nWhat it left is in {folder}", file=sys.stderr)
+        return 1
+    heading("Both models, SHA-256")
+    print(f"  without the kill  {calm}\n  with the kill     {killed}")
+    if calm != killed:
+        print(f"  They differ: this is a defect of ftcomm. What the runs left is in {folder}")
+        return 1
+    print("  Equal, to the last bit.")
+    shutil.rmtree(folder)
+    return 0
+
+
+def heading(text: str) -> None:
+    """Start a part of the output."""
+    bold, plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() else ("", "")
+    print(f"\n{bold}{text}{plain}", flush=True)
+
+
+def train(folder: Path, on_line: Callable[[str], None]) -> str:
+    """Run the example to its end and return the digest of its model.
+
+    Args:
+        folder: where the run keeps its state, the workers' process numbers and the model.
+        on_line: told each line of the run's output.
+    """
+    folder.mkdir()
+    model = None
+    for line in run(folder):
+        on_line(line)
+        text = re.sub(r"^\[\d+\] ", "", line)
+        if text.startswith("step") and text != line:  # said by a worker
+            print(f"  {text}")
+        found = re.fullmatch(r"model ([0-9a-f]{64})", text)
+        model = found[1] if found else model
+    if model is None:
+        raise DemoError("no worker said what its model is")
+    return model
+
+
+def run(folder: Path) -> Iterator[str]:
+    """Lines of a whole job, as they come."""
+    command = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", str(WORKERS)]
+    command += ["--state-dir", str(folder / "state"), "--", "/bin/sh", "-c", NOTE_PID, str(folder)]
+    command += [sys.executable, str(EXAMPLE), "--steps", str(STEPS), "--pause", str(PAUSE_S)]
+    process = subprocess.Popen(  # noqa: S603 - our own launcher, with our own example
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    watchdog = threading.Timer(LIMIT_S, process.kill)
+    watchdog.start()
+    said = []
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line)
+            yield line.rstrip("\n")
+        if process.wait() != 0:
+            raise DemoError(f"the job ended with status {process.returncode}\n{''.join(said)}")
+    finally:
+        watchdog.cancel()
+        process.kill()  # workers end with their launcher
+        process.wait()
+
+
+class Killer:
+    """Kills one worker at the right moment, and remembers when.
+
+    Attributes:
+        pid: of the process that was killed.
+        at: when, in seconds of the wall clock.
+        seen: the launcher has told how that process ended.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.pid = 0
+        self.at = 0.0
+        self.seen = False
+        self._folder = folder
+
+    def on_line(self, line: str) -> None:
+        """Watch the output; strike when the training is half done."""
+        if line.startswith(f"[0] step {KILL_AFTER_STEP}:"):
+            (self.pid,) = lives(self._folder, VICTIM)
+            self.at = time.time()
+            os.kill(self.pid, signal.SIGKILL)
+        elif f"worker {VICTIM} was killed by SIGKILL" in line:
+            self.seen = True
+            print(f"  --- kill -9 {self.pid}: {line.removeprefix('ftcomm: ')} ---", flush=True)
+
+
+def lives(folder: Path, worker: int) -> list[int]:
+    """Process numbers of a worker's lives, in order."""
+    return [int(pid) for pid in (folder / f"worker-{worker}.pids").read_text().split()]
+
+
+def show_incident(folder: Path, killer: Killer) -> None:
+    """Say who died, when, and what the recovery cost, as the tracker recorded it."""
+    if not killer.seen:
+        raise DemoError("the worker was not killed")
+    incident = incident_of(folder / "state" / "incidents.jsonl")
+    starts = [len(lives(folder, worker)) for worker in range(WORKERS)]
+    if starts != [1 + (worker == VICTIM) for worker in range(WORKERS)]:
+        raise DemoError(f"only worker {VICTIM} should have been started twice, not {starts}")
+    clock = time.strftime("%H:%M:%S", time.localtime(killer.at)) + f"{killer.at % 1:.3f}"[1:]
+    next_life = lives(folder, VICTIM)[1]
+    print(f"  who       worker {VICTIM}, process {killer.pid}; process {next_life} took its place")
+    print(f"  when      {clock}, at collective {incident['frontier']} (version.number)")
+    replayed, fetched = incident["replayed"], incident["fetched"]
+    print(f"  given     the last checkpoint; {replayed} results replayed, {fetched} sent by others")
+    print("  survivors kept their processes, their memory and every result")
+    for name, milliseconds, meaning in phases(incident, killer.at):
+        print(f"  {name:9} {milliseconds:7.1f} ms  {meaning}")
+
+
+def incident_of(path: Path) -> dict[str, Any]:
+    """The one recovery of the run."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    if len(lines) != 1:
+        raise DemoError(f"one recovery was expected, {path} tells of {len(lines)}")
+    incident: dict[str, Any] = json.loads(lines[0])
+    if incident["victims"] != [str(VICTIM)]:
+        raise DemoError(f"worker {VICTIM} was killed, the tracker names {incident['victims']}")
+    return incident
+
+
+def phases(incident: dict[str, Any], killed_at: float) -> list[tuple[str, float, str]]:
+    """Name, duration and meaning of each part of a recovery."""
+    spent = incident["ms"]
+    # The record's clock is rounded to milliseconds, and a death is noticed in less.
+    detect = max(incident["wall_started"] - killed_at, 0.0) * 1000
+    return [
+        ("detect", detect, "from the kill to the tracker's notice"),
+        ("stop", spent["stop"], "from the notice to the last survivor's report"),
+        (
+            "replace",
+            spent["replace"],
+            "from the notice to the new process's report: Python's start",
+        ),
+        ("decide", spent["decide"], "making the plan and sending it"),
+        ("fetch", spent["fetch"], "what the new process had missed"),
+        ("link", spent["link"], "new connections"),
+        ("total", detect + spent["total"], "from the kill to the next collective of every rank"),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""Fault-tolerant collectives for training jobs on machines that can vanish.
+
+Names are resolved on first use, so that the tracker and the command line start without numpy.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ftcomm.communicator import Communicator as Communicator
+    from ftcomm.communicator import init as init
+
+__version__ = "0.1.0"
+
+_ERRORS = (
+    "AuthenticationError",
+    "ClosedError",
+    "CollectiveMismatchError",
+    "ConfigError",
+    "FencedError",
+    "ForkError",
+    "FtcommError",
+    "JobFinishedError",
+    "JobLostError",
+    "LogLimitError",
+    "ProcessFailedError",
+    "ProtocolError",
+    "ProtocolVersionError",
+    "RevokedError",
+    "RolledBackError",
+    "ThreadError",
+    "TrackerLostError",
+)
+_HOMES = {
+    "init": "ftcomm.communicator",
+    "Communicator": "ftcomm.communicator",
+    **dict.fromkeys(_ERRORS, "ftcomm.errors"),
+}
+
+__all__ = ["Communicator", "__version__", "init", *_ERRORS]  # noqa: PLE0604 - strings only
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'ftcomm' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,98 @@
+"""How many bytes the log may hold, counted from signatures alone (rule R9).
+
+All ranks count alike, so all of them warn at the same position and raise at the same position,
+before anything is sent.
+"""
+
+from typing import Protocol
+
+from ftcomm.dataplane import Call
+from ftcomm.errors import LogLimitError
+from ftcomm.logs import JobLogger, LogContext
+from ftcomm.protocol.position import MAX_SEQNO, Position
+
+
+class Measured(Protocol):
+    """What is read of an engine."""
+
+    @property
+    def log_limit(self) -> int:
+        """Bytes of results that the job allows between two checkpoints."""
+
+    @property
+    def replicas(self) -> int:
+        """Copies of each stable result."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of places."""
+
+    @property
+    def rank(self) -> int:
+        """This worker's place."""
+
+    @property
+    def position(self) -> Position:
+        """The collective that will be completed next."""
+
+
+class LogAccount:
+    """The bytes of one worker's log, by the rule that all ranks share.
+
+    A result counts with ``min(1, replicas / world_size)`` of its size: the share of it that a
+    worker keeps on average once it is stable.  The limit holds for the prelude, and for each
+    version after it.
+
+    Attributes:
+        nbytes: bytes counted at present.
+    """
+
+    def __init__(self, engine: Measured) -> None:
+        self._engine = engine
+        self._limit = engine.log_limit  # these two hold for the job's life
+        self._share = min(engine.replicas, engine.world_size) / engine.world_size
+        self.nbytes = 0
+        self._warned = False
+
+    def check(self, call: Call) -> None:
+        """Refuse a call whose result has no room.
+
+        Raises:
+            LogLimitError: it would pass the limit; nothing was sent, nothing has changed.
+        """
+        total = self.nbytes + int(call.form.nbytes * self._share)
+        if total > self._limit:
+            raise self._too_much(f"would take {total} bytes, the limit is {self._limit}")
+        if self._engine.position.seqno >= MAX_SEQNO:
+            raise self._too_much(f"are {MAX_SEQNO} in number, the most that one version may have")
+
+    def completed(self, call: Call) -> None:
+        """Count a call; only now, so that one which raised locally leaves all ranks alike."""
+        self.nbytes += int(call.form.nbytes * self._share)
+        if self.nbytes > self._limit // 2 and not self._warned:
+            self._warn()
+
+    def _too_much(self, what: str) -> LogLimitError:
+        engine = self._engine
+        return LogLimitError(
+            f"the results kept since checkpoint {max(engine.position.version, 0)} {what}",
+            rank=engine.rank,
+            position=engine.position,
+        )
+
+    def _warn(self) -> None:
+        self._warned = True
+        context = LogContext(rank=self._engine.rank, position=self._engine.position)
+        JobLogger(context).warning(
+            "the log holds more than half of its limit of %d bytes; checkpoint more often",
+            self._limit,
+        )
+
+    def new_version(self) -> None:
+        """The prelude or a version has ended; the next one counts from zero.
+
+        The prelude's results stay, but are not counted on: a restarted rank may skip its prelude,
+        and must count as all others do.
+        """
+        self.nbytes = 0
+        self._warned = False

@@ -1,0 +1,1 @@
+"""Collectives as plain data: operations, schedules, choice of algorithm. Pure."""

@@ -1,0 +1,117 @@
+"""Which algorithm runs: a table of constants, the same on all ranks and journalled with the job.
+
+Nothing measured at run time enters here (rule R5).  Schedules are made once per shape and kept.
+"""
+
+import functools
+import hashlib
+
+from ftcomm.collectives.allgather import ring_allgather
+from ftcomm.collectives.binomial import binomial_broadcast
+from ftcomm.collectives.doubling import barrier, doubling_allreduce
+from ftcomm.collectives.ring import ring_allreduce
+from ftcomm.collectives.schedule import CELL_BYTES, Schedule
+from ftcomm.protocol.signature import Algorithm, Kind
+
+# The ring of n ranks from this many bytes on; each row holds up to its world size. Doubling has
+# log2(n) steps of all the bytes, the ring 2(n-1) steps of an n-th.
+RING_FROM_BYTES: tuple[tuple[int, int], ...] = (
+    (2, 512 * 1024),
+    (4, 128 * 1024),
+    (8, 128 * 1024),
+    (16, 256 * 1024),
+    (64, 512 * 1024),
+    (1024, 4 * 1024 * 1024),
+)
+ORDER_REVISION = 1  # raised whenever any algorithm's operand order or cut points change
+
+_ALLOWED: dict[Kind, tuple[Algorithm, ...]] = {
+    Kind.ALLREDUCE: (Algorithm.RING, Algorithm.RECURSIVE_DOUBLING),
+    Kind.BROADCAST: (Algorithm.BINOMIAL,),
+    Kind.ALLGATHER: (Algorithm.RING,),
+    Kind.BARRIER: (Algorithm.RECURSIVE_DOUBLING,),
+}
+
+
+def tables_digest() -> bytes:
+    """32 bytes that are equal iff two processes cut, order and choose alike."""
+    text = repr((ORDER_REVISION, CELL_BYTES, RING_FROM_BYTES))
+    return hashlib.sha256(text.encode()).digest()
+
+
+def synchronising(kind: Kind) -> bool:
+    """Whether executing `kind` proves that every rank has completed what came before (R3).
+
+    Checkpoint, load and close have no schedule of their own; each executes a barrier or an
+    allgather at its position, and so synchronises.
+    """
+    return kind is not Kind.BROADCAST
+
+
+def choose_algorithm(
+    kind: Kind,
+    world_size: int,
+    nbytes: int,
+    override: Algorithm = Algorithm.AUTO,
+    *,
+    whole: bool = False,
+) -> Algorithm:
+    """The algorithm for `nbytes` of input on each of `world_size` ranks.
+
+    Args:
+        kind: allreduce, broadcast, allgather or barrier.
+        world_size: number of ranks.
+        nbytes: size of one rank's input.
+        override: the caller's or the job's wish; AUTO leaves it to the table.
+        whole: the reduction needs whole arrays in rank order, which only doubling gives.
+
+    Raises:
+        ValueError: the wish does not fit the kind or the reduction.
+    """
+    allowed = _ALLOWED[kind]
+    if whole and kind is Kind.ALLREDUCE:
+        allowed = (Algorithm.RECURSIVE_DOUBLING,)
+    if override is not Algorithm.AUTO:
+        if override not in allowed:
+            raise ValueError(
+                f"algorithm {override.name.lower()} does not fit this {kind.name.lower()}"
+            )
+        return override
+    if len(allowed) == 1:
+        return allowed[0]
+    return Algorithm.RING if nbytes >= _ring_from(world_size) else Algorithm.RECURSIVE_DOUBLING
+
+
+def _ring_from(world_size: int) -> int:
+    for up_to, from_bytes in RING_FROM_BYTES:
+        if world_size <= up_to:
+            return from_bytes
+    return RING_FROM_BYTES[-1][1]
+
+
+SCHEDULES_KEPT = 128  # a ring of 1024 ranks is 2046 steps, about 0.3 MB
+
+
+@functools.lru_cache(maxsize=SCHEDULES_KEPT)
+def schedule_for(
+    kind: Kind,
+    world_size: int,
+    rank: int,
+    count: int,
+    itemsize: int,
+    *,
+    algorithm: Algorithm = Algorithm.AUTO,
+    root: int = -1,
+    whole: bool = False,
+) -> Schedule:
+    """The cached schedule of `rank` for `count` elements of `itemsize` bytes on each rank."""
+    chosen = choose_algorithm(kind, world_size, count * itemsize, algorithm, whole=whole)
+    if kind is Kind.BARRIER:
+        return barrier(world_size, rank)
+    if kind is Kind.ALLGATHER:
+        return ring_allgather(world_size, rank, count)
+    if kind is Kind.BROADCAST:
+        return binomial_broadcast(world_size, rank, count, root)
+    if chosen is Algorithm.RING:
+        return ring_allreduce(world_size, rank, count)
+    return doubling_allreduce(world_size, rank, count)

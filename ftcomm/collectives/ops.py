@@ -1,0 +1,163 @@
+"""Reductions: which operation on which dtype, and how two operands become one.
+
+A `Reducer` combines 1-D cells and keeps the order of its operands, because ``x + y`` and ``y + x``
+differ in NaN payloads.  Integers wrap, the sum of bools is *or* and their product *and*, the mean
+is the sum divided once at the end.
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ftcomm.collectives.dtypes import AnyDtype, dtype_code
+from ftcomm.protocol.signature import Op
+
+Array = np.ndarray[Any, AnyDtype]
+Combine = Callable[[Array, Array, Array], object]
+UserFunction = Callable[[Array, Array], Any]
+
+_ALL = "biufc"
+_KINDS_OF_OP: dict[str, str] = {
+    "sum": _ALL,
+    "prod": _ALL,
+    "min": "biuf",
+    "max": "biuf",
+    "mean": "fc",
+    "band": "biu",
+    "bor": "biu",
+    "bxor": "biu",
+    "land": "biu",
+    "lor": "biu",
+}
+
+
+def _minimum(accumulator: Array, operand: Array, out: Array) -> None:
+    np.minimum(accumulator, operand, out=out)  # a positional out is deprecated for these two
+
+
+def _maximum(accumulator: Array, operand: Array, out: Array) -> None:
+    np.maximum(accumulator, operand, out=out)
+
+
+_COMBINES: dict[str, Combine] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": _minimum,
+    "max": _maximum,
+    "mean": np.add,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+    "land": np.logical_and,
+    "lor": np.logical_or,
+}
+_ON_BOOL: dict[str, Combine] = {"sum": np.logical_or, "prod": np.logical_and}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reducer:
+    """One operation on one dtype.
+
+    Attributes:
+        op: its wire code.
+        op_hash: names a user's function in the signature, else 0.
+        combine: ``combine(accumulator, operand, out)``; `out` is neither of the two, or exactly
+            one of them.
+        whole: the operation must see whole arrays in rank order, not cells.
+        floating: may raise floating-point warnings, which are the same on no two machines and
+            so are silenced.
+    """
+
+    op: Op
+    op_hash: int
+    combine: Combine
+    whole: bool = False
+    floating: bool = False
+
+    def finish(self, work: Array, world_size: int) -> None:
+        """Turn the combination of all ranks' operands into the result, in place."""
+        if self.op is Op.MEAN:
+            np.true_divide(work, work.dtype.type(world_size), work)
+        elif world_size == 1 and self.op in (Op.LAND, Op.LOR):
+            np.not_equal(work, 0, work)
+
+    @property
+    def finishes(self) -> bool:
+        """False where `finish` has nothing to do for more than one rank."""
+        return self.op is Op.MEAN
+
+
+def make_reducer(
+    op: str | UserFunction,
+    dtype: AnyDtype,
+    *,
+    elementwise: bool = True,
+    commutative: bool = True,
+    shape: tuple[int, ...] | None = None,
+) -> Reducer:
+    """The reducer of `op` on arrays of `dtype`.
+
+    Args:
+        op: a name, or a function of (accumulator, operand) that returns the combination as an
+            array of the same shape and dtype and changes neither.
+        dtype: the operands' dtype.
+        elementwise: False hands a function whole arrays.
+        commutative: False hands a function whole arrays in rank order.
+        shape: the shape that whole arrays are handed over in; None means 1-D.
+
+    Raises:
+        TypeError: the operation is not defined for the dtype, or `op` is neither name nor function.
+        ValueError: no operation has this name.
+    """
+    if isinstance(op, str):
+        return _named_reducer(op, dtype)
+    if not callable(op):
+        raise TypeError(f"op is a name or a function, not {type(op).__name__}")
+    dtype_code(dtype)
+    whole = not (elementwise and commutative)
+    combine = _call_user(op, shape if whole else None)
+    return Reducer(Op.FUNCTION, function_hash(op), combine, whole=whole)
+
+
+@functools.lru_cache(maxsize=256)
+def _named_reducer(op: str, dtype: AnyDtype) -> Reducer:
+    if op not in _COMBINES:
+        raise ValueError(f"no operation is called {op!r}; use one of {', '.join(_COMBINES)}")
+    dtype_code(dtype)
+    if dtype.kind not in _KINDS_OF_OP[op]:
+        raise TypeError(f"op {op!r} is not defined for dtype {dtype.name}")
+    combine = _ON_BOOL.get(op, _COMBINES[op]) if dtype.kind == "b" else _COMBINES[op]
+    return Reducer(Op[op.upper()], 0, combine, floating=dtype.kind in "fc")
+
+
+def function_hash(function: UserFunction) -> int:
+    """First 8 bytes of a digest of the function's module and qualified name."""
+    module = getattr(function, "__module__", "")
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    digest = hashlib.sha256(f"{module}:{name}".encode()).digest()
+    return int.from_bytes(digest[:8], "little")
+
+
+def _call_user(function: UserFunction, shape: tuple[int, ...] | None) -> Combine:
+    def combine(accumulator: Array, operand: Array, out: Array) -> None:
+        left, right = _guarded(accumulator, shape), _guarded(operand, shape)
+        result = np.asarray(function(left, right))
+        if result.shape != left.shape or result.dtype != out.dtype:
+            raise TypeError(
+                f"reduction function returned {result.dtype.name}{list(result.shape)}, "
+                f"expected {out.dtype.name}{list(left.shape)}"
+            )
+        np.copyto(out, result.reshape(-1))
+
+    return combine
+
+
+def _guarded(array: Array, shape: tuple[int, ...] | None) -> Array:
+    """A read-only view: a function that works in place would spoil the user's own input (R4)."""
+    view = array[:] if shape is None else array.reshape(shape)
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,99 @@
+"""Schedule: the steps of one collective for one rank, as plain data.
+
+Vocabulary.  The *source* is the rank's own input and is never written.  *Work* is where the result
+grows.  A *block* is a range ``[lo, hi)`` of elements of one of the two.  A *step* sends at most one
+block and receives at most one, both at the same time.  A *cell* is the part of a received block
+that is reduced by one call; cells begin at fixed offsets from the block's beginning (rule R5).
+"""
+
+import enum
+from dataclasses import dataclass, field
+
+from ftcomm.protocol.signature import Algorithm, Kind
+
+NOBODY = -1
+
+# One reduction call. Small enough that incoming bytes are still in the second-level cache when
+# they are reduced, large enough that calling numpy costs nothing. Part of the canonical order.
+CELL_BYTES = 128 * 1024
+
+
+class Reduce(enum.IntEnum):
+    """What to do with an incoming block."""
+
+    NONE = 0
+    INCOMING_FIRST = 1
+    OWN_FIRST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Send one block and receive another, together.
+
+    Attributes:
+        tag: number of the step in the collective; sender and receiver give the same.
+        send_to: rank that gets ``[send_lo, send_hi)``, or NOBODY.
+        send_source: that block is in the source, else in work.
+        recv_from: rank whose block lands at ``[recv_lo, recv_hi)`` of work, or NOBODY.
+        reduce: how the incoming block meets the own one.
+        own_source: the own operand is in the source, else in work.
+        hold: reduce only when the send has left, because it reads what the reduction writes.
+    """
+
+    tag: int
+    send_to: int = NOBODY
+    send_lo: int = 0
+    send_hi: int = 0
+    send_source: bool = False
+    recv_from: int = NOBODY
+    recv_lo: int = 0
+    recv_hi: int = 0
+    reduce: Reduce = Reduce.NONE
+    own_source: bool = False
+    hold: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Elements of the source that are part of the result as they are."""
+
+    work_lo: int
+    source_lo: int
+    source_hi: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """What one rank does in one collective; compared and hashed by identity, so cache it.
+
+    Attributes:
+        source_count: elements of the source that are read (0: none are).
+        work_count: elements of work.
+        copies: done before or beside the steps, in any order.
+        peers: every rank that is sent to or received from, ascending.
+    """
+
+    kind: Kind
+    algorithm: Algorithm
+    world_size: int
+    rank: int
+    source_count: int
+    work_count: int
+    steps: tuple[Step, ...]
+    copies: tuple[Copy, ...] = ()
+    peers: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        ends = {end for step in self.steps for end in (step.send_to, step.recv_from)}
+        object.__setattr__(self, "peers", tuple(sorted(ends - {NOBODY})))
+
+
+def block_bounds(count: int, parts: int) -> tuple[int, ...]:
+    """`parts` + 1 offsets that cut `count` elements evenly, the longer blocks first."""
+    base, longer = divmod(count, parts)
+    return tuple(index * base + min(index, longer) for index in range(parts + 1))
+
+
+def cell_elements(itemsize: int) -> int:
+    """Elements of one cell."""
+    return CELL_BYTES // itemsize

@@ -1,0 +1,253 @@
+"""Settings, and the only place that reads the environment.
+
+Two kinds, with two owners.  `JobSettings` belong to the whole job: given at the tracker, sent in
+its welcome, the same on every rank; a worker may only check them.  `WorkerOptions` belong to one
+process: addresses, its id, its log.  Arguments come before the environment.
+"""
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ftcomm.errors import ConfigError
+from ftcomm.settings import JobSettings, between, named_in, number, one_of
+
+__all__ = [
+    "VARIABLES",
+    "JobSettings",
+    "WorkerOptions",
+    "job_settings",
+    "parse_address",
+    "process_environment",
+    "read_token",
+    "variable_table",
+]
+
+MIN_TOKEN_CHARS = 64  # hex characters: 256 bits
+MAX_TOKEN_CHARS = 1024  # a token file is one line, not a document
+MAX_WORKER_ID = 64  # bytes; as on the wire
+LOG_LEVELS: Final = ("debug", "info", "warning")
+
+VARIABLES: Final[dict[str, str]] = {
+    "FTCOMM_TRACKER": "host:port[,host:port] of the tracker, several are routes to one tracker;"
+    " IPv6 as [::1]:port; `none` is a group of one whatever the scheduler says",
+    "FTCOMM_WORKER_ID": "what names this worker over its restarts, unique in the job;"
+    " default: the scheduler's index",
+    "FTCOMM_TOKEN_FILE": "file with the job's token, readable by its owner alone",
+    "FTCOMM_CONNECT_TIMEOUT": "seconds to wait for a tracker that is not up yet (60)",
+    "FTCOMM_TRACKER_TIMEOUT": "seconds to wait for a tracker that was lost and is needed (600)",
+    "FTCOMM_BIND": "address on which this worker listens for others; default: the local address"
+    " of its connection to the tracker",
+    "FTCOMM_ADVERTISE": "address that this worker tells the others, where it differs",
+    "FTCOMM_FAULTS": "faults to inject by address, a testing aid (off)",
+    "FTCOMM_FAULTS_LOG": "file in which each injected fault is recorded before it fires",
+    "FTCOMM_LOG": "debug, info or warning: write the log to stderr (off)",
+    "FTCOMM_DETECT_WITHIN": "job: seconds within which a silent worker is noticed (5.0)",
+    "FTCOMM_REPLICAS": "job: members that keep each result and checkpoint (2)",
+    "FTCOMM_LOG_LIMIT": "job: bytes of results kept per worker between checkpoints (2147483648)",
+    "FTCOMM_ALGORITHM": "job: auto, ring or recursive_doubling (auto)",
+    "FTCOMM_TRANSPORT": "job: auto (Unix sockets within a host, else TCP) or tcp (auto)",
+    "FTCOMM_REPLACE_WITHIN": "job: seconds that a place may stay empty (600)",
+    "FTCOMM_REATTACH_WITHIN": "job: seconds that a restarted tracker waits for its workers (30)",
+    "FTCOMM_MAX_INCARNATIONS": "job: lives of one worker id (100)",
+}
+
+# Schedulers and launchers that number their processes: index variable, world size variable.
+SCHEDULERS: Final = (
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("RANK", "WORLD_SIZE"),
+    ("JOB_COMPLETION_INDEX", ""),  # an indexed job of Kubernetes does not say its size
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What belongs to this process alone.
+
+    Attributes:
+        routes: addresses of the tracker in the order to try; None is a group of one.
+        worker_id: the id, None to have one made up.
+        token_file: where the job's token is, None for an empty key.
+        connect_timeout: seconds to wait for a tracker at start.
+        tracker_timeout: seconds to wait for a lost tracker that is needed.
+        bind: address to listen on, None for the control connection's own.
+        advertise: address to tell the others, None for `bind`.
+        faults: faults to inject, None for none.
+        faults_log: where injected faults are recorded, None for nowhere.
+        log_level: verbosity of the logger on stderr, None to leave it silent.
+        scheduler_size: world size that a scheduler announced, None if none did.
+        asked: job settings that this worker wants to find, for `JobSettings.differences`.
+    """
+
+    routes: tuple[tuple[str, int], ...] | None = None
+    worker_id: str | None = None
+    token_file: Path | None = None
+    connect_timeout: float = 60.0
+    tracker_timeout: float = 600.0
+    bind: str | None = None
+    advertise: str | None = None
+    faults: str | None = None
+    faults_log: str | None = None
+    log_level: str | None = None
+    scheduler_size: int | None = None
+    asked: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.worker_id is not None and not 0 < len(self.worker_id.encode()) <= MAX_WORKER_ID:
+            raise ConfigError(
+                f"FTCOMM_WORKER_ID must have 1 to {MAX_WORKER_ID} bytes, not {self.worker_id!r}"
+            )
+        between("connect_timeout", self.connect_timeout, 0, 86400)
+        between("tracker_timeout", self.tracker_timeout, 0, 30 * 86400)
+        if self.log_level is not None:
+            one_of("log", self.log_level, LOG_LEVELS)
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        tracker: str | None = None,
+        worker_id: str | None = None,
+        token_file: str | Path | None = None,
+        connect_timeout: float | None = None,
+        tracker_timeout: float | None = None,
+        bind: str | None = None,
+        advertise: str | None = None,
+        faults: str | None = None,
+        log: str | None = None,
+        asked: Mapping[str, Any] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> "WorkerOptions":
+        """Arguments that are not None, then the environment, then defaults.
+
+        Raises:
+            ConfigError: something is malformed, or no tracker is named although a scheduler
+                says that there is more than one process.
+        """
+        env = _or_process(environ)
+        index, size = _scheduler(env)
+        token_path = token_file or env.get("FTCOMM_TOKEN_FILE")
+        return cls(
+            routes=_routes(tracker or env.get("FTCOMM_TRACKER"), size),
+            worker_id=worker_id or env.get("FTCOMM_WORKER_ID") or index,
+            token_file=Path(token_path) if token_path else None,
+            connect_timeout=_seconds(connect_timeout, env, "connect_timeout", 60.0),
+            tracker_timeout=_seconds(tracker_timeout, env, "tracker_timeout", 600.0),
+            bind=bind or env.get("FTCOMM_BIND") or None,
+            advertise=advertise or env.get("FTCOMM_ADVERTISE") or None,
+            faults=faults or env.get("FTCOMM_FAULTS") or None,
+            faults_log=env.get("FTCOMM_FAULTS_LOG") or None,
+            log_level=log or env.get("FTCOMM_LOG") or None,
+            scheduler_size=size,
+            asked=_asked(asked or {}, env),
+        )
+
+
+def job_settings(
+    overrides: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None
+) -> JobSettings:
+    """Settings for a new job: `overrides` that are not None, then the environment, then defaults.
+
+    Raises:
+        ConfigError: a name is unknown, or a value malformed or out of range.
+    """
+    return JobSettings.from_environment(overrides, environ=_or_process(environ))
+
+
+def process_environment() -> dict[str, str]:
+    """A copy of this process's environment, for a launcher to hand on to its children."""
+    return dict(os.environ)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port``.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    host, colon, port = text.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ConfigError(f"address {text!r}: write IPv6 as [address]:port")
+    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) <= 65535):
+        raise ConfigError(f"address {text!r} is not host:port")
+    return host, int(port)
+
+
+def read_token(path: str | Path | None) -> bytes:
+    """The job's token, the empty key without a file.
+
+    Raises:
+        ConfigError: the file cannot be read, others may read it, or it is no token.
+    """
+    if path is None:
+        return b""
+    try:
+        with Path(path).open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            raw = file.read(MAX_TOKEN_CHARS + 2)
+    except OSError as error:
+        raise ConfigError(f"token file {path}: {error.strerror}") from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"token file {path} is open to others", remedy=f"chmod 600 {path}")
+    token = raw.strip().lower()
+    hexadecimal = all(byte in b"0123456789abcdef" for byte in token)
+    if not (hexadecimal and MIN_TOKEN_CHARS <= len(token) <= MAX_TOKEN_CHARS):
+        raise ConfigError(
+            f"token file {path} does not hold {MIN_TOKEN_CHARS} or more hex characters"
+        )
+    return token
+
+
+def variable_table() -> str:
+    """All environment variables as a Markdown table, for the documentation."""
+    rows = [f"| `{name}` | {text} |" for name, text in VARIABLES.items()]
+    return "\n".join(["| variable | meaning (default) |", "|---|---|", *rows])
+
+
+def _or_process(environ: Mapping[str, str] | None) -> Mapping[str, str]:
+    return os.environ if environ is None else environ
+
+
+def _asked(arguments: Mapping[str, Any], env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """What a worker wants to find in the job, checked and in canonical text."""
+    settings = JobSettings.from_environment(arguments, environ=env)
+    named = {name for name, _ in named_in(env)}
+    named.update(name for name, value in arguments.items() if value is not None)
+    return tuple((name, text) for name, text in settings.to_wire() if name in named)
+
+
+def _routes(text: str | None, size: int | None) -> tuple[tuple[str, int], ...] | None:
+    if not text:
+        if size is not None and size > 1:
+            raise ConfigError(
+                f"the scheduler started {size} processes, but no tracker is named",
+                remedy="set FTCOMM_TRACKER to host:port, or to none for groups of one",
+            )
+        return None
+    if text.strip().lower() == "none":
+        return None
+    return tuple(parse_address(part) for part in text.split(","))
+
+
+def _scheduler(env: Mapping[str, str]) -> tuple[str | None, int | None]:
+    """Index and world size as the first scheduler that left its mark says."""
+    for index_name, size_name in SCHEDULERS:
+        index = env.get(index_name)
+        if index:
+            size = env.get(size_name, "")
+            return index, int(size) if size.isascii() and size.isdigit() else None
+    return None, None
+
+
+def _seconds(given: float | None, env: Mapping[str, str], name: str, default: float) -> float:
+    if given is not None:
+        return float(given)
+    text = env.get(f"FTCOMM_{name.upper()}")
+    return number(name, text, float) if text else default

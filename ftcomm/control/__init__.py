@@ -1,0 +1,1 @@
+"""The one background thread: tracker link, heartbeats, accepting links, serving the log."""

@@ -1,0 +1,202 @@
+"""Driver: feeds the recovery core with what happens and carries out its effects, under trio.
+
+All methods but `post`, `act` and `request_links` are for the control thread.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import trio
+
+from ftcomm.config import JobSettings
+from ftcomm.control.hub import Hub
+from ftcomm.errors import FtcommError
+from ftcomm.protocol.messages import Plan, WorkerMessage
+from ftcomm.recovery.events import (
+    CloseLinks,
+    Discard,
+    Effect,
+    Event,
+    Hangup,
+    Received,
+    SendControl,
+    StartFetch,
+    Wake,
+)
+from ftcomm.recovery.worker import Limits, State
+
+# Messages that wait for a slow tracker. A worker has a handful in flight; more means that the
+# tracker does not read, and the connection is given up and made anew.
+OUTBOX_MESSAGES = 256
+
+
+class Driver:
+    """The control thread's view of one communicator.
+
+    Attributes:
+        changed: set, and replaced, whenever the core's state or epoch may have changed.
+        epoch_scope: cancelled when the epoch's links are closed; dials, fetches and serving run
+            under it.
+        hung_up: set when this process has no more part in the job.
+    """
+
+    def __init__(self, hub: Hub, nursery: trio.Nursery) -> None:
+        self.hub = hub
+        self.nursery = nursery
+        self.changed = trio.Event()
+        self.hung_up = trio.Event()
+        self.epoch_scopes: set[trio.CancelScope] = set()
+        self.outbox: trio.MemorySendChannel[WorkerMessage] | None = None
+        self.cut_control: trio.CancelScope | None = None
+        self.fetches: trio.MemorySendChannel[StartFetch] | None = None
+        self.dials: trio.MemorySendChannel[tuple[int, int]] | None = None
+        self._unwritten = 0
+        self._all_written = trio.Event()
+        self._token = trio.lowlevel.current_trio_token()
+
+    # --- from any thread ----------------------------------------------------------------------
+
+    def post(self, event: Event) -> None:
+        """Have the control thread handle `event`."""
+        self._soon(self.apply, event)
+
+    def act(self, event: Event) -> None:
+        """Change the core now, on the user's thread; its effects follow on the control thread."""
+        with self.hub.lock:
+            effects = self.hub.core.handle(event, now=time.monotonic())
+        self._soon(self.perform, effects)
+
+    def send(self, message: WorkerMessage) -> None:
+        """Have a message sent that changes nothing here."""
+        effects: list[Effect] = [SendControl(message)]
+        self._soon(self.perform, effects)
+
+    def request_links(self, epoch: int, ranks: Iterable[int]) -> None:
+        """Have links to `ranks` dialled; they appear in the hub, or a suspicion does."""
+        for rank in ranks:
+            self._soon(self._queue_dial, epoch, rank)
+
+    def run_soon(self, function: Callable[[], object]) -> None:
+        """Run `function` on the control thread."""
+        self._soon(function)
+
+    def _soon(self, function: Callable[..., object], *arguments: object) -> None:
+        # a control thread that has failed has left its error in the core, for the next look
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(function, *arguments)
+
+    # --- the control thread -------------------------------------------------------------------
+
+    def apply(self, event: Event) -> None:
+        """Handle one event and carry out what follows."""
+        core = self.hub.core
+        before = (core.epoch, core.state)
+        with self.hub.lock:
+            effects = core.handle(event, now=time.monotonic())
+        if isinstance(event, Received):
+            self._note_message(event, before[0])
+        if (core.epoch, core.state) != before:
+            self._note_change(before[1])
+        self.perform(effects)
+
+    def fail(self, error: FtcommError) -> None:
+        """Nothing can go on here; the user's next call raises `error`."""
+        with self.hub.lock:
+            effects = self.hub.core.fail(error)
+        self._note_change(None)
+        self.perform(effects)
+
+    def perform(self, effects: list[Effect]) -> None:
+        """Carry out effects in order."""
+        for effect in effects:
+            match effect:
+                case SendControl(message):
+                    self._send(message)
+                case CloseLinks():
+                    self._close_links()
+                case StartFetch():
+                    if self.fetches is not None:
+                        self.fetches.send_nowait(effect)
+                case Wake():
+                    self.hub.wake.set()
+                case Discard(values):
+                    with self.hub.lock:
+                        for value in values:
+                            self.hub.pool.give(value)
+                case Hangup():
+                    self.hung_up.set()
+
+    def set_address(self, address: str, port: int) -> None:
+        """Where others reach this worker; known once the listener is bound."""
+        core = self.hub.core
+        core.identity = replace(core.identity, address=address, port=port)
+
+    def opened(self, outbox: trio.MemorySendChannel[WorkerMessage]) -> None:
+        """A control connection is there; what was queued for an older one is gone with it."""
+        self.outbox = outbox
+        self._unwritten = 0
+
+    def closed(self) -> None:
+        """The control connection is gone, and what was queued for it: nobody may wait for that."""
+        self.outbox = self.cut_control = None
+        self._unwritten = 0
+        self._all_written.set()
+
+    def note_written(self) -> None:
+        """The writer has given one more message to the kernel."""
+        self._unwritten -= 1
+        if not self._unwritten:
+            self._all_written.set()
+
+    async def flushed(self) -> None:
+        """Return when everything queued for the tracker has been given to the kernel."""
+        while self.outbox is not None and self._unwritten:
+            self._all_written = trio.Event()
+            await self._all_written.wait()
+
+    def _send(self, message: WorkerMessage) -> None:
+        if self.outbox is None:
+            return  # not attached: what matters is repeated in the next hello
+        try:
+            self.outbox.send_nowait(message)
+            self._unwritten += 1
+        except (trio.WouldBlock, trio.BrokenResourceError):
+            if self.cut_control is not None:
+                self.cut_control.cancel()
+
+    def _close_links(self) -> None:
+        self.hub.retire_links()
+        for scope in list(self.epoch_scopes):
+            scope.cancel()
+
+    def _queue_dial(self, epoch: int, rank: int) -> None:
+        if self.dials is not None:
+            self.dials.send_nowait((epoch, rank))
+
+    def _note_message(self, event: Received, epoch_before: int) -> None:
+        core, message = self.hub.core, event.message
+        if core.settings and not self.hub.context.job:
+            self._take_settings()
+        if isinstance(message, Plan) and core.epoch == message.epoch != epoch_before:
+            self.hub.planned_at = self.hub.caught_up_at = time.monotonic()
+
+    def _take_settings(self) -> None:
+        """The job's settings hold from the welcome on, before any plan."""
+        core = self.hub.core
+        self.hub.settings = settings = JobSettings.from_wire(core.settings)
+        core.limits = Limits(
+            detect_within=settings.detect_within,
+            replicas=settings.replicas,
+            tracker_timeout=self.hub.options.tracker_timeout,
+        )
+
+    def _note_change(self, state_before: State | None) -> None:
+        core = self.hub.core
+        if state_before is State.CATCHING_UP and core.state is State.RUNNING:
+            self.hub.caught_up_at = time.monotonic()
+        self.hub.refresh_log_context()
+        self.hub.log.info("%s", core.state.value)
+        self.changed.set()
+        self.changed = trio.Event()

@@ -1,0 +1,164 @@
+"""Hub: the one place where the user's thread and the control thread meet.
+
+Everything in here is guarded by `lock`, except the two wakers.  `wake` says "look again";
+`interrupt` says "the epoch is over, leave the data plane"; they differ because a wake must not
+cut a transfer that is going well.
+"""
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+import trio
+
+from ftcomm.config import JobSettings, WorkerOptions
+from ftcomm.exits import abandon_in_children
+from ftcomm.faults import FaultInjector
+from ftcomm.logs import JobLogger, LogContext
+from ftcomm.recovery.worker import State, WorkerCore
+from ftcomm.transport.tcp import Link
+from ftcomm.transport.waiting import Progress
+from ftcomm.transport.waker import Waker
+from ftcomm.values import Pool
+
+_RST_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class Hub:
+    """State shared by the two threads of one communicator.
+
+    Attributes:
+        lock: held around every use of `core`, `links` and `pool`.
+        core: the recovery machine.
+        links: data links of the present epoch by rank; made by the control thread, used by the
+            user's, which alone closes them.
+        retired: links of older epochs, shut down, to be closed by the user's thread.
+        planned_at: monotonic time at which the present epoch's plan was taken.
+        caught_up_at: monotonic time at which its fetches had ended.
+    """
+
+    def __init__(self, core: WorkerCore, options: WorkerOptions, token: bytes) -> None:
+        self.lock = threading.Lock()
+        self.core = core
+        self.options = options
+        self.token = token
+        self.settings = JobSettings()
+        self.wake = Waker()
+        self.interrupt = Waker()
+        self._poll = select.poll()
+        self._poll.register(self.wake.fd, select.POLLIN)
+        self.links: dict[int, Link] = {}
+        self.retired: list[Link] = []
+        self.pool = Pool()
+        self.progress = Progress()
+        self.context = LogContext()
+        self.log = JobLogger(self.context)
+        self.planned_at = self.caught_up_at = time.monotonic()
+        self.faults: FaultInjector | None = None
+        self.control_sockets: set[trio.socket.SocketType] = set()
+        abandon_in_children(self)
+
+    def add_link(self, epoch: int, link: Link) -> bool:
+        """A link is authenticated; False (and it is not taken) if its epoch is over."""
+        with self.lock:
+            live = self.core.state in (State.RUNNING, State.CATCHING_UP)
+            if epoch != self.core.epoch or not live or link.rank in self.links:
+                return False
+            self.links[link.rank] = link
+        self.wake.set()
+        return True
+
+    def retire_links(self) -> None:
+        """The epoch is over: end every transfer; the owner will close the sockets."""
+        self.interrupt.set()  # first: a transfer must not take our own shutdown for a lost peer
+        with self.lock:
+            old, self.links = list(self.links.values()), {}
+            self.retired += old
+        for link in old:
+            link.shutdown()
+
+    def close_retired(self) -> None:
+        """On the user's thread: give descriptors of older epochs back."""
+        with self.lock:
+            old, self.retired = self.retired, []
+        for link in old:
+            link.close()
+
+    def sleep(self) -> None:
+        """On the user's thread: until `wake` is set.
+
+        The caller cleared it before it looked at what it waits for.
+        """
+        if not self.wake.is_set:
+            self._poll.poll()
+
+    @contextlib.contextmanager
+    def kept_from_children(self, sock: trio.socket.SocketType) -> Iterator[None]:
+        """While inside, a forked child closes its copy of `sock`."""
+        self.control_sockets.add(sock)
+        try:
+            yield
+        finally:
+            self.control_sockets.discard(sock)
+
+    def abandon(self) -> None:
+        """In a forked child: close its copies of our descriptors.
+
+        The parent's death is then seen by its peers.  Nothing is shut down: the parent goes on.
+        """
+        for link in [*self.links.values(), *self.retired]:
+            link.close()
+        for sock in self.control_sockets:
+            with contextlib.suppress(OSError):  # closed by its owner just before the fork
+                os.close(sock.detach())
+
+    def close(self) -> None:
+        """Give every descriptor back; the control thread has ended."""
+        self.retire_links()
+        self.close_retired()
+        self.wake.close()
+        self.interrupt.close()
+
+    def break_links(self, reset: bool) -> None:
+        """Fault injection: end all data links, by FIN or by RST, and go on."""
+        for link in list(self.links.values()):
+            if reset:
+                linger_reset(link)
+            else:
+                link.shutdown()
+
+    def fault(self, point: str, step: int = 0) -> None:
+        """Fault injection: this process is at `point`."""
+        if self.faults is None:
+            return
+        core = self.core
+        rank = core.rank
+        if rank < 0:
+            rank = int(core.identity.worker_id) if core.identity.worker_id.isdigit() else -1
+        self.faults.at(point, rank, core.position, max(core.incarnation - 1, 0), step)
+
+    def refresh_log_context(self) -> None:
+        """Put where we stand on the lines to come."""
+        core = self.core
+        self.context.job = core.job_id or None
+        self.context.rank = core.rank if core.rank >= 0 else None
+        self.context.epoch = core.epoch or None
+        self.context.position = core.position
+
+
+def linger_reset(link: Link) -> None:
+    """Make the kernel send RST on `link` now; its owner finds a dead descriptor and closes it."""
+    sock = socket.socket(fileno=link.fd)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
+    finally:
+        sock.detach()
+    dead, other = socket.socketpair()
+    other.close()
+    os.dup2(dead.fileno(), link.fd)  # closes the connection: with the lingering off, by RST
+    dead.close()

@@ -1,0 +1,230 @@
+"""Connections between workers: one listener, dials, and the handshake that keys them per epoch.
+
+The lower rank dials, the higher accepts: both know from the schedule that the link is needed.  A
+hello of an older epoch is dropped, one of a newer epoch waits for the plan (rule R1).
+"""
+
+import random
+import socket
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from ftcomm.control.driver import Driver
+from ftcomm.control.local import connect_locally, listen_locally
+from ftcomm.control.wire import (
+    HANDSHAKE_DEADLINE_S,
+    PeerClosed,
+    client_handshake,
+    describe,
+    server_hello,
+    server_proof,
+)
+from ftcomm.errors import AuthenticationError, ConfigError, ProtocolError, ProtocolVersionError
+from ftcomm.protocol.handshake import DataContext, epoch_key
+from ftcomm.protocol.messages import Member
+from ftcomm.recovery.events import LinkDown
+from ftcomm.recovery.worker import State
+from ftcomm.transport.tcp import Link
+
+MAX_UNAUTHENTICATED = 64  # connections; at the limit the oldest is dropped (rule R9)
+DIAL_ATTEMPTS = 4  # an honest dialler that was dropped at the limit tries again before it suspects
+DIAL_PAUSE_S = 0.05
+
+BROKEN = (
+    OSError,
+    UnicodeError,  # a host name that no resolver takes
+    PeerClosed,
+    trio.TooSlowError,
+    ProtocolError,
+    AuthenticationError,
+    ProtocolVersionError,
+)
+Serve = Callable[[Driver, trio.socket.SocketType, DataContext], Awaitable[None]]
+
+
+class Listener:
+    """This worker's data listener; bound once, at the first connection to the tracker."""
+
+    def __init__(self, driver: Driver, serve: Serve) -> None:
+        self._driver = driver
+        self._serve = serve
+        self._sock: trio.socket.SocketType | None = None
+        self._pending: dict[int, trio.CancelScope] = {}
+        self._counter = 0
+
+    async def bind(self, control: trio.socket.SocketType) -> None:
+        """Listen on the local address of the control connection, or where the options say."""
+        if self._sock is not None:
+            return
+        options = self._driver.hub.options
+        host = options.bind or control.getsockname()[0]
+        sock = trio.socket.socket(control.family, trio.socket.SOCK_STREAM)
+        try:
+            await sock.bind((host, 0))
+        except OSError as error:
+            sock.close()
+            raise ConfigError(
+                f"this worker cannot listen on {host}: {describe(error)}",
+                remedy="correct FTCOMM_BIND",
+            ) from error
+        sock.listen(128)
+        self._sock = sock
+        address, port = options.advertise or host, sock.getsockname()[1]
+        self._driver.set_address(address, port)
+        self._driver.nursery.start_soon(self._accept, sock)
+        beside = await listen_locally(address, port)
+        if beside is not None:
+            self._driver.nursery.start_soon(self._accept, beside)
+
+    async def _accept(self, sock: trio.socket.SocketType) -> None:
+        with sock, self._driver.hub.kept_from_children(sock):
+            while True:
+                try:
+                    conn, _ = await sock.accept()
+                except OSError as error:  # out of descriptors, or the dialler went away
+                    self._driver.hub.log.warning("accepting a link failed: %s", error)
+                    await trio.sleep(DIAL_PAUSE_S)
+                    continue
+                self._driver.nursery.start_soon(self._welcome, conn)
+
+    async def _welcome(self, conn: trio.socket.SocketType) -> None:
+        """One connection: authenticate within the deadline, then hand it on."""
+        self._counter += 1
+        key = self._counter
+        while len(self._pending) >= MAX_UNAUTHENTICATED:
+            self._pending.pop(next(iter(self._pending))).cancel()
+        with conn:
+            role, context = "", None
+            with trio.move_on_after(HANDSHAKE_DEADLINE_S) as scope:
+                self._pending[key] = scope
+                try:
+                    role, context = await self._authenticate(conn)
+                except BROKEN as error:
+                    self._driver.hub.log.debug("refused a link: %r", error)
+                finally:
+                    self._pending.pop(key, None)
+            if context is None:
+                return
+            if role == "fetch":
+                await self._serve(self._driver, conn, context)
+            else:
+                hand_over(self._driver, conn, context.epoch, context.from_rank)
+
+    async def _authenticate(self, conn: trio.socket.SocketType) -> tuple[str, DataContext]:
+        shake = await server_hello(conn)
+        assert shake.request is not None
+        hub = self._driver.hub
+        context = DataContext.decode(shake.request.context)
+        if shake.request.role not in ("data", "fetch") or context.job_id != hub.core.job_id:
+            raise ProtocolError(f"a link for {shake.request.role} of job {context.job_id}")
+        await wait_for_epoch(self._driver, context.epoch)
+        member = self._member(context)
+        key = epoch_key(hub.token, context.job_id, context.epoch)
+        await server_proof(conn, shake, key)
+        if member.incarnation != context.incarnation:
+            raise ProtocolError(f"rank {context.from_rank} is another incarnation")
+        return shake.request.role, context
+
+    def _member(self, context: DataContext) -> Member:
+        core = self._driver.hub.core
+        if context.to_rank != core.rank or context.from_rank >= len(core.members):
+            raise ProtocolError(f"a link from {context.from_rank} to {context.to_rank}")
+        return core.members[context.from_rank]
+
+
+async def wait_for_epoch(driver: Driver, epoch: int) -> None:
+    """Return when the plan of `epoch` is in force; older epochs never come again.
+
+    Raises:
+        ProtocolError: the epoch is over.
+    """
+    core = driver.hub.core
+    while True:
+        live = core.state in (State.RUNNING, State.CATCHING_UP)
+        if live and core.epoch == epoch:
+            return
+        if epoch < core.revoke_epoch or (epoch == core.epoch and not live):
+            raise ProtocolError(f"a link of epoch {epoch}, this side is at {core.revoke_epoch}")
+        await driver.changed.wait()
+
+
+def hand_over(driver: Driver, conn: trio.socket.SocketType, epoch: int, rank: int) -> None:
+    """Give an authenticated socket to the user's thread, if its epoch still runs."""
+    raw = socket.socket(fileno=conn.detach())
+    link = Link(raw, rank)
+    if not driver.hub.add_link(epoch, link):
+        link.close()
+
+
+async def open_peer(driver: Driver, epoch: int, rank: int, role: str) -> trio.socket.SocketType:
+    """Dial a member of the present epoch and prove each other's token.
+
+    Raises:
+        OSError, PeerClosed, trio.TooSlowError, FtcommError: it did not work.
+    """
+    core = driver.hub.core
+    member = core.members[rank]
+    context = DataContext(
+        core.job_id, epoch, core.rank, rank, core.members[core.rank].incarnation
+    ).encode()
+    key = epoch_key(driver.hub.token, core.job_id, epoch)
+    if driver.hub.settings.transport == "auto" and member.host == core.identity.host:
+        near = await connect_locally(member.address, member.port)
+        if near is not None:
+            try:
+                return await _proven(near, key, role, context)
+            except BROKEN as error:  # not our peer, or it is gone: TCP tells
+                driver.hub.log.debug("local link to rank %d: %s", rank, describe(error))
+    with trio.fail_after(HANDSHAKE_DEADLINE_S):
+        stream = await trio.open_tcp_stream(member.address, member.port)
+    return await _proven(stream.socket, key, role, context)
+
+
+async def _proven(
+    sock: trio.socket.SocketType, key: bytes, role: str, context: bytes
+) -> trio.socket.SocketType:
+    """The socket behind its handshake; closed if that fails."""
+    try:
+        await client_handshake(sock, key, role, context)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def keep_dialling(
+    driver: Driver, requests: trio.MemoryReceiveChannel[tuple[int, int]]
+) -> None:
+    """Dial what the user's thread asks for, each pair once at a time."""
+    busy: set[tuple[int, int]] = set()
+    async for request in requests:
+        if request not in busy:
+            busy.add(request)
+            driver.nursery.start_soon(_dial, driver, *request, busy)
+
+
+async def _dial(driver: Driver, epoch: int, rank: int, busy: set[tuple[int, int]]) -> None:
+    with trio.CancelScope() as scope:
+        driver.epoch_scopes.add(scope)
+        try:
+            if driver.hub.core.epoch == epoch:
+                await _dial_patiently(driver, epoch, rank)
+        finally:
+            driver.epoch_scopes.discard(scope)
+            busy.discard((epoch, rank))
+
+
+async def _dial_patiently(driver: Driver, epoch: int, rank: int) -> None:
+    driver.hub.fault("linking")
+    cause = ""
+    for attempt in range(DIAL_ATTEMPTS):
+        try:
+            sock = await open_peer(driver, epoch, rank, "data")
+        except BROKEN as error:
+            cause = describe(error)
+            await trio.sleep(DIAL_PAUSE_S * (attempt + random.random()))  # noqa: S311 - jitter
+            continue
+        hand_over(driver, sock, epoch, rank)
+        return
+    driver.apply(LinkDown(epoch, rank, f"cannot connect: {cause}"))

@@ -1,0 +1,100 @@
+"""The control thread: one trio loop for everything that must go on while the user computes."""
+
+import threading
+import time
+
+import trio
+
+from ftcomm.control.driver import Driver
+from ftcomm.control.hub import Hub
+from ftcomm.control.links import Listener, keep_dialling
+from ftcomm.control.tracker_link import keep_tracker_link
+from ftcomm.control.transfers import keep_fetching, serve_fetch
+from ftcomm.errors import FtcommError, TrackerLostError
+from ftcomm.recovery.events import Beat, StartFetch
+
+# A rank that is blocked for this long says so; with it a mismatch is known to all within 1 s.
+BLOCKED_AFTER_S = 0.25
+FAREWELL_S = 1.0  # for the last message to leave, and a serving link to end
+# Dials and fetches are as many as there are members; the queue never blocks the one who asks.
+QUEUE_LENGTH = 1 << 16
+
+
+class ControlThread:
+    """Started by `init`, stopped by `close`; a daemon, so that it never keeps a process alive."""
+
+    driver: Driver
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._ready = threading.Event()
+        self._stop: trio.Event
+        self._thread = threading.Thread(target=self._run, name="ftcomm-control", daemon=True)
+
+    def start(self) -> None:
+        """Begin dialling the tracker; returns when the loop runs."""
+        self._thread.start()
+        self._ready.wait()
+
+    def stop(self) -> None:
+        """Say what is still to be said, close everything, and wait for the thread's end."""
+        if self._thread.is_alive():
+            self.driver.run_soon(self._stop_now)
+            self._thread.join()
+
+    def _stop_now(self) -> None:
+        self._stop.set()
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._main)
+        except BaseException as error:
+            self._hub.log.exception("the control thread failed")
+            failure = TrackerLostError(
+                f"the control thread of this process failed: {error!r}",
+                remedy="this is a defect of ftcomm: please report it with the log",
+            )
+            self._fail_from_outside(failure)
+        finally:
+            self._ready.set()
+
+    def _fail_from_outside(self, error: FtcommError) -> None:
+        with self._hub.lock:
+            self._hub.core.fail(error)
+        self._hub.retire_links()
+        self._hub.wake.set()
+
+    async def _main(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._stop = trio.Event()
+            self.driver = driver = Driver(self._hub, nursery)
+            driver.fetches, orders = trio.open_memory_channel[StartFetch](QUEUE_LENGTH)
+            driver.dials, requests = trio.open_memory_channel[tuple[int, int]](QUEUE_LENGTH)
+            listener = Listener(driver, serve_fetch)
+            nursery.start_soon(keep_tracker_link, driver, listener.bind)
+            nursery.start_soon(keep_dialling, driver, requests)
+            nursery.start_soon(keep_fetching, driver, orders)
+            nursery.start_soon(_keep_beating, driver)
+            self._ready.set()
+            await self._stop.wait()
+            with trio.move_on_after(FAREWELL_S):
+                await driver.flushed()
+            nursery.cancel_scope.cancel()
+
+
+async def _keep_beating(driver: Driver) -> None:
+    """Heartbeats, and whom the user's thread has been waiting for."""
+    hub = driver.hub
+    while True:
+        peers = hub.progress.peers
+        woken_at = trio.current_time()
+        blocked_s = _blocked_for(hub) if peers else 0.0
+        if blocked_s < BLOCKED_AFTER_S:
+            peers = ()
+        driver.apply(Beat(peers, int(blocked_s * 1000)))
+        period = min(hub.settings.heartbeat_every, BLOCKED_AFTER_S)
+        await trio.sleep_until(woken_at + period)
+
+
+def _blocked_for(hub: Hub) -> float:
+    return max(time.monotonic() - hub.progress.since, 0.0)

@@ -1,0 +1,158 @@
+"""Catching up in bulk: fetch links over which a holder serves its checkpoint and log.
+
+A fetch link is authenticated as any link of its epoch.  It asks once, then receives items: a
+framed header and raw bytes behind it.  It belongs to the control threads of both sides, so that a
+holder serves while its user computes.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import trio
+
+from ftcomm.control.driver import Driver
+from ftcomm.control.links import BROKEN, open_peer
+from ftcomm.control.wire import describe, receive_into, receive_message, send_all, send_message
+from ftcomm.errors import ProtocolError
+from ftcomm.protocol.handshake import DataContext
+from ftcomm.protocol.messages import FetchEnd, FetchItem, FetchRequest
+from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.recovery.events import CheckpointFetched, FetchEnded, ResultFetched, StartFetch
+from ftcomm.values import EMPTY, Stored, stored_from_wire
+
+CHECKPOINT_LIMIT = 1 << 40  # bytes; as large as a state may be, far below what breaks arithmetic
+
+
+# --- the holder's side ------------------------------------------------------------------------
+
+
+async def serve_fetch(driver: Driver, sock: trio.socket.SocketType, context: DataContext) -> None:
+    """Send what is asked for; an epoch change ends it, and the next plan asks again."""
+    with trio.CancelScope() as scope:
+        driver.epoch_scopes.add(scope)
+        try:
+            await _serve(driver, sock, context.epoch)
+        except BROKEN as error:
+            driver.hub.log.debug("serving rank %d ended: %r", context.from_rank, error)
+        finally:
+            driver.epoch_scopes.discard(scope)
+
+
+async def _serve(driver: Driver, sock: trio.socket.SocketType, epoch: int) -> None:
+    request = await receive_message(sock)
+    if not isinstance(request, FetchRequest) or request.epoch != epoch:
+        raise ProtocolError(f"expected a fetch request of epoch {epoch}, got {request!r:.200}")
+    for what, position, signature, stored in _asked_for(driver, request):
+        if stored is None:
+            await send_message(sock, FetchEnd(f"{what} {position} is not held here"))
+            return
+        driver.hub.fault("serving")
+        raw = stored.raw()
+        item = FetchItem(what, position, signature, stored.dtype, stored.shape, raw.nbytes)
+        await send_message(sock, item)
+        await send_all(sock, raw)
+    await send_message(sock, FetchEnd())
+
+
+def _asked_for(
+    driver: Driver, request: FetchRequest
+) -> Iterator[tuple[str, Position, bytes, Stored | None]]:
+    hub = driver.hub
+    if request.load > PRELUDE:
+        with hub.lock:
+            checkpoint = hub.core.checkpoint
+        held = None
+        if checkpoint is not None and checkpoint.version == request.load:
+            held = _as_stored(checkpoint.value)
+        yield "checkpoint", Position(0, request.load, 0), b"", held
+    for run in request.runs:
+        for seqno in run.seqnos():
+            position = Position(0, run.version, seqno)
+            with hub.lock:
+                entry = hub.core.log.get(position)
+            if entry is None:
+                yield "result", position, b"", None
+            else:  # a close that was served has no value of its own
+                yield "result", position, entry.signature, entry.value or EMPTY
+
+
+def _as_stored(raw: bytes) -> Stored:
+    flat: np.ndarray[Any, Any] = np.frombuffer(raw, np.uint8)
+    return Stored(flat, (len(raw),))
+
+
+# --- the fetcher's side -----------------------------------------------------------------------
+
+
+async def keep_fetching(driver: Driver, orders: trio.MemoryReceiveChannel[StartFetch]) -> None:
+    """Carry out the plans' fetches, one task for each source."""
+    async for order in orders:
+        driver.nursery.start_soon(_fetch, driver, order)
+
+
+async def _fetch(driver: Driver, order: StartFetch) -> None:
+    with trio.CancelScope() as scope:
+        driver.epoch_scopes.add(scope)
+        try:
+            if driver.hub.core.epoch == order.epoch:
+                await _fetch_from(driver, order)
+        finally:
+            driver.epoch_scopes.discard(scope)
+
+
+async def _fetch_from(driver: Driver, order: StartFetch) -> None:
+    failure = ""
+    try:
+        sock = await open_peer(driver, order.epoch, order.source, "fetch")
+        with sock:
+            await send_message(sock, FetchRequest(order.epoch, order.load, order.runs))
+            while await _receive_item(driver, sock, order):
+                pass
+    except BROKEN as error:
+        failure = describe(error)
+    driver.apply(FetchEnded(order.epoch, order.source, failure))
+
+
+async def _receive_item(driver: Driver, sock: trio.socket.SocketType, order: StartFetch) -> bool:
+    """Take one item; False after the last.
+
+    Raises:
+        trio.TooSlowError: the holder has been silent for `detect_within`.
+    """
+    silence = driver.hub.settings.detect_within
+    with trio.fail_after(silence):
+        item = await receive_message(sock)
+    if isinstance(item, FetchEnd):
+        if item.missing:
+            raise ProtocolError(item.missing)
+        return False
+    if not isinstance(item, FetchItem):
+        raise ProtocolError(f"expected a result, got {type(item).__name__}")
+    is_checkpoint = item.what == "checkpoint"
+    limit = CHECKPOINT_LIMIT if is_checkpoint else _largest_result(driver)
+    stored = stored_from_wire(item.dtype, item.shape, item.nbytes, limit)
+    await _receive_patiently(sock, stored.raw(), silence)
+    driver.hub.fault("loading")
+    if is_checkpoint:
+        value = stored.flat.tobytes()
+        driver.apply(CheckpointFetched(order.epoch, item.position.version, value))
+    else:
+        driver.apply(ResultFetched(order.epoch, item.position, item.signature, stored))
+    return True
+
+
+def _largest_result(driver: Driver) -> int:
+    """Bytes of one result that the log's limit lets a member keep its share of."""
+    settings, size = driver.hub.settings, driver.hub.core.world_size
+    return settings.log_limit * size // min(size, settings.replicas)
+
+
+async def _receive_patiently(
+    sock: trio.socket.SocketType, view: memoryview, silence: float
+) -> None:
+    """Fill `view`; only silence is limited, not the whole transfer."""
+    piece = 1 << 20
+    for start in range(0, len(view), piece):
+        with trio.fail_after(silence):
+            await receive_into(sock, view[start : start + piece])

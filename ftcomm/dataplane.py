@@ -1,0 +1,226 @@
+"""Data plane: runs the schedules of one call over this epoch's links, on the caller's thread.
+
+Returns nothing but "done" or "ask the core again": what broke has been told to the core by then.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ftcomm.collectives.choose import schedule_for
+from ftcomm.collectives.dtypes import AnyDtype
+from ftcomm.collectives.ops import Reducer
+from ftcomm.collectives.schedule import Schedule
+from ftcomm.control.hub import Hub
+from ftcomm.control.thread import ControlThread
+from ftcomm.protocol.frames import make_suffix
+from ftcomm.protocol.position import Position
+from ftcomm.protocol.signature import Kind
+from ftcomm.recovery.events import LinkDown, MismatchSeen
+from ftcomm.transport.executor import Executor
+from ftcomm.transport.faults import Interrupted, LinkLost, SignatureMismatch
+from ftcomm.transport.frame_check import CallHeader
+from ftcomm.transport.tcp import Link
+from ftcomm.values import Array, Stored
+
+# Sub-collectives of one position (a load is a length, a payload and a barrier) are told apart by
+# the frame's step number; no schedule has as many steps.
+STAGE = 1 << 20
+
+_NOTHING: Array = np.empty(0, np.uint8)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """What all calls from one line of the user's code with arguments of one shape share.
+
+    Made once and kept, so that a small call computes nothing twice.
+
+    Attributes:
+        kind: the collective.
+        signature: its 40 bytes.
+        site: where the user called it.
+        suffix: signature and site, as every frame carries them.
+        schedule: this rank's steps.
+        dtype: of the result's elements.
+        shape: of the result.
+        work_count: elements of the result.
+        nbytes: bytes of the result.
+        root: of a broadcast, else -1.
+        reducer: of an allreduce, else None.
+    """
+
+    kind: Kind
+    signature: bytes
+    site: str
+    suffix: bytes
+    schedule: Schedule
+    dtype: AnyDtype = field(default_factory=lambda: np.dtype(np.uint8))
+    shape: tuple[int, ...] = (0,)
+    work_count: int = 0
+    nbytes: int = 0
+    root: int = -1
+    reducer: Reducer | None = None
+
+
+@dataclass(slots=True)
+class Call:
+    """One public call, ready to run.
+
+    Attributes:
+        form: what it shares with others.
+        source: this rank's input, 1-D, contiguous, native; never written.
+        flush: a broadcast that ends with a barrier, so that the log stays bounded (rule R3).
+    """
+
+    form: Form
+    source: Array = field(default_factory=lambda: _NOTHING)
+    flush: bool = False
+
+    @property
+    def synchronising(self) -> bool:
+        """Executing it proves that what came before is stable."""
+        return self.form.kind is not Kind.BROADCAST or self.flush
+
+
+Turn = tuple[int, Position]  # permission to execute: the epoch and position that the core gave
+
+
+class DataPlane:
+    """Links and executor of one communicator; used by the user's thread alone."""
+
+    def __init__(self, hub: Hub, control: ControlThread) -> None:
+        self._hub = hub
+        self._core = hub.core
+        self._control = control
+        self._executor = Executor(hub.interrupt, None if hub.faults is None else hub.fault)
+        hub.progress = self._executor.progress
+
+    def execute(self, call: Call, turn: Turn) -> Stored | None:
+        """Run a call's schedule into fresh memory; None if the core must be asked again."""
+        form, source = call.form, call.source
+        with self._hub.lock:
+            work = self._hub.pool.take(form.work_count, form.dtype)
+        if form.kind is Kind.BROADCAST:
+            if form.root == self._core.rank:
+                work[:] = source
+            source = work
+        header = CallHeader(*turn, form.suffix)
+        if not self._run(form.schedule, header, source, work, form.reducer):
+            return None
+        if call.flush and not self._barrier(header):
+            return None
+        return Stored(work, form.shape)
+
+    def gather_digests(
+        self, digest: bytes, signature: bytes, site: str, turn: Turn
+    ) -> list[bytes] | None:
+        """Every rank's digest, by rank; None if the core must be asked again."""
+        size = self._core.world_size
+        mine: Array = np.frombuffer(digest, np.uint8)
+        gathered: Array = np.empty(size * len(mine), np.uint8)
+        schedule = self._schedule(Kind.ALLGATHER, len(mine), 1)
+        header = CallHeader(*turn, make_suffix(signature, site))
+        if not self._run(schedule, header, mine, gathered):
+            return None
+        return [row.tobytes() for row in gathered.reshape(size, -1)]
+
+    def broadcast_default(
+        self, raw: bytes, signature: bytes, site: str, turn: Turn
+    ) -> bytes | None:
+        """Rank 0's bytes to all: a length, the bytes, and a barrier that proves their arrival."""
+        header = CallHeader(*turn, make_suffix(signature, site))
+        length: Array = np.array([len(raw)], np.uint64)
+        schedule = self._schedule(Kind.BROADCAST, 1, 8, root=0)
+        if not self._run(schedule, header, length, length):
+            return None
+        own = self._core.rank == 0
+        payload: Array = np.empty(int(length[0]), np.uint8)
+        if own:
+            payload[:] = np.frombuffer(raw, np.uint8)
+        schedule = self._schedule(Kind.BROADCAST, len(payload), 1, root=0)
+        if not self._run(schedule, header, payload, payload, stage=1):
+            return None
+        if not self._barrier(header, stage=2):
+            return None
+        return raw if own else payload.tobytes()
+
+    def accuse(self, epoch: int, rank: int, signature: bytes, site: str = "") -> None:
+        """Report a mismatch; the verdict will say so to all, this rank included."""
+        self._control.driver.act(MismatchSeen(epoch, rank, signature, site))
+
+    def _barrier(self, header: CallHeader, *, stage: int = 1) -> bool:
+        schedule = self._schedule(Kind.BARRIER, 0, 1)
+        return self._run(schedule, header, _NOTHING, _NOTHING, stage=stage)
+
+    def _schedule(self, kind: Kind, count: int, itemsize: int, root: int = -1) -> Schedule:
+        core = self._core
+        return schedule_for(kind, core.world_size, core.rank, count, itemsize, root=root)
+
+    def _run(
+        self,
+        schedule: Schedule,
+        header: CallHeader,
+        source: Array,
+        work: Array,
+        reducer: Reducer | None = None,
+        *,
+        stage: int = 0,
+    ) -> bool:
+        """Run one schedule; False if the core must be asked again."""
+        try:
+            links = self._hub.links  # this epoch's: a later one has another dictionary
+            if not self._ensure_links(schedule, links, header.epoch):
+                return False
+            self._executor.run(
+                schedule,
+                links,
+                header=header,
+                source=source,
+                work=work,
+                reducer=reducer,
+                step_base=stage * STAGE,
+            )
+        except Interrupted:
+            return False
+        except LinkLost as lost:
+            self._control.driver.act(LinkDown(header.epoch, lost.rank, lost.cause))
+            return False
+        except SignatureMismatch as seen:
+            self.accuse(header.epoch, seen.rank, seen.signature, seen.site)
+            return False
+        except BaseException as error:
+            # Half of a frame may be on a link: this epoch's links are of no more use to anyone.
+            for peer in schedule.peers[:1]:
+                self._control.driver.act(LinkDown(header.epoch, peer, f"cut short by {error!r}"))
+            raise
+        return True
+
+    def _ensure_links(self, schedule: Schedule, links: Mapping[int, Link], epoch: int) -> bool:
+        """Wait until every peer of the schedule is connected; False if the epoch ended."""
+        hub = self._hub
+        missing = [rank for rank in schedule.peers if rank not in links]
+        if not missing:
+            return True
+        hub.close_retired()
+        own = self._core.rank
+        self._control.driver.request_links(epoch, [rank for rank in missing if rank > own])
+        hub.progress.since = time.monotonic()
+        try:
+            while missing:
+                hub.wake.clear()
+                missing = [rank for rank in missing if rank not in links]
+                if hub.interrupt.is_set or self._must_ask(epoch):
+                    return False
+                if missing:
+                    hub.progress.peers = tuple(missing)
+                    self._hub.sleep()
+        finally:
+            hub.progress.peers = ()
+        return True
+
+    def _must_ask(self, epoch: int) -> bool:
+        core = self._core
+        return core.epoch != epoch or core.is_frozen or core.error is not None

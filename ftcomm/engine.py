@@ -1,0 +1,304 @@
+"""Engine: takes a rank's calls through failures, on the caller's thread.
+
+Every call is one loop: ask the core what to do at this position; serve the log, wait, or execute;
+say that it is complete, or find that the epoch was revoked meanwhile and ask again.  Serve beats
+execute; the input is never written; the result is logged before anything is returned.
+"""
+
+import time
+from collections.abc import Callable
+
+from ftcomm.control.hub import Hub
+from ftcomm.control.thread import ControlThread
+from ftcomm.dataplane import Call, DataPlane, Turn
+from ftcomm.errors import FtcommError
+from ftcomm.protocol.messages import Resumed
+from ftcomm.protocol.position import Position
+from ftcomm.recovery.events import Leaving, OwnCloseDone
+from ftcomm.recovery.log import Entry
+from ftcomm.recovery.worker import Checkpoint, Outcome, State, Step
+from ftcomm.values import EMPTY, Stored
+
+Answer = Step | Entry | Checkpoint | None
+
+
+class Engine:
+    """One communicator under a tracker; used by one thread."""
+
+    def __init__(self, hub: Hub, control: ControlThread) -> None:
+        self._hub = hub
+        self._core = hub.core
+        self._control = control
+        self._plane = DataPlane(hub, control)
+        self._resumed_epoch = 0
+
+    # --- where we stand -----------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """This worker's place; it never changes."""
+        return self._core.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of places."""
+        return self._core.world_size
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose plan is in force."""
+        return self._core.epoch
+
+    @property
+    def position(self) -> Position:
+        """The collective that this worker will complete next."""
+        return self._core.position
+
+    @property
+    def error(self) -> FtcommError | None:
+        """What ended this communicator, None while it lives."""
+        return self._core.error
+
+    @property
+    def log_limit(self) -> int:
+        """Bytes of results that the job allows between two checkpoints."""
+        return self._hub.settings.log_limit
+
+    @property
+    def replicas(self) -> int:
+        """Copies of each stable result."""
+        return self._hub.settings.replicas
+
+    @property
+    def algorithm(self) -> str:
+        """The job's own choice of algorithm, ``auto`` for the table's."""
+        return self._hub.settings.algorithm
+
+    # --- calls --------------------------------------------------------------------------------
+
+    def wait_until_member(self) -> None:
+        """Return when this worker has a rank and everything that the plan gave it.
+
+        Raises:
+            FtcommError: refused, or the tracker could not be reached.
+        """
+        self._wait_for(lambda: self._core.state is State.RUNNING)
+        self._hub.fault("ranked")
+
+    def run(self, call: Call) -> Stored:
+        """One collective, served or executed; the log owns what is returned."""
+        form, core = call.form, self._core
+        self._hub.fault("enter")
+        while True:
+            answer, turn = self._ask(core.begin, form.signature, form.site)
+            if answer is Step.EXECUTE:
+                stored = self._plane.execute(call, turn)
+                if stored is not None and self._complete(call, turn[0], stored):
+                    return self._done(stored)
+            elif isinstance(answer, Entry):
+                if self._serve(answer, form.signature, self._replay):
+                    return self._done(answer.value)
+            else:
+                self._hub.sleep()
+
+    def _done(self, stored: Stored) -> Stored:
+        self._hub.fault("done")
+        return stored
+
+    def checkpoint(self, raw: bytes, digest: bytes, signature: bytes, site: str) -> int:
+        """Two-phase checkpoint: own copy, digests compared on all ranks, then commit."""
+        hub = self._hub
+        hub.fault("enter")
+        with hub.lock:
+            version = self._core.offer_checkpoint(raw, digest)
+        hub.fault("saved")
+        self._commit(version, digest, signature, site)
+        hub.fault("committed")
+        return version
+
+    def _commit(self, version: int, digest: bytes, signature: bytes, site: str) -> None:
+        """Return when `version` is committed: by this rank's own collective, or by a plan."""
+        while True:
+            answer, turn = self._ask(self._begin_checkpoint, version, signature, site)
+            if answer is None:  # a plan has committed it meanwhile
+                return
+            if answer is Step.EXECUTE:
+                if self._agree(digest, signature, site, turn) and self._complete_heard(
+                    self._complete_checkpoint, turn[0]
+                ):
+                    return
+            elif isinstance(answer, Entry):  # others ran a collective here: not one program
+                self._serve(answer, signature, self._replay)
+            else:
+                self._hub.sleep()
+
+    def _begin_checkpoint(self, version: int, signature: bytes, site: str) -> Answer:
+        if self._core.error is None and self._core.position.version >= version:
+            return None
+        return self._core.begin(signature, site)
+
+    def _agree(self, digest: bytes, signature: bytes, site: str, turn: Turn) -> bool:
+        """Phase one, global part: every rank holds the tentative version, and the same one."""
+        digests = self._plane.gather_digests(digest, signature, site, turn)
+        if digests is None:
+            return False
+        different = [rank for rank, theirs in enumerate(digests) if theirs != digest]
+        if not different:
+            return True
+        with self._hub.lock:
+            self._core.signature = with_state_digest(signature, digest)
+        theirs = with_state_digest(signature, digests[different[0]])
+        self._plane.accuse(turn[0], different[0], theirs, site)
+        return False
+
+    def load(self, raw: bytes, signature: bytes, site: str) -> Checkpoint:
+        """load_checkpoint: served below the frontier, else executed by all."""
+        self._hub.fault("enter")
+        checkpoint = self._load(raw, signature, site)
+        self._hub.fault("done")
+        return checkpoint
+
+    def _load(self, raw: bytes, signature: bytes, site: str) -> Checkpoint:
+        while True:
+            answer, turn = self._ask(self._core.begin_load, signature, site)
+            if isinstance(answer, Checkpoint):
+                if self._settle(self._replay_load, answer):
+                    return answer
+            elif isinstance(answer, Entry):
+                self._serve(answer, signature, self._replay)
+            elif answer is Step.EXECUTE:
+                value = self._plane.broadcast_default(raw, signature, site, turn)
+                if value is not None and self._complete_heard(self._complete_load, turn[0], value):
+                    return Checkpoint(0, value)
+            else:
+                self._hub.sleep()
+
+    def close(self, call: Call) -> None:
+        """The closing collective, then serve others until all have closed (rule R8)."""
+        form = call.form
+        self._hub.fault("enter")
+        while not self._core.closed:
+            answer, turn = self._ask(self._core.begin, form.signature, form.site)
+            if answer is Step.EXECUTE:
+                if self._plane.execute(call, turn) is not None:
+                    entry = Entry(form.signature, EMPTY)
+                    self._complete_heard(self._complete_close, turn[0], entry)
+            elif isinstance(answer, Entry):
+                self._serve(answer, form.signature, self._replay_close)
+            else:
+                self._hub.sleep()
+        self._hub.fault("done")
+        self._control.driver.act(OwnCloseDone())
+        self._wait_for(lambda: self._core.state is State.FINISHED)
+
+    def leave(self, reason: str) -> None:
+        """An exception left the user's block: say so, so that nobody waits for a deadline."""
+        self._control.driver.act(Leaving(reason))
+
+    def stop(self) -> None:
+        """End the control thread and close every socket of this process."""
+        self._control.stop()
+        self._hub.close()
+
+    # --- one attempt --------------------------------------------------------------------------
+
+    def _ask(self, ask: Callable[..., Answer], *arguments: object) -> tuple[Answer, Turn]:
+        """What to do now. `wake` is cleared first, so that no change after the look is missed."""
+        hub, core = self._hub, self._core
+        hub.wake.clear()
+        with hub.lock:
+            answer = ask(*arguments)
+            if answer is Step.EXECUTE:
+                hub.interrupt.clear()
+            return answer, (core.epoch, core.position)
+
+    def _serve(self, entry: Entry, signature: bytes, replay: Callable[[], Outcome]) -> bool:
+        """The result exists: it must be of the same collective (rule R7, in replay)."""
+        if entry.signature != signature:
+            # an earlier life of this rank, or the others without it, ran something else here
+            core = self._core
+            self._plane.accuse(
+                core.epoch, core.rank, entry.signature, "a line of an earlier life (from the log)"
+            )
+            return False
+        return self._settle(replay)
+
+    def _replay(self) -> Outcome:
+        return self._core.replay(now=time.monotonic())
+
+    def _replay_load(self, checkpoint: Checkpoint) -> Outcome:
+        return self._core.replay_load(checkpoint, now=time.monotonic())
+
+    def _replay_close(self) -> Outcome:
+        return self._core.replay_close(now=time.monotonic())
+
+    # --- completing ---------------------------------------------------------------------------
+
+    def _complete(self, call: Call, epoch: int, stored: Stored) -> bool:
+        """Log and advance in one critical section; False if the epoch was revoked."""
+        entry = Entry(call.form.signature, stored)
+        return self._complete_heard(self._log, epoch, entry, call.synchronising)
+
+    def _log(self, epoch: int, entry: Entry, synchronising: bool) -> Outcome:
+        outcome, dropped = self._core.complete(
+            epoch, entry, synchronising=synchronising, now=time.monotonic()
+        )
+        while dropped:
+            self._hub.pool.give(dropped.pop())
+        return outcome
+
+    def _complete_checkpoint(self, epoch: int) -> Outcome:
+        outcome, dropped = self._core.complete_checkpoint(epoch, now=time.monotonic())
+        if outcome is Outcome.DONE:
+            self._hub.pool.renew(dropped)
+        return outcome
+
+    def _complete_load(self, epoch: int, value: bytes) -> Outcome:
+        return self._core.complete_load(epoch, value, b"", now=time.monotonic())
+
+    def _complete_close(self, epoch: int, entry: Entry) -> Outcome:
+        return self._core.complete_close(epoch, entry, now=time.monotonic())
+
+    def _complete_heard(self, attempt: Callable[..., Outcome], *arguments: object) -> bool:
+        """Complete; the first time in an epoch, say so."""
+        done = self._settle(attempt, *arguments)
+        if done and self._core.epoch != self._resumed_epoch:
+            self._note_resumed()
+        return done
+
+    def _settle(self, attempt: Callable[..., Outcome], *arguments: object) -> bool:
+        """Attempt until the tracker has been heard where it must be (rule R1)."""
+        while True:
+            self._hub.wake.clear()
+            with self._hub.lock:
+                outcome = attempt(*arguments)
+            if outcome is not Outcome.HEAR_FIRST:
+                return outcome is Outcome.DONE
+            self._hub.sleep()
+
+    def _note_resumed(self) -> None:
+        """Tell the tracker what the recovery cost here, once for an epoch."""
+        hub, core = self._hub, self._core
+        self._resumed_epoch = core.epoch
+        fetch_ms = max(int((hub.caught_up_at - hub.planned_at) * 1000), 0)
+        link_ms = max(int((time.monotonic() - hub.caught_up_at) * 1000), 0)
+        self._control.driver.send(
+            Resumed(core.epoch, fetch_ms, link_ms, core.fetched, core.replayed)
+        )
+
+    # --- waiting ------------------------------------------------------------------------------
+
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
+        while True:
+            self._hub.wake.clear()
+            with self._hub.lock:
+                if self._core.error is not None:
+                    raise self._core.error
+                if condition():
+                    return
+            self._hub.sleep()
+
+
+def with_state_digest(signature: bytes, digest: bytes) -> bytes:
+    """A checkpoint's signature that names its state, for the error that compares two."""
+    return signature[:-8] + digest[:8]

@@ -1,0 +1,183 @@
+"""Every error that ftcomm raises, sorted by who is to blame and what to do next.
+
+Each carries the rank, epoch and position it is about (None where unknown), the cause and the
+remedy, so that a log line is enough to act on.  `exit_code` is what a training script should end
+with; the launcher reads it to decide whether a restart makes sense.
+"""
+
+from typing import ClassVar
+
+
+class FtcommError(Exception):
+    """Base of all errors of this library.
+
+    Attributes:
+        cause: what happened, in one sentence.
+        rank: the rank that the error is about, None when it is about no rank.
+        epoch: the epoch in which it happened, None before the first.
+        position: the collective concerned, as text ``version.seqno``.
+        remedy: what the user can do.
+        exit_code: the exit status by which `ftcomm-tracker run` knows this error.
+    """
+
+    exit_code: ClassVar[int] = 70
+    default_remedy: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        cause: str,
+        *,
+        rank: int | None = None,
+        epoch: int | None = None,
+        position: object | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.cause = cause
+        self.rank = rank
+        self.epoch = epoch
+        self.position = None if position is None else str(position)
+        self.remedy = self.default_remedy if remedy is None else remedy
+        super().__init__(self._render())
+
+    def _render(self) -> str:
+        facts = [
+            f"{name} {value}"
+            for name, value in (
+                ("rank", self.rank),
+                ("epoch", self.epoch),
+                ("position", self.position),
+            )
+            if value is not None
+        ]
+        where = f" [{', '.join(facts)}]" if facts else ""
+        advice = f" - {self.remedy}" if self.remedy else ""
+        return f"{self.cause}{where}{advice}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.cause, self.rank, self.epoch, self.position, self.remedy)
+
+
+def _rebuild(
+    kind: type[FtcommError],
+    cause: str,
+    rank: int | None,
+    epoch: int | None,
+    position: str | None,
+    remedy: str,
+) -> FtcommError:
+    """Unpickle: exceptions travel through multiprocessing of the user's own."""
+    return kind(cause, rank=rank, epoch=epoch, position=position, remedy=remedy)
+
+
+# --- the job is over for everyone -----------------------------------------------------------
+
+
+class JobLostError(FtcommError):
+    """A result or checkpoint that is needed exists nowhere any more."""
+
+    exit_code = 71
+    default_remedy = "start the job again; raise replicas if whole hosts vanish together"
+
+
+class CollectiveMismatchError(FtcommError):
+    """Two ranks called different collectives at one position: a defect of the script."""
+
+    exit_code = 72
+    default_remedy = "make every rank call the same collectives in the same order"
+
+
+class ProcessFailedError(FtcommError):
+    """A rank is gone and will not be replaced."""
+
+    exit_code = 73
+    default_remedy = "read the named rank's output, mend it, start the job again"
+
+
+class LogLimitError(FtcommError):
+    """The results kept since the last checkpoint would pass the job's limit."""
+
+    exit_code = 74
+    default_remedy = "call checkpoint() more often, or raise log_limit at the tracker"
+
+
+class RolledBackError(FtcommError):
+    """The job went back to an older checkpoint (opt-in)."""
+
+    exit_code = 76
+    default_remedy = "load_checkpoint() again and go on from the version that it returns"
+
+
+class JobFinishedError(FtcommError):
+    """All ranks have closed; there is nothing left to join."""
+
+    exit_code = 77
+    default_remedy = "nothing to do: do not restart this worker"
+
+
+class RevokedError(FtcommError):
+    """The job was stopped by its operator."""
+
+    exit_code = 78
+    default_remedy = "nothing to do here: the operator stopped the job"
+
+
+# --- this process alone ------------------------------------------------------------------------
+
+
+class FencedError(FtcommError):
+    """This process lost its place to a newer incarnation of its worker id, or to a spare."""
+
+    exit_code = 75
+    default_remedy = "exit; the place is taken, do not restart this process"
+
+
+class TrackerLostError(FtcommError):
+    """The tracker was needed and could not be reached in time."""
+
+    exit_code = 79
+    default_remedy = "start the tracker again on its state directory, then restart the workers"
+
+
+class ThreadError(FtcommError):
+    """A communicator was used by two threads at once, or inside a callback of its own."""
+
+    default_remedy = "use a communicator from one thread at a time"
+
+
+class ForkError(FtcommError):
+    """A communicator was used in a forked child."""
+
+    default_remedy = "call ftcomm.init() in the child, or fork before init()"
+
+
+class ClosedError(FtcommError):
+    """A communicator was used after close()."""
+
+    default_remedy = "call ftcomm.init() again for a new job"
+
+
+# --- the environment ---------------------------------------------------------------------------
+
+
+class AuthenticationError(FtcommError):
+    """The other side does not hold the job's token."""
+
+    default_remedy = "give every process the token file of this job's tracker"
+
+
+class ProtocolVersionError(FtcommError):
+    """The other side speaks another version of the protocol."""
+
+    default_remedy = "install the same ftcomm version everywhere"
+
+
+class ProtocolError(FtcommError):
+    """Bytes from a peer that are not a message of this protocol."""
+
+    default_remedy = "check that only ftcomm processes use this port"
+
+
+class ConfigError(FtcommError):
+    """A setting is missing, malformed, or not what the job has."""
+
+    exit_code = 64

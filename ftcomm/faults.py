@@ -1,0 +1,144 @@
+"""Fault injection by address: a testing aid, off and free unless ``FTCOMM_FAULTS`` is set.
+
+A fault is ``rank.version.seqno.life@point[=action]``; several are separated by commas.  `life`
+counts the earlier deaths of the worker id.  ``point[#k]`` names the k-th step of a transfer.
+
+Points: ``enter`` (before anything is sent), ``half_sent`` and ``half_received`` (inside the
+transfer), ``done`` (completed, not yet returned); in a checkpoint ``saved`` and ``committed``;
+in recovery ``connected``, ``authenticated``, ``ranked``, ``linking``, ``loading``, ``serving``.
+
+Actions: ``kill`` (SIGKILL, the default), ``stop`` (SIGSTOP), ``cut`` (end the data links with
+FIN and go on), ``reset`` (the same with RST), ``kill_rst`` (reset, then SIGKILL), ``raise``.
+
+Each fault fires once, and says so in the file named by ``FTCOMM_FAULTS_LOG`` before it does, so
+that a test can tell a planned fault from one that never fired.
+"""
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ftcomm.errors import ConfigError
+from ftcomm.protocol.position import START, Position
+
+POINTS = frozenset(
+    (
+        *("enter", "half_sent", "half_received", "done", "saved", "committed"),
+        *("connected", "authenticated", "ranked", "linking", "loading", "serving"),
+    )
+)
+ACTIONS = frozenset(["kill", "stop", "cut", "reset", "kill_rst", "raise"])
+_OF_THE_CALL = frozenset(("done", "committed"))  # the position has moved on by then
+_FAULT = re.compile(
+    r"(?P<rank>\d+)\.(?P<version>-?\d+)\.(?P<seqno>\d+)\.(?P<life>\d+)"
+    r"@(?P<point>\w+)(?:#(?P<step>\d+))?(?:=(?P<action>\w+))?"
+)
+
+
+class InjectedError(Exception):
+    """Raised by the action ``raise``: stands for a defect of the user's script."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One planned fault and its address."""
+
+    rank: int
+    version: int
+    seqno: int
+    life: int
+    point: str
+    step: int | None
+    action: str
+
+    def __str__(self) -> str:
+        step = "" if self.step is None else f"#{self.step}"
+        return (
+            f"{self.rank}.{self.version}.{self.seqno}.{self.life}@{self.point}{step}={self.action}"
+        )
+
+
+def parse_faults(spec: str) -> list[Fault]:
+    """The faults of a specification.
+
+    Raises:
+        ConfigError: naming the part that is not a fault.
+    """
+    return [_parse(part.strip()) for part in spec.split(",") if part.strip()]
+
+
+def _parse(text: str) -> Fault:
+    match = _FAULT.fullmatch(text)
+    if match is None:
+        raise ConfigError(
+            f"FTCOMM_FAULTS: {text!r} is not rank.version.seqno.life@point[#step][=action]"
+        )
+    point, action = match["point"], match["action"] or "kill"
+    if point not in POINTS or action not in ACTIONS:
+        raise ConfigError(
+            f"FTCOMM_FAULTS: {text!r}: points are {', '.join(sorted(POINTS))}; "
+            f"actions are {', '.join(sorted(ACTIONS))}"
+        )
+    return Fault(
+        rank=int(match["rank"]),
+        version=int(match["version"]),
+        seqno=int(match["seqno"]),
+        life=int(match["life"]),
+        point=point,
+        step=None if match["step"] is None else int(match["step"]),
+        action=action,
+    )
+
+
+class FaultInjector:
+    """Fires this process's share of the plan. One per communicator, only when asked for."""
+
+    def __init__(self, spec: str, log_path: str | None, break_links: Callable[[bool], None]):
+        """Args: the plan, where to record what fired, and how to end data links (True: RST)."""
+        self._waiting = parse_faults(spec)
+        self._log_path = log_path
+        self._break_links = break_links
+        self._entered = START
+
+    def at(self, point: str, rank: int, position: Position, life: int, step: int = 0) -> None:
+        """The process is at `point`; do what was planned for it, once.
+
+        Args:
+            point: one of `POINTS`.
+            rank: of this process.
+            position: the collective that it will complete next.
+            life: earlier deaths of its worker id, as far as it knows.
+            step: of the transfer.
+        """
+        if point == "enter":
+            self._entered = position
+        elif point in _OF_THE_CALL:
+            position = self._entered
+        for fault in self._waiting:
+            here = (fault.rank, fault.version, fault.seqno) == (
+                rank,
+                position.version,
+                position.seqno,
+            )
+            if here and (fault.life, fault.point) == (life, point):
+                if fault.step is not None and fault.step != step:
+                    continue
+                self._waiting.remove(fault)
+                self._fire(fault)
+                return
+
+    def _fire(self, fault: Fault) -> None:
+        if self._log_path is not None:
+            descriptor = os.open(self._log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            os.write(descriptor, f"{fault}\n".encode())
+            os.close(descriptor)
+        if fault.action in ("cut", "reset", "kill_rst"):
+            self._break_links(fault.action != "cut")
+        if fault.action in ("kill", "kill_rst"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif fault.action == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif fault.action == "raise":
+            raise InjectedError(f"planned fault {fault}")

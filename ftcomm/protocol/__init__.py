@@ -1,0 +1,1 @@
+"""The wire: messages, codec, frames, handshake. Pure."""

@@ -1,0 +1,286 @@
+"""Control messages as bytes: a 4-byte big-endian length, then msgpack ``[type code, field, ...]``.
+
+Every message has one row in `SCHEMAS`: its code, its fields in order and the bounds of each.
+Codes are never reused; a changed row means a new `PROTOCOL_VERSION` (see `handshake`).  A frame
+whose bytes do not fit its row exactly is refused, and so is everything after it.
+"""
+
+import struct
+
+from ftcomm.errors import ProtocolError
+from ftcomm.protocol.messages import (
+    AllBye,
+    Blocked,
+    Bye,
+    ControlMessage,
+    Done,
+    Fenced,
+    Fetch,
+    Fetched,
+    FetchEnd,
+    FetchItem,
+    FetchRequest,
+    Heartbeat,
+    HeartbeatAck,
+    Hello,
+    Leave,
+    Member,
+    Mismatch,
+    Plan,
+    Refused,
+    Report,
+    Resumed,
+    Revoke,
+    Run,
+    Settled,
+    StatusReply,
+    StatusRequest,
+    StopRequest,
+    Suspect,
+    Verdict,
+    Welcome,
+)
+from ftcomm.protocol.packing import Plain, Reader, pack
+from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.protocol.schema import Bool, Bytes, Int, Many, Maybe, Pair, Record, Text
+from ftcomm.protocol.signature import SIGNATURE_BYTES
+
+MAX_WORLD_SIZE = 1024  # ranks; a plan that names so many still fits one frame
+MAX_CONTROL_FRAME = 256 * 1024  # bytes; MAX_WORLD_SIZE members of 200 bytes, and as many fetches
+MAX_TEXT = 1024  # bytes; longer prose belongs in a log file
+MAX_NAME = 64  # bytes; Linux's own limit of a host name, and ample for a worker id
+MAX_ADDRESS = 255  # bytes; a DNS name is at most 253
+MAX_BLOB = 4096  # bytes; nonces and digests are 32
+MAX_ARRAY = 4096  # elements; runs and fetches are few, since a run names a whole range
+MAX_DIMS = 64  # what numpy 2 allows
+MAX_ITEM_BYTES = 1 << 40  # one served result; far above any log limit, far below overflow
+
+_LENGTH = struct.Struct(">I")
+
+U32 = Int(0, 2**32 - 1)
+VERSION = Int(PRELUDE, 2**31 - 1)  # also -1 for "none"
+RANK = Int(0, MAX_WORLD_SIZE - 1)
+RANK_OR_NONE = Int(-1, MAX_WORLD_SIZE - 1)
+PORT = Int(0, 65535)
+SEQNO_OR_NONE = Int(-1, 2**32 - 1)
+FLAG = Bool()
+NAME = Text(MAX_NAME)
+ADDRESS = Text(MAX_ADDRESS)
+TEXT = Text(MAX_TEXT)
+PROSE = Text(MAX_TEXT, cut=True)
+DOCUMENT = Text(MAX_CONTROL_FRAME - 16)
+BLOB = Bytes(MAX_BLOB)
+SIGNATURE = Bytes(SIGNATURE_BYTES)
+RANKS = Many(RANK, MAX_WORLD_SIZE)
+SETTINGS = Many(Pair(TEXT), 64)
+POSITION = Record(Position, branch=U32, version=VERSION, seqno=U32)
+RUN = Record(Run, version=VERSION, lo=U32, hi=U32, step=Int(1, 2**31 - 1))
+RUNS = Many(RUN, MAX_ARRAY)
+FETCH = Record(Fetch, source=RANK, run=RUN)
+BLOCKED = Record(
+    Blocked, signature=SIGNATURE, site=PROSE, peers=Many(RANK, MAX_WORLD_SIZE), blocked_ms=U32
+)
+MEMBER = Record(
+    Member,
+    rank=RANK,
+    worker_id=NAME,
+    incarnation=U32,
+    host=NAME,
+    address=ADDRESS,
+    port=PORT,
+    present=FLAG,
+)
+
+SCHEMAS: dict[int, Record] = {
+    # worker to tracker
+    1: Record(
+        Hello,
+        worker_id=NAME,
+        nonce=BLOB,
+        incarnation=U32,
+        host=NAME,
+        address=ADDRESS,
+        port=PORT,
+        plan_epoch=U32,
+        revoke_epoch=U32,
+        suspects=RANKS,
+        closed=FLAG,
+        tables=BLOB,
+        asked=SETTINGS,
+    ),
+    2: Record(
+        Report,
+        epoch=U32,
+        position=POSITION,
+        committed=VERSION,
+        tentative=VERSION,
+        digest=BLOB,
+        runs=RUNS,
+        prelude_length=SEQNO_OR_NONE,
+        caught_up=U32,
+        suspects=RANKS,
+        signature=SIGNATURE,
+        site=PROSE,
+        closed=FLAG,
+    ),
+    3: Record(Heartbeat, number=U32, epoch=U32, position=POSITION, blocked=Maybe(BLOCKED)),
+    4: Record(Suspect, epoch=U32, ranks=RANKS, reason=PROSE),
+    5: Record(
+        Mismatch,
+        epoch=U32,
+        position=POSITION,
+        signature=SIGNATURE,
+        site=PROSE,
+        peer=RANK,
+        peer_signature=SIGNATURE,
+        peer_site=PROSE,
+    ),
+    6: Record(Fetched, epoch=U32),
+    7: Record(Resumed, epoch=U32, fetch_ms=U32, link_ms=U32, fetched=U32, replayed=U32),
+    8: Record(Bye, version=VERSION),
+    9: Record(Leave, reason=PROSE),
+    # tracker to worker
+    16: Record(
+        Welcome,
+        job_id=NAME,
+        generation=U32,
+        incarnation=U32,
+        world_size=Int(1, MAX_WORLD_SIZE),
+        epoch=U32,
+        settings=SETTINGS,
+    ),
+    17: Record(Refused, error=NAME, reason=PROSE, version=VERSION),
+    18: Record(Revoke, epoch=U32, reason=PROSE),
+    19: Record(
+        Plan,
+        epoch=U32,
+        rank=RANK_OR_NONE,
+        members=Many(MEMBER, MAX_WORLD_SIZE),
+        frontier=POSITION,
+        prelude_length=SEQNO_OR_NONE,
+        commit=VERSION,
+        load=VERSION,
+        load_from=RANKS,
+        fetches=Many(FETCH, MAX_ARRAY),
+        keep_order=RANKS,
+    ),
+    20: Record(Settled, epoch=U32),
+    21: Record(HeartbeatAck, number=U32),
+    22: Record(Verdict, error=NAME, cause=PROSE, epoch=U32, position=POSITION, rank=RANK_OR_NONE),
+    23: Record(Fenced, reason=PROSE),
+    24: Record(AllBye, version=VERSION),
+    # operators
+    32: Record(StatusRequest),
+    33: Record(StatusReply, document=DOCUMENT),
+    34: Record(StopRequest, reason=PROSE),
+    35: Record(Done),
+    # between workers, on a fetch link
+    48: Record(FetchRequest, epoch=U32, load=VERSION, runs=RUNS),
+    49: Record(
+        FetchItem,
+        what=NAME,
+        position=POSITION,
+        signature=SIGNATURE,
+        dtype=Int(0, 255),
+        shape=Many(Int(0, MAX_ITEM_BYTES), MAX_DIMS),
+        nbytes=Int(0, MAX_ITEM_BYTES),
+    ),
+    50: Record(FetchEnd, missing=PROSE),
+}
+_CODES = {schema.build: code for code, schema in SCHEMAS.items()}
+
+
+def encode(message: ControlMessage) -> bytes:
+    """One whole frame.
+
+    Raises:
+        ValueError: a field is outside its bounds, or the frame would be too long.
+    """
+    code = _CODES[type(message)]
+    plain: list[Plain] = [code, *SCHEMAS[code].write(message)]
+    body = pack(plain)
+    if len(body) > MAX_CONTROL_FRAME:
+        raise ValueError(f"{type(message).__name__} of {len(body)} bytes does not fit a frame")
+    return _LENGTH.pack(len(body)) + body
+
+
+def decode_body(body: bytes) -> ControlMessage:
+    """The message in one frame's body.
+
+    Raises:
+        ProtocolError: it is not exactly one message of `SCHEMAS`.
+    """
+    reader = Reader(body)
+    length = reader.array_length()
+    code = reader.scalar() if length else None
+    schema = SCHEMAS.get(code) if type(code) is int else None
+    if schema is None:
+        raise ProtocolError(f"unknown message type {str(code)[:40]!r}")
+    try:
+        message: ControlMessage = schema.read_fields(reader, length - 1)
+        reader.finish()
+    except ProtocolError as error:
+        raise ProtocolError(f"malformed {schema.name}: {error.cause}") from None
+    return message
+
+
+def frame_length(prefix: bytes | bytearray, max_frame: int = MAX_CONTROL_FRAME) -> int:
+    """Length of the body behind a frame's first 4 bytes, checked before anything is allocated.
+
+    For fetch links, where raw bytes follow some messages: read exactly 4 bytes, then exactly
+    this many, and give them to `decode_body`.
+
+    Raises:
+        ProtocolError: the length is 0 or over the limit.
+    """
+    (length,) = _LENGTH.unpack(prefix)
+    if not 0 < length <= max_frame:
+        raise ProtocolError(f"control frame of {length} bytes, at most {max_frame}")
+    return int(length)
+
+
+class Decoder:
+    """Cuts a byte stream into control messages; holds at most one unfinished frame.
+
+    The first error sticks: a peer that broke the protocol once is not believed again, and the
+    messages that came in the same `feed` as the error are dropped with it.
+    """
+
+    def __init__(self, max_frame: int = MAX_CONTROL_FRAME) -> None:
+        self._max_frame = max_frame
+        self._buffer = bytearray()
+        self._broken: ProtocolError | None = None
+
+    @property
+    def pending(self) -> int:
+        """Bytes of an unfinished frame; 0 means that the stream may end here."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[ControlMessage]:
+        """Take bytes as they arrived, return the messages that they complete.
+
+        Raises:
+            ProtocolError: something unknown, malformed or too long; again at every later call.
+        """
+        if self._broken is not None:
+            raise self._broken
+        self._buffer += data
+        try:
+            return self._cut()
+        except ProtocolError as error:
+            self._broken = error
+            self._buffer.clear()
+            raise
+
+    def _cut(self) -> list[ControlMessage]:
+        messages: list[ControlMessage] = []
+        start = 0
+        while len(self._buffer) - start >= _LENGTH.size:
+            length = frame_length(self._buffer[start : start + _LENGTH.size], self._max_frame)
+            end = start + _LENGTH.size + length
+            if end > len(self._buffer):
+                break
+            messages.append(decode_body(bytes(self._buffer[start + _LENGTH.size : end])))
+            start = end
+        del self._buffer[:start]
+        return messages

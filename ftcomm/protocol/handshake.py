@@ -1,0 +1,304 @@
+"""The handshake with which every connection begins, on both sides, without any I/O.
+
+    client                                   server
+    head(role) nonce_c context  ---------->
+                                <----------  head(0) nonce_s  HMAC(key, "server" + transcript)
+    HMAC(key, "client" + transcript)  ---->
+                                <----------  HMAC(key, "accept" + transcript)
+
+The server proves itself first, so that a stranger who listens where the tracker should be learns
+nothing from a worker.  The transcript is everything sent before the proofs: magic, version, role,
+context, both nonces; a changed byte fails the proof.  The three labels differ, so no tag can be
+sent back to its maker.  Every read has a size known before it, so not a byte of what follows the
+handshake is swallowed.  Nonces come from the caller.
+
+The first 8 bytes of either side (magic, version, role or status, context length) keep their
+layout for ever: two versions can always tell each other what they are.
+"""
+
+import enum
+import hashlib
+import hmac
+import struct
+from dataclasses import dataclass
+
+from ftcomm.errors import AuthenticationError, ProtocolError, ProtocolVersionError
+
+MAGIC = b"FTC\xf1"  # not ASCII: no text protocol starts like this
+PROTOCOL_VERSION = 1
+NONCE_BYTES = 32
+TAG_BYTES = hashlib.sha256().digest_size
+MAX_CONTEXT = 255  # bytes; its length travels in one
+
+ROLES = {"worker": 1, "operator": 2, "data": 3, "fetch": 4}
+_ROLE_NAMES = {code: name for name, code in ROLES.items()}
+_OK, _REFUSED = 0, 1
+
+_HEAD = struct.Struct(">4sHBB")
+_CONTEXT = struct.Struct(">IHHI")
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeRequest:
+    """Who the client claims to be, not yet proven."""
+
+    role: str
+    context: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DataContext:
+    """Context of `data` and `fetch` connections: which link of which epoch this is (rule R1).
+
+    It only picks the key and names the link; the proof covers it, so it cannot be altered.
+    """
+
+    job_id: str
+    epoch: int
+    from_rank: int
+    to_rank: int
+    incarnation: int
+
+    def encode(self) -> bytes:
+        """The context bytes of the client's hello.
+
+        Raises:
+            ValueError: a field is out of range.
+        """
+        try:
+            numbers = _CONTEXT.pack(self.epoch, self.from_rank, self.to_rank, self.incarnation)
+        except struct.error as error:
+            raise ValueError(f"{self}: {error}") from None
+        raw = numbers + self.job_id.encode()
+        if len(raw) > MAX_CONTEXT:
+            raise ValueError(f"job id of {len(self.job_id)} characters is too long")
+        return raw
+
+    @classmethod
+    def decode(cls, raw: bytes) -> "DataContext":
+        """Parse a client's context.
+
+        Raises:
+            ProtocolError: too short, or the job id is not text.
+        """
+        if len(raw) < _CONTEXT.size:
+            raise ProtocolError(f"data link context of {len(raw)} bytes")
+        epoch, from_rank, to_rank, incarnation = _CONTEXT.unpack_from(raw)
+        try:
+            job_id = raw[_CONTEXT.size :].decode()
+        except UnicodeDecodeError:
+            raise ProtocolError("data link context whose job id is not text") from None
+        return cls(job_id, epoch, from_rank, to_rank, incarnation)
+
+
+def control_key(token: bytes) -> bytes:
+    """Key of connections to the tracker."""
+    return _mac(token, b"ftcomm control key")
+
+
+def epoch_key(token: bytes, job_id: str, epoch: int) -> bytes:
+    """Key of links between workers in one epoch: who has not its plan's epoch cannot connect."""
+    return _mac(token, b"ftcomm epoch key", epoch.to_bytes(4, "big"), job_id.encode())
+
+
+class _Phase(enum.Enum):
+    HEAD = "head"
+    BODY = "body"
+    KEY = "key"  # server only: waits for use_key
+    PROOF = "proof"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class _Side:
+    """What both sides share: the phase, the amount due, and that the first failure sticks."""
+
+    def __init__(self, nonce: bytes) -> None:
+        if len(nonce) != NONCE_BYTES:
+            raise ValueError(f"nonce of {len(nonce)} bytes, {NONCE_BYTES} needed")
+        self._nonce = nonce
+        self._phase = _Phase.HEAD
+        self._wanted = _HEAD.size
+
+    @property
+    def bytes_wanted(self) -> int:
+        """How many bytes `receive` needs next, exactly; 0 when none are due."""
+        return self._wanted
+
+    @property
+    def done(self) -> bool:
+        """Both sides are proven and everything is sent and received."""
+        return self._phase is _Phase.DONE
+
+    def receive(self, data: bytes | bytearray | memoryview) -> bytes:
+        """Take exactly `bytes_wanted` bytes; return what to send now, maybe nothing.
+
+        Raises:
+            AuthenticationError: the other side does not hold the key.
+            ProtocolVersionError: the other side speaks another version.
+            ProtocolError: the bytes are no handshake.
+            ValueError: a defect of the caller: not `bytes_wanted` bytes, or called after the end.
+        """
+        raw = bytes(data)
+        if not self._wanted or len(raw) != self._wanted:
+            raise ValueError(f"{len(raw)} bytes given, {self._wanted} wanted")
+        before = self._phase
+        self._move(_Phase.FAILED, 0)  # stays, unless the step below ends well
+        return self._step(before, raw)
+
+    def _step(self, phase: _Phase, raw: bytes) -> bytes:
+        raise NotImplementedError
+
+    def _move(self, phase: _Phase, wanted: int) -> None:
+        self._phase = phase
+        self._wanted = wanted
+
+
+class ClientHandshake(_Side):
+    """The side that dialled.
+
+    Args:
+        key: `control_key` or `epoch_key`.
+        role: a key of `ROLES`.
+        context: at most 255 bytes that the server needs to choose its key.
+        nonce: 32 fresh random bytes.
+    """
+
+    def __init__(self, key: bytes, *, role: str, context: bytes, nonce: bytes) -> None:
+        super().__init__(nonce)
+        if len(context) > MAX_CONTEXT:
+            raise ValueError(f"context of {len(context)} bytes, at most {MAX_CONTEXT}")
+        self._key = key
+        head = _HEAD.pack(MAGIC, PROTOCOL_VERSION, ROLES[role], len(context))
+        self._hello = head + nonce + context
+        self._server_head = b""
+        self._transcript = b""
+
+    def hello(self) -> bytes:
+        """What to send first."""
+        return self._hello
+
+    def _step(self, phase: _Phase, raw: bytes) -> bytes:
+        if phase is _Phase.HEAD:
+            return self._on_head(raw)
+        if phase is _Phase.BODY:
+            return self._on_server_proof(raw[:NONCE_BYTES], raw[NONCE_BYTES:])
+        if not _same(raw, _tag(self._key, b"accept", self._transcript)):
+            raise AuthenticationError("the server's acceptance is not genuine")
+        self._move(_Phase.DONE, 0)
+        return b""
+
+    def _on_head(self, raw: bytes) -> bytes:
+        status, length = _check_head(raw, "server")
+        if status != _OK or length:
+            raise ProtocolError(f"server answered with status {status}, length {length}")
+        self._server_head = raw
+        self._move(_Phase.BODY, NONCE_BYTES + TAG_BYTES)
+        return b""
+
+    def _on_server_proof(self, nonce: bytes, tag: bytes) -> bytes:
+        self._transcript = _transcript(self._hello, self._server_head, nonce)
+        if not _same(tag, _tag(self._key, b"server", self._transcript)):
+            raise AuthenticationError("the server does not hold this job's token")
+        self._move(_Phase.PROOF, TAG_BYTES)
+        return _tag(self._key, b"client", self._transcript)
+
+
+class ServerHandshake(_Side):
+    """The side that listened.
+
+    Args:
+        nonce: 32 fresh random bytes.
+
+    Attributes:
+        request: what the client claims, once its hello is in; then `use_key` is due.
+        farewell: what to send before closing after an error; empty for all but a version
+            difference, since a stranger is told nothing.
+    """
+
+    def __init__(self, nonce: bytes) -> None:
+        super().__init__(nonce)
+        self.request: HandshakeRequest | None = None
+        self.farewell = b""
+        self._key = b""
+        self._client_head = b""
+        self._role = ""
+        self._transcript = b""
+
+    def use_key(self, key: bytes) -> bytes:
+        """Choose the key that fits `request`; returns the server's proof, to be sent.
+
+        Raises:
+            ValueError: a defect of the caller: no key is due.
+        """
+        if self._phase is not _Phase.KEY:
+            raise ValueError("no key is due")
+        self._key = key
+        self._move(_Phase.PROOF, TAG_BYTES)
+        return self._head(_OK) + self._nonce + _tag(key, b"server", self._transcript)
+
+    def _step(self, phase: _Phase, raw: bytes) -> bytes:
+        if phase is _Phase.HEAD:
+            return self._on_head(raw)
+        if phase is _Phase.BODY:
+            return self._on_hello(raw)
+        if not _same(raw, _tag(self._key, b"client", self._transcript)):
+            raise AuthenticationError("the client does not hold this job's token")
+        self._move(_Phase.DONE, 0)
+        return _tag(self._key, b"accept", self._transcript)
+
+    def _on_head(self, raw: bytes) -> bytes:
+        try:
+            code, length = _check_head(raw, "client")
+        except ProtocolVersionError:
+            self.farewell = self._head(_REFUSED)
+            raise
+        if code not in _ROLE_NAMES:
+            raise ProtocolError(f"client with unknown role {code}")
+        self._role = _ROLE_NAMES[code]
+        self._client_head = raw
+        self._move(_Phase.BODY, NONCE_BYTES + length)
+        return b""
+
+    def _on_hello(self, raw: bytes) -> bytes:
+        self.request = HandshakeRequest(self._role, raw[NONCE_BYTES:])
+        self._transcript = _transcript(self._client_head + raw, self._head(_OK), self._nonce)
+        self._move(_Phase.KEY, 0)
+        return b""
+
+    def _head(self, status: int) -> bytes:
+        return _HEAD.pack(MAGIC, PROTOCOL_VERSION, status, 0)
+
+
+def _check_head(raw: bytes, whose: str) -> tuple[int, int]:
+    """Role or status, and context length, of a head in our own version."""
+    magic, version, code, length = _HEAD.unpack(raw)
+    if magic != MAGIC:
+        raise ProtocolError(f"{whose} does not speak ftcomm: it began with {raw!r}")
+    if version != PROTOCOL_VERSION:
+        raise ProtocolVersionError(
+            f"the {whose} speaks protocol version {version}, this side {PROTOCOL_VERSION}"
+        )
+    return code, length
+
+
+def _transcript(hello: bytes, server_head: bytes, server_nonce: bytes) -> bytes:
+    """All that was said before the proofs; unambiguous, since the hello says its own length."""
+    return hello + server_head + server_nonce
+
+
+def _tag(key: bytes, label: bytes, transcript: bytes) -> bytes:
+    return _mac(key, b"ftcomm handshake", label, transcript)
+
+
+def _mac(key: bytes, *parts: bytes) -> bytes:
+    """HMAC-SHA256 over length-prefixed parts, so that no two lists of parts look alike."""
+    mac = hmac.new(key, digestmod=hashlib.sha256)
+    for part in parts:
+        mac.update(len(part).to_bytes(4, "big"))
+        mac.update(part)
+    return mac.digest()
+
+
+def _same(given: bytes, expected: bytes) -> bool:
+    return hmac.compare_digest(given, expected)

@@ -1,0 +1,356 @@
+"""Control messages between worker and tracker: plain frozen values, no behaviour.
+
+`codec` turns them into bytes and refuses whatever does not fit their schema.  A control frame is
+at most 256 KiB; nothing bulky travels here.
+"""
+
+from dataclasses import dataclass
+
+from ftcomm.protocol.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The positions ``(branch, version, lo), lo+step, ... < hi`` of one version."""
+
+    version: int
+    lo: int
+    hi: int
+    step: int = 1
+
+    def seqnos(self) -> range:
+        """The sequence numbers that the run names."""
+        return range(self.lo, self.hi, self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """One order of a plan: get the results of `run` from rank `source`."""
+
+    source: int
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One place of an epoch's membership."""
+
+    rank: int
+    worker_id: str
+    incarnation: int
+    host: str
+    address: str
+    port: int
+    present: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """What a worker that has been blocked in a collective for a while says of it."""
+
+    signature: bytes
+    site: str
+    peers: tuple[int, ...]
+    blocked_ms: int
+
+
+# --- worker to tracker ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First message of a worker, on every control connection (rules R1, R13).
+
+    ``incarnation`` is 0 until the tracker has numbered this life; ``nonce`` tells a reconnect
+    from a new life.  ``suspects`` are the ranks whose links broke in ``plan_epoch``: a suspicion
+    is state, repeated until a newer epoch comes.
+    """
+
+    worker_id: str
+    nonce: bytes
+    incarnation: int
+    host: str
+    address: str
+    port: int
+    plan_epoch: int
+    revoke_epoch: int
+    suspects: tuple[int, ...]
+    closed: bool
+    tables: bytes
+    asked: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A worker's frozen state, the answer to ``Revoke``; what it lists is pinned.
+
+    ``committed`` is the version of the checkpoint held (-1: none), ``tentative`` that of an
+    uncommitted copy (-1: none) with its ``digest``.  ``caught_up`` is the newest epoch whose
+    plan this life had fetched everything for (0: none).  ``signature`` is empty outside a call.
+    ``prelude_length`` is the seqno of ``load_checkpoint``, -1 while unknown.
+    """
+
+    epoch: int
+    position: Position
+    committed: int
+    tentative: int
+    digest: bytes
+    runs: tuple[Run, ...]
+    prelude_length: int
+    caught_up: int
+    suspects: tuple[int, ...]
+    signature: bytes
+    site: str
+    closed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Sign of life; the tracker answers with `HeartbeatAck` of the same number."""
+
+    number: int
+    epoch: int
+    position: Position
+    blocked: Blocked | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """Data links to `ranks` broke while `epoch` was running."""
+
+    epoch: int
+    ranks: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """This rank saw a peer's signature that differs from its own at one position."""
+
+    epoch: int
+    position: Position
+    signature: bytes
+    site: str
+    peer: int
+    peer_signature: bytes
+    peer_site: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """All fetches of the plan of `epoch` have arrived here."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """First collective completed in `epoch`, with what the recovery cost here."""
+
+    epoch: int
+    fetch_ms: int
+    link_ms: int
+    fetched: int
+    replayed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """This worker's own close() has completed."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """This worker ends without having closed: an exception left the ``with`` block."""
+
+    reason: str
+
+
+# --- tracker to worker ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Answer to `Hello`: the job, this life's number and the job's settings."""
+
+    job_id: str
+    generation: int
+    incarnation: int
+    world_size: int
+    epoch: int
+    settings: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Answer to a `Hello` that cannot join; ``error`` is the name of the exception to raise."""
+
+    error: str
+    reason: str
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """The membership is about to change: stop, report for `epoch`."""
+
+    epoch: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the tracker decided for one member in `epoch` (design, Decide).
+
+    ``commit`` is the tentative version that is now committed (-1: none).  ``load`` is the
+    checkpoint version that this member must fetch from one of ``load_from`` (-1: none).
+    Positions below ``frontier`` are served from the log, at and above it executed by all.
+    ``keep_order`` is the rank order from which keepers are computed; it never changes in a job.
+    """
+
+    epoch: int
+    rank: int
+    members: tuple[Member, ...]
+    frontier: Position
+    prelude_length: int
+    commit: int
+    load: int
+    load_from: tuple[int, ...]
+    fetches: tuple[Fetch, ...]
+    keep_order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Every member has fetched what the plan of `epoch` gave it: pins may go."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAck:
+    """The tracker has read heartbeat `number` and still counts the sender as a member."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Terminal for the job: every rank raises the exception class named by `error`."""
+
+    error: str
+    cause: str
+    epoch: int
+    position: Position
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """This life's place has been given away."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllBye:
+    """All ranks have closed, and that is journalled: stop serving and leave."""
+
+    version: int
+
+
+# --- operators --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRequest:
+    """An operator asks how the job stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReply:
+    """The job's state as one JSON document."""
+
+    document: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """An operator ends the job for all, with a reason that every rank will raise."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An operator's request has been carried out."""
+
+
+# --- between workers, on a fetch link (served from the log by the control thread) ------------
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """Send checkpoint `load` (-1: none), then the results of `runs`, in order."""
+
+    epoch: int
+    load: int
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchItem:
+    """Header of one served result; `nbytes` raw bytes follow.
+
+    ``what`` is ``"result"`` or ``"checkpoint"``; for a checkpoint `position.version` is its
+    version and the signature is empty.
+    """
+
+    what: str
+    position: Position
+    signature: bytes
+    dtype: int
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchEnd:
+    """Everything asked for has been sent, or `missing` says what is not held."""
+
+    missing: str = ""
+
+
+ControlMessage = (
+    Hello
+    | Report
+    | Heartbeat
+    | Suspect
+    | Mismatch
+    | Fetched
+    | Resumed
+    | Bye
+    | Leave
+    | Welcome
+    | Refused
+    | Revoke
+    | Plan
+    | Settled
+    | HeartbeatAck
+    | Verdict
+    | Fenced
+    | AllBye
+    | StatusRequest
+    | StatusReply
+    | StopRequest
+    | Done
+    | FetchRequest
+    | FetchItem
+    | FetchEnd
+)
+WorkerMessage = Hello | Report | Heartbeat | Suspect | Mismatch | Fetched | Resumed | Bye | Leave
+TrackerMessage = (
+    Welcome | Refused | Revoke | Plan | Settled | HeartbeatAck | Verdict | Fenced | AllBye
+)

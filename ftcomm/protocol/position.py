@@ -1,0 +1,42 @@
+"""Position: the name of one collective, ordered as the program runs.
+
+The prelude (everything before ``load_checkpoint()``) is version -1, and
+``load_checkpoint`` is its last position.  ``checkpoint`` is the position after the
+last collective of its version; once committed, the next position is
+``(branch, version + 1, 0)``.
+"""
+
+from typing import NamedTuple
+
+PRELUDE = -1
+# Collectives in one version, and results that one report may list: more would make a plan take
+# seconds. A program that needs more calls checkpoint() in between.
+MAX_SEQNO = 1 << 22
+
+
+class Position(NamedTuple):
+    """``(branch, version, seqno)``; a worker's own position is what it will complete next."""
+
+    branch: int
+    version: int
+    seqno: int
+
+    @property
+    def past_load(self) -> bool:
+        """True once the worker's prelude has ended."""
+        return self.version > PRELUDE
+
+    def next(self) -> "Position":
+        """The position after an ordinary collective."""
+        return Position(self.branch, self.version, self.seqno + 1)
+
+    def at_version(self, version: int) -> "Position":
+        """The first position of `version` on the same branch."""
+        return Position(self.branch, version, 0)
+
+    def __str__(self) -> str:
+        prefix = f"{self.branch}:" if self.branch else ""
+        return f"{prefix}{self.version}.{self.seqno}"
+
+
+START = Position(0, PRELUDE, 0)

@@ -1,0 +1,173 @@
+"""Signature: what all ranks must agree on before a collective may run (rule R7).
+
+A signature is a fixed 40-byte record, small enough to travel in every data frame, so that a
+mismatch is seen without an extra round trip and both sides can be named in the error.  The call
+site travels beside it and is not part of the comparison.
+"""
+
+import enum
+import struct
+from dataclasses import dataclass
+
+from ftcomm.errors import ProtocolError
+
+SIGNATURE_BYTES = 40
+SITE_BYTES = 24
+MAX_NAMED_DIMS = 4  # more dimensions are compared by digest and shown as a number
+
+_LAYOUT = struct.Struct("<BBBBhBxQ4IQ")
+assert _LAYOUT.size == SIGNATURE_BYTES
+
+
+class Kind(enum.IntEnum):
+    """Which collective; the value is on the wire, so numbers are never reused."""
+
+    ALLREDUCE = 1
+    BROADCAST = 2
+    ALLGATHER = 3
+    BARRIER = 4
+    CHECKPOINT = 5
+    LOAD = 6
+    CLOSE = 7
+
+
+class Op(enum.IntEnum):
+    """Reduction; NONE where the kind reduces nothing, FUNCTION for a user's own."""
+
+    NONE = 0
+    SUM = 1
+    PROD = 2
+    MIN = 3
+    MAX = 4
+    MEAN = 5
+    BAND = 6
+    BOR = 7
+    BXOR = 8
+    LAND = 9
+    LOR = 10
+    FUNCTION = 11
+
+
+class Algorithm(enum.IntEnum):
+    """Schedule family; AUTO means the job's table decides."""
+
+    AUTO = 0
+    RING = 1
+    RECURSIVE_DOUBLING = 2
+    BINOMIAL = 3
+
+
+# Wire code -> numpy name. Codes are never reused.
+DTYPE_NAMES: dict[int, str] = {
+    0: "none",
+    1: "bool",
+    2: "int8",
+    3: "int16",
+    4: "int32",
+    5: "int64",
+    6: "uint8",
+    7: "uint16",
+    8: "uint32",
+    9: "uint64",
+    10: "float16",
+    11: "float32",
+    12: "float64",
+    13: "complex64",
+    14: "complex128",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What one rank says it is calling.
+
+    Attributes:
+        kind: the collective.
+        op: the reduction, ``Op.NONE`` where there is none.
+        dtype: key of `DTYPE_NAMES`.
+        algorithm: the caller's override, ``Algorithm.AUTO`` without one.
+        root: the root rank, -1 where the kind has none.
+        op_hash: first 8 bytes of a digest of a user function's module and qualname, else 0.
+        count: number of elements; also kept for shapes too deep to name.
+        ndim: number of dimensions.
+        dims: the shape's dimensions, or a digest of it when it does not fit.
+    """
+
+    kind: Kind
+    op: Op = Op.NONE
+    dtype: int = 0
+    algorithm: Algorithm = Algorithm.AUTO
+    root: int = -1
+    count: int = 0
+    ndim: int = 0
+    dims: tuple[int, int, int, int] = (0, 0, 0, 0)
+    op_hash: int = 0
+
+    def encode(self) -> bytes:
+        """The 40 wire bytes; two signatures agree iff these are equal."""
+        return _LAYOUT.pack(
+            self.kind,
+            self.op,
+            self.dtype,
+            self.algorithm,
+            self.root,
+            self.ndim,
+            self.count,
+            *self.dims,
+            self.op_hash,
+        )
+
+    @classmethod
+    def decode(cls, raw: bytes) -> "Signature":
+        """Parse 40 bytes from a peer.
+
+        Raises:
+            ProtocolError: wrong length, or a code that this version does not know.
+        """
+        if len(raw) != SIGNATURE_BYTES:
+            raise ProtocolError(f"signature of {len(raw)} bytes, expected {SIGNATURE_BYTES}")
+        kind, op, dtype, algorithm, root, ndim, count, d0, d1, d2, d3, op_hash = _LAYOUT.unpack(raw)
+        if dtype not in DTYPE_NAMES:
+            raise ProtocolError(f"signature with unknown dtype code {dtype}")
+        try:
+            return cls(
+                Kind(kind),
+                Op(op),
+                dtype,
+                Algorithm(algorithm),
+                root,
+                count,
+                ndim,
+                (d0, d1, d2, d3),
+                op_hash,
+            )
+        except ValueError as error:
+            raise ProtocolError(f"signature with an unknown code: {error}") from None
+
+    def __str__(self) -> str:
+        parts = []
+        if self.op is not Op.NONE:
+            name = self.op.name.lower()
+            parts.append(f"op={name}#{self.op_hash:x}" if self.op is Op.FUNCTION else f"op={name}")
+        elif self.op_hash:  # a checkpoint that is compared with another one
+            parts.append(f"state {self.op_hash:016x}")
+        if self.dtype:
+            parts.append(f"{DTYPE_NAMES[self.dtype]}{self._shape_text()}")
+        if self.root >= 0:
+            parts.append(f"root={self.root}")
+        if self.algorithm is not Algorithm.AUTO:
+            parts.append(f"algorithm={self.algorithm.name.lower()}")
+        return f"{self.kind.name.lower()}({', '.join(parts)})"
+
+    def _shape_text(self) -> str:
+        if self.ndim > MAX_NAMED_DIMS:
+            return f"[{self.count} elements, {self.ndim} dimensions]"
+        return "[" + ",".join(str(d) for d in self.dims[: self.ndim]) + "]"
+
+
+def signature_text(raw: bytes) -> str:
+    """A readable form of wire bytes that never raises: for messages about bad peers."""
+    try:
+        return str(Signature.decode(raw))
+    except ProtocolError:
+        return f"undecodable signature {raw.hex()}"

@@ -1,0 +1,1 @@
+"""Recovery: log, keepers, worker machine. Pure."""

@@ -1,0 +1,28 @@
+"""The worker machine's states as a diagram, made from its own table of edges.
+
+``python -m ftcomm.recovery.diagram`` prints it; docs/recovery.md shows it.
+"""
+
+import sys
+
+from ftcomm.recovery.states import TRANSITIONS, State
+
+ENDS = (State.FINISHED, State.FAILED)
+
+
+def state_diagram() -> str:
+    """The edges of `TRANSITIONS` as a Mermaid state diagram; causes of one edge share a line."""
+    causes: dict[tuple[State, State], list[str]] = {}
+    for source, cause, target in TRANSITIONS:
+        causes.setdefault((source, target), []).append(cause)
+    edges = [
+        f"    {source.value} --> {target.value}: {', '.join(several)}"
+        for (source, target), several in causes.items()
+    ]
+    first = TRANSITIONS[0][0].value
+    ends = [f"    {state.value} --> [*]" for state in ENDS]
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {first}", *edges, *ends])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{state_diagram()}\n")

@@ -1,0 +1,154 @@
+"""What the worker core is told and what it asks its driver to do: frozen values."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ftcomm.protocol.messages import Run, TrackerMessage, WorkerMessage
+from ftcomm.protocol.position import Position
+
+# --- events -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A control connection to the tracker is open and authenticated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """The control connection has ended; the driver keeps dialling."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message of the tracker."""
+
+    message: TrackerMessage
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """A data link of `epoch` to `rank` broke."""
+
+    epoch: int
+    rank: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class MismatchSeen:
+    """A peer's frame carries another signature than this rank's call (rule R7)."""
+
+    epoch: int
+    rank: int
+    signature: bytes
+    site: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFetched:
+    """One result of an ordered fetch has arrived whole."""
+
+    epoch: int
+    position: Position
+    signature: bytes
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFetched:
+    """The checkpoint of an ordered load has arrived whole."""
+
+    epoch: int
+    version: int
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class FetchEnded:
+    """Everything ordered from `source` has arrived, or not (`failure` says why)."""
+
+    epoch: int
+    source: int
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The control thread read its clock; sent every heartbeat period."""
+
+    blocked_peers: tuple[int, ...] = ()
+    blocked_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCloseDone:
+    """The user's close() collective has completed here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """An exception left the user's ``with`` block."""
+
+    reason: str
+
+
+Event = (
+    Attached
+    | Detached
+    | Received
+    | LinkDown
+    | MismatchSeen
+    | ResultFetched
+    | CheckpointFetched
+    | FetchEnded
+    | Beat
+    | OwnCloseDone
+    | Leaving
+)
+
+# --- effects ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SendControl:
+    """Send to the tracker, if a control connection is open; the core repeats what matters."""
+
+    message: WorkerMessage
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLinks:
+    """Shut down every data and fetch link: no byte of the old epoch may be used any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartFetch:
+    """Fetch checkpoint `load` (-1: none) and `runs` from rank `source`, in order."""
+
+    epoch: int
+    source: int
+    load: int
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Wake the user's thread: something that it waits for may have changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Buffers that the log has let go; the driver may use them again."""
+
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hangup:
+    """Close the control connection: this process has no more part in the job."""
+
+
+Effect = SendControl | CloseLinks | StartFetch | Wake | Discard | Hangup

@@ -1,0 +1,138 @@
+"""The log: results kept for replay, and the rule by which they may go (rule R3).
+
+A member holds the whole result of a position until that position is stable: until this rank has
+*executed* a synchronising collective after it in the current epoch.  Keepers hold it on until the
+next checkpoint commits; the prelude's results are kept for the job's life.  What a report listed
+is pinned until its plan is settled or a newer report replaces it.
+"""
+
+from bisect import insort
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ftcomm.protocol.messages import Run
+from ftcomm.protocol.position import PRELUDE, START, Position
+from ftcomm.recovery.keepers import is_keeper
+
+
+@dataclass(slots=True)  # made in every call: a frozen one takes twice as long to make
+class Entry:
+    """One logged result. The log owns `value`; nobody writes to it any more.
+
+    Attributes:
+        signature: the 40 bytes of the collective, compared again in replay (rule R7).
+        value: the result as the engine keeps it; opaque to the log.
+    """
+
+    signature: bytes
+    value: Any
+
+
+class ResultLog:
+    """Results by position, with retention. All methods are for the holder of the core's lock."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Position, Entry] = {}
+        self._unproven: list[Position] = []  # ordered: held, not yet known to be stable
+        self._stable_below = START
+        self._committed = PRELUDE
+        self._pinned = False
+        self._index = 0
+        self._stride = 1
+
+    def set_keeping(self, index: int, stride: int) -> None:
+        """Fix this member's share, as `keepers` computes it from the job's keep order."""
+        self._index, self._stride = index, stride
+
+    def get(self, position: Position) -> Entry | None:
+        """The result of `position`, if held."""
+        return self._entries.get(position)
+
+    def add(self, position: Position, entry: Entry) -> None:
+        """Hold a result, executed or fetched: both fall under the same rule."""
+        if position in self._entries or self._is_outdated(position):
+            return
+        self._entries[position] = entry
+        if not self._unproven or position > self._unproven[-1]:
+            self._unproven.append(position)
+        else:
+            insort(self._unproven, position)
+
+    def prove_stable(self, position: Position) -> list[Any]:
+        """Every rank has completed everything below `position`; return values that were dropped."""
+        self._stable_below = max(self._stable_below, position)
+        return [] if self._pinned else self._collect()
+
+    def commit(self, version: int) -> list[Any]:
+        """Checkpoint `version` is committed: results of older versions are not needed again.
+
+        Pins do not matter here: whoever was fetching such a result has either passed it (the
+        checkpoint was executed by all) or has a newer plan (the plan committed it).
+        """
+        self._committed = max(self._committed, version)
+        outdated = [position for position in self._entries if self._is_outdated(position)]
+        self._unproven = [p for p in self._unproven if not self._is_outdated(p)]
+        return [self._entries.pop(position).value for position in outdated]
+
+    def pin(self) -> None:
+        """Drop nothing from now on: a report is listing what is held."""
+        self._pinned = True
+
+    def unpin(self) -> list[Any]:
+        """The plan is settled; drop what the rules let go meanwhile."""
+        self._pinned = False
+        return self._collect()
+
+    def runs(self) -> tuple[Run, ...]:
+        """Everything held, as arithmetic runs per version in order."""
+        by_version: dict[int, list[int]] = {}
+        for position in sorted(self._entries):
+            by_version.setdefault(position.version, []).append(position.seqno)
+        return tuple(
+            run for version, seqnos in by_version.items() for run in compress(version, seqnos)
+        )
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def positions(self) -> list[Position]:
+        """Positions held, in order."""
+        return sorted(self._entries)
+
+    def _is_outdated(self, position: Position) -> bool:
+        return PRELUDE < position.version < self._committed
+
+    def _collect(self) -> list[Any]:
+        """Let go of stable results that this rank does not keep."""
+        dropped = []
+        done = 0
+        for position in self._unproven:
+            if position >= self._stable_below:
+                break
+            done += 1
+            if not is_keeper(self._index, position.seqno, self._stride):
+                entry = self._entries.pop(position, None)
+                if entry is not None:
+                    dropped.append(entry.value)
+        del self._unproven[:done]
+        return dropped
+
+
+def compress(version: int, seqnos: Iterable[int]) -> list[Run]:
+    """Write ascending sequence numbers as few arithmetic runs, greedily from the left."""
+    runs: list[Run] = []
+    pending: list[int] = []
+    for seqno in seqnos:
+        if len(pending) >= 2 and seqno - pending[-1] != pending[1] - pending[0]:
+            runs.append(_run_of(version, pending))
+            pending = []
+        pending.append(seqno)
+    if pending:
+        runs.append(_run_of(version, pending))
+    return runs
+
+
+def _run_of(version: int, seqnos: list[int]) -> Run:
+    step = seqnos[1] - seqnos[0] if len(seqnos) > 1 else 1
+    return Run(version, seqnos[0], seqnos[-1] + 1, step)

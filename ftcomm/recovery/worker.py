@@ -1,0 +1,383 @@
+"""The worker's recovery machine: what one rank may do, and what it tells the tracker.
+
+A pure core.  The control thread feeds `handle` with what happens and carries out the effects; the
+user's thread uses the half of it in `standing`.  Both hold the driver's one lock while they are in
+here.  A collective in a healthy epoch never passes through `handle`.  States and edges are in
+`states`.
+"""
+
+from typing import Any, assert_never
+
+from ftcomm import errors
+from ftcomm.protocol.messages import (
+    AllBye,
+    Blocked,
+    Bye,
+    Fenced,
+    Fetched,
+    Heartbeat,
+    HeartbeatAck,
+    Hello,
+    Leave,
+    Mismatch,
+    Plan,
+    Refused,
+    Revoke,
+    Run,
+    Settled,
+    Suspect,
+    Verdict,
+    Welcome,
+)
+from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.recovery.events import (
+    Attached,
+    Beat,
+    CheckpointFetched,
+    CloseLinks,
+    Detached,
+    Discard,
+    Effect,
+    Event,
+    FetchEnded,
+    Hangup,
+    Leaving,
+    LinkDown,
+    MismatchSeen,
+    OwnCloseDone,
+    Received,
+    ResultFetched,
+    SendControl,
+    StartFetch,
+    Wake,
+)
+from ftcomm.recovery.keepers import keep_stride
+from ftcomm.recovery.log import Entry
+from ftcomm.recovery.standing import Standing
+from ftcomm.recovery.states import (
+    TRANSITIONS,
+    Checkpoint,
+    Identity,
+    Limits,
+    Outcome,
+    State,
+    Step,
+)
+
+
+class WorkerCore(Standing):
+    """One life of one worker id. Not thread-safe: the driver's lock is held around every call."""
+
+    def handle(self, event: Event, *, now: float) -> list[Effect]:
+        """Take one event; return what the driver must do, in order."""
+        if self.state in (State.FAILED, State.FINISHED) and not isinstance(event, Attached):
+            return []
+        match event:
+            case Attached():
+                effects = self.on_attached()
+            case Detached():
+                self.attached = False
+                effects = []
+            case Received(message):
+                effects = self.on_message(message)
+            case LinkDown(epoch, rank, cause):
+                effects = self.on_link_down(epoch, rank, cause)
+            case MismatchSeen():
+                effects = self.on_mismatch_seen(event)
+            case ResultFetched() | CheckpointFetched() | FetchEnded():
+                effects = self.on_fetch(event)
+            case Beat():
+                effects = self.on_beat(event, now)
+            case OwnCloseDone():
+                effects = [self._bye()]
+            case Leaving(reason):
+                effects = [SendControl(Leave(reason[:1000]))]
+            case _:
+                assert_never(event)
+        self.check_invariants()
+        return effects
+
+    def on_attached(self) -> list[Effect]:
+        """Say who we are; a suspicion is state and is repeated (rule R13)."""
+        self.attached = True
+        self._hello_beats = self._beats
+        hello = Hello(
+            worker_id=self.identity.worker_id,
+            nonce=self.identity.nonce,
+            incarnation=self.incarnation,
+            host=self.identity.host,
+            address=self.identity.address,
+            port=self.identity.port,
+            plan_epoch=self.epoch,
+            revoke_epoch=self.revoke_epoch,
+            suspects=self.suspects,
+            closed=self.closed,
+            tables=self.identity.tables,
+            asked=self.identity.asked,
+        )
+        return [SendControl(hello)]
+
+    def on_message(self, message: Any) -> list[Effect]:
+        """Dispatch a message of the tracker."""
+        match message:
+            case Welcome():
+                return self.on_welcome(message)
+            case Revoke(epoch, _reason):
+                return self.on_revoke(epoch)
+            case Plan():
+                return self.on_plan(message)
+            case Settled(epoch):
+                return self.on_settled(epoch)
+            case HeartbeatAck(number):
+                return self.on_heartbeat_ack(number)
+            case Verdict():
+                return self._fail("Verdict", verdict_error(message))
+            case Fenced(reason):
+                return self._fail("Fenced", self._error(errors.FencedError, reason))
+            case Refused(error, reason, _version):
+                kind = error_class(error)
+                return self._fail("Refused", self._error(kind, reason))
+            case AllBye():
+                self._enter("AllBye", State.FINISHED)
+                return [CloseLinks(), Wake(), Hangup()]
+            case _:
+                return self._fail(
+                    "local failure",
+                    self._error(
+                        errors.ProtocolError,
+                        f"unexpected {type(message).__name__} from the tracker",
+                    ),
+                )
+
+    def on_welcome(self, message: Welcome) -> list[Effect]:
+        """The tracker counts this life as a member (or a spare): it has been heard (rule R1)."""
+        self.job_id = message.job_id
+        self.incarnation = message.incarnation
+        self.world_size = message.world_size
+        self.settings = message.settings
+        if self._hello_beats >= self._must_hear:  # else it answers a hello from before the stop
+            self._must_hear = 0
+        effects: list[Effect] = [Wake()]
+        if self.caught_up and self.caught_up == self.epoch:
+            effects.append(
+                SendControl(Fetched(self.epoch))
+            )  # the last tracker may not have read it
+        if self.suspects:
+            effects.append(SendControl(Suspect(self.epoch, self.suspects, "link lost earlier")))
+        if self.accusation is not None:
+            effects.append(SendControl(self.accusation))
+        if self.closed:
+            effects.append(self._bye())
+        return effects
+
+    def on_revoke(self, epoch: int) -> list[Effect]:
+        """Stop: freeze the position, pin the log, report (design, Stop)."""
+        if epoch < self.revoke_epoch or epoch <= self.epoch:
+            return []
+        self.revoke_epoch = epoch
+        self._enter("Revoke", State.STOPPED)
+        self.pending_fetches = frozenset()
+        self.accusation = None
+        self.log.pin()
+        return [CloseLinks(), SendControl(self.report()), Wake()]
+
+    def on_plan(self, plan: Plan) -> list[Effect]:
+        """Take the plan of the epoch we reported for; any other is stale and dropped (rule R1)."""
+        if self.state is not State.STOPPED or plan.epoch != self.revoke_epoch:
+            return []
+        self.epoch = plan.epoch
+        self.rank = plan.rank
+        self.members = plan.members
+        self.frontier = plan.frontier
+        self.prelude_length = plan.prelude_length
+        self.suspects = ()
+        self.replayed = self.fetched = 0
+        order = plan.keep_order
+        self.log.set_keeping(order.index(plan.rank), keep_stride(len(order), self.limits.replicas))
+        if self.tentative is not None and self.tentative.version == plan.commit:
+            self._commit_tentative()
+        return self._start_fetches(plan)
+
+    def _start_fetches(self, plan: Plan) -> list[Effect]:
+        by_source: dict[int, list[Run]] = {}
+        for fetch in plan.fetches:
+            by_source.setdefault(fetch.source, []).append(fetch.run)
+        loader = -1
+        if plan.load > PRELUDE:
+            loader = plan.load_from[plan.rank % len(plan.load_from)]
+            by_source.setdefault(loader, [])
+        if not by_source:
+            self._enter("Plan", State.RUNNING)
+            self.caught_up = plan.epoch
+            return [Wake()]
+        self._enter("Plan with fetches", State.CATCHING_UP)
+        self.pending_fetches = frozenset(by_source)
+        return [
+            *(
+                StartFetch(
+                    plan.epoch, source, plan.load if source == loader else PRELUDE, tuple(runs)
+                )
+                for source, runs in sorted(by_source.items())
+            ),
+            Wake(),
+        ]
+
+    def on_fetch(self, event: ResultFetched | CheckpointFetched | FetchEnded) -> list[Effect]:
+        """Something came over a fetch link of a plan; of an older plan it is dropped (rule R1)."""
+        match event:
+            case ResultFetched(epoch, position, signature, value):
+                return self.on_result_fetched(epoch, position, signature, value)
+            case CheckpointFetched(epoch, version, value):
+                return self.on_checkpoint_fetched(epoch, version, value)
+            case FetchEnded(epoch, source, failure):
+                return self.on_fetch_ended(epoch, source, failure)
+            case _:
+                assert_never(event)
+
+    def on_result_fetched(
+        self, epoch: int, position: Position, signature: bytes, value: Any
+    ) -> list[Effect]:
+        """A fetched result enters the log under the same rule as an executed one (rule R3)."""
+        if epoch != self.epoch or self.state is not State.CATCHING_UP:
+            return []
+        self.log.add(position, Entry(signature, value))
+        self.fetched += 1
+        return [Wake()] if position == self.position else []
+
+    def on_checkpoint_fetched(self, epoch: int, version: int, value: Any) -> list[Effect]:
+        """The version to load has arrived; an older one fetched for an older plan goes."""
+        if epoch != self.epoch or self.state is not State.CATCHING_UP:
+            return []
+        self.checkpoint = Checkpoint(version, value)
+        self.log.commit(version)
+        return [Wake()]
+
+    def on_fetch_ended(self, epoch: int, source: int, failure: str) -> list[Effect]:
+        """A holder has sent all, or broke: then it is suspected and a new plan will come."""
+        if epoch != self.epoch or source not in self.pending_fetches:
+            return []
+        if failure:
+            return self.on_link_down(epoch, source, f"while fetching results: {failure}")
+        self.pending_fetches -= {source}
+        if self.pending_fetches:
+            return []
+        self._enter("last fetch ended", State.RUNNING)
+        self.caught_up = epoch
+        return [SendControl(Fetched(epoch)), Wake()]
+
+    def on_settled(self, epoch: int) -> list[Effect]:
+        """Every member has what the plan gave it: what our report pinned may go."""
+        if epoch != self.epoch or self.state not in (State.RUNNING, State.CATCHING_UP):
+            return []
+        dropped = self.log.unpin()
+        return [Discard(tuple(dropped))] if dropped else []
+
+    def on_link_down(self, epoch: int, rank: int, cause: str) -> list[Effect]:
+        """Suspect the peer; nothing is executed until the next epoch's plan."""
+        live = self.state in (State.RUNNING, State.CATCHING_UP)
+        if epoch != self.epoch or not live or rank in self.suspects:
+            return []
+        self.suspects = tuple(sorted({*self.suspects, rank}))
+        return [SendControl(Suspect(epoch, self.suspects, cause[:500])), Wake()]
+
+    def on_mismatch_seen(self, event: MismatchSeen) -> list[Effect]:
+        """Report it and wait for the verdict; an epoch change instead makes us look again."""
+        if event.epoch != self.epoch or self.state not in (State.RUNNING, State.CATCHING_UP):
+            return []
+        self.accusation = Mismatch(
+            epoch=event.epoch,
+            position=self.position,
+            signature=self.signature,
+            site=self.site,
+            peer=event.rank,
+            peer_signature=event.signature,
+            peer_site=event.site,
+        )
+        return [SendControl(self.accusation)]
+
+    def on_beat(self, beat: Beat, now: float) -> list[Effect]:
+        """Send a heartbeat; notice that this process did not run for a while (rule R1)."""
+        gap = now - self._last_beat
+        self._last_beat = now
+        self._beats += 1
+        if gap > self.limits.detect_within / 2:
+            self._must_hear = self._beats
+        lost = self._tracker_lost(now)
+        if lost is not None:
+            return self._fail("tracker lost", lost)
+        blocked = None
+        if beat.blocked_peers and self.signature:
+            blocked = Blocked(self.signature, self.site, beat.blocked_peers, beat.blocked_ms)
+        heartbeat = Heartbeat(self._beats, self.epoch, self.position, blocked)
+        return [SendControl(heartbeat)] if self.attached and self.job_id else []
+
+    def on_heartbeat_ack(self, number: int) -> list[Effect]:
+        """The tracker answered a heartbeat sent after our stall: it still counts us."""
+        if self._must_hear and number >= self._must_hear:
+            self._must_hear = 0
+            return [Wake()]
+        return []
+
+    @property
+    def needs_tracker(self) -> bool:
+        """True while nothing can go on before the tracker is heard."""
+        return self.is_frozen or bool(self._must_hear) or self.closed
+
+    def _tracker_lost(self, now: float) -> errors.FtcommError | None:
+        if self.attached or not self.needs_tracker:
+            self._needed_since = None
+            return None
+        if self._needed_since is None:
+            self._needed_since = now
+        if now - self._needed_since < self.limits.tracker_timeout:
+            return None
+        cause = f"the tracker could not be reached for {self.limits.tracker_timeout:.0f} s"
+        return self._error(errors.TrackerLostError, cause)
+
+    def _bye(self) -> SendControl:
+        return SendControl(Bye(max(self.position.version, 0)))
+
+    def fail(self, error: errors.FtcommError) -> list[Effect]:
+        """The driver cannot go on (for example: authentication refused). The first error sticks."""
+        if self.state in (State.FAILED, State.FINISHED):
+            return []
+        return self._fail("local failure", error)
+
+    def _fail(self, cause: str, error: errors.FtcommError) -> list[Effect]:
+        self._enter(cause, State.FAILED)
+        self.error = error
+        return [CloseLinks(), Wake(), Hangup()]
+
+    def _error(self, kind: type[errors.FtcommError], cause: str) -> errors.FtcommError:
+        rank = self.rank if self.rank >= 0 else None
+        return kind(cause, rank=rank, epoch=self.revoke_epoch or None, position=self.position)
+
+
+def error_class(name: str) -> type[errors.FtcommError]:
+    """The exception class of a verdict or refusal; an unknown name is a protocol error."""
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, errors.FtcommError):
+        return kind
+    return errors.ProtocolError
+
+
+def verdict_error(verdict: Verdict) -> errors.FtcommError:
+    """The exception that every rank raises for a job-wide verdict: same type, same words."""
+    rank = verdict.rank if verdict.rank >= 0 else None
+    return error_class(verdict.error)(
+        verdict.cause, rank=rank, epoch=verdict.epoch, position=verdict.position
+    )
+
+
+__all__ = [
+    "TRANSITIONS",
+    "Checkpoint",
+    "Identity",
+    "Limits",
+    "Outcome",
+    "State",
+    "Step",
+    "WorkerCore",
+    "error_class",
+    "verdict_error",
+]

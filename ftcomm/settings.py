@@ -1,0 +1,154 @@
+"""Settings of the whole job, the same on every rank.  Pure: `ftcomm.config` reads the environment.
+
+They are given at the tracker, journalled, and sent in its welcome; a worker may only check them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from ftcomm.errors import ConfigError
+
+MIN_DETECT_WITHIN_S = 0.1  # below, a busy scheduler's own pauses look like death
+ALGORITHMS: Final = ("auto", "ring", "recursive_doubling")
+TRANSPORTS: Final = ("auto", "tcp")
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """What holds for the whole job; set at the tracker, read-only for workers.
+
+    Attributes:
+        detect_within: seconds within which a silent member is noticed; other periods follow it.
+        replicas: members that keep each stable result and each checkpoint.
+        log_limit: bytes of results kept per worker between two checkpoints.
+        algorithm: ``auto`` or the one schedule family to use for every allreduce.
+        transport: how workers carry data: ``auto`` is Unix sockets within a host and TCP between
+            hosts, ``tcp`` is TCP everywhere.
+        replace_within: seconds a place may stay empty before ``ProcessFailedError``.
+        reattach_within: seconds a restarted tracker waits for its roster to come back.
+        max_incarnations: lives of one worker id before the job gives it up.
+
+    Raises:
+        ConfigError: a value is out of range, named with its variable.
+    """
+
+    detect_within: float = 5.0
+    replicas: int = 2
+    log_limit: int = 2 * GIB
+    algorithm: str = "auto"
+    transport: str = "auto"
+    replace_within: float = 600.0
+    reattach_within: float = 30.0
+    max_incarnations: int = 100
+
+    def __post_init__(self) -> None:
+        between("detect_within", self.detect_within, MIN_DETECT_WITHIN_S, 3600)
+        between("replicas", self.replicas, 1, 1024, whole=True)
+        between("log_limit", self.log_limit, 1, 1 << 50, whole=True)
+        one_of("algorithm", self.algorithm, ALGORITHMS)
+        one_of("transport", self.transport, TRANSPORTS)
+        between("replace_within", self.replace_within, 0, 30 * 86400)
+        between("reattach_within", self.reattach_within, 0, 86400)
+        between("max_incarnations", self.max_incarnations, 1, 1_000_000, whole=True)
+
+    @property
+    def heartbeat_every(self) -> float:
+        """Seconds between two heartbeats: ten chances within the deadline."""
+        return self.detect_within / 10
+
+    def to_wire(self) -> tuple[tuple[str, str], ...]:
+        """Name and text of every setting, as welcome and journal carry them."""
+        return tuple((name, _text(name, getattr(self, name))) for name in _SETTING_KINDS)
+
+    @classmethod
+    def from_wire(cls, pairs: tuple[tuple[str, str], ...]) -> "JobSettings":
+        """The settings of a welcome or journal.
+
+        Raises:
+            ConfigError: a name is unknown or missing, or a value malformed.
+        """
+        given = dict(pairs)
+        odd = set(given) ^ set(_SETTING_KINDS)
+        if odd or len(given) != len(pairs):
+            raise ConfigError(f"job settings differ from this version's: {sorted(odd)}")
+        return cls(**{name: _parse(name, text) for name, text in given.items()})
+
+    @classmethod
+    def from_environment(
+        cls, overrides: Mapping[str, Any] | None = None, *, environ: Mapping[str, str]
+    ) -> "JobSettings":
+        """`overrides` that are not None, then the variables in `environ`, then defaults.
+
+        `ftcomm.config.job_settings` does the same with the process's own environment.
+
+        Raises:
+            ConfigError: a name is unknown, or a value malformed or out of range.
+        """
+        values: dict[str, Any] = {name: _parse(name, text) for name, text in named_in(environ)}
+        values.update((k, v) for k, v in (overrides or {}).items() if v is not None)
+        unknown = set(values) - set(_SETTING_KINDS)
+        if unknown:
+            raise ConfigError(f"no such job setting: {', '.join(sorted(unknown))}")
+        return cls(**values)
+
+    def differences(self, asked: tuple[tuple[str, str], ...]) -> str | None:
+        """Text for a `ConfigError` if a worker asks for what the job has not, else None."""
+        mine = dict(self.to_wire())
+        found = []
+        for name, text in asked:
+            if name not in mine:
+                found.append(f"{name}: this worker asks for {text!r}, the job has no such setting")
+            elif _text_or_raw(name, text) != mine[name]:
+                found.append(f"{name}: this worker asks for {text}, the job has {mine[name]}")
+        return "; ".join(found) or None
+
+
+_SETTING_KINDS: Final[dict[str, type]] = {f.name: type(f.default) for f in fields(JobSettings)}
+
+
+def named_in(env: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Job settings that have a variable set, as name and raw text."""
+    names = ((name, env.get(f"FTCOMM_{name.upper()}")) for name in _SETTING_KINDS)
+    return [(name, text) for name, text in names if text]
+
+
+def _parse(name: str, text: str) -> Any:
+    kind = _SETTING_KINDS[name]
+    return text if kind is str else number(name, text, kind)
+
+
+def number(name: str, text: str, kind: type) -> Any:
+    """`text` as an int or float, refused by the name of its variable."""
+    try:
+        return kind(text)
+    except ValueError:
+        raise ConfigError(f"FTCOMM_{name.upper()} is {text!r}, not a number") from None
+
+
+def _text(name: str, value: Any) -> str:
+    """Canonical text: 5, 5.0 and "5" from different sources must compare equal."""
+    return str(_SETTING_KINDS[name](value))
+
+
+def _text_or_raw(name: str, text: str) -> str:
+    try:
+        return _text(name, _parse(name, text))
+    except ConfigError:
+        return text
+
+
+def between(name: str, value: float, lo: float, hi: float, *, whole: bool = False) -> None:
+    """Refuse by name a value that is not a number from `lo` to `hi`, both included."""
+    kinds: tuple[type, ...] = (int,) if whole else (int, float)
+    fits = isinstance(value, kinds) and not isinstance(value, bool)
+    if not (fits and lo <= value <= hi):  # also true of NaN
+        what = "a whole number from" if whole else "a number from"
+        raise ConfigError(f"FTCOMM_{name.upper()} is {value!r}, must be {what} {lo} to {hi}")
+
+
+def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse by name a value that is none of `choices`."""
+    if value not in choices:
+        raise ConfigError(f"FTCOMM_{name.upper()} is {value!r}, must be {' or '.join(choices)}")

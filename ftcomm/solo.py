@@ -1,0 +1,54 @@
+"""A group of one: the same calls without a tracker, sockets or threads."""
+
+from ftcomm.config import JobSettings
+from ftcomm.dataplane import Call
+from ftcomm.protocol.position import START, Position
+from ftcomm.recovery.worker import Checkpoint
+from ftcomm.values import Stored
+
+
+class SoloEngine:
+    """Every collective of one rank is its own input; checkpoints live in this process."""
+
+    rank = 0
+    world_size = 1
+    epoch = 0
+
+    def __init__(self, settings: JobSettings) -> None:
+        self.position: Position = START
+        self.log_limit = settings.log_limit
+        self.replicas = settings.replicas
+        self.algorithm = settings.algorithm
+
+    def wait_until_member(self) -> None:
+        """There is nobody to wait for."""
+
+    def run(self, call: Call) -> Stored:
+        """The result for one rank: the input, finished as the reduction says."""
+        work = call.source.copy()
+        if call.form.reducer is not None:
+            call.form.reducer.finish(work, 1)
+        self.position = self.position.next()
+        return Stored(work, call.form.shape)
+
+    def checkpoint(self, raw: bytes, digest: bytes, signature: bytes, site: str) -> int:
+        """Commit: the state was copied by the caller, and there is nobody to compare with."""
+        del raw, digest, signature, site
+        self.position = self.position.at_version(self.position.version + 1)
+        return self.position.version
+
+    def load(self, raw: bytes, signature: bytes, site: str) -> Checkpoint:
+        """A fresh start: one's own default."""
+        del signature, site
+        self.position = self.position.at_version(0)
+        return Checkpoint(0, raw)
+
+    def close(self, call: Call) -> None:
+        """Nobody needs serving."""
+        del call
+
+    def leave(self, reason: str) -> None:
+        """Nobody needs to know."""
+
+    def stop(self) -> None:
+        """Nothing to stop."""

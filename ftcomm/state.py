@@ -1,0 +1,142 @@
+"""User state as bytes: plain containers, numbers, text and numpy arrays, by msgpack alone.
+
+Nothing that is read here can run code: unknown types are refused by name when written, unknown
+tags when read.  Tuples stay tuples; arrays come back writable, in native byte order.
+"""
+
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from ftcomm.collectives.dtypes import dtype_code, dtype_of
+from ftcomm.errors import ProtocolError
+
+_ARRAY, _TUPLE, _BIG_INT, _SCALAR = 1, 2, 3, 4
+MAX_DEPTH = 64  # nesting of a state; deeper is a cycle or a mistake
+
+
+def pack_state(state: Any) -> bytes:
+    """A copy of `state` as bytes; the same content in the same order gives the same bytes.
+
+    Args:
+        state: nested dict, list, tuple of numpy arrays, numbers, str, bytes, bool, None.
+
+    Raises:
+        TypeError: something else is in it; the message says where.
+    """
+    return bytes(msgpack.packb(_plain(state, "state", 0), use_bin_type=True))
+
+
+def unpack_state(raw: bytes) -> Any:
+    """The inverse of `pack_state`; every call gives its own writable copy.
+
+    Raises:
+        ProtocolError: the bytes are no packed state.
+    """
+    try:
+        return _Reader().read(raw)
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
+        raise ProtocolError(f"damaged checkpoint: {error}") from error
+
+
+def _limits(size: int) -> dict[str, int]:
+    """No length inside may exceed the bytes that are there."""
+    names = ("max_str_len", "max_bin_len", "max_array_len", "max_map_len", "max_ext_len")
+    return dict.fromkeys(names, size)
+
+
+def _plain(value: Any, where: str, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        raise TypeError(f"{where} is nested more than {MAX_DEPTH} deep")
+    if value is None or isinstance(value, (bool, float, str, bytes)):
+        return value
+    if isinstance(value, int):
+        return _integer(value)
+    if isinstance(value, np.generic):
+        return msgpack.ExtType(_SCALAR, _array_bytes(np.asarray(value), where))
+    if isinstance(value, np.ndarray):
+        return msgpack.ExtType(_ARRAY, _array_bytes(value, where))
+    if isinstance(value, dict):
+        return {
+            _key(key, where): _plain(item, f"{where}[{key!r}]", depth + 1)
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        items = [_plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+        if isinstance(value, list):
+            return items
+        return msgpack.ExtType(_TUPLE, msgpack.packb(items, use_bin_type=True))
+    raise TypeError(
+        f"{where} is a {type(value).__name__}; a state may hold dict, list, tuple, numpy arrays, "
+        "numbers, str, bytes, bool and None"
+    )
+
+
+def _integer(value: int) -> Any:
+    if -(2**63) <= value < 2**64:
+        return value
+    return msgpack.ExtType(_BIG_INT, str(value).encode())
+
+
+def _key(key: Any, where: str) -> Any:
+    if isinstance(key, (str, bytes, bool)) or key is None:
+        return key
+    if isinstance(key, int) and -(2**63) <= key < 2**64:
+        return key
+    kind = type(key).__name__
+    raise TypeError(f"{where} has a key of type {kind}; use str, bytes or int of 64 bits")
+
+
+def _array_bytes(array: np.ndarray[Any, Any], where: str) -> bytes:
+    try:
+        code = dtype_code(array.dtype)
+    except TypeError as error:
+        raise TypeError(f"{where}: {error}") from None
+    native = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    head = msgpack.packb([code, list(array.shape)])
+    return b"".join((len(head).to_bytes(2, "big"), head, native.tobytes()))
+
+
+class _Reader:
+    """Reads one state; counts how deep tuples are nested, each of which is packed by itself."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+
+    def read(self, raw: bytes) -> Any:
+        """The value in `raw`.
+
+        Raises:
+            ValueError, TypeError, OverflowError, msgpack.UnpackException: it is damaged.
+        """
+        if self._depth > MAX_DEPTH:  # each level takes some 40 KiB of the thread's stack
+            raise ValueError(f"tuples are nested more than {MAX_DEPTH} deep")
+        self._depth += 1
+        try:
+            return msgpack.unpackb(
+                raw,
+                raw=False,
+                strict_map_key=False,
+                ext_hook=self._restore,
+                **_limits(len(raw)),
+            )
+        finally:
+            self._depth -= 1
+
+    def _restore(self, code: int, data: bytes) -> Any:
+        if code == _TUPLE:
+            return tuple(self.read(data))
+        if code == _BIG_INT:
+            return int(data.decode("ascii"))
+        if code in (_ARRAY, _SCALAR):
+            array = _array(data)
+            return array if code == _ARRAY else array[()]
+        raise ValueError(f"unknown type {code}")
+
+
+def _array(data: bytes) -> np.ndarray[Any, Any]:
+    length = int.from_bytes(data[:2], "big")
+    code, shape = msgpack.unpackb(data[2 : 2 + length])
+    flat = np.frombuffer(data, dtype_of(code), offset=2 + length)
+    return flat.reshape(shape).copy()

@@ -1,0 +1,1 @@
+"""Sockets and waiting: the data plane's I/O on the caller's thread."""

@@ -1,0 +1,45 @@
+"""Is this header the one that the schedule expects?  If not, who is to blame?"""
+
+from typing import NamedTuple
+
+from ftcomm.errors import ProtocolError
+from ftcomm.protocol.frames import unpack_header
+from ftcomm.protocol.position import Position
+from ftcomm.protocol.signature import SIGNATURE_BYTES
+from ftcomm.transport.faults import LinkLost, SignatureMismatch
+
+
+class CallHeader(NamedTuple):
+    """What all frames of one call have in common; `suffix` is signature and call site."""
+
+    epoch: int
+    position: Position
+    suffix: bytes
+
+
+def check_header(
+    raw: bytes | bytearray | memoryview, rank: int, call: CallHeader, step: int, length: int
+) -> None:
+    """Accept the frame of rank `rank` or say what is wrong with it.
+
+    Called only for headers that are not byte for byte what was expected; a call site that differs
+    is the one difference that is allowed.
+
+    Raises:
+        SignatureMismatch: the peer runs another collective, or is at another position.
+        LinkLost: the bytes are no header, belong to another epoch, or do not fit the schedule.
+    """
+    try:
+        theirs = unpack_header(raw)
+    except ProtocolError as error:
+        raise LinkLost(rank, error.cause) from error
+    if theirs.epoch != call.epoch:
+        raise LinkLost(rank, f"frame of epoch {theirs.epoch} in epoch {call.epoch}")
+    if theirs.position != call.position or theirs.signature != call.suffix[:SIGNATURE_BYTES]:
+        raise SignatureMismatch(rank, theirs.position, theirs.signature, theirs.site)
+    if (theirs.step, theirs.length) != (step, length):
+        raise LinkLost(
+            rank,
+            f"frame of step {theirs.step} with {theirs.length} bytes, "
+            f"expected step {step} with {length}",
+        )

@@ -1,0 +1,56 @@
+"""Link: one authenticated, non-blocking socket to one peer of one epoch."""
+
+import contextlib
+import socket
+
+# Of a Unix socket: a seventh faster for 100 MB than the system's default of 208 KiB, and both ends'
+# share of it fits into a second-level cache.
+LOCAL_BUFFER_BYTES = 2 * 1024 * 1024
+
+
+class Link:
+    """A socket on which data frames to and from `rank` travel.
+
+    The thread that runs collectives owns the link and closes it; another thread may only
+    `shutdown` it, which ends whatever the owner is waiting for.
+
+    Attributes:
+        rank: the peer.
+        fd: the descriptor to poll.
+        sendmsg: the socket's own method, bound once.
+        recv_into: likewise.
+    """
+
+    __slots__ = ("_sock", "fd", "rank", "recv_into", "sendmsg")
+
+    def __init__(self, sock: socket.socket, rank: int, *, buffer_bytes: int | None = None) -> None:
+        """Take over a connected socket.
+
+        Args:
+            sock: stream socket behind its handshake.
+            rank: the peer's rank in this epoch.
+            buffer_bytes: fixed kernel buffers; None leaves those of TCP to the kernel, which
+                adapts them to the distance, and takes what is best within a host.
+        """
+        sock.setblocking(False)
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        elif buffer_bytes is None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LOCAL_BUFFER_BYTES)
+        if buffer_bytes is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+        self._sock = sock
+        self.rank = rank
+        self.fd = sock.fileno()
+        self.sendmsg = sock.sendmsg
+        self.recv_into = sock.recv_into
+
+    def shutdown(self) -> None:
+        """End both directions at once; safe from any thread, any number of times."""
+        with contextlib.suppress(OSError):  # not connected any more: nothing left to end
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Give the descriptor back; only the owner may."""
+        self._sock.close()

@@ -1,0 +1,70 @@
+"""Waiting for a peer: a few empty tries, then the kernel, always with the waker's descriptor."""
+
+import select
+import time
+
+from ftcomm.transport.faults import Interrupted
+from ftcomm.transport.tcp import Link
+from ftcomm.transport.waker import Waker
+
+# Empty tries before the thread sleeps: about 30 us, what a peer needs for a small step. More would
+# take a core from a peer on the same host that is computing.
+EMPTY_TRIES = 20
+
+
+class Progress:
+    """What a blocked thread tells the control thread.
+
+    Attributes:
+        peers: the ranks that are waited for; empty while bytes move.
+        since: the monotonic time at which the last wait began; written before `peers`.
+    """
+
+    __slots__ = ("peers", "since")
+
+    def __init__(self) -> None:
+        self.peers: tuple[int, ...] = ()
+        self.since = 0.0
+
+
+class Waiter:
+    """Sleeps until a link is ready; owned by the thread that runs collectives."""
+
+    __slots__ = ("_poll", "_waker", "progress")
+
+    def __init__(self, waker: Waker, progress: Progress) -> None:
+        self.progress = progress
+        self._waker = waker
+        self._poll = select.poll()
+        self._poll.register(waker.fd, select.POLLIN)
+
+    def wait(self, receiving: Link | None, sending: Link | None) -> None:
+        """Return when one of the links may move.
+
+        Raises:
+            Interrupted: the waker is set.
+        """
+        if self._waker.is_set:
+            raise Interrupted
+        masks: dict[int, int] = {}
+        peers = []
+        for link, mask in ((receiving, select.POLLIN), (sending, select.POLLOUT)):
+            if link is not None:
+                masks[link.fd] = masks.get(link.fd, 0) | mask
+                peers.append(link.rank)
+        self._sleep(masks, tuple(dict.fromkeys(peers)))
+        if self._waker.is_set:
+            raise Interrupted
+
+    def _sleep(self, masks: dict[int, int], peers: tuple[int, ...]) -> None:
+        poll, progress = self._poll, self.progress
+        for fd, mask in masks.items():
+            poll.register(fd, mask)
+        progress.since = time.monotonic()
+        progress.peers = peers
+        try:
+            poll.poll()
+        finally:
+            progress.peers = ()
+            for fd in masks:
+                poll.unregister(fd)

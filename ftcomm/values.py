@@ -1,0 +1,125 @@
+"""Results as the log keeps them, and the pool from which their memory comes."""
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_of
+from ftcomm.errors import ProtocolError
+
+Array = np.ndarray[Any, AnyDtype]
+
+
+@dataclass(slots=True)  # made in every call: a frozen one takes twice as long to make
+class Stored:
+    """One result: 1-D contiguous elements, and the shape that the user sees.
+
+    The log owns `flat`; nobody writes to it once the position is complete.
+    """
+
+    flat: Array
+    shape: tuple[int, ...]
+
+    def raw(self) -> memoryview:
+        """The bytes, without a copy; they keep the memory from being used again."""
+        return self.flat.view(np.uint8).reshape(-1).data
+
+    @property
+    def dtype(self) -> int:
+        """Wire code of the dtype."""
+        return dtype_code(self.flat.dtype)
+
+
+def _references(stored: Stored) -> tuple[int, int]:
+    """How many references there are to a result's elements and to the memory under them."""
+    flat, base = stored.flat, stored.flat.base
+    return sys.getrefcount(flat), sys.getrefcount(base)
+
+
+# As counted for a result that nobody else refers to; what a frame adds differs by interpreter.
+_UNSHARED = _references(Stored(np.empty(8, np.uint8).view(np.float32), (2,)))
+
+EMPTY = Stored(np.empty(0, np.uint8), (0,))
+
+
+def stored_from_wire(dtype: int, shape: tuple[int, ...], nbytes: int, limit: int) -> Stored:
+    """Room for a result that a peer announces.
+
+    Raises:
+        ProtocolError: sizes that contradict each other or pass `limit` bytes.
+    """
+    try:
+        kind = dtype_of(dtype)
+    except ValueError as error:
+        raise ProtocolError(str(error)) from None
+    count = 1
+    for extent in shape:
+        count *= extent
+    if count * kind.itemsize != nbytes or not 0 <= nbytes <= limit:
+        raise ProtocolError(f"a result of {nbytes} bytes announced as {kind.name}{list(shape)}")
+    return Stored(np.empty(count, kind), shape)
+
+
+class Pool:
+    """Buffers of dropped results, by size: fresh pages cost as much as the copy into them.
+
+    A buffer is taken again only if nothing refers to it: a user's view of a ``copy=False`` result
+    or a transfer that is still serving it keeps it out.
+
+    What `KEPT_VERSIONS` versions in a row did not need is given back to the system.
+    """
+
+    KEPT_VERSIONS = 4  # programs do not do the same in all versions: there is an evaluation in some
+    MIN_BYTES = 64 * 1024  # below, the allocator's own lists are as fast
+
+    def __init__(self) -> None:
+        self._version = 0
+        # by size: buffers and the version that left them; the newest, still in a cache, last
+        self._free: dict[int, list[tuple[int, np.ndarray[Any, Any]]]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that wait to be taken."""
+        return sum(nbytes * len(shelf) for nbytes, shelf in self._free.items())
+
+    def take(self, count: int, dtype: AnyDtype) -> Array:
+        """A 1-D array of `count` elements with arbitrary content."""
+        nbytes = count * dtype.itemsize
+        if nbytes < self.MIN_BYTES:
+            return np.empty(count, dtype)
+        shelf = self._free.get(nbytes)
+        if shelf:
+            return shelf.pop()[1].view(dtype)
+        return np.empty(nbytes, np.uint8).view(dtype)
+
+    def give(self, stored: Any) -> None:
+        """Offer a dropped result's memory, if it is ours alone."""
+        if stored.flat.nbytes < self.MIN_BYTES:
+            return
+        if _references(stored) != _UNSHARED:  # before this frame refers to them too
+            return
+        flat = stored.flat
+        base = flat.base
+        if not isinstance(base, np.ndarray) or base.dtype != np.uint8:
+            return
+        if base.nbytes != flat.nbytes:
+            return
+        self._free.setdefault(base.nbytes, []).append((self._version, base))
+
+    def renew(self, dropped: list[Any]) -> None:
+        """A version's log is gone: keep its memory for the next ones.
+
+        Args:
+            dropped: the log's values; emptied, because the list must not hold on to them.
+        """
+        self._version += 1
+        oldest = self._version - self.KEPT_VERSIONS
+        self._free = {
+            nbytes: [kept for kept in shelf if kept[0] > oldest]
+            for nbytes, shelf in self._free.items()
+            if shelf
+        }
+        while dropped:
+            self.give(dropped.pop())

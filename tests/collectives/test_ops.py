@@ -1,0 +1,128 @@
+"""Operations: what they compute, and what they refuse by name."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from ftcomm.collectives.dtypes import dtype_code, dtype_of
+from ftcomm.collectives.ops import function_hash, make_reducer
+from ftcomm.protocol.signature import DTYPE_NAMES, Op
+
+
+def combined(op, dtype, left, right):
+    left, right = np.array(left, dtype), np.array(right, dtype)
+    out = np.empty_like(left)
+    reducer = make_reducer(op, np.dtype(dtype))
+    reducer.combine(left, right, out)
+    reducer.finish(out, 2)
+    return out.tolist()
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "left", "right", "wanted"),
+    [
+        ("sum", "bool", [True, False], [True, False], [True, False]),
+        ("prod", "bool", [True, False], [True, True], [True, False]),
+        ("sum", "uint8", [200], [100], [44]),
+        ("sum", "int8", [127], [1], [-128]),
+        ("prod", "int32", [1 << 30], [4], [0]),
+        ("min", "float32", [1.0, -2.0], [3.0, -4.0], [1.0, -4.0]),
+        ("max", "bool", [True, False], [False, False], [True, False]),
+        ("mean", "float16", [1.0], [2.0], [1.5]),
+        ("mean", "complex64", [1 + 2j], [3 + 4j], [2 + 3j]),
+        ("band", "int16", [6], [3], [2]),
+        ("bor", "uint64", [6], [3], [7]),
+        ("bxor", "bool", [True], [True], [False]),
+        ("land", "int64", [5, 0], [7, 7], [1, 0]),
+        ("lor", "uint8", [5, 0], [0, 0], [1, 0]),
+    ],
+)
+def test_an_operation_computes_and_keeps_the_dtype(op, dtype, left, right, wanted):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert combined(op, dtype, left, right) == wanted
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
+        ("min", "complex64"),
+        ("max", "complex128"),
+        ("mean", "int32"),
+        ("mean", "bool"),
+        ("band", "float32"),
+        ("bxor", "complex64"),
+        ("land", "float64"),
+        ("lor", "complex64"),
+    ],
+)
+def test_an_undefined_pair_is_refused_by_name(op, dtype):
+    with pytest.raises(TypeError, match=f"op '{op}' is not defined for dtype {dtype}"):
+        make_reducer(op, np.dtype(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["longdouble", "clongdouble", "object", "U3", "S3", "M8[s]"])
+def test_dtypes_that_are_not_carried_are_named(dtype):
+    refused = np.dtype(dtype)
+    for call in (lambda: dtype_code(refused), lambda: make_reducer("sum", refused)):
+        with pytest.raises(TypeError, match="is not carried") as caught:
+            call()
+        assert refused.name in str(caught.value)
+    with pytest.raises(TypeError, match="is not carried"):
+        make_reducer(lambda a, b: a, refused)
+
+
+def test_codes_and_dtypes_are_inverse_and_cover_the_wire_table():
+    for code, name in DTYPE_NAMES.items():
+        if name != "none":
+            assert dtype_of(code) == np.dtype(name)
+            assert dtype_code(np.dtype(name)) == code
+    assert dtype_code(np.dtype(">f4")) == dtype_code(np.dtype("f4"))
+    for code in (0, 99):
+        with pytest.raises(ValueError, match="wire code"):
+            dtype_of(code)
+
+
+def test_unknown_names_and_things_that_are_not_operations_are_refused():
+    with pytest.raises(ValueError, match="no operation is called 'average'"):
+        make_reducer("average", np.dtype("f4"))
+    with pytest.raises(TypeError, match="a name or a function"):
+        make_reducer(3, np.dtype("f4"))
+
+
+def hypotenuse(accumulator, operand):
+    return np.hypot(accumulator, operand)
+
+
+def test_a_function_is_called_with_read_only_cells_and_named_by_a_digest():
+    reducer = make_reducer(hypotenuse, np.dtype("f8"))
+    out = np.empty(2)
+    reducer.combine(np.array([3.0, 5.0]), np.array([4.0, 12.0]), out)
+    assert out.tolist() == [5.0, 13.0]
+    assert (reducer.op, reducer.whole) == (Op.FUNCTION, False)
+    assert reducer.op_hash == function_hash(hypotenuse) != function_hash(combined)
+
+
+def test_a_function_that_writes_to_its_operands_fails_and_spoils_nothing():
+    def in_place(accumulator, operand):
+        accumulator += operand
+        return accumulator
+
+    own = np.ones(2)
+    with pytest.raises(ValueError, match="read-only"):
+        make_reducer(in_place, np.dtype("f8")).combine(own, own, np.empty(2))
+    assert own.tolist() == [1.0, 1.0]
+    assert own.flags.writeable
+
+
+def test_a_function_must_return_the_same_shape_and_dtype():
+    for wrong in (lambda a, b: (a + b).astype("f4"), lambda a, b: a[:1]):
+        with pytest.raises(TypeError, match="reduction function returned"):
+            make_reducer(wrong, np.dtype("f8")).combine(np.ones(2), np.ones(2), np.empty(2))
+
+
+def test_the_result_of_a_group_of_one_is_finished_like_any_other():
+    work = np.array([5, 0], np.int32)
+    make_reducer("land", np.dtype("int32")).finish(work, 1)
+    assert work.tolist() == [1, 0]

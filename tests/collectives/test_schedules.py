@@ -1,0 +1,215 @@
+"""Every algorithm, every group size: same bits as the definition, no deadlock, full dataflow."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from ftcomm.collectives import choose
+from ftcomm.collectives.allgather import ring_allgather, ring_allgatherv
+from ftcomm.collectives.binomial import binomial_broadcast
+from ftcomm.collectives.doubling import barrier, doubling_allreduce
+from ftcomm.collectives.ops import make_reducer
+from ftcomm.collectives.reference import (
+    DeadlockError,
+    expected_doubling,
+    expected_ring,
+    knowledge,
+    run_in_memory,
+)
+from ftcomm.collectives.ring import ring_allreduce
+from ftcomm.collectives.schedule import CELL_BYTES, block_bounds
+from ftcomm.protocol.signature import Algorithm, Kind
+
+SIZES = range(1, 34)
+ALGORITHMS = {
+    Algorithm.RING: (ring_allreduce, expected_ring),
+    Algorithm.RECURSIVE_DOUBLING: (doubling_allreduce, expected_doubling),
+}
+
+
+def counts_for(n: int) -> list[int]:
+    return sorted({0, 1, 2, n - 1, n, n + 1, 3 * n + 1, 97})
+
+
+def awkward_floats(n: int, count: int, dtype: str = "float32") -> list[np.ndarray]:
+    """Sums of these depend on their order, and NaN payloads on the operand order."""
+    rng = np.random.default_rng(n * 1009 + count)
+    sources = [(rng.standard_normal(count) * 1e3).astype(dtype) for _ in range(n)]
+    for rank, source in enumerate(sources):
+        source[rank % 5 :: 7] = -0.0
+        source[rank % 3 :: 11] = np.inf
+        if source.dtype == np.float32 and count > 4:
+            source.view(np.uint32)[4::13] = 0x7FC00000 + rank + (rank % 2 << 31)
+    return sources
+
+
+def same_bits(left: np.ndarray, right: np.ndarray) -> bool:
+    return left.dtype == right.dtype and left.tobytes() == right.tobytes()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("rendezvous", [False, True])
+def test_every_rank_gets_the_bits_of_the_definition(algorithm, rendezvous):
+    build, expected = ALGORITHMS[algorithm]
+    reducer = make_reducer("sum", np.dtype("float32"))
+    for n in SIZES:
+        for count in counts_for(n):
+            sources = awkward_floats(n, count)
+            schedules = [build(n, rank, count) for rank in range(n)]
+            results = run_in_memory(schedules, sources, reducer, rendezvous=rendezvous)
+            wanted = expected(sources, reducer)
+            assert all(same_bits(result, wanted) for result in results), (n, count)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("n", [2, 3, 4, 7])
+def test_blocks_of_many_cells_keep_the_canonical_order(algorithm, n):
+    build, expected = ALGORITHMS[algorithm]
+    reducer = make_reducer("max", np.dtype("float32"))
+    count = 3 * CELL_BYTES // 4 + 5
+    sources = awkward_floats(n, count)
+    results = run_in_memory([build(n, r, count) for r in range(n)], sources, reducer)
+    wanted = expected(sources, reducer)
+    assert all(same_bits(result, wanted) for result in results)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
+        ("sum", "bool"),
+        ("sum", "int8"),
+        ("prod", "uint16"),
+        ("min", "float16"),
+        ("mean", "float64"),
+        ("mean", "complex64"),
+        ("prod", "complex128"),
+        ("bxor", "uint64"),
+        ("land", "int32"),
+        ("lor", "bool"),
+    ],
+)
+def test_operations_and_dtypes_agree_with_the_definition(algorithm, op, dtype):
+    build, expected = ALGORITHMS[algorithm]
+    reducer = make_reducer(op, np.dtype(dtype))
+    for n in (1, 2, 3, 6):
+        rng = np.random.default_rng(n)
+        sources = [rng.integers(0, 100, 41).astype(dtype) for _ in range(n)]
+        results = run_in_memory([build(n, r, 41) for r in range(n)], sources, reducer)
+        wanted = expected(sources, reducer)
+        assert all(same_bits(result, wanted) for result in results)
+
+
+def test_a_function_that_needs_whole_arrays_sees_them_in_rank_order():
+    def first_wins(accumulator: np.ndarray, operand: np.ndarray) -> np.ndarray:
+        assert accumulator.shape == operand.shape == (4, 2)
+        return accumulator * 10 + operand  # associative only digit by digit: order is visible
+
+    reducer = make_reducer(
+        first_wins, np.dtype("int64"), elementwise=False, commutative=False, shape=(4, 2)
+    )
+    sources = [np.full(8, rank + 1, np.int64) for rank in range(2)]
+    schedules = [doubling_allreduce(2, rank, 8) for rank in range(2)]
+    results = run_in_memory(schedules, sources, reducer)
+    assert [result.tolist() for result in results] == [[12] * 8] * 2
+
+
+@pytest.mark.parametrize("rendezvous", [False, True])
+def test_allgather_and_broadcast_move_every_block_to_its_place(rendezvous):
+    for n in SIZES:
+        for count in (0, 1, 5):
+            sources = [np.arange(count) + 100 * rank for rank in range(n)]
+            schedules = [ring_allgather(n, rank, count) for rank in range(n)]
+            wanted = np.concatenate(sources)
+            results = run_in_memory(schedules, sources, rendezvous=rendezvous)
+            assert all(same_bits(result, wanted) for result in results)
+            for root in {0, n // 2, n - 1}:
+                schedules = [binomial_broadcast(n, rank, count, root) for rank in range(n)]
+                results = run_in_memory(schedules, sources, rendezvous=rendezvous)
+                assert all(same_bits(result, sources[root]) for result in results)
+
+
+def test_allgatherv_takes_blocks_of_any_lengths():
+    for n in (1, 2, 3, 5, 8):
+        counts = [(3 * rank) % 4 for rank in range(n)]
+        sources = [np.full(counts[rank], rank) for rank in range(n)]
+        schedules = [ring_allgatherv(n, rank, counts) for rank in range(n)]
+        wanted = np.concatenate(sources)
+        results = run_in_memory(schedules, sources, rendezvous=True)
+        assert all(same_bits(result, wanted) for result in results)
+
+
+def test_every_synchronising_kind_has_a_path_from_every_rank_to_every_rank():
+    for n in SIZES:
+        everyone = [set(range(n))] * n
+        assert knowledge([barrier(n, rank) for rank in range(n)]) == everyone
+        for count in counts_for(n):
+            for kind in (Kind.ALLREDUCE, Kind.ALLGATHER):
+                for algorithm in choose._ALLOWED[kind]:
+                    assert choose.synchronising(kind)
+                    schedules = [
+                        choose.schedule_for(kind, n, rank, count, 4, algorithm=algorithm)
+                        for rank in range(n)
+                    ]
+                    assert knowledge(schedules) == everyone, (kind, algorithm, n, count)
+
+
+def test_broadcast_tells_its_root_nothing_and_is_not_called_synchronising():
+    assert not choose.synchronising(Kind.BROADCAST)
+    for n in SIZES:
+        known = knowledge([binomial_broadcast(n, rank, 3, n // 2) for rank in range(n)])
+        assert known[n // 2] == {n // 2}
+        assert all(n // 2 in ranks for ranks in known)
+
+
+def test_schedules_that_do_not_fit_together_are_called_a_deadlock():
+    schedules = [binomial_broadcast(2, 0, 1, 0), binomial_broadcast(2, 1, 1, 1)]
+    with pytest.raises(DeadlockError):
+        run_in_memory(schedules, [np.zeros(1)] * 2, rendezvous=True)
+    with pytest.raises(DeadlockError, match="nobody receives"):
+        run_in_memory(schedules, [np.zeros(1)] * 2)
+
+
+def test_ring_sends_the_bytes_that_its_module_promises():
+    n, count = 5, 100
+    for rank in range(n):
+        steps = ring_allreduce(n, rank, count).steps
+        assert len(steps) == 2 * (n - 1)
+        assert sum(step.send_hi - step.send_lo for step in steps) == 2 * (n - 1) * count // n
+
+
+def test_blocks_cover_everything_and_differ_by_one_at_most():
+    for count in range(40):
+        for parts in range(1, 12):
+            bounds = block_bounds(count, parts)
+            lengths = [hi - lo for lo, hi in itertools.pairwise(bounds)]
+            assert bounds[0] == 0
+            assert bounds[-1] == count
+            assert max(lengths) - min(lengths) <= 1
+
+
+def test_the_table_decides_by_bytes_and_a_wish_overrides_it():
+    pick = choose.choose_algorithm
+    assert pick(Kind.ALLREDUCE, 2, 8) is Algorithm.RECURSIVE_DOUBLING
+    assert pick(Kind.ALLREDUCE, 2, 1 << 20) is Algorithm.RING
+    assert pick(Kind.ALLREDUCE, 5000, 1 << 30) is Algorithm.RING
+    assert pick(Kind.ALLREDUCE, 2, 1 << 20, whole=True) is Algorithm.RECURSIVE_DOUBLING
+    assert pick(Kind.ALLREDUCE, 2, 8, Algorithm.RING) is Algorithm.RING
+    with pytest.raises(ValueError, match="binomial does not fit this allreduce"):
+        pick(Kind.ALLREDUCE, 2, 8, Algorithm.BINOMIAL)
+    with pytest.raises(ValueError, match="ring does not fit"):
+        pick(Kind.ALLREDUCE, 2, 8, Algorithm.RING, whole=True)
+
+
+def test_a_schedule_is_made_once_and_knows_its_peers():
+    one = choose.schedule_for(Kind.BARRIER, 4, 1, 0, 1)
+    assert choose.schedule_for(Kind.BARRIER, 4, 1, 0, 1) is one
+    assert one.peers == (0, 3)
+
+
+def test_tables_digest_changes_with_the_tables(monkeypatch):
+    before = choose.tables_digest()
+    assert len(before) == 32
+    monkeypatch.setattr(choose, "RING_FROM_BYTES", ((1024, 1),))
+    assert choose.tables_digest() != before

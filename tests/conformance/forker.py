@@ -1,0 +1,125 @@
+"""A process with its imports done: forks workers on request and reports how they end.
+
+It reads one JSON line per worker from its standard input (name, environment, log file, and
+whether a fresh interpreter is wanted) and answers with one line when a worker has started and one
+when it has ended.  It dies with the harness, and its workers die with it.
+"""
+
+import ctypes
+import json
+import os
+import selectors
+import signal
+import sys
+from typing import Any, NoReturn
+
+import ftcomm
+from tests.conformance import programs
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+def main() -> None:
+    """Serve until the standard input ends."""
+    die_with_parent()
+    assert callable(ftcomm.init)  # names are resolved on first use: now, once for all workers
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    names: dict[int, str] = {}
+    with selectors.DefaultSelector() as selector:
+        selector.register(0, selectors.EVENT_READ)
+        selector.register(woken, selectors.EVENT_READ)
+        rest = b""
+        while True:
+            ready = {key.fd for key, _ in selector.select()}
+            if woken in ready:
+                os.read(woken, 4096)
+                _reap(names, answers)
+            if 0 in ready:
+                data = os.read(0, 1 << 16)
+                if not data:
+                    break
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    _start(json.loads(line), names, answers)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent is gone."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _start(order: dict[str, Any], names: dict[int, str], answers: int) -> None:
+    pid = os.fork()
+    if pid == 0:
+        _become_worker(order)
+    names[pid] = order["name"]
+    _answer(answers, {"name": order["name"], "pid": pid, "fresh": order["fresh"]})
+
+
+def _become_worker(order: dict[str, Any]) -> NoReturn:
+    status = 1
+    try:
+        die_with_parent()
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.closerange(3, 64)
+        os.environ.update(order["env"])
+        if order["fresh"]:
+            os.execv(sys.executable, [sys.executable, "-m", "tests.conformance.programs"])
+        status = _run_here()
+    finally:
+        os._exit(status)
+
+
+def _run_here() -> int:
+    """What the interpreter does around a script: the exit status of its end."""
+    try:
+        programs.main()
+    except SystemExit as end:
+        return _code(end)
+    except BaseException:  # noqa: BLE001 - the hook prints it, as the interpreter would
+        try:
+            sys.excepthook(*sys.exc_info())
+        except SystemExit as end:
+            return _code(end)
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return 0
+
+
+def _code(end: SystemExit) -> int:
+    return end.code if isinstance(end.code, int) else int(end.code is not None)
+
+
+def _reap(names: dict[int, str], answers: int) -> None:
+    while names:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        code = os.waitstatus_to_exitcode(status)
+        _answer(answers, {"name": names.pop(pid), "pid": pid, "status": code})
+
+
+def _answer(answers: int, message: dict[str, Any]) -> None:
+    os.write(answers, json.dumps(message).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

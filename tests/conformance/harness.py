@@ -1,0 +1,374 @@
+"""Runs one job of real processes through a plan of faults, and judges what came of it.
+
+The tracker is ``ftcomm-tracker serve`` in its own process; workers are forked from a process with
+its imports done (every tenth is a fresh interpreter) and started again when they die, as a
+scheduler would.  Everything that happens arrives as an event, in order, on pipes that the harness
+waits on; nothing is polled.
+
+A job passes if every planned fault fired, exactly the planned deaths happened, and every result
+that any life of any rank was given is bit for bit that of a run without faults.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from tests.conformance.forker import die_with_parent
+from tests.conformance.plans import ROOT, WALL_S, BrokenError, Forker, Plan, worker_environment
+
+Event = dict[str, Any]
+FINAL = {64, 70, *range(71, 80)}  # exit codes by which a typed error says: do not restart me
+
+
+class Job:
+    """A tracker and its workers; use as a context manager, so that nothing is left behind."""
+
+    def __init__(self, forker: Forker, folder: Path, plan: Plan) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.events: list[Event] = []
+        self.lives: Counter[str] = Counter()  # deaths so far, by worker
+        self.running: dict[str, int] = {}  # "worker.number" -> pid
+        self._starts = 0
+        self._ending = False
+        self._forker = forker
+        self._tracker: subprocess.Popen[bytes] | None = None
+        self._deadline = time.monotonic() + plan.wall_s
+        self._selector = selectors.DefaultSelector()
+        self._rests: dict[int, bytes] = {}
+        self._gates: list[int] = []
+        self.state_dir = folder / "state"
+        self.address = self.token_file = ""
+
+    # --- life of the job ----------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        os.mkfifo(self.folder / "events")
+        self._pipe = os.open(self.folder / "events", os.O_RDWR | os.O_NONBLOCK)
+        for name in {*self.plan.program.get("gates", {}).values()}:
+            os.mkfifo(self.folder / name)
+        self._listen(self._pipe, "pipe")
+        assert self._forker.process.stdout is not None
+        self._listen(self._forker.process.stdout.fileno(), "forker")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending = True  # what dies from here on is of our own doing
+        for pid in self.running.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self._tracker is not None:
+            self._tracker.kill()
+            self._tracker.wait()
+        self._deadline = time.monotonic() + WALL_S
+        with contextlib.suppress(BrokenError):  # the first error is the one to hear of
+            self.wait(lambda _: not self.running)
+        self._selector.close()
+        for fd in (self._pipe, *self._gates):
+            os.close(fd)
+        if self._tracker is not None and self._tracker.stderr is not None:
+            self._tracker.stderr.close()
+        lines = (json.dumps(event) for event in self.events)
+        (self.folder / "events.jsonl").write_text("\n".join(lines))
+
+    def start_tracker(self, *, wait: bool = True) -> None:
+        """Start the tracker, or start it again on its state directory."""
+        options = [part for key, value in self.plan.settings.items()
+                   for part in (f"--{key.replace('_', '-')}", str(value))]  # fmt: skip
+        command = ["-m", "ftcomm_tracker.cli", "serve", "-n", str(self.plan.n)]
+        self._tracker = subprocess.Popen(
+            [sys.executable, *command, "--state-dir", str(self.state_dir), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            env={
+                **worker_environment(),
+                "FTCOMM_TRACKER_FAULTS": ",".join(self.plan.tracker_faults),
+                "FTCOMM_FAULTS_LOG": str(self.folder / "events"),
+            },
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - the harness has one thread
+        )
+        assert self._tracker.stderr is not None
+        assert self._tracker.stdout is not None
+        self._listen(self._tracker.stderr.fileno(), "tracker")
+        if wait:
+            with self._tracker.stdout as stdout:
+                ready = dict(
+                    w.split("=", 1) for w in stdout.readline().decode().split() if "=" in w
+                )
+            self.address, self.token_file = ready["address"], ready["token_file"]
+
+    def kill_tracker(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        assert self._tracker is not None
+        self._tracker.kill()
+        self._tracker.wait()
+        assert self._tracker.stderr is not None
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(self._tracker.stderr.fileno())
+        self._tracker.stderr.close()
+        self._tracker = None
+
+    def tracker_status(self) -> int:
+        """Exit status of the tracker, once the job is over."""
+        assert self._tracker is not None
+        return self._tracker.wait(max(self._deadline - time.monotonic(), 1))
+
+    def start(self, worker: int) -> str:
+        """Start a life of `worker`; returns the name under which its end is reported."""
+        name = f"{worker}.{self._starts}"
+        self._starts += 1
+        self._forker.start(name, self._environment(str(worker)), self.folder / f"{name}.log")
+        self.wait(lambda event: event["kind"] == "started" and event["name"] == name)
+        return name
+
+    def start_all(self) -> None:
+        """Start the first life of every worker."""
+        for worker in range(self.plan.n):
+            self.start(worker)
+
+    def kill(self, worker: int, number: int = signal.SIGKILL) -> None:
+        """Send a signal to the newest life of `worker`."""
+        os.kill(self.running[self.newest(worker)], number)
+
+    def newest(self, worker: int) -> str:
+        """Name of the newest running life of `worker`."""
+        mine = [name for name in self.running if name.split(".")[0] == str(worker)]
+        return max(mine, key=lambda name: int(name.split(".")[1]))
+
+    def open_gate(self, name: str) -> None:
+        """Let everyone through who waits at the gate, now and later."""
+        self._gates.append(os.open(self.folder / name, os.O_RDWR))
+
+    def run(self) -> None:
+        """Run the whole plan from start to end and judge it."""
+        self.start_tracker()
+        self.start_all()
+        self.finish()
+
+    def finish(self) -> None:
+        """Wait for the end of all workers and of the tracker, and judge."""
+        self.wait(lambda _: not self.running)
+        self._drain()
+        self.check()
+
+    def _drain(self) -> None:
+        """What the workers wrote before they ended may come behind the news of their end."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._pipe, 1 << 16):
+                for _ in self._taken(self._pipe, "pipe", data):
+                    pass
+
+    def _environment(self, worker: str) -> dict[str, str]:
+        return {
+            "FTCOMM_TRACKER": self.address,
+            "FTCOMM_TOKEN_FILE": self.token_file,
+            "FTCOMM_WORKER_ID": worker,
+            "FTCOMM_LOG": "info",
+            "FTCOMM_FAULTS": ",".join(self._faults_for(worker)),
+            "FTCOMM_FAULTS_LOG": str(self.folder / "events"),
+            "CONFORMANCE": json.dumps(dict(self.plan.program)),
+            "CONFORMANCE_EVENTS": str(self.folder / "events"),
+            "CONFORMANCE_DIR": str(self.folder),
+        }
+
+    def _faults_for(self, worker: str) -> Iterator[str]:
+        """A life learns its number from the tracker; before that, each calls itself the 0th."""
+        for fault in self.plan.faults:
+            address, _, rest = fault.partition("@")
+            rank, version, seqno, life = address.split(".")
+            if rest.startswith(("connected", "authenticated")):
+                if rank == worker and int(life) == self.lives[worker]:
+                    yield f"{rank}.{version}.{seqno}.0@{rest}"
+            else:
+                yield fault
+
+    # --- events -------------------------------------------------------------------------------
+
+    def wait(self, done: Callable[[Event], bool]) -> Event:
+        """Take events until `done` says so of one; returns that one.
+
+        Raises:
+            BrokenError: the wall limit came first, or something that nobody planned happened.
+        """
+        if done({"kind": "now"}):
+            return {}
+        while True:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise BrokenError(f"not done within {self.plan.wall_s:.0f} s\n{self.story()}")
+            found: Event | None = None
+            for event in list(self._some_events(left)):
+                if found is None and done(event):
+                    found = event
+            if found is not None:
+                return found
+
+    def wait_for(self, kind: str, **fields: Any) -> Event:
+        """Wait for an event with these fields; `text` matches as a part. Past ones count."""
+
+        def fits(event: Event) -> bool:
+            return event["kind"] == kind and all(
+                value in event[key] if key == "text" else event.get(key) == value
+                for key, value in fields.items()
+            )
+
+        past = next((event for event in self.events if fits(event)), None)
+        return past or self.wait(fits)
+
+    def _listen(self, fd: int, source: str) -> None:
+        os.set_blocking(fd, False)
+        self._rests[fd] = b""
+        self._selector.register(fd, selectors.EVENT_READ, source)
+
+    def _some_events(self, timeout: float) -> Iterator[Event]:
+        for key, _ in self._selector.select(timeout):
+            try:
+                data = os.read(key.fd, 1 << 16)
+            except BlockingIOError:
+                continue
+            if not data:
+                self._selector.unregister(key.fd)
+                if key.data == "forker":
+                    raise BrokenError("the forker has died")
+                self._revive_tracker()
+                continue
+            yield from self._taken(key.fd, str(key.data), data)
+
+    def _taken(self, fd: int, source: str, data: bytes) -> Iterator[Event]:
+        *lines, self._rests[fd] = (self._rests[fd] + data).split(b"\n")
+        for line in lines:
+            event = self._event(source, line.decode())
+            if event is not None:
+                self.events.append(event)
+                yield event
+                self._react(event)
+
+    def _event(self, source: str, line: str) -> Event | None:
+        if source == "tracker":
+            return {"kind": "tracker", "text": line}
+        if not line.startswith("{"):
+            return {"kind": "fault", "text": line}
+        event: Event = json.loads(line)
+        if source == "pipe":
+            return event
+        if "status" in event and event["name"] not in self.running:
+            return None  # of an earlier job that was cleaned up
+        event["kind"] = "exit" if "status" in event else "started"
+        event["worker"] = event["name"].split(".")[0]
+        if event["kind"] == "started":
+            self.running[event["name"]] = event["pid"]
+        else:
+            del self.running[event["name"]]
+        return event
+
+    def _react(self, event: Event) -> None:
+        """Start again what died, as a scheduler would; an unplanned exit ends the test."""
+        if self._ending or event["kind"] != "exit" or event["status"] == 0:
+            return
+        self.lives[event["worker"]] += 1
+        deaths = [e for e in self.events if e["kind"] == "exit" and e["status"] < 0]
+        unplanned = event["status"] > 0 and event["status"] not in self.plan.exits
+        if unplanned or len(deaths) > self.plan.deaths:
+            raise BrokenError(f"nobody planned this: {event}\n{self.story()}")
+        if self.plan.restart and event["status"] not in FINAL:
+            worker = int(event["worker"])
+            name = f"{worker}.{self._starts}"
+            self._starts += 1
+            self.running[name] = 0  # until the forker says its number
+            self._forker.start(name, self._environment(str(worker)), self.folder / f"{name}.log")
+
+    def _revive_tracker(self) -> None:
+        """The tracker has ended; if a planned fault has killed it, start it again."""
+        if self._ending:
+            return
+        assert self._tracker is not None
+        status = self._tracker.wait()
+        if status == -signal.SIGKILL:
+            assert self._tracker.stderr is not None
+            self._tracker.stderr.close()
+            self.start_tracker()
+
+    def story(self) -> str:
+        """The last events, for a failure's text."""
+        tail = "\n".join(json.dumps(event) for event in self.events[-25:])
+        return f"artefacts in {self.folder}; the last events:\n{tail}"
+
+    # --- judging ------------------------------------------------------------------------------
+
+    def of(self, kind: str) -> list[Event]:
+        """All events of a kind, in order."""
+        return [event for event in self.events if event["kind"] == kind]
+
+    def results(self) -> dict[str, set[str]]:
+        """Every digest seen at each position; a loaded state counts as that of its version."""
+        found: dict[str, set[str]] = {}
+        for event in self.of("result"):
+            place = event["pos"]
+            if event["what"] == "checkpoint":
+                version = int(place.split(".")[0]) + 1
+                found.setdefault(f"{version}.load", set()).add(event["sha"])
+            found.setdefault(place, set()).add(event["sha"])
+        return found
+
+    def incidents(self) -> list[Event]:
+        """The tracker's records of recoveries."""
+        path = self.state_dir / "incidents.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def check(self) -> None:
+        """Every planned fault fired once, and nobody died whom nobody planned to.
+
+        Raises:
+            BrokenError: naming what differs.
+        """
+        fired = sorted(_spelled(event["text"]) for event in self.of("fault"))
+        planned = sorted(_spelled(fault) for fault in self.plan.faults)
+        planned += [f"tracker {fault}" for fault in self.plan.tracker_faults]
+        early = [f for f in planned if "@connected" in f or "@authenticated" in f]
+        for fault in early:  # these lives did not know their number
+            planned.remove(fault)
+            address, _, point = fault.partition("@")
+            planned.append(f"{address.rpartition('.')[0]}.0@{point}")
+        statuses = [event["status"] for event in self.of("exit")]
+        for what, got, expected in (
+            ("faults fired", fired, sorted(planned)),
+            ("deaths", sum(s < 0 for s in statuses), self.plan.deaths),
+            ("exits", sorted(s for s in statuses if s > 0), sorted(self.plan.exits)),
+        ):
+            if got != expected:
+                raise BrokenError(f"{what}: {got}, planned {expected}\n{self.story()}")
+
+    def check_against(self, reference: Mapping[str, str]) -> None:
+        """Whatever anybody was given is what the reference run gave.
+
+        Raises:
+            BrokenError: naming a position.
+        """
+        results = self.results()
+        for place, digests in results.items():
+            if digests != {reference.get(place)}:
+                raise BrokenError(
+                    f"{place}: got {digests}, not {reference.get(place)}\n{self.story()}"
+                )
+        missing = set(reference) - set(results) - {"end"}
+        ends = {event["sha"] for event in self.of("end")}
+        ended = {event["rank"] for event in self.of("end")}
+        if missing or ends != {reference["end"]} or len(ended) != self.plan.n:
+            raise BrokenError(f"missing {sorted(missing)}, ends {ends} by {ended}\n{self.story()}")
+
+
+def _spelled(fault: str) -> str:
+    """The full form of a worker's fault; those of the tracker are written in full."""
+    return fault if "=" in fault or fault.startswith("tracker") else f"{fault}=kill"

@@ -1,0 +1,268 @@
+"""Random kills of the example: ``python -m tests.conformance.kills --kills 100``.
+
+Jobs of two to five workers train the Mushroom model while one worker after another gets SIGKILL
+at a random moment: while Python starts, in a step, in a checkpoint, right after a recovery.  The
+next kill waits until the last one's recovery is over, since two copies of each result are kept.
+For each world size every model must be that of the run without kills.  A kill counts once the
+launcher has reaped the process and says that SIGKILL was its end.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import re
+import select
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "mushroom.py"
+WORLD_SIZES = (2, 3, 4, 5)
+STEPS = 60
+PAUSE_S = 0.01
+KILLS_A_JOB = 5
+LONGEST_WAIT_S = 0.5  # before a kill: a step takes about 20 ms, a start half a second
+WALL_S = 90.0  # for one job; it takes about five seconds on two busy cores
+# Each life notes its number, so that the newest can be found, and becomes the worker.
+NOTE_PID = 'echo $$ >> "$0/$FTCOMM_WORKER_ID"; exec "$@"'
+REAPED = re.compile(r"ftcomm: worker (\d+) was killed by SIGKILL: (.*)")
+
+
+class KillsError(Exception):
+    """A job did not do what it must."""
+
+
+@dataclass(slots=True)
+class Told:
+    """What the output of a job says so far."""
+
+    lines: list[str] = field(default_factory=list)
+    models: set[str] = field(default_factory=set)
+    reaped: list[int] = field(default_factory=list)
+    calm: bool = True  # no kill is being recovered from
+
+    def hear(self, line: str) -> None:
+        """Take one line in."""
+        self.lines.append(line)
+        if found := re.search(r"\bmodel ([0-9a-f]{64})$", line):
+            self.models.add(found[1])
+        elif found := REAPED.match(line):
+            self.reaped.append(int(found[1]))
+        elif "ftcomm: recovered, " in line or "ftcomm: epoch 1 runs" in line:
+            self.calm = True
+
+
+class Job:
+    """One run of the example under the launcher, in a folder of its own."""
+
+    def __init__(self, folder: Path, world_size: int) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.told = Told()
+        self.killed: list[tuple[int, int]] = []
+        self._world_size = world_size
+        self._rest = b""
+        self._open = True
+        self._deadline = time.monotonic() + WALL_S
+        command = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", str(world_size)]
+        command += ["--state-dir", str(folder / "state"), "--"]
+        command += ["/bin/sh", "-c", NOTE_PID, str(folder), sys.executable, str(EXAMPLE)]
+        command += ["--steps", str(STEPS), "--pause", str(PAUSE_S)]
+        command += ["--model", str(folder / "model")]
+        path = os.pathsep.join([str(ROOT), str(ROOT / "tracker")])
+        self._process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+
+    def listen(self, seconds: float) -> None:
+        """Take the output in for `seconds`, or until it ends."""
+        assert self._process.stdout is not None
+        fd = self._process.stdout.fileno()
+        until = time.monotonic() + seconds
+        while self._open and (left := until - time.monotonic()) > 0:
+            if not select.select([fd], [], [], left)[0]:
+                return
+            data = os.read(fd, 1 << 16)
+            self._open = bool(data)
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                self.told.hear(line.decode())
+
+    def listen_until_calm(self) -> bool:
+        """Wait for the end of the last recovery; False if the job's end came first."""
+        while self._open and not self.told.calm:
+            self._listen_more()
+        return self._open and not self.told.models
+
+    def kill(self, dice: random.Random) -> None:
+        """SIGKILL for the newest life of a random worker."""
+        lives = dict(self._newest_lives())
+        if lives:
+            worker = dice.choice(sorted(lives))
+            self.told.calm = False
+            self.killed.append((worker, lives[worker]))
+            os.kill(lives[worker], signal.SIGKILL)
+
+    def _newest_lives(self) -> Iterator[tuple[int, int]]:
+        gone = {pid for _, pid in self.killed}
+        for worker in range(self._world_size):
+            note = self.folder / str(worker)
+            pids = note.read_text().split() if note.exists() else []
+            if pids and int(pids[-1]) not in gone:
+                yield worker, int(pids[-1])
+
+    def finish(self) -> str:
+        """Wait for a good end; returns the digest of the model.
+
+        Raises:
+            KillsError: it ended otherwise, or not at all.
+        """
+        while self._open:
+            self._listen_more()
+        status = self._process.wait()
+        if status != 0:
+            raise self._broken(f"the job ended with status {status}")
+        digest = hashlib.sha256((self.folder / "model").read_bytes()).hexdigest()
+        if self.told.models != {digest}:
+            raise self._broken(f"said models {self.told.models}, written {digest}")
+        if not self._killed_are_reaped():
+            raise self._broken(f"killed {self.killed}, reaped {self.told.reaped}")
+        return digest
+
+    def _killed_are_reaped(self) -> bool:
+        """Whom we killed has died of it, in order, and nobody else; the last may have ended."""
+        sent = [worker for worker, _ in self.killed]
+        return self.told.reaped in (sent, sent[:-1])
+
+    def _listen_more(self) -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise self._broken(f"not done within {WALL_S:.0f} s")
+        self.listen(min(left, 0.1))
+
+    def _broken(self, what: str) -> KillsError:
+        (self.folder / "output").write_text("\n".join(self.told.lines))
+        tail = "\n".join(self.told.lines[-30:])
+        return KillsError(f"{what}\nartefacts in {self.folder}\n{tail}")
+
+    def recoveries_ms(self) -> list[float]:
+        """From the tracker's notice to the last member's next collective, for each recovery."""
+        path = self.folder / "state" / "incidents.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line)["ms"]["total"] for line in lines]
+
+    def close(self) -> None:
+        """End it, whatever it does; workers end with their launcher."""
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+@dataclass(slots=True)
+class Row:
+    """What was done to one world size."""
+
+    model: str
+    jobs: int = 0
+    kills: list[int] = field(default_factory=list)  # ranks
+    spent_ms: list[float] = field(default_factory=list)
+
+    def text(self, world_size: int) -> str:
+        """One line of the table."""
+        median = statistics.median(self.spent_ms) if self.spent_ms else 0.0
+        by_rank = " ".join(str(self.kills.count(rank)) for rank in range(world_size))
+        return (
+            f"{world_size:7}  {self.jobs:4}  {len(self.kills):5}  {by_rank:14}  {median:9.0f} ms"
+            f"  {self.model[:16]}, all the same"
+        )
+
+
+HEADER = "workers  jobs  kills  by rank         recovery p50  model"
+
+
+def run_calmly(folder: Path, world_size: int) -> Row:
+    """The reference: the model of a run without kills."""
+    job = Job(folder / f"{world_size}-calm", world_size)
+    try:
+        return Row(job.finish())
+    finally:
+        job.close()
+
+
+def run_with_kills(folder: Path, world_size: int, row: Row, kills: int, seed: int) -> int:
+    """One job with up to `kills` kills; returns how many died of it.
+
+    Raises:
+        KillsError: the model is another, or something ended that nobody killed.
+    """
+    dice = random.Random(seed)
+    job = Job(folder / f"{world_size}-seed-{seed}", world_size)
+    try:
+        while len(job.killed) < kills and job.listen_until_calm():
+            job.listen(dice.uniform(0, LONGEST_WAIT_S))
+            if not job.told.models:
+                job.kill(dice)
+        model = job.finish()
+        if model != row.model:
+            raise KillsError(f"model {model}, without kills {row.model}\nin {job.folder}")
+    finally:
+        job.close()
+    row.jobs += 1
+    row.kills += job.told.reaped
+    row.spent_ms += job.recoveries_ms()
+    shutil.rmtree(job.folder)
+    return len(job.told.reaped)
+
+
+def run_all(folder: Path, kills: int, sizes: tuple[int, ...], seed: int) -> dict[int, Row]:
+    """At least `kills` kills, dealt out to the world sizes in turn."""
+    rows = {size: run_calmly(folder, size) for size in sizes}
+    done = 0
+    for number in range(10 * kills):
+        if done >= kills:
+            break
+        size = sizes[number % len(sizes)]
+        few = min(KILLS_A_JOB, kills - done)
+        done += run_with_kills(folder, size, rows[size], few, seed + number)
+    if done < kills:
+        raise KillsError(f"only {done} of {kills} kills hit a living worker")
+    return rows
+
+
+def main() -> int:
+    """Run what the command line asks for and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="ftcomm-kills-"))
+    began = time.monotonic()
+    try:
+        rows = run_all(folder, given.kills, WORLD_SIZES, given.seed)
+    except KillsError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    shutil.rmtree(folder)
+    lines = [HEADER, *(row.text(size) for size, row in rows.items())]
+    total = sum(len(row.kills) for row in rows.values())
+    lines.append(f"{total} kills in {time.monotonic() - began:.0f} s, seed {given.seed}")
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""What a scenario plans, and the processes that carry it out."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ftcomm.config import process_environment
+from tests.conformance.forker import die_with_parent
+
+ROOT = Path(__file__).parents[2]
+WALL_S = 60.0  # generous: a shared machine may be many times slower than an idle one
+FRESH_EVERY = 10  # at least a tenth of all workers are fresh interpreters
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """One scenario.
+
+    Attributes:
+        n: world size.
+        program: what the workers run, see `programs`; with `gates`.
+        faults: addresses as `ftcomm.faults` takes them.
+        tracker_faults: addresses as `ftcomm_tracker.faults` takes them; the tracker is started
+            again on its state directory after each.
+        settings: options of ``ftcomm-tracker serve``.
+        killed: deaths that the test causes by its own signals.
+        exits: exit statuses expected beside 0 and the planned deaths, sorted.
+        restart: start workers again when they die; False leaves that to the test.
+        wall_s: limit for the whole job.
+    """
+
+    n: int
+    program: Mapping[str, Any]
+    faults: tuple[str, ...] = ()
+    settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    tracker_faults: tuple[str, ...] = ()
+    killed: int = 0
+    exits: tuple[int, ...] = ()
+    restart: bool = True
+    wall_s: float = WALL_S
+
+    @property
+    def deaths(self) -> int:
+        """How many processes must have died of a signal."""
+        fatal = [f for f in self.faults if "=" not in f or f.rpartition("=")[2].startswith("kill")]
+        return len(fatal) + self.killed
+
+    def without_faults(self) -> "Plan":
+        """The same program in peace: the reference."""
+        program = {k: v for k, v in self.program.items() if k != "gates"}
+        kept = {k: v for k, v in self.settings.items() if k == "algorithm"}
+        return Plan(self.n, program, settings=kept)
+
+
+class BrokenError(AssertionError):
+    """The job did not go as planned; says where its artefacts are."""
+
+
+class Forker:
+    """The process that forks workers; one for all jobs of a session."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.conformance.forker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            env=worker_environment(),
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - the harness has one thread
+        )
+        self.started = 0
+
+    def start(self, name: str, env: Mapping[str, str], log: Path) -> None:
+        """Order one worker; its start and its end arrive as lines."""
+        self.started += 1
+        fresh = self.started % FRESH_EVERY == 0
+        order = {"name": name, "env": dict(env), "log": str(log), "fresh": fresh}
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(order).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def close(self) -> None:
+        """End it; its workers die with it."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def worker_environment() -> dict[str, str]:
+    """This process's environment without what would make the library behave otherwise."""
+    kept = {k: v for k, v in process_environment().items() if not k.startswith("FTCOMM_")}
+    paths = [str(ROOT / part) for part in ("", "tracker", "chaos")]
+    return {**kept, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(paths)}  # fmt: skip

@@ -1,0 +1,51 @@
+"""The harness itself can fail: a suite whose kills never fired is how others were deceived."""
+
+import dataclasses
+import signal
+
+import pytest
+
+from tests.conformance.bench import Bench
+from tests.conformance.plans import BrokenError, Plan
+
+pytestmark = pytest.mark.conformance
+
+PEACE = Plan(2, {"program": "one_op", "count": 10})
+
+
+def test_a_fault_that_never_fires_fails_the_job(bench: Bench) -> None:
+    with pytest.raises(BrokenError, match="faults fired"):
+        bench.run(dataclasses.replace(PEACE, faults=("1.0.7.0@enter=cut",)))
+
+
+def test_a_death_that_nobody_planned_fails_the_job(bench: Bench) -> None:
+    program = {**PEACE.program, "gates": {"1.0": "gate"}}
+    with bench.job(dataclasses.replace(PEACE, program=program)) as job:
+        job.start_tracker()
+        job.start_all()
+        job.wait_for("gate", worker="1")
+        job.kill(1, signal.SIGKILL)
+        with pytest.raises(BrokenError, match="nobody planned this"):
+            job.finish()
+
+
+def test_an_exit_status_that_nobody_planned_fails_the_job(bench: Bench) -> None:
+    plan = dataclasses.replace(PEACE, faults=("1.1.0.0@enter=raise",))
+    with pytest.raises(BrokenError, match="nobody planned this"):
+        bench.run(plan)
+
+
+def test_one_different_result_fails_the_job(bench: Bench) -> None:
+    reference = {**bench.reference(PEACE), "1.0": "another digest"}
+    with bench.job(PEACE) as job:
+        job.run()
+        with pytest.raises(BrokenError, match=r"1\.0: got"):
+            job.check_against(reference)
+
+
+def test_a_job_that_does_not_end_fails_at_its_wall_limit(bench: Bench) -> None:
+    program = {**PEACE.program, "gates": {"1.0": "gate"}}
+    plan = dataclasses.replace(PEACE, program=program, wall_s=3.0)
+    with bench.job(plan) as job, pytest.raises(BrokenError, match="not done within 3 s"):
+        job.run()
+    assert not job.running

@@ -1,0 +1,92 @@
+"""Unix sockets within a host: used where the peer is, passed over where it is not."""
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from ftcomm.control.links import open_peer
+from ftcomm.control.local import connect_locally, listen_locally, local_name
+from ftcomm.control.wire import server_hello, server_proof
+from ftcomm.protocol.handshake import epoch_key
+from ftcomm.protocol.messages import Member
+from ftcomm.settings import JobSettings
+
+pytestmark = [
+    pytest.mark.trio,
+    pytest.mark.skipif(
+        local_name("127.0.0.1", 1) is None, reason="abstract Unix addresses: Linux alone has them"
+    ),
+]
+TOKEN = b"ab" * 32
+
+
+class Host:
+    """A worker of rank 1 on this host, and a driver of rank 0 that dials it."""
+
+    def __init__(self, nursery: trio.Nursery, listeners: list[Any], port: int) -> None:
+        members = tuple(Member(rank, f"w{rank}", 1, "here", "127.0.0.1", port) for rank in range(2))
+        core = SimpleNamespace(
+            members=members, rank=0, job_id="job", identity=SimpleNamespace(host="here")
+        )
+        hub = SimpleNamespace(
+            core=core, token=TOKEN, settings=JobSettings(), log=logging.getLogger("test")
+        )
+        self.driver: Any = SimpleNamespace(hub=hub)
+        self.families: list[Any] = []
+        for listener in listeners:
+            nursery.start_soon(self._accept, listener)
+
+    async def _accept(self, listener: Any) -> None:
+        with listener:
+            conn, _ = await listener.accept()
+            with conn:
+                shake = await server_hello(conn)
+                await server_proof(conn, shake, epoch_key(TOKEN, "job", 1))
+                self.families.append(conn.family)
+
+
+async def tcp_listener() -> tuple[Any, int]:
+    listener = trio.socket.socket()
+    await listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    return listener, listener.getsockname()[1]
+
+
+async def test_a_peer_of_this_host_is_reached_by_its_unix_address() -> None:
+    tcp, port = await tcp_listener()
+    near = await listen_locally("127.0.0.1", port)
+    with trio.fail_after(10), tcp:
+        async with trio.open_nursery() as nursery:
+            host = Host(nursery, [near], port)
+            with await open_peer(host.driver, 1, 1, "data") as sock:
+                assert sock.family == trio.socket.AF_UNIX
+
+
+async def test_somebody_else_under_the_name_only_costs_a_try() -> None:
+    tcp, port = await tcp_listener()
+    squatter = await listen_locally("127.0.0.1", port)
+    assert squatter is not None
+
+    async def hang_up() -> None:
+        with squatter:
+            conn, _ = await squatter.accept()
+            conn.close()
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            host = Host(nursery, [tcp], port)
+            nursery.start_soon(hang_up)
+            with await open_peer(host.driver, 1, 1, "data") as sock:
+                assert sock.family == trio.socket.AF_INET
+
+
+async def test_a_taken_name_and_an_empty_one_are_no_errors() -> None:
+    tcp, port = await tcp_listener()
+    assert await connect_locally("127.0.0.1", port) is None
+    first = await listen_locally("127.0.0.1", port)
+    assert first is not None
+    with tcp, first:
+        assert await listen_locally("127.0.0.1", port) is None

@@ -1,0 +1,146 @@
+"""Recovery of real processes, where the list of scenarios leaves off."""
+
+import signal
+from typing import Any
+
+import pytest
+
+from tests.conformance.bench import Bench
+from tests.conformance.plans import Plan
+from tests.conformance.scenarios import all_at_gate
+
+pytestmark = pytest.mark.process
+
+MANY: dict[str, Any] = {"program": "many", "steps": 12}
+
+
+def test_a_restarted_worker_replays_the_prelude_and_the_version_it_missed(bench: Bench) -> None:
+    program = {**MANY, "prelude": 5}
+    job = bench.run(Plan(3, program, ("1.0.3.0@enter",)))
+    (killed,) = [event["pid"] for event in job.of("exit") if event["status"] < 0]
+    second = [e["pos"] for e in job.of("result") if e["worker"] == "1" and e["pid"] != killed]
+    replayed = ["-1.0", "-1.1", "-1.2", "-1.3", "-1.4", "0.load", "0.0", "0.1", "0.2"]
+    assert second[:10] == [*replayed, "0.3"]
+    (incident,) = job.incidents()
+    assert (incident["replayed"], incident["victims"]) == (len(replayed), ["1"])
+
+
+def test_death_inside_the_prelude(bench: Bench) -> None:
+    program = {**MANY, "prelude": 5}
+    bench.run(Plan(3, program, ("2.-1.2.0@half_received", "0.-1.5.0@done")))
+
+
+def test_a_holder_dies_while_it_serves_and_another_takes_over(bench: Bench) -> None:
+    bench.run(Plan(4, MANY, ("1.1.10.0@enter", "2.1.10.0@serving")))
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["1.-1.0.{}@connected", "1.-1.0.{}@authenticated", "1.-1.0.{}@loading", "1.-1.0.{}@ranked",
+     "1.1.5.{}@linking"],
+)  # fmt: skip
+def test_a_replacement_dies_in_its_first_steps_three_times_in_a_row(
+    bench: Bench, address: str
+) -> None:
+    bench.run(Plan(4, MANY, ("1.1.5.0@enter", *(address.format(life) for life in (1, 2, 3)))))
+
+
+def test_a_first_life_dies_before_the_group_has_formed(bench: Bench) -> None:
+    bench.run(Plan(3, MANY, ("1.-1.0.0@connected", "2.-1.0.0@authenticated", "0.-1.0.0@ranked")))
+
+
+@pytest.mark.parametrize("point", ["saved", "committed"])
+def test_death_around_a_commit(bench: Bench, point: str) -> None:
+    """After its own copy is saved, and after it alone may know that the version is committed."""
+    bench.run(Plan(4, MANY, (f"1.0.12.0@{point}",)))
+
+
+def test_all_but_one_die_after_saving_before_anyone_has_committed(bench: Bench) -> None:
+    """Rank 0 may not have saved yet; then all is replayed, for which it must hold everything."""
+    faults = tuple(f"{rank}.0.12.0@saved" for rank in (1, 2, 3))
+    bench.run(Plan(4, MANY, faults, {"replicas": 4}))
+
+
+def test_all_ranks_are_told_that_a_needed_result_is_lost(bench: Bench) -> None:
+    """With one copy of each result, the keeper of 0.3 takes it along."""
+    plan = Plan(4, MANY, ("3.0.10.0@enter",), {"replicas": 1}, exits=(71,) * 4)
+    with bench.job(plan) as job:
+        job.run()
+        texts = [(job.folder / f"{worker}.{worker}.log").read_text() for worker in range(3)]
+    for text in texts:
+        assert "JobLostError" in text
+        assert "the result of collective 0.3 is needed and exists nowhere" in text
+        assert "its keepers were 3 (rank 3)" in text
+
+
+def test_everyone_dies_and_nobody_starts_again_from_nothing(bench: Bench) -> None:
+    faults = tuple(f"{rank}.1.4.0@enter" for rank in range(3))
+    with bench.job(Plan(3, MANY, faults, exits=(71,) * 3)) as job:
+        job.run()
+        assert job.tracker_status() == 71
+
+
+@pytest.mark.parametrize("point", ["enter", "done"])
+def test_death_around_its_own_close(bench: Bench, point: str) -> None:
+    """One dies before its close, or after it while others may still need it."""
+    bench.run(Plan(3, MANY, (f"1.2.0.0@{point}",)))
+
+
+def test_who_has_closed_serves_a_rank_that_lags(bench: Bench) -> None:
+    """Rank 2 has every last result but one; the others have closed and hold it."""
+    broadcasts = {**MANY, "kinds": "broadcast", "versions": 1}
+    bench.run(Plan(3, broadcasts, ("2.1.0.0@half_received", "0.1.0.0@done")))
+
+
+def test_a_keyboard_interrupt_leaves_the_position_and_the_call_can_be_made_again(
+    bench: Bench,
+) -> None:
+    program = {"program": "interrupted", "gates": {"0:0.1": "gate"}}
+    with bench.job(Plan(3, program)) as job:
+        job.start_tracker()
+        job.start_all()
+        all_at_gate(job, "gate", 1)
+        job.wait_for("enter", rank=2, pos="0.1")
+        job.wait_for("enter", rank=1, pos="0.1")
+        job.kill(1, signal.SIGINT)
+        assert job.wait_for("interrupted", rank=1)["pos"] == "0.1"
+        job.open_gate("gate")
+        job.finish()
+        # If half of a frame was on a link, the call is made again on new ones; all do it together.
+        epochs = {event["epoch"] for event in job.of("result") if event["pos"] == "0.1"}
+        assert epochs in ({1}, {2})
+        assert len({event["sha"] for event in job.of("end")}) == 1
+        assert {event["rank"] for event in job.of("end")} == {0, 1, 2}
+
+
+def test_an_error_of_the_job_is_raised_again_and_the_process_can_go_on(bench: Bench) -> None:
+    program = {"program": "again", "how": "dtype", "odd": 1}
+    with bench.job(Plan(3, program, exits=(72,) * 3)) as job:
+        job.run()
+        assert [event["same"] for event in job.of("again")] == [True] * 3
+        assert [event["sum"] for event in job.of("alone")] == [3.0] * 3
+
+
+def test_a_restarted_script_that_does_something_else_is_found_out_in_replay(bench: Bench) -> None:
+    program = {"program": "unlike", "how": "replay"}
+    with bench.job(Plan(3, program, ("1.0.1.0@enter",), exits=(72,) * 3)) as job:
+        job.run()
+        text = (job.folder / "0.0.log").read_text()
+    assert "allreduce(op=max, float64[3]) at programs.py:" in text
+    assert "allreduce(op=sum, float64[3]) at a line of an earlier life" in text
+
+
+@pytest.mark.parametrize("how", ["state", "prelude", "close", "load"])
+def test_what_is_not_one_program_ends_alike_everywhere(bench: Bench, how: str) -> None:
+    with bench.job(Plan(3, {"program": "unlike", "how": how}, exits=(72,) * 3)) as job:
+        job.run()
+        assert job.tracker_status() == 72
+        logs = [(job.folder / f"{worker}.{worker}.log").read_text() for worker in range(3)]
+    causes = {
+        line.partition(": ")[2]
+        for log in logs
+        for line in log.splitlines()
+        if line.startswith("ftcomm.errors.CollectiveMismatchError")
+    }
+    (cause,) = causes  # on every rank the same words
+    assert cause.count("programs.py:") == 2 or how == "state"

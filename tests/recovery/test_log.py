@@ -1,0 +1,87 @@
+"""Stories of the result log: what is held, what goes, and when."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftcomm.protocol.messages import Run
+from ftcomm.protocol.position import Position
+from ftcomm.recovery.keepers import is_keeper, keep_order, keep_stride
+from ftcomm.recovery.log import Entry, ResultLog, compress
+
+
+def at(version: int, seqno: int) -> Position:
+    return Position(0, version, seqno)
+
+
+def filled(*positions: Position, index: int = 0, stride: int = 2) -> ResultLog:
+    log = ResultLog()
+    log.set_keeping(index, stride)
+    for position in positions:
+        log.add(position, Entry(b"s", str(position)))
+    return log
+
+
+def test_everything_is_held_until_it_is_proven_stable() -> None:
+    log = filled(at(0, 0), at(0, 1), at(0, 2))
+    assert log.positions() == [at(0, 0), at(0, 1), at(0, 2)]
+
+
+def test_a_proof_lets_go_of_what_others_keep_and_only_below_itself() -> None:
+    log = filled(at(0, 0), at(0, 1), at(0, 2), at(0, 3))
+    dropped = log.prove_stable(at(0, 3))
+    assert (dropped, log.positions()) == (["0.1"], [at(0, 0), at(0, 2), at(0, 3)])
+
+
+def test_a_pin_holds_what_a_proof_lets_go_until_the_plan_is_settled() -> None:
+    log = filled(at(0, 0), at(0, 1))
+    log.pin()
+    while_pinned = log.prove_stable(at(0, 2))
+    assert (while_pinned, len(log), log.unpin()) == ([], 2, ["0.1"])
+
+
+def test_a_fetched_result_falls_under_the_same_rule_as_an_executed_one() -> None:
+    log = filled(at(0, 2), at(0, 3))
+    log.add(at(0, 0), Entry(b"s", "fetched"))
+    log.add(at(0, 1), Entry(b"s", "fetched too"))
+    assert log.prove_stable(at(0, 4)) == ["fetched too", "0.3"]
+    assert log.positions() == [at(0, 0), at(0, 2)]
+
+
+def test_a_commit_ends_older_versions_but_never_the_prelude() -> None:
+    log = filled(at(-1, 0), at(0, 0), at(0, 1), at(1, 0))
+    assert sorted(log.commit(1)) == ["0.0", "0.1"]
+    assert log.positions() == [at(-1, 0), at(1, 0)]
+
+
+def test_a_result_of_a_committed_version_that_comes_late_is_not_taken() -> None:
+    log = filled(at(1, 0))
+    log.commit(1)
+    log.add(at(0, 5), Entry(b"s", "late"))
+    assert log.positions() == [at(1, 0)]
+
+
+def test_runs_name_exactly_what_is_held() -> None:
+    log = filled(at(-1, 0), at(-1, 1), at(3, 0), at(3, 2), at(3, 4), at(3, 9))
+    assert log.runs() == (Run(-1, 0, 2, 1), Run(3, 0, 5, 2), Run(3, 9, 10, 1))
+
+
+@given(st.sets(st.integers(0, 200)))
+def test_compress_loses_and_invents_nothing(seqnos: set[int]) -> None:
+    runs = compress(7, sorted(seqnos))
+    assert sorted(s for run in runs for s in run.seqnos()) == sorted(seqnos)
+
+
+@given(
+    st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=12),
+    st.integers(1, 4),
+    st.integers(0, 50),
+)
+def test_every_result_has_enough_keepers_on_as_many_hosts(
+    hosts: list[str], replicas: int, seqno: int
+) -> None:
+    order, stride = keep_order(hosts), keep_stride(len(hosts), replicas)
+    keepers = [rank for index, rank in enumerate(order) if is_keeper(index, seqno, stride)]
+    assert len(keepers) >= min(replicas, len(hosts))
+    crowd = max(hosts.count(host) for host in hosts)
+    if crowd <= len(hosts) // replicas:
+        assert len({hosts[rank] for rank in keepers}) >= replicas

@@ -1,0 +1,331 @@
+"""Stories of one worker's recovery machine: events in, effects out."""
+
+from typing import Any
+
+import pytest
+
+from ftcomm import errors
+from ftcomm.protocol.messages import (
+    AllBye,
+    Bye,
+    Fenced,
+    Fetch,
+    Fetched,
+    Heartbeat,
+    HeartbeatAck,
+    Hello,
+    Member,
+    Plan,
+    Revoke,
+    Run,
+    Settled,
+    Suspect,
+    Verdict,
+    Welcome,
+)
+from ftcomm.protocol.position import START, Position
+from ftcomm.protocol.signature import Kind, Signature
+from ftcomm.recovery.events import (
+    Attached,
+    Beat,
+    CheckpointFetched,
+    CloseLinks,
+    Effect,
+    FetchEnded,
+    Hangup,
+    LinkDown,
+    OwnCloseDone,
+    Received,
+    ResultFetched,
+    SendControl,
+    StartFetch,
+    Wake,
+)
+from ftcomm.recovery.log import Entry
+from ftcomm.recovery.worker import Checkpoint, Identity, Limits, Outcome, State, Step, WorkerCore
+
+SIG = Signature(Kind.ALLREDUCE, count=3).encode()
+LOAD = Signature(Kind.LOAD).encode()
+CLOSE = Signature(Kind.CLOSE).encode()
+NONCE = b"n" * 16
+
+
+def at(version: int, seqno: int) -> Position:
+    return Position(0, version, seqno)
+
+
+def members(*absent: int, count: int = 2) -> tuple[Member, ...]:
+    return tuple(
+        Member(rank, f"w{rank}", 1, "h", "127.0.0.1", 1000 + rank, rank not in absent)
+        for rank in range(count)
+    )
+
+
+def plan(epoch: int, frontier: Position = START, **changes: Any) -> Plan:
+    fields: dict[str, Any] = {
+        "epoch": epoch,
+        "rank": 0,
+        "members": members(),
+        "frontier": frontier,
+        "prelude_length": -1,
+        "commit": -1,
+        "load": -1,
+        "load_from": (),
+        "fetches": (),
+        "keep_order": (0, 1),
+    }
+    return Plan(**{**fields, **changes})
+
+
+def hear(core: WorkerCore, message: Any, now: float = 0.0) -> list[Effect]:
+    return core.handle(Received(message), now=now)
+
+
+def a_member(frontier: Position = START, **changes: Any) -> WorkerCore:
+    """A worker in epoch 1, at the very beginning."""
+    core = WorkerCore(Identity("w0", NONCE, "h", "127.0.0.1", 1000), Limits(), now=0.0)
+    core.handle(Attached(), now=0.0)
+    hear(core, Welcome("job", 1, 1, 2, 0, ()))
+    hear(core, Revoke(1, "the group is complete"))
+    hear(core, plan(1, frontier, **changes))
+    return core
+
+
+def execute(core: WorkerCore, value: str) -> None:
+    assert core.begin(SIG, "t.py:1") is Step.EXECUTE
+    entry = Entry(SIG, value)
+    outcome, _ = core.complete(core.epoch, entry, synchronising=True, now=0.0)
+    assert outcome is Outcome.DONE
+
+
+def test_a_fresh_worker_introduces_itself_reports_nothing_and_runs() -> None:
+    core = WorkerCore(Identity("w0", NONCE, "h", "127.0.0.1", 1000), Limits(), now=0.0)
+    hello = Hello("w0", NONCE, 0, "h", "127.0.0.1", 1000, 0, 0, (), False, b"")
+    assert core.handle(Attached(), now=0.0) == [SendControl(hello)]
+    assert hear(core, Welcome("job", 1, 1, 2, 0, ())) == [Wake()]
+    assert core.begin(SIG, "t.py:1") is Step.WAIT
+    close, report, wake = hear(core, Revoke(1, "the group is complete"))
+    assert (close, wake) == (CloseLinks(), Wake())
+    assert isinstance(report, SendControl)
+    assert report.message == core.report()
+    assert hear(core, plan(1)) == [Wake()]
+    assert core.begin(SIG, "t.py:1") is Step.EXECUTE
+
+
+def test_a_completed_position_is_in_the_log_and_never_executed_again() -> None:
+    core = a_member()
+    execute(core, "first")
+    hear(core, Revoke(2, "someone died"))
+    report = core.report()
+    assert (report.position, report.runs) == (at(-1, 1), (Run(-1, 0, 1, 1),))
+
+
+def test_a_result_that_arrives_after_the_report_is_discarded() -> None:
+    core = a_member()
+    core.begin(SIG, "t.py:1")
+    hear(core, Revoke(2, "someone died"))
+    late = core.complete(1, Entry(SIG, "late"), synchronising=True, now=0.0)
+    assert late == (Outcome.REVOKED, [])
+    hear(core, plan(2))
+    stale = core.complete(1, Entry(SIG, "late"), synchronising=True, now=0.0)
+    assert stale == (Outcome.REVOKED, [])
+    assert core.begin(SIG, "t.py:1") is Step.EXECUTE
+
+
+def test_a_laggard_fetches_serves_itself_in_order_and_then_executes() -> None:
+    core = a_member()
+    hear(core, Revoke(2, "rank 1 died"))
+    effects = hear(core, plan(2, at(-1, 2), fetches=(Fetch(1, Run(-1, 0, 2)),)))
+    assert effects == [StartFetch(2, 1, -1, (Run(-1, 0, 2),)), Wake()]
+    assert core.begin(SIG, "t.py:1") is Step.WAIT
+    assert core.handle(ResultFetched(2, START, SIG, "a"), now=0.0) == [Wake()]
+    assert core.begin(SIG, "t.py:1") == Entry(SIG, "a")
+    assert core.replay(now=0.0) is Outcome.DONE
+    core.handle(ResultFetched(2, at(-1, 1), SIG, "b"), now=0.0)
+    assert core.handle(FetchEnded(2, 1), now=0.0) == [SendControl(Fetched(2)), Wake()]
+    assert core.begin(SIG, "t.py:2") == Entry(SIG, "b")
+    assert core.replay(now=0.0) is Outcome.DONE
+    assert core.begin(SIG, "t.py:3") is Step.EXECUTE
+
+
+def test_a_broken_fetch_is_a_suspicion_of_its_source() -> None:
+    core = a_member()
+    hear(core, Revoke(2, "rank 1 died"))
+    hear(core, plan(2, at(-1, 2), fetches=(Fetch(1, Run(-1, 0, 2)),)))
+    effects = core.handle(FetchEnded(2, 1, "connection reset"), now=0.0)
+    suspect = Suspect(2, (1,), "while fetching results: connection reset")
+    assert effects == [SendControl(suspect), Wake()]
+
+
+def test_a_suspicion_stops_execution_and_is_repeated_to_a_new_tracker() -> None:
+    core = a_member()
+    effects = core.handle(LinkDown(1, 1, "reset"), now=0.0)
+    assert effects == [SendControl(Suspect(1, (1,), "reset")), Wake()]
+    assert core.begin(SIG, "t.py:1") is Step.WAIT
+    (hello,) = core.handle(Attached(), now=1.0)
+    assert isinstance(hello, SendControl)
+    assert isinstance(hello.message, Hello)
+    assert (hello.message.suspects, hello.message.plan_epoch) == ((1,), 1)
+
+
+def test_an_old_plan_and_an_old_revoke_change_nothing() -> None:
+    core = a_member()
+    hear(core, Revoke(3, "someone died"))
+    assert hear(core, plan(2)) == []
+    assert hear(core, Revoke(2, "late")) == []
+    assert (core.state, core.epoch, core.revoke_epoch) == (State.STOPPED, 1, 3)
+
+
+def test_checkpoint_commits_when_all_were_seen_to_hold_it() -> None:
+    core = a_member()
+    assert core.begin_load(LOAD, "t.py:1") is Step.EXECUTE
+    assert core.complete_load(1, "w0", b"", now=0.0) is Outcome.DONE
+    execute(core, "g")
+    assert core.offer_checkpoint("w1", b"d") == 1
+    assert core.checkpoint is not None
+    assert (core.checkpoint.version, core.position) == (0, at(0, 1))
+    assert core.complete_checkpoint(1, now=0.0) == (Outcome.DONE, ["g"])
+    assert (core.checkpoint.version, core.position, core.tentative) == (1, at(1, 0), None)
+
+
+def test_a_plan_commits_a_tentative_version_or_leaves_it_tentative() -> None:
+    core = a_member()
+    core.begin_load(LOAD, "t.py:1")
+    core.complete_load(1, "w0", b"", now=0.0)
+    core.offer_checkpoint("w1", b"d")
+    hear(core, Revoke(2, "rank 1 died"))
+    hear(core, plan(2, at(0, 0)))
+    assert core.position == at(0, 0)
+    hear(core, Revoke(3, "rank 1 died again"))
+    hear(core, plan(3, at(1, 0), commit=1))
+    assert core.position == at(1, 0)
+
+
+def test_a_restarted_worker_loads_what_the_plan_gives_it() -> None:
+    source = {"load": 4, "load_from": (1,), "prelude_length": 0}
+    core = a_member(at(4, 0), **source)
+    assert core.begin_load(LOAD, "t.py:1") is Step.WAIT
+    core.handle(CheckpointFetched(1, 4, "w4"), now=0.0)
+    core.handle(FetchEnded(1, 1), now=0.0)
+    loaded = core.begin_load(LOAD, "t.py:1")
+    assert not isinstance(loaded, Step)
+    assert (loaded.version, loaded.value) == (4, "w4")
+    assert core.replay_load(loaded, now=0.0) is Outcome.DONE
+    assert core.position == at(4, 0)
+
+
+def test_a_stopped_process_hears_the_tracker_before_it_completes_anything() -> None:
+    core = a_member()
+    core.begin(SIG, "t.py:1")
+    entry = Entry(SIG, "x")
+    late = core.complete(1, entry, synchronising=True, now=4.0)
+    assert late == (Outcome.HEAR_FIRST, [])
+    assert core.handle(Beat(), now=4.0) == [SendControl(Heartbeat(1, 1, START))]
+    assert core.complete(1, entry, synchronising=True, now=4.0)[0] is Outcome.HEAR_FIRST
+    assert hear(core, HeartbeatAck(1), 4.0) == [Wake()]
+    assert core.complete(1, entry, synchronising=True, now=4.0)[0] is Outcome.DONE
+
+
+def test_a_welcome_to_a_hello_from_before_the_stop_is_not_being_heard() -> None:
+    core = a_member()
+    core.handle(Attached(), now=0.1)
+    core.handle(Beat(), now=4.0)
+    hear(core, Welcome("job", 1, 1, 2, 1, ()), 4.0)
+    core.begin(SIG, "t.py:1")
+    outcome, _ = core.complete(1, Entry(SIG, "x"), synchronising=True, now=4.0)
+    assert outcome is Outcome.HEAR_FIRST
+
+
+def test_replay_proves_nothing() -> None:
+    core = a_member()
+    hear(core, Revoke(2, "rank 1 died"))
+    hear(core, plan(2, at(-1, 2), rank=1, fetches=(Fetch(0, Run(-1, 0, 2)),)))
+    for seqno in (0, 1):
+        core.handle(ResultFetched(2, at(-1, seqno), SIG, "x"), now=0.0)
+    core.handle(FetchEnded(2, 0), now=0.0)
+    hear(core, Settled(2))
+    for _ in range(2):
+        core.begin(SIG, "t.py:1")
+        core.replay(now=0.0)
+    assert len(core.log) == 2
+
+
+def test_fenced_is_final_and_local() -> None:
+    core = a_member()
+    assert hear(core, Fenced("a newer process has joined")) == [CloseLinks(), Wake(), Hangup()]
+    with pytest.raises(errors.FencedError, match="a newer process has joined"):
+        core.begin(SIG, "t.py:1")
+    assert core.handle(Beat(), now=0.0) == []
+
+
+def test_the_first_error_sticks() -> None:
+    core = a_member()
+    hear(core, Verdict("CollectiveMismatchError", "ranks disagree", 1, at(-1, 0), 1))
+    hear(core, Fenced("later"))
+    with pytest.raises(errors.CollectiveMismatchError, match="ranks disagree"):
+        core.begin(SIG, "t.py:1")
+
+
+def test_close_serves_until_all_have_closed() -> None:
+    core = a_member()
+    assert core.begin(CLOSE, "t.py:9") is Step.EXECUTE
+    assert core.complete_close(1, Entry(CLOSE, None), now=0.0) is Outcome.DONE
+    assert core.handle(OwnCloseDone(), now=0.0) == [SendControl(Bye(0))]
+    assert core.state is State.RUNNING
+    assert hear(core, AllBye(0)) == [CloseLinks(), Wake(), Hangup()]
+    assert core.state is State.FINISHED
+
+
+def test_close_is_served_when_a_member_closed_and_then_left() -> None:
+    core = a_member(members=members(1))
+    assert core.begin(CLOSE, "t.py:9") == Entry(CLOSE, None)
+    assert core.replay_close(now=0.0) is Outcome.DONE
+    assert core.closed
+
+
+LOAD_SIG = Signature(Kind.LOAD).encode()
+
+
+def a_second_life(version: int, prelude_length: int) -> WorkerCore:
+    """In epoch 1, with checkpoint `version` fetched, at the beginning of its prelude."""
+    core = a_member(at(version, 0), prelude_length=prelude_length, load=version, load_from=(1,))
+    core.handle(CheckpointFetched(1, version, f"w{version}"), now=0.0)
+    core.handle(FetchEnded(1, 1), now=0.0)
+    return core
+
+
+def test_a_plan_between_the_look_and_the_load_makes_the_worker_look_again() -> None:
+    core = a_second_life(3, prelude_length=0)
+    seen = core.begin_load(LOAD_SIG, "t.py:1")
+    assert isinstance(seen, Checkpoint)
+    hear(core, Revoke(2, "someone died"))
+    hear(core, plan(2, at(4, 0), prelude_length=0, commit=4, load=4, load_from=(1,)))
+    assert core.replay_load(seen, now=0.0) is Outcome.REVOKED
+    core.handle(CheckpointFetched(2, 4, "w4"), now=0.0)
+    newer = core.begin_load(LOAD_SIG, "t.py:1")
+    assert isinstance(newer, Checkpoint)
+    assert core.replay_load(newer, now=0.0) is Outcome.DONE
+    assert core.position == at(4, 0)
+
+
+def test_a_prelude_that_is_longer_than_the_jobs_is_a_mismatch_not_a_wait() -> None:
+    core = a_second_life(2, prelude_length=0)
+    assert core.begin(SIG, "t.py:1") == Entry(LOAD_SIG, None)
+
+
+def test_a_load_where_the_others_called_something_else_is_a_mismatch_not_a_wait() -> None:
+    core = a_member(at(-1, 1), fetches=(Fetch(1, Run(-1, 0, 1)),))
+    core.handle(ResultFetched(1, START, SIG, "a"), now=0.0)
+    core.handle(FetchEnded(1, 1), now=0.0)
+    assert core.begin_load(LOAD_SIG, "t.py:1") == Entry(SIG, "a")
+
+
+def test_a_stopped_process_hears_the_tracker_before_it_replays_too() -> None:
+    core = a_second_life(2, prelude_length=0)
+    seen = core.begin_load(LOAD_SIG, "t.py:1")
+    assert isinstance(seen, Checkpoint)
+    assert core.replay_load(seen, now=4.0) is Outcome.HEAR_FIRST
+    core.handle(Beat(), now=4.0)
+    assert core.replay_load(seen, now=4.0) is Outcome.HEAR_FIRST
+    hear(core, HeartbeatAck(1), now=4.0)
+    assert core.replay_load(seen, now=4.0) is Outcome.DONE

@@ -1,0 +1,45 @@
+"""Whole jobs under simulated faults: every rule holds, and a seed is a run."""
+
+import pytest
+from click.testing import CliRunner
+
+from ftcomm_chaos.cli import main
+from ftcomm_chaos.sim.faults import Kind
+from ftcomm_chaos.sim.simulation import Simulation, run_seed
+from ftcomm_chaos.sim.sweep import MIN_FAULTS_PER_RUN, run_seeds
+
+SHARES = 5
+PER_SHARE = 400  # 2,000 schedules in all
+
+
+@pytest.mark.parametrize("share", range(SHARES))
+def test_every_rule_holds_under_faults(share: int) -> None:
+    sweep = run_seeds(range(share * PER_SHARE, (share + 1) * PER_SHARE))
+    assert [(failure.replay, failure.what) for failure in sweep.failures] == []
+    assert sweep.runs == PER_SHARE
+    assert sweep.faults_per_run >= MIN_FAULTS_PER_RUN
+    assert set(sweep.faults) == {kind.value for kind in Kind}
+    assert {"finished", "JobLostError", "CollectiveMismatchError"} == set(sweep.endings)
+
+
+def test_without_faults_every_job_finishes_in_one_epoch() -> None:
+    outcomes = [run_seed(seed, faulty=False) for seed in range(60)]
+    assert {(outcome.verdict, outcome.epochs) for outcome in outcomes} == {("finished", 1)}
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    traces = []
+    for _ in range(2):
+        simulation = Simulation(11, tracing=True)
+        simulation.run()
+        traces.append(simulation.world.lines)
+    assert traces[0] == traces[1]
+    assert len(traces[0]) > 20
+
+
+def test_the_command_says_how_to_see_a_seed_again() -> None:
+    done = CliRunner().invoke(main, ["sim", "--seeds", "30", "--json"])
+    assert (done.exit_code, '"failures": []' in done.output) == (0, True)
+    one = CliRunner().invoke(main, ["sim", "--seed", "3", "--trace"])
+    assert one.exit_code == 0
+    assert "seed 3:" in one.output.splitlines()[-1]

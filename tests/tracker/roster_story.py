@@ -1,0 +1,102 @@
+"""A tracker's machine in a test: what it is told, what it answers."""
+
+from typing import Any
+
+from ftcomm.protocol.messages import (
+    Hello,
+    Report,
+)
+from ftcomm.protocol.position import START, Position
+from ftcomm.settings import JobSettings
+from ftcomm_tracker.durable import Durable
+from ftcomm_tracker.events import (
+    Effect,
+    Event,
+    Joined,
+    Said,
+    Send,
+    Tick,
+)
+from ftcomm_tracker.roster import Roster, State
+
+SETTINGS = JobSettings(detect_within=5.0, reattach_within=30.0, replace_within=60.0)
+
+
+def at(version: int, seqno: int) -> Position:
+    return Position(0, version, seqno)
+
+
+def hello(worker: str, life: str = "a", **changes: Any) -> Hello:
+    fields: dict[str, Any] = {
+        "worker_id": worker,
+        "nonce": f"{worker}-{life}".encode(),
+        "incarnation": 0,
+        "host": "h",
+        "address": "127.0.0.1",
+        "port": 1,
+        "plan_epoch": 0,
+        "revoke_epoch": 0,
+        "suspects": (),
+        "closed": False,
+        "tables": b"t",
+    }
+    return Hello(**{**fields, **changes})
+
+
+def report(epoch: int, position: Position = START, **changes: Any) -> Report:
+    fields: dict[str, Any] = {
+        "epoch": epoch,
+        "position": position,
+        "committed": position.version,
+        "tentative": -1,
+        "digest": b"",
+        "runs": (),
+        "prelude_length": -1,
+        "caught_up": epoch - 1,
+        "suspects": (),
+        "signature": b"",
+        "site": "",
+        "closed": False,
+    }
+    return Report(**{**fields, **changes})
+
+
+class Story:
+    """A tracker and what it did last."""
+
+    def __init__(self, size: int = 2, durable: Durable | None = None) -> None:
+        durable = durable or Durable.fresh("job", size)
+        self.roster = Roster(SETTINGS, durable, generation=1, now=0.0)
+        self.now = 0.0
+
+    def tell(self, event: Event) -> list[Effect]:
+        return self.roster.handle(event, now=self.now)
+
+    def said(self, conn: int, message: Any) -> list[tuple[int, Any]]:
+        return sends(self.tell(Said(conn, message)))
+
+    def joined(self, conn: int, who: Hello) -> list[tuple[int, Any]]:
+        return sends(self.tell(Joined(conn, who)))
+
+    def tick(self, now: float) -> list[Effect]:
+        self.now = now
+        return self.tell(Tick())
+
+
+def sends(effects: list[Effect]) -> list[tuple[int, Any]]:
+    return [(effect.conn, effect.message) for effect in effects if isinstance(effect, Send)]
+
+
+def names(sent: list[tuple[int, Any]]) -> list[tuple[int, str]]:
+    return [(conn, type(message).__name__) for conn, message in sent]
+
+
+def running(size: int = 2) -> Story:
+    """All workers are in epoch 1; worker wR is connection R + 1."""
+    story = Story(size)
+    for rank in range(size):
+        story.joined(rank + 1, hello(f"w{rank}"))
+    for rank in range(size):
+        story.said(rank + 1, report(1))
+    assert story.roster.state is State.RUNNING
+    return story

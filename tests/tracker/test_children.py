@@ -1,0 +1,85 @@
+"""One worker process, watched."""
+
+import os
+import signal
+import sys
+
+import pytest
+import trio
+
+from ftcomm.config import process_environment
+from ftcomm_tracker import children
+from ftcomm_tracker.children import Child, forward_output, read_proc_stat, start_child
+
+pytestmark = [pytest.mark.process, pytest.mark.trio]
+
+SPIN = "print('go', flush=True)\nwhile True: pass"
+
+
+def python(script: str) -> Child:
+    return start_child(0, [sys.executable, "-c", script], process_environment())
+
+
+async def lines_of(child: Child) -> list[tuple[int, bytes]]:
+    found: list[tuple[int, bytes]] = []
+
+    async def show(number: int, lines: list[bytes]) -> None:
+        found.extend((number, line) for line in lines)
+
+    await forward_output(child, show)
+    return found
+
+
+async def test_a_worker_that_spins_is_computing_and_a_stopped_one_is_not() -> None:
+    child = python(SPIN)
+    try:
+        while not child.is_computing():
+            await trio.lowlevel.checkpoint()
+        while not child.is_computing():  # it goes on: more ticks since the last look
+            await trio.lowlevel.checkpoint()
+        child.signal_group(signal.SIGSTOP)
+        while (look := read_proc_stat(child.process.pid)) is None or look[0] != "T":
+            await trio.lowlevel.checkpoint()
+        assert [child.is_computing() for _ in range(3)] == [False] * 3
+    finally:
+        child.signal_group(signal.SIGKILL)
+        assert await child.wait() == -signal.SIGKILL
+        await lines_of(child)
+    assert not child.is_computing()
+
+
+async def test_a_long_line_comes_in_pieces_and_the_tail_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(children, "MAX_LINE_BYTES", 1000)
+    child = python("for i in range(30): print(i)\nprint('x' * 200_000, end='')")
+    found = await lines_of(child)
+    await child.wait()
+    assert b"".join(line for _, line in found).endswith(b"x" * 200_000)
+    assert found[:30] == [(1, b"%d" % i) for i in range(30)]
+    assert len(child.tail) <= children.TAIL_LINES
+
+
+async def test_an_exit_is_seen_without_a_pidfd_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_call(pid: int) -> int:
+        raise OSError("no such call")
+
+    monkeypatch.setattr(os, "pidfd_open", no_call)
+    child = python("raise SystemExit(7)")
+    assert await child.wait() == 7
+    await lines_of(child)
+
+
+async def test_a_command_with_spaces_and_parentheses_can_be_read_in_proc() -> None:
+    child = python(
+        "import ctypes, signal\nctypes.CDLL(None).prctl(15, b'a) R (b')\nprint()\nsignal.pause()"
+    )
+    try:
+        with trio.fail_after(30):
+            while (look := read_proc_stat(child.process.pid)) is None or look[0] != "S":
+                await trio.lowlevel.checkpoint()
+    finally:
+        child.signal_group(signal.SIGKILL)
+        await child.wait()
+        await lines_of(child)
+    assert read_proc_stat(child.process.pid) is None

@@ -1,0 +1,136 @@
+"""The command line."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import ftcomm
+from ftcomm_tracker.cli import Size, main
+from tests.tracker.test_launch import environment
+
+
+def invoke(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, list(arguments))
+    return result.exit_code, result.output
+
+
+@pytest.fixture
+def serving(tmp_path: Path):
+    """`serve --port 0` as a real process, and the fields of the line that it prints."""
+    state = tmp_path / "state"
+    arguments = ["serve", "-n", "2", "--port", "0", "--state-dir", str(state)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "ftcomm_tracker.cli", *arguments],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        name, ready, *fields = process.stdout.readline().split()
+        assert (name, ready) == ("ftcomm-tracker", "ready")
+        yield process, dict(field.split("=", 1) for field in fields)
+        process.kill()
+
+
+@pytest.mark.process
+def test_serve_prints_one_line_and_answers_status_and_stop(serving) -> None:
+    process, ready = serving
+    assert set(ready) == {"address", "job", "token_file", "state_dir"}
+    token = Path(ready["token_file"])
+    assert (len(token.read_text().strip()), token.stat().st_mode & 0o777) == (64, 0o600)
+    status, text = invoke("status", "--state-dir", ready["state_dir"])
+    assert (status, f"job {ready['job']}: forming" in text) == (0, True)
+    given = ("--tracker", ready["address"], "--token-file", ready["token_file"])
+    status, text = invoke("status", *given, "--json")
+    assert (status, json.loads(text)["job_id"]) == (0, ready["job"])
+    assert invoke("stop", *given, "--reason", "lunch") == (0, "stopped\n")
+    rest, errors = process.communicate(timeout=30)
+    assert (process.returncode, rest, "lunch" in errors) == (78, "", True)
+
+
+@pytest.mark.process
+def test_serve_after_sigkill_takes_up_job_and_address(serving) -> None:
+    process, before = serving
+    process.kill()
+    process.wait(timeout=30)
+    with subprocess.Popen(
+        [sys.executable, "-m", "ftcomm_tracker.cli", "serve", "--state-dir", before["state_dir"]],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as again:
+        assert again.stdout is not None
+        assert dict(f.split("=", 1) for f in again.stdout.readline().split()[2:]) == before
+        again.send_signal(signal.SIGINT)
+        assert again.wait(timeout=30) == 130
+
+
+@pytest.mark.process
+def test_the_command_line_starts_without_numpy() -> None:
+    program = "import sys, ftcomm_tracker.cli; sys.exit('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], env=environment(), check=False)
+    assert done.returncode == 0
+
+
+@pytest.mark.process
+def test_a_wrong_token_is_said(serving, tmp_path: Path) -> None:
+    _, ready = serving
+    other = tmp_path / "other"
+    other.write_text("ab" * 32)
+    other.chmod(0o600)
+    status, text = invoke("status", "--tracker", ready["address"], "--token-file", str(other))
+    assert (status, "does not hold this job's token" in text) == (70, True)
+
+
+def test_nobody_at_the_address_is_said(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        status, text = invoke("status", "--tracker", f"127.0.0.1:{free.getsockname()[1]}")
+    assert (status, "no tracker at 127.0.0.1" in text) == (79, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (["serve"], 64, "number of workers"),
+        (["serve", "-n", "0"], 64, "1 to 1024 workers"),
+        (["serve", "-n", "2", "--detect-within", "-1"], 64, "DETECT_WITHIN"),
+        (["serve", "-n", "2", "--host", "192.0.2.1"], 64, "cannot listen on 192.0.2.1"),
+        (["serve", "-n", "2", "--log-limit", "many"], 2, "not a size"),
+        (["run", "-n", "2"], 2, "Missing argument"),
+        (["status", "--tracker", "nonsense"], 64, "host:port"),
+    ],
+)
+def test_a_wrong_command_is_answered_with_a_sentence(
+    arguments: list[str], status: int, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    found, output = invoke(*arguments)
+    assert (found, text in output) == (status, True), output
+
+
+def test_status_of_a_directory_without_a_tracker_is_said(tmp_path: Path) -> None:
+    status, text = invoke("status", "--state-dir", str(tmp_path))
+    assert (status, "no tracker has ever served" in text) == (64, True)
+
+
+def test_help_teaches_and_version_is_the_packages() -> None:
+    status, text = invoke("--help")
+    assert (status, "ftcomm-tracker run -n 4 -- python train.py" in text) == (0, True)
+    assert invoke("--version") == (0, f"ftcomm-tracker, version {ftcomm.__version__}\n")
+    for command in ("serve", "run", "status", "stop"):
+        assert invoke(command, "--help")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("7", 7), ("2GiB", 2 << 30), ("1.5 kib", 1536), ("3MB", 3_000_000)]
+)
+def test_sizes_have_units(text: str, size: int) -> None:
+    assert Size().convert(text, None, None) == size

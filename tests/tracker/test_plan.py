@@ -1,0 +1,200 @@
+"""Stories of the decision, and what must hold for whatever is reported."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ftcomm.protocol.messages import Fetch, Member, Report, Run
+from ftcomm.protocol.position import PRELUDE, START, Position
+from ftcomm.protocol.signature import Kind, Signature
+from ftcomm_tracker.plan import Decided, Facts, Lost, plan
+
+SUM = Signature(Kind.ALLREDUCE, count=3).encode()
+BARRIER = Signature(Kind.BARRIER).encode()
+
+
+def at(version: int, seqno: int) -> Position:
+    return Position(0, version, seqno)
+
+
+def members(count: int) -> list[Member]:
+    return [Member(rank, f"w{rank}", 1, f"h{rank}", "a", 1) for rank in range(count)]
+
+
+def report(position: Position = START, *runs: Run, **changes: Any) -> Report:
+    fields: dict[str, Any] = {
+        "epoch": 5,
+        "position": position,
+        "committed": position.version,
+        "tentative": PRELUDE,
+        "digest": b"",
+        "runs": runs,
+        "prelude_length": 0 if position.past_load else -1,
+        "caught_up": 4,
+        "suspects": (),
+        "signature": b"",
+        "site": "",
+        "closed": False,
+    }
+    return Report(**{**fields, **changes})
+
+
+def decide(*reports: Report, all_replaced: bool = False, highest: int = PRELUDE) -> Decided | Lost:
+    count = len(reports)
+    facts = Facts(5, all_replaced, tuple(range(count)), 2, highest)
+    return plan(members(count), facts, dict(enumerate(reports)))
+
+
+def decided(*reports: Report) -> Decided:
+    decision = decide(*reports)
+    assert isinstance(decision, Decided), decision
+    return decision
+
+
+def lost(*reports: Report, **facts: Any) -> tuple[str, str]:
+    decision = decide(*reports, **facts)
+    assert isinstance(decision, Lost), decision
+    return decision.error, decision.cause
+
+
+def test_a_fresh_group_starts_at_the_beginning_and_fetches_nothing() -> None:
+    decision = decided(report(caught_up=0), report(caught_up=0))
+    assert decision.frontier == START
+    assert [(p.load, p.fetches, p.commit) for p in decision.plans.values()] == [(-1, (), -1)] * 2
+
+
+def test_a_laggard_fetches_what_another_completed() -> None:
+    ahead = report(at(0, 3), Run(0, 0, 3))
+    decision = decided(ahead, report(at(0, 2), Run(0, 0, 2)))
+    assert decision.frontier == at(0, 3)
+    assert decision.plans[0].fetches == ()
+    assert decision.plans[1].fetches == (Fetch(0, Run(0, 2, 3)),)
+
+
+def test_a_replacement_loads_and_fetches_prelude_and_version() -> None:
+    survivor = report(at(2, 2), Run(-1, 0, 1), Run(2, 0, 2), prelude_length=1)
+    decision = decided(survivor, report(caught_up=0))
+    order = decision.plans[1]
+    assert (order.load, order.load_from, order.prelude_length) == (2, (0,), 1)
+    assert order.fetches == (Fetch(0, Run(-1, 0, 1)), Fetch(0, Run(2, 0, 2)))
+
+
+def test_keepers_share_the_work_of_serving() -> None:
+    evens = report(at(0, 4), Run(0, 0, 4, 2))
+    odds = report(at(0, 4), Run(0, 1, 4, 2))
+    order = decided(evens, odds, report(caught_up=0)).plans[2]
+    assert order.fetches == (Fetch(0, Run(0, 0, 3, 2)), Fetch(1, Run(0, 1, 4, 2)))
+
+
+def test_a_result_that_nobody_holds_ends_the_job_by_name() -> None:
+    holed = report(at(0, 3), Run(0, 1, 3))
+    error, cause = lost(holed, report(caught_up=0))
+    assert error == "JobLostError"
+    assert "collective 0.0" in cause
+    assert "w0 (rank 0), w1 (rank 1)" in cause
+
+
+def test_a_version_that_one_has_committed_is_committed_by_all() -> None:
+    done = report(at(1, 0))
+    holding = report(at(0, 4), tentative=1, digest=b"d")
+    decision = decided(done, holding)
+    assert (decision.plans[1].commit, decision.frontier) == (1, at(1, 0))
+
+
+def test_a_version_that_everyone_holds_is_committed_though_nobody_knew() -> None:
+    both = report(at(0, 4), Run(0, 0, 4), tentative=1, digest=b"d")
+    decision = decided(both, both, report(caught_up=0))
+    assert decision.plans[0].commit == 1
+    assert (decision.plans[2].load, decision.plans[2].load_from) == (1, (0, 1))
+
+
+def test_a_version_that_one_lacks_is_not_committed() -> None:
+    holding = report(at(0, 4), Run(0, 0, 4), tentative=1, digest=b"d")
+    decision = decided(holding, report(at(0, 4), Run(0, 0, 4)))
+    assert decision.plans[0].commit == PRELUDE
+    assert decision.frontier == at(0, 4)
+
+
+def test_states_that_differ_are_a_mismatch() -> None:
+    error, cause = lost(
+        report(at(0, 1), tentative=1, digest=b"d"), report(at(0, 1), tentative=1, digest=b"e")
+    )
+    assert error == "CollectiveMismatchError"
+    assert "differs between ranks [0] and [1]" in cause
+
+
+def test_calls_in_flight_that_differ_are_a_mismatch() -> None:
+    error, cause = lost(
+        report(at(0, 1), Run(0, 0, 1), signature=SUM, site="a.py:1"),
+        report(at(0, 1), Run(0, 0, 1), signature=BARRIER, site="b.py:2"),
+    )
+    assert error == "CollectiveMismatchError"
+    assert "rank 0 called allreduce() at a.py:1 but rank 1 called barrier() at b.py:2" in cause
+
+
+def test_all_who_took_part_have_died() -> None:
+    error, _ = lost(report(caught_up=0), report(caught_up=0), all_replaced=True)
+    assert error == "JobLostError"
+
+
+def test_a_committed_version_whose_holders_died_is_named() -> None:
+    error, cause = lost(report(caught_up=3), report(caught_up=0), highest=7)
+    assert (error, "checkpoint 7" in cause) == ("JobLostError", True)
+
+
+def test_a_load_that_only_the_dead_had_completed_is_executed_again() -> None:
+    before_load = report(at(-1, 2), Run(-1, 0, 2), committed=-1)
+    decision = decide(before_load, report(caught_up=0), highest=0)
+    assert isinstance(decision, Decided)
+    assert decision.frontier == at(-1, 2)
+
+
+def run_sets() -> st.SearchStrategy[tuple[Run, ...]]:
+    seqnos = st.builds(range, st.integers(0, 3), st.integers(4, 9), st.integers(1, 3))
+    return st.lists(seqnos, max_size=2).map(
+        lambda ranges: tuple(Run(0, r.start, r.stop, r.step) for r in ranges)
+    )
+
+
+@st.composite
+def some_reports(draw: st.DrawFn) -> list[Report]:
+    reports = []
+    for _ in range(draw(st.integers(2, 4))):
+        if draw(st.booleans()):
+            runs = draw(run_sets())
+            top = max((run.seqnos()[-1] + 1 for run in runs), default=0)
+            reports.append(report(at(0, draw(st.integers(top, 10))), *runs))
+        else:
+            reports.append(report(START, caught_up=0))
+    return reports
+
+
+@given(some_reports())
+@settings(max_examples=150, deadline=None)
+def test_nobody_is_sent_to_a_rank_that_did_not_report_it_and_nothing_is_left_out(
+    reports: list[Report],
+) -> None:
+    decision = decide(*reports)
+    held = {
+        rank: {(run.version, s) for run in r.runs for s in run.seqnos()}
+        for rank, r in enumerate(reports)
+    }
+    if isinstance(decision, Lost):
+        assert decision.error == "JobLostError"
+        if decision.position != START:
+            assert not any((0, decision.position.seqno) in own for own in held.values())
+        return
+    reached = [r.position for r in reports]
+    ends = [at(v, s + 1) for own in held.values() for v, s in own]
+    floor = [at(0, 0)] if any(p.past_load for p in reached) else []
+    assert decision.frontier == max(reached + ends + floor)
+    for rank, order in decision.plans.items():
+        fetched = {(f.run.version, s) for f in order.fetches for s in f.run.seqnos()}
+        for fetch in order.fetches:
+            assert {(fetch.run.version, s) for s in fetch.run.seqnos()} <= held[fetch.source]
+        mine = reports[rank].position
+        first = mine.seqno if mine.past_load else 0
+        end = decision.frontier.seqno if decision.frontier.past_load else 0
+        assert fetched | held[rank] >= {(0, s) for s in range(first, end)}
+        assert not fetched & held[rank]

@@ -1,0 +1,250 @@
+"""Stories of the tracker's machine: what happens on connections, what is decided."""
+
+from ftcomm.protocol.messages import (
+    AllBye,
+    Bye,
+    Fenced,
+    Fetched,
+    Heartbeat,
+    Mismatch,
+    Plan,
+    Refused,
+    Revoke,
+    Settled,
+    Suspect,
+    Verdict,
+    Welcome,
+)
+from ftcomm.protocol.position import START
+from ftcomm.protocol.signature import Kind, Signature
+from ftcomm_tracker.epochs import FAREWELL_S
+from ftcomm_tracker.events import (
+    Ended,
+    GivenUp,
+    Joined,
+    Persist,
+    Said,
+    Send,
+)
+from ftcomm_tracker.events import Lost as ConnLost
+from ftcomm_tracker.roster import State
+from tests.tracker.roster_story import (
+    SETTINGS,
+    Story,
+    at,
+    hello,
+    names,
+    report,
+    running,
+    sends,
+)
+
+
+def test_the_group_forms_when_all_places_are_taken_ranks_follow_sorted_ids() -> None:
+    story = Story(2)
+    assert names(story.joined(1, hello("w10"))) == [(1, "Welcome")]
+    sent = story.joined(2, hello("w9"))
+    assert names(sent) == [(2, "Welcome"), (2, "Revoke"), (1, "Revoke")]
+    assert [place.worker_id for place in story.roster.durable.places] == ["w9", "w10"]
+
+
+def test_the_epoch_is_journalled_before_anyone_hears_of_it() -> None:
+    story = Story(1)
+    effects = story.tell(Joined(1, hello("w0")))
+    revoke = next(
+        i for i, e in enumerate(effects) if isinstance(e, Send) and isinstance(e.message, Revoke)
+    )
+    journalled = [e for e in effects[:revoke] if isinstance(e, Persist)]
+    assert journalled[-1].durable.epoch == 1
+
+
+def test_a_restarted_worker_keeps_its_rank_and_everyone_gets_a_new_epoch() -> None:
+    story = running()
+    lost = sends(story.tell(ConnLost(2, "connection reset")))
+    assert lost == [(1, Revoke(2, "lost worker w1: connection reset (rank 1)"))]
+    sent = story.joined(3, hello("w1", "b"))
+    assert names(sent) == [(3, "Welcome"), (3, "Revoke")]
+    assert isinstance(sent[0][1], Welcome)
+    assert sent[0][1].incarnation == 2
+    story.said(1, report(2))
+    plans = story.said(3, report(2, caught_up=0))
+    assert [(conn, m.rank, m.epoch) for conn, m in plans if isinstance(m, Plan)] == [
+        (1, 0, 2),
+        (3, 1, 2),
+    ]
+
+
+def test_a_newer_life_fences_the_older_one_that_is_still_connected() -> None:
+    story = running()
+    sent = story.joined(3, hello("w1", "b"))
+    assert (2, Fenced("a newer process has joined as worker w1")) in sent
+    later = story.joined(4, hello("w1", "a", incarnation=1))
+    assert names(later) == [(4, "Fenced")]
+
+
+def test_a_report_of_another_epoch_is_dropped() -> None:
+    story = running()
+    story.said(1, Suspect(1, (1,), "reset"))
+    assert story.said(1, report(1)) == []
+    assert story.said(2, report(1)) == []
+    assert story.roster.state is State.COLLECTING
+
+
+def test_a_suspicion_changes_the_epoch_once_and_a_second_waits_its_turn() -> None:
+    story = running()
+    first = story.said(1, Suspect(1, (1,), "reset"))
+    assert names(first) == [(1, "Revoke"), (2, "Revoke")]
+    story.said(1, report(2))
+    story.said(2, report(2))
+    assert story.said(2, Suspect(2, (0,), "reset again")) == []
+    assert names(sends(story.tick(5.0))) != []
+    assert story.roster.durable.epoch == 3
+
+
+def test_a_silent_worker_is_named_late_then_evicted() -> None:
+    story = running()
+    story.now = 4.0
+    story.said(1, Heartbeat(1, 1, START))
+    story.tick(5.0)
+    assert sorted(story.roster.empty_since) == [1]
+    assert story.roster.state is State.COLLECTING
+
+
+def test_pins_may_go_when_the_last_fetch_has_ended() -> None:
+    story = running()
+    story.tell(ConnLost(2, "reset"))
+    story.joined(3, hello("w1", "b"))
+    story.said(1, report(2, at(0, 0), committed=0, prelude_length=0))
+    planned = story.said(3, report(2, caught_up=0))
+    assert "Settled" not in [name for _, name in names(planned)]
+    assert story.said(3, Fetched(2)) == [(1, Settled(2)), (3, Settled(2))]
+
+
+def test_a_mismatch_is_the_same_verdict_for_everyone_however_late() -> None:
+    story = running()
+    one, two = Signature(Kind.BARRIER).encode(), Signature(Kind.CLOSE).encode()
+    sent = story.said(1, Mismatch(1, at(-1, 0), one, "a.py:1", 1, two, "b.py:2"))
+    assert [conn for conn, _ in sent] == [1, 2]
+    verdict = sent[0][1]
+    assert isinstance(verdict, Verdict)
+    assert verdict.error == "CollectiveMismatchError"
+    assert story.joined(9, hello("w1", "b")) == [(9, verdict)]
+
+
+def test_all_have_closed_is_journalled_before_it_is_said() -> None:
+    story = running()
+    assert story.said(1, Bye(4)) == []
+    effects = story.tell(Said(2, Bye(4)))
+    persisted = [e.durable.final_version for e in effects if isinstance(e, Persist)]
+    assert persisted == [4]
+    assert sends(effects) == [(1, AllBye(4)), (2, AllBye(4))]
+    refused = story.joined(3, hello("w1", "b"))
+    assert refused == [(3, Refused("JobFinishedError", "job job has finished at version 4", 4))]
+
+
+def test_a_closed_worker_that_dies_is_neither_awaited_nor_replaced() -> None:
+    story = running(3)
+    story.said(1, Bye(0))
+    story.said(2, Suspect(1, (2,), "reset"))
+    story.said(2, report(2))
+    story.said(1, report(2, closed=True))
+    story.said(3, Heartbeat(1, 1, START))
+    story.tell(ConnLost(1, "reset"))
+    plans = story.said(3, report(2))
+    assert [member.present for member in plans[0][1].members] == [False, True, True]
+
+
+def test_a_closed_worker_that_dies_last_lets_the_others_go_on_at_once() -> None:
+    story = running()
+    story.said(1, Bye(0))
+    story.said(2, Suspect(1, (0,), "reset"))
+    story.said(2, report(2))
+    plans = sends(story.tell(ConnLost(1, "reset")))
+    assert names(plans) == [(2, "Plan"), (2, "Settled")]
+
+
+def test_a_restarted_tracker_goes_on_in_the_old_epoch_if_all_agree() -> None:
+    before = running()
+    story = Story(durable=before.roster.durable)
+    back = {"incarnation": 1, "plan_epoch": 1, "revoke_epoch": 1}
+    story.joined(1, hello("w0", **back))
+    assert names(story.joined(2, hello("w1", **back))) == [(2, "Welcome")]
+    assert (story.roster.state, story.roster.epoch) == (State.RUNNING, 1)
+    assert story.said(1, Fetched(1)) == []
+    assert story.said(2, Fetched(1)) == [(1, Settled(1)), (2, Settled(1))]
+
+
+def test_a_restarted_tracker_waits_for_who_has_closed_and_may_alone_hold_what_is_needed() -> None:
+    before = running()
+    before.said(2, Bye(0))
+    story = Story(durable=before.roster.durable)
+    assert names(story.joined(1, hello("w0", "b"))) == [(1, "Welcome")]
+    back = {"incarnation": 1, "plan_epoch": 1, "revoke_epoch": 1, "closed": True}
+    sent = names(story.joined(2, hello("w1", **back)))
+    assert sent == [(2, "Welcome"), (1, "Revoke"), (2, "Revoke")]
+
+
+def test_a_restarted_tracker_goes_on_without_a_closed_worker_that_is_gone() -> None:
+    before = running()
+    before.said(2, Bye(0))
+    story = Story(durable=before.roster.durable)
+    story.joined(1, hello("w0", incarnation=1, plan_epoch=1, revoke_epoch=1))
+    story.said(1, Heartbeat(1, 1, START))
+    story.now = 29.0
+    story.said(1, Heartbeat(2, 1, START))
+    assert (1, "Revoke") in names(sends(story.tick(30.0)))
+
+
+def test_a_restarted_tracker_keeps_a_suspicion() -> None:
+    story = Story(durable=running().roster.durable)
+    back = {"incarnation": 1, "plan_epoch": 1, "revoke_epoch": 1}
+    story.joined(1, hello("w0", suspects=(1,), **back))
+    sent = story.joined(2, hello("w1", **back))
+    assert [(c, m.epoch) for c, m in sent if isinstance(m, Revoke)] == [(1, 2), (2, 2)]
+
+
+def test_a_restarted_tracker_gives_up_waiting_and_takes_a_spare() -> None:
+    story = Story(durable=running().roster.durable)
+    back = {"incarnation": 1, "plan_epoch": 1, "revoke_epoch": 1}
+    story.joined(1, hello("w0", **back))
+    story.joined(2, hello("spare"))
+    story.said(1, Heartbeat(1, 1, START))
+    story.now = 29.0
+    for conn in (1, 2):
+        story.said(conn, Heartbeat(2, 1, START))
+    story.tick(30.0)
+    assert story.roster.durable.places[1].worker_id == "spare"
+
+
+def test_a_reconnect_while_the_group_forms_counts_once() -> None:
+    story = Story(2)
+    story.joined(1, hello("w0"))
+    story.joined(2, hello("w0", incarnation=1))
+    assert (story.roster.state, sorted(story.roster.peers)) == (State.FORMING, [2])
+
+
+def test_the_tracker_leaves_when_everyone_has_been_told_and_has_gone() -> None:
+    story = running()
+    story.said(1, Bye(0))
+    story.said(2, Bye(0))
+    assert Ended(True) not in story.tell(ConnLost(1, "hung up"))
+    assert Ended(True) in story.tell(ConnLost(2, "hung up"))
+
+
+def test_the_tracker_waits_for_one_who_was_away_when_the_job_ended() -> None:
+    story = running()
+    story.tell(ConnLost(2, "reset"))
+    one, two = Signature(Kind.BARRIER).encode(), Signature(Kind.CLOSE).encode()
+    story.said(1, Mismatch(1, at(-1, 0), one, "a.py:1", 1, two, "b.py:2"))
+    assert not [e for e in story.tell(ConnLost(1, "hung up")) if isinstance(e, Ended)]
+    assert [e for e in story.tick(FAREWELL_S + SETTINGS.detect_within) if isinstance(e, Ended)]
+
+
+def test_a_worker_on_its_way_to_a_job_that_ended_before_it_formed_hears_why() -> None:
+    story = Story(3)
+    story.joined(1, hello("w0"))
+    story.tell(GivenUp("w1", "it cannot start"))
+    assert not [e for e in story.tell(ConnLost(1, "hung up")) if isinstance(e, Ended)]
+    ((_, told),) = story.joined(2, hello("w2"))
+    assert isinstance(told, Verdict)
+    assert [e for e in story.tick(FAREWELL_S + SETTINGS.detect_within) if isinstance(e, Ended)]

@@ -1,0 +1,105 @@
+"""The launcher with workers that really use ftcomm."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.tracker.test_launch import run
+
+pytestmark = pytest.mark.process
+
+TRAIN = """
+import hashlib, os, signal, sys
+import numpy as np, ftcomm
+
+def die_once(step):
+    if step == 5 and os.environ["FTCOMM_WORKER_ID"] == "1" and not os.path.exists(MARK):
+        open(MARK, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with ftcomm.init() as comm:
+    version, weights = comm.load_checkpoint(default=np.zeros(100))
+    for step in range(version, 10):
+        if MARK:
+            die_once(step)
+        weights = weights + comm.allreduce(np.sin(weights * (comm.rank + 1)) + step)
+        comm.checkpoint(weights)
+print("model", hashlib.sha256(weights.tobytes()).hexdigest())
+"""
+
+
+def models(output: str) -> set[str]:
+    return set(re.findall(r"model (\w+)", output))
+
+
+def test_a_killed_worker_is_restarted_and_the_model_is_the_same_to_the_byte(
+    tmp_path: Path,
+) -> None:
+    clean = run(script=f"MARK = ''\n{TRAIN}", n=3)
+    assert (clean.returncode, clean.stderr.count("starting it again")) == (0, 0), clean.stderr
+    state = tmp_path / "state"
+    mark = f"MARK = {str(tmp_path / 'died')!r}\n"
+    killed = run("--state-dir", str(state), script=mark + TRAIN, n=3)
+    assert killed.returncode == 0, killed.stderr
+    assert killed.stderr.count("worker 1 was killed by SIGKILL: starting it again") == 1
+    assert killed.stdout.count("model") == 3
+    assert models(clean.stdout) == models(killed.stdout)
+    assert len(models(clean.stdout)) == 1
+    incidents = [json.loads(line) for line in (state / "incidents.jsonl").read_text().splitlines()]
+    assert [incident["victims"] for incident in incidents] == [["1"]]
+
+
+def test_a_failure_after_close_is_passed_on_and_not_restarted() -> None:
+    script = """
+import ftcomm
+with ftcomm.init() as comm:
+    rank = comm.rank
+raise SystemExit(3 if rank == 1 else 0)
+"""
+    done = run(script=script)
+    assert (done.returncode, "starting it again" in done.stderr) == (3, False), done.stderr
+    assert "worker 1 exited with status 3\n" in done.stderr
+
+
+def test_an_exception_in_one_worker_three_times_ends_the_job_for_all() -> None:
+    script = """
+import ftcomm
+with ftcomm.init() as comm:
+    comm.load_checkpoint(default=0)
+    if comm.worker_id == "1":
+        raise RuntimeError("the data are wrong")
+    comm.allreduce(1)
+"""
+    done = run(script=script)
+    assert done.returncode == 73, done.stderr
+    assert "died 3 times while the job stood at 0.0" in done.stderr
+    assert done.stderr.count("starting it again") == 2
+    assert "[0] ftcomm.errors.ProcessFailedError" in done.stderr
+    assert "  | RuntimeError: the data are wrong" in done.stderr
+
+
+def test_a_worker_that_holds_the_interpreter_while_it_computes_keeps_its_place() -> None:
+    script = """
+import re, time
+import ftcomm
+
+def hold(length):
+    # One call into C that never lets another thread run: the heartbeats stop.
+    began = time.monotonic()
+    re.match("(a+)+$", "a" * length + "b")
+    return time.monotonic() - began
+
+length = 18
+while hold(length) < 0.4:
+    length += 1
+with ftcomm.init() as comm:
+    comm.load_checkpoint(default=0)
+    if comm.rank == 1:
+        assert hold(length + 2) > 1.0
+    comm.allreduce(1)
+"""
+    done = run("--detect-within", "0.5", script=script)
+    assert done.returncode == 0, done.stderr
+    assert "epoch 2" not in done.stderr

@@ -1,0 +1,67 @@
+"""Counting broadcasts towards a flush: alike on all ranks, whatever went wrong locally."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from ftcomm.calls import FLUSH_BROADCASTS, CallFactory
+from ftcomm.dataplane import Call
+
+SITE = "train.py:1"
+
+
+@dataclass
+class Group:
+    rank: int = 0
+    world_size: int = 3
+    algorithm: str = "auto"
+
+
+def broadcast(factory: CallFactory) -> Call:
+    return factory.broadcast(np.zeros(3), 0, SITE)
+
+
+def test_the_last_of_many_broadcasts_flushes_and_the_count_begins_again() -> None:
+    factory = CallFactory(Group())
+    flushes = []
+    for number in range(2 * FLUSH_BROADCASTS + 1):
+        call = broadcast(factory)
+        factory.completed(call)
+        if call.flush:
+            flushes.append(number)
+    assert flushes == [FLUSH_BROADCASTS - 1, 2 * FLUSH_BROADCASTS - 1]
+
+
+def test_a_call_that_did_not_complete_is_not_counted() -> None:
+    one, other = CallFactory(Group()), CallFactory(Group(rank=1))
+    for _ in range(10):
+        broadcast(one)  # raised locally: an interrupted call, a wrong out, no room in the log
+    for _ in range(FLUSH_BROADCASTS - 1):
+        one.completed(broadcast(one))
+        other.completed(broadcast(other))
+    assert broadcast(one).flush is broadcast(other).flush is True
+
+
+def test_a_synchronising_call_starts_the_count_again() -> None:
+    factory = CallFactory(Group())
+    for _ in range(FLUSH_BROADCASTS - 1):
+        factory.completed(broadcast(factory))
+    factory.completed(factory.allgather(np.zeros(1), SITE))
+    assert broadcast(factory).flush is False
+
+
+def test_a_function_without_a_hash_is_an_operation_too() -> None:
+    class Adder:
+        __hash__ = None  # type: ignore[assignment]  # that is the point
+
+        def __call__(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            return a + b
+
+    call = CallFactory(Group()).allreduce(np.zeros(3), Adder(), None, SITE)
+    assert call.form.reducer is not None
+
+
+def test_an_unknown_algorithm_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="no algorithm is called 'tree'; use one of auto, ring"):
+        CallFactory(Group()).allreduce(np.zeros(3), "sum", "tree", SITE)

@@ -1,0 +1,269 @@
+"""Settings come from arguments, then the environment, and are refused by name."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftcomm import config
+from ftcomm.config import (
+    VARIABLES,
+    JobSettings,
+    WorkerOptions,
+    job_settings,
+    parse_address,
+    read_token,
+    variable_table,
+)
+from ftcomm.errors import ConfigError
+
+TOKEN = "0123456789abcdef" * 4
+
+
+def load(environ: dict[str, str] | None = None, **arguments: Any) -> WorkerOptions:
+    return WorkerOptions.load(environ=environ or {}, **arguments)
+
+
+# --- job settings -----------------------------------------------------------------------------
+
+
+def test_settings_survive_the_wire() -> None:
+    settings = JobSettings(detect_within=0.5, replicas=3, algorithm="ring", log_limit=7)
+    assert JobSettings.from_wire(settings.to_wire()) == settings
+    assert dict(JobSettings().to_wire()) == {
+        "detect_within": "5.0",
+        "replicas": "2",
+        "log_limit": "2147483648",
+        "algorithm": "auto",
+        "transport": "auto",
+        "replace_within": "600.0",
+        "reattach_within": "30.0",
+        "max_incarnations": "100",
+    }
+
+
+def test_a_whole_number_of_seconds_reads_the_same_from_every_source() -> None:
+    asked = load({}, asked={"detect_within": 5}).asked
+    assert asked == (("detect_within", "5.0"),)
+    assert JobSettings(detect_within=5).to_wire() == JobSettings().to_wire()
+    assert JobSettings().differences(asked) is None
+
+
+def test_overrides_beat_variables_and_variables_beat_defaults() -> None:
+    environ = {"FTCOMM_DETECT_WITHIN": "2", "FTCOMM_REPLICAS": "3", "FTCOMM_ALGORITHM": ""}
+    settings = job_settings({"replicas": 4, "log_limit": None}, environ=environ)
+    assert settings == JobSettings(detect_within=2.0, replicas=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("detect_within", 0.01),
+        ("detect_within", float("nan")),
+        ("detect_within", True),
+        ("replicas", 0),
+        ("replicas", 1.5),
+        ("log_limit", 0),
+        ("algorithm", "tree"),
+        ("transport", "carrier pigeon"),
+        ("replace_within", -1),
+        ("reattach_within", float("inf")),
+        ("max_incarnations", 0),
+    ],
+)
+def test_a_setting_out_of_range_is_refused_by_its_variable(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"FTCOMM_{name.upper()} is"):
+        JobSettings(**{name: value})  # a whole-number or float range
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        (),
+        JobSettings().to_wire()[1:],
+        (*JobSettings().to_wire(), ("streams", "4")),
+        (*JobSettings().to_wire(), ("replicas", "2")),
+        (*JobSettings().to_wire()[1:], ("detect_within", "soon")),
+    ],
+)
+def test_settings_of_another_version_are_refused(pairs: tuple[tuple[str, str], ...]) -> None:
+    with pytest.raises(ConfigError):
+        JobSettings.from_wire(pairs)
+
+
+def test_an_unknown_or_malformed_setting_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no such job setting: colour"):
+        job_settings({"colour": "red"}, environ={})
+    with pytest.raises(ConfigError, match="FTCOMM_REPLICAS is 'two', not a number"):
+        job_settings(environ={"FTCOMM_REPLICAS": "two"})
+
+
+def test_a_worker_that_asks_for_another_value_is_told_both() -> None:
+    asked = load({"FTCOMM_REPLICAS": "3"}, asked={"detect_within": 1.0, "transport": None}).asked
+    assert asked == (("detect_within", "1.0"), ("replicas", "3"))
+    assert JobSettings().differences(asked) == (
+        "detect_within: this worker asks for 1.0, the job has 5.0; "
+        "replicas: this worker asks for 3, the job has 2"
+    )
+    assert JobSettings(detect_within=1.0, replicas=3).differences(asked) is None
+
+
+def test_differences_takes_whatever_a_peer_sends() -> None:
+    text = JobSettings().differences((("streams", "4"), ("replicas", "many")))
+    assert text is not None
+    assert "no such setting" in text
+    assert "asks for many" in text
+
+
+# --- worker options ---------------------------------------------------------------------------
+
+
+def test_an_empty_environment_is_a_group_of_one() -> None:
+    assert load() == WorkerOptions()
+
+
+def test_arguments_beat_the_environment() -> None:
+    environ = {
+        "FTCOMM_TRACKER": "a:1,[::1]:2",
+        "FTCOMM_WORKER_ID": "env",
+        "FTCOMM_TOKEN_FILE": "/etc/token",
+        "FTCOMM_CONNECT_TIMEOUT": "5",
+        "FTCOMM_TRACKER_TIMEOUT": "6.5",
+        "FTCOMM_BIND": "0.0.0.0",
+        "FTCOMM_ADVERTISE": "node1",
+        "FTCOMM_FAULTS": "kill@1.2",
+        "FTCOMM_LOG": "debug",
+    }
+    from_environment = WorkerOptions(
+        routes=(("a", 1), ("::1", 2)),
+        worker_id="env",
+        token_file=Path("/etc/token"),
+        connect_timeout=5.0,
+        tracker_timeout=6.5,
+        bind="0.0.0.0",
+        advertise="node1",
+        faults="kill@1.2",
+        log_level="debug",
+    )
+    assert load(environ) == from_environment
+    changed = load(environ, tracker="b:3", worker_id="arg", connect_timeout=1, log="info")
+    assert (changed.routes, changed.worker_id) == ((("b", 3),), "arg")
+    assert (changed.connect_timeout, changed.log_level) == (1.0, "info")
+
+
+@pytest.mark.parametrize(
+    ("environ", "worker_id", "size"),
+    [
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "8"}, "3", 8),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}, "1", 4),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "0", 2),
+        ({"RANK": "0", "WORLD_SIZE": "many"}, "0", None),
+        ({"JOB_COMPLETION_INDEX": "7"}, "7", None),
+        ({"WORLD_SIZE": "4"}, None, None),
+        ({"RANK": "1", "WORLD_SIZE": "4", "FTCOMM_WORKER_ID": "mine"}, "mine", 4),
+    ],
+)
+def test_a_schedulers_index_is_the_worker_id(
+    environ: dict[str, str], worker_id: str | None, size: int | None
+) -> None:
+    options = load({**environ, "FTCOMM_TRACKER": "t:1"})
+    assert (options.worker_id, options.scheduler_size) == (worker_id, size)
+
+
+def test_many_processes_without_a_tracker_are_refused_unless_told_none() -> None:
+    environ = {"RANK": "0", "WORLD_SIZE": "4"}
+    with pytest.raises(ConfigError, match="started 4 processes"):
+        load(environ)
+    assert load({**environ, "FTCOMM_TRACKER": "none"}).routes is None
+    assert load({"RANK": "0", "WORLD_SIZE": "1"}).routes is None
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"FTCOMM_CONNECT_TIMEOUT": "soon"},
+        {"FTCOMM_CONNECT_TIMEOUT": "-1"},
+        {"FTCOMM_TRACKER_TIMEOUT": "nan"},
+        {"FTCOMM_LOG": "loud"},
+        {"FTCOMM_WORKER_ID": "x" * 65},
+        {"FTCOMM_TRACKER": "a:1,,b:2"},
+        {"FTCOMM_DETECT_WITHIN": "0"},
+    ],
+    ids=str,
+)
+def test_a_malformed_variable_is_refused(environ: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        load(environ)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("node1:8080", ("node1", 8080)),
+        (" 10.0.0.1:1 ", ("10.0.0.1", 1)),
+        ("[::1]:65535", ("::1", 65535)),
+        ("[fe80::1%eth0]:9", ("fe80::1%eth0", 9)),
+    ],
+)
+def test_addresses(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:", ":80", "::1:80", "[]:80", "h:0", "h:65536", "h:8o", "h:²"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_address(text)
+
+
+# --- token ------------------------------------------------------------------------------------
+
+
+def token_file(folder: Path, text: str, mode: int = 0o600) -> Path:
+    path = folder / "token"
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_a_token_is_read_and_without_a_file_the_key_is_empty(tmp_path: Path) -> None:
+    assert read_token(token_file(tmp_path, TOKEN.upper() + "\n")) == TOKEN.encode()
+    assert read_token(None) == b""
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o660])
+def test_a_token_that_others_can_open_is_refused(tmp_path: Path, mode: int) -> None:
+    with pytest.raises(ConfigError, match="chmod 600"):
+        read_token(token_file(tmp_path, TOKEN, mode))
+
+
+@pytest.mark.parametrize("text", ["", TOKEN[:-1], "x" * 64, "a" * 1025, TOKEN + " " + TOKEN])
+def test_what_is_no_token_is_refused_and_not_shown(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_token(token_file(tmp_path, text))
+    assert not text or text not in str(refused.value)
+
+
+def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere: No such file"):
+        read_token(tmp_path / "nowhere")
+
+
+# --- the environment as a whole ---------------------------------------------------------------
+
+
+def test_every_job_setting_has_a_variable_and_a_line_of_help() -> None:
+    names = {f"FTCOMM_{name.upper()}" for name, _ in JobSettings().to_wire()}
+    assert names <= set(VARIABLES)
+    assert variable_table().count("\n") == len(VARIABLES) + 1
+
+
+def test_the_process_environment_is_read_when_none_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FTCOMM_WORKER_ID", "from-process")
+    monkeypatch.setenv("FTCOMM_REPLICAS", "5")
+    assert WorkerOptions.load(tracker="t:1").worker_id == "from-process"
+    assert job_settings().replicas == 5
+    assert config.process_environment()["FTCOMM_REPLICAS"] == "5"

@@ -1,0 +1,41 @@
+"""The parts of the documents that are made from the code are up to date."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs.generate import PARTS, RAISED_BY, error_classes, parts_in, up_to_date
+from ftcomm.config import VARIABLES
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted((ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_no_made_part_is_stale(path: Path) -> None:
+    """If it fails: python docs/generate.py --write."""
+    text = path.read_text(encoding="utf-8")
+    assert up_to_date(text) == text
+
+
+def test_every_part_is_in_a_document() -> None:
+    found = [name for path in DOCUMENTS for name in parts_in(path.read_text(encoding="utf-8"))]
+    assert sorted(found) == sorted(PARTS)
+
+
+def test_of_every_error_it_is_said_who_raises_it() -> None:
+    assert set(error_classes()) == set(RAISED_BY)
+
+
+def test_every_variable_is_in_the_operators_tables() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    assert [name for name in VARIABLES if f"| `{name}` |" not in text] == []
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCUMENTS], ids=lambda path: path.name
+)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (path.parent / target).exists()] == []

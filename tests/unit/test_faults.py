@@ -1,0 +1,80 @@
+"""Planned faults fire at their address, once, and leave a record."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from ftcomm.errors import ConfigError
+from ftcomm.faults import Fault, FaultInjector, InjectedError, parse_faults
+from ftcomm.protocol.position import Position
+
+
+def at(version: int, seqno: int) -> Position:
+    return Position(0, version, seqno)
+
+
+class Links:
+    """Remembers how links were broken."""
+
+    def __init__(self) -> None:
+        self.broken: list[bool] = []
+
+    def break_links(self, reset: bool) -> None:
+        self.broken.append(reset)
+
+
+def test_a_plan_names_rank_version_seqno_life_point_step_and_action() -> None:
+    assert parse_faults("1.-1.3.0@half_sent#2=reset, 0.4.0.1@saved") == [
+        Fault(1, -1, 3, 0, "half_sent", 2, "reset"),
+        Fault(0, 4, 0, 1, "saved", None, "kill"),
+    ]
+
+
+def test_a_fault_reads_as_it_is_written() -> None:
+    text = "1.-1.3.0@half_sent#2=reset"
+    assert str(parse_faults(text)[0]) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["1.2.3@enter", "1.2.3.0@nowhere", "1.2.3.0@enter=faint", "x", "1.2.3.0@enter#a"]
+)
+def test_what_is_no_fault_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ConfigError, match=f"FTCOMM_FAULTS: '{text}'"):
+        parse_faults(f"0.0.0.0@enter,{text}")
+
+
+def test_a_fault_fires_at_its_address_alone_and_once() -> None:
+    links = Links()
+    injector = FaultInjector("1.0.2.0@enter=cut,1.0.2.0@half_sent#1=reset", None, links.break_links)
+    for rank, position, life in ((0, at(0, 2), 0), (1, at(0, 1), 0), (1, at(0, 2), 1)):
+        injector.at("enter", rank, position, life)
+        injector.at("half_sent", rank, position, life, 1)
+    before = list(links.broken)
+    for step in (0, 1, 1):
+        injector.at("enter", 1, at(0, 2), 0)
+        injector.at("half_sent", 1, at(0, 2), 0, step)
+    assert (before, links.broken) == ([], [False, True])
+
+
+def test_a_fault_after_completion_belongs_to_the_call_that_was_entered() -> None:
+    injector = FaultInjector("0.0.2.0@done=raise", None, Links().break_links)
+    injector.at("enter", 0, at(0, 2), 0)
+    with pytest.raises(InjectedError, match=r"0\.0\.2\.0@done=raise"):
+        injector.at("done", 0, at(0, 3), 0)
+
+
+def test_what_fires_says_so_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, signals = tmp_path / "fired", []
+    monkeypatch.setattr(
+        os, "kill", lambda pid, number: signals.append((pid, number, log.read_text()))
+    )
+    injector = FaultInjector("0.0.0.0@enter=stop,0.0.1.0@enter", str(log), Links().break_links)
+    injector.at("enter", 0, at(0, 0), 0)
+    injector.at("enter", 0, at(0, 1), 0)
+    first, second = "0.0.0.0@enter=stop\n", "0.0.1.0@enter=kill\n"
+    assert signals == [
+        (os.getpid(), signal.SIGSTOP, first),
+        (os.getpid(), signal.SIGKILL, first + second),
+    ]

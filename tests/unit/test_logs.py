@@ -1,0 +1,65 @@
+"""The logger is silent until asked, then says where the worker stands."""
+
+import io
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from ftcomm import logs
+from ftcomm.logs import JobLogger, LogContext
+from ftcomm.protocol.position import Position
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    target = io.StringIO()
+    logs.turn_on("info", stream=target)
+    yield target
+    logs.turn_off()
+
+
+def said(stream: io.StringIO) -> list[str]:
+    """The lines without their time of day."""
+    return [line.split(" ftcomm ", 1)[1] for line in stream.getvalue().splitlines()]
+
+
+def test_each_line_reads_the_context_when_it_is_emitted(stream: io.StringIO) -> None:
+    context = LogContext()
+    log = JobLogger(context)
+    log.info("looking for the tracker")
+    context.job, context.rank, context.epoch = "j1", 2, 5
+    context.position = Position(0, 4, 1)
+    log.warning("link to rank %d broke", 3)
+    log.debug("not asked for")
+    assert said(stream) == [
+        "INFO job=- rank=- epoch=- position=- looking for the tracker",
+        "WARNING job=j1 rank=2 epoch=5 position=4.1 link to rank 3 broke",
+    ]
+
+
+def test_a_plain_logger_below_ftcomm_has_no_context_but_a_line(stream: io.StringIO) -> None:
+    logging.getLogger("ftcomm.tracker").info("serving")
+    assert said(stream) == ["INFO job=- rank=- epoch=- position=- serving"]
+
+
+def test_turning_on_twice_prints_once(stream: io.StringIO) -> None:
+    logs.turn_on("warning", stream=stream)
+    JobLogger(LogContext()).warning("once")
+    JobLogger(LogContext()).info("too low now")
+    assert len(said(stream)) == 1
+
+
+def test_an_application_finds_the_values_on_the_record(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="ftcomm"):
+        JobLogger(LogContext(job="j", rank=1)).info("hello", extra={"peer": 4})
+    (record,) = caplog.records
+    assert (record.job, record.rank, record.epoch, record.peer) == ("j", 1, "-", 4)
+
+
+def test_unasked_not_a_byte_is_written() -> None:
+    script = "import ftcomm.logs as l; l.JobLogger(l.LogContext()).error('hush')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")

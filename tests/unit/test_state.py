@@ -1,0 +1,145 @@
+"""User state survives the trip as it was, and hostile bytes give one typed error."""
+
+import contextlib
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftcomm.errors import ProtocolError
+from ftcomm.protocol.signature import DTYPE_NAMES
+from ftcomm.state import MAX_DEPTH, pack_state, unpack_state
+
+KEYS = st.text(max_size=5) | st.integers(-(2**63), 2**64 - 1) | st.booleans()
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
+DTYPES = st.sampled_from([name for name in DTYPE_NAMES.values() if name != "none"])
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
+    shape, dtype = draw(SHAPES), np.dtype(draw(DTYPES))
+    nbytes = int(np.prod(shape, dtype=int)) * dtype.itemsize
+    raw = draw(st.binary(min_size=nbytes, max_size=nbytes))
+    if dtype == np.bool_:
+        raw = bytes(byte & 1 for byte in raw)
+    return np.frombuffer(raw, dtype).reshape(shape)
+
+
+STATES = st.recursive(
+    LEAVES | arrays(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(KEYS, inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def described(state: Any) -> Any:
+    """A form of `state` that compares types, bits and shapes, NaN and -0.0 included."""
+    if isinstance(state, np.ndarray | np.generic):
+        array = np.asarray(state)
+        return type(state).__name__, array.dtype.str, array.shape, array.tobytes()
+    if isinstance(state, dict):
+        return "dict", [(key, described(value)) for key, value in state.items()]
+    if isinstance(state, list | tuple):
+        return type(state).__name__, [described(item) for item in state]
+    return type(state).__name__, repr(state)
+
+
+@given(STATES)
+def test_what_comes_back_is_what_went_in(state: Any) -> None:
+    assert described(unpack_state(pack_state(state))) == described(state)
+
+
+@given(STATES)
+def test_the_bytes_of_what_comes_back_are_the_same(state: Any) -> None:
+    raw = pack_state(state)
+    assert pack_state(unpack_state(raw)) == raw
+
+
+def test_every_reader_gets_its_own_writable_arrays() -> None:
+    raw = pack_state({"w": np.zeros(3)})
+    first, second = unpack_state(raw), unpack_state(raw)
+    first["w"] += 1
+    assert (first["w"].tolist(), second["w"].tolist()) == ([1, 1, 1], [0, 0, 0])
+
+
+def test_foreign_byte_order_and_strides_become_plain_arrays() -> None:
+    array = np.arange(12, dtype=">i4").reshape(3, 4)[:, ::2]
+    back = unpack_state(pack_state(array))
+    assert described(back) == described(np.ascontiguousarray(array.astype("=i4")))
+
+
+class Other:
+    """Something that no state may hold."""
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"a": [1, Other()]}, r"state\['a'\]\[1\] is a Other"),
+        ({1.5: 0}, "state has a key of type float"),
+        ({2**64: 0}, "use str, bytes or int of 64 bits"),
+        ([np.zeros(2, object)], r"state\[0\]: dtype object is not carried"),
+        ({"x": {1, 2}}, r"state\['x'\] is a set"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_by_its_place(state: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        pack_state(state)
+
+
+def test_a_state_that_holds_itself_is_refused() -> None:
+    state: list[Any] = []
+    state.append(state)
+    with pytest.raises(TypeError, match="deep"):
+        pack_state(state)
+
+
+@given(st.binary(max_size=64))
+def test_any_bytes_give_a_state_or_a_protocol_error(raw: bytes) -> None:
+    with contextlib.suppress(ProtocolError):
+        unpack_state(raw)
+
+
+@given(STATES, st.data())
+def test_a_damaged_state_gives_a_state_or_a_protocol_error(state: Any, data: st.DataObject) -> None:
+    raw = bytearray(pack_state(state))
+    at = data.draw(st.integers(0, len(raw) - 1))
+    raw[at] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(ProtocolError):
+        unpack_state(bytes(raw[: data.draw(st.integers(0, len(raw)))]))
+
+
+@given(st.sampled_from([1, 4]), st.integers(0, 20), STATES)
+def test_a_hostile_array_head_gives_a_state_or_a_protocol_error(
+    code: int, length: int, head: Any
+) -> None:
+    body = length.to_bytes(2, "big") + pack_state(head)
+    with contextlib.suppress(ProtocolError):
+        unpack_state(msgpack.packb(msgpack.ExtType(code, body)))
+
+
+def nested_tuples(depth: int) -> bytes:
+    raw = msgpack.packb([])
+    for _ in range(depth):
+        raw = msgpack.packb(msgpack.ExtType(2, raw))
+    return bytes(raw)
+
+
+def test_tuples_nested_without_end_are_refused_before_the_stack_is_used_up() -> None:
+    with pytest.raises(ProtocolError, match="nested"):
+        unpack_state(nested_tuples(5000))
+
+
+def test_tuples_nested_as_deep_as_may_be_written_can_be_read() -> None:
+    state: Any = ()
+    for _ in range(MAX_DEPTH - 1):
+        state = (state,)
+    assert unpack_state(pack_state(state)) == state

@@ -1,0 +1,1 @@
+"""The tracker: ranks, topology, epochs, plans."""

@@ -1,0 +1,163 @@
+"""A worker process of the launcher: started, watched, signalled and never left behind.
+
+Linux only where it matters: the kernel kills a worker whose launcher is gone (PR_SET_PDEATHSIG),
+tells of an exit through a pidfd, and shows in /proc whether a silent worker is computing.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from ftcomm.errors import ConfigError
+
+TAIL_LINES = 20  # of a worker's last words; a traceback is rarely longer
+MAX_LINE_BYTES = 64 * 1024  # longer lines are printed in pieces, so that memory stays bounded
+DRAIN_DEADLINE_S = 1.0  # for output still in a dead worker's pipes
+_READ_BYTES = 64 * 1024
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)  # loaded here: nothing may be imported after the fork
+
+ShowLines = Callable[[int, list[bytes]], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Child:
+    """One life of a worker.
+
+    Attributes:
+        index: which worker it is; also its worker id.
+        process: the running process, leader of its own process group.
+        tail: its last lines of output, both streams.
+        cpu_ticks: processor time at the last look, for vouching.
+    """
+
+    index: int
+    process: subprocess.Popen[bytes]
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+    cpu_ticks: int = 0
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the worker and everything that it started."""
+        if self.process.returncode is None:  # not reaped: the group's number is still ours
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+
+    async def wait(self) -> int:
+        """Wait until the worker ends, end what it left running, and return its status."""
+        pid = self.process.pid
+        await _wait_exit(pid)
+        # Still a zombie, so the number cannot belong to others.  What it leaves behind would
+        # hold its pipes and perhaps its device, which the next life wants.
+        self.signal_group(signal.SIGKILL)
+        return self.process.wait()
+
+    def is_computing(self) -> bool:
+        """True if it is neither stopped nor dead and has used the processor since the last look."""
+        look = read_proc_stat(self.process.pid)
+        if look is None:
+            return False
+        state, ticks = look
+        moved = ticks > self.cpu_ticks
+        self.cpu_ticks = ticks
+        return moved and state not in "TtZX"
+
+
+def start_child(index: int, command: Sequence[str], environment: Mapping[str, str]) -> Child:
+    """Start `command` as worker `index`.
+
+    To be called from the main thread only: the kernel's parent-death signal fires when the
+    creating *thread* ends.
+
+    Raises:
+        ConfigError: the command cannot be run.
+    """
+    launcher = os.getpid()
+
+    def die_with_launcher() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != launcher:  # it died between the fork and the line above
+            os._exit(1)
+
+    try:
+        process = subprocess.Popen(  # noqa: S603 - running the user's command is the purpose
+            list(command),
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=die_with_launcher,  # noqa: PLW1509 - the launcher forks from one thread
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"cannot run {command[0]!r}: {error.strerror or error}",
+            remedy="check the command after --",
+        ) from error
+    return Child(index, process)
+
+
+async def forward_output(child: Child, show: ShowLines) -> None:
+    """Pass the worker's lines to ``show(fd, lines)`` (fd 1 or 2) until both its pipes end."""
+    async with trio.open_nursery() as nursery:
+        for number, pipe in ((1, child.process.stdout), (2, child.process.stderr)):
+            assert pipe is not None
+            stream = trio.lowlevel.FdStream(os.dup(pipe.fileno()))
+            pipe.close()
+            nursery.start_soon(_forward, child, stream, number, show)
+
+
+async def _forward(
+    child: Child, stream: trio.lowlevel.FdStream, number: int, show: ShowLines
+) -> None:
+    rest = b""
+    async with stream:
+        while data := await stream.receive_some(_READ_BYTES):
+            *lines, rest = (rest + data).split(b"\n")
+            if len(rest) > MAX_LINE_BYTES:
+                lines.append(rest)
+                rest = b""
+            await _pass_on(child, lines, number, show)
+        await _pass_on(child, [rest] if rest else [], number, show)
+
+
+async def _pass_on(child: Child, lines: list[bytes], number: int, show: ShowLines) -> None:
+    if lines:
+        child.tail.extend(line.decode(errors="replace").rstrip("\r") for line in lines)
+        await show(number, lines)
+
+
+async def _wait_exit(pid: int) -> None:
+    """Wait until `pid` is a zombie, without reaping it."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:  # a kernel older than 5.3, or a sandbox without the call
+        await trio.to_thread.run_sync(_block_until_exit, pid, abandon_on_cancel=True)
+        return
+    try:
+        await trio.lowlevel.wait_readable(pidfd)
+    finally:
+        os.close(pidfd)
+
+
+def _block_until_exit(pid: int) -> None:
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def read_proc_stat(pid: int) -> tuple[str, int] | None:
+    """State letter and processor time in ticks of `pid`; None if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    # The second field is the command in parentheses and may hold spaces and parentheses.
+    fields = text.rpartition(")")[2].split()
+    return fields[0], int(fields[11]) + int(fields[12])

@@ -1,0 +1,56 @@
+"""The operator's side of a conversation with a tracker: dial, prove, ask, read the answer."""
+
+import os
+
+import trio
+
+from ftcomm.errors import ProtocolError, TrackerLostError
+from ftcomm.protocol.codec import Decoder, encode
+from ftcomm.protocol.handshake import NONCE_BYTES, ClientHandshake, control_key
+from ftcomm.protocol.messages import ControlMessage
+from ftcomm_tracker.connection import receive_exactly
+from ftcomm_tracker.listener import join_address
+
+ANSWER_WITHIN_S = 10.0  # a tracker that is up answers in milliseconds; twice its own deadlines
+
+
+async def ask_tracker(
+    address: tuple[str, int], token: bytes, request: ControlMessage
+) -> ControlMessage:
+    """Send one operator's request to the tracker at `address` and return its answer.
+
+    Raises:
+        TrackerLostError: nobody answers there.
+        AuthenticationError, ProtocolVersionError, ProtocolError: what answers is not our tracker.
+    """
+    where = join_address(*address)
+    remedy = "check the address, and that the tracker runs"
+    try:
+        with trio.fail_after(ANSWER_WITHIN_S):
+            async with await trio.open_tcp_stream(*address) as stream:
+                await _prove(stream, control_key(token))
+                await stream.send_all(encode(request))
+                return await _answer(stream)
+    except (OSError, trio.BrokenResourceError) as error:
+        raise TrackerLostError(f"no tracker at {where}: {error}", remedy=remedy) from error
+    except trio.TooSlowError as error:
+        cause = f"the tracker at {where} did not answer within {ANSWER_WITHIN_S:g} s"
+        raise TrackerLostError(cause, remedy=remedy) from error
+
+
+async def _prove(stream: trio.SocketStream, key: bytes) -> None:
+    nonce = os.urandom(NONCE_BYTES)
+    handshake = ClientHandshake(key, role="operator", context=b"", nonce=nonce)
+    await stream.send_all(handshake.hello())
+    while not handshake.done:
+        reply = handshake.receive(await receive_exactly(stream, handshake.bytes_wanted))
+        if reply:
+            await stream.send_all(reply)
+
+
+async def _answer(stream: trio.SocketStream) -> ControlMessage:
+    decoder = Decoder()
+    while data := await stream.receive_some():
+        for message in decoder.feed(data):
+            return message
+    raise ProtocolError("the tracker ended the connection without an answer")

@@ -1,0 +1,174 @@
+"""One connection of the tracker: the handshake, framed reading, and a bounded way out.
+
+A connection has a reading task, whose owner is the server, and a writing task that empties a
+queue here.  Whoever posts a message never waits: a peer that does not read is cut when its
+queue is full, so that one stuck worker cannot hold the tracker's memory or its other workers.
+"""
+
+import os
+from collections import deque
+from collections.abc import AsyncGenerator
+
+import trio
+
+from ftcomm.errors import ProtocolError, ProtocolVersionError
+from ftcomm.protocol.codec import Decoder, encode
+from ftcomm.protocol.handshake import NONCE_BYTES, HandshakeRequest, ServerHandshake
+from ftcomm.protocol.messages import ControlMessage
+
+HANDSHAKE_DEADLINE_S = 5.0  # up to the first message; a slow round trip is 1 s
+MAX_QUEUED_BYTES = 4 << 20  # 16 frames of the largest size; a healthy peer's queue is empty
+SEND_DEADLINE_S = 30.0  # for what the kernel did not take at once; a stopped worker is out by then
+FLUSH_DEADLINE_S = 2.0  # how long a connection that is being ended may take its last messages
+READ_BYTES = 64 * 1024  # many control messages; a larger one takes several reads
+
+
+class Connection:
+    """A connection after its handshake.
+
+    Attributes:
+        number: what the roster calls it; never reused in a tracker's life.
+        peer: address of the other side, for people.
+        closing: the tracker has decided to end it; what it still says is not heard.
+        ended: set once the stream is closed.
+    """
+
+    def __init__(self, number: int, stream: trio.SocketStream, peer: str) -> None:
+        self.number = number
+        self.peer = peer
+        self.closing = False
+        self.ended = trio.Event()
+        self._peer_ended = trio.Event()
+        self._stream = stream
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._wake = trio.Event()
+        self._scope = trio.CancelScope()
+
+    def post(self, message: ControlMessage) -> bool:
+        """Queue `message`; False if the peer has left too much unread."""
+        frame = encode(message)
+        if self._queued_bytes + len(frame) > MAX_QUEUED_BYTES:
+            return False
+        self._queue.append(frame)
+        self._queued_bytes += len(frame)
+        self._wake.set()
+        return True
+
+    @property
+    def unsent(self) -> bool:
+        """True while something posted has not gone to the kernel."""
+        return self._queued_bytes > 0 and not self.ended.is_set()
+
+    def finish(self) -> None:
+        """End the connection once what is queued has gone out."""
+        self.closing = True
+        self._wake.set()
+
+    def cut(self) -> None:
+        """End the connection at once."""
+        self.closing = True
+        self._scope.cancel()
+
+    async def write(self) -> None:
+        """Send what is posted until `finish`, `cut` or an error, then close the stream."""
+        try:
+            with self._scope:
+                while self._queue or not self.closing:
+                    await self._send_queued()
+                await self._hang_up()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the reading task sees the same end, and says why
+        finally:
+            self.closing = True
+            await trio.aclose_forcefully(self._stream)
+            self.ended.set()
+
+    async def _send_queued(self) -> None:
+        if not self._queue:
+            self._wake = trio.Event()
+            await self._wake.wait()
+            return
+        batch = b"".join(self._queue)
+        self._queue.clear()
+        deadline = FLUSH_DEADLINE_S if self.closing else SEND_DEADLINE_S
+        with trio.move_on_after(deadline) as patience:
+            await self._stream.send_all(batch)
+        self._queued_bytes -= len(batch)
+        if patience.cancelled_caught:
+            self.cut()
+
+    async def _hang_up(self) -> None:
+        """Say that nothing more comes, and wait for the peer to do so too.
+
+        Closing while it is still sending would reset the connection, and a reset may take away
+        what it has not read yet: the very message that says why it is being ended.
+        """
+        with trio.move_on_after(FLUSH_DEADLINE_S):
+            await self._stream.send_eof()
+            await self._peer_ended.wait()
+
+    async def messages(self) -> AsyncGenerator[ControlMessage, None]:
+        """What the peer says, until it ends or is cut; nothing of what it says after `finish`.
+
+        Raises:
+            ProtocolError: it sent something that is not a message.
+            trio.BrokenResourceError: the connection broke.
+        """
+        decoder = Decoder()
+        try:
+            while data := await self._receive():
+                for message in () if self.closing else decoder.feed(data):
+                    yield message
+        finally:
+            self._peer_ended.set()
+
+    async def _receive(self) -> bytes | bytearray:
+        try:
+            return await self._stream.receive_some(READ_BYTES)
+        except trio.ClosedResourceError:
+            return b""  # ended here, by the writing task
+
+
+async def authenticate(stream: trio.SocketStream, key: bytes) -> HandshakeRequest:
+    """Run the server's side of the handshake and return what the client asked for.
+
+    Raises:
+        AuthenticationError, ProtocolVersionError, ProtocolError: the client was refused.
+        trio.BrokenResourceError: it went away.
+    """
+    handshake = ServerHandshake(os.urandom(NONCE_BYTES))
+    try:
+        while handshake.request is None:
+            handshake.receive(await receive_exactly(stream, handshake.bytes_wanted))
+        await stream.send_all(handshake.use_key(key))
+        while not handshake.done:
+            reply = handshake.receive(await receive_exactly(stream, handshake.bytes_wanted))
+            await stream.send_all(reply)
+    except ProtocolVersionError:
+        await _bid_farewell(stream, handshake.farewell)
+        raise
+    return handshake.request
+
+
+async def _bid_farewell(stream: trio.SocketStream, words: bytes) -> None:
+    """Tell another version what we are, so that both ends can name both versions."""
+    await stream.send_all(words)
+    await stream.send_eof()
+    while await stream.receive_some(READ_BYTES):  # closing over unread bytes would reset
+        pass
+
+
+async def receive_exactly(stream: trio.SocketStream, count: int) -> bytes:
+    """Read `count` bytes and not one more.
+
+    Raises:
+        ProtocolError: the connection ended before.
+    """
+    data = bytearray()
+    while len(data) < count:
+        chunk = await stream.receive_some(count - len(data))
+        if not chunk:
+            raise ProtocolError(f"the connection ended after {len(data)} of {count} bytes")
+        data += chunk
+    return bytes(data)

@@ -1,0 +1,132 @@
+"""What the tracker journals before it acts: small, whole, plain values (rule R13)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ftcomm.errors import ConfigError
+from ftcomm.protocol.messages import Verdict
+from ftcomm.protocol.position import Position
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One rank's owner: the worker id, and which life of it counts."""
+
+    worker_id: str
+    incarnation: int
+    nonce: bytes
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """The job, as a restarted tracker must know it. Plans need not be here.
+
+    Attributes:
+        job_id: name of the job; keys of data links depend on it.
+        world_size: number of places.
+        settings: the job's settings as wire text.
+        epoch: the highest epoch ever announced.
+        first_lives: by rank, the nonce of the life that was there when the first plan was sent
+            (a spare's first incarnation is no longer that life); empty before.
+        incarnations: (worker id, number of its newest life), sorted.
+        places: by rank, empty until the group has formed.
+        keep_order: ranks in the order from which keepers are computed; fixed when formed.
+        tables: digest of the algorithm tables, from the first worker.
+        version: the highest version that a plan has named: what was committed is not undone.
+        byes: ranks whose own close() has completed.
+        final_version: version at which all have closed, -1 before.
+        verdict: the terminal verdict, None while there is none.
+    """
+
+    job_id: str
+    world_size: int
+    settings: tuple[tuple[str, str], ...] = ()
+    epoch: int = 0
+    first_lives: tuple[bytes, ...] = ()
+    incarnations: tuple[tuple[str, int], ...] = ()
+    places: tuple[Place, ...] = ()
+    keep_order: tuple[int, ...] = ()
+    tables: bytes = b""
+    version: int = -1
+    byes: tuple[int, ...] = ()
+    final_version: int = -1
+    verdict: Verdict | None = None
+
+    @classmethod
+    def fresh(
+        cls, job_id: str, world_size: int, settings: tuple[tuple[str, str], ...] = ()
+    ) -> "Durable":
+        """A job in which nothing has happened yet."""
+        return cls(job_id=job_id, world_size=world_size, settings=settings)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Plain values for the journal."""
+        verdict = self.verdict
+        return {
+            "format": FORMAT,
+            "job_id": self.job_id,
+            "world_size": self.world_size,
+            "settings": [list(pair) for pair in self.settings],
+            "epoch": self.epoch,
+            "first_lives": list(self.first_lives),
+            "incarnations": [list(pair) for pair in self.incarnations],
+            "places": [[p.worker_id, p.incarnation, p.nonce, p.host] for p in self.places],
+            "keep_order": list(self.keep_order),
+            "tables": self.tables,
+            "version": self.version,
+            "byes": list(self.byes),
+            "final_version": self.final_version,
+            "verdict": None
+            if verdict is None
+            else [
+                verdict.error,
+                verdict.cause,
+                verdict.epoch,
+                list(verdict.position),
+                verdict.rank,
+            ],
+        }
+
+    @classmethod
+    def from_wire(cls, raw: Mapping[str, Any]) -> "Durable":
+        """Parse `to_wire`'s values.
+
+        Raises:
+            ConfigError: a journal of another format, or damaged.
+        """
+        try:
+            if raw["format"] != FORMAT:
+                raise ConfigError(
+                    f"the journal has format {raw['format']}, this version reads {FORMAT}"
+                )
+            return cls(
+                job_id=str(raw["job_id"]),
+                world_size=int(raw["world_size"]),
+                settings=tuple((str(k), str(v)) for k, v in raw["settings"]),
+                epoch=int(raw["epoch"]),
+                first_lives=tuple(bytes(life) for life in raw["first_lives"]),
+                incarnations=tuple((str(k), int(v)) for k, v in raw["incarnations"]),
+                places=tuple(
+                    Place(str(w), int(i), bytes(n), str(h)) for w, i, n, h in raw["places"]
+                ),
+                keep_order=tuple(int(rank) for rank in raw["keep_order"]),
+                tables=bytes(raw["tables"]),
+                version=int(raw["version"]),
+                byes=tuple(int(rank) for rank in raw["byes"]),
+                final_version=int(raw["final_version"]),
+                verdict=_verdict(raw["verdict"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"the journal is damaged: {error!r}") from error
+
+
+def _verdict(raw: Any) -> Verdict | None:
+    if raw is None:
+        return None
+    error, cause, epoch, position, rank = raw
+    branch, version, seqno = (int(part) for part in position)
+    return Verdict(str(error), str(cause), int(epoch), Position(branch, version, seqno), int(rank))

@@ -1,0 +1,166 @@
+"""Epochs: announce the next one, collect reports, decide, and end the job (rules R1, R8, R13)."""
+
+from ftcomm.protocol.messages import (
+    AllBye,
+    Member,
+    Refused,
+    Revoke,
+    Settled,
+    Verdict,
+)
+from ftcomm.protocol.position import Position
+from ftcomm_tracker.events import (
+    Ended,
+    IncidentClosed,
+)
+from ftcomm_tracker.incident import OpenIncident
+from ftcomm_tracker.plan import Decided, Facts, plan
+from ftcomm_tracker.seats import Seats, State
+
+# After the end: for workers to hang up before the tracker leaves. Who was cut off just then needs
+# `detect_within` to notice and a redial to come back and hear how the job ended.
+FAREWELL_S = 5.0
+
+
+class Epochs(Seats):
+    """The course of one epoch, and the two ways in which a job ends."""
+
+    def _begin_epoch(
+        self, reason: str, *, victim: str | None = None, suspects: tuple[int, ...] = ()
+    ) -> None:
+        """Announce the next epoch: above all that anyone knows, journalled before it is sent."""
+        known = [self.durable.epoch]
+        known += [max(p.hello.revoke_epoch, p.hello.plan_epoch) for p in self.peers.values()]
+        epoch = 1 + max(known)
+        self._persist(epoch=epoch)
+        if self.incident is not None:
+            self._close_incident()
+        self.state = State.COLLECTING
+        self.reports = {}
+        self.awaiting_fetch = set()
+        self._link_suspicion = None
+        if self.durable.first_lives:  # before the first plan the group forms: nothing was broken
+            self.incident = OpenIncident(epoch, reason, self._now, suspects=set(suspects))
+            if victim is not None:
+                self.incident.note_victim(victim)
+        self._note("info", f"epoch {epoch}: {reason}")
+        for conn in self.seats.values():
+            self._send(conn, Revoke(epoch, reason[:500]))
+
+    def _try_plan(self) -> None:
+        """Decide once every place has reported; a closed one that has left is not awaited."""
+        if self.empty_since or set(self.seats) - set(self.reports):
+            return
+        incident = self.incident
+        if incident is not None:
+            incident.decided_at = self._now
+        facts = Facts(
+            epoch=self.durable.epoch,
+            all_replaced=self._all_replaced(),
+            keep_order=self.durable.keep_order,
+            replicas=self.settings.replicas,
+            highest_version=self.highest_version,
+        )
+        decision = plan(self._members(), facts, self.reports)
+        if not isinstance(decision, Decided):
+            self._verdict(decision.error, decision.cause, decision.position, decision.rank)
+            return
+        if not self.durable.first_lives:
+            self._persist(first_lives=tuple(p.nonce for p in self.durable.places))
+        self._heard_version(decision.frontier.version)
+        if self.highest_version > self.durable.version:
+            self._persist(version=self.highest_version)
+        self.state = State.RUNNING
+        self.epoch = self.durable.epoch
+        self.awaiting_fetch = {
+            rank for rank, order in decision.plans.items() if order.fetches or order.load_from
+        }
+        for rank, order in decision.plans.items():
+            self._send(self.seats[rank], order)
+        if incident is not None:
+            incident.planned_at = self._now
+            incident.frontier = decision.frontier
+        self._note("info", f"epoch {self.epoch} runs: {decision.reason}")
+        self._try_settle()
+
+    def plan_sent(self, now: float) -> None:
+        """The driver has sent the plan: the record says what deciding and sending took."""
+        if self.incident is not None:
+            self.incident.planned_at = now
+
+    def _all_replaced(self) -> bool:
+        """A plan was journalled as sent, and nobody of those lives is left."""
+        firsts = self.durable.first_lives
+        places = self.durable.places
+        # Who has closed and gone keeps its place for ever, and nothing that it held.
+        return bool(firsts) and all(firsts[r] != places[r].nonce for r in self.seats)
+
+    def _try_settle(self) -> None:
+        if not self.awaiting_fetch:
+            for conn in self.seats.values():
+                self._send(conn, Settled(self.epoch))
+
+    def _members(self) -> tuple[Member, ...]:
+        members = []
+        for rank, place in enumerate(self.durable.places):
+            conn = self.seats.get(rank)
+            hello = None if conn is None else self.peers[conn].hello
+            members.append(
+                Member(
+                    rank=rank,
+                    worker_id=place.worker_id,
+                    incarnation=place.incarnation,
+                    host=place.host,
+                    address=hello.address if hello else "",
+                    port=hello.port if hello else 0,
+                    present=hello is not None,
+                )
+            )
+        return tuple(members)
+
+    def _close_incident(self) -> None:
+        if self.incident is None:
+            return
+        record = self.incident.close(self._now)
+        self.incident = None
+        self.incidents = [*self.incidents[-99:], record.to_dict()]
+        self._effects.append(IncidentClosed(record))
+
+    def _bye(self, rank: int, version: int) -> None:
+        """A rank has closed; when all have, that is journalled before anyone is told (R8)."""
+        if rank in self.durable.byes or self.state is State.OVER:
+            return
+        byes = tuple(sorted({*self.durable.byes, rank}))
+        if len(byes) < self.durable.world_size:
+            self._persist(byes=byes)
+            return
+        final = max(version, self.highest_version, 0)
+        self._persist(byes=byes, final_version=final)  # in one: half of it would never end
+        self._close_incident()
+        for conn, peer in sorted(self.peers.items()):
+            seated = self._rank_of_conn(conn) is not None
+            finished = Refused("JobFinishedError", f"the job finished at version {final}", final)
+            self._send(conn, AllBye(final) if seated else finished)
+            self._told(peer.hello.worker_id)
+        self._note("info", f"all ranks have closed at version {final}")
+        self._over(self._now + FAREWELL_S + self.settings.detect_within)
+
+    def _verdict(self, error: str, cause: str, position: Position, rank: int = -1) -> None:
+        """Terminal: journalled, then said to all; the first verdict sticks."""
+        if self.state is State.OVER:
+            return
+        verdict = Verdict(error, cause[:4000], self.durable.epoch, position, rank)
+        self._persist(verdict=verdict)
+        for conn, peer in sorted(self.peers.items()):
+            self._send(conn, verdict)
+            self._told(peer.hello.worker_id)
+        self._note("error", f"{error}: {cause}")
+        self._over(self._now + FAREWELL_S + self.settings.detect_within)
+
+    def _end(self) -> None:
+        self._ended = True
+        verdict = self.durable.verdict
+        if verdict is None:
+            self._effects.append(Ended(True))
+        else:
+            self._effects.append(Ended(False, verdict.error, verdict.cause))

@@ -1,0 +1,267 @@
+"""Hearing: what members say, what they see of each other, and what their silence says."""
+
+from dataclasses import replace
+
+from ftcomm.errors import LogLimitError
+from ftcomm.protocol.messages import (
+    Blocked,
+    Bye,
+    Fetched,
+    Heartbeat,
+    HeartbeatAck,
+    Leave,
+    Mismatch,
+    Report,
+    Resumed,
+    Suspect,
+    WorkerMessage,
+)
+from ftcomm.protocol.position import MAX_SEQNO, Position
+from ftcomm_tracker.admission import Admission
+from ftcomm_tracker.plan import mismatch_text
+from ftcomm_tracker.seats import Peer, State
+
+
+class Hearing(Admission):
+    """Reports, suspicions, mismatches, losses; any message is a sign of life."""
+
+    def on_said(self, peer: Peer, message: WorkerMessage) -> None:
+        """Dispatch a worker's message; any message is a sign of life."""
+        self._refresh([peer])
+        rank = self._rank_of_conn(peer.conn)
+        match message:
+            case Heartbeat():
+                self.on_heartbeat(peer, rank, message)
+            case Report() if rank is not None:
+                self.on_report(peer, rank, message)
+            case Suspect() if rank is not None:
+                self.on_suspect(rank, message)
+            case Mismatch() if rank is not None:
+                self.on_mismatch(rank, message)
+            case Fetched(epoch) if rank is not None:
+                peer.fetched = epoch
+                self.on_fetched(rank, epoch)
+            case Resumed() if rank is not None:
+                self.on_resumed(rank, message)
+            case Bye(version) if rank is not None:
+                self._bye(rank, version)
+            case Leave(reason) if reason.startswith(f"{LogLimitError.__name__}: "):
+                # All ranks reach the limit at one position; but one that is still before it could
+                # not get there without the one that has left.
+                self._verdict(LogLimitError.__name__, reason.partition(": ")[2], peer.position)
+            case Leave(reason):
+                self._drop(peer.conn, reason)
+                self._after_loss(rank, f"worker {peer.hello.worker_id} left: {reason}")
+            case _:
+                pass  # a spare has nothing to say, and a second Hello says nothing new
+
+    def on_heartbeat(self, peer: Peer, rank: int | None, beat: Heartbeat) -> None:
+        """Answer; look whether those who are blocked disagree, or all wait on a silent link."""
+        peer.heartbeat = beat
+        peer.position = max(peer.position, beat.position)
+        self._send(peer.conn, HeartbeatAck(beat.number))
+        if rank is not None:
+            self._heard_version(beat.position.version)
+        if beat.blocked is not None and self.state is State.RUNNING:
+            self._compare_blocked()
+
+    def _compare_blocked(self) -> None:
+        blocked = self._blocked_ranks()
+        sides = [
+            (rank, beat.position, beat.blocked)
+            for rank, beat in blocked.items()
+            if beat.blocked is not None
+        ]
+        firsts: dict[Position, tuple[int, Blocked]] = {}
+        for rank, position, theirs in sides:
+            other, first = firsts.setdefault(position, (rank, theirs))
+            if theirs.signature != first.signature:
+                text = mismatch_text(
+                    position,
+                    (other, first.signature, first.site),
+                    (rank, theirs.signature, theirs.site),
+                )
+                self._verdict("CollectiveMismatchError", text, position, rank)
+                return
+        self._look_for_silent_link(sides)
+
+    def _look_for_silent_link(self, sides: list[tuple[int, Position, Blocked]]) -> None:
+        """Everyone is blocked and no byte comes: nobody is computing (R12).
+
+        Positions may differ: a broadcast's root, for one, is ahead of whom its link starves.
+        """
+        limit_ms = self.settings.detect_within * 1000
+        open_ranks = set(range(self.durable.world_size)) - set(self.durable.byes)
+        if {rank for rank, _, _ in sides} != open_ranks:
+            return
+        if min(side.blocked_ms for _, _, side in sides) >= limit_ms:
+            pairs = ", ".join(f"{rank} on {list(side.peers)}" for rank, _, side in sides)
+            self._suspicion(f"silent link: every rank is blocked without a byte ({pairs})", ())
+
+    def _blocked_ranks(self) -> dict[int, Heartbeat]:
+        beats = {}
+        for rank, conn in sorted(self.seats.items()):
+            beat = self.peers[conn].heartbeat
+            if beat is not None and beat.blocked is not None and beat.epoch == self.epoch:
+                beats[rank] = beat
+        return beats
+
+    def on_report(self, peer: Peer, rank: int, report: Report) -> None:
+        """Only a report of the epoch being collected counts; an older one is dropped (R1)."""
+        if self.state is not State.COLLECTING or report.epoch != self.durable.epoch:
+            return
+        if not _is_possible(report):
+            self._drop(peer.conn, "it reported what cannot be")
+            self._after_loss(rank, f"worker {peer.hello.worker_id} sent an impossible report")
+            return
+        peer.position = max(peer.position, report.position)
+        self._heard_version(max(report.position.version, report.committed))
+        self.reports[rank] = report
+        if self.incident is not None:
+            self.incident.note_report(peer.hello.worker_id, self._now)
+        self._try_plan()
+
+    def on_suspect(self, rank: int, message: Suspect) -> None:
+        """A data link broke: the next epoch at once, unless this one is already stopping."""
+        if self.state is State.REATTACHING:
+            peer = self.peers[self.seats[rank]]
+            peer.hello = replace(peer.hello, suspects=message.ranks)
+        if self.state is not State.RUNNING or message.epoch != self.epoch:
+            return
+        names = ", ".join(str(other) for other in message.ranks)
+        self._suspicion(
+            f"rank {rank} lost its link to rank {names}: {message.reason}", message.ranks
+        )
+
+    def _suspicion(self, reason: str, ranks: tuple[int, ...]) -> None:
+        """At most one epoch per `detect_within` for links alone; a later one is held back."""
+        if self._now >= self._link_epoch_at + self.settings.detect_within:
+            self._link_epoch(reason, ranks)
+        else:
+            self._link_suspicion = (reason, ranks)
+
+    def _link_epoch(self, reason: str, ranks: tuple[int, ...]) -> None:
+        if self.state is not State.RUNNING:
+            return
+        progress = self.progress()
+        if self._links_fail_without_end(progress):
+            self._verdict("ProcessFailedError", f"links keep failing: {reason}", progress)
+            return
+        self._link_epoch_at = self._now
+        self._begin_epoch(reason, suspects=ranks)
+
+    def _links_fail_without_end(self, progress: Position) -> bool:
+        """True if one failure has followed the other for `replace_within`, and nothing else."""
+        patience = 3 * self.settings.detect_within  # a recovery in between, and a wait for its turn
+        start = self._now
+        if self._links_failed is not None:
+            where, since, last = self._links_failed
+            if progress == where and self._now - last <= patience:
+                start = since
+        self._links_failed = (progress, start, self._now)
+        return self._now - start >= self.settings.replace_within
+
+    def on_mismatch(self, rank: int, seen: Mismatch) -> None:
+        """A verdict at once: nobody's report is awaited (rule R7)."""
+        if seen.epoch != self.epoch and self.state is not State.REATTACHING:
+            return  # of an older epoch: who still sees it says so again (rule R1)
+        text = mismatch_text(
+            seen.position,
+            (rank, seen.signature, seen.site),
+            (seen.peer, seen.peer_signature, seen.peer_site),
+        )
+        self._verdict("CollectiveMismatchError", text, seen.position, rank)
+
+    def on_fetched(self, rank: int, epoch: int) -> None:
+        """When the last member has what the plan gave it, what was reported may be unpinned."""
+        if self.state is State.RUNNING and epoch == self.epoch:
+            self.awaiting_fetch.discard(rank)
+            self._try_settle()
+
+    def on_resumed(self, rank: int, message: Resumed) -> None:
+        """A member has completed its first collective of the epoch."""
+        incident = self.incident
+        if incident is None or message.epoch != self.epoch or self.state is not State.RUNNING:
+            return
+        incident.resumed[rank] = message
+        if set(self.seats) - set(self.durable.byes) <= set(incident.resumed):
+            self._close_incident()
+
+    def on_lost(self, conn: int, reason: str) -> None:
+        """A control connection ended: its place is empty, and the epoch changes at once."""
+        peer = self.peers.get(conn)
+        if peer is None:
+            return
+        rank = self._rank_of_conn(conn)
+        self._forget(conn)
+        self._after_loss(rank, f"lost worker {peer.hello.worker_id}: {reason}")
+
+    def _after_loss(self, rank: int | None, reason: str) -> None:
+        if rank is None or self.state is State.OVER:
+            return
+        self.reports.pop(rank, None)
+        if rank in self.durable.byes:  # its work is done: nobody waits for it or replaces it
+            self.awaiting_fetch.discard(rank)
+            if self.state is State.COLLECTING:
+                self._try_plan()
+            elif self.state is State.RUNNING:
+                self._try_settle()
+            return
+        self.empty_since.setdefault(rank, self._now)
+        victim = self.durable.places[rank].worker_id
+        if self.state is State.RUNNING:
+            self._begin_epoch(f"{reason} (rank {rank})", victim=victim)
+        elif self.incident is not None:
+            self.incident.note_victim(victim)
+        self._seat_a_spare(rank)
+
+    def on_given_up(self, worker_id: str, reason: str) -> None:
+        """Nobody will start this worker again: the same error for everyone."""
+        rank = self._rank_of(worker_id)
+        if rank is None and not self.durable.places:
+            rank = -1
+        if rank is None or rank in self.durable.byes or self.state is State.OVER:
+            return
+        self._verdict("ProcessFailedError", reason, self.progress(), rank)
+
+    def _evict_silent(self) -> None:
+        for peer in list(self._seated()):
+            silent = self._now - peer.last_heard
+            name = peer.hello.worker_id
+            # Compared as `next_deadline` computes it: a difference may round the other way, and
+            # then a tick at the deadline finds nothing due, again and again.
+            if self._now >= peer.last_heard + self.settings.detect_within:
+                rank = self._rank_of_conn(peer.conn)
+                self._drop(peer.conn, f"no heartbeat for {silent:.1f} s")
+                self._after_loss(rank, f"no heartbeat of worker {name} for {silent:.1f} s")
+            elif self._now >= peer.last_heard + self.settings.detect_within / 2 and not peer.late:
+                peer.late = True
+                self._note("warning", f"worker {name} is late: no heartbeat for {silent:.1f} s")
+
+    def _replace_deadline(self) -> None:
+        if self.state in (State.OVER, State.REATTACHING) or not self.durable.places:
+            return
+        for rank, since in sorted(self.empty_since.items()):
+            if self._now >= since + self.settings.replace_within:
+                name = self.durable.places[rank].worker_id
+                self._verdict(
+                    "ProcessFailedError",
+                    f"worker {name} (rank {rank}) is gone and was not replaced within "
+                    f"{self.settings.replace_within:.0f} s",
+                    self.progress(),
+                    rank,
+                )
+                return
+
+
+def _is_possible(report: Report) -> bool:
+    """What no honest worker sends must not reach the decision, which trusts its arithmetic."""
+    position = report.position
+    held = sum(len(run.seqnos()) for run in report.runs)
+    ends = [run.hi for run in report.runs]
+    return (
+        position.branch == 0
+        and max([position.seqno, held, report.prelude_length, *ends]) <= MAX_SEQNO
+        and all(run.lo < run.hi and run.step > 0 for run in report.runs)
+        and (not position.past_load or report.committed == position.version)
+    )

@@ -1,0 +1,61 @@
+"""Bookkeeping of one recovery while it is under way."""
+
+from dataclasses import dataclass, field
+
+from ftcomm.protocol.messages import Resumed
+from ftcomm.protocol.position import START, Position
+from ftcomm_tracker.events import Incident
+
+
+@dataclass(slots=True)
+class OpenIncident:
+    """Collects times and counts from the first evidence until every member has resumed."""
+
+    epoch: int
+    reason: str
+    started_at: float
+    victims: list[str] = field(default_factory=list)
+    suspects: set[int] = field(default_factory=set)
+    stopped_at: float | None = None
+    replaced_at: float | None = None
+    decided_at: float | None = None
+    planned_at: float | None = None
+    frontier: Position = START
+    resumed: dict[int, Resumed] = field(default_factory=dict)
+
+    def note_victim(self, worker_id: str) -> None:
+        """Name a worker whose life or connection was lost."""
+        if worker_id not in self.victims:
+            self.victims.append(worker_id)
+
+    def note_report(self, worker_id: str, now: float) -> None:
+        """A report of this epoch has come: of a survivor, or of a victim's next life."""
+        if worker_id in self.victims:
+            self.replaced_at = now
+        else:
+            self.stopped_at = now
+
+    def close(self, now: float) -> Incident:
+        """Freeze the record."""
+        decided = self.decided_at or now
+        resumed = self.resumed.values()
+        return Incident(
+            epoch=self.epoch,
+            reason=self.reason,
+            victims=tuple(self.victims),
+            suspects=tuple(sorted(self.suspects)),
+            started_at=self.started_at,
+            stop_ms=_ms(self.started_at, self.stopped_at),
+            replace_ms=_ms(self.started_at, self.replaced_at),
+            decide_ms=_ms(decided, self.planned_at),
+            fetch_ms=max((r.fetch_ms for r in resumed), default=0),
+            link_ms=max((r.link_ms for r in resumed), default=0),
+            fetched=sum(r.fetched for r in resumed),
+            replayed=sum(r.replayed for r in resumed),
+            frontier=str(self.frontier),
+            total_ms=_ms(self.started_at, now),
+        )
+
+
+def _ms(start: float, end: float | None) -> float:
+    return 0.0 if end is None else max(end - start, 0.0) * 1000

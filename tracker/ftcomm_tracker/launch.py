@@ -1,0 +1,236 @@
+"""The launcher: starts one worker per rank beside the tracker and starts again those that die.
+
+Everything runs in the main thread, because the kernel ties a worker's life to the *thread* that
+created it (see `children`).  Decisions about restarts are `restarts.RestartPolicy`; whether the
+job is over, and how, is the tracker's word alone.
+"""
+
+import signal
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+import trio
+
+import ftcomm.errors
+from ftcomm.errors import FencedError, FtcommError, JobFinishedError
+from ftcomm.protocol.position import Position
+from ftcomm_tracker.children import DRAIN_DEADLINE_S, Child, forward_output, start_child
+from ftcomm_tracker.console import Console
+from ftcomm_tracker.events import Ended, GivenUp, Vouched
+from ftcomm_tracker.restarts import (
+    Again,
+    Finished,
+    GiveUp,
+    LeaveIt,
+    RestartPolicy,
+    describe,
+    describe_exit,
+)
+
+TERM_GRACE_S = 5.0  # between SIGTERM and SIGKILL
+END_GRACE_S = 30.0  # after a verdict: a script may want to write down what it has
+STATUS_PERIOD_S = 0.25
+MAX_LINE_IN_REASON = 300  # characters; every rank's error repeats them
+# A fenced life's place was taken by another that has ended well if the job has; a worker that
+# came after the end had nothing to do.
+_GOOD = (0, FencedError.exit_code, JobFinishedError.exit_code)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Job(Protocol):
+    """What the launcher needs of the tracker in its process; `server.Server` is one."""
+
+    over: trio.Event
+    outcome: Ended | None
+
+    def post(self, event: GivenUp | Vouched) -> None:
+        """Tell the roster."""
+
+    async def catch_up(self) -> None:
+        """Return when everything that has arrived has been taken in."""
+
+    def has_closed(self, worker_id: str) -> bool:
+        """True if that worker's rank has completed its close()."""
+
+    def progress(self) -> Position:
+        """The highest position known of any member."""
+
+    def summary(self) -> str:
+        """The job's state in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """What to run, and how patiently."""
+
+    world_size: int
+    command: tuple[str, ...]
+    detect_within_s: float
+    max_restarts: int = 20
+    give_up_after: int = 3
+    term_grace_s: float = TERM_GRACE_S
+    end_grace_s: float = END_GRACE_S
+
+
+class Launcher:
+    """Runs the workers of one job to its end."""
+
+    def __init__(
+        self, options: LaunchOptions, job: Job, console: Console, environment: Mapping[str, str]
+    ) -> None:
+        """Prepare to start workers with `environment`, to which their own variables are added."""
+        self._options = options
+        self._job = job
+        self._console = console
+        self._environment = environment
+        self._policy = RestartPolicy(
+            max_restarts=options.max_restarts, give_up_after=options.give_up_after
+        )
+        self._children: dict[int, Child] = {}
+        self._statuses: dict[int, int] = {}
+        self._no_more_starts = trio.Event()
+        self._caught = 0
+        self._background: trio.Nursery
+
+    async def run(self) -> int:
+        """Run all workers and return the exit status for the launcher's process."""
+        try:
+            with trio.open_signal_receiver(*_SIGNALS) as signals:
+                async with trio.open_nursery() as background:
+                    self._background = background
+                    background.start_soon(self._obey_signals, signals)
+                    background.start_soon(self._vouch)
+                    background.start_soon(self._show_status)
+                    background.start_soon(self._end_with_job)
+                    async with trio.open_nursery() as workers:
+                        for index in range(self._options.world_size):
+                            workers.start_soon(self._keep, index)
+                    await self._job.catch_up()  # a worker given up last ends the job
+                    background.cancel_scope.cancel()
+        finally:
+            self._signal_all(signal.SIGKILL)
+        return self._exit_status()
+
+    async def _keep(self, index: int) -> None:
+        """Run worker `index`, again and again if need be, until nothing is left to run."""
+        while not self._no_more_starts.is_set():
+            child = start_child(index, self._options.command, self._environment_of(index))
+            self._children[index] = child
+            status = await self._attend(child)
+            self._statuses[index] = status
+            delay_s = await self._after_exit(child, status)
+            if delay_s is None:
+                return
+            with trio.move_on_after(delay_s):
+                await self._no_more_starts.wait()
+
+    async def _attend(self, child: Child) -> int:
+        async def show(number: int, lines: list[bytes]) -> None:
+            await self._console.show(f"[{child.index}] ", number, lines)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(forward_output, child, show)
+            status = await child.wait()
+            nursery.cancel_scope.deadline = trio.current_time() + DRAIN_DEADLINE_S
+        return status
+
+    async def _after_exit(self, child: Child, status: int) -> float | None:
+        """Decide and act; returns the delay before the next start, None for no more."""
+        await self._job.catch_up()  # what the worker said last counts
+        index, worker_id = child.index, str(child.index)
+        if self._no_more_starts.is_set():
+            if status != 0 and not self._caught:
+                self._console.say(f"worker {index} {describe_exit(status)}")
+            return None
+        decision = self._policy.after_exit(
+            index,
+            status,
+            closed=self._job.has_closed(worker_id),
+            progress=self._job.progress(),
+        )
+        if not (isinstance(decision, Finished) and status == 0):
+            self._console.say(f"worker {index} {describe_exit(status)}: {describe(decision)}")
+        match decision:
+            case Again(delay_s):
+                return delay_s
+            case GiveUp(reason):
+                self._give_up(child, reason)
+            case Finished() | LeaveIt():
+                pass
+            case _:
+                assert_never(decision)
+        return None
+
+    def _give_up(self, child: Child, reason: str) -> None:
+        if child.tail:
+            self._console.say(f"the last lines of worker {child.index}:")
+            self._console.say("\n".join(f"  | {line}" for line in child.tail))
+            reason = f"{reason}; its last line: {child.tail[-1][-MAX_LINE_IN_REASON:]}"
+        self._job.post(GivenUp(str(child.index), reason))
+
+    def _environment_of(self, index: int) -> dict[str, str]:
+        return {**self._environment, "FTCOMM_WORKER_ID": str(index)}
+
+    async def _obey_signals(self, signals: AsyncIterator[int]) -> None:
+        """End the workers on the first signal; do not wait for them on the second."""
+        async for number in signals:
+            if self._caught:
+                self._signal_all(signal.SIGKILL)
+                return
+            self._caught = number
+            self._no_more_starts.set()
+            self._console.say(f"{signal.Signals(number).name}: ending the workers")
+            self._background.start_soon(self._terminate)
+
+    async def _vouch(self) -> None:
+        """Tell the tracker of workers that compute, whether or not they can say so themselves."""
+        while True:
+            await trio.sleep(self._options.detect_within_s / 5)
+            for index, child in self._children.items():
+                if child.process.returncode is None and child.is_computing():
+                    self._job.post(Vouched(str(index)))
+
+    async def _show_status(self) -> None:
+        while True:
+            restarts = self._policy.restarts
+            self._console.status(f"{self._job.summary()}, {restarts} restarts")
+            await trio.sleep(STATUS_PERIOD_S)
+
+    async def _end_with_job(self) -> None:
+        """Once the tracker has ended the job, start nothing; after a failure, end the rest."""
+        await self._job.over.wait()
+        self._no_more_starts.set()
+        outcome = self._job.outcome
+        if outcome is not None and not outcome.ok:
+            await trio.sleep(self._options.end_grace_s)
+            await self._terminate()
+
+    async def _terminate(self) -> None:
+        self._signal_all(signal.SIGTERM)
+        await trio.sleep(self._options.term_grace_s)
+        self._signal_all(signal.SIGKILL)
+
+    def _signal_all(self, number: int) -> None:
+        for child in self._children.values():
+            child.signal_group(number)
+
+    def _exit_status(self) -> int:
+        """0 only if the job ended well and so did every worker's process."""
+        if self._caught:
+            return 128 + self._caught
+        outcome = self._job.outcome
+        if outcome is not None and not outcome.ok:
+            return exit_code_of(outcome.error)
+        bad = [status for _, status in sorted(self._statuses.items()) if status not in _GOOD]
+        if bad:
+            return bad[0] if bad[0] > 0 else 128 - bad[0]
+        return 0 if outcome is not None else FtcommError.exit_code
+
+
+def exit_code_of(error: str) -> int:
+    """Exit code of the error class named `error`."""
+    kind = getattr(ftcomm.errors, error, None)
+    if isinstance(kind, type) and issubclass(kind, FtcommError):
+        return kind.exit_code
+    return FtcommError.exit_code

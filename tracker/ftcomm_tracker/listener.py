@@ -1,0 +1,51 @@
+"""The tracker's address: listening on one, and writing one down."""
+
+import socket
+from collections.abc import Sequence
+
+import trio
+
+from ftcomm.errors import ConfigError
+
+BACKLOG = 1024  # a whole job may dial at once
+_WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - recognised here, never chosen
+
+
+async def open_listener(host: str, port: int) -> trio.SocketListener:
+    """Listen on the first address of `host`; port 0 takes a free one.
+
+    Raises:
+        ConfigError: the address cannot be used.
+    """
+    try:
+        found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+        address = str(found[0][4][0])
+        listeners: Sequence[trio.SocketListener] = await trio.open_tcp_listeners(
+            port, host=address, backlog=BACKLOG
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {join_address(host, port)}: {error.strerror or error}",
+            remedy="if another tracker runs there, end it; else give another --host or --port",
+        ) from error
+    return listeners[0]
+
+
+def dial_address(listener: trio.SocketListener) -> tuple[str, int]:
+    """What workers dial: the bound address, or this machine's name if that is all addresses."""
+    host, port = listener.socket.getsockname()[:2]
+    return (socket.gethostname() if host in _WILDCARDS else str(host)), int(port)
+
+
+def peer_name(stream: trio.SocketStream) -> str:
+    """The other side's address, for people."""
+    try:
+        host, port = stream.socket.getpeername()[:2]
+    except OSError:  # it has gone already
+        return "an unknown address"
+    return join_address(host, port)
+
+
+def join_address(host: str, port: int) -> str:
+    """``host:port``, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

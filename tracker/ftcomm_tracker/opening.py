@@ -1,0 +1,137 @@
+"""Opening a job: state directory, token, address, journal, and the server over them.
+
+The order matters.  The address is taken before the journal: a second tracker started by mistake
+on a live job's directory fails at the address and leaves the journal's generation alone.
+"""
+
+import secrets
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from ftcomm.config import job_settings, read_token
+from ftcomm.errors import ConfigError
+from ftcomm.protocol.codec import MAX_WORLD_SIZE
+from ftcomm.protocol.handshake import control_key
+from ftcomm.settings import JobSettings
+from ftcomm_tracker.durable import Durable
+from ftcomm_tracker.journal import Journal, Remembered, make_state_dir, remembered
+from ftcomm_tracker.listener import join_address, open_listener
+from ftcomm_tracker.roster import Roster
+from ftcomm_tracker.server import Server
+
+DEFAULT_HOST = "127.0.0.1"
+TOKEN_NAME = "token"  # noqa: S105 - the name of a file
+TOKEN_BYTES = 32  # 64 hex characters, what `read_token` demands at least
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What the operator asked for; None takes what the journal remembers, then the default.
+
+    Attributes:
+        settings: job settings given explicitly, by name.
+    """
+
+    world_size: int | None = None
+    host: str | None = None
+    port: int | None = None
+    token_file: Path | None = None
+    state_dir: Path | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJob:
+    """A job ready to be served."""
+
+    server: Server
+    journal: Journal
+    durable: Durable
+    settings: JobSettings
+    token_file: Path
+    state_dir: Path
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for workers."""
+        return join_address(*self.server.address)
+
+    def ready_line(self) -> str:
+        """The one line that scripts read."""
+        return (
+            f"ftcomm-tracker ready address={self.address} job={self.durable.job_id}"
+            f" token_file={self.token_file} state_dir={self.state_dir}"
+        )
+
+
+async def open_job(options: ServeOptions) -> OpenJob:
+    """Start a new job, or take up the one of `options.state_dir` where its tracker left it.
+
+    Raises:
+        ConfigError: the options are wrong, contradict the journalled job, or cannot be had.
+    """
+    state_dir = make_state_dir(options.state_dir or Path(tempfile.mkdtemp(prefix="ftcomm-")))
+    before = remembered(state_dir)
+    host = options.host or (before.host if before else DEFAULT_HOST)
+    port = options.port or (before.port if before else 0)
+    token_file = options.token_file or (Path(before.token_file) if before else None)
+    token_file = (token_file or state_dir / TOKEN_NAME).expanduser().absolute()
+    _make_token(token_file)
+    key = control_key(read_token(token_file))
+    listener = await open_listener(host, port)
+    try:
+        journal = Journal.open(state_dir)
+        bound = int(listener.socket.getsockname()[1])
+        durable, settings = _restore(journal, options)
+        journal.remember(Remembered(host, bound, str(token_file)))
+    except BaseException:
+        await listener.aclose()
+        raise
+    roster = Roster(settings, durable, generation=journal.generation, now=trio.current_time())
+    server = Server(roster, journal, key, listener)
+    return OpenJob(server, journal, durable, settings, token_file, state_dir)
+
+
+def _restore(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSettings]:
+    document = journal.load()
+    if document is None:
+        return _found(journal, options)
+    durable = Durable.from_wire(document)
+    settings = JobSettings.from_wire(durable.settings)
+    asked = {"world_size": options.world_size, **options.settings}
+    has = {"world_size": durable.world_size, **dict(durable.settings)}
+    for name, value in asked.items():
+        if value is not None and str(value) != str(has[name]):
+            raise ConfigError(
+                f"the job in {journal.path.parent} has {name} {has[name]}, {value} was asked for",
+                remedy="leave the option out, or start a new job in another --state-dir",
+            )
+    return durable, settings
+
+
+def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSettings]:
+    if options.world_size is None:
+        raise ConfigError("a new job needs its number of workers", remedy="give -n")
+    if not 1 <= options.world_size <= MAX_WORLD_SIZE:
+        raise ConfigError(f"-n {options.world_size}: a job has 1 to {MAX_WORLD_SIZE} workers")
+    settings = job_settings(options.settings)
+    job_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    durable = Durable.fresh(job_id, options.world_size, settings.to_wire())
+    journal.write(durable.to_wire(), epoch=durable.epoch)
+    return durable, settings
+
+
+def _make_token(path: Path) -> None:
+    """Write a fresh token that its owner alone can read, unless the file is there."""
+    try:
+        path.touch(mode=0o600, exist_ok=False)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise ConfigError(f"token file {path}: {error.strerror or error}") from error
+    path.write_text(secrets.token_hex(TOKEN_BYTES) + "\n", encoding="ascii")

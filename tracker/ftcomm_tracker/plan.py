@@ -1,0 +1,341 @@
+"""The decision: a pure function from what the living reported to what each must do.
+
+Nothing here assumes that a member holds what it did not report.  A decision carries its reason.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ftcomm.protocol.messages import Fetch, Member, Plan, Report, Run
+from ftcomm.protocol.position import PRELUDE, START, Position
+from ftcomm.protocol.signature import signature_text
+from ftcomm.recovery.keepers import is_keeper, keep_stride
+from ftcomm.recovery.log import compress
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the tracker knows beyond the reports.
+
+    Attributes:
+        epoch: the epoch that is being decided.
+        all_replaced: a plan was sent before, and none of the lives of that time is left.
+        keep_order: the rank order from which keepers are computed.
+        replicas: how many copies the job asked for.
+        highest_version: highest version that any member was ever heard to be in.
+    """
+
+    epoch: int
+    all_replaced: bool
+    keep_order: tuple[int, ...]
+    replicas: int
+    highest_version: int = PRELUDE
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """One plan per reporting rank, and why the frontier is where it is."""
+
+    plans: Mapping[int, Plan]
+    frontier: Position
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The job cannot go on; every rank raises `error`."""
+
+    error: str
+    cause: str
+    position: Position
+    rank: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """Reports read once: who holds what, where everyone will stand after the commit."""
+
+    reports: Mapping[int, Report]
+    version: int
+    commit: int
+    positions: Mapping[int, Position]
+    frontier: Position
+    prelude_length: int
+
+
+def plan(members: Sequence[Member], facts: Facts, reports: Mapping[int, Report]) -> Decided | Lost:
+    """Decide epoch `facts.epoch`.
+
+    Args:
+        members: every place in rank order; absent ones have closed and left.
+        facts: see `Facts`.
+        reports: by rank, one for every present member.
+
+    Returns:
+        a plan per rank, or why the job is lost.
+    """
+    if facts.all_replaced and all(report.caught_up == 0 for report in reports.values()):
+        return Lost(
+            "JobLostError",
+            "every member that took part in the job has died, and their results with them",
+            START,
+        )
+    commit = _commit(reports)
+    if isinstance(commit, Lost):
+        return commit
+    survey = _survey(reports, commit)
+    # Version 0 is nobody's checkpoint: while only the dead had come so far, those who live execute
+    # the load again and get the same. Of a later version everyone had a copy.
+    if survey.version < facts.highest_version > 0:
+        return Lost(
+            "JobLostError",
+            f"checkpoint {facts.highest_version} was committed and every holder of it has died",
+            Position(0, facts.highest_version, 0),
+        )
+    conflict = _conflict(survey)
+    if conflict is not None:
+        return conflict
+    return _orders(members, facts, survey)
+
+
+def _commit(reports: Mapping[int, Report]) -> int | Lost:
+    """The tentative version that every member past its load holds, -1 if there is none."""
+    past = {rank: report for rank, report in reports.items() if report.position.past_load}
+    if not past:
+        return PRELUDE
+    top = max(report.position.version for report in past.values())
+    behind = {rank: r for rank, r in past.items() if r.position.version < top}
+    for rank, report in behind.items():
+        if report.tentative != top:
+            return Lost(
+                "JobLostError",
+                f"rank {rank} is in version {report.position.version} without a copy of "
+                f"checkpoint {top}, which others have committed",
+                report.position,
+                rank,
+            )
+    if behind:
+        return top
+    if any(report.tentative != top + 1 for report in past.values()):
+        return PRELUDE
+    if len({report.position for report in past.values()}) > 1:
+        return PRELUDE  # their programs differ; replay and signatures will say so
+    return _same_digest(past, top + 1)
+
+
+def _same_digest(past: Mapping[int, Report], version: int) -> int | Lost:
+    groups: dict[bytes, list[int]] = {}
+    for rank, report in sorted(past.items()):
+        groups.setdefault(report.digest, []).append(rank)
+    if len(groups) == 1:
+        return version
+    first, second, *_ = groups.values()
+    report = past[second[0]]
+    return Lost(
+        "CollectiveMismatchError",
+        f"checkpoint {version} differs between ranks {first} and {second}: "
+        "the state passed to checkpoint() must be equal on all ranks",
+        report.position,
+        second[0],
+    )
+
+
+def _survey(reports: Mapping[int, Report], commit: int) -> _Survey:
+    positions = {rank: _after_commit(report, commit) for rank, report in reports.items()}
+    reached = [position.version for position in positions.values()]
+    held = [report.committed for report in reports.values()]
+    past = any(version > PRELUDE for version in reached)
+    version = max(reached) if past else max(held)
+    candidates = [position for position in positions.values() if position.version == version]
+    if version > PRELUDE:
+        candidates.append(Position(0, version, 0))
+    for report in reports.values():
+        candidates += [
+            Position(0, version, run.seqnos()[-1] + 1)
+            for run in report.runs
+            if run.version == version
+        ]
+    return _Survey(
+        reports=reports,
+        version=version,
+        commit=commit,
+        positions=positions,
+        frontier=max(candidates),
+        prelude_length=max(report.prelude_length for report in reports.values()),
+    )
+
+
+def _after_commit(report: Report, commit: int) -> Position:
+    position = report.position
+    if commit > PRELUDE and position.past_load and position.version == commit - 1:
+        return position.at_version(commit)
+    return position
+
+
+def _conflict(survey: _Survey) -> Lost | None:
+    """Two members in flight at the frontier with different signatures (rule R7)."""
+    in_flight = {
+        rank: survey.reports[rank]
+        for rank, position in sorted(survey.positions.items())
+        if position == survey.frontier == survey.reports[rank].position
+        and survey.reports[rank].signature
+    }
+    if not in_flight:
+        return None
+    first_rank, first = next(iter(in_flight.items()))
+    for rank, report in in_flight.items():
+        if report.signature != first.signature:
+            return Lost(
+                "CollectiveMismatchError",
+                mismatch_text(
+                    survey.frontier,
+                    (first_rank, first.signature, first.site),
+                    (rank, report.signature, report.site),
+                ),
+                survey.frontier,
+                rank,
+            )
+    return None
+
+
+def mismatch_text(
+    position: Position, one: tuple[int, bytes, str], other: tuple[int, bytes, str]
+) -> str:
+    """Name both sides of a mismatch: ranks, signatures and call sites."""
+    sides = " but ".join(
+        f"rank {rank} called {signature_text(signature)} at {site or 'an unknown line'}"
+        for rank, signature, site in sorted((one, other))
+    )
+    return f"ranks disagree about collective {position}: {sides}"
+
+
+def _orders(members: Sequence[Member], facts: Facts, survey: _Survey) -> Decided | Lost:
+    by_version: dict[int, list[tuple[int, Run]]] = {}
+    for rank, report in sorted(survey.reports.items()):
+        for run in report.runs:
+            by_version.setdefault(run.version, []).append((rank, run))
+    plans: dict[int, Plan] = {}
+    load_from = tuple(
+        rank
+        for rank, report in sorted(survey.reports.items())
+        if report.committed == survey.version or report.tentative == survey.commit > PRELUDE
+    )
+    for rank in sorted(survey.reports):
+        fetches = _fetches(rank, facts, survey, by_version)
+        if isinstance(fetches, Position):
+            return _result_lost(fetches, facts, members)
+        must_load = _must_load(rank, survey)
+        if must_load and not load_from:
+            return Lost(
+                "JobLostError",
+                f"checkpoint {survey.version} is needed and exists nowhere any more",
+                survey.frontier,
+            )
+        plans[rank] = Plan(
+            epoch=facts.epoch,
+            rank=rank,
+            members=tuple(members),
+            frontier=survey.frontier,
+            prelude_length=survey.prelude_length,
+            commit=survey.commit,
+            load=survey.version if must_load else PRELUDE,
+            load_from=load_from if must_load else (),
+            fetches=tuple(fetches),
+            keep_order=facts.keep_order,
+        )
+    return Decided(plans, survey.frontier, _reason(survey))
+
+
+def _fetches(
+    rank: int, facts: Facts, survey: _Survey, by_version: Mapping[int, Sequence[tuple[int, Run]]]
+) -> list[Fetch] | Position:
+    """What this member must get from whom; or the first position that it needs and nobody holds.
+
+    First what it has yet to replay, then what it should keep for others and does not hold: copies
+    are made again where fewer than `replicas` live.
+    """
+    fetches: list[Fetch] = []
+    ordered: dict[int, set[int]] = {}
+    for version, lo, hi in _spans(rank, survey):
+        more, missing = _order(rank, version, set(range(lo, hi)), by_version.get(version, ()))
+        if missing:
+            return Position(0, version, min(missing))
+        fetches += more
+        ordered[version] = set(range(lo, hi))
+    for version, share in _shares(rank, facts, survey):
+        wanted = share - ordered.get(version, set())
+        fetches += _order(rank, version, wanted, by_version.get(version, ()))[0]
+    return fetches
+
+
+def _must_load(rank: int, survey: _Survey) -> bool:
+    """A member in its prelude loads the newest version, unless it has fetched it already."""
+    if survey.positions[rank].past_load or survey.version == PRELUDE:
+        return False
+    return survey.reports[rank].committed != survey.version
+
+
+def _spans(rank: int, survey: _Survey) -> list[tuple[int, int, int]]:
+    """What this member has yet to replay, as (version, first, end) in position order."""
+    position, frontier = survey.positions[rank], survey.frontier
+    if position.past_load or not frontier.past_load:
+        return [(position.version, position.seqno, frontier.seqno)]
+    return [
+        (PRELUDE, position.seqno, survey.prelude_length),
+        (frontier.version, 0, frontier.seqno),
+    ]
+
+
+def _shares(rank: int, facts: Facts, survey: _Survey) -> list[tuple[int, set[int]]]:
+    """The results below the frontier that this member keeps for others, by version."""
+    frontier = survey.frontier
+    ends = {PRELUDE: survey.prelude_length} if frontier.past_load else {}
+    ends[frontier.version] = frontier.seqno
+    index = facts.keep_order.index(rank)
+    stride = keep_stride(len(facts.keep_order), facts.replicas)
+    return [
+        (version, {s for s in range(max(end, 0)) if is_keeper(index, s, stride)})
+        for version, end in ends.items()
+    ]
+
+
+def _order(
+    rank: int, version: int, wanted: set[int], runs: Sequence[tuple[int, Run]]
+) -> tuple[list[Fetch], set[int]]:
+    """Name a holder for every wanted result that `rank` lacks; and those that nobody holds."""
+    missing = set(wanted)
+    for holder, run in runs:
+        if holder == rank:
+            missing -= set(run.seqnos())
+    fetches: list[Fetch] = []
+    others = sorted({holder for holder, _ in runs if holder != rank})
+    start = rank % len(others) if others else 0
+    for holder in others[start:] + others[:start]:
+        offered = {s for owner, run in runs if owner == holder for s in run.seqnos()} & missing
+        fetches += [Fetch(holder, run) for run in compress(version, sorted(offered))]
+        missing -= offered
+    return fetches, missing
+
+
+def _result_lost(position: Position, facts: Facts, members: Sequence[Member]) -> Lost:
+    stride = keep_stride(len(facts.keep_order), facts.replicas)
+    keepers = [
+        rank
+        for index, rank in enumerate(facts.keep_order)
+        if is_keeper(index, position.seqno, stride)
+    ]
+    names = ", ".join(f"{members[rank].worker_id} (rank {rank})" for rank in sorted(keepers))
+    return Lost(
+        "JobLostError",
+        f"the result of collective {position} is needed and exists nowhere any more; "
+        f"its keepers were {names}",
+        position,
+    )
+
+
+def _reason(survey: _Survey) -> str:
+    leader = max(survey.positions, key=lambda rank: (survey.positions[rank], -rank))
+    text = f"frontier {survey.frontier} (rank {leader} stands at {survey.positions[leader]})"
+    if survey.commit > PRELUDE:
+        text += f", checkpoint {survey.commit} committed"
+    return text

@@ -1,0 +1,162 @@
+"""Which worker the launcher starts again, and when: a pure decision per exit.
+
+Per worker, after an exit: has its rank closed?  Then it is done.  Is the exit status one by which
+a typed error says that starting it again cannot help?  Then it is left.  Has it died too often,
+or too often at one place without progress of the job?  Then it is given up.  Else it starts
+again: at once the first time, later with a back-off, so that a worker that cannot start does
+not burn a core and a log.
+"""
+
+import signal
+from collections import Counter
+from dataclasses import dataclass
+from typing import assert_never
+
+from ftcomm.errors import (
+    CollectiveMismatchError,
+    ConfigError,
+    FencedError,
+    FtcommError,
+    JobFinishedError,
+    JobLostError,
+    LogLimitError,
+    ProcessFailedError,
+    RevokedError,
+)
+from ftcomm.protocol.position import START, Position
+
+BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0)  # before the first, second, ... in one version
+
+# The whole job is over and every rank knows: the tracker has said so, or says so to the rest.
+_JOB_OVER: tuple[type[FtcommError], ...] = (
+    JobLostError,
+    CollectiveMismatchError,
+    ProcessFailedError,
+    RevokedError,
+    JobFinishedError,
+)
+_PLACE_TAKEN: tuple[type[FtcommError], ...] = (FencedError,)
+# A worker that leaves its `with` block by LogLimitError tells the tracker, which tells all; this is
+# for scripts without one.
+_HOPELESS: tuple[type[FtcommError], ...] = (ConfigError, LogLimitError)
+_MEANINGS = {kind.exit_code: kind.__name__ for kind in (*_JOB_OVER, *_PLACE_TAKEN, *_HOPELESS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Start the worker again after `delay_s`."""
+
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The worker's rank has closed; nothing is left to do for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveIt:
+    """Do not start it again; the job goes on, or ends, without the launcher's doing."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Do not start it again, and tell the tracker that its place stays empty."""
+
+    reason: str
+
+
+Decision = Again | Finished | LeaveIt | GiveUp
+
+
+class RestartPolicy:
+    """Counts the deaths of each worker and decides."""
+
+    def __init__(self, *, max_restarts: int, give_up_after: int) -> None:
+        """Allow `max_restarts` per worker, and `give_up_after` deaths at one progress."""
+        self._max_restarts = max_restarts
+        self._give_up_after = give_up_after
+        self._restarts: Counter[int] = Counter()
+        self._best = START
+        self._stuck: dict[int, tuple[Position, int]] = {}
+        self._spells: dict[int, tuple[int, int]] = {}  # version, restarts in it
+
+    @property
+    def restarts(self) -> int:
+        """Restarts of all workers so far."""
+        return self._restarts.total()
+
+    def after_exit(self, worker: int, status: int, *, closed: bool, progress: Position) -> Decision:
+        """Decide about `worker`, which ended with `status` (negative: by that signal).
+
+        Args:
+            worker: its index.
+            status: as `subprocess.Popen.returncode`.
+            closed: the tracker knows that its rank's own close() has completed.
+            progress: the highest position known of any member of the job.
+        """
+        if closed:
+            return Finished()
+        if status in {kind.exit_code for kind in (*_JOB_OVER, *_PLACE_TAKEN)}:
+            return LeaveIt(describe_exit(status))
+        if status in {kind.exit_code for kind in _HOPELESS}:
+            return GiveUp(f"worker {worker} {describe_exit(status)}")
+        return self._after_death(worker, status, progress)
+
+    def _after_death(self, worker: int, status: int, progress: Position) -> Decision:
+        # The highest ever: while members are away, what the tracker knows of may be lower.
+        self._best = progress = max(self._best, progress)
+        where, deaths = self._stuck.get(worker, (progress, 0))
+        deaths = deaths + 1 if where == progress else 1
+        self._stuck[worker] = (progress, deaths)
+        if deaths >= self._give_up_after:
+            return GiveUp(
+                f"worker {worker} died {deaths} times while the job stood at {progress}"
+                f" (last: {describe_exit(status)})"
+            )
+        if self._restarts[worker] >= self._max_restarts:
+            return GiveUp(
+                f"worker {worker} was restarted {self._max_restarts} times and died again"
+                f" ({describe_exit(status)})"
+            )
+        self._restarts[worker] += 1
+        return Again(self._delay_s(worker, progress.version))
+
+    def _delay_s(self, worker: int, version: int) -> float:
+        """At once the first time in a version; a checkpoint since the last death starts afresh."""
+        since, restarts = self._spells.get(worker, (version, 0))
+        restarts = restarts + 1 if since == version else 1
+        self._spells[worker] = (version, restarts)
+        return BACKOFF_S[min(restarts, len(BACKOFF_S)) - 1]
+
+
+def describe_exit(status: int) -> str:
+    """Say in words how a process ended."""
+    if status < 0:
+        try:
+            return f"was killed by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"was killed by signal {-status}"
+    if status == 0:
+        return "ended with status 0 but never closed its communicator"
+    meaning = f" ({_MEANINGS[status]})" if status in _MEANINGS else ""
+    return f"exited with status {status}{meaning}"
+
+
+def describe(decision: Decision) -> str:
+    """What the launcher will do, in words."""
+    match decision:
+        case Again(0.0):
+            return "starting it again"
+        case Again(delay_s):
+            return f"starting it again in {delay_s:g} s"
+        case Finished():
+            return "it had closed: done"
+        case LeaveIt():
+            return "leaving it"
+        case GiveUp():
+            return "giving it up"
+        case _:
+            assert_never(decision)

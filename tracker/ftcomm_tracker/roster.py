@@ -1,0 +1,162 @@
+"""The tracker's machine: who holds which place, when the epoch changes, what is durable.
+
+A pure core.  The server feeds `handle` with what happens on its connections and carries out the
+effects in order; a `Persist` is durable before any later effect (rule R13).  In steady state
+the roster only answers heartbeats.
+
+States::
+
+    FORMING      fewer workers than places have ever come
+    REATTACHING  a restarted tracker waits for its workers before it decides anything
+    COLLECTING   an epoch is announced; reports and replacements are awaited
+    RUNNING      a plan is out
+    OVER         a verdict, or all have closed
+"""
+
+from typing import Any, assert_never
+
+from ftcomm_tracker.events import (
+    Effect,
+    Event,
+    GivenUp,
+    Joined,
+    Lost,
+    Said,
+    Stalled,
+    StopAsked,
+    Tick,
+    Vouched,
+)
+from ftcomm_tracker.hearing import Hearing
+from ftcomm_tracker.seats import Peer, State
+
+
+class Roster(Hearing):
+    """All of the tracker's decisions. Not thread-safe; one task owns it."""
+
+    def handle(self, event: Event, *, now: float) -> list[Effect]:
+        """Take one event; return what the server must do, in order."""
+        self._now = now
+        match event:
+            case Joined(conn, hello):
+                self.on_joined(conn, hello)
+            case Said(conn, message):
+                if conn in self.peers:
+                    self.on_said(self.peers[conn], message)
+            case Lost(conn, reason):
+                self.on_lost(conn, reason)
+            case Vouched(worker_id):
+                self._refresh(p for p in self.peers.values() if p.hello.worker_id == worker_id)
+            case GivenUp(worker_id, reason):
+                self.on_given_up(worker_id, reason)
+            case Stalled():
+                self._refresh(self.peers.values())
+                self.empty_since = dict.fromkeys(self.empty_since, now)
+                self._links_failed = None
+                if self.state is State.REATTACHING:
+                    self._reattach_by = now + self.settings.reattach_within
+            case StopAsked(reason):
+                self._verdict("RevokedError", f"the job was stopped: {reason}", self.progress())
+            case Tick():
+                pass
+            case _:
+                assert_never(event)
+        self.on_time()
+        self.check_invariants()
+        effects, self._effects = self._effects, []
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """When `handle(Tick())` is due, on the clock that `now` comes from."""
+        if self.state is State.OVER:
+            return None if self._ended else self._over_at
+        times = [peer.last_heard + self.settings.detect_within for peer in self._seated()]
+        times += [
+            peer.last_heard + self.settings.detect_within / 2
+            for peer in self._seated()
+            if not peer.late
+        ]
+        if self.durable.places:
+            times += [since + self.settings.replace_within for since in self.empty_since.values()]
+        if self.state is State.REATTACHING:
+            times.append(self._reattach_by)
+        if self._link_suspicion is not None:
+            times.append(self._link_epoch_at + self.settings.detect_within)
+        return min(times, default=None)
+
+    def on_time(self) -> None:
+        """Whatever is due by now."""
+        if self.state is State.OVER:
+            # Before the group has formed nobody can be missed by name: who is on its way has until
+            # the farewell's end to hear why there is no job.
+            formed = bool(self.durable.places)
+            everyone_knows = formed and not self.peers and not self._untold
+            if not self._ended and (self._now >= self._over_at or everyone_knows):
+                self._end()
+            return
+        self._evict_silent()
+        self._replace_deadline()
+        if self.state is State.REATTACHING and self._now >= self._reattach_by:
+            away = set(self.empty_since) | (set(self.durable.byes) - set(self.seats))
+            missing = [self.durable.places[rank].worker_id for rank in sorted(away)]
+            self.empty_since = dict.fromkeys(self.empty_since, self._now)
+            self._begin_epoch(f"workers {', '.join(missing)} did not come back to the tracker")
+            for rank in sorted(self.empty_since):
+                self._seat_a_spare(rank)
+        held = self._link_suspicion
+        if held is not None and self._now >= self._link_epoch_at + self.settings.detect_within:
+            self._link_suspicion = None
+            self._link_epoch(*held)
+
+    def snapshot(self, now: float) -> dict[str, Any]:
+        """The job for `status`, as JSON-able values."""
+        verdict = self.durable.verdict
+        seated = {conn: rank for rank, conn in self.seats.items()}
+        return {
+            "job_id": self.durable.job_id,
+            "state": self.state.value,
+            "epoch": self.epoch,
+            "announced_epoch": self.durable.epoch,
+            "generation": self.generation,
+            "world_size": self.durable.world_size,
+            "progress": str(self.progress()),
+            "members": [self._member_row(rank, now) for rank in range(len(self.durable.places))],
+            "spares": [
+                p.hello.worker_id for conn, p in sorted(self.peers.items()) if conn not in seated
+            ],
+            "waiting_for": self._waiting_for(),
+            "incidents": self.incidents[-10:],
+            "verdict": None
+            if verdict is None
+            else {"error": verdict.error, "cause": verdict.cause},
+            "final_version": self.durable.final_version,
+        }
+
+    def _member_row(self, rank: int, now: float) -> dict[str, Any]:
+        place = self.durable.places[rank]
+        conn = self.seats.get(rank)
+        peer = None if conn is None else self.peers[conn]
+        return {
+            "rank": rank,
+            "worker_id": place.worker_id,
+            "incarnation": place.incarnation,
+            "host": place.host,
+            "connected": peer is not None,
+            "position": str(peer.position) if peer else None,
+            "late": bool(peer and peer.late),
+            "silent_s": round(now - peer.last_heard, 3) if peer else None,
+            "closed": rank in self.durable.byes,
+        }
+
+    def _waiting_for(self) -> list[str]:
+        if self.state is State.FORMING:
+            return [f"{self.durable.world_size - len(self.peers)} more workers to join"]
+        names = [place.worker_id for place in self.durable.places]
+        absent = [f"worker {names[rank]} to come back" for rank in sorted(self.empty_since)]
+        if self.state is State.COLLECTING:
+            silent = sorted(set(self.seats) - set(self.reports))
+            absent += [f"the report of worker {names[rank]}" for rank in silent]
+        return absent
+
+
+__all__ = ["Peer", "Roster", "State"]

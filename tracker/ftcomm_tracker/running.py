@@ -1,0 +1,120 @@
+"""`ftcomm-tracker run`: one job's tracker and all its workers in one process."""
+
+import logging
+import shutil
+import sys
+from dataclasses import dataclass
+
+import trio
+
+from ftcomm.config import process_environment
+from ftcomm.errors import FtcommError
+from ftcomm_tracker.console import Console
+from ftcomm_tracker.launch import Launcher, LaunchOptions
+from ftcomm_tracker.opening import OpenJob, ServeOptions, open_job
+from ftcomm_tracker.records import INCIDENTS_FILE
+from ftcomm_tracker.server import Server
+
+LAST_WORDS_S = 2.0  # for the tracker's own end and the console's after the last worker's
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The command `run` as it was given."""
+
+    serving: ServeOptions
+    command: tuple[str, ...]
+    max_restarts: int
+    give_up_after: int
+
+
+class _ConsoleHandler(logging.Handler):
+    """Prints the tracker's log between the workers' lines."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._console.say(self.format(record))
+
+
+async def run_job(options: RunOptions) -> int:
+    """Run the job to its end and return the exit status for this process."""
+    job = await open_job(options.serving)
+    console = Console(sys.stdout.buffer, sys.stderr.buffer, live=sys.stderr.isatty())
+    logger = logging.getLogger("ftcomm_tracker")
+    logger.setLevel(logging.INFO)
+    logger.handlers = [_ConsoleHandler(console)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(console.run)
+        try:
+            status = await _run_both(options, job, console)
+        finally:
+            console.close()
+            nursery.cancel_scope.deadline = trio.current_time() + LAST_WORDS_S
+    job.journal.close()
+    if status == 0 and options.serving.state_dir is None:
+        _tidy(job)
+    return status
+
+
+async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
+    launcher = Launcher(
+        LaunchOptions(
+            world_size=job.durable.world_size,
+            command=options.command,
+            detect_within_s=job.settings.detect_within,
+            max_restarts=options.max_restarts,
+            give_up_after=options.give_up_after,
+        ),
+        job.server,
+        console,
+        _environment(job, console),
+    )
+    console.say(f"job {job.durable.job_id} at {job.address}, state in {job.state_dir}")
+    failures: list[FtcommError] = []
+    status = FtcommError.exit_code
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_serve, job.server, nursery.cancel_scope, failures)
+        status = await launcher.run()
+        with trio.move_on_after(LAST_WORDS_S):
+            if job.server.over.is_set():
+                await job.server.ended.wait()
+        nursery.cancel_scope.cancel()
+    if failures:
+        raise failures[0]
+    return status
+
+
+async def _serve(server: Server, whole: trio.CancelScope, failures: list[FtcommError]) -> None:
+    """Serve; without a tracker there is no job, so its failure ends the workers too."""
+    try:
+        await server.run()
+    except FtcommError as error:
+        failures.append(error)
+        whole.cancel()
+
+
+def _environment(job: OpenJob, console: Console) -> dict[str, str]:
+    """What every worker gets: this process's environment and where its tracker is."""
+    environment = process_environment()
+    for name, _ in job.settings.to_wire():
+        # Settings are the job's; a variable that an option overrides must not contradict it.
+        environment.pop(f"FTCOMM_{name.upper()}", None)
+    environment["FTCOMM_TRACKER"] = job.address
+    environment["FTCOMM_TOKEN_FILE"] = str(job.token_file)
+    environment["PYTHONUNBUFFERED"] = "1"
+    if job.durable.world_size > 1 and "OMP_NUM_THREADS" not in environment:
+        environment["OMP_NUM_THREADS"] = "1"
+        console.say(
+            "OMP_NUM_THREADS is not set: each worker gets 1, so that they do not fight for"
+            " cores; set it to tune"
+        )
+    return environment
+
+
+def _tidy(job: OpenJob) -> None:
+    """Remove a directory that we made up, if nothing in it tells of trouble."""
+    if not (job.state_dir / INCIDENTS_FILE).exists():
+        shutil.rmtree(job.state_dir, ignore_errors=True)

@@ -1,0 +1,168 @@
+"""Seats: the roster's data, and the small things that everything else does with it.
+
+The roster is one machine, written in layers of which each calls only those below it::
+
+    roster     events in, deadlines, the view for people
+    hearing    what members say, and what their silence says
+    admission  who joins, who takes a place, who is fenced
+    epochs     announcing, collecting, deciding, ending
+    seats      data: peers, places, what is durable; effects out
+"""
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ftcomm.protocol.messages import (
+    Heartbeat,
+    Hello,
+    Report,
+)
+from ftcomm.protocol.position import START, Position
+from ftcomm.settings import JobSettings
+from ftcomm_tracker.durable import Durable
+from ftcomm_tracker.events import (
+    Disconnect,
+    Effect,
+    Note,
+    Persist,
+    Send,
+)
+from ftcomm_tracker.incident import OpenIncident
+
+
+class State(enum.Enum):
+    """Where the job stands; see the module's text."""
+
+    FORMING = "FORMING"
+    REATTACHING = "REATTACHING"
+    COLLECTING = "COLLECTING"
+    RUNNING = "RUNNING"
+    OVER = "OVER"
+
+
+@dataclass(slots=True)
+class Peer:
+    """One live connection of a worker."""
+
+    conn: int
+    hello: Hello
+    incarnation: int
+    last_heard: float
+    position: Position = START
+    late: bool = False
+    heartbeat: Heartbeat | None = None
+    fetched: int = 0  # epoch whose plan it said to have fetched everything for
+
+
+class Seats:
+    """Who is connected, who sits where, what is journalled. Not thread-safe; one task owns it."""
+
+    def __init__(
+        self, settings: JobSettings, durable: Durable, *, generation: int, now: float
+    ) -> None:
+        self.settings = settings
+        self.durable = durable
+        self.generation = generation
+        self.state = State.FORMING
+        self.epoch = 0  # of the plan in force
+        self.highest_version = durable.version
+        self.peers: dict[int, Peer] = {}
+        self.seats: dict[int, int] = {}  # rank -> connection
+        self.empty_since: dict[int, float] = {}
+        self.reports: dict[int, Report] = {}
+        self.awaiting_fetch: set[int] = set()
+        self.incident: OpenIncident | None = None
+        self.incidents: list[dict[str, Any]] = []
+        self._link_epoch_at = float("-inf")
+        self._link_suspicion: tuple[str, tuple[int, ...]] | None = (
+            None  # held back by the limit on link epochs
+        )
+        # Where the job stood, since when, and when last, while links alone kept it from going on.
+        self._links_failed: tuple[Position, float, float] | None = None
+        self._reattach_by = float("inf")
+        self._over_at = float("inf")
+        self._ended = False
+        self._effects: list[Effect] = []
+        self._now = now
+        # Members that have not been told how the job ended; they may be dialling just now.
+        self._untold = {place.worker_id for place in durable.places}
+        if durable.verdict is not None or durable.final_version >= 0:
+            self._over(now + settings.reattach_within)
+        elif durable.places:
+            self.state = State.REATTACHING
+            self._reattach_by = now + settings.reattach_within
+            self.empty_since = {
+                rank: now for rank in range(durable.world_size) if rank not in durable.byes
+            }
+
+    def progress(self) -> Position:
+        """The highest position that any member was heard to be at."""
+        return max((peer.position for peer in self._seated()), default=START)
+
+    def incarnation_of(self, worker_id: str) -> int:
+        """How many lives of `worker_id` have been numbered."""
+        return dict(self.durable.incarnations).get(worker_id, 0)
+
+    def _seated(self) -> Iterable[Peer]:
+        return [self.peers[conn] for conn in self.seats.values()]
+
+    def _vacant(self) -> list[int]:
+        return [rank for rank in self.empty_since if rank not in self.seats]
+
+    def _rank_of(self, worker_id: str) -> int | None:
+        for rank, place in enumerate(self.durable.places):
+            if place.worker_id == worker_id:
+                return rank
+        return None
+
+    def _rank_of_conn(self, conn: int) -> int | None:
+        return next((rank for rank, seat in self.seats.items() if seat == conn), None)
+
+    def _heard_version(self, version: int) -> None:
+        self.highest_version = max(self.highest_version, version)
+
+    def _refresh(self, peers: Iterable[Peer]) -> None:
+        for peer in peers:
+            peer.last_heard = self._now
+            peer.late = False
+
+    def _drop(self, conn: int, reason: str) -> None:
+        self._forget(conn)
+        self._effects.append(Disconnect(conn, reason))
+
+    def _forget(self, conn: int) -> None:
+        self.peers.pop(conn, None)
+        rank = self._rank_of_conn(conn)
+        if rank is not None:
+            del self.seats[rank]
+            self.reports.pop(rank, None)
+
+    def _persist(self, **changes: Any) -> None:
+        self.durable = replace(self.durable, **changes)
+        self._effects.append(Persist(self.durable))
+
+    def _send(self, conn: int, message: Any) -> None:
+        self._effects.append(Send(conn, message))
+
+    def _note(self, level: str, text: str) -> None:
+        self._effects.append(Note(level, text))
+
+    def _reason(self) -> str:
+        return self.incident.reason[:500] if self.incident is not None else "recovery"
+
+    def _over(self, until: float) -> None:
+        self.state = State.OVER
+        self._over_at = until
+
+    def _told(self, worker_id: str) -> None:
+        self._untold.discard(worker_id)
+
+    def check_invariants(self) -> None:
+        """What may never be, whatever workers send."""
+        assert self.epoch <= self.durable.epoch
+        assert set(self.seats.values()) <= set(self.peers)
+        assert not set(self.empty_since) & set(self.seats)
+        assert self.state is not State.RUNNING or not self.empty_since
+        assert all(rank in self.seats for rank in self.reports)

@@ -1,0 +1,397 @@
+"""The tracker's driver: sockets, clock and journal around the pure `roster.Roster`.
+
+One task owns the roster: it takes events from a queue, and carries out what the roster answers,
+in order and without waiting.  Journal writes happen right there, between the decision and the
+messages that announce it.  Each connection has its own reading and writing task and can only
+put events into that queue.
+"""
+
+import contextlib
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator
+from functools import partial
+from typing import NoReturn, assert_never
+
+import trio
+
+from ftcomm.errors import FtcommError, ProtocolError
+from ftcomm.protocol.messages import (
+    ControlMessage,
+    Done,
+    Hello,
+    Plan,
+    StatusReply,
+    StatusRequest,
+    StopRequest,
+    WorkerMessage,
+)
+from ftcomm.protocol.position import Position
+from ftcomm_tracker.connection import (
+    FLUSH_DEADLINE_S,
+    HANDSHAKE_DEADLINE_S,
+    Connection,
+    authenticate,
+)
+from ftcomm_tracker.durable import Durable
+from ftcomm_tracker.events import (
+    Disconnect,
+    Effect,
+    Ended,
+    Event,
+    IncidentClosed,
+    Joined,
+    Lost,
+    Note,
+    Persist,
+    Said,
+    Send,
+    Stalled,
+    StopAsked,
+    Tick,
+)
+from ftcomm_tracker.faults import PlannedDeath, TrackerFaults
+from ftcomm_tracker.journal import Journal
+from ftcomm_tracker.listener import dial_address, join_address, peer_name
+from ftcomm_tracker.records import record_incident
+from ftcomm_tracker.roster import Roster
+from ftcomm_tracker.status import status_document, summary
+
+MAX_UNAUTHENTICATED = 64  # rule R9; at the limit the oldest makes room
+OPERATOR_IDLE_S = 30.0  # an operator's command asks within milliseconds
+
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+log = logging.getLogger("ftcomm_tracker")
+
+
+class Server:
+    """A tracker at work.
+
+    Attributes:
+        address: host and port that workers dial.
+        over: set once it is journalled how the job ends; `outcome` is then known.
+        ended: set once everyone who could be told has been told.
+        faults: planned deaths, for tests.
+    """
+
+    def __init__(
+        self, roster: Roster, journal: Journal, key: bytes, listener: trio.SocketListener
+    ) -> None:
+        """Serve `roster` on `listener`; `key` is the job's control key."""
+        self.over = trio.Event()
+        self.ended = trio.Event()
+        self.outcome: Ended | None = None
+        self.faults: TrackerFaults | None = None
+        self._roster = roster
+        self._journal = journal
+        self._key = key
+        self._listener = listener
+        self._state_dir = journal.path.parent
+        self._events: deque[tuple[Event, Callable[[], object] | None]] = deque()
+        self._wake = trio.Event()
+        self._connections: dict[int, Connection] = {}
+        self._strangers: dict[int, trio.CancelScope] = {}
+        self._numbers = 0
+        self._failure: FtcommError | None = None
+        self._started_at = time.time()
+
+    # --- for the launcher and the command line ------------------------------------------------
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """What workers dial."""
+        return dial_address(self._listener)
+
+    def post(self, event: Event) -> None:
+        """Let the roster hear of `event`; returns at once."""
+        self._put(event, None)
+
+    async def ask(self, event: Event) -> None:
+        """As `post`, and return when its effects have been carried out."""
+        if self.ended.is_set():
+            return
+        handled = trio.Event()
+        self._put(event, handled.set)
+        await handled.wait()
+
+    async def catch_up(self) -> None:
+        """Return when everything that had arrived at this machine has been taken in.
+
+        A dead process's last words lie in our sockets before its exit can be seen; its reading
+        task needs a turn to read them and another to see the end.
+        """
+        for _ in range(3):
+            await trio.lowlevel.checkpoint()
+        await self.ask(Tick())
+
+    def has_closed(self, worker_id: str) -> bool:
+        """True if that worker's rank has completed its close()."""
+        durable = self._roster.durable
+        return any(durable.places[rank].worker_id == worker_id for rank in durable.byes)
+
+    def progress(self) -> Position:
+        """The highest position known of any member."""
+        return self._roster.progress()
+
+    def summary(self) -> str:
+        """The job's state in one line."""
+        return summary(self._roster.snapshot(trio.current_time()))
+
+    def snapshot(self) -> dict[str, object]:
+        """The job's state for people and scripts."""
+        return {
+            **self._roster.snapshot(trio.current_time()),
+            "address": join_address(*self.address),
+            "state_dir": str(self._state_dir),
+            "pid": os.getpid(),
+            "uptime_s": round(time.time() - self._started_at, 1),
+        }
+
+    def _put(self, event: Event, then: Callable[[], object] | None) -> None:
+        self._events.append((event, then))
+        self._wake.set()
+
+    # --- running ------------------------------------------------------------------------------
+
+    async def run(self) -> Ended:
+        """Serve until the job has ended.
+
+        Raises:
+            SupersededError: a newer tracker has taken over.
+            JournalError: the journal cannot be written.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._accept)
+            try:
+                await self._own_roster()
+                await self._flush()
+            except FtcommError as error:
+                self._failure = error
+            except PlannedDeath:
+                await self._die()
+            nursery.cancel_scope.cancel()
+        if self._failure is not None:
+            raise self._failure
+        assert self.outcome is not None
+        return self.outcome
+
+    async def close(self) -> None:
+        """Give the address and the journal back without serving."""
+        await self._listener.aclose()
+        self._journal.close()
+
+    async def _own_roster(self) -> None:
+        """Feed the roster: events as they come, a tick at its deadline, its own stalls first.
+
+        A task that has not had its turn for long has not read its heartbeats either, whether
+        because of SIGSTOP, a paused machine or a slow disk.  The roster must hear that before
+        anything else, since it looks at its deadlines on every event.
+        """
+        detect_within = self._roster.settings.detect_within
+        beat = detect_within / 10
+        woke = trio.current_time()
+        self._feed(Tick(), woke)
+        while not self.ended.is_set():
+            due = self._roster.next_deadline()
+            with trio.move_on_at(woke + beat if due is None else min(woke + beat, due)):
+                await self._wake.wait()
+            self._wake = trio.Event()
+            now = trio.current_time()
+            if now - woke > beat + detect_within / 4:
+                log.warning("the tracker itself did not run for %.1f s", now - woke)
+                self._journal.check()  # a successor may have been started meanwhile
+                self._feed(Stalled(), now)
+            woke = now
+            self._feed_queue(now)
+            if due is not None and due <= now:
+                self._feed(Tick(), now)
+        self._feed_queue(woke)
+
+    def _feed_queue(self, now: float) -> None:
+        while self._events:
+            event, then = self._events.popleft()
+            self._feed(event, now)
+            if then is not None:
+                then()
+
+    def _feed(self, event: Event, now: float) -> None:
+        effects = self._roster.handle(event, now=now)
+        for effect in effects:
+            self._perform(effect)
+            if self.faults is not None:
+                self.faults.performed(effect)
+        if any(isinstance(effect, Send) and isinstance(effect.message, Plan) for effect in effects):
+            self._roster.plan_sent(trio.current_time())
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send(conn, message):
+                self._send(conn, message)
+            case Disconnect(conn, reason):
+                self._disconnect(conn, reason)
+            case Persist(durable):
+                self._persist(durable)
+            case Note(level, text):
+                log.log(_LEVELS.get(level, logging.INFO), "%s", text)
+            case IncidentClosed(incident):
+                record_incident(self._state_dir, incident, now=trio.current_time())
+            case Ended():
+                self.outcome = effect
+                self.over.set()
+                self.ended.set()
+            case _:
+                assert_never(effect)
+
+    def _send(self, conn: int, message: ControlMessage) -> None:
+        connection = self._connections.get(conn)
+        if connection is None or connection.closing:
+            return
+        if not connection.post(message):
+            log.warning("%s does not read what the tracker sends: cut", connection.peer)
+            connection.cut()
+
+    def _disconnect(self, conn: int, reason: str) -> None:
+        connection = self._connections.get(conn)
+        if connection is not None:
+            log.info("ending the connection of %s: %s", connection.peer, reason)
+            connection.finish()
+
+    def _persist(self, durable: Durable) -> None:
+        self._journal.write(durable.to_wire(), epoch=durable.epoch)
+        if durable.verdict is not None:
+            self.outcome = Ended(False, durable.verdict.error, durable.verdict.cause)
+        elif durable.final_version >= 0:
+            self.outcome = Ended(True)
+        if self.outcome is not None:
+            self.over.set()
+
+    async def _flush(self) -> None:
+        """Let every connection take its last messages."""
+        for connection in self._connections.values():
+            connection.finish()
+        with trio.move_on_after(FLUSH_DEADLINE_S):
+            for connection in list(self._connections.values()):
+                await connection.ended.wait()
+
+    async def _die(self) -> None:
+        """At a planned fault: what was sent before it goes out, and nothing else."""
+        while any(connection.unsent for connection in self._connections.values()):
+            await trio.lowlevel.checkpoint()
+        if self.faults is not None:
+            self.faults.die()
+
+    # --- connections --------------------------------------------------------------------------
+
+    async def _accept(self) -> NoReturn:
+        # At the limit of open files trio waits and tries again instead of ending.
+        await trio.serve_listeners(self._serve, [self._listener])
+        raise AssertionError("serve_listeners returned")
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        """One connection, from accept to end; nothing that a peer does may escape from here."""
+        self._numbers += 1
+        if self.faults is not None:
+            self.faults.accepted()
+        connection = Connection(self._numbers, stream, peer_name(stream))
+        messages = connection.messages()
+        try:
+            async with stream, contextlib.aclosing(messages):
+                with self._stranger(connection.number):
+                    request = await authenticate(stream, self._key)
+                    first = await anext(messages, None)
+                await self._converse(connection, request.role, first, messages)
+        except FtcommError as error:
+            log.info("refused a connection from %s: %s", connection.peer, error.cause)
+        except trio.BrokenResourceError:
+            log.info("a connection from %s broke in its handshake", connection.peer)
+
+    @contextlib.contextmanager
+    def _stranger(self, number: int) -> Iterator[None]:
+        """Bound who has not proven itself yet and said what it wants: in number and in time."""
+        if len(self._strangers) >= MAX_UNAUTHENTICATED:
+            self._strangers.pop(next(iter(self._strangers))).cancel()
+        with trio.move_on_after(HANDSHAKE_DEADLINE_S) as scope:
+            self._strangers[number] = scope
+            try:
+                yield
+            finally:
+                self._strangers.pop(number, None)
+        if scope.cancelled_caught:
+            raise ProtocolError("it did not prove itself in time, or made room for a newer one")
+
+    async def _converse(
+        self,
+        connection: Connection,
+        role: str,
+        first: ControlMessage | None,
+        messages: AsyncGenerator[ControlMessage, None],
+    ) -> None:
+        if first is None:
+            return
+        self._connections[connection.number] = connection
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.write)
+            try:
+                if role == "worker":
+                    await self._hear_worker(connection, first, messages)
+                else:
+                    await self._hear_operator(connection, role, first, messages)
+            except ProtocolError as error:
+                log.warning("cut the connection of %s: %s", connection.peer, error.cause)
+                connection.cut()
+            connection.finish()
+        del self._connections[connection.number]
+
+    async def _hear_worker(
+        self,
+        connection: Connection,
+        first: ControlMessage,
+        messages: AsyncGenerator[ControlMessage, None],
+    ) -> None:
+        if not isinstance(first, Hello):
+            raise ProtocolError(f"a worker began with {type(first).__name__}, not with Hello")
+        number = connection.number
+        self.post(Joined(number, first))
+        reason = "its connection ended"
+        try:
+            async for message in messages:
+                self.post(Said(number, _of_a_member(message)))
+        except trio.BrokenResourceError:
+            reason = "its connection was reset"
+        except ProtocolError as error:
+            reason = f"it broke the protocol: {error.cause}"
+            raise
+        finally:
+            self.post(Lost(number, reason))
+
+    async def _hear_operator(
+        self,
+        connection: Connection,
+        role: str,
+        first: ControlMessage,
+        messages: AsyncGenerator[ControlMessage, None],
+    ) -> None:
+        if role != "operator":
+            raise ProtocolError(f"role {role!r} has no business with the tracker")
+        message: ControlMessage | None = first
+        while message is not None:
+            match message:
+                case StatusRequest():
+                    self._send(connection.number, StatusReply(status_document(self.snapshot())))
+                case StopRequest(reason):
+                    done = partial(self._send, connection.number, Done())
+                    self._put(StopAsked(reason), done)
+                case _:
+                    raise ProtocolError(f"an operator may not send {type(message).__name__}")
+            message = None
+            with trio.move_on_after(OPERATOR_IDLE_S), contextlib.suppress(trio.BrokenResourceError):
+                message = await anext(messages, None)
+
+
+def _of_a_member(message: ControlMessage) -> WorkerMessage:
+    if isinstance(message, Hello) or not isinstance(message, WorkerMessage):
+        raise ProtocolError(f"a worker may not send {type(message).__name__} here")
+    return message
