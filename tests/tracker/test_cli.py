@@ -56,7 +56,8 @@ def test_serve_prints_one_line_and_answers_status_and_stop(serving) -> None:
 
 
 @pytest.mark.process
-def test_serve_after_sigkill_takes_up_job_and_address(serving) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_after_sigkill_takes_up_job_and_address(serving, number: signal.Signals) -> None:
     process, before = serving
     process.kill()
     process.wait(timeout=30)
@@ -68,8 +69,8 @@ def test_serve_after_sigkill_takes_up_job_and_address(serving) -> None:
     ) as again:
         assert again.stdout is not None
         assert dict(f.split("=", 1) for f in again.stdout.readline().split()[2:]) == before
-        again.send_signal(signal.SIGINT)
-        assert again.wait(timeout=30) == 130
+        again.send_signal(number)
+        assert again.wait(timeout=30) == 128 + number
 
 
 @pytest.mark.process

@@ -29,6 +29,7 @@ from ftcomm_tracker.journal import remembered
 from ftcomm_tracker.launch import exit_code_of
 from ftcomm_tracker.opening import ServeOptions, open_job
 from ftcomm_tracker.running import RunOptions, run_job
+from ftcomm_tracker.signals import until_signal
 from ftcomm_tracker.status import table
 
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
@@ -192,10 +193,17 @@ async def _serve(options: ServeOptions, faults: str | None, faults_log: Path | N
     if faults:
         generation = job.journal.generation
         job.server.faults = TrackerFaults(faults, faults_log, job.durable, generation)
-    click.echo(job.ready_line())
-    sys.stdout.flush()
-    outcome = await job.server.run()
+    async with (
+        until_signal() as caught
+    ):  # before the line: a script may answer it with a signal at once
+        click.echo(job.ready_line())
+        sys.stdout.flush()
+        await job.server.run()
     job.journal.close()
+    if caught:
+        return 128 + caught[0]
+    outcome = job.server.outcome
+    assert outcome is not None
     return 0 if outcome.ok else exit_code_of(outcome.error)
 
 

@@ -27,6 +27,7 @@ from ftcomm_tracker.restarts import (
     describe,
     describe_exit,
 )
+from ftcomm_tracker.signals import end_signals
 
 TERM_GRACE_S = 5.0  # between SIGTERM and SIGKILL
 END_GRACE_S = 30.0  # after a verdict: a script may want to write down what it has
@@ -35,7 +36,6 @@ MAX_LINE_IN_REASON = 300  # characters; every rank's error repeats them
 # A fenced life's place was taken by another that has ended well if the job has; a worker that
 # came after the end had nothing to do.
 _GOOD = (0, FencedError.exit_code, JobFinishedError.exit_code)
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Job(Protocol):
@@ -96,7 +96,7 @@ class Launcher:
     async def run(self) -> int:
         """Run all workers and return the exit status for the launcher's process."""
         try:
-            with trio.open_signal_receiver(*_SIGNALS) as signals:
+            with trio.open_signal_receiver(*end_signals()) as signals:
                 async with trio.open_nursery() as background:
                     self._background = background
                     background.start_soon(self._obey_signals, signals)
