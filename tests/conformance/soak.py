@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 from tests.conformance.bench import Bench
-from tests.conformance.scenarios import SCENARIOS, Scenario
+from tests.conformance.scenario import Scenario
+from tests.conformance.scenarios import SCENARIOS
 
 
 def main() -> int:

@@ -1,7 +1,8 @@
 import pytest
 
 from tests.conformance.bench import Bench
-from tests.conformance.scenarios import SCENARIOS, Scenario
+from tests.conformance.scenario import Scenario
+from tests.conformance.scenarios import SCENARIOS
 
 
 def cases() -> list[object]:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conformance.bench import Bench
 from tests.conformance.plans import Plan
-from tests.conformance.scenarios import all_at_gate
+from tests.conformance.scenario import all_at_gate
 
 pytestmark = pytest.mark.process
 

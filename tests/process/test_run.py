@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.bench import Bench
-from tests.conformance.scenarios import under_run
+from tests.conformance.scenario import under_run
 
 pytestmark = pytest.mark.process
 

@@ -1,0 +1,95 @@
+"""What a scenario is, and the steps that several of them share."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tests.conformance.bench import Bench
+from tests.conformance.forker import die_with_parent
+from tests.conformance.harness import Event, Job
+from tests.conformance.plans import ROOT, WALL_S, BrokenError, Plan, worker_environment
+
+Run = Callable[[Bench], None]
+
+DETECT_S = 1.0  # where a test waits for it
+QUIET = {"program": "many"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scenario:
+    """One test; `quick` ones belong to the default set."""
+
+    id: str
+    run: Run
+    quick: bool = False
+
+
+def model(count: int, **more: Any) -> dict[str, Any]:
+    """model_recover with `count` elements in version 0."""
+    return {"program": "model_recover", "count": count, **more}
+
+
+def planned(*faults: str, n: int = 10, program: dict[str, Any], **settings: object) -> Run:
+    """Run a program through faults; everything must be as without them."""
+
+    def run(bench: Bench) -> None:
+        bench.run(Plan(n, program, faults, settings))
+
+    return run
+
+
+def all_at_gate(job: Job, gate: str, count: int | None = None) -> None:
+    """Wait until all ranks, or `count` of them, stand at the gate."""
+    wanted = count or job.plan.n
+
+    def there(_: Event) -> bool:
+        return len({e["rank"] for e in job.of("gate") if e["gate"] == gate}) >= wanted
+
+    job.wait(there)
+
+
+def has_results(job: Job, count: int, _: Event) -> bool:
+    """True once `count` results have been written down; give the first two to `partial`."""
+    return len(job.of("result")) >= count
+
+
+def under_run(
+    bench: Bench, program: dict[str, Any], *options: str, faults: str = ""
+) -> "subprocess.CompletedProcess[str]":
+    """Run a program under the launcher to its end; its output is text of both streams."""
+    folder = bench.new_folder()
+    events = folder / "events"
+    events.touch()
+    environment = {
+        **worker_environment(),
+        "CONFORMANCE": json.dumps(program),
+        "CONFORMANCE_EVENTS": str(events),
+        "CONFORMANCE_DIR": str(folder),
+        "FTCOMM_FAULTS": faults,
+        "FTCOMM_FAULTS_LOG": str(events),
+    }
+    command = [sys.executable, "-m", "ftcomm_tracker.cli", "run", *options, "--"]
+    return subprocess.run(
+        [*command, sys.executable, "-m", "tests.conformance.programs"],
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=WALL_S,
+        check=False,
+        preexec_fn=die_with_parent,
+    )
+
+
+def expect(what: str, got: object, expected: object) -> None:
+    """Compare.
+
+    Raises:
+        BrokenError: naming both.
+    """
+    if got != expected:
+        raise BrokenError(f"{what}: {got}, expected {expected}")
