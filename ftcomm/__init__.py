@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ftcomm.communicator import Communicator as Communicator
-    from ftcomm.communicator import init as init
+    from ftcomm.joining import init as init
 
 __version__ = "0.1.0"
 
@@ -32,7 +32,7 @@ _ERRORS = (
     "TrackerLostError",
 )
 _HOMES = {
-    "init": "ftcomm.communicator",
+    "init": "ftcomm.joining",
     "Communicator": "ftcomm.communicator",
     **dict.fromkeys(_ERRORS, "ftcomm.errors"),
 }

@@ -1,0 +1,130 @@
+"""Joining a job: `init`, which gives a process its communicator."""
+
+import os
+import platform
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ftcomm import logs
+from ftcomm.collectives.choose import tables_digest
+from ftcomm.communicator import Communicator
+from ftcomm.config import WorkerOptions, job_settings, read_token
+from ftcomm.control.hub import Hub
+from ftcomm.control.thread import ControlThread
+from ftcomm.engine import Engine
+from ftcomm.errors import ThreadError
+from ftcomm.exits import use_exit_codes
+from ftcomm.faults import FaultInjector
+from ftcomm.recovery.worker import Identity, Limits, WorkerCore
+from ftcomm.solo import SoloEngine
+
+NONCE_BYTES = 16
+
+_open_communicator: Communicator | None = None
+
+
+def init(
+    tracker: str | None = None,
+    *,
+    worker_id: str | None = None,
+    token_file: str | Path | None = None,
+    detect_within: float | None = None,
+    connect_timeout: float | None = None,
+    tracker_timeout: float | None = None,
+    bind: str | None = None,
+    advertise: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Communicator:
+    """Join the job and return its communicator; with no tracker, a group of one.
+
+    Returns when this worker has its rank and, after a restart, has fetched what it missed.
+
+    Args:
+        tracker: ``host:port[,host:port]``; default ``FTCOMM_TRACKER``. ``"none"`` is a group of
+            one whatever a scheduler says.
+        worker_id: what names this worker over its restarts; default ``FTCOMM_WORKER_ID`` or the
+            scheduler's index.
+        token_file: file with the job's token; default ``FTCOMM_TOKEN_FILE``.
+        detect_within: seconds; only checked against the job's own value.
+        connect_timeout: seconds to wait for a tracker that is not up yet (60).
+        tracker_timeout: seconds to wait for a lost tracker that is needed (600).
+        bind: address to listen on; default: that of the control connection.
+        advertise: address to tell the others, where it differs.
+        settings: further job settings to check by name.
+
+    Raises:
+        ConfigError: something is malformed, or the job has another setting than asked for.
+        AuthenticationError: tracker and worker do not hold the same token.
+        TrackerLostError: no tracker answered in time.
+        JobFinishedError, FencedError, JobLostError and others: the job's verdict.
+        ThreadError: a communicator is open in this process already.
+    """
+    global _open_communicator  # noqa: PLW0603 - one open communicator per process
+    if _open_communicator is not None and _open_communicator.is_usable:
+        raise ThreadError(
+            "a communicator is open in this process already",
+            remedy="close it, or use it: one open communicator per process",
+        )
+    asked = {**(settings or {}), "detect_within": detect_within}
+    options = WorkerOptions.load(
+        tracker=tracker,
+        worker_id=worker_id,
+        token_file=token_file,
+        connect_timeout=connect_timeout,
+        tracker_timeout=tracker_timeout,
+        bind=bind,
+        advertise=advertise,
+        asked={name: value for name, value in asked.items() if value is not None},
+    )
+    use_exit_codes()
+    if options.log_level is not None:
+        logs.turn_on(options.log_level)
+    communicator = _alone(options) if options.routes is None else _join(options)
+    _open_communicator = communicator
+    return communicator
+
+
+def _alone(options: WorkerOptions) -> Communicator:
+    context = logs.LogContext(job="solo", rank=0)
+    logs.JobLogger(context).info("no tracker is named: a group of one")
+    return Communicator(SoloEngine(job_settings({})), options.worker_id or "solo")
+
+
+def _join(options: WorkerOptions) -> Communicator:
+    token = read_token(options.token_file)
+    worker_id = options.worker_id or _made_up_id()
+    identity = Identity(
+        worker_id=worker_id,
+        nonce=secrets.token_bytes(NONCE_BYTES),
+        host=platform.node()[:64] or "localhost",
+        address="",
+        port=0,
+        tables=tables_digest(),
+        asked=options.asked,
+    )
+    limits = Limits(tracker_timeout=options.tracker_timeout)
+    hub = Hub(WorkerCore(identity, limits, now=time.monotonic()), options, token)
+    if options.faults is not None:
+        hub.faults = FaultInjector(options.faults, options.faults_log, hub.break_links)
+    control = ControlThread(hub)
+    control.start()
+    engine = Engine(hub, control)
+    try:
+        engine.wait_until_member()
+    except BaseException:
+        engine.stop()
+        raise
+    return Communicator(engine, worker_id)
+
+
+def _made_up_id() -> str:
+    made_up = f"anonymous-{platform.node()[:24]}-{os.getpid()}-{secrets.token_hex(4)}"
+    logs.JobLogger(logs.LogContext()).warning(
+        "no FTCOMM_WORKER_ID and no scheduler's index: this worker is %s; a restart would be "
+        "another worker, and ranks follow these ids",
+        made_up,
+    )
+    return made_up

@@ -1,0 +1,160 @@
+"""Membership: a worker's part in the job, from its rank to its leaving, and the course of one call.
+
+The communicator is one object, written in layers of which each calls only those below it::
+
+    communicator      checkpoints
+    collective_calls  the collectives: arguments in, results out
+    membership        rank and position, one call, close and leave
+"""
+
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from ftcomm.accounting import LogAccount
+from ftcomm.calls import CallFactory
+from ftcomm.dataplane import Call
+from ftcomm.engine import Engine
+from ftcomm.errors import FtcommError
+from ftcomm.gate import Gate
+from ftcomm.protocol.signature import Kind
+from ftcomm.sites import call_site
+from ftcomm.solo import SoloEngine
+from ftcomm.values import Stored
+
+
+class Membership:
+    """One place in the group and what is at hand for its calls; used by one thread at a time."""
+
+    def __init__(self, engine: Engine | SoloEngine, worker_id: str) -> None:
+        self._engine = engine
+        self._worker_id = worker_id
+        self._calls = CallFactory(engine)
+        self._account = LogAccount(engine)
+        self._gate = Gate(self._is_the_end)
+
+    # --- where we stand ----------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """This worker's place in the group, 0 to ``world_size - 1``; it survives restarts."""
+        return self._engine.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of places in the group."""
+        return self._engine.world_size
+
+    @property
+    def epoch(self) -> int:
+        """The agreed membership in force; grows by one at every change."""
+        return self._engine.epoch
+
+    @property
+    def version(self) -> int:
+        """Number of committed checkpoints; -1 before `load_checkpoint`."""
+        return self._engine.position.version
+
+    @property
+    def seqno(self) -> int:
+        """Number of collectives since the version began."""
+        return self._engine.position.seqno
+
+    @property
+    def worker_id(self) -> str:
+        """What names this worker over its restarts."""
+        return self._worker_id
+
+    @property
+    def is_over(self) -> bool:
+        """True after `close`, or once an error has ended this communicator."""
+        return self._gate.is_closed
+
+    @property
+    def is_usable(self) -> bool:
+        """True while calls may be made here: not over, and not inherited by a forked child."""
+        return not (self._gate.is_closed or self._gate.is_inherited)
+
+    def __repr__(self) -> str:
+        state = "over" if self.is_over else f"at {self._engine.position}"
+        return f"<ftcomm.Communicator rank {self.rank} of {self.world_size}, {state}>"
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the job together with all ranks; serve those who lag until all have closed."""
+        self._close(call_site())
+
+    def _close(self, site: str) -> None:
+        if self.is_over:
+            return
+        with self._gate:
+            self._engine.close(self._calls.plain(Kind.CLOSE, site))
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._close(call_site())  # the user's `with` statement
+        elif self.is_usable:
+            self._engine.leave(f"{type(error).__name__}: {error}")
+            self._end()
+
+    def _end(self) -> None:
+        self._gate.is_closed = True
+        self._engine.stop()
+
+    # --- one call -----------------------------------------------------------------------------
+
+    def _is_the_end(self, error: FtcommError) -> bool:
+        """A job-wide error ends this communicator for good; a local one changes nothing."""
+        if not self._is_the_end_by(error):
+            return False
+        self._end()
+        return True
+
+    def _give_up(self, error: BaseException) -> None:
+        """A call was cut short, by Ctrl-C for example, after others may have completed it.
+
+        This life can neither go on nor go back: it leaves, and may `init` again as a new one.
+        """
+        if not self._is_the_end_by(error):
+            self._engine.leave(f"a call was cut short by {error!r}")
+            self._end()
+
+    def _is_the_end_by(self, error: BaseException) -> bool:
+        return isinstance(self._engine, Engine) and self._engine.error is error
+
+    def _run(self, call: Call) -> Stored:
+        self._account.check(call)
+        before = self._engine.position
+        try:
+            stored = self._engine.run(call)
+        except BaseException as error:
+            if self._engine.position != before:  # completed, and its result will not be returned
+                self._give_up(error)
+            raise
+        self._account.completed(call)
+        self._calls.completed(call)
+        return stored
+
+    def _deliver(
+        self, call: Call, out: np.ndarray[Any, Any] | None, *, copy: bool
+    ) -> np.ndarray[Any, Any]:
+        stored = self._run(call)
+        view = stored.flat.reshape(stored.shape)
+        if out is not None:
+            out[...] = view
+            return out
+        if copy:
+            return view.copy()
+        view.flags.writeable = False
+        return view
