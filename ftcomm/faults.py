@@ -8,7 +8,8 @@ transfer), ``done`` (completed, not yet returned); in a checkpoint ``saved`` and
 in recovery ``connected``, ``authenticated``, ``ranked``, ``linking``, ``loading``, ``serving``.
 
 Actions: ``kill`` (SIGKILL, the default), ``stop`` (SIGSTOP), ``cut`` (end the data links with
-FIN and go on), ``reset`` (the same with RST), ``kill_rst`` (reset, then SIGKILL), ``raise``.
+FIN and go on), ``reset`` (the same with RST), ``kill_rst`` (reset, then SIGKILL), ``raise``,
+``note`` (nothing: the record tells a test that the process was there).
 
 Each fault fires once, and says so in the file named by ``FTCOMM_FAULTS_LOG`` before it does, so
 that a test can tell a planned fault from one that never fired.
@@ -29,7 +30,7 @@ POINTS = frozenset(
         *("connected", "authenticated", "ranked", "linking", "loading", "serving"),
     )
 )
-ACTIONS = frozenset(["kill", "stop", "cut", "reset", "kill_rst", "raise"])
+ACTIONS = frozenset(["kill", "stop", "cut", "reset", "kill_rst", "raise", "note"])
 _OF_THE_CALL = frozenset(("done", "committed"))  # the position has moved on by then
 _FAULT = re.compile(
     r"(?P<rank>\d+)\.(?P<version>-?\d+)\.(?P<seqno>\d+)\.(?P<life>\d+)"

@@ -20,7 +20,7 @@ def mismatch(how: str, odd: int = 2) -> Run:
             expect("ranks that heard", sorted(event["rank"] for event in seen), [0, 1, 2, 3])
             expect("texts", len({event["text"] for event in seen}), 1)
             text = seen[0]["text"]
-            if not ("programs.py:" in text and text.count("called") == 2):
+            if not ("recorder.py:" in text and text.count("called") == 2):
                 raise BrokenError(f"both call sites are missing: {text}")
             entered = max(e["t"] for e in job.of("enter") if e["pos"] == "0.2")
             took = max(event["t"] for event in seen) - entered

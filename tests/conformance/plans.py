@@ -23,7 +23,7 @@ class Plan:
 
     Attributes:
         n: world size.
-        program: what the workers run, see `programs`; with `gates`.
+        program: what the workers run, see `programs`; with `gates`, see `recorder`.
         faults: addresses as `ftcomm.faults` takes them.
         tracker_faults: addresses as `ftcomm_tracker.faults` takes them; the tracker is started
             again on its state directory after each.

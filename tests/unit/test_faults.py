@@ -65,6 +65,13 @@ def test_a_fault_after_completion_belongs_to_the_call_that_was_entered() -> None
         injector.at("done", 0, at(0, 3), 0)
 
 
+def test_a_note_is_written_down_and_nothing_else_happens(tmp_path: Path) -> None:
+    log, links = tmp_path / "fired", Links()
+    injector = FaultInjector("0.0.0.0@saved=note", str(log), links.break_links)
+    injector.at("saved", 0, at(0, 0), 0)
+    assert (log.read_text(), links.broken) == ("0.0.0.0@saved=note\n", [])
+
+
 def test_what_fires_says_so_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, signals = tmp_path / "fired", []
     monkeypatch.setattr(
