@@ -13,13 +13,14 @@ demo: $(STAMP) ## train with and without a kill, compare the models
 test: $(STAMP) ## what every change runs
 	$(BIN)/python -m pytest
 
-test-all: $(STAMP) ## the slow tests too
-	$(BIN)/python -m pytest -m "slow or not slow"
+test-all: $(STAMP) ## the slow tests too, on every Python from 3.11 on that is found
+	$(BIN)/python tests/every_python.py -m "slow or not slow"
 
 lint: $(STAMP)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
@@ -33,7 +34,7 @@ soak: soak-conformance ## the long runs: the conformance scenarios, then a hundr
 	$(BIN)/python -m tests.conformance.kills --kills 100
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage dist
+	rm -rf .venv .venv-3.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml

@@ -26,7 +26,8 @@ def use_exit_codes() -> None:
     if not _installed:
         _installed = True
         sys.excepthook = _with_exit_code(sys.excepthook)
-        os.register_at_fork(after_in_child=_abandon_all)
+        if hasattr(os, "register_at_fork"):  # Windows does not fork
+            os.register_at_fork(after_in_child=_abandon_all)
 
 
 def _with_exit_code(previous: _Hook) -> _Hook:

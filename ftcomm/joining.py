@@ -18,6 +18,7 @@ from ftcomm.engine import Engine
 from ftcomm.errors import ThreadError
 from ftcomm.exits import use_exit_codes
 from ftcomm.faults import FaultInjector
+from ftcomm.platforms import require_groups
 from ftcomm.recovery.worker import Identity, Limits, WorkerCore
 from ftcomm.solo import SoloEngine
 
@@ -94,6 +95,7 @@ def _alone(options: WorkerOptions) -> Communicator:
 
 
 def _join(options: WorkerOptions) -> Communicator:
+    require_groups("joining a job's tracker")
     token = read_token(options.token_file)
     worker_id = options.worker_id or _made_up_id()
     identity = Identity(

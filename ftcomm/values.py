@@ -41,6 +41,9 @@ def _references(stored: Stored) -> tuple[int, int]:
 # As counted for a result that nobody else refers to; what a frame adds differs by interpreter.
 _UNSHARED = _references(Stored(np.empty(8, np.uint8).view(np.float32), (2,)))
 
+# A free-threaded interpreter counts in two places and other threads may be counting meanwhile.
+_COUNTS_ARE_EXACT = "t" not in getattr(sys, "abiflags", "")
+
 EMPTY = Stored(np.empty(0, np.uint8), (0,))
 
 
@@ -96,7 +99,7 @@ class Pool:
 
     def give(self, stored: Any) -> None:
         """Offer a dropped result's memory, if it is ours alone."""
-        if stored.flat.nbytes < self.MIN_BYTES:
+        if not _COUNTS_ARE_EXACT or stored.flat.nbytes < self.MIN_BYTES:
             return
         if _references(stored) != _UNSHARED:  # before this frame refers to them too
             return

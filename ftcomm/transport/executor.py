@@ -7,7 +7,6 @@ there is one, sends every step through the streams, which can stop in the middle
 """
 
 import functools
-import os
 from collections.abc import Mapping
 
 import numpy as np
@@ -21,7 +20,7 @@ from ftcomm.transport.moves import SMALL_BYTES, Move, Moves
 from ftcomm.transport.quiet import Quiet
 from ftcomm.transport.streams import NO_SIGNAL, Incoming, Outgoing, Probe, byte_view
 from ftcomm.transport.tcp import Link
-from ftcomm.transport.waiting import EMPTY_TRIES, Progress, Waiter
+from ftcomm.transport.waiting import EMPTY_TRIES, Progress, Waiter, let_others_run
 from ftcomm.transport.waker import Waker
 
 NO_REDUCTION, INCOMING_FIRST = Reduce.NONE, Reduce.INCOMING_FIRST  # looked up once
@@ -215,7 +214,7 @@ class Executor:
 
     def _rest(self, tries: int, receiving: Link | None, sending: Link | None) -> None:
         if tries < EMPTY_TRIES and not self._waker.is_set:
-            os.sched_yield()
+            let_others_run()
         else:
             self._waiter.wait(receiving, sending)
 

@@ -20,7 +20,8 @@ Probe = Callable[[str, int], None]
 
 # A send copies this much before the receiving half gets its turn again.
 SEND_CHUNK_BYTES = 512 * 1024
-NO_SIGNAL = socket.MSG_NOSIGNAL  # a dead peer is an exception here, never SIGPIPE (rule R10)
+# A dead peer is an exception here, never SIGPIPE (rule R10); where this is missing, see `tcp.Link`.
+NO_SIGNAL: int = getattr(socket, "MSG_NOSIGNAL", 0)
 
 
 def byte_view(array: Array) -> memoryview:

@@ -1,5 +1,7 @@
 """Waiting for a peer: a few empty tries, then the kernel, always with the waker's descriptor."""
 
+import functools
+import os
 import select
 import time
 
@@ -10,6 +12,7 @@ from ftcomm.transport.waker import Waker
 # Empty tries before the thread sleeps: about 30 us, what a peer needs for a small step. More would
 # take a core from a peer on the same host that is computing.
 EMPTY_TRIES = 20
+let_others_run = getattr(os, "sched_yield", functools.partial(time.sleep, 0))
 
 
 class Progress:

@@ -1,14 +1,17 @@
 """A worker process of the launcher: started, watched, signalled and never left behind.
 
-Linux only where it matters: the kernel kills a worker whose launcher is gone (PR_SET_PDEATHSIG),
-tells of an exit through a pidfd, and shows in /proc whether a silent worker is computing.
+On Linux the kernel kills a worker whose launcher is gone (PR_SET_PDEATHSIG), tells of an exit
+through a pidfd, and shows in /proc whether a silent worker is computing.  Elsewhere a worker may
+outlive a launcher that was killed, a thread waits for each exit, and nobody is vouched for.
 """
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import subprocess
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +27,8 @@ DRAIN_DEADLINE_S = 1.0  # for output still in a dead worker's pipes
 _READ_BYTES = 64 * 1024
 
 _PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)  # loaded here: nothing may be imported after the fork
+# loaded here: nothing may be imported after the fork
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 ShowLines = Callable[[int, list[bytes]], Awaitable[None]]
 
@@ -48,16 +52,15 @@ class Child:
     def signal_group(self, number: int) -> None:
         """Send a signal to the worker and everything that it started."""
         if self.process.returncode is None:  # not reaped: the group's number is still ours
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, number)
+            _signal_group(self.process.pid, number)
 
     async def wait(self) -> int:
         """Wait until the worker ends, end what it left running, and return its status."""
-        pid = self.process.pid
-        await _wait_exit(pid)
-        # Still a zombie, so the number cannot belong to others.  What it leaves behind would
-        # hold its pipes and perhaps its device, which the next life wants.
-        self.signal_group(signal.SIGKILL)
+        await _wait_exit(self.process)
+        # Still a zombie, so the number cannot belong to others (without waitid, it is free for as
+        # long as it takes to come here, unless the group has members left).  What it leaves behind
+        # would hold its pipes and perhaps its device, which the next life wants.
+        _signal_group(self.process.pid, signal.SIGKILL)
         return self.process.wait()
 
     def is_computing(self) -> bool:
@@ -83,7 +86,8 @@ def start_child(index: int, command: Sequence[str], environment: Mapping[str, st
     launcher = os.getpid()
 
     def die_with_launcher() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if _LIBC is not None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != launcher:  # it died between the fork and the line above
             os._exit(1)
 
@@ -116,7 +120,7 @@ async def forward_output(child: Child, show: ShowLines) -> None:
 
 
 async def _forward(
-    child: Child, stream: trio.lowlevel.FdStream, number: int, show: ShowLines
+    child: Child, stream: trio.abc.ReceiveStream, number: int, show: ShowLines
 ) -> None:
     rest = b""
     async with stream:
@@ -135,12 +139,17 @@ async def _pass_on(child: Child, lines: list[bytes], number: int, show: ShowLine
         await show(number, lines)
 
 
-async def _wait_exit(pid: int) -> None:
-    """Wait until `pid` is a zombie, without reaping it."""
+def _signal_group(number: int, what: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # gone; macOS: zombies only
+        os.killpg(number, what)
+
+
+async def _wait_exit(process: subprocess.Popen[bytes]) -> None:
+    """Wait until `process` has ended, without reaping it where the system can do that."""
     try:
-        pidfd = os.pidfd_open(pid)
-    except OSError:  # a kernel older than 5.3, or a sandbox without the call
-        await trio.to_thread.run_sync(_block_until_exit, pid, abandon_on_cancel=True)
+        pidfd = _open_pidfd(process.pid)
+    except OSError:  # not Linux, a kernel older than 5.3, or a sandbox without the call
+        await trio.to_thread.run_sync(_block_until_exit, process, abandon_on_cancel=True)
         return
     try:
         await trio.lowlevel.wait_readable(pidfd)
@@ -148,8 +157,17 @@ async def _wait_exit(pid: int) -> None:
         os.close(pidfd)
 
 
-def _block_until_exit(pid: int) -> None:
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+def _open_pidfd(pid: int) -> int:
+    if sys.platform == "linux":
+        return os.pidfd_open(pid)
+    raise OSError(errno.ENOSYS, "pidfd_open")
+
+
+def _block_until_exit(process: subprocess.Popen[bytes]) -> None:
+    if hasattr(os, "waitid"):
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    else:  # macOS before Python 3.13
+        process.wait()
 
 
 def read_proc_stat(pid: int) -> tuple[str, int] | None:

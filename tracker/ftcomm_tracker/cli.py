@@ -15,6 +15,7 @@ import trio
 import ftcomm
 from ftcomm.config import WorkerOptions, parse_address, read_token
 from ftcomm.errors import ConfigError, FtcommError, TrackerLostError
+from ftcomm.platforms import require_groups
 from ftcomm.protocol.messages import (
     ControlMessage,
     Done,
@@ -280,6 +281,7 @@ def _log_to_stderr() -> None:
 def _exit(function: Callable[..., Awaitable[int]], *arguments: object) -> NoReturn:
     """Run `function` under trio and end with its status, or with that of its error."""
     try:
+        require_groups("ftcomm-tracker")
         status = trio.run(functools.partial(function, *arguments))
     except (FtcommError, KeyboardInterrupt, BaseExceptionGroup) as error:
         status = _status_of(error)
