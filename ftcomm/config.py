@@ -47,6 +47,7 @@ VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_LOG": "debug, info or warning: write the log to stderr (off)",
     "FTCOMM_DETECT_WITHIN": "job: seconds within which a silent worker is noticed (5.0)",
     "FTCOMM_REPLICAS": "job: members that keep each result and checkpoint (2)",
+    "FTCOMM_LOCAL_REPLICAS": "job: other members that keep each rank's local state (2)",
     "FTCOMM_LOG_LIMIT": "job: bytes of results kept per worker between checkpoints (2147483648)",
     "FTCOMM_ALGORITHM": "job: auto, ring or recursive_doubling (auto)",
     "FTCOMM_TRANSPORT": "job: auto (Unix sockets within a host, else TCP) or tcp (auto)",

@@ -22,6 +22,7 @@ class JobSettings:
     Attributes:
         detect_within: seconds within which a silent member is noticed; other periods follow it.
         replicas: members that keep each stable result and each checkpoint.
+        local_replicas: other members that keep each rank's local state.
         log_limit: bytes of results kept per worker between two checkpoints.
         algorithm: ``auto`` or the one schedule family to use for every allreduce.
         transport: how workers carry data: ``auto`` is Unix sockets within a host and TCP between
@@ -36,6 +37,7 @@ class JobSettings:
 
     detect_within: float = 5.0
     replicas: int = 2
+    local_replicas: int = 2
     log_limit: int = 2 * GIB
     algorithm: str = "auto"
     transport: str = "auto"
@@ -46,6 +48,7 @@ class JobSettings:
     def __post_init__(self) -> None:
         between("detect_within", self.detect_within, MIN_DETECT_WITHIN_S, 3600)
         between("replicas", self.replicas, 1, 1024, whole=True)
+        between("local_replicas", self.local_replicas, 0, 1024, whole=True)
         between("log_limit", self.log_limit, 1, 1 << 50, whole=True)
         one_of("algorithm", self.algorithm, ALGORITHMS)
         one_of("transport", self.transport, TRANSPORTS)

@@ -189,6 +189,7 @@ class Driver:
         core.limits = Limits(
             detect_within=settings.detect_within,
             replicas=settings.replicas,
+            local_replicas=settings.local_replicas,
             tracker_timeout=self.hub.options.tracker_timeout,
         )
 

@@ -24,6 +24,8 @@ from ftcomm.protocol.messages import (
     HeartbeatAck,
     Hello,
     Leave,
+    LocalFetch,
+    LocalStates,
     Member,
     Mismatch,
     Plan,
@@ -52,6 +54,7 @@ MAX_NAME = 64  # bytes; Linux's own limit of a host name, and ample for a worker
 MAX_ADDRESS = 255  # bytes; a DNS name is at most 253
 MAX_BLOB = 4096  # bytes; nonces and digests are 32
 MAX_ARRAY = 4096  # elements; runs and fetches are few, since a run names a whole range
+MAX_LOCAL_VERSIONS = 2  # a committed and a tentative one
 MAX_DIMS = 64  # what numpy 2 allows
 MAX_ITEM_BYTES = 1 << 40  # one served result; far above any log limit, far below overflow
 
@@ -77,6 +80,8 @@ POSITION = Record(Position, branch=U32, version=VERSION, seqno=U32)
 RUN = Record(Run, version=VERSION, lo=U32, hi=U32, step=Int(1, 2**31 - 1))
 RUNS = Many(RUN, MAX_ARRAY)
 FETCH = Record(Fetch, source=RANK, run=RUN)
+LOCAL_STATES = Record(LocalStates, version=VERSION, ranks=RANKS)
+LOCAL_FETCH = Record(LocalFetch, source=RANK, rank=RANK)
 BLOCKED = Record(
     Blocked, signature=SIGNATURE, site=PROSE, peers=Many(RANK, MAX_WORLD_SIZE), blocked_ms=U32
 )
@@ -122,6 +127,7 @@ SCHEMAS: dict[int, Record] = {
         signature=SIGNATURE,
         site=PROSE,
         closed=FLAG,
+        locals=Many(LOCAL_STATES, MAX_LOCAL_VERSIONS),
     ),
     3: Record(Heartbeat, number=U32, epoch=U32, position=POSITION, blocked=Maybe(BLOCKED)),
     4: Record(Suspect, epoch=U32, ranks=RANKS, reason=PROSE),
@@ -163,6 +169,7 @@ SCHEMAS: dict[int, Record] = {
         load_from=RANKS,
         fetches=Many(FETCH, MAX_ARRAY),
         keep_order=RANKS,
+        locals=Maybe(Many(LOCAL_FETCH, MAX_WORLD_SIZE)),
     ),
     20: Record(Settled, epoch=U32),
     21: Record(HeartbeatAck, number=U32),
@@ -175,7 +182,9 @@ SCHEMAS: dict[int, Record] = {
     34: Record(StopRequest, reason=PROSE),
     35: Record(Done),
     # between workers, on a fetch link
-    48: Record(FetchRequest, epoch=U32, load=VERSION, runs=RUNS),
+    48: Record(
+        FetchRequest, epoch=U32, load=VERSION, runs=RUNS, local_version=VERSION, locals=RANKS
+    ),
     49: Record(
         FetchItem,
         what=NAME,
@@ -184,6 +193,7 @@ SCHEMAS: dict[int, Record] = {
         dtype=Int(0, 255),
         shape=Many(Int(0, MAX_ITEM_BYTES), MAX_DIMS),
         nbytes=Int(0, MAX_ITEM_BYTES),
+        rank=RANK_OR_NONE,
     ),
     50: Record(FetchEnd, missing=PROSE),
 }

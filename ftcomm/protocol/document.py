@@ -60,8 +60,9 @@ def _collect(field: Field, found: dict[str, Record]) -> None:
                 if isinstance(kind, Record):
                     found[kind.name] = kind
                 _collect(kind, found)
-        case Many(item=Record() as item) | Maybe(item=Record() as item):
-            found[item.name] = item
+        case Many(item=item) | Maybe(item=item):
+            if isinstance(item, Record):
+                found[item.name] = item
             _collect(item, found)
 
 

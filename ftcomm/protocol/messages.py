@@ -6,7 +6,7 @@ at most 256 KiB; nothing bulky travels here.
 
 from dataclasses import dataclass
 
-from ftcomm.protocol.position import Position
+from ftcomm.protocol.position import PRELUDE, Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,22 @@ class Fetch:
 
     source: int
     run: Run
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStates:
+    """Version `version` has local states; those of `ranks` are held (Report)."""
+
+    version: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFetch:
+    """One order of a plan: get the local state of `rank` from rank `source`."""
+
+    source: int
+    rank: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +103,8 @@ class Report:
     ``committed`` is the version of the checkpoint held (-1: none), ``tentative`` that of an
     uncommitted copy (-1: none) with its ``digest``.  ``caught_up`` is the newest epoch whose
     plan this life had fetched everything for (0: none).  ``signature`` is empty outside a call.
-    ``prelude_length`` is the seqno of ``load_checkpoint``, -1 while unknown.
+    ``prelude_length`` is the seqno of ``load_checkpoint``, -1 while unknown.  ``locals`` names
+    every version held, committed or tentative, that has local states.
     """
 
     epoch: int
@@ -102,6 +119,7 @@ class Report:
     signature: bytes
     site: str
     closed: bool
+    locals: tuple[LocalStates, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +226,8 @@ class Plan:
     checkpoint version that this member must fetch from one of ``load_from`` (-1: none).
     Positions below ``frontier`` are served from the log, at and above it executed by all.
     ``keep_order`` is the rank order from which keepers are computed; it never changes in a job.
+    ``locals`` are the local states of the frontier's version that this member must fetch, None if
+    that version has none.
     """
 
     epoch: int
@@ -220,6 +240,7 @@ class Plan:
     load_from: tuple[int, ...]
     fetches: tuple[Fetch, ...]
     keep_order: tuple[int, ...]
+    locals: tuple[LocalFetch, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,19 +314,24 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """Send checkpoint `load` (-1: none), then the results of `runs`, in order."""
+    """Send checkpoint `load` (-1: none), the local states of `locals`, the results of `runs`.
+
+    In this order; the local states are those of version `local_version`.
+    """
 
     epoch: int
     load: int
     runs: tuple[Run, ...]
+    local_version: int = PRELUDE
+    locals: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FetchItem:
     """Header of one served result; `nbytes` raw bytes follow.
 
-    ``what`` is ``"result"`` or ``"checkpoint"``; for a checkpoint `position.version` is its
-    version and the signature is empty.
+    ``what`` is ``"result"``, ``"checkpoint"`` or ``"local"``; for the latter two
+    `position.version` is the version and the signature is empty.  ``rank`` owns a local state.
     """
 
     what: str
@@ -314,6 +340,7 @@ class FetchItem:
     dtype: int
     shape: tuple[int, ...]
     nbytes: int
+    rank: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftcomm.protocol.messages import Run, TrackerMessage, WorkerMessage
-from ftcomm.protocol.position import Position
+from ftcomm.protocol.position import PRELUDE, Position
 
 # --- events -----------------------------------------------------------------------------------
 
@@ -67,6 +67,16 @@ class CheckpointFetched:
 
 
 @dataclass(frozen=True, slots=True)
+class LocalFetched:
+    """The local state of `rank` in `version` has arrived whole."""
+
+    epoch: int
+    version: int
+    rank: int
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
 class FetchEnded:
     """Everything ordered from `source` has arrived, or not (`failure` says why)."""
 
@@ -103,6 +113,7 @@ Event = (
     | MismatchSeen
     | ResultFetched
     | CheckpointFetched
+    | LocalFetched
     | FetchEnded
     | Beat
     | OwnCloseDone
@@ -126,12 +137,17 @@ class CloseLinks:
 
 @dataclass(frozen=True, slots=True)
 class StartFetch:
-    """Fetch checkpoint `load` (-1: none) and `runs` from rank `source`, in order."""
+    """Fetch checkpoint `load` (-1: none), local states and `runs` from rank `source`, in order.
+
+    The local states are those of the ranks `locals` in version `local_version`.
+    """
 
     epoch: int
     source: int
     load: int
     runs: tuple[Run, ...]
+    local_version: int = PRELUDE
+    locals: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,3 +22,36 @@ def keep_stride(world_size: int, replicas: int) -> int:
 def is_keeper(index: int, seqno: int, stride: int) -> bool:
     """Whether the rank at `index` of the keep order keeps `seqno`; at least `replicas` do."""
     return index % stride == seqno % stride
+
+
+# --- local states: they differ from rank to rank, so that each has keepers of its own -----------
+
+
+def local_copies(world_size: int, local_replicas: int) -> int:
+    """How many other ranks hold a copy of each rank's local state."""
+    return min(local_replicas, world_size - 1)
+
+
+def local_distances(world_size: int, local_replicas: int) -> tuple[int, ...]:
+    """How far behind its owner in the keep order each keeper of a local state is.
+
+    As far apart as they can be: owner and keepers are on different hosts as long as no host has
+    more than ``n // (local_replicas + 1)`` ranks.
+    """
+    copies = local_copies(world_size, local_replicas)
+    stride = world_size // (copies + 1)
+    return tuple(stride * (copy + 1) for copy in range(copies))
+
+
+def local_keepers(order: Sequence[int], owner: int, local_replicas: int) -> tuple[int, ...]:
+    """The ranks that hold a copy of `owner`'s local state beside it."""
+    size, index = len(order), order.index(owner)
+    distances = local_distances(size, local_replicas)
+    return tuple(order[(index + distance) % size] for distance in distances)
+
+
+def local_owners(order: Sequence[int], keeper: int, local_replicas: int) -> tuple[int, ...]:
+    """The other ranks whose local states `keeper` holds a copy of."""
+    size, index = len(order), order.index(keeper)
+    distances = local_distances(size, local_replicas)
+    return tuple(order[(index - distance) % size] for distance in distances)

@@ -16,6 +16,7 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind, Signature
+from ftcomm.recovery.local_states import LocalStore
 from ftcomm.recovery.log import Entry, ResultLog
 from ftcomm.recovery.states import (
     EDGES,
@@ -48,6 +49,7 @@ class Standing:
         self.caught_up = 0
         self.rank = -1
         self.members: tuple[Member, ...] = ()
+        self.keep_order: tuple[int, ...] = ()
         self.suspects: tuple[int, ...] = ()
         self.accusation: Mismatch | None = None
         self.pending_fetches: frozenset[int] = frozenset()
@@ -57,6 +59,7 @@ class Standing:
         self.log = ResultLog()
         self.checkpoint: Checkpoint | None = None
         self.tentative: Checkpoint | None = None
+        self.locals = LocalStore()
         self.prelude_length = -1
         self.closed = False
         self.signature = b""
@@ -98,6 +101,9 @@ class Standing:
             entry = Entry(signature, None)
             self.log.add(self.position, entry)
             return entry
+        if self.pending_fetches and signature[0] == Kind.CHECKPOINT:
+            # To commit is to drop what others may be fetching still: none does when all are here.
+            return Step.WAIT
         return Step.EXECUTE
 
     @property
@@ -122,7 +128,9 @@ class Standing:
         if self.is_frozen:
             return Step.WAIT
         if self.frontier.past_load:
-            ready = self.checkpoint is not None and self.checkpoint.version == self.frontier.version
+            version = self.frontier.version
+            ready = self.checkpoint is not None and self.checkpoint.version == version
+            ready = ready and not self.locals.lacks(version, self.rank)
             return self.checkpoint if ready and self.checkpoint else Step.WAIT
         if self.position < self.frontier:  # the others called something else here
             return self.log.get(self.position) or Step.WAIT
@@ -185,11 +193,27 @@ class Standing:
         self._advance(self.position.at_version(0))
         return Outcome.DONE
 
-    def offer_checkpoint(self, value: Any, digest: bytes) -> int:
-        """Phase one, local part: hold an uncommitted copy of the next version."""
+    def offer_checkpoint(self, value: Any, digest: bytes, local: Any | None = None) -> int:
+        """Phase one, local part: hold an uncommitted copy of the next version, and one's own local.
+
+        `local` is None if the checkpoint has no local states.
+        """
         version = self.position.version + 1
         self.tentative = Checkpoint(version, value, digest)
+        if local is not None:
+            self.locals.offer(version, self.rank, local)
         return version
+
+    def keep_local(self, epoch: int, version: int, rank: int, value: Any) -> bool:
+        """Phase one: hold a copy of what `rank` has sent in `epoch`; False if that is over."""
+        if epoch != self.epoch or self.is_frozen or self.tentative is None:
+            return False
+        return self.tentative.version == version and self.locals.put(version, rank, value)
+
+    @property
+    def known_version(self) -> int | None:
+        """The version that `load_checkpoint` would give now, None if that is not known yet."""
+        return self.frontier.version if self.frontier.past_load else None
 
     def complete_checkpoint(self, epoch: int, *, now: float) -> tuple[Outcome, list[Any]]:
         """Every rank was seen to hold the tentative version with one digest: it is committed."""
@@ -242,6 +266,7 @@ class Standing:
         assert tentative is not None
         self.checkpoint = tentative
         self.tentative = None
+        self.locals.commit(tentative.version)
         self._advance(self.position.at_version(tentative.version))
         return self.log.commit(tentative.version)
 
@@ -260,6 +285,7 @@ class Standing:
             signature=self.signature,
             site=self.site,
             closed=self.closed,
+            locals=self.locals.report(),
         )
 
     def _enter(self, cause: str, state: State) -> None:
@@ -275,3 +301,4 @@ class Standing:
         assert not self.position.past_load or self.checkpoint is not None
         if self.checkpoint is not None and self.position.past_load:
             assert self.checkpoint.version == self.position.version
+            assert not self.locals.lacks(self.checkpoint.version, self.rank)

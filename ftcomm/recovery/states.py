@@ -86,6 +86,7 @@ class Limits:
 
     detect_within: float = 5.0
     replicas: int = 2
+    local_replicas: int = 2
     tracker_timeout: float = 600.0
 
 

@@ -23,13 +23,12 @@ from ftcomm.protocol.messages import (
     Plan,
     Refused,
     Revoke,
-    Run,
     Settled,
     Suspect,
     Verdict,
     Welcome,
 )
-from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.protocol.position import Position
 from ftcomm.recovery.events import (
     Attached,
     Beat,
@@ -43,16 +42,17 @@ from ftcomm.recovery.events import (
     Hangup,
     Leaving,
     LinkDown,
+    LocalFetched,
     MismatchSeen,
     OwnCloseDone,
     Received,
     ResultFetched,
     SendControl,
-    StartFetch,
     Wake,
 )
 from ftcomm.recovery.keepers import keep_stride
 from ftcomm.recovery.log import Entry
+from ftcomm.recovery.orders import fetch_orders
 from ftcomm.recovery.standing import Standing
 from ftcomm.recovery.states import (
     TRANSITIONS,
@@ -84,7 +84,7 @@ class WorkerCore(Standing):
                 effects = self.on_link_down(epoch, rank, cause)
             case MismatchSeen():
                 effects = self.on_mismatch_seen(event)
-            case ResultFetched() | CheckpointFetched() | FetchEnded():
+            case ResultFetched() | CheckpointFetched() | LocalFetched() | FetchEnded():
                 effects = self.on_fetch(event)
             case Beat():
                 effects = self.on_beat(event, now)
@@ -192,43 +192,38 @@ class WorkerCore(Standing):
         self.prelude_length = plan.prelude_length
         self.suspects = ()
         self.replayed = self.fetched = 0
-        order = plan.keep_order
+        self.keep_order = order = plan.keep_order
         self.log.set_keeping(order.index(plan.rank), keep_stride(len(order), self.limits.replicas))
         if self.tentative is not None and self.tentative.version == plan.commit:
             self._commit_tentative()
+        elif self.tentative is not None:
+            self.locals.abandon(self.tentative.version, self.rank)
+        self.locals.commit(plan.frontier.version)
+        if plan.locals is not None:
+            self.locals.expect(plan.frontier.version)
         return self._start_fetches(plan)
 
     def _start_fetches(self, plan: Plan) -> list[Effect]:
-        by_source: dict[int, list[Run]] = {}
-        for fetch in plan.fetches:
-            by_source.setdefault(fetch.source, []).append(fetch.run)
-        loader = -1
-        if plan.load > PRELUDE:
-            loader = plan.load_from[plan.rank % len(plan.load_from)]
-            by_source.setdefault(loader, [])
-        if not by_source:
+        orders = fetch_orders(plan)
+        if not orders:
             self._enter("Plan", State.RUNNING)
             self.caught_up = plan.epoch
             return [Wake()]
         self._enter("Plan with fetches", State.CATCHING_UP)
-        self.pending_fetches = frozenset(by_source)
-        return [
-            *(
-                StartFetch(
-                    plan.epoch, source, plan.load if source == loader else PRELUDE, tuple(runs)
-                )
-                for source, runs in sorted(by_source.items())
-            ),
-            Wake(),
-        ]
+        self.pending_fetches = frozenset(order.source for order in orders)
+        return [*orders, Wake()]
 
-    def on_fetch(self, event: ResultFetched | CheckpointFetched | FetchEnded) -> list[Effect]:
+    def on_fetch(
+        self, event: ResultFetched | CheckpointFetched | LocalFetched | FetchEnded
+    ) -> list[Effect]:
         """Something came over a fetch link of a plan; of an older plan it is dropped (rule R1)."""
         match event:
             case ResultFetched(epoch, position, signature, value):
                 return self.on_result_fetched(epoch, position, signature, value)
             case CheckpointFetched(epoch, version, value):
                 return self.on_checkpoint_fetched(epoch, version, value)
+            case LocalFetched(epoch, version, rank, value):
+                return self.on_local_fetched(epoch, version, rank, value)
             case FetchEnded(epoch, source, failure):
                 return self.on_fetch_ended(epoch, source, failure)
             case _:
@@ -250,7 +245,15 @@ class WorkerCore(Standing):
             return []
         self.checkpoint = Checkpoint(version, value)
         self.log.commit(version)
+        self.locals.commit(version)
         return [Wake()]
+
+    def on_local_fetched(self, epoch: int, version: int, rank: int, value: Any) -> list[Effect]:
+        """One's own local state to load, or a copy of another's to hold."""
+        if epoch != self.epoch or self.state is not State.CATCHING_UP:
+            return []
+        self.locals.put(version, rank, value)
+        return [Wake()] if rank == self.rank else []
 
     def on_fetch_ended(self, epoch: int, source: int, failure: str) -> list[Effect]:
         """A holder has sent all, or broke: then it is suspected and a new plan will come."""

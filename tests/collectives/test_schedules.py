@@ -19,6 +19,7 @@ from ftcomm.collectives.reference import (
 )
 from ftcomm.collectives.ring import ring_allreduce
 from ftcomm.collectives.schedule import CELL_BYTES, block_bounds
+from ftcomm.collectives.shift import shift
 from ftcomm.protocol.signature import Algorithm, Kind
 
 SIZES = range(1, 34)
@@ -138,6 +139,19 @@ def test_allgatherv_takes_blocks_of_any_lengths():
         wanted = np.concatenate(sources)
         results = run_in_memory(schedules, sources, rendezvous=True)
         assert all(same_bits(result, wanted) for result in results)
+
+
+@pytest.mark.parametrize("rendezvous", [False, True])
+def test_shift_moves_every_block_so_many_places_along_the_order(rendezvous):
+    for n in SIZES[1:]:
+        order = tuple((7 * index + 3) % n for index in range(n)) if n % 7 else tuple(range(n))
+        counts = [(3 * rank) % 5 for rank in range(n)]
+        sources = [np.full(counts[rank], rank) for rank in range(n)]
+        for distance in range(1, n):
+            schedules = [shift(order, rank, distance, counts) for rank in range(n)]
+            results = run_in_memory(schedules, sources, rendezvous=rendezvous)
+            senders = {order[(i + distance) % n]: order[i] for i in range(n)}
+            assert all(same_bits(results[rank], sources[senders[rank]]) for rank in range(n))
 
 
 def test_every_synchronising_kind_has_a_path_from_every_rank_to_every_rank():

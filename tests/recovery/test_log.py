@@ -5,7 +5,13 @@ from hypothesis import strategies as st
 
 from ftcomm.protocol.messages import Run
 from ftcomm.protocol.position import Position
-from ftcomm.recovery.keepers import is_keeper, keep_order, keep_stride
+from ftcomm.recovery.keepers import (
+    is_keeper,
+    keep_order,
+    keep_stride,
+    local_keepers,
+    local_owners,
+)
 from ftcomm.recovery.log import Entry, ResultLog, compress
 
 
@@ -85,3 +91,16 @@ def test_every_result_has_enough_keepers_on_as_many_hosts(
     crowd = max(hosts.count(host) for host in hosts)
     if crowd <= len(hosts) // replicas:
         assert len({hosts[rank] for rank in keepers}) >= replicas
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=33), st.integers(0, 5))
+def test_every_local_state_has_enough_keepers_on_as_many_hosts(
+    hosts: list[str], replicas: int
+) -> None:
+    order, size = keep_order(hosts), len(hosts)
+    for owner in range(size):
+        holders = {owner, *local_keepers(order, owner, replicas)}
+        assert len(holders) == min(replicas, size - 1) + 1
+        assert all(owner in local_owners(order, keeper, replicas) for keeper in holders - {owner})
+        if max(hosts.count(host) for host in hosts) <= size // (replicas + 1):
+            assert len({hosts[rank] for rank in holders}) == replicas + 1

@@ -40,14 +40,16 @@ def report(position: Position = START, *runs: Run, **changes: Any) -> Report:
     return Report(**{**fields, **changes})
 
 
-def decide(*reports: Report, all_replaced: bool = False, highest: int = PRELUDE) -> Decided | Lost:
+def decide(
+    *reports: Report, all_replaced: bool = False, highest: int = PRELUDE, local_replicas: int = 2
+) -> Decided | Lost:
     count = len(reports)
-    facts = Facts(5, all_replaced, tuple(range(count)), 2, highest)
+    facts = Facts(5, all_replaced, tuple(range(count)), 2, local_replicas, highest)
     return plan(members(count), facts, dict(enumerate(reports)))
 
 
-def decided(*reports: Report) -> Decided:
-    decision = decide(*reports)
+def decided(*reports: Report, **facts: Any) -> Decided:
+    decision = decide(*reports, **facts)
     assert isinstance(decision, Decided), decision
     return decision
 

@@ -33,6 +33,7 @@ def test_settings_survive_the_wire() -> None:
     assert dict(JobSettings().to_wire()) == {
         "detect_within": "5.0",
         "replicas": "2",
+        "local_replicas": "2",
         "log_limit": "2147483648",
         "algorithm": "auto",
         "transport": "auto",
@@ -63,6 +64,7 @@ def test_overrides_beat_variables_and_variables_beat_defaults() -> None:
         ("detect_within", True),
         ("replicas", 0),
         ("replicas", 1.5),
+        ("local_replicas", -1),
         ("log_limit", 0),
         ("algorithm", "tree"),
         ("transport", "carrier pigeon"),

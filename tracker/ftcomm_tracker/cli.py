@@ -94,6 +94,11 @@ _SERVE_OPTIONS = (
         "--detect-within", type=float, help="Seconds until a silent worker is out [default: 5]."
     ),
     click.option("--replicas", type=int, help="Members that keep each result [default: 2]."),
+    click.option(
+        "--local-replicas",
+        type=int,
+        help="Other members that keep each rank's local state [default: 2].",
+    ),
     click.option("--log-limit", type=Size(), help="Log bytes per worker [default: 2GiB]."),
     click.option(
         "--replace-within",

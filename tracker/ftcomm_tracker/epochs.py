@@ -59,6 +59,7 @@ class Epochs(Seats):
             all_replaced=self._all_replaced(),
             keep_order=self.durable.keep_order,
             replicas=self.settings.replicas,
+            local_replicas=self.settings.local_replicas,
             highest_version=self.highest_version,
         )
         decision = plan(self._members(), facts, self.reports)
@@ -73,7 +74,9 @@ class Epochs(Seats):
         self.state = State.RUNNING
         self.epoch = self.durable.epoch
         self.awaiting_fetch = {
-            rank for rank, order in decision.plans.items() if order.fetches or order.load_from
+            rank
+            for rank, order in decision.plans.items()
+            if order.fetches or order.load_from or order.locals
         }
         for rank, order in decision.plans.items():
             self._send(self.seats[rank], order)

@@ -11,6 +11,7 @@ from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import signature_text
 from ftcomm.recovery.keepers import is_keeper, keep_stride
 from ftcomm.recovery.log import compress
+from ftcomm_tracker.plan_locals import all_held, local_fetches, local_holders, local_lost_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Facts:
         all_replaced: a plan was sent before, and none of the lives of that time is left.
         keep_order: the rank order from which keepers are computed.
         replicas: how many copies the job asked for.
+        local_replicas: how many copies of each rank's local state, beside its own.
         highest_version: highest version that any member was ever heard to be in.
     """
 
@@ -29,6 +31,7 @@ class Facts:
     all_replaced: bool
     keep_order: tuple[int, ...]
     replicas: int
+    local_replicas: int
     highest_version: int = PRELUDE
 
 
@@ -99,7 +102,10 @@ def plan(members: Sequence[Member], facts: Facts, reports: Mapping[int, Report])
 
 
 def _commit(reports: Mapping[int, Report]) -> int | Lost:
-    """The tentative version that every member past its load holds, -1 if there is none."""
+    """The tentative version that every member past its load holds, -1 if there is none.
+
+    Its local states must be held too, each by somebody: until then nobody can have committed it.
+    """
     past = {rank: report for rank, report in reports.items() if report.position.past_load}
     if not past:
         return PRELUDE
@@ -120,6 +126,8 @@ def _commit(reports: Mapping[int, Report]) -> int | Lost:
         return PRELUDE
     if len({report.position for report in past.values()}) > 1:
         return PRELUDE  # their programs differ; replay and signatures will say so
+    if not all_held(reports, top + 1):
+        return PRELUDE
     return _same_digest(past, top + 1)
 
 
@@ -220,10 +228,16 @@ def _orders(members: Sequence[Member], facts: Facts, survey: _Survey) -> Decided
         for rank, report in sorted(survey.reports.items())
         if report.committed == survey.version or report.tentative == survey.commit > PRELUDE
     )
+    holders = local_holders(survey.reports, survey.version)
     for rank in sorted(survey.reports):
         fetches = _fetches(rank, facts, survey, by_version)
         if isinstance(fetches, Position):
             return _result_lost(fetches, facts, members)
+        order, copies = facts.keep_order, facts.local_replicas
+        locals_ = None if holders is None else local_fetches(rank, holders, order, copies)
+        if holders is not None and locals_ is None:
+            cause = local_lost_text(rank, survey.version, members, order, copies)
+            return Lost("JobLostError", cause, survey.frontier, rank)
         must_load = _must_load(rank, survey)
         if must_load and not load_from:
             return Lost(
@@ -242,6 +256,7 @@ def _orders(members: Sequence[Member], facts: Facts, survey: _Survey) -> Decided
             load_from=load_from if must_load else (),
             fetches=tuple(fetches),
             keep_order=facts.keep_order,
+            locals=locals_,
         )
     return Decided(plans, survey.frontier, _reason(survey))
 

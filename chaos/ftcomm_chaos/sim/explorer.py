@@ -63,7 +63,8 @@ def _rebuilt(kind: type, values: tuple[Any, ...]) -> Any:
 def _keys() -> dict[type, tuple[str, ...]]:
     model = Model.start(Script("S", 1, 0))
     core = model.lives[1].core
-    return {type(x): tuple(vars(x)) for x in (model, model.roster, model.lives[1], core, core.log)}
+    parts = (model, model.roster, model.lives[1], core, core.log, core.locals)
+    return {type(x): tuple(vars(x)) for x in parts}
 
 
 _KEYS: dict[type, tuple[str, ...]] = _keys()  # of the mutable parts: names need not be written

@@ -56,7 +56,12 @@ class Life:
         identity = Identity(
             worker_id, f"{worker_id}/{port}".encode(), sim.host_of(worker_id), "sim", port
         )
-        limits = Limits(sim.settings.detect_within, sim.settings.replicas, TRACKER_TIMEOUT_S)
+        limits = Limits(
+            detect_within=sim.settings.detect_within,
+            replicas=sim.settings.replicas,
+            local_replicas=sim.settings.local_replicas,
+            tracker_timeout=TRACKER_TIMEOUT_S,
+        )
         self.core = WorkerCore(identity, limits, now=self.world.now)
         self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._script: Generator[float | None, None, None] = user.script(self)

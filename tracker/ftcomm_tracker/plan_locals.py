@@ -1,0 +1,65 @@
+"""The part of the decision that is about local states: who holds whose, and who must get which.
+
+A local state exists with its owner and its keepers alone, so a version is worth nothing without
+all of them (rule R6).  Pure, as the rest of the decision.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from ftcomm.protocol.messages import LocalFetch, Member, Report
+from ftcomm.recovery.keepers import local_keepers, local_owners
+
+Holders = Mapping[int, Sequence[int]]  # by owner: the ranks that reported its local state
+
+
+def local_holders(reports: Mapping[int, Report], version: int) -> Holders | None:
+    """Who holds whose local state of `version`; None if the version has none, as far as known."""
+    found: dict[int, list[int]] = {}
+    known = False
+    for rank, report in sorted(reports.items()):
+        for held in report.locals:
+            if held.version == version:
+                known = True
+                for owner in held.ranks:
+                    found.setdefault(owner, []).append(rank)
+    return found if known else None
+
+
+def all_held(reports: Mapping[int, Report], version: int) -> bool:
+    """Whether `version` can be loaded by everyone: each local state is held, or it has none."""
+    holders = local_holders(reports, version)
+    return holders is None or set(reports) <= set(holders)
+
+
+def local_fetches(
+    rank: int, holders: Holders, keep_order: Sequence[int], local_replicas: int
+) -> tuple[LocalFetch, ...] | None:
+    """What `rank` must get: its own local state, and copies of those that it keeps for others.
+
+    None if nobody holds its own.  Another's that nobody holds is not fetched: its owner has closed
+    and gone, or is told itself.
+    """
+    if rank not in holders:
+        return None
+    wanted = (rank, *local_owners(keep_order, rank, local_replicas))
+    return tuple(
+        LocalFetch(holders[owner][rank % len(holders[owner])], owner)
+        for owner in wanted
+        if owner in holders and rank not in holders[owner]
+    )
+
+
+def local_lost_text(
+    owner: int,
+    version: int,
+    members: Sequence[Member],
+    keep_order: Sequence[int],
+    local_replicas: int,
+) -> str:
+    """Name the local state that is gone, and everyone who held it."""
+    keepers = local_keepers(keep_order, owner, local_replicas)
+    named = ", ".join(f"{members[r].worker_id} (rank {r})" for r in (owner, *keepers))
+    return (
+        f"the local state of worker {members[owner].worker_id} (rank {owner}) in checkpoint "
+        f"{version} is needed and exists nowhere any more; its holders were {named}"
+    )
