@@ -6,7 +6,6 @@ before anything is sent.
 
 from typing import Protocol
 
-from ftcomm.dataplane import Call
 from ftcomm.errors import LogLimitError
 from ftcomm.logs import JobLogger, LogContext
 from ftcomm.protocol.position import MAX_SEQNO, Position
@@ -54,21 +53,21 @@ class LogAccount:
         self.nbytes = 0
         self._warned = False
 
-    def check(self, call: Call) -> None:
-        """Refuse a call whose result has no room.
+    def check(self, nbytes: int) -> None:
+        """Refuse a call whose result of `nbytes` has no room.
 
         Raises:
             LogLimitError: it would pass the limit; nothing was sent, nothing has changed.
         """
-        total = self.nbytes + int(call.form.nbytes * self._share)
+        total = self.nbytes + int(nbytes * self._share)
         if total > self._limit:
             raise self._too_much(f"would take {total} bytes, the limit is {self._limit}")
         if self._engine.position.seqno >= MAX_SEQNO:
             raise self._too_much(f"are {MAX_SEQNO} in number, the most that one version may have")
 
-    def completed(self, call: Call) -> None:
-        """Count a call; only now, so that one which raised locally leaves all ranks alike."""
-        self.nbytes += int(call.form.nbytes * self._share)
+    def completed(self, nbytes: int) -> None:
+        """Count a result, executed or replayed; a call that raised has none."""
+        self.nbytes += int(nbytes * self._share)
         if self.nbytes > self._limit // 2 and not self._warned:
             self._warn()
 

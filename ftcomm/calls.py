@@ -7,13 +7,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ftcomm.arguments import as_elements, checked_root, signature_of
+from ftcomm.blobs import pack_item, pack_object, pack_parts
 from ftcomm.collectives.choose import SCHEDULES_KEPT, schedule_for
-from ftcomm.collectives.dtypes import AnyDtype, dtype_code
+from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.ops import Reducer, UserFunction, make_reducer
 from ftcomm.collectives.schedule import Schedule
 from ftcomm.dataplane import Call, Form
 from ftcomm.protocol.frames import make_suffix
-from ftcomm.protocol.signature import MAX_NAMED_DIMS, Algorithm, Kind, Op, Signature
+from ftcomm.protocol.signature import Algorithm, Kind, Signature
 from ftcomm.values import Array
 
 # After this many broadcasts, or bytes of them, without a synchronising collective, the next one
@@ -45,15 +47,6 @@ class Group(Protocol):
         """The job's own choice of algorithm, ``auto`` for the table's."""
 
 
-def as_elements(x: Any) -> tuple[Array, tuple[int, ...]]:
-    """A user's argument as 1-D contiguous native elements, and its shape; copied only if needed."""
-    array = np.asarray(x)
-    shape = array.shape
-    if not (array.flags.c_contiguous and array.dtype.isnative):
-        array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-    return array.reshape(-1), shape
-
-
 class CallFactory:
     """Builds one communicator's calls; counts broadcasts towards the next flush."""
 
@@ -63,39 +56,65 @@ class CallFactory:
         self._broadcast_bytes = 0
         self._forms: dict[object, Form] = {}
 
-    def allreduce(self, x: Any, op: str | UserFunction, algorithm: str | None, site: str) -> Call:
-        """A validated allreduce.
+    def allreduce(
+        self, x: Any, op: str | UserFunction, algorithm: str | None, site: str, root: int = -1
+    ) -> Call:
+        """A validated allreduce, or, with a root, a reduce.
 
         Raises:
             TypeError, ValueError: x, op or algorithm do not fit.
         """
         source, shape = as_elements(x)
         if not isinstance(op, str):  # a function may hold on to anything: its form is not kept
-            return Call(self._allreduce_form(source, shape, op, algorithm, site), source)
-        key = (source.dtype, shape, op, algorithm, site)
+            return Call(self._reduction_form(source, shape, op, algorithm, site, root), source)
+        key = (source.dtype, shape, op, algorithm, site, root)
         form = self._forms.get(key)
         if form is None:
-            form = self._allreduce_form(source, shape, op, algorithm, site)
+            form = self._reduction_form(source, shape, op, algorithm, site, root)
             self._keep(key, form)
         return Call(form, source)
 
-    def _allreduce_form(
+    def reduce(
+        self, x: Any, op: str | UserFunction, root: int, algorithm: str | None, site: str
+    ) -> Call:
+        """A validated reduce: an allreduce whose result is the root's alone (rule R11)."""
+        return self.allreduce(x, op, algorithm, site, self.checked_root(root))
+
+    def checked_root(self, root: Any) -> int:
+        """`root` as a rank of this group.
+
+        Raises:
+            TypeError, ValueError: it is none.
+        """
+        return checked_root(root, self._group.world_size)
+
+    def _reduction_form(
         self,
         source: Array,
         shape: tuple[int, ...],
         op: str | UserFunction,
         algorithm: str | None,
         site: str,
+        root: int,
     ) -> Form:
         wish = self._wish(algorithm)
         reducer = make_reducer(op, source.dtype, shape=shape)
-        signature = _signature(
-            Kind.ALLREDUCE, source, shape, op=reducer.op, op_hash=reducer.op_hash, algorithm=wish
+        kind = Kind.ALLREDUCE if root < 0 else Kind.REDUCE
+        signature = signature_of(
+            kind,
+            source,
+            shape,
+            op=reducer.op,
+            op_hash=reducer.op_hash,
+            algorithm=wish,
+            root=root,
         )
         schedule = self._schedule(
             Kind.ALLREDUCE, len(source), source.itemsize, algorithm=wish, whole=reducer.whole
         )
-        return _form(schedule, signature, site, source.dtype, shape, reducer=reducer)
+        return _form(
+            kind, schedule, signature, site, source.dtype, shape, root=root, reducer=reducer
+        )
 
     def broadcast(self, x: Any, root: int, site: str) -> Call:
         """A validated broadcast.
@@ -103,15 +122,14 @@ class CallFactory:
         Raises:
             TypeError, ValueError: x or root do not fit.
         """
+        root = self.checked_root(root)
         source, shape = as_elements(x)
         key = (Kind.BROADCAST, source.dtype, shape, root, site)
         form = self._forms.get(key)
         if form is None:
-            if not 0 <= root < self._group.world_size:
-                raise ValueError(f"root is {root!r}, must be 0 to {self._group.world_size - 1}")
-            signature = _signature(Kind.BROADCAST, source, shape, root=root)
+            signature = signature_of(Kind.BROADCAST, source, shape, root=root)
             schedule = self._schedule(Kind.BROADCAST, len(source), source.itemsize, root=root)
-            form = _form(schedule, signature, site, source.dtype, shape, root=root)
+            form = _form(Kind.BROADCAST, schedule, signature, site, source.dtype, shape, root=root)
             self._keep(key, form)
         return Call(form, source, flush=self._must_flush(source.nbytes))
 
@@ -130,18 +148,77 @@ class CallFactory:
             self._broadcasts += 1
             self._broadcast_bytes += call.form.nbytes
 
-    def allgather(self, x: Any, site: str) -> Call:
-        """A validated allgather."""
+    def allgather(self, x: Any, site: str, root: int = -1) -> Call:
+        """A validated allgather, or, with a root, a gather."""
+        kind = Kind.ALLGATHER if root < 0 else Kind.GATHER
         source, shape = as_elements(x)
-        key = (Kind.ALLGATHER, source.dtype, shape, site)
+        key = (kind, source.dtype, shape, site, root)
         form = self._forms.get(key)
         if form is None:
-            signature = _signature(Kind.ALLGATHER, source, shape)
+            signature = signature_of(kind, source, shape, root=root)
             schedule = self._schedule(Kind.ALLGATHER, len(source), source.itemsize)
             stacked = (self._group.world_size, *shape)
-            form = _form(schedule, signature, site, source.dtype, stacked)
+            form = _form(kind, schedule, signature, site, source.dtype, stacked, root=root)
             self._keep(key, form)
         return Call(form, source)
+
+    def allgatherv(self, x: Any, site: str, root: int = -1) -> Call:
+        """A validated allgatherv, or, with a root, a gatherv.
+
+        Raises:
+            TypeError, ValueError: x does not fit.
+        """
+        kind = Kind.ALLGATHERV if root < 0 else Kind.GATHERV
+        source, shape = as_elements(x)
+        if not shape:
+            raise ValueError(
+                f"{kind.name.lower()} joins arrays along their first dimension, and x has none; "
+                "pass [x], or use allgather"
+            )
+        key = (kind, source.dtype, shape[1:], site, root)
+        form = self._forms.get(key)
+        if form is None:
+            signature = signature_of(kind, source, shape, root=root)
+            form = _form(kind, None, signature, site, source.dtype, shape[1:], root=root)
+            self._keep(key, form)
+        return Call(form, source, rows=shape[0])
+
+    def scatter(self, x: Any, root: int, site: str) -> Call:
+        """A validated scatter; only the root's `x` is looked at.
+
+        Raises:
+            TypeError, ValueError: root does not fit, or at the root x does not.
+        """
+        form = self._of_bytes(Kind.SCATTER, self.checked_root(root), site)
+        size = self._group.world_size
+        return _of_source(form, pack_parts(x, size) if self._group.rank == root else None)
+
+    def broadcast_object(self, value: Any, root: int, site: str) -> Call:
+        """A validated broadcast of one object; only the root's counts.
+
+        Raises:
+            TypeError, ValueError: root does not fit, or at the root the object does not.
+        """
+        form = self._of_bytes(Kind.BROADCAST_OBJECT, self.checked_root(root), site)
+        return _of_source(form, pack_object(value) if self._group.rank == root else None)
+
+    def allgather_object(self, value: Any, site: str) -> Call:
+        """A validated allgather of one object of each rank.
+
+        Raises:
+            TypeError: the object holds what objects may not hold.
+        """
+        return _of_source(self._of_bytes(Kind.ALLGATHER_OBJECT, -1, site), pack_item(value))
+
+    def _of_bytes(self, kind: Kind, root: int, site: str) -> Form:
+        """The form of a call whose bytes are told apart by no dtype or shape."""
+        key = (kind, root, site)
+        form = self._forms.get(key)
+        if form is None:
+            signature = Signature(kind, root=root).encode()
+            form = _form(kind, None, signature, site, np.dtype(np.uint8), (), root=root)
+            self._keep(key, form)
+        return form
 
     def plain(self, kind: Kind, site: str) -> Call:
         """A call without arguments: barrier, checkpoint, load, close."""
@@ -190,8 +267,13 @@ class CallFactory:
         self._forms[key] = form
 
 
+def _of_source(form: Form, source: Array | None) -> Call:
+    return Call(form) if source is None else Call(form, source, rows=len(source))
+
+
 def _form(
-    schedule: Schedule,
+    kind: Kind,
+    schedule: Schedule | None,
     signature: bytes,
     site: str,
     dtype: AnyDtype,
@@ -200,61 +282,18 @@ def _form(
     root: int = -1,
     reducer: Reducer | None = None,
 ) -> Form:
-    """The form of a call with a result of `dtype` and `shape`."""
+    """The form of a call with a result, or rows of one, of `dtype` and `shape`."""
+    work_count = 0 if schedule is None else schedule.work_count
     return Form(
-        kind=schedule.kind,
+        kind=kind,
         signature=signature,
         site=site,
         suffix=make_suffix(signature, site),
         schedule=schedule,
         dtype=dtype,
         shape=shape,
-        work_count=schedule.work_count,
-        nbytes=schedule.work_count * dtype.itemsize,
+        work_count=work_count,
+        nbytes=work_count * dtype.itemsize,
         root=root,
         reducer=reducer,
-    )
-
-
-def _signature(
-    kind: Kind,
-    source: Array,
-    shape: tuple[int, ...],
-    *,
-    op: Op = Op.NONE,
-    op_hash: int = 0,
-    root: int = -1,
-    algorithm: Algorithm = Algorithm.AUTO,
-) -> bytes:
-    """The 40 bytes that all ranks must agree on.
-
-    Raises:
-        TypeError: a dtype that collectives do not carry.
-    """
-    return Signature(
-        kind=kind,
-        op=op,
-        dtype=dtype_code(source.dtype),
-        algorithm=algorithm,
-        root=root,
-        count=len(source),
-        ndim=len(shape),
-        dims=_dims(shape),
-        op_hash=op_hash,
-    ).encode()
-
-
-def _dims(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """The shape in four numbers: as it is, or folded where it does not fit."""
-    if len(shape) <= MAX_NAMED_DIMS and all(extent < 2**32 for extent in shape):
-        first, second, third, fourth = (*shape, 0, 0, 0, 0)[:4]
-        return first, second, third, fourth
-    folded = 0
-    for extent in shape:
-        folded = (folded * 1_000_003 + extent + 1) % 2**128
-    return (
-        folded & 0xFFFFFFFF,
-        folded >> 32 & 0xFFFFFFFF,
-        folded >> 64 & 0xFFFFFFFF,
-        folded >> 96 & 0xFFFFFFFF,
     )

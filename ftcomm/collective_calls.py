@@ -4,10 +4,15 @@ from typing import Any
 
 import numpy as np
 
+from ftcomm.blobs import part_of, unpack_items, unpack_object
 from ftcomm.collectives.ops import UserFunction
+from ftcomm.dataplane import Call
 from ftcomm.membership import Membership
 from ftcomm.protocol.signature import Kind
 from ftcomm.sites import call_site
+from ftcomm.values import Stored
+
+Result = np.ndarray[Any, Any]
 
 
 class CollectiveCalls(Membership):
@@ -18,10 +23,10 @@ class CollectiveCalls(Membership):
         x: Any,
         op: str | UserFunction = "sum",
         *,
-        out: np.ndarray[Any, Any] | None = None,
+        out: Result | None = None,
         copy: bool = True,
         algorithm: str | None = None,
-    ) -> np.ndarray[Any, Any]:
+    ) -> Result:
         """Combine the arrays of all ranks elementwise; every rank gets the same bytes.
 
         Args:
@@ -44,9 +49,11 @@ class CollectiveCalls(Membership):
         with self._gate:
             call = self._calls.allreduce(x, op, algorithm, call_site())
             self._calls.check_out(call, out)
-            return self._deliver(call, out, copy=copy)
+            if out is not None:
+                return self._run(call, lambda stored: _filled(stored, out))
+            return self._run(call, _copied if copy else _viewed)
 
-    def broadcast(self, x: Any, root: int = 0, *, copy: bool = True) -> np.ndarray[Any, Any]:
+    def broadcast(self, x: Any, root: int = 0, *, copy: bool = True) -> Result:
         """The root's array on every rank.
 
         Args:
@@ -55,14 +62,116 @@ class CollectiveCalls(Membership):
             copy: False returns a read-only view of the log's own memory.
         """
         with self._gate:
-            return self._deliver(self._calls.broadcast(x, root, call_site()), None, copy=copy)
+            call = self._calls.broadcast(x, root, call_site())
+            return self._run(call, _copied if copy else _viewed)
 
-    def allgather(self, x: Any, *, copy: bool = True) -> np.ndarray[Any, Any]:
-        """The arrays of all ranks, stacked in rank order: shape ``(world_size, *x.shape)``."""
+    def allgather(self, x: Any, *, copy: bool = True) -> Result:
+        """The arrays of all ranks, stacked in rank order: shape ``(world_size, *x.shape)``.
+
+        Args:
+            x: array-like of one dtype and shape on all ranks.
+            copy: False returns a read-only view of the log's own memory.
+        """
         with self._gate:
-            return self._deliver(self._calls.allgather(x, call_site()), None, copy=copy)
+            call = self._calls.allgather(x, call_site())
+            return self._run(call, _copied if copy else _viewed)
+
+    def allgatherv(self, x: Any, *, copy: bool = True) -> Result:
+        """The arrays of all ranks, one after the other along axis 0, in rank order.
+
+        Args:
+            x: array-like with at least one dimension; dtype and all dimensions but the first are
+                the same on all ranks, the first may differ and may be 0.
+            copy: False returns a read-only view of the log's own memory.
+        """
+        with self._gate:
+            call = self._calls.allgatherv(x, call_site())
+            return self._run(call, _copied if copy else _viewed)
+
+    def reduce(
+        self,
+        x: Any,
+        op: str | UserFunction = "sum",
+        root: int = 0,
+        *,
+        algorithm: str | None = None,
+    ) -> Result | None:
+        """As `allreduce`, with the result on `root` and None on the others.
+
+        It costs what an allreduce costs: every rank's log keeps the result for the root's replay.
+        """
+        with self._gate:
+            call = self._calls.reduce(x, op, root, algorithm, call_site())
+            return self._on_root(call)
+
+    def gather(self, x: Any, root: int = 0) -> Result | None:
+        """As `allgather`, with the result on `root` and None on the others."""
+        with self._gate:
+            root = self._calls.checked_root(root)
+            return self._on_root(self._calls.allgather(x, call_site(), root))
+
+    def gatherv(self, x: Any, root: int = 0) -> Result | None:
+        """As `allgatherv`, with the result on `root` and None on the others."""
+        with self._gate:
+            root = self._calls.checked_root(root)
+            return self._on_root(self._calls.allgatherv(x, call_site(), root))
+
+    def scatter(self, x: Any = None, root: int = 0) -> Result:
+        """Part i of the root's `x` on rank i, as its own writable copy.
+
+        Args:
+            x: on the root an array-like of shape ``(world_size, ...)``, of which rank i gets
+                ``x[i]``, or a list or tuple of `world_size` arrays of one dtype, such as
+                `numpy.array_split` gives, whose first dimensions may differ. Elsewhere ignored.
+            root: the rank whose `x` is taken apart.
+        """
+        with self._gate:
+            call = self._calls.scatter(x, root, call_site())
+            return self._run(call, lambda stored: part_of(stored.flat, self.rank, self.world_size))
+
+    def broadcast_object(self, obj: Any = None, root: int = 0) -> Any:
+        """The root's object on every rank, each its own copy (the root's too).
+
+        Args:
+            obj: on the root, nested dict, list, tuple of numpy arrays, numbers, str, bytes, bool,
+                None. Elsewhere ignored.
+            root: the rank whose object is sent.
+        """
+        with self._gate:
+            call = self._calls.broadcast_object(obj, root, call_site())
+            return self._run(call, lambda stored: unpack_object(stored.flat))
+
+    def allgather_object(self, obj: Any) -> list[Any]:
+        """The objects of all ranks in rank order; see `broadcast_object` for what they may be."""
+        with self._gate:
+            call = self._calls.allgather_object(obj, call_site())
+            return self._run(call, lambda stored: list(unpack_items(stored.flat)))
 
     def barrier(self) -> None:
         """Return when every rank has entered it."""
         with self._gate:
-            self._run(self._calls.plain(Kind.BARRIER, call_site()))
+            self._run(self._calls.plain(Kind.BARRIER, call_site()), _dropped)
+
+    def _on_root(self, call: Call) -> Result | None:
+        """The result on the root; the others have it in their logs alone (rule R11)."""
+        return self._run(call, _copied if self.rank == call.form.root else _dropped)
+
+
+def _copied(stored: Stored) -> Result:
+    """A result for the user, who never gets the log's own memory writable."""
+    return stored.flat.reshape(stored.shape).copy()
+
+
+def _viewed(stored: Stored) -> Result:
+    view = stored.flat.reshape(stored.shape)
+    view.flags.writeable = False
+    return view
+
+
+def _filled(stored: Stored, out: Result) -> Result:
+    out[...] = stored.flat.reshape(stored.shape)
+    return out
+
+
+def _dropped(stored: Stored) -> None:
+    """What this rank is not given."""

@@ -3,13 +3,14 @@
 Returns nothing but "done" or "ask the core again": what broke has been told to the core by then.
 """
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ftcomm.collectives.choose import schedule_for
+from ftcomm.collectives.choose import allgatherv_schedule, schedule_for
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.ops import Reducer
 from ftcomm.collectives.schedule import Schedule
@@ -17,7 +18,7 @@ from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.protocol.frames import make_suffix
 from ftcomm.protocol.position import Position
-from ftcomm.protocol.signature import Kind
+from ftcomm.protocol.signature import RAGGED, Kind
 from ftcomm.recovery.events import LinkDown, MismatchSeen
 from ftcomm.transport.executor import Executor
 from ftcomm.transport.faults import Interrupted, LinkLost, SignatureMismatch
@@ -29,7 +30,14 @@ from ftcomm.values import Array, Stored
 # the frame's step number; no schedule has as many steps.
 STAGE = 1 << 20
 
+_BYTE: AnyDtype = np.dtype(np.uint8)
+_OF_ROWS = (*RAGGED, Kind.ALLGATHER_OBJECT)
+
 _NOTHING: Array = np.empty(0, np.uint8)
+
+
+def _anything(nbytes: int) -> None:
+    """Room for any result."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,20 +51,20 @@ class Form:
         signature: its 40 bytes.
         site: where the user called it.
         suffix: signature and site, as every frame carries them.
-        schedule: this rank's steps.
+        schedule: this rank's steps; None if they follow from sizes that ranks tell each other.
         dtype: of the result's elements.
-        shape: of the result.
-        work_count: elements of the result.
-        nbytes: bytes of the result.
-        root: of a broadcast, else -1.
-        reducer: of an allreduce, else None.
+        shape: of the result; of one row of it where each rank brings as many rows as it has.
+        work_count: elements of the result, 0 where that is known only when it runs.
+        nbytes: bytes of the result, 0 where that is known only when it runs.
+        root: the rank that all others look to, else -1.
+        reducer: of a reduction, else None.
     """
 
     kind: Kind
     signature: bytes
     site: str
     suffix: bytes
-    schedule: Schedule
+    schedule: Schedule | None
     dtype: AnyDtype = field(default_factory=lambda: np.dtype(np.uint8))
     shape: tuple[int, ...] = (0,)
     work_count: int = 0
@@ -72,17 +80,27 @@ class Call:
     Attributes:
         form: what it shares with others.
         source: this rank's input, 1-D, contiguous, native; never written.
+        rows: how many rows of the result this rank brings.
+        admit: told the result's bytes when they are known only in the run; raises if there is no
+            room for them, alike on all ranks.
         flush: a broadcast that ends with a barrier, so that the log stays bounded (rule R3).
     """
 
     form: Form
     source: Array = field(default_factory=lambda: _NOTHING)
+    rows: int = 0
+    admit: Callable[[int], None] = _anything
     flush: bool = False
 
     @property
     def synchronising(self) -> bool:
         """Executing it proves that what came before is stable."""
         return self.form.kind is not Kind.BROADCAST or self.flush
+
+
+def stored_rows(form: Form, flat: Array, rows: int) -> Stored:
+    """The result of a kind to which each rank brings as many rows as it has."""
+    return Stored(flat, (rows, *form.shape))
 
 
 Turn = tuple[int, Position]  # permission to execute: the epoch and position that the core gave
@@ -99,20 +117,48 @@ class DataPlane:
         hub.progress = self._executor.progress
 
     def execute(self, call: Call, turn: Turn) -> Stored | None:
-        """Run a call's schedule into fresh memory; None if the core must be asked again."""
+        """Run a call into fresh memory; None if the core must be asked again."""
+        form = call.form
+        header = CallHeader(*turn, form.suffix)
+        if form.schedule is not None:
+            return self._one_schedule(call, form.schedule, header)
+        if form.kind in _OF_ROWS:
+            return self._gather_rows(call, header)
+        blob = self._broadcast_blob(call.source, form.root, header, call.admit)
+        return None if blob is None else Stored(blob, blob.shape)
+
+    def _one_schedule(self, call: Call, schedule: Schedule, header: CallHeader) -> Stored | None:
         form, source = call.form, call.source
-        with self._hub.lock:
-            work = self._hub.pool.take(form.work_count, form.dtype)
+        work = self._take(form.work_count, form.dtype)
         if form.kind is Kind.BROADCAST:
             if form.root == self._core.rank:
                 work[:] = source
             source = work
-        header = CallHeader(*turn, form.suffix)
-        if not self._run(form.schedule, header, source, work, form.reducer):
+        if not self._run(schedule, header, source, work, form.reducer):
             return None
         if call.flush and not self._barrier(header):
             return None
         return Stored(work, form.shape)
+
+    def _gather_rows(self, call: Call, header: CallHeader) -> Stored | None:
+        """Every rank's rows, one after the other: first how many each has, then the rows."""
+        core, form = self._core, call.form
+        rows: Array = np.empty(core.world_size, np.uint64)
+        own: Array = np.array([call.rows], np.uint64)
+        if not self._run(self._schedule(Kind.ALLGATHER, 1, 8), header, own, rows):
+            return None
+        row_size = math.prod(form.shape)
+        counts = tuple(int(count) * row_size for count in rows)
+        call.admit(sum(counts) * form.dtype.itemsize)
+        work = self._take(sum(counts), form.dtype)
+        schedule = allgatherv_schedule(core.world_size, core.rank, counts)
+        if not self._run(schedule, header, call.source, work, stage=1):
+            return None
+        return stored_rows(form, work, int(rows.sum()))
+
+    def _take(self, count: int, dtype: AnyDtype) -> Array:
+        with self._hub.lock:
+            return self._hub.pool.take(count, dtype)
 
     def gather_digests(
         self, digest: bytes, signature: bytes, site: str, turn: Turn
@@ -132,20 +178,27 @@ class DataPlane:
     ) -> bytes | None:
         """Rank 0's bytes to all: a length, the bytes, and a barrier that proves their arrival."""
         header = CallHeader(*turn, make_suffix(signature, site))
-        length: Array = np.array([len(raw)], np.uint64)
-        schedule = self._schedule(Kind.BROADCAST, 1, 8, root=0)
+        blob = self._broadcast_blob(np.frombuffer(raw, np.uint8), 0, header, _anything)
+        if blob is None:
+            return None
+        return raw if self._core.rank == 0 else blob.tobytes()
+
+    def _broadcast_blob(
+        self, blob: Array, root: int, header: CallHeader, admit: Callable[[int], None]
+    ) -> Array | None:
+        """The root's bytes to all: a length, the bytes, and a barrier that proves their arrival."""
+        own = self._core.rank == root
+        length: Array = np.array([len(blob) if own else 0], np.uint64)
+        schedule = self._schedule(Kind.BROADCAST, 1, 8, root=root)
         if not self._run(schedule, header, length, length):
             return None
-        own = self._core.rank == 0
-        payload: Array = np.empty(int(length[0]), np.uint8)
-        if own:
-            payload[:] = np.frombuffer(raw, np.uint8)
-        schedule = self._schedule(Kind.BROADCAST, len(payload), 1, root=0)
+        nbytes = int(length[0])
+        admit(nbytes)
+        payload = blob if own else self._take(nbytes, _BYTE)
+        schedule = self._schedule(Kind.BROADCAST, nbytes, 1, root=root)
         if not self._run(schedule, header, payload, payload, stage=1):
             return None
-        if not self._barrier(header, stage=2):
-            return None
-        return raw if own else payload.tobytes()
+        return payload if self._barrier(header, stage=2) else None
 
     def accuse(self, epoch: int, rank: int, signature: bytes, site: str = "") -> None:
         """Report a mismatch; the verdict will say so to all, this rank included."""

@@ -7,10 +7,9 @@ The communicator is one object, written in layers of which each calls only those
     membership        rank and position, one call, close and leave
 """
 
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
-
-import numpy as np
+from typing import Self, TypeVar
 
 from ftcomm.accounting import LogAccount
 from ftcomm.calls import CallFactory
@@ -22,6 +21,8 @@ from ftcomm.protocol.signature import Kind
 from ftcomm.sites import call_site
 from ftcomm.solo import SoloEngine
 from ftcomm.values import Stored
+
+R = TypeVar("R")
 
 
 class Membership:
@@ -133,28 +134,17 @@ class Membership:
     def _is_the_end_by(self, error: BaseException) -> bool:
         return isinstance(self._engine, Engine) and self._engine.error is error
 
-    def _run(self, call: Call) -> Stored:
-        self._account.check(call)
+    def _run(self, call: Call, hand_out: Callable[[Stored], R]) -> R:
+        """One call: `hand_out` makes of the log's result what the user gets."""
+        call.admit = self._account.check
+        self._account.check(call.form.nbytes)
         before = self._engine.position
         try:
             stored = self._engine.run(call)
+            self._account.completed(stored.flat.nbytes)
+            self._calls.completed(call)
+            return hand_out(stored)
         except BaseException as error:
             if self._engine.position != before:  # completed, and its result will not be returned
                 self._give_up(error)
             raise
-        self._account.completed(call)
-        self._calls.completed(call)
-        return stored
-
-    def _deliver(
-        self, call: Call, out: np.ndarray[Any, Any] | None, *, copy: bool
-    ) -> np.ndarray[Any, Any]:
-        stored = self._run(call)
-        view = stored.flat.reshape(stored.shape)
-        if out is not None:
-            out[...] = view
-            return out
-        if copy:
-            return view.copy()
-        view.flags.writeable = False
-        return view

@@ -1,7 +1,7 @@
 """A group of one: the same calls without a tracker, sockets or threads."""
 
 from ftcomm.config import JobSettings
-from ftcomm.dataplane import Call
+from ftcomm.dataplane import Call, stored_rows
 from ftcomm.protocol.position import START, Position
 from ftcomm.recovery.worker import Checkpoint
 from ftcomm.values import Stored
@@ -25,11 +25,16 @@ class SoloEngine:
 
     def run(self, call: Call) -> Stored:
         """The result for one rank: the input, finished as the reduction says."""
-        work = call.source.copy()
-        if call.form.reducer is not None:
-            call.form.reducer.finish(work, 1)
+        form, work = call.form, call.source.copy()
+        if form.reducer is not None:
+            form.reducer.finish(work, 1)
+        if form.schedule is None:
+            call.admit(work.nbytes)
+            stored = stored_rows(form, work, call.rows)
+        else:
+            stored = Stored(work, form.shape)
         self.position = self.position.next()
-        return Stored(work, call.form.shape)
+        return stored
 
     def checkpoint(self, raw: bytes, digest: bytes, signature: bytes, site: str) -> int:
         """Commit: the state was copied by the caller, and there is nobody to compare with."""

@@ -16,16 +16,17 @@ _ARRAY, _TUPLE, _BIG_INT, _SCALAR = 1, 2, 3, 4
 MAX_DEPTH = 64  # nesting of a state; deeper is a cycle or a mistake
 
 
-def pack_state(state: Any) -> bytes:
+def pack_state(state: Any, name: str = "state") -> bytes:
     """A copy of `state` as bytes; the same content in the same order gives the same bytes.
 
     Args:
         state: nested dict, list, tuple of numpy arrays, numbers, str, bytes, bool, None.
+        name: what messages call it.
 
     Raises:
         TypeError: something else is in it; the message says where.
     """
-    return bytes(msgpack.packb(_plain(state, "state", 0), use_bin_type=True))
+    return bytes(msgpack.packb(_plain(state, name, 0), use_bin_type=True))
 
 
 def unpack_state(raw: bytes) -> Any:
@@ -68,7 +69,7 @@ def _plain(value: Any, where: str, depth: int) -> Any:
             return items
         return msgpack.ExtType(_TUPLE, msgpack.packb(items, use_bin_type=True))
     raise TypeError(
-        f"{where} is a {type(value).__name__}; a state may hold dict, list, tuple, numpy arrays, "
+        f"{where} is a {type(value).__name__}; it may be or hold dict, list, tuple, numpy arrays, "
         "numbers, str, bytes, bool and None"
     )
 

@@ -6,7 +6,7 @@ Nothing measured at run time enters here (rule R5).  Schedules are made once per
 import functools
 import hashlib
 
-from ftcomm.collectives.allgather import ring_allgather
+from ftcomm.collectives.allgather import ring_allgather, ring_allgatherv
 from ftcomm.collectives.binomial import binomial_broadcast
 from ftcomm.collectives.doubling import barrier, doubling_allreduce
 from ftcomm.collectives.ring import ring_allreduce
@@ -42,8 +42,8 @@ def tables_digest() -> bytes:
 def synchronising(kind: Kind) -> bool:
     """Whether executing `kind` proves that every rank has completed what came before (R3).
 
-    Checkpoint, load and close have no schedule of their own; each executes a barrier or an
-    allgather at its position, and so synchronises.
+    Kinds without a schedule of their own execute a barrier or an allgather at their position, and
+    so synchronise.
     """
     return kind is not Kind.BROADCAST
 
@@ -115,3 +115,9 @@ def schedule_for(
     if chosen is Algorithm.RING:
         return ring_allreduce(world_size, rank, count)
     return doubling_allreduce(world_size, rank, count)
+
+
+@functools.lru_cache(maxsize=SCHEDULES_KEPT)
+def allgatherv_schedule(world_size: int, rank: int, counts: tuple[int, ...]) -> Schedule:
+    """The cached schedule of `rank` where rank r brings ``counts[r]`` elements."""
+    return ring_allgatherv(world_size, rank, counts)

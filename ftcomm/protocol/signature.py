@@ -29,6 +29,17 @@ class Kind(enum.IntEnum):
     CHECKPOINT = 5
     LOAD = 6
     CLOSE = 7
+    ALLGATHERV = 8
+    REDUCE = 9
+    GATHER = 10
+    GATHERV = 11
+    SCATTER = 12
+    BROADCAST_OBJECT = 13
+    ALLGATHER_OBJECT = 14
+
+
+# Kinds to which each rank brings as many rows as it has: the first dimension is not compared.
+RAGGED = (Kind.ALLGATHERV, Kind.GATHERV)
 
 
 class Op(enum.IntEnum):
@@ -90,7 +101,8 @@ class Signature:
         op_hash: first 8 bytes of a digest of a user function's module and qualname, else 0.
         count: number of elements; also kept for shapes too deep to name.
         ndim: number of dimensions.
-        dims: the shape's dimensions, or a digest of it when it does not fit.
+        dims: the shape's dimensions, or a digest of it when it does not fit; of the `RAGGED` kinds
+            those behind the first.
     """
 
     kind: Kind
@@ -162,6 +174,8 @@ class Signature:
     def _shape_text(self) -> str:
         if self.ndim > MAX_NAMED_DIMS:
             return f"[{self.count} elements, {self.ndim} dimensions]"
+        if self.kind in RAGGED:
+            return "[" + ",".join(["any", *(str(d) for d in self.dims[: self.ndim - 1])]) + "]"
         return "[" + ",".join(str(d) for d in self.dims[: self.ndim]) + "]"
 
 

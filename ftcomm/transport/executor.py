@@ -247,6 +247,7 @@ class Executor:
             reducer=reducer,
             scratch=self._cells(length if whole else CELL_BYTES),
             probe=self.probe,
+            tag=tag,
         )
 
     def _cells(self, nbytes: int) -> Array:

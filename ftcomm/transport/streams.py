@@ -119,6 +119,7 @@ class Incoming:
         "_reducer",
         "_scratch",
         "_step",
+        "_tag",
         "_target",
         "_total",
         "done",
@@ -137,9 +138,11 @@ class Incoming:
         reducer: Reducer | None,
         scratch: Array,
         probe: Probe | None,
+        tag: int,
     ) -> None:
         self.link = link
         self.done = False
+        self._tag = tag
         self._head = head
         self._accept = accept
         self._step = step
@@ -217,5 +220,5 @@ class Incoming:
         if self._probe is not None:
             probe, self._probe = self._probe, None
             self._limit = self._total
-            probe("half_received", self._step.tag)
+            probe("half_received", self._tag)
         self.done = self._got >= self._total

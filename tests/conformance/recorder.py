@@ -39,6 +39,13 @@ class Recorder:
         self._write_result(what, position, result)
         return result
 
+    def local(self, what: str, place: str, function: Callable[[], tuple[Any, Any]]) -> Any:
+        """As `call`, where ranks get different results: written down for this rank alone."""
+        self._enter()
+        got, wanted = function()
+        self._write_result(what, place, got)
+        return got, wanted
+
     def _write_result(self, what: str, position: str, value: Any) -> None:
         comm = self.comm
         self.events.write(

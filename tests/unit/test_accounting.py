@@ -33,8 +33,8 @@ def result_of(nbytes: int, rank: int = 0, world_size: int = 4) -> Call:
 
 def charge(account: LogAccount, call: Call) -> None:
     """What a communicator does around a call that ends well."""
-    account.check(call)
-    account.completed(call)
+    account.check(call.form.nbytes)
+    account.completed(call.form.nbytes)
 
 
 def test_a_result_counts_with_the_share_of_it_that_a_worker_keeps() -> None:
@@ -88,7 +88,7 @@ def test_the_prelude_and_each_version_count_from_zero() -> None:
 
 def test_a_call_that_raises_locally_is_not_counted() -> None:
     account = LogAccount(Rank())
-    account.check(result_of(1000))
+    account.check(result_of(1000).form.nbytes)
     assert account.nbytes == 0
 
 

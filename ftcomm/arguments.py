@@ -1,0 +1,78 @@
+"""What a user passes to a collective: as elements, and as the signature that all ranks compare."""
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from ftcomm.collectives.dtypes import dtype_code
+from ftcomm.protocol.signature import MAX_NAMED_DIMS, RAGGED, Algorithm, Kind, Op, Signature
+from ftcomm.values import Array
+
+
+def as_elements(x: Any) -> tuple[Array, tuple[int, ...]]:
+    """A user's argument as 1-D contiguous native elements, and its shape; copied only if needed."""
+    array = np.asarray(x)
+    shape = array.shape
+    if not (array.flags.c_contiguous and array.dtype.isnative):
+        array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    return array.reshape(-1), shape
+
+
+def checked_root(root: Any, world_size: int) -> int:
+    """`root` as a rank.
+
+    Raises:
+        TypeError, ValueError: it is no integer, or no rank of the group.
+    """
+    try:
+        rank = operator.index(root)
+    except TypeError:
+        raise TypeError(f"root is a {type(root).__name__}, must be a rank") from None
+    if not 0 <= rank < world_size:
+        raise ValueError(f"root is {rank}, must be 0 to {world_size - 1}")
+    return rank
+
+
+def signature_of(
+    kind: Kind,
+    source: Array,
+    shape: tuple[int, ...],
+    *,
+    op: Op = Op.NONE,
+    op_hash: int = 0,
+    root: int = -1,
+    algorithm: Algorithm = Algorithm.AUTO,
+) -> bytes:
+    """The 40 bytes that all ranks must agree on.
+
+    Raises:
+        TypeError: a dtype that collectives do not carry.
+    """
+    return Signature(
+        kind=kind,
+        op=op,
+        dtype=dtype_code(source.dtype),
+        algorithm=algorithm,
+        root=root,
+        count=0 if kind in RAGGED else len(source),
+        ndim=len(shape),
+        dims=_dims(shape[1:] if kind in RAGGED else shape),
+        op_hash=op_hash,
+    ).encode()
+
+
+def _dims(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """The shape in four numbers: as it is, or folded where it does not fit."""
+    if len(shape) <= MAX_NAMED_DIMS and all(extent < 2**32 for extent in shape):
+        first, second, third, fourth = (*shape, 0, 0, 0, 0)[:4]
+        return first, second, third, fourth
+    folded = 0
+    for extent in shape:
+        folded = (folded * 1_000_003 + extent + 1) % 2**128
+    return (
+        folded & 0xFFFFFFFF,
+        folded >> 32 & 0xFFFFFFFF,
+        folded >> 64 & 0xFFFFFFFF,
+        folded >> 96 & 0xFFFFFFFF,
+    )
