@@ -4,6 +4,7 @@ The order matters.  The address is taken before the journal: a second tracker st
 on a live job's directory fails at the address and leaves the journal's generation alone.
 """
 
+import contextlib
 import secrets
 import tempfile
 import time
@@ -84,14 +85,13 @@ async def open_job(options: ServeOptions) -> OpenJob:
     _make_token(token_file)
     key = control_key(read_token(token_file))
     listener = await open_listener(host, port)
-    try:
-        journal = Journal.open(state_dir)
+    async with contextlib.AsyncExitStack() as undo:
+        undo.push_async_callback(listener.aclose)
+        journal = undo.enter_context(contextlib.closing(Journal.open(state_dir)))
         bound = int(listener.socket.getsockname()[1])
         durable, settings = _restore(journal, options)
         journal.remember(Remembered(host, bound, str(token_file)))
-    except BaseException:
-        await listener.aclose()
-        raise
+        undo.pop_all()
     roster = Roster(settings, durable, generation=journal.generation, now=trio.current_time())
     server = Server(roster, journal, key, listener)
     return OpenJob(server, journal, durable, settings, token_file, state_dir)
