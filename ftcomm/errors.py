@@ -17,7 +17,7 @@ class FtcommError(Exception):
         epoch: the epoch in which it happened, None before the first.
         position: the collective concerned, as text ``version.seqno``.
         remedy: what the user can do.
-        exit_code: the exit status by which `ftcomm-tracker run` knows this error.
+        exit_code: the exit status by which `ftcomm-tracker run` and `supervise` know this error.
     """
 
     exit_code: ClassVar[int] = 70

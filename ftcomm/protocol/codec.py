@@ -13,7 +13,6 @@ from ftcomm.protocol.messages import (
     Blocked,
     Bye,
     ControlMessage,
-    Done,
     Fenced,
     Fetch,
     Fetched,
@@ -35,12 +34,19 @@ from ftcomm.protocol.messages import (
     Revoke,
     Run,
     Settled,
-    StatusReply,
-    StatusRequest,
-    StopRequest,
     Suspect,
     Verdict,
     Welcome,
+)
+from ftcomm.protocol.operations import (
+    AskWorker,
+    Done,
+    StatusReply,
+    StatusRequest,
+    StopRequest,
+    TellGivenUp,
+    Vouch,
+    WorkerStanding,
 )
 from ftcomm.protocol.packing import Plain, Reader, pack
 from ftcomm.protocol.position import PRELUDE, Position
@@ -181,6 +187,22 @@ SCHEMAS: dict[int, Record] = {
     33: Record(StatusReply, document=DOCUMENT),
     34: Record(StopRequest, reason=PROSE),
     35: Record(Done),
+    36: Record(AskWorker, number=U32, worker_id=NAME),
+    37: Record(
+        WorkerStanding,
+        number=U32,
+        connected=FLAG,
+        closed=FLAG,
+        progress=POSITION,
+        state=NAME,
+        epoch=U32,
+        detect_within_ms=U32,
+        over=FLAG,
+        error=NAME,
+        cause=PROSE,
+    ),
+    38: Record(Vouch, worker_id=NAME),
+    39: Record(TellGivenUp, worker_id=NAME, reason=PROSE),
     # between workers, on a fetch link
     48: Record(
         FetchRequest, epoch=U32, load=VERSION, runs=RUNS, local_version=VERSION, locals=RANKS

@@ -6,6 +6,7 @@ at most 256 KiB; nothing bulky travels here.
 
 from dataclasses import dataclass
 
+from ftcomm.protocol.operations import OperatorMessage
 from ftcomm.protocol.position import PRELUDE, Position
 
 
@@ -282,33 +283,6 @@ class AllBye:
     version: int
 
 
-# --- operators --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StatusRequest:
-    """An operator asks how the job stands."""
-
-
-@dataclass(frozen=True, slots=True)
-class StatusReply:
-    """The job's state as one JSON document."""
-
-    document: str
-
-
-@dataclass(frozen=True, slots=True)
-class StopRequest:
-    """An operator ends the job for all, with a reason that every rank will raise."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """An operator's request has been carried out."""
-
-
 # --- between workers, on a fetch link (served from the log by the control thread) ------------
 
 
@@ -369,10 +343,7 @@ ControlMessage = (
     | Verdict
     | Fenced
     | AllBye
-    | StatusRequest
-    | StatusReply
-    | StopRequest
-    | Done
+    | OperatorMessage
     | FetchRequest
     | FetchItem
     | FetchEnd

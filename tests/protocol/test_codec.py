@@ -25,7 +25,6 @@ from ftcomm.protocol.codec import (
 from ftcomm.protocol.messages import (
     Blocked,
     ControlMessage,
-    Done,
     Fetch,
     Fetched,
     Heartbeat,
@@ -35,9 +34,9 @@ from ftcomm.protocol.messages import (
     Report,
     Revoke,
     Run,
-    StatusReply,
     Suspect,
 )
+from ftcomm.protocol.operations import Done, StatusReply
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.schema import (
     Bool,

@@ -17,7 +17,7 @@ SPIN = "print('go', flush=True)\nwhile True: pass"
 
 
 def python(script: str) -> Child:
-    return start_child(0, [sys.executable, "-c", script], process_environment())
+    return start_child("0", [sys.executable, "-c", script], process_environment())
 
 
 async def lines_of(child: Child) -> list[tuple[int, bytes]]:
@@ -41,6 +41,7 @@ async def test_a_worker_that_spins_is_computing_and_a_stopped_one_is_not() -> No
         while (look := read_proc_stat(child.process.pid)) is None or look[0] != "T":
             await trio.lowlevel.checkpoint()
         assert [child.is_computing() for _ in range(3)] == [False] * 3
+        assert child.stopped
     finally:
         child.signal_group(signal.SIGKILL)
         assert await child.wait() == -signal.SIGKILL

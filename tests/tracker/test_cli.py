@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 
 import ftcomm
 from ftcomm_tracker.cli import Size, main
+from tests.tracker.serving import Serving, serve
 from tests.tracker.test_launch import environment
 
 
@@ -21,22 +23,10 @@ def invoke(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.fixture
-def serving(tmp_path: Path):
+def serving(tmp_path: Path) -> Iterator[Serving]:
     """`serve --port 0` as a real process, and the fields of the line that it prints."""
-    state = tmp_path / "state"
-    arguments = ["serve", "-n", "2", "--port", "0", "--state-dir", str(state)]
-    with subprocess.Popen(
-        [sys.executable, "-m", "ftcomm_tracker.cli", *arguments],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        name, ready, *fields = process.stdout.readline().split()
-        assert (name, ready) == ("ftcomm-tracker", "ready")
-        yield process, dict(field.split("=", 1) for field in fields)
-        process.kill()
+    with serve(tmp_path / "state", "-n", "2") as found:
+        yield found
 
 
 @pytest.mark.process
@@ -61,14 +51,8 @@ def test_serve_after_sigkill_takes_up_job_and_address(serving, number: signal.Si
     process, before = serving
     process.kill()
     process.wait(timeout=30)
-    with subprocess.Popen(
-        [sys.executable, "-m", "ftcomm_tracker.cli", "serve", "--state-dir", before["state_dir"]],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as again:
-        assert again.stdout is not None
-        assert dict(f.split("=", 1) for f in again.stdout.readline().split()[2:]) == before
+    with serve(Path(before["state_dir"])) as (again, ready):
+        assert ready == before
         again.send_signal(number)
         assert again.wait(timeout=30) == 128 + number
 

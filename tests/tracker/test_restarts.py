@@ -20,7 +20,7 @@ from ftcomm_tracker.restarts import (
 
 def exits(policy: RestartPolicy, *stories: tuple[int, Position]) -> list[Decision]:
     return [
-        policy.after_exit(0, status, closed=False, progress=progress)
+        policy.after_exit("0", status, closed=False, progress=progress)
         for status, progress in stories
     ]
 
@@ -82,7 +82,7 @@ def test_max_restarts_bounds_each_worker() -> None:
 def test_who_has_closed_is_done_however_it_ends() -> None:
     policy = RestartPolicy(max_restarts=20, give_up_after=3)
     for status in (0, 1, -9):
-        assert policy.after_exit(0, status, closed=True, progress=START) == Finished()
+        assert policy.after_exit("0", status, closed=True, progress=START) == Finished()
 
 
 def test_status_zero_without_close_is_a_death() -> None:

@@ -12,17 +12,14 @@ import trio
 from ftcomm.errors import AuthenticationError, ConfigError
 from ftcomm.protocol.handshake import MAGIC
 from ftcomm.protocol.messages import (
-    Done,
     HeartbeatAck,
     Refused,
     Revoke,
-    StatusReply,
-    StatusRequest,
-    StopRequest,
     Verdict,
     Welcome,
 )
-from ftcomm_tracker import connection, server
+from ftcomm.protocol.operations import Done, StatusReply, StatusRequest, StopRequest
+from ftcomm_tracker import connection, operators, server
 from ftcomm_tracker.events import Ended, GivenUp, Joined
 from ftcomm_tracker.journal import Journal, SupersededError
 from ftcomm_tracker.opening import ServeOptions, open_job
@@ -155,7 +152,7 @@ async def test_a_slow_reader_is_cut_and_the_others_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "MAX_QUEUED_BYTES", 300_000)
-    monkeypatch.setattr(server, "status_document", lambda snapshot: "x" * 200_000)
+    monkeypatch.setattr(operators, "status_document", lambda snapshot: "x" * 200_000)
     async with tracker(tmp_path) as job, client(job, "operator") as slow, client(job) as other:
         with pytest.raises(trio.BrokenResourceError):
             await ask_without_listening(slow)

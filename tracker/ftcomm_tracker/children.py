@@ -38,20 +38,33 @@ class Child:
     """One life of a worker.
 
     Attributes:
-        index: which worker it is; also its worker id.
+        worker_id: which worker it is.
         process: the running process, leader of its own process group.
         tail: its last lines of output, both streams.
         cpu_ticks: processor time at the last look, for vouching.
+        stopped: it was stopped (SIGSTOP, not a debugger) at the last look.
     """
 
-    index: int
+    worker_id: str
     process: subprocess.Popen[bytes]
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     cpu_ticks: int = 0
+    stopped: bool = False
+
+    @property
+    def running(self) -> bool:
+        """True until its end has been seen."""
+        return self.process.returncode is None
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the worker alone, not to what it started."""
+        if self.running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
 
     def signal_group(self, number: int) -> None:
         """Send a signal to the worker and everything that it started."""
-        if self.process.returncode is None:  # not reaped: the group's number is still ours
+        if self.running:  # not reaped: the group's number is still ours
             _signal_group(self.process.pid, number)
 
     async def wait(self) -> int:
@@ -71,11 +84,12 @@ class Child:
         state, ticks = look
         moved = ticks > self.cpu_ticks
         self.cpu_ticks = ticks
+        self.stopped = state == "T"
         return moved and state not in "TtZX"
 
 
-def start_child(index: int, command: Sequence[str], environment: Mapping[str, str]) -> Child:
-    """Start `command` as worker `index`.
+def start_child(worker_id: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
+    """Start `command` as worker `worker_id`.
 
     To be called from the main thread only: the kernel's parent-death signal fires when the
     creating *thread* ends.
@@ -106,7 +120,7 @@ def start_child(index: int, command: Sequence[str], environment: Mapping[str, st
             f"cannot run {command[0]!r}: {error.strerror or error}",
             remedy="check the command after --",
         ) from error
-    return Child(index, process)
+    return Child(worker_id, process)
 
 
 async def forward_output(child: Child, show: ShowLines) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `ftcomm-tracker serve | run | status | stop`."""
+"""The command line: `ftcomm-tracker serve | run | supervise | status | stop`."""
 
 import functools
 import json
@@ -16,13 +16,8 @@ import ftcomm
 from ftcomm.config import WorkerOptions, parse_address, read_token
 from ftcomm.errors import ConfigError, FtcommError, TrackerLostError
 from ftcomm.platforms import require_groups
-from ftcomm.protocol.messages import (
-    ControlMessage,
-    Done,
-    StatusReply,
-    StatusRequest,
-    StopRequest,
-)
+from ftcomm.protocol.messages import ControlMessage
+from ftcomm.protocol.operations import Done, StatusReply, StatusRequest, StopRequest
 from ftcomm.settings import ALGORITHMS, TRANSPORTS
 from ftcomm_tracker.client import ask_tracker
 from ftcomm_tracker.faults import TrackerFaults
@@ -32,6 +27,7 @@ from ftcomm_tracker.opening import ServeOptions, open_job
 from ftcomm_tracker.running import RunOptions, run_job
 from ftcomm_tracker.signals import until_signal
 from ftcomm_tracker.status import table
+from ftcomm_tracker.supervise import SuperviseOptions, supervise_worker
 
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _UNITS.update({"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12})
@@ -120,6 +116,22 @@ _SERVE_OPTIONS = (
     ),
     click.option("--max-incarnations", type=int, help="Lives of one worker id [default: 100]."),
 )
+_RESTART_OPTIONS = (
+    click.option(
+        "--max-restarts",
+        type=click.IntRange(0),
+        default=20,
+        show_default=True,
+        help="Of one worker.",
+    ),
+    click.option(
+        "--give-up-after",
+        type=click.IntRange(1),
+        default=3,
+        show_default=True,
+        help="Deaths of one worker without progress of the job.",
+    ),
+)
 _TRACKER_OPTIONS = (
     click.option("--tracker", help="host:port [default: FTCOMM_TRACKER]."),
     click.option("--token-file", type=_FILE, help="[default: FTCOMM_TOKEN_FILE]."),
@@ -157,14 +169,7 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
 
 @main.command(short_help="Run a job's tracker and its workers on this machine.")
 @_with(_SERVE_OPTIONS)
-@click.option("--max-restarts", type=int, default=20, show_default=True, help="Per worker.")
-@click.option(
-    "--give-up-after",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    help="Deaths of one worker without progress of the job.",
-)
+@_with(_RESTART_OPTIONS)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(command: tuple[str, ...], max_restarts: int, give_up_after: int, **given: Any) -> None:
     """Run COMMAND as N workers with their tracker, and restart the workers that die.
@@ -174,6 +179,48 @@ def run(command: tuple[str, ...], max_restarts: int, give_up_after: int, **given
     """
     serving = _serve_options(given)
     _exit(run_job, RunOptions(serving, command, max_restarts, give_up_after))
+
+
+SUPERVISE_EPILOG = """\b
+Examples:
+  ftcomm-tracker supervise --tracker 10.0.0.5:4711 --worker-id 3 \\
+      --token-file /etc/job1.token -- python train.py
+  FTCOMM_TOKEN_FILE=$HOME/job1.token \\
+      srun ftcomm-tracker supervise --tracker $HEAD:4711 -- python train.py
+"""
+
+
+@main.command(
+    short_help="Run one worker on this machine for a tracker elsewhere.", epilog=SUPERVISE_EPILOG
+)
+@click.option("--tracker", help="HOST:PORT[,HOST:PORT] [default: FTCOMM_TRACKER].")
+@click.option(
+    "--worker-id",
+    help="What names this worker over its restarts [default: FTCOMM_WORKER_ID, else the"
+    " scheduler's index].",
+)
+@click.option("--token-file", type=_FILE, help="The job's token [default: FTCOMM_TOKEN_FILE].")
+@_with(_RESTART_OPTIONS)
+@click.option(
+    "--tracker-timeout",
+    type=float,
+    help="Seconds to wait for a lost tracker that must say what the worker's end means"
+    " [default: FTCOMM_TRACKER_TIMEOUT, else 600].",
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def supervise(
+    command: tuple[str, ...], max_restarts: int, give_up_after: int, **given: Any
+) -> None:
+    """Run COMMAND as one worker, and restart it if it dies.
+
+    Under systemd, Slurm, mpirun or Kubernetes: one of these on each machine, for each worker. Its
+    lines are printed after "[ID] ". SIGINT, SIGTERM and SIGHUP end the worker, SIGUSR1 and SIGUSR2
+    are passed on to it. The worker dies with this process.
+
+    Ends with 0 only if the whole job ended well, else with the status of the error that ended the
+    job, of the worker that lost its place, or 128 + a signal.
+    """
+    _exit(_supervise, command, max_restarts, give_up_after, given)
 
 
 @main.command(short_help="Show how a job stands.")
@@ -211,6 +258,13 @@ async def _serve(options: ServeOptions, faults: str | None, faults_log: Path | N
     outcome = job.server.outcome
     assert outcome is not None
     return 0 if outcome.ok else exit_code_of(outcome.error)
+
+
+async def _supervise(
+    command: tuple[str, ...], max_restarts: int, give_up_after: int, given: dict[str, Any]
+) -> int:
+    worker = WorkerOptions.load(**given)
+    return await supervise_worker(SuperviseOptions(worker, command, max_restarts, give_up_after))
 
 
 async def _status(

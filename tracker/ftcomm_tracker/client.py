@@ -1,6 +1,8 @@
 """The operator's side of a conversation with a tracker: dial, prove, ask, read the answer."""
 
+import contextlib
 import os
+from collections.abc import AsyncGenerator
 
 import trio
 
@@ -27,8 +29,7 @@ async def ask_tracker(
     remedy = "check the address, and that the tracker runs"
     try:
         with trio.fail_after(ANSWER_WITHIN_S):
-            async with await trio.open_tcp_stream(*address) as stream:
-                await _prove(stream, control_key(token))
+            async with open_operator(address, token) as stream:
                 await stream.send_all(encode(request))
                 return await _answer(stream)
     except (OSError, trio.BrokenResourceError) as error:
@@ -36,6 +37,21 @@ async def ask_tracker(
     except trio.TooSlowError as error:
         cause = f"the tracker at {where} did not answer within {ANSWER_WITHIN_S:g} s"
         raise TrackerLostError(cause, remedy=remedy) from error
+
+
+@contextlib.asynccontextmanager
+async def open_operator(
+    address: tuple[str, int], token: bytes
+) -> AsyncGenerator[trio.SocketStream, None]:
+    """A connection to the tracker at `address` on which both sides have proven themselves.
+
+    Raises:
+        OSError, trio.BrokenResourceError: nobody answers there.
+        AuthenticationError, ProtocolVersionError, ProtocolError: what answers is not our tracker.
+    """
+    async with await trio.open_tcp_stream(*address) as stream:
+        await _prove(stream, control_key(token))
+        yield stream
 
 
 async def _prove(stream: trio.SocketStream, key: bytes) -> None:

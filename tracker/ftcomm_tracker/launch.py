@@ -1,4 +1,7 @@
-"""The launcher: starts one worker per rank beside the tracker and starts again those that die.
+"""The launcher: starts workers and starts again those that die, for `run` and `supervise` alike.
+
+`run` gives it all workers and the tracker in its own process; `supervise` gives it one worker and
+a tracker that it asks over the network (`remote`).
 
 Everything runs in the main thread, because the kernel ties a worker's life to the *thread* that
 created it (see `children`).  Decisions about restarts are `restarts.RestartPolicy`; whether the
@@ -27,7 +30,7 @@ from ftcomm_tracker.restarts import (
     describe,
     describe_exit,
 )
-from ftcomm_tracker.signals import end_signals
+from ftcomm_tracker.signals import end_signals, user_signals
 
 TERM_GRACE_S = 5.0  # between SIGTERM and SIGKILL
 END_GRACE_S = 30.0  # after a verdict: a script may want to write down what it has
@@ -36,6 +39,7 @@ MAX_LINE_IN_REASON = 300  # characters; every rank's error repeats them
 # A fenced life's place was taken by another that has ended well if the job has; a worker that
 # came after the end had nothing to do.
 _GOOD = (0, FencedError.exit_code, JobFinishedError.exit_code)
+LOOKS_PER_DETECT_WITHIN = 5
 
 
 class Job(Protocol):
@@ -43,6 +47,10 @@ class Job(Protocol):
 
     over: trio.Event
     outcome: Ended | None
+
+    @property
+    def detect_within_s(self) -> float:
+        """Seconds after which a silent worker loses its place."""
 
     def post(self, event: GivenUp | Vouched) -> None:
         """Tell the roster."""
@@ -52,6 +60,9 @@ class Job(Protocol):
 
     def has_closed(self, worker_id: str) -> bool:
         """True if that worker's rank has completed its close()."""
+
+    def is_connected(self, worker_id: str) -> bool:
+        """True if a life of that worker is connected to the tracker."""
 
     def progress(self) -> Position:
         """The highest position known of any member."""
@@ -64,9 +75,8 @@ class Job(Protocol):
 class LaunchOptions:
     """What to run, and how patiently."""
 
-    world_size: int
+    workers: tuple[str, ...]
     command: tuple[str, ...]
-    detect_within_s: float
     max_restarts: int = 20
     give_up_after: int = 3
     term_grace_s: float = TERM_GRACE_S
@@ -87,8 +97,10 @@ class Launcher:
         self._policy = RestartPolicy(
             max_restarts=options.max_restarts, give_up_after=options.give_up_after
         )
-        self._children: dict[int, Child] = {}
-        self._statuses: dict[int, int] = {}
+        self._children: dict[str, Child] = {}
+        self._statuses: dict[str, int] = {}
+        self._stopped_since: dict[str, float] = {}
+        self._finished: set[str] = set()
         self._no_more_starts = trio.Event()
         self._caught = 0
         self._background: trio.Nursery
@@ -96,29 +108,33 @@ class Launcher:
     async def run(self) -> int:
         """Run all workers and return the exit status for the launcher's process."""
         try:
-            with trio.open_signal_receiver(*end_signals()) as signals:
+            with trio.open_signal_receiver(*end_signals(), *user_signals()) as signals:
                 async with trio.open_nursery() as background:
                     self._background = background
                     background.start_soon(self._obey_signals, signals)
-                    background.start_soon(self._vouch)
+                    background.start_soon(self._watch)
                     background.start_soon(self._show_status)
                     background.start_soon(self._end_with_job)
                     async with trio.open_nursery() as workers:
-                        for index in range(self._options.world_size):
-                            workers.start_soon(self._keep, index)
+                        for worker_id in self._options.workers:
+                            workers.start_soon(self._keep, worker_id)
                     await self._job.catch_up()  # a worker given up last ends the job
+                    if self._finished == set(self._options.workers):
+                        # All that was ours to do is done; whether the job ends well is open.
+                        await self._no_more_starts.wait()
                     background.cancel_scope.cancel()
         finally:
             self._signal_all(signal.SIGKILL)
         return self._exit_status()
 
-    async def _keep(self, index: int) -> None:
-        """Run worker `index`, again and again if need be, until nothing is left to run."""
+    async def _keep(self, worker_id: str) -> None:
+        """Run a worker, again and again if need be, until nothing is left to run."""
         while not self._no_more_starts.is_set():
-            child = start_child(index, self._options.command, self._environment_of(index))
-            self._children[index] = child
+            environment = {**self._environment, "FTCOMM_WORKER_ID": worker_id}
+            child = start_child(worker_id, self._options.command, environment)
+            self._children[worker_id] = child
             status = await self._attend(child)
-            self._statuses[index] = status
+            self._statuses[worker_id] = status
             delay_s = await self._after_exit(child, status)
             if delay_s is None:
                 return
@@ -127,7 +143,7 @@ class Launcher:
 
     async def _attend(self, child: Child) -> int:
         async def show(number: int, lines: list[bytes]) -> None:
-            await self._console.show(f"[{child.index}] ", number, lines)
+            await self._console.show(f"[{child.worker_id}] ", number, lines)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(forward_output, child, show)
@@ -138,25 +154,27 @@ class Launcher:
     async def _after_exit(self, child: Child, status: int) -> float | None:
         """Decide and act; returns the delay before the next start, None for no more."""
         await self._job.catch_up()  # what the worker said last counts
-        index, worker_id = child.index, str(child.index)
+        worker_id = child.worker_id
         if self._no_more_starts.is_set():
             if status != 0 and not self._caught:
-                self._console.say(f"worker {index} {describe_exit(status)}")
+                self._console.say(f"worker {worker_id} {describe_exit(status)}")
             return None
         decision = self._policy.after_exit(
-            index,
+            worker_id,
             status,
             closed=self._job.has_closed(worker_id),
             progress=self._job.progress(),
         )
         if not (isinstance(decision, Finished) and status == 0):
-            self._console.say(f"worker {index} {describe_exit(status)}: {describe(decision)}")
+            self._console.say(f"worker {worker_id} {describe_exit(status)}: {describe(decision)}")
         match decision:
             case Again(delay_s):
                 return delay_s
             case GiveUp(reason):
                 self._give_up(child, reason)
-            case Finished() | LeaveIt():
+            case Finished():
+                self._finished.add(worker_id)
+            case LeaveIt():
                 pass
             case _:
                 assert_never(decision)
@@ -164,17 +182,18 @@ class Launcher:
 
     def _give_up(self, child: Child, reason: str) -> None:
         if child.tail:
-            self._console.say(f"the last lines of worker {child.index}:")
+            self._console.say(f"the last lines of worker {child.worker_id}:")
             self._console.say("\n".join(f"  | {line}" for line in child.tail))
             reason = f"{reason}; its last line: {child.tail[-1][-MAX_LINE_IN_REASON:]}"
-        self._job.post(GivenUp(str(child.index), reason))
-
-    def _environment_of(self, index: int) -> dict[str, str]:
-        return {**self._environment, "FTCOMM_WORKER_ID": str(index)}
+        self._job.post(GivenUp(child.worker_id, reason))
 
     async def _obey_signals(self, signals: AsyncIterator[int]) -> None:
         """End the workers on the first signal; do not wait for them on the second."""
         async for number in signals:
+            if number in user_signals():
+                for child in self._children.values():
+                    child.signal(number)
+                continue
             if self._caught:
                 self._signal_all(signal.SIGKILL)
                 return
@@ -183,13 +202,31 @@ class Launcher:
             self._console.say(f"{signal.Signals(number).name}: ending the workers")
             self._background.start_soon(self._terminate)
 
-    async def _vouch(self) -> None:
-        """Tell the tracker of workers that compute, whether or not they can say so themselves."""
+    async def _watch(self) -> None:
+        """Look at every worker's process a few times in each `detect_within`."""
         while True:
-            await trio.sleep(self._options.detect_within_s / 5)
-            for index, child in self._children.items():
-                if child.process.returncode is None and child.is_computing():
-                    self._job.post(Vouched(str(index)))
+            await trio.sleep(self._job.detect_within_s / LOOKS_PER_DETECT_WITHIN)
+            for child in self._children.values():
+                if child.running:
+                    self._look_at(child, trio.current_time())
+
+    def _look_at(self, child: Child, now: float) -> None:
+        """Vouch for one that computes; end one that is stopped and has lost its place.
+
+        A stopped process cannot come back by itself, and as long as it exists it is not started
+        again: its place would stay empty until the job fails.
+        """
+        worker_id = child.worker_id
+        if child.is_computing():
+            self._job.post(Vouched(worker_id))
+        if not child.stopped or self._job.is_connected(worker_id):
+            self._stopped_since.pop(worker_id, None)
+        elif now >= self._stopped_since.setdefault(worker_id, now) + self._job.detect_within_s:
+            del self._stopped_since[worker_id]
+            self._console.say(
+                f"worker {worker_id} is stopped (SIGSTOP) and has lost its place: killing it"
+            )
+            child.signal_group(signal.SIGKILL)
 
     async def _show_status(self) -> None:
         while True:
@@ -222,10 +259,13 @@ class Launcher:
         outcome = self._job.outcome
         if outcome is not None and not outcome.ok:
             return exit_code_of(outcome.error)
-        bad = [status for _, status in sorted(self._statuses.items()) if status not in _GOOD]
+        statuses = [self._statuses.get(worker_id, 0) for worker_id in self._options.workers]
+        bad = [status for status in statuses if status not in _GOOD]
         if bad:
             return bad[0] if bad[0] > 0 else 128 - bad[0]
-        return 0 if outcome is not None else FtcommError.exit_code
+        if outcome is None:  # a worker lost its place, and the job goes on without us
+            return max(statuses) or FtcommError.exit_code
+        return 0
 
 
 def exit_code_of(error: str) -> int:

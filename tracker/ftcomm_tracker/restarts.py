@@ -78,21 +78,21 @@ class RestartPolicy:
         """Allow `max_restarts` per worker, and `give_up_after` deaths at one progress."""
         self._max_restarts = max_restarts
         self._give_up_after = give_up_after
-        self._restarts: Counter[int] = Counter()
+        self._restarts: Counter[str] = Counter()
         self._best = START
-        self._stuck: dict[int, tuple[Position, int]] = {}
-        self._spells: dict[int, tuple[int, int]] = {}  # version, restarts in it
+        self._stuck: dict[str, tuple[Position, int]] = {}
+        self._spells: dict[str, tuple[int, int]] = {}  # version, restarts in it
 
     @property
     def restarts(self) -> int:
         """Restarts of all workers so far."""
         return self._restarts.total()
 
-    def after_exit(self, worker: int, status: int, *, closed: bool, progress: Position) -> Decision:
+    def after_exit(self, worker: str, status: int, *, closed: bool, progress: Position) -> Decision:
         """Decide about `worker`, which ended with `status` (negative: by that signal).
 
         Args:
-            worker: its index.
+            worker: its id.
             status: as `subprocess.Popen.returncode`.
             closed: the tracker knows that its rank's own close() has completed.
             progress: the highest position known of any member of the job.
@@ -105,7 +105,7 @@ class RestartPolicy:
             return GiveUp(f"worker {worker} {describe_exit(status)}")
         return self._after_death(worker, status, progress)
 
-    def _after_death(self, worker: int, status: int, progress: Position) -> Decision:
+    def _after_death(self, worker: str, status: int, progress: Position) -> Decision:
         # The highest ever: while members are away, what the tracker knows of may be lower.
         self._best = progress = max(self._best, progress)
         where, deaths = self._stuck.get(worker, (progress, 0))
@@ -124,7 +124,7 @@ class RestartPolicy:
         self._restarts[worker] += 1
         return Again(self._delay_s(worker, progress.version))
 
-    def _delay_s(self, worker: int, version: int) -> float:
+    def _delay_s(self, worker: str, version: int) -> float:
         """At once the first time in a version; a checkpoint since the last death starts afresh."""
         since, restarts = self._spells.get(worker, (version, 0))
         restarts = restarts + 1 if since == version else 1

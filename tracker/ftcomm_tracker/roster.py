@@ -15,6 +15,7 @@ States::
 
 from typing import Any, assert_never
 
+from ftcomm.protocol.operations import WorkerStanding
 from ftcomm_tracker.events import (
     Effect,
     Event,
@@ -107,6 +108,22 @@ class Roster(Hearing):
         if held is not None and self._now >= self._link_epoch_at + self.settings.detect_within:
             self._link_suspicion = None
             self._link_epoch(*held)
+
+    def standing_of(self, worker_id: str, number: int) -> WorkerStanding:
+        """What a supervisor of `worker_id` must know, in answer to its question `number`."""
+        verdict = self.durable.verdict
+        return WorkerStanding(
+            number=number,
+            connected=self.is_connected(worker_id),
+            closed=self.has_closed(worker_id),
+            progress=self.progress(),
+            state=self.state.value,
+            epoch=self.epoch,
+            detect_within_ms=round(self.settings.detect_within * 1000),
+            over=verdict is not None or self.durable.final_version >= 0,
+            error=verdict.error if verdict else "",
+            cause=verdict.cause if verdict else "",
+        )
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """The job for `status`, as JSON-able values."""

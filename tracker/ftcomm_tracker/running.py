@@ -3,6 +3,7 @@
 import logging
 import shutil
 import sys
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import trio
@@ -39,9 +40,8 @@ class _ConsoleHandler(logging.Handler):
         self._console.say(self.format(record))
 
 
-async def run_job(options: RunOptions) -> int:
-    """Run the job to its end and return the exit status for this process."""
-    job = await open_job(options.serving)
+async def with_console(work: Callable[[Console], Awaitable[int]]) -> int:
+    """Do `work` with a console, on which this process's log appears too; returns its status."""
     console = Console(sys.stdout.buffer, sys.stderr.buffer, live=sys.stderr.isatty())
     logger = logging.getLogger("ftcomm_tracker")
     logger.setLevel(logging.INFO)
@@ -49,10 +49,17 @@ async def run_job(options: RunOptions) -> int:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(console.run)
         try:
-            status = await _run_both(options, job, console)
+            return await work(console)
         finally:
             console.close()
             nursery.cancel_scope.deadline = trio.current_time() + LAST_WORDS_S
+    raise AssertionError("a nursery swallows nothing")
+
+
+async def run_job(options: RunOptions) -> int:
+    """Run the job to its end and return the exit status for this process."""
+    job = await open_job(options.serving)
+    status = await with_console(lambda console: _run_both(options, job, console))
     job.journal.close()
     if status == 0 and options.serving.state_dir is None:
         _tidy(job)
@@ -62,9 +69,8 @@ async def run_job(options: RunOptions) -> int:
 async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
     launcher = Launcher(
         LaunchOptions(
-            world_size=job.durable.world_size,
+            workers=tuple(str(index) for index in range(job.durable.world_size)),
             command=options.command,
-            detect_within_s=job.settings.detect_within,
             max_restarts=options.max_restarts,
             give_up_after=options.give_up_after,
         ),

@@ -101,6 +101,14 @@ class Seats:
         """The highest position that any member was heard to be at."""
         return max((peer.position for peer in self._seated()), default=START)
 
+    def has_closed(self, worker_id: str) -> bool:
+        """True if that worker's rank has completed its close()."""
+        return any(self.durable.places[rank].worker_id == worker_id for rank in self.durable.byes)
+
+    def is_connected(self, worker_id: str) -> bool:
+        """True if a life of that worker is connected, as a member or a spare."""
+        return any(peer.hello.worker_id == worker_id for peer in self.peers.values())
+
     def incarnation_of(self, worker_id: str) -> int:
         """How many lives of `worker_id` have been numbered."""
         return dict(self.durable.incarnations).get(worker_id, 0)

@@ -12,7 +12,6 @@ import os
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
-from functools import partial
 from typing import NoReturn, assert_never
 
 import trio
@@ -20,14 +19,11 @@ import trio
 from ftcomm.errors import FtcommError, ProtocolError
 from ftcomm.protocol.messages import (
     ControlMessage,
-    Done,
     Hello,
     Plan,
-    StatusReply,
-    StatusRequest,
-    StopRequest,
     WorkerMessage,
 )
+from ftcomm.protocol.operations import WorkerStanding
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.connection import (
     FLUSH_DEADLINE_S,
@@ -49,18 +45,17 @@ from ftcomm_tracker.events import (
     Said,
     Send,
     Stalled,
-    StopAsked,
     Tick,
 )
 from ftcomm_tracker.faults import PlannedDeath, TrackerFaults
 from ftcomm_tracker.journal import Journal
 from ftcomm_tracker.listener import dial_address, join_address, peer_name
+from ftcomm_tracker.operators import Operators
 from ftcomm_tracker.records import record_incident
 from ftcomm_tracker.roster import Roster
-from ftcomm_tracker.status import status_document, summary
+from ftcomm_tracker.status import summary
 
 MAX_UNAUTHENTICATED = 64  # rule R9; at the limit the oldest makes room
-OPERATOR_IDLE_S = 30.0  # an operator's command asks within milliseconds
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -94,6 +89,7 @@ class Server:
         self._wake = trio.Event()
         self._connections: dict[int, Connection] = {}
         self._strangers: dict[int, trio.CancelScope] = {}
+        self._operators = Operators(self)
         self._numbers = 0
         self._failure: FtcommError | None = None
         self._started_at = time.time()
@@ -105,16 +101,17 @@ class Server:
         """What workers dial."""
         return dial_address(self._listener)
 
-    def post(self, event: Event) -> None:
-        """Let the roster hear of `event`; returns at once."""
-        self._put(event, None)
+    def post(self, event: Event, then: Callable[[], object] | None = None) -> None:
+        """Let the roster hear of `event`, then call `then`; returns at once."""
+        self._events.append((event, then))
+        self._wake.set()
 
     async def ask(self, event: Event) -> None:
         """As `post`, and return when its effects have been carried out."""
         if self.ended.is_set():
             return
         handled = trio.Event()
-        self._put(event, handled.set)
+        self.post(event, handled.set)
         await handled.wait()
 
     async def catch_up(self) -> None:
@@ -127,14 +124,26 @@ class Server:
             await trio.lowlevel.checkpoint()
         await self.ask(Tick())
 
+    @property
+    def detect_within_s(self) -> float:
+        """Seconds after which a silent worker loses its place."""
+        return self._roster.settings.detect_within
+
     def has_closed(self, worker_id: str) -> bool:
         """True if that worker's rank has completed its close()."""
-        durable = self._roster.durable
-        return any(durable.places[rank].worker_id == worker_id for rank in durable.byes)
+        return self._roster.has_closed(worker_id)
+
+    def is_connected(self, worker_id: str) -> bool:
+        """True if a life of that worker is connected."""
+        return self._roster.is_connected(worker_id)
 
     def progress(self) -> Position:
         """The highest position known of any member."""
         return self._roster.progress()
+
+    def standing_of(self, worker_id: str, number: int) -> WorkerStanding:
+        """What a supervisor wants to know, in answer to its question `number`."""
+        return self._roster.standing_of(worker_id, number)
 
     def summary(self) -> str:
         """The job's state in one line."""
@@ -149,10 +158,6 @@ class Server:
             "pid": os.getpid(),
             "uptime_s": round(time.time() - self._started_at, 1),
         }
-
-    def _put(self, event: Event, then: Callable[[], object] | None) -> None:
-        self._events.append((event, then))
-        self._wake.set()
 
     # --- running ------------------------------------------------------------------------------
 
@@ -229,7 +234,7 @@ class Server:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Send(conn, message):
-                self._send(conn, message)
+                self.send(conn, message)
             case Disconnect(conn, reason):
                 self._disconnect(conn, reason)
             case Persist(durable):
@@ -245,7 +250,8 @@ class Server:
             case _:
                 assert_never(effect)
 
-    def _send(self, conn: int, message: ControlMessage) -> None:
+    def send(self, conn: int, message: ControlMessage) -> None:
+        """Send on a connection that may have ended; returns at once."""
         connection = self._connections.get(conn)
         if connection is None or connection.closing:
             return
@@ -265,8 +271,9 @@ class Server:
             self.outcome = Ended(False, durable.verdict.error, durable.verdict.cause)
         elif durable.final_version >= 0:
             self.outcome = Ended(True)
-        if self.outcome is not None:
+        if self.outcome is not None and not self.over.is_set():
             self.over.set()
+            self._operators.tell_over()
 
     async def _flush(self) -> None:
         """Let every connection take its last messages."""
@@ -338,7 +345,7 @@ class Server:
                 if role == "worker":
                     await self._hear_worker(connection, first, messages)
                 else:
-                    await self._hear_operator(connection, role, first, messages)
+                    await self._operators.hear(connection.number, role, first, messages)
             except ProtocolError as error:
                 log.warning("cut the connection of %s: %s", connection.peer, error.cause)
                 connection.cut()
@@ -366,29 +373,6 @@ class Server:
             raise
         finally:
             self.post(Lost(number, reason))
-
-    async def _hear_operator(
-        self,
-        connection: Connection,
-        role: str,
-        first: ControlMessage,
-        messages: AsyncGenerator[ControlMessage, None],
-    ) -> None:
-        if role != "operator":
-            raise ProtocolError(f"role {role!r} has no business with the tracker")
-        message: ControlMessage | None = first
-        while message is not None:
-            match message:
-                case StatusRequest():
-                    self._send(connection.number, StatusReply(status_document(self.snapshot())))
-                case StopRequest(reason):
-                    done = partial(self._send, connection.number, Done())
-                    self._put(StopAsked(reason), done)
-                case _:
-                    raise ProtocolError(f"an operator may not send {type(message).__name__}")
-            message = None
-            with trio.move_on_after(OPERATOR_IDLE_S), contextlib.suppress(trio.BrokenResourceError):
-                message = await anext(messages, None)
 
 
 def _of_a_member(message: ControlMessage) -> WorkerMessage:

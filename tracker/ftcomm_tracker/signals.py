@@ -16,6 +16,11 @@ def end_signals() -> tuple[signal.Signals, ...]:
     return (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def user_signals() -> tuple[signal.Signals, ...]:
+    """Signals that mean something to the user's script alone: a scheduler's warning, say."""
+    return (signal.SIGUSR1, signal.SIGUSR2)
+
+
 @asynccontextmanager
 async def until_signal() -> AsyncIterator[list[int]]:
     """Run the block until it ends or the first signal cancels it.

@@ -1,0 +1,89 @@
+"""Messages between operators and the tracker: commands of people, and supervisors of workers.
+
+Every request has exactly one answer, in order.  A supervisor is also told, unasked, that the job
+is over: a `WorkerStanding` whose number is 0.
+"""
+
+from dataclasses import dataclass
+
+from ftcomm.protocol.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRequest:
+    """An operator asks how the job stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReply:
+    """The job's state as one JSON document."""
+
+    document: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """An operator ends the job for all, with a reason that every rank will raise."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An operator's request has been carried out."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskWorker:
+    """A supervisor asks about its worker; the answer carries the same number, from 1."""
+
+    number: int
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStanding:
+    """What decides whether a worker is started again.
+
+    ``connected``: one of its lives is.  ``closed``: its rank has completed its close().
+    ``progress`` is the highest position known of any member.  ``over``: the job has ended, well if
+    ``error`` is empty, else by that exception with that cause.
+    """
+
+    number: int
+    connected: bool
+    closed: bool
+    progress: Position
+    state: str
+    epoch: int
+    detect_within_ms: int
+    over: bool
+    error: str = ""
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Vouch:
+    """A supervisor saw its worker's process use the CPU: it is alive, heartbeats or not."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TellGivenUp:
+    """A supervisor will not start this worker again."""
+
+    worker_id: str
+    reason: str
+
+
+OperatorMessage = (
+    StatusRequest
+    | StatusReply
+    | StopRequest
+    | Done
+    | AskWorker
+    | WorkerStanding
+    | Vouch
+    | TellGivenUp
+)

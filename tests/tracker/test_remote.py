@@ -1,0 +1,84 @@
+"""The launcher's view of a tracker that is elsewhere."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from ftcomm.config import read_token
+from ftcomm.errors import TrackerLostError
+from ftcomm.protocol.messages import Welcome
+from ftcomm.protocol.operations import StopRequest
+from ftcomm.protocol.position import Position
+from ftcomm_tracker.events import Ended, GivenUp
+from ftcomm_tracker.opening import OpenJob
+from ftcomm_tracker.remote import RemoteJob
+from tests.tracker.rig import client, hello, tracker
+
+pytestmark = pytest.mark.trio
+
+
+@contextlib.asynccontextmanager
+async def remote(job: OpenJob, worker_id: str = "0") -> AsyncIterator[RemoteJob]:
+    """A supervisor's view of worker `worker_id`, kept up for as long as the block runs."""
+    token = read_token(job.token_file)
+    found = RemoteJob([job.server.address], token, worker_id, patience_s=30)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(found.run)
+        yield found
+        nursery.cancel_scope.cancel()
+
+
+async def test_it_knows_what_the_tracker_knows(tmp_path: Path) -> None:
+    async with (
+        tracker(tmp_path, detect_within=3) as job,
+        client(job) as worker,
+        remote(job) as view,
+    ):
+        await view.catch_up()
+        assert (view.is_connected("0"), view.summary()) == (False, "forming, epoch 0, at -1.0")
+        await worker.send(hello("0"))
+        await worker.receive_a(Welcome)
+        await view.catch_up()
+        assert view.is_connected("0")
+        assert not view.has_closed("0")
+        assert (view.detect_within_s, view.progress()) == (3.0, Position(0, -1, 0))
+        assert not view.over.is_set()
+
+
+async def test_it_is_told_unasked_how_the_job_ended(tmp_path: Path) -> None:
+    # Its own next question would come after `detect_within`.
+    async with tracker(tmp_path, detect_within=600) as job, remote(job) as view:
+        await view.catch_up()
+        async with client(job, "operator") as operator:
+            await operator.send(StopRequest("enough"))
+            await view.over.wait()
+    assert view.outcome == Ended(False, "RevokedError", "the job was stopped: enough")
+
+
+async def test_a_worker_given_up_while_the_tracker_was_away_is_told_to_the_next_one(
+    tmp_path: Path,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        async with tracker(tmp_path) as job, client(job) as a, client(job) as b:
+            for number, worker in enumerate((a, b)):
+                await worker.send(hello(str(number)))
+                await worker.receive_a(Welcome)
+            token = read_token(job.token_file)
+            view = RemoteJob([job.server.address], token, "1", patience_s=30)
+            nursery.start_soon(view.run)
+            await view.catch_up()
+        view.post(GivenUp("1", "it died of old age"))
+        async with tracker(tmp_path):
+            await view.over.wait()
+    assert view.outcome == Ended(False, "ProcessFailedError", "it died of old age")
+
+
+async def test_without_a_tracker_it_does_not_wait_for_ever(tmp_path: Path) -> None:
+    async with tracker(tmp_path) as job:
+        address, token = job.server.address, read_token(job.token_file)
+    view = RemoteJob([address], token, "0", patience_s=0)
+    with pytest.raises(TrackerLostError, match="whether worker 0 has closed is not known"):
+        await view.catch_up()
