@@ -68,12 +68,23 @@ def test_without_copies_a_local_state_dies_with_its_owner() -> None:
     assert cause.endswith("its holders were w0 (rank 0)")
 
 
-def test_a_version_is_committed_if_every_local_state_is_held_by_somebody() -> None:
-    """Rank 0 has died after rank 1, its keeper, has got its copy."""
-    decision = decided(FRESH, saving(0, 1), saving(2, 1), saving(3))
+def test_a_version_is_committed_if_all_who_live_hold_what_they_should() -> None:
+    """Rank 0 has died after it gave copies to its keepers, 1 and 2."""
+    decision = decided(FRESH, saving(0, 1, 3), saving(0, 1, 2), saving(1, 2, 3))
     assert ({p.commit for p in decision.plans.values()}, decision.frontier) == ({2}, at(2, 0))
     assert decision.plans[0].load == 2
-    assert locals_of(decision)[3] == (LocalFetch(2, 2), LocalFetch(2, 1))
+    assert locals_of(decision) == [
+        (LocalFetch(1, 0), LocalFetch(1, 3), LocalFetch(2, 2)),
+        (),
+        (),
+        (),
+    ]
+
+
+def test_a_version_is_not_committed_while_its_owner_alone_holds_a_local_state() -> None:
+    """It could be loaded, but the next death would lose it, and version 1 would be gone by then."""
+    decision = decided(saving(0, version=1), saving(0, 1, version=1), local_replicas=1)
+    assert ({p.commit for p in decision.plans.values()}, decision.frontier) == ({-1}, at(0, 3))
 
 
 def test_a_version_is_not_committed_while_one_local_state_is_held_by_nobody() -> None:

@@ -11,7 +11,7 @@ from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import signature_text
 from ftcomm.recovery.keepers import is_keeper, keep_stride
 from ftcomm.recovery.log import compress
-from ftcomm_tracker.plan_locals import all_held, local_fetches, local_holders, local_lost_text
+from ftcomm_tracker.plan_locals import all_copied, local_fetches, local_holders, local_lost_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def plan(members: Sequence[Member], facts: Facts, reports: Mapping[int, Report])
             "every member that took part in the job has died, and their results with them",
             START,
         )
-    commit = _commit(reports)
+    commit = _commit(facts, reports)
     if isinstance(commit, Lost):
         return commit
     survey = _survey(reports, commit)
@@ -101,10 +101,10 @@ def plan(members: Sequence[Member], facts: Facts, reports: Mapping[int, Report])
     return _orders(members, facts, survey)
 
 
-def _commit(reports: Mapping[int, Report]) -> int | Lost:
+def _commit(facts: Facts, reports: Mapping[int, Report]) -> int | Lost:
     """The tentative version that every member past its load holds, -1 if there is none.
 
-    Its local states must be held too, each by somebody: until then nobody can have committed it.
+    With all the local states that they should hold: until then nobody can have committed it.
     """
     past = {rank: report for rank, report in reports.items() if report.position.past_load}
     if not past:
@@ -126,7 +126,7 @@ def _commit(reports: Mapping[int, Report]) -> int | Lost:
         return PRELUDE
     if len({report.position for report in past.values()}) > 1:
         return PRELUDE  # their programs differ; replay and signatures will say so
-    if not all_held(reports, top + 1):
+    if not all_copied(reports, top + 1, facts.keep_order, facts.local_replicas):
         return PRELUDE
     return _same_digest(past, top + 1)
 

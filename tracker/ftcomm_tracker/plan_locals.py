@@ -25,10 +25,22 @@ def local_holders(reports: Mapping[int, Report], version: int) -> Holders | None
     return found if known else None
 
 
-def all_held(reports: Mapping[int, Report], version: int) -> bool:
-    """Whether `version` can be loaded by everyone: each local state is held, or it has none."""
+def all_copied(
+    reports: Mapping[int, Report], version: int, keep_order: Sequence[int], local_replicas: int
+) -> bool:
+    """Whether the tentative `version` is as safe as a committed one, as to its local states.
+
+    Every member past its load holds all that it should, and nobody's local state is missing.  Less
+    would do to load it, but not to keep it: what its owner alone holds dies with one process.
+    """
     holders = local_holders(reports, version)
-    return holders is None or set(reports) <= set(holders)
+    if holders is None:
+        return True
+    for rank, report in reports.items():
+        due = (rank, *local_owners(keep_order, rank, local_replicas))
+        if report.position.past_load and any(rank not in holders.get(r, ()) for r in due):
+            return False
+    return set(reports) <= set(holders)
 
 
 def local_fetches(

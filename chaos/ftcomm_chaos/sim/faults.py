@@ -37,7 +37,10 @@ DEADLY = frozenset(
 )
 # Points that are worth more faults than their number in a run would give them.
 HOT = frozenset(
-    {"planned", "reported", "fetching", "serving", "completing", "offered", "closed", "joined"}
+    {
+        *("planned", "reported", "fetching", "serving"),
+        *("completing", "offered", "copied", "closed", "joined"),
+    }
 )
 POINTS_PER_CALL = 3
 AIMED = 0.3  # share of faults that wait for one of these

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ftcomm.protocol.messages import Plan, Report, Verdict
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind
+from ftcomm.recovery.keepers import local_owners
 from ftcomm.recovery.worker import State
 from ftcomm_chaos.sim.world import Violation
 from ftcomm_tracker.durable import Durable
@@ -14,6 +15,8 @@ from ftcomm_tracker.roster import State as JobState
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.process import Life
     from ftcomm_chaos.sim.simulation import Simulation
+
+LOCAL_LOST = "the local state of"  # how the verdict begins
 
 
 class Monitor:
@@ -77,11 +80,19 @@ class Monitor:
         self.stable_below = max(self.stable_below, position)
 
     def on_load(
-        self, life: "Life", position: Position, version: int, state: int, *, epoch: int | None
+        self,
+        life: "Life",
+        position: Position,
+        version: int,
+        states: tuple[int, int],
+        *,
+        epoch: int | None,
     ) -> None:
-        """load_checkpoint returns `(version, state)`."""
-        expected = self.sim.program.states.get(version)
-        life.require(state == expected, f"state {state} of version {version}, not {expected}")
+        """load_checkpoint returns `version` and its states, the common one and the local one."""
+        program = self.sim.program
+        local = program.locals.get((version if program.keeps_locals else 0, life.core.rank))
+        expected = (program.states.get(version), local)
+        life.require(states == expected, f"states {states} of version {version}, not {expected}")
         life.require(position.version == PRELUDE, "loaded twice")
         if epoch is not None:
             self._check_proof(life, position)
@@ -173,6 +184,21 @@ class Monitor:
             if short or (position >= self.stable_below and not set(past) <= set(holders)):
                 raise Violation(f"{position} is held by {holders}, but due by {wanted} (R3)")
 
+        self._check_local_copies(lives)
+
+    def _check_local_copies(self, lives: list["Life"]) -> None:
+        """Each holds its own local state and those that it keeps for others, bit by bit (R6)."""
+        program = self.sim.program
+        for life in lives:
+            core = life.core
+            version = core.position.version
+            if version <= 0 or not program.keeps_locals:
+                continue
+            owners = local_owners(core.keep_order, core.rank, core.limits.local_replicas)
+            held = {owner: core.locals.get(version, owner) for owner in (core.rank, *owners)}
+            due = {owner: program.locals[version, owner] for owner in held}
+            life.require(held == due, f"local states {held}, due are {due} (R6)")
+
     # --- ends: R7, R8, uniform errors ---------------------------------------------------------
 
     def on_journal(self, before: Durable, after: Durable) -> None:
@@ -194,7 +220,10 @@ class Monitor:
         if holders:
             raise Violation(f"{verdict.cause}: but {holders} could have helped")
         fatal = len(self.owners - {life.core.identity.nonce for life in current})
-        enough = min(self.sim.settings.replicas, self.sim.world_size)
+        settings = self.sim.settings
+        local = verdict.cause.startswith(LOCAL_LOST)
+        copies = settings.local_replicas + 1 if local else settings.replicas
+        enough = min(copies, self.sim.world_size)
         if self.sim.gentle or fatal < enough:
             raise Violation(f"lost after {fatal} separate deaths: {verdict.cause}")
 
@@ -206,6 +235,8 @@ class Monitor:
         if verdict.cause.startswith("checkpoint"):
             held = [c.version for c in (core.checkpoint, core.tentative) if c is not None]
             return verdict.position.version in held
+        if verdict.cause.startswith(LOCAL_LOST):
+            return core.locals.get(verdict.position.version, verdict.rank) is not None
         return core.log.get(verdict.position) is not None
 
     def on_finished(self, life: "Life", position: Position) -> None:

@@ -6,14 +6,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.frames import FrameHeader, pack_header, unpack_header
-from ftcomm.protocol.messages import Run
 from ftcomm.protocol.position import PRELUDE, Position
-from ftcomm.recovery.events import CheckpointFetched, FetchEnded, ResultFetched
+from ftcomm.recovery.events import (
+    CheckpointFetched,
+    FetchEnded,
+    LocalFetched,
+    ResultFetched,
+    StartFetch,
+)
 from ftcomm.recovery.worker import State
 from ftcomm_chaos.sim.world import Violation, World
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.process import Life
+
+
+Item = CheckpointFetched | LocalFetched | ResultFetched
 
 
 class Frame(NamedTuple):
@@ -29,6 +37,7 @@ class Stream:
 
     epoch: int
     ends: tuple["Life", "Life"]
+    ranks: tuple[int, int]  # of the ends, in this epoch: the far one may not know its own yet
     broken: bool = False
     silent: bool = False  # swallows everything, and nobody is told (rule R12)
     arrives: dict[int, float] = field(default_factory=dict)  # by receiver: order is kept
@@ -36,6 +45,10 @@ class Stream:
     def other(self, life: "Life") -> "Life":
         """The far end."""
         return self.ends[1] if life is self.ends[0] else self.ends[0]
+
+    def other_rank(self, life: "Life") -> int:
+        """The far end's rank."""
+        return self.ranks[1] if life is self.ends[0] else self.ranks[0]
 
 
 class Network:
@@ -77,7 +90,8 @@ class Network:
         if far is None or not far.accepts(epoch):
             life.on_link_broken(epoch, rank)
             return None
-        stream = self.streams[epoch, low, high] = Stream(epoch, (life, far))
+        stream = Stream(epoch, (life, far), (life.core.rank, rank))
+        self.streams[epoch, low, high] = stream
         return stream
 
     def _deliver(
@@ -107,7 +121,7 @@ class Network:
             if stream.broken or (below_epoch is not None and stream.epoch >= below_epoch):
                 continue
             far = stream.other(life)
-            life.on_link_broken(stream.epoch, far.core.rank)
+            life.on_link_broken(stream.epoch, stream.other_rank(life))
             if self.world.chance(0.5):  # a reset overtakes what is under way
                 stream.broken = True
                 self._tell(stream, far, self.world.now + self.world.between(0.0001, 0.02))
@@ -122,11 +136,11 @@ class Network:
 
     def _end(self, stream: Stream, life: "Life") -> None:
         stream.broken = True
-        life.on_link_broken(stream.epoch, stream.other(life).core.rank)
+        life.on_link_broken(stream.epoch, stream.other_rank(life))
 
     def _tell(self, stream: Stream, life: "Life", when: float) -> None:
         self.world.at(
-            when, life.deliver, life.on_link_broken, stream.epoch, stream.other(life).core.rank
+            when, life.deliver, life.on_link_broken, stream.epoch, stream.other_rank(life)
         )
 
     def open_streams(self) -> list[Stream]:
@@ -135,12 +149,10 @@ class Network:
 
     # --- fetches ------------------------------------------------------------------------------
 
-    def fetch(
-        self, life: "Life", epoch: int, source: int, load: int, runs: tuple[Run, ...]
-    ) -> None:
-        """Begin what the core ordered with `StartFetch`."""
-        far = self.lives.get(life.core.members[source].port)
-        link = FetchLink(self.world, life, far, epoch, source, load, runs)
+    def fetch(self, life: "Life", order: StartFetch) -> None:
+        """Begin what the core ordered."""
+        far = self.lives.get(life.core.members[order.source].port)
+        link = FetchLink(self.world, life, far, order)
         self.fetches = [f for f in self.fetches if not f.over] + [link]
         self.world.after(self.world.between(0.0005, 0.02), link.ask)
 
@@ -148,18 +160,9 @@ class Network:
 class FetchLink:
     """One ordered fetch: asked once, served item by item, ended by `FetchEnded`."""
 
-    def __init__(
-        self,
-        world: World,
-        life: "Life",
-        far: "Life | None",
-        epoch: int,
-        source: int,
-        load: int,
-        runs: tuple[Run, ...],
-    ) -> None:
-        self.world, self.life, self.far = world, life, far
-        self.epoch, self.source, self.load, self.runs = epoch, source, load, runs
+    def __init__(self, world: World, life: "Life", far: "Life | None", order: StartFetch) -> None:
+        self.world, self.life, self.far, self.order = world, life, far, order
+        self.epoch, self.source = order.epoch, order.source
         self.over = False
         self._items = self._serve()
         self._arrives = 0.0
@@ -204,22 +207,31 @@ class FetchLink:
             self.over = True
             self._deliver(FetchEnded(self.epoch, self.source, why))
 
-    def _deliver(self, event: ResultFetched | CheckpointFetched | FetchEnded) -> None:
+    def _deliver(self, event: Item | FetchEnded) -> None:
         when = max(self.world.now + self.world.between(0.0005, 0.02), self._arrives)
         self._arrives = when
         self.world.at(when, self.life.deliver, self.life.hear, event)
 
-    def _serve(self) -> Iterator[ResultFetched | CheckpointFetched]:
+    def _serve(self) -> Iterator[Item]:
         assert self.far is not None
-        core = self.far.core
-        if self.load > PRELUDE:
+        core, load = self.far.core, self.order.load
+        if load > PRELUDE:
             held = core.checkpoint
-            if held is None or held.version != self.load:
+            if held is None or held.version != load:
                 raise Violation(
-                    f"{self.far} was named as a holder of checkpoint {self.load}, but has {held}"
+                    f"{self.far} was named as a holder of checkpoint {load}, but has {held}"
                 )
-            yield CheckpointFetched(self.epoch, self.load, held.value)
-        for run in self.runs:
+            yield CheckpointFetched(self.epoch, load, held.value)
+        version = self.order.local_version
+        for rank in self.order.locals:
+            local = core.locals.get(version, rank)
+            if local is None:
+                raise Violation(
+                    f"{self.far} was named as a holder of the local state of rank {rank} in "
+                    f"{version} for {self.life}, but has {core.locals.report()}"
+                )
+            yield LocalFetched(self.epoch, version, rank, local)
+        for run in self.order.runs:
             for seqno in run.seqnos():
                 position = Position(0, run.version, seqno)
                 entry = core.log.get(position)

@@ -231,8 +231,8 @@ class Life:
             case CloseLinks():
                 over = self.core.state in (State.FAILED, State.FINISHED)
                 self.net.close(self, None if over else self.core.revoke_epoch)
-            case StartFetch(epoch, source, load, runs):
-                self.net.fetch(self, epoch, source, load, runs)
+            case StartFetch():
+                self.net.fetch(self, effect)
                 self.point("fetching")
             case Wake():
                 self.poke()

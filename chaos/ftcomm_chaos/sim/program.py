@@ -54,6 +54,7 @@ class Call:
 
 LOAD = Call(Kind.LOAD)
 CHECKPOINT = Call(Kind.CHECKPOINT)
+LOCAL_CHECKPOINT = Call(Kind.CHECKPOINT, 1)  # with local states
 CLOSE = Call(Kind.CLOSE)
 
 
@@ -85,6 +86,16 @@ def next_state(state: int, result: Value) -> int:
     return hash((state, result)) & 0xFFFF_FFFF_FFFF
 
 
+def default_local(rank: int) -> int:
+    """The local state of version 0; each rank has its own."""
+    return 2_000_003 + rank
+
+
+def next_local(local: int, state: int, rank: int) -> int:
+    """The local state that goes with the next checkpoint."""
+    return hash((local, state, rank)) & 0xFFFF_FFFF_FFFF
+
+
 def state_digest(state: int) -> bytes:
     """What checkpoint compares."""
     return state.to_bytes(8, "big")
@@ -97,11 +108,15 @@ class Program:
         calls: the collective at each position.
         states: the state at the beginning of each version.
         loads: whether the script has checkpoints at all.
+        checkpoint: the call that ends a version, with local states or without.
+        locals: the local state by version and rank, as far as they are kept.
         end: the position of close.
     """
 
-    def __init__(self, rng: random.Random, world_size: int) -> None:
+    def __init__(self, rng: random.Random, world_size: int, *, keeps_locals: bool = False) -> None:
         self.world_size = world_size
+        self.checkpoint = LOCAL_CHECKPOINT if keeps_locals else CHECKPOINT
+        self.locals: dict[tuple[int, int], int] = {}
         self._salt = 0
         self.prelude = [self._draw(rng) for _ in range(rng.choice((0, 1, 2, 3)))]
         self.skips = rng.random() < 0.3
@@ -139,15 +154,25 @@ class Program:
             return
         self.calls[Position(0, PRELUDE, len(self.prelude))] = LOAD
         last = len(self.versions) - 1
+        for rank in range(self.world_size):
+            self.locals[0, rank] = default_local(rank)
         for version, calls in enumerate(self.versions):
             state = self.states[version]
             for seqno, call in enumerate(calls):
                 self.calls[Position(0, version, seqno)] = call
                 state = next_state(state, expected_result(call, self.world_size))
             tail = Position(0, version, len(calls))
-            self.calls[tail] = CLOSE if version == last else CHECKPOINT
+            self.calls[tail] = CLOSE if version == last else self.checkpoint
             self.states[version + 1] = state
+            for rank in range(self.world_size):
+                local = next_local(self.locals[version, rank], state, rank)
+                self.locals[version + 1, rank] = local
         self.end = Position(0, last, len(self.versions[last]))
+
+    @property
+    def keeps_locals(self) -> bool:
+        """Whether checkpoints have local states."""
+        return self.checkpoint is LOCAL_CHECKPOINT
 
     def expected(self, position: Position) -> Value:
         """The result at `position`; empty for load, checkpoint and close."""

@@ -1,5 +1,6 @@
 """One simulated job from its seed to its end."""
 
+import random
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -43,8 +44,13 @@ class Simulation:
         self.wire = rng.random() < 0.1
         self.think_s = rng.choice((0.002, 0.002, 0.02, 0.2))
         copies = (2, 2, 3) if self.gentle else (1, 2, 2, 2, 3)
-        self.settings = replace(SETTINGS, replicas=rng.choice(copies))
-        self.program = Program(rng, self.world_size)
+        shadow = random.Random(f"local states of {seed}")  # noqa: S311 - drawn from the seed
+        self.settings = replace(
+            SETTINGS,
+            replicas=rng.choice(copies),
+            local_replicas=shadow.choice((1, 1, 2, 3) if self.gentle else (0, 1, 2, 2)),
+        )
+        self.program = Program(rng, self.world_size, keeps_locals=shadow.random() < 0.5)
         # A spare takes a place at once, also that of a life which had only lost its connection.
         self.spares = ["s0"] if faulty and not self.gentle and rng.random() < 0.25 else []
         self.odd_one = self._draw_odd_one() if faulty else None

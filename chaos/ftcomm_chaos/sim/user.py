@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from ftcomm.collectives.choose import schedule_for, synchronising
 from ftcomm.collectives.schedule import NOBODY, Reduce, Schedule
+from ftcomm.collectives.shift import shift
 from ftcomm.protocol.frames import FrameHeader
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.events import LinkDown, MismatchSeen, OwnCloseDone
+from ftcomm.recovery.keepers import local_distances
 from ftcomm.recovery.log import Entry
 from ftcomm.recovery.worker import Checkpoint, Outcome, State, Step
 from ftcomm_chaos.sim.network import Frame, check_frame
@@ -22,7 +24,9 @@ from ftcomm_chaos.sim.program import (
     ITEM_BYTES,
     LOAD,
     Call,
+    default_local,
     default_state,
+    next_local,
     next_state,
     state_digest,
 )
@@ -49,7 +53,7 @@ def script(life: "Life") -> Thread:
         yield from _collective(life, call)
     yield from _think(life)
     if program.loads:
-        version, state = yield from _load(life)
+        version, state, local = yield from _load(life)
         for calls in program.versions[version:]:
             for call in calls:
                 yield from _think(life)
@@ -57,7 +61,8 @@ def script(life: "Life") -> Thread:
                 state = next_state(state, result)
             yield from _think(life)
             if version < len(program.versions) - 1:
-                yield from _checkpoint(life, state)
+                local = next_local(local, state, core.rank)
+                yield from _checkpoint(life, state, local)
             version += 1
     yield from _close(life)
     life.hear(OwnCloseDone())
@@ -160,8 +165,7 @@ def _load(life: "Life") -> Thread:
             yield None
         elif isinstance(step, Checkpoint):
             if (yield from _replay(life, core.replay_load, step)):
-                life.sim.monitor.on_load(life, position, step.version, step.value, epoch=None)
-                return step.version, step.value
+                return _loaded(life, position, step.version, step.value, None)
         elif isinstance(step, Entry):
             _accuse(life, epoch, step.signature)
         else:
@@ -178,41 +182,70 @@ def _load(life: "Life") -> Thread:
             if (yield from _settle(
                 life, lambda: core.complete_load(epoch, state, b"", now=life.world.now)  # noqa: B023 - run now
             )):  # fmt: skip
-                life.sim.monitor.on_load(life, position, 0, state, epoch=epoch)
+                loaded = _loaded(life, position, 0, state, epoch)
                 life.point("completed")
-                return 0, state
+                return loaded
 
 
-def _checkpoint(life: "Life", state: int) -> Thread:
-    core, position = life.core, life.core.position
+def _loaded(
+    life: "Life", position: Position, version: int, state: int, epoch: int | None
+) -> tuple[int, int, int]:
+    local = life.core.locals.get(version, life.core.rank)
+    if local is None:
+        local = default_local(life.core.rank)
+    life.sim.monitor.on_load(life, position, version, (state, local), epoch=epoch)
+    return version, state, local
+
+
+def _checkpoint(life: "Life", state: int, local: int) -> Thread:
+    core, position, call = life.core, life.core.position, life.sim.program.checkpoint
     digest = state_digest(state)
-    version = core.offer_checkpoint(state, digest)
+    keeps = life.sim.program.keeps_locals
+    version = core.offer_checkpoint(state, digest, local if keeps else None)
     life.point("offered")
-    signature = CHECKPOINT.signature
     while core.position.version < version:
-        step = core.begin(signature, SITE)
+        step = core.begin(call.signature, SITE)
         if step is Step.WAIT:
             yield None
         elif isinstance(step, Entry):
             _accuse(life, core.epoch, step.signature)
         else:
-            yield from _agree(life, digest)
+            yield from _agree(life, digest, local if keeps else None)
     life.sim.monitor.on_checkpoint(life, position, version)
 
 
-def _agree(life: "Life", digest: bytes) -> Thread:
-    """All ranks compare their digests; then the version is committed."""
+def _agree(life: "Life", digest: bytes, local: int | None) -> Thread:
+    """All ranks compare their digests and copy their local states; then it is committed."""
     core, epoch = life.core, life.core.epoch
+    signature = life.sim.program.checkpoint.signature
     life.point("entered")
     gather = Call(Kind.ALLGATHER, 1)
     mine = (int.from_bytes(digest, "big"),)
-    work = yield from _execute(life, gather, CHECKPOINT.signature, mine, 0)
+    work = yield from _execute(life, gather, signature, mine, 0)
     if work is None:
         return
     life.require(len(set(work)) == 1, f"digests differ: {work}")
+    if local is not None and not (yield from _copy_locals(life, local, signature, epoch)):
+        return
     done = yield from _settle(life, lambda: core.complete_checkpoint(epoch, now=life.world.now)[0])
     if done:
         life.point("completed")
+
+
+def _copy_locals(life: "Life", local: int, signature: bytes, epoch: int) -> Thread:
+    """Send one's own to each keeper, hold the others'; a barrier proves that all have done so."""
+    core, size = life.core, life.core.world_size
+    base = STAGE
+    for distance in local_distances(size, core.limits.local_replicas):
+        schedule = shift(core.keep_order, core.rank, distance, (1,) * size)
+        work = yield from _run(life, schedule, signature, (local,), base)
+        sender = schedule.steps[0].recv_from
+        version = core.position.version + 1
+        if work is None or not core.keep_local(epoch, version, sender, work[0]):
+            return False
+        life.point("copied")
+        base += STAGE
+    return (yield from _execute(life, Call(Kind.BARRIER), signature, (), base)) is not None
 
 
 def _close(life: "Life") -> Thread:
@@ -248,12 +281,18 @@ def _execute(
     life: "Life", call: Call, signature: bytes, source: tuple[Any, ...], base: int
 ) -> Thread:
     """Run the schedule over the present epoch's links; None if the attempt has failed."""
-    core = life.core
-    epoch, position = core.epoch, core.position
     schedule = schedule_for(
-        call.kind, core.world_size, core.rank, call.count, ITEM_BYTES,
+        call.kind, life.core.world_size, life.core.rank, call.count, ITEM_BYTES,
         algorithm=call.algorithm, root=call.root,
     )  # fmt: skip
+    return (yield from _run(life, schedule, signature, source, base))
+
+
+def _run(
+    life: "Life", schedule: Schedule, signature: bytes, source: tuple[Any, ...], base: int
+) -> Thread:
+    core = life.core
+    epoch, position = core.epoch, core.position
     life.require(core.state is not State.FINISHED, "all have closed, but it has not (R8)")
     for peer in schedule.peers:
         life.net.connect(life, peer)
