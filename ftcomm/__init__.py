@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ftcomm.collectives.ops import reduction as reduction
     from ftcomm.communicator import Communicator as Communicator
     from ftcomm.joining import init as init
 
@@ -34,10 +35,11 @@ _ERRORS = (
 _HOMES = {
     "init": "ftcomm.joining",
     "Communicator": "ftcomm.communicator",
+    "reduction": "ftcomm.collectives.ops",
     **dict.fromkeys(_ERRORS, "ftcomm.errors"),
 }
 
-__all__ = ["Communicator", "__version__", "init", *_ERRORS]  # noqa: PLE0604 - strings only
+__all__ = ["Communicator", "__version__", "init", "reduction", *_ERRORS]  # noqa: PLE0604 - strings only
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,31 @@ def as_elements(x: Any) -> tuple[Array, tuple[int, ...]]:
     return array.reshape(-1), shape
 
 
+def is_input_function(x: Any) -> bool:
+    """True if `x` is to be called for the input, and only if the collective is executed."""
+    return callable(x) and not hasattr(x, "__array__")
+
+
+def check_out(
+    out: np.ndarray[Any, Any] | None, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> None:
+    """Refuse an `out` that cannot take a result of `dtype` and `shape`, before anything happens.
+
+    Raises:
+        TypeError, ValueError: naming what does not fit.
+    """
+    if out is None:
+        return
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out is a {type(out).__name__}, must be a numpy array")
+    if out.dtype != dtype or out.shape != shape:
+        raise ValueError(
+            f"out is {out.dtype.name}{list(out.shape)}, the result is {dtype.name}{list(shape)}"
+        )
+    if not out.flags.writeable:
+        raise ValueError("out is read-only")
+
+
 def checked_root(root: Any, world_size: int) -> int:
     """`root` as a rank.
 

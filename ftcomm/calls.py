@@ -11,9 +11,9 @@ from ftcomm.arguments import as_elements, checked_root, signature_of
 from ftcomm.blobs import pack_item, pack_object, pack_parts
 from ftcomm.collectives.choose import SCHEDULES_KEPT, schedule_for
 from ftcomm.collectives.dtypes import AnyDtype
-from ftcomm.collectives.ops import Reducer, UserFunction, make_reducer
+from ftcomm.collectives.ops import Reducer, UserFunction, make_reducer, needs_whole, op_code
 from ftcomm.collectives.schedule import Schedule
-from ftcomm.dataplane import Call, Form
+from ftcomm.forms import Call, Form
 from ftcomm.protocol.frames import make_suffix
 from ftcomm.protocol.signature import Algorithm, Kind, Signature
 from ftcomm.values import Array
@@ -74,12 +74,6 @@ class CallFactory:
             self._keep(key, form)
         return Call(form, source)
 
-    def reduce(
-        self, x: Any, op: str | UserFunction, root: int, algorithm: str | None, site: str
-    ) -> Call:
-        """A validated reduce: an allreduce whose result is the root's alone (rule R11)."""
-        return self.allreduce(x, op, algorithm, site, self.checked_root(root))
-
     def checked_root(self, root: Any) -> int:
         """`root` as a rank of this group.
 
@@ -97,7 +91,7 @@ class CallFactory:
         site: str,
         root: int,
     ) -> Form:
-        wish = self._wish(algorithm)
+        wish = self._wish(algorithm, op)
         reducer = make_reducer(op, source.dtype, shape=shape)
         kind = Kind.ALLREDUCE if root < 0 else Kind.REDUCE
         signature = signature_of(
@@ -120,9 +114,8 @@ class CallFactory:
         """A validated broadcast.
 
         Raises:
-            TypeError, ValueError: x or root do not fit.
+            TypeError, ValueError: x does not fit.
         """
-        root = self.checked_root(root)
         source, shape = as_elements(x)
         key = (Kind.BROADCAST, source.dtype, shape, root, site)
         form = self._forms.get(key)
@@ -140,13 +133,13 @@ class CallFactory:
             or self._broadcast_bytes + nbytes >= FLUSH_BYTES
         )
 
-    def completed(self, call: Call) -> None:
-        """Count a call; only now, so that one which raised locally leaves all ranks alike."""
-        if call.synchronising:
+    def completed(self, kind: Kind, nbytes: int = 0) -> None:
+        """Count a result, executed or replayed; a call that raised has none."""
+        if kind is not Kind.BROADCAST or self._must_flush(nbytes):
             self._broadcasts = self._broadcast_bytes = 0
         else:
             self._broadcasts += 1
-            self._broadcast_bytes += call.form.nbytes
+            self._broadcast_bytes += nbytes
 
     def allgather(self, x: Any, site: str, root: int = -1) -> Call:
         """A validated allgather, or, with a root, a gather."""
@@ -187,9 +180,9 @@ class CallFactory:
         """A validated scatter; only the root's `x` is looked at.
 
         Raises:
-            TypeError, ValueError: root does not fit, or at the root x does not.
+            TypeError, ValueError: at the root x does not fit.
         """
-        form = self._of_bytes(Kind.SCATTER, self.checked_root(root), site)
+        form = self._of_bytes(Kind.SCATTER, root, site)
         size = self._group.world_size
         return _of_source(form, pack_parts(x, size) if self._group.rank == root else None)
 
@@ -197,9 +190,9 @@ class CallFactory:
         """A validated broadcast of one object; only the root's counts.
 
         Raises:
-            TypeError, ValueError: root does not fit, or at the root the object does not.
+            TypeError: at the root the object holds what objects may not hold.
         """
-        form = self._of_bytes(Kind.BROADCAST_OBJECT, self.checked_root(root), site)
+        form = self._of_bytes(Kind.BROADCAST_OBJECT, root, site)
         return _of_source(form, pack_object(value) if self._group.rank == root else None)
 
     def allgather_object(self, value: Any, site: str) -> Call:
@@ -231,31 +224,33 @@ class CallFactory:
             self._keep(key, form)
         return Call(form)
 
-    def check_out(self, call: Call, out: np.ndarray[Any, Any] | None) -> None:
-        """Refuse an `out` that cannot take the result, before anything happens.
+    def known(
+        self,
+        kind: Kind,
+        *,
+        op: str | UserFunction | None = None,
+        root: int = -1,
+        algorithm: str | None = None,
+    ) -> bytes:
+        """The signature of a call as far as it is known without the input.
 
         Raises:
-            TypeError, ValueError: naming what does not fit.
+            TypeError, ValueError: op, root or algorithm do not fit.
         """
-        if out is None:
-            return
-        if not isinstance(out, np.ndarray):
-            raise TypeError(f"out is a {type(out).__name__}, must be a numpy array")
-        form = call.form
-        if out.dtype != form.dtype or out.shape != form.shape:
-            raise ValueError(
-                f"out is {out.dtype.name}{list(out.shape)}, "
-                f"the result is {form.dtype.name}{list(form.shape)}"
-            )
-        if not out.flags.writeable:
-            raise ValueError("out is read-only")
+        if op is None:
+            return Signature(kind, root=root).encode()
+        code, op_hash = op_code(op)
+        wish = self._wish(algorithm, op)
+        return Signature(kind, code, algorithm=wish, root=root, op_hash=op_hash).encode()
 
-    def _wish(self, algorithm: str | None) -> Algorithm:
+    def _wish(self, algorithm: str | None, op: str | UserFunction) -> Algorithm:
         if algorithm not in _ALGORITHMS:
             names = ", ".join(str(name) for name in _ALGORITHMS if name)
             raise ValueError(f"no algorithm is called {algorithm!r}; use one of {names}")
         wish = _ALGORITHMS[algorithm]
-        return _ALGORITHMS[self._group.algorithm] if wish is Algorithm.AUTO else wish
+        if wish is not Algorithm.AUTO or needs_whole(op):  # whole arrays go one way only
+            return wish
+        return _ALGORITHMS[self._group.algorithm]
 
     def _schedule(self, kind: Kind, count: int, itemsize: int, **choice: Any) -> Schedule:
         group = self._group

@@ -1,12 +1,15 @@
 """The collectives of the public API: arguments in, results out."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from ftcomm.arguments import check_out
 from ftcomm.blobs import part_of, unpack_items, unpack_object
 from ftcomm.collectives.ops import UserFunction
-from ftcomm.dataplane import Call
+from ftcomm.forms import Call
 from ftcomm.membership import Membership
 from ftcomm.protocol.signature import Kind
 from ftcomm.sites import call_site
@@ -16,7 +19,12 @@ Result = np.ndarray[Any, Any]
 
 
 class CollectiveCalls(Membership):
-    """Every method here is one position; all ranks call the same in the same order."""
+    """Every method here is one position; all ranks call the same in the same order.
+
+    An input may also be a function without arguments: it is called at most once, only if the
+    collective is executed, never where the result is replayed.  It may not call a collective.  What
+    it raises leaves the position unchanged.
+    """
 
     def allreduce(
         self,
@@ -47,11 +55,16 @@ class CollectiveCalls(Membership):
             FtcommError: see the module `ftcomm.errors`.
         """
         with self._gate:
-            call = self._calls.allreduce(x, op, algorithm, call_site())
-            self._calls.check_out(call, out)
-            if out is not None:
-                return self._run(call, lambda stored: _filled(stored, out))
-            return self._run(call, _copied if copy else _viewed)
+            site = call_site()
+
+            def make(x: Any) -> Call:
+                call = self._calls.allreduce(x, op, algorithm, site)
+                check_out(out, call.form.dtype, call.form.shape)
+                return call
+
+            hand_out = _given(out, copy=copy)
+            known: dict[str, Any] = {"op": op, "algorithm": algorithm}
+            return self._perform(x, make, hand_out, Kind.ALLREDUCE, site, out=out, **known)
 
     def broadcast(self, x: Any, root: int = 0, *, copy: bool = True) -> Result:
         """The root's array on every rank.
@@ -62,8 +75,12 @@ class CollectiveCalls(Membership):
             copy: False returns a read-only view of the log's own memory.
         """
         with self._gate:
-            call = self._calls.broadcast(x, root, call_site())
-            return self._run(call, _copied if copy else _viewed)
+            site, root = call_site(), self._calls.checked_root(root)
+
+            def make(x: Any) -> Call:
+                return self._calls.broadcast(x, root, site)
+
+            return self._perform(x, make, _given(copy=copy), Kind.BROADCAST, site, root=root)
 
     def allgather(self, x: Any, *, copy: bool = True) -> Result:
         """The arrays of all ranks, stacked in rank order: shape ``(world_size, *x.shape)``.
@@ -73,8 +90,12 @@ class CollectiveCalls(Membership):
             copy: False returns a read-only view of the log's own memory.
         """
         with self._gate:
-            call = self._calls.allgather(x, call_site())
-            return self._run(call, _copied if copy else _viewed)
+            site = call_site()
+
+            def make(x: Any) -> Call:
+                return self._calls.allgather(x, site)
+
+            return self._perform(x, make, _given(copy=copy), Kind.ALLGATHER, site)
 
     def allgatherv(self, x: Any, *, copy: bool = True) -> Result:
         """The arrays of all ranks, one after the other along axis 0, in rank order.
@@ -85,8 +106,12 @@ class CollectiveCalls(Membership):
             copy: False returns a read-only view of the log's own memory.
         """
         with self._gate:
-            call = self._calls.allgatherv(x, call_site())
-            return self._run(call, _copied if copy else _viewed)
+            site = call_site()
+
+            def make(x: Any) -> Call:
+                return self._calls.allgatherv(x, site)
+
+            return self._perform(x, make, _given(copy=copy), Kind.ALLGATHERV, site)
 
     def reduce(
         self,
@@ -101,20 +126,33 @@ class CollectiveCalls(Membership):
         It costs what an allreduce costs: every rank's log keeps the result for the root's replay.
         """
         with self._gate:
-            call = self._calls.reduce(x, op, root, algorithm, call_site())
-            return self._on_root(call)
+            site, root = call_site(), self._calls.checked_root(root)
+
+            def make(x: Any) -> Call:
+                return self._calls.allreduce(x, op, algorithm, site, root)
+
+            known: dict[str, Any] = {"op": op, "algorithm": algorithm, "root": root}
+            return self._perform(x, make, self._on(root), Kind.REDUCE, site, **known)
 
     def gather(self, x: Any, root: int = 0) -> Result | None:
         """As `allgather`, with the result on `root` and None on the others."""
         with self._gate:
-            root = self._calls.checked_root(root)
-            return self._on_root(self._calls.allgather(x, call_site(), root))
+            site, root = call_site(), self._calls.checked_root(root)
+
+            def make(x: Any) -> Call:
+                return self._calls.allgather(x, site, root)
+
+            return self._perform(x, make, self._on(root), Kind.GATHER, site, root=root)
 
     def gatherv(self, x: Any, root: int = 0) -> Result | None:
         """As `allgatherv`, with the result on `root` and None on the others."""
         with self._gate:
-            root = self._calls.checked_root(root)
-            return self._on_root(self._calls.allgatherv(x, call_site(), root))
+            site, root = call_site(), self._calls.checked_root(root)
+
+            def make(x: Any) -> Call:
+                return self._calls.allgatherv(x, site, root)
+
+            return self._perform(x, make, self._on(root), Kind.GATHERV, site, root=root)
 
     def scatter(self, x: Any = None, root: int = 0) -> Result:
         """Part i of the root's `x` on rank i, as its own writable copy.
@@ -126,8 +164,16 @@ class CollectiveCalls(Membership):
             root: the rank whose `x` is taken apart.
         """
         with self._gate:
-            call = self._calls.scatter(x, root, call_site())
-            return self._run(call, lambda stored: part_of(stored.flat, self.rank, self.world_size))
+            site, root = call_site(), self._calls.checked_root(root)
+
+            def make(x: Any) -> Call:
+                return self._calls.scatter(x, root, site)
+
+            def own_part(stored: Stored) -> Result:
+                return part_of(stored.flat, self.rank, self.world_size)
+
+            x = x if self.rank == root else None
+            return self._perform(x, make, own_part, Kind.SCATTER, site, root=root)
 
     def broadcast_object(self, obj: Any = None, root: int = 0) -> Any:
         """The root's object on every rank, each its own copy (the root's too).
@@ -138,27 +184,48 @@ class CollectiveCalls(Membership):
             root: the rank whose object is sent.
         """
         with self._gate:
-            call = self._calls.broadcast_object(obj, root, call_site())
-            return self._run(call, lambda stored: unpack_object(stored.flat))
+            site, root = call_site(), self._calls.checked_root(root)
+
+            def make(x: Any) -> Call:
+                return self._calls.broadcast_object(x, root, site)
+
+            def own_copy(stored: Stored) -> Any:
+                return unpack_object(stored.flat)
+
+            x = obj if self.rank == root else None
+            return self._perform(x, make, own_copy, Kind.BROADCAST_OBJECT, site, root=root)
 
     def allgather_object(self, obj: Any) -> list[Any]:
         """The objects of all ranks in rank order; see `broadcast_object` for what they may be."""
         with self._gate:
-            call = self._calls.allgather_object(obj, call_site())
-            return self._run(call, lambda stored: list(unpack_items(stored.flat)))
+            site = call_site()
+
+            def make(x: Any) -> Call:
+                return self._calls.allgather_object(x, site)
+
+            def own_copies(stored: Stored) -> list[Any]:
+                return list(unpack_items(stored.flat))
+
+            return self._perform(obj, make, own_copies, Kind.ALLGATHER_OBJECT, site)
 
     def barrier(self) -> None:
         """Return when every rank has entered it."""
         with self._gate:
             self._run(self._calls.plain(Kind.BARRIER, call_site()), _dropped)
 
-    def _on_root(self, call: Call) -> Result | None:
+    def _on(self, root: int) -> Callable[[Stored], Result | None]:
         """The result on the root; the others have it in their logs alone (rule R11)."""
-        return self._run(call, _copied if self.rank == call.form.root else _dropped)
+        return _copied if self.rank == root else _dropped
+
+
+def _given(out: Result | None = None, *, copy: bool) -> Callable[[Stored], Result]:
+    """What the user gets of a result, who never gets the log's own memory writable."""
+    if out is not None:
+        return functools.partial(_filled, out)
+    return _copied if copy else _viewed
 
 
 def _copied(stored: Stored) -> Result:
-    """A result for the user, who never gets the log's own memory writable."""
     return stored.flat.reshape(stored.shape).copy()
 
 
@@ -168,7 +235,7 @@ def _viewed(stored: Stored) -> Result:
     return view
 
 
-def _filled(stored: Stored, out: Result) -> Result:
+def _filled(out: Result, stored: Stored) -> Result:
     out[...] = stored.flat.reshape(stored.shape)
     return out
 

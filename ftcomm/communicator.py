@@ -43,7 +43,7 @@ class Communicator(CollectiveCalls):
                 self._give_up(error)
                 raise
             self._account.new_version()
-            self._calls.completed(call)
+            self._calls.completed(call.kind)
             return version
 
     def load_checkpoint(self, default: Any = None) -> tuple[int, Any]:
@@ -65,7 +65,7 @@ class Communicator(CollectiveCalls):
             call = self._calls.plain(Kind.LOAD, call_site())
             checkpoint = self._engine.load(raw, call.form.signature, call.form.site)
             self._account.new_version()
-            self._calls.completed(call)
+            self._calls.completed(call.kind)
             return checkpoint.version, unpack_state(checkpoint.value)
 
     def _after_load(self, what: str) -> None:

@@ -6,7 +6,6 @@ Returns nothing but "done" or "ask the core again": what broke has been told to 
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from ftcomm.collectives.ops import Reducer
 from ftcomm.collectives.schedule import Schedule
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
+from ftcomm.forms import Call, anything, stored_rows
 from ftcomm.protocol.frames import make_suffix
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import RAGGED, Kind
@@ -34,74 +34,6 @@ _BYTE: AnyDtype = np.dtype(np.uint8)
 _OF_ROWS = (*RAGGED, Kind.ALLGATHER_OBJECT)
 
 _NOTHING: Array = np.empty(0, np.uint8)
-
-
-def _anything(nbytes: int) -> None:
-    """Room for any result."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Form:
-    """What all calls from one line of the user's code with arguments of one shape share.
-
-    Made once and kept, so that a small call computes nothing twice.
-
-    Attributes:
-        kind: the collective.
-        signature: its 40 bytes.
-        site: where the user called it.
-        suffix: signature and site, as every frame carries them.
-        schedule: this rank's steps; None if they follow from sizes that ranks tell each other.
-        dtype: of the result's elements.
-        shape: of the result; of one row of it where each rank brings as many rows as it has.
-        work_count: elements of the result, 0 where that is known only when it runs.
-        nbytes: bytes of the result, 0 where that is known only when it runs.
-        root: the rank that all others look to, else -1.
-        reducer: of a reduction, else None.
-    """
-
-    kind: Kind
-    signature: bytes
-    site: str
-    suffix: bytes
-    schedule: Schedule | None
-    dtype: AnyDtype = field(default_factory=lambda: np.dtype(np.uint8))
-    shape: tuple[int, ...] = (0,)
-    work_count: int = 0
-    nbytes: int = 0
-    root: int = -1
-    reducer: Reducer | None = None
-
-
-@dataclass(slots=True)
-class Call:
-    """One public call, ready to run.
-
-    Attributes:
-        form: what it shares with others.
-        source: this rank's input, 1-D, contiguous, native; never written.
-        rows: how many rows of the result this rank brings.
-        admit: told the result's bytes when they are known only in the run; raises if there is no
-            room for them, alike on all ranks.
-        flush: a broadcast that ends with a barrier, so that the log stays bounded (rule R3).
-    """
-
-    form: Form
-    source: Array = field(default_factory=lambda: _NOTHING)
-    rows: int = 0
-    admit: Callable[[int], None] = _anything
-    flush: bool = False
-
-    @property
-    def synchronising(self) -> bool:
-        """Executing it proves that what came before is stable."""
-        return self.form.kind is not Kind.BROADCAST or self.flush
-
-
-def stored_rows(form: Form, flat: Array, rows: int) -> Stored:
-    """The result of a kind to which each rank brings as many rows as it has."""
-    return Stored(flat, (rows, *form.shape))
-
 
 Turn = tuple[int, Position]  # permission to execute: the epoch and position that the core gave
 
@@ -178,7 +110,7 @@ class DataPlane:
     ) -> bytes | None:
         """Rank 0's bytes to all: a length, the bytes, and a barrier that proves their arrival."""
         header = CallHeader(*turn, make_suffix(signature, site))
-        blob = self._broadcast_blob(np.frombuffer(raw, np.uint8), 0, header, _anything)
+        blob = self._broadcast_blob(np.frombuffer(raw, np.uint8), 0, header, anything)
         if blob is None:
             return None
         return raw if self._core.rank == 0 else blob.tobytes()

@@ -10,10 +10,12 @@ from collections.abc import Callable
 
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
-from ftcomm.dataplane import Call, DataPlane, Turn
+from ftcomm.dataplane import DataPlane, Turn
 from ftcomm.errors import FtcommError
+from ftcomm.forms import Call, Lazy
 from ftcomm.protocol.messages import Resumed
 from ftcomm.protocol.position import Position
+from ftcomm.protocol.signature import is_compatible
 from ftcomm.recovery.events import Leaving, OwnCloseDone
 from ftcomm.recovery.log import Entry
 from ftcomm.recovery.worker import Checkpoint, Outcome, State, Step
@@ -87,8 +89,53 @@ class Engine:
 
     def run(self, call: Call) -> Stored:
         """One collective, served or executed; the log owns what is returned."""
-        form, core = call.form, self._core
         self._hub.fault("enter")
+        try:
+            return self._run(call)
+        except BaseException:
+            self._forget_call()
+            raise
+
+    def run_lazy(self, lazy: Lazy) -> Stored:
+        """As `run`, for a call whose input is made only if it is executed.
+
+        While this rank waits for its turn the signature in flight is empty: it is not known.
+        """
+        self._hub.fault("enter")
+        try:
+            stored = self._served_or_due(lazy)
+            return self._run(lazy.make()) if stored is None else stored
+        except BaseException:
+            self._forget_call()
+            raise
+
+    def _served_or_due(self, lazy: Lazy) -> Stored | None:
+        """What the log has for a lazy call; None when it is to be executed."""
+        while True:
+            answer, _ = self._ask(self._core.begin, b"", lazy.site)
+            if answer is Step.EXECUTE:
+                return None
+            if isinstance(answer, Entry):
+                if self._serve_lazy(answer, lazy):
+                    return self._done(answer.value)
+            else:
+                self._hub.sleep()
+
+    def _serve_lazy(self, entry: Entry, lazy: Lazy) -> bool:
+        if not is_compatible(lazy.known, entry.signature):
+            with self._hub.lock:
+                self._core.signature = lazy.known  # for the error that compares the two
+            return self._serve(entry, lazy.known, self._replay)
+        lazy.check(entry.value)
+        return self._settle(self._replay)
+
+    def _forget_call(self) -> None:
+        """A call was cut short: what is in flight is nothing, until the user calls again."""
+        with self._hub.lock:
+            self._core.signature, self._core.site = b"", ""
+
+    def _run(self, call: Call) -> Stored:
+        form, core = call.form, self._core
         while True:
             answer, turn = self._ask(core.begin, form.signature, form.site)
             if answer is Step.EXECUTE:

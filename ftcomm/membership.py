@@ -9,18 +9,19 @@ The communicator is one object, written in layers of which each calls only those
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from ftcomm.accounting import LogAccount
+from ftcomm.arguments import check_out, is_input_function
 from ftcomm.calls import CallFactory
-from ftcomm.dataplane import Call
 from ftcomm.engine import Engine
 from ftcomm.errors import FtcommError
+from ftcomm.forms import Call, Lazy
 from ftcomm.gate import Gate
 from ftcomm.protocol.signature import Kind
 from ftcomm.sites import call_site
 from ftcomm.solo import SoloEngine
-from ftcomm.values import Stored
+from ftcomm.values import Array, Stored
 
 R = TypeVar("R")
 
@@ -134,17 +135,56 @@ class Membership:
     def _is_the_end_by(self, error: BaseException) -> bool:
         return isinstance(self._engine, Engine) and self._engine.error is error
 
-    def _run(self, call: Call, hand_out: Callable[[Stored], R]) -> R:
-        """One call: `hand_out` makes of the log's result what the user gets."""
+    def _perform(
+        self,
+        x: Any,
+        make: Callable[[Any], Call],
+        hand_out: Callable[[Stored], R],
+        kind: Kind,
+        site: str,
+        *,
+        out: Array | None = None,
+        **known: Any,
+    ) -> R:
+        """One call with the input `x`, or with what `x` returns if it is a function.
+
+        Args:
+            x: the user's.
+            make: the call of an input.
+            hand_out: what the user gets of the log's result.
+            kind: the collective.
+            site: where the user called it.
+            out: the user's place for the result.
+            known: what else is known of the signature without the input.
+        """
+        if not is_input_function(x):
+            return self._run(self._admitted(make(x)), hand_out)
+
+        def check(stored: Stored) -> None:
+            check_out(out, stored.flat.dtype, stored.shape)
+
+        def made() -> Call:
+            return self._admitted(make(x()))
+
+        lazy = Lazy(kind, self._calls.known(kind, **known), site, made, check)
+        return self._run(lazy, hand_out)
+
+    def _admitted(self, call: Call) -> Call:
+        """Refuse a call whose result has no room in the log."""
         call.admit = self._account.check
         self._account.check(call.form.nbytes)
-        before = self._engine.position
+        return call
+
+    def _run(self, call: Call | Lazy, hand_out: Callable[[Stored], R]) -> R:
+        engine = self._engine
+        before = engine.position
         try:
-            stored = self._engine.run(call)
-            self._account.completed(stored.flat.nbytes)
-            self._calls.completed(call)
+            stored = engine.run(call) if isinstance(call, Call) else engine.run_lazy(call)
+            nbytes = stored.flat.nbytes
+            self._account.completed(nbytes)
+            self._calls.completed(call.kind, nbytes)
             return hand_out(stored)
         except BaseException as error:
-            if self._engine.position != before:  # completed, and its result will not be returned
+            if engine.position != before:  # completed, and its result will not be returned
                 self._give_up(error)
             raise

@@ -1,7 +1,7 @@
 """A group of one: the same calls without a tracker, sockets or threads."""
 
 from ftcomm.config import JobSettings
-from ftcomm.dataplane import Call, stored_rows
+from ftcomm.forms import Call, Lazy, stored_rows
 from ftcomm.protocol.position import START, Position
 from ftcomm.recovery.worker import Checkpoint
 from ftcomm.values import Stored
@@ -35,6 +35,10 @@ class SoloEngine:
             stored = Stored(work, form.shape)
         self.position = self.position.next()
         return stored
+
+    def run_lazy(self, lazy: Lazy) -> Stored:
+        """Nothing is ever replayed here: the input is needed."""
+        return self.run(lazy.make())
 
     def checkpoint(self, raw: bytes, digest: bytes, signature: bytes, site: str) -> int:
         """Commit: the state was copied by the caller, and there is nobody to compare with."""

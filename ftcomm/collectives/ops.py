@@ -58,6 +58,43 @@ _COMBINES: dict[str, Combine] = {
 _ON_BOOL: dict[str, Combine] = {"sum": np.logical_or, "prod": np.logical_and}
 
 
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A user's reduction function and what it needs; made by `reduction`."""
+
+    function: UserFunction
+    elementwise: bool
+    commutative: bool
+
+    def __call__(self, accumulator: Array, operand: Array) -> Any:
+        """What the function itself returns."""
+        return self.function(accumulator, operand)
+
+    @property
+    def whole(self) -> bool:
+        """True if the function must be given whole arrays, in rank order."""
+        return not (self.elementwise and self.commutative)
+
+
+def reduction(
+    function: UserFunction, *, elementwise: bool = True, commutative: bool = True
+) -> Reduction:
+    """An ``op`` for `allreduce` and `reduce` made of a function that is not as functions must be.
+
+    Args:
+        function: of (accumulator, operand), which returns their combination as an array of the
+            same shape and dtype and changes neither; the same on all ranks; associative.
+        elementwise: False if it must see whole arrays of the shape that was passed in.
+        commutative: False if the accumulator must come from lower ranks than the operand.
+
+    Raises:
+        TypeError: `function` is no function.
+    """
+    if not callable(function):
+        raise TypeError(f"a reduction is made of a function, not of a {type(function).__name__}")
+    return Reduction(function, elementwise, commutative)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Reducer:
     """One operation on one dtype.
@@ -91,22 +128,36 @@ class Reducer:
         return self.op is Op.MEAN
 
 
+def op_code(op: str | UserFunction) -> tuple[Op, int]:
+    """The wire code of an operation, and the hash of a user's function, else 0.
+
+    Raises:
+        TypeError: `op` is neither name nor function.
+        ValueError: no operation has this name.
+    """
+    if isinstance(op, str):
+        if op not in _COMBINES:
+            raise ValueError(f"no operation is called {op!r}; use one of {', '.join(_COMBINES)}")
+        return Op[op.upper()], 0
+    if not callable(op):
+        raise TypeError(f"op is a name or a function, not {type(op).__name__}")
+    return Op.FUNCTION, function_hash(op)
+
+
+def needs_whole(op: str | UserFunction) -> bool:
+    """True if the operation must be given whole arrays, in rank order."""
+    return isinstance(op, Reduction) and op.whole
+
+
 def make_reducer(
-    op: str | UserFunction,
-    dtype: AnyDtype,
-    *,
-    elementwise: bool = True,
-    commutative: bool = True,
-    shape: tuple[int, ...] | None = None,
+    op: str | UserFunction, dtype: AnyDtype, *, shape: tuple[int, ...] | None = None
 ) -> Reducer:
     """The reducer of `op` on arrays of `dtype`.
 
     Args:
         op: a name, or a function of (accumulator, operand) that returns the combination as an
-            array of the same shape and dtype and changes neither.
+            array of the same shape and dtype and changes neither; see `reduction`.
         dtype: the operands' dtype.
-        elementwise: False hands a function whole arrays.
-        commutative: False hands a function whole arrays in rank order.
         shape: the shape that whole arrays are handed over in; None means 1-D.
 
     Raises:
@@ -115,30 +166,32 @@ def make_reducer(
     """
     if isinstance(op, str):
         return _named_reducer(op, dtype)
-    if not callable(op):
-        raise TypeError(f"op is a name or a function, not {type(op).__name__}")
+    code, op_hash = op_code(op)
     dtype_code(dtype)
-    whole = not (elementwise and commutative)
+    whole = needs_whole(op)
     combine = _call_user(op, shape if whole else None)
-    return Reducer(Op.FUNCTION, function_hash(op), combine, whole=whole)
+    return Reducer(code, op_hash, combine, whole=whole)
 
 
 @functools.lru_cache(maxsize=256)
 def _named_reducer(op: str, dtype: AnyDtype) -> Reducer:
-    if op not in _COMBINES:
-        raise ValueError(f"no operation is called {op!r}; use one of {', '.join(_COMBINES)}")
+    code, _ = op_code(op)
     dtype_code(dtype)
     if dtype.kind not in _KINDS_OF_OP[op]:
         raise TypeError(f"op {op!r} is not defined for dtype {dtype.name}")
     combine = _ON_BOOL.get(op, _COMBINES[op]) if dtype.kind == "b" else _COMBINES[op]
-    return Reducer(Op[op.upper()], 0, combine, floating=dtype.kind in "fc")
+    return Reducer(code, 0, combine, floating=dtype.kind in "fc")
 
 
 def function_hash(function: UserFunction) -> int:
-    """First 8 bytes of a digest of the function's module and qualified name."""
+    """First 8 bytes of a digest of the function's module and qualified name, and of its needs."""
+    needs = ""
+    if isinstance(function, Reduction):
+        needs = f":{function.elementwise}:{function.commutative}" if function.whole else ""
+        function = function.function
     module = getattr(function, "__module__", "")
     name = getattr(function, "__qualname__", type(function).__qualname__)
-    digest = hashlib.sha256(f"{module}:{name}".encode()).digest()
+    digest = hashlib.sha256(f"{module}:{name}{needs}".encode()).digest()
     return int.from_bytes(digest[:8], "little")
 
 

@@ -179,6 +179,21 @@ class Signature:
         return "[" + ",".join(str(d) for d in self.dims[: self.ndim]) + "]"
 
 
+def is_compatible(known: bytes, whole: bytes) -> bool:
+    """Whether `whole` may be the signature of which only `known` is known so far.
+
+    Kind, reduction, algorithm and root are known; what follows from the input is not.
+    """
+    one, other = Signature.decode(known), Signature.decode(whole)
+    return (one.kind, one.op, one.op_hash, one.algorithm, one.root) == (
+        other.kind,
+        other.op,
+        other.op_hash,
+        other.algorithm,
+        other.root,
+    )
+
+
 def signature_text(raw: bytes) -> str:
     """A readable form of wire bytes that never raises: for messages about bad peers."""
     try:

@@ -28,6 +28,7 @@ from ftcomm.recovery.states import (
     Step,
 )
 
+_CLOSE = bytes([Kind.CLOSE])  # what a signature of close() begins with
 _LOAD_SIGNATURE = Signature(Kind.LOAD).encode()
 
 
@@ -77,6 +78,10 @@ class Standing:
     def begin(self, signature: bytes, site: str) -> Step | Entry:
         """What to do with a call of `signature` at the present position.
 
+        Args:
+            signature: its 40 bytes; empty while they depend on an input that is not there yet.
+            site: where the user called it.
+
         Returns:
             the log's entry to serve (then call `replay`), or a `Step`.
 
@@ -95,7 +100,7 @@ class Standing:
             if self._is_past_prelude_end:
                 return Entry(_LOAD_SIGNATURE, None)  # it ran load_checkpoint here, all others know
             return Step.WAIT
-        if signature[0] == Kind.CLOSE and not all(member.present for member in self.members):
+        if signature[:1] == _CLOSE and not all(member.present for member in self.members):
             # An absent member has closed and then died. It executed the close, so everyone has
             # entered it; to execute it without that member is impossible, and not needed.
             entry = Entry(signature, None)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ftcomm.collectives.dtypes import dtype_code, dtype_of
-from ftcomm.collectives.ops import function_hash, make_reducer
+from ftcomm.collectives.ops import function_hash, make_reducer, reduction
 from ftcomm.protocol.signature import DTYPE_NAMES, Op
 
 
@@ -126,3 +126,25 @@ def test_the_result_of_a_group_of_one_is_finished_like_any_other():
     work = np.array([5, 0], np.int32)
     make_reducer("land", np.dtype("int32")).finish(work, 1)
     assert work.tolist() == [1, 0]
+
+
+def test_a_reduction_with_needs_is_another_operation_and_sees_whole_arrays():
+    def keep_first(a, b):
+        assert a.shape == b.shape == (2, 3)
+        return a
+
+    plain = make_reducer(keep_first, np.dtype("f8"))
+    eased = make_reducer(reduction(keep_first), np.dtype("f8"))
+    whole = make_reducer(reduction(keep_first, commutative=False), np.dtype("f8"), shape=(2, 3))
+    ordered = make_reducer(reduction(keep_first, elementwise=False), np.dtype("f8"), shape=(2, 3))
+    assert (plain.whole, eased.whole, whole.whole, ordered.whole) == (False, False, True, True)
+    hashes = [plain.op_hash, eased.op_hash, whole.op_hash, ordered.op_hash]
+    assert (hashes[0] == hashes[1], len(set(hashes))) == (True, 3)
+    out = np.zeros(6)
+    whole.combine(np.arange(6.0), np.ones(6), out)
+    assert out.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_reduction_is_made_of_a_function():
+    with pytest.raises(TypeError, match="made of a function, not of a str"):
+        reduction("sum")

@@ -9,7 +9,7 @@ from ftcomm.collectives import choose
 from ftcomm.collectives.allgather import ring_allgather, ring_allgatherv
 from ftcomm.collectives.binomial import binomial_broadcast
 from ftcomm.collectives.doubling import barrier, doubling_allreduce
-from ftcomm.collectives.ops import make_reducer
+from ftcomm.collectives.ops import make_reducer, reduction
 from ftcomm.collectives.reference import (
     DeadlockError,
     expected_doubling,
@@ -108,7 +108,7 @@ def test_a_function_that_needs_whole_arrays_sees_them_in_rank_order():
         return accumulator * 10 + operand  # associative only digit by digit: order is visible
 
     reducer = make_reducer(
-        first_wins, np.dtype("int64"), elementwise=False, commutative=False, shape=(4, 2)
+        reduction(first_wins, elementwise=False, commutative=False), np.dtype("int64"), shape=(4, 2)
     )
     sources = [np.full(8, rank + 1, np.int64) for rank in range(2)]
     schedules = [doubling_allreduce(2, rank, 8) for rank in range(2)]

@@ -3,12 +3,15 @@
 Results that differ per rank are written down per rank.
 """
 
+import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+import ftcomm
 from tests.conformance.recorder import Recorder
 
 Array = np.ndarray[Any, Any]
@@ -52,57 +55,87 @@ class _Kinds:
     """One rank's calls at one step, each with what every rank must get."""
 
     def __init__(self, record: Recorder, step: int) -> None:
+        self.record = record
         self.comm = record.comm
         self.rank, self.size = record.comm.rank, record.comm.world_size
         self.step = step
         self.root = step % self.size
         self.ranks = range(self.size)
 
+    def given(self, x: Any) -> Any:
+        """What is passed for `x`: a function that writes down that it was called, if asked for."""
+        if not self.record.spec.get("lazy"):
+            return x
+        position = f"{self.comm.version}.{self.comm.seqno}"
+
+        def make() -> Any:
+            self.record.events.write(kind="made", rank=self.rank, pos=position)
+            return x
+
+        return make
+
+    def reduction(self) -> Case:
+        """A product of matrices: neither elementwise nor commutative."""
+        factors = [np.array([[1, rank + 1], [self.step, 1]]) for rank in self.ranks]
+        op = ftcomm.reduction(operator.matmul, elementwise=False, commutative=False)
+        got = self.comm.allreduce(self.given(factors[self.rank]), op)
+        return got, lambda _: functools.reduce(operator.matmul, factors)
+
+    def broadcast(self) -> Case:
+        """The root's array; the others' content does not count."""
+        got = self.comm.broadcast(self.given(np.full((2, 2), float(self.rank))), self.root)
+        return got, lambda _: np.full((2, 2), float(self.root))
+
+    def allgather(self) -> Case:
+        """A stack for all."""
+        got = self.comm.allgather(self.given(np.full(2, self.rank * 1.5)))
+        return got, lambda _: np.stack([np.full(2, rank * 1.5) for rank in self.ranks])
+
     def allgatherv(self) -> Case:
         """Rows of all."""
         rows = [rows_of(rank, self.step) for rank in self.ranks]
-        got = self.comm.allgatherv(rows_of(self.rank, self.step))
+        got = self.comm.allgatherv(self.given(rows_of(self.rank, self.step)))
         return got, lambda _: np.concatenate(rows)
 
     def scatter_array(self) -> Case:
         """One element for each."""
         parts = np.arange(self.size * 6, dtype=np.int32).reshape(self.size, 2, 3) + self.step
-        got = self.comm.scatter(parts if self.rank == self.root else None, self.root)
+        got = self.comm.scatter(self.given(parts), self.root)
         return got, lambda rank: parts[rank]
 
     def scatter_list(self) -> Case:
         """Parts of different lengths."""
         parts = np.array_split(np.arange(self.size * 2 + 1) / 3 + self.step, self.size)
-        got = self.comm.scatter(parts if self.rank == self.root else None, self.root)
+        got = self.comm.scatter(self.given(parts), self.root)
         return got, lambda rank: parts[rank]
 
     def broadcast_object(self) -> Case:
         """The root's object."""
         own = thing_of(self.rank, self.step)
-        got = self.comm.broadcast_object(own if self.rank == self.root else None, self.root)
+        got = self.comm.broadcast_object(self.given(own), self.root)
         return got, lambda _: thing_of(self.root, self.step)
 
     def allgather_object(self) -> Case:
         """Objects of all, of different sizes."""
-        got = self.comm.allgather_object(thing_of(self.rank, self.step))
+        got = self.comm.allgather_object(self.given(thing_of(self.rank, self.step)))
         return got, lambda _: [thing_of(rank, self.step) for rank in self.ranks]
 
     def reduce(self) -> Case:
         """The sum for the root."""
-        got = self.comm.reduce(np.full(5, 1 + self.rank + self.step), "sum", self.root)
+        got = self.comm.reduce(self.given(np.full(5, 1 + self.rank + self.step)), "sum", self.root)
         total = np.full(5, sum(1 + rank + self.step for rank in self.ranks))
         return got, lambda rank: total if rank == self.root else None
 
     def gather(self) -> Case:
         """A stack for the root."""
-        got = self.comm.gather(np.full(2, self.rank * 1.5), self.root)
+        got = self.comm.gather(self.given(np.full(2, self.rank * 1.5)), self.root)
         stack = np.stack([np.full(2, rank * 1.5) for rank in self.ranks])
         return got, lambda rank: stack if rank == self.root else None
 
     def gatherv(self) -> Case:
         """Rows for the root."""
         rows = [rows_of(rank, self.step) for rank in self.ranks]
-        got = self.comm.gatherv(rows_of(self.rank, self.step), self.root)
+        got = self.comm.gatherv(self.given(rows_of(self.rank, self.step)), self.root)
         return got, lambda rank: np.concatenate(rows) if rank == self.root else None
 
 
@@ -115,6 +148,9 @@ KINDS = (
     "reduce",
     "gather",
     "gatherv",
+    "reduction",
+    "broadcast",
+    "allgather",
 )
 
 
@@ -124,7 +160,7 @@ def every_kind(record: Recorder) -> Any:
     first, total = record.load(0.0)
     for version in range(first, 2):
         for number, name in enumerate(KINDS):
-            kinds = _Kinds(record, version * len(KINDS) + number)
+            kinds = _Kinds(record, 8 * version + number)
             place = f"{comm.version}.{comm.seqno}@{comm.rank}"
             got, wanted = record.local(name, place, getattr(kinds, name))
             same(got, wanted(comm.rank), f"{name} on rank {comm.rank}")
@@ -134,4 +170,30 @@ def every_kind(record: Recorder) -> Any:
     return total
 
 
-PROGRAMS: dict[str, Callable[[Recorder], Any]] = {"every_kind": every_kind}
+def lazy_broadcasts(record: Recorder) -> Any:
+    """More broadcasts in a row than pass without a barrier, of functions."""
+    comm = record.comm
+    _, total = record.load(0.0)
+    for step in range(record.spec["steps"]):
+        root = step % comm.world_size
+        total += float(record.broadcast(functools.partial(np.float64, comm.rank + step), root))
+    record.checkpoint(total)
+    return total
+
+
+def lazy_unlike(record: Recorder) -> Any:
+    """A restarted script calls another reduction, of a function that must not be called."""
+    record.load(None)
+    changed = record.comm.epoch > 1
+
+    def make() -> Array:
+        assert not changed
+        return np.ones(3)
+
+    record.allreduce(record.allreduce(make, "max" if changed else "sum"))
+    return record.checkpoint(None)
+
+
+PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
+    function.__name__: function for function in (every_kind, lazy_broadcasts, lazy_unlike)
+}

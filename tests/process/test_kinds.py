@@ -17,6 +17,8 @@ def test_each_kind_is_executed_again_and_replayed_whoever_dies_in_it(
 ) -> None:
     """One dies in each collective of version 1, another one each time, so each replays them all."""
     faults = [f"{i % 3}.1.{i}.{i // 3}@{point}" for i in range(len(KINDS))]
+    if point == "half_sent":
+        del faults[KINDS.index("broadcast")]  # a leaf of the tree sends nothing
     bench.run(Plan(3, PROGRAM, tuple(faults)))
 
 
@@ -26,3 +28,33 @@ def test_two_ranks_die_between_the_stages_of_one_collective(bench: Bench, transp
     leaf = stage + 1  # a leaf of the tree receives in the second round
     faults = (f"1.1.0.0@half_sent#{stage}", f"2.1.3.0@half_received#{leaf}")
     bench.run(Plan(4, PROGRAM, faults, {"transport": transport}))
+
+
+@pytest.mark.parametrize("point", ["enter", "half_received", "done"])
+def test_an_input_function_is_called_once_where_it_is_executed_and_never_in_replay(
+    bench: Bench, point: str
+) -> None:
+    """Rank 1 dies in collective 1.4, which leaves four to replay, or five."""
+    replayed = 5 if point == "done" else 4
+    job = bench.run(Plan(3, {**PROGRAM, "lazy": True}, (f"1.1.4.0@{point}",)))
+    made = [(event["pid"], event["pos"]) for event in job.of("made")]
+    assert len(made) == len(set(made))
+    (killed,) = [event["pid"] for event in job.of("exit") if event["status"] < 0]
+    second = [e["pos"] for e in job.of("made") if e["worker"] == "1" and e["pid"] != killed]
+    assert second[0] == f"1.{replayed}"
+
+
+def test_lazy_broadcasts_that_were_replayed_count_towards_the_next_barrier(bench: Bench) -> None:
+    faults = ("1.0.30.0@enter", "0.0.62.0@done", "2.0.64.0@half_received")
+    bench.run(Plan(3, {"program": "lazy_broadcasts", "steps": 70}, faults))
+
+
+def test_a_restarted_script_that_passes_a_function_to_something_else_is_found_out(
+    bench: Bench,
+) -> None:
+    plan = Plan(3, {"program": "lazy_unlike"}, ("1.0.1.0@enter",), exits=(72,) * 3)
+    with bench.job(plan) as job:
+        job.run()
+        text = (job.folder / "0.0.log").read_text()
+    assert "rank 1 called allreduce(op=max) at " in text
+    assert "allreduce(op=sum, float64[3]) at a line of an earlier life" in text

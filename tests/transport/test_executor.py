@@ -10,7 +10,7 @@ import ranks_in_threads as rig
 from ftcomm.collectives.allgather import ring_allgather
 from ftcomm.collectives.binomial import binomial_broadcast
 from ftcomm.collectives.doubling import barrier, doubling_allreduce
-from ftcomm.collectives.ops import make_reducer
+from ftcomm.collectives.ops import make_reducer, reduction
 from ftcomm.collectives.reference import run_in_memory
 from ftcomm.collectives.ring import ring_allreduce
 from ftcomm.collectives.schedule import CELL_BYTES
@@ -111,7 +111,7 @@ def test_a_function_sees_whole_arrays_in_rank_order(count):
 
     dtype = np.dtype("i8")
     reducer = make_reducer(
-        decimal, dtype, elementwise=False, commutative=False, shape=(2, count // 2)
+        reduction(decimal, elementwise=False, commutative=False), dtype, shape=(2, count // 2)
     )
     with rig.group(2) as ranks:
         schedules = [doubling_allreduce(2, rank, count) for rank in range(2)]

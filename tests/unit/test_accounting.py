@@ -9,8 +9,8 @@ import pytest
 
 from ftcomm.accounting import LogAccount
 from ftcomm.calls import CallFactory
-from ftcomm.dataplane import Call
 from ftcomm.errors import LogLimitError
+from ftcomm.forms import Call
 from ftcomm.protocol.position import START, Position
 
 

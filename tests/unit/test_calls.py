@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from ftcomm.calls import FLUSH_BROADCASTS, CallFactory
-from ftcomm.dataplane import Call
+from ftcomm.collectives.ops import reduction
+from ftcomm.forms import Call
+from ftcomm.protocol.signature import Algorithm
 
 SITE = "train.py:1"
 
@@ -22,12 +24,17 @@ def broadcast(factory: CallFactory) -> Call:
     return factory.broadcast(np.zeros(3), 0, SITE)
 
 
+def counted(factory: CallFactory, call: Call) -> None:
+    """What a communicator does when a call has ended well."""
+    factory.completed(call.kind, call.form.nbytes)
+
+
 def test_the_last_of_many_broadcasts_flushes_and_the_count_begins_again() -> None:
     factory = CallFactory(Group())
     flushes = []
     for number in range(2 * FLUSH_BROADCASTS + 1):
         call = broadcast(factory)
-        factory.completed(call)
+        counted(factory, call)
         if call.flush:
             flushes.append(number)
     assert flushes == [FLUSH_BROADCASTS - 1, 2 * FLUSH_BROADCASTS - 1]
@@ -38,16 +45,16 @@ def test_a_call_that_did_not_complete_is_not_counted() -> None:
     for _ in range(10):
         broadcast(one)  # raised locally: an interrupted call, a wrong out, no room in the log
     for _ in range(FLUSH_BROADCASTS - 1):
-        one.completed(broadcast(one))
-        other.completed(broadcast(other))
+        counted(one, broadcast(one))
+        counted(other, broadcast(other))
     assert broadcast(one).flush is broadcast(other).flush is True
 
 
 def test_a_synchronising_call_starts_the_count_again() -> None:
     factory = CallFactory(Group())
     for _ in range(FLUSH_BROADCASTS - 1):
-        factory.completed(broadcast(factory))
-    factory.completed(factory.allgather(np.zeros(1), SITE))
+        counted(factory, broadcast(factory))
+    counted(factory, factory.allgather(np.zeros(1), SITE))
     assert broadcast(factory).flush is False
 
 
@@ -65,3 +72,12 @@ def test_a_function_without_a_hash_is_an_operation_too() -> None:
 def test_an_unknown_algorithm_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="no algorithm is called 'tree'; use one of auto, ring"):
         CallFactory(Group()).allreduce(np.zeros(3), "sum", "tree", SITE)
+
+
+def test_a_wish_of_the_whole_job_is_not_for_reductions_that_go_one_way_only() -> None:
+    op = reduction(np.matmul, elementwise=False, commutative=False)
+    call = CallFactory(Group(algorithm="ring")).allreduce(np.zeros((2, 2)), op, None, SITE)
+    assert call.form.schedule is not None
+    assert call.form.schedule.algorithm is Algorithm.RECURSIVE_DOUBLING
+    with pytest.raises(ValueError, match="ring does not fit this allreduce"):
+        CallFactory(Group()).allreduce(np.zeros((2, 2)), op, "ring", SITE)

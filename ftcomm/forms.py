@@ -1,0 +1,107 @@
+"""Forms: one public call as plain values, ready to be run or to be answered from the log."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ftcomm.collectives.dtypes import AnyDtype
+from ftcomm.collectives.ops import Reducer
+from ftcomm.collectives.schedule import Schedule
+from ftcomm.protocol.signature import Kind
+from ftcomm.values import Array, Stored
+
+NOTHING: Array = np.empty(0, np.uint8)
+
+
+def anything(nbytes: int) -> None:
+    """Room for any result."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """What all calls from one line of the user's code with arguments of one shape share.
+
+    Made once and kept, so that a small call computes nothing twice.
+
+    Attributes:
+        kind: the collective.
+        signature: its 40 bytes.
+        site: where the user called it.
+        suffix: signature and site, as every frame carries them.
+        schedule: this rank's steps; None if they follow from sizes that ranks tell each other.
+        dtype: of the result's elements.
+        shape: of the result; of one row of it where each rank brings as many rows as it has.
+        work_count: elements of the result, 0 where that is known only when it runs.
+        nbytes: bytes of the result, 0 where that is known only when it runs.
+        root: the rank that all others look to, else -1.
+        reducer: of a reduction, else None.
+    """
+
+    kind: Kind
+    signature: bytes
+    site: str
+    suffix: bytes
+    schedule: Schedule | None
+    dtype: AnyDtype = field(default_factory=lambda: np.dtype(np.uint8))
+    shape: tuple[int, ...] = (0,)
+    work_count: int = 0
+    nbytes: int = 0
+    root: int = -1
+    reducer: Reducer | None = None
+
+
+@dataclass(slots=True)
+class Call:
+    """One public call, ready to run.
+
+    Attributes:
+        form: what it shares with others.
+        source: this rank's input, 1-D, contiguous, native; never written.
+        rows: how many rows of the result this rank brings.
+        admit: told the result's bytes when they are known only in the run; raises if there is no
+            room for them, alike on all ranks.
+        flush: a broadcast that ends with a barrier, so that the log stays bounded (rule R3).
+    """
+
+    form: Form
+    source: Array = field(default_factory=lambda: NOTHING)
+    rows: int = 0
+    admit: Callable[[int], None] = anything
+    flush: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """The collective."""
+        return self.form.kind
+
+    @property
+    def synchronising(self) -> bool:
+        """Executing it proves that what came before is stable."""
+        return self.form.kind is not Kind.BROADCAST or self.flush
+
+
+def stored_rows(form: Form, flat: Array, rows: int) -> Stored:
+    """The result of a kind to which each rank brings as many rows as it has."""
+    return Stored(flat, (rows, *form.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """A call whose input is a function: it becomes a `Call` only if it is executed.
+
+    Attributes:
+        kind: the collective.
+        known: the signature as far as it is known without the input.
+        site: where the user called it.
+        make: calls the user's function and makes the call of what it returns; raises what either
+            raises.
+        check: told the result that the log has for this position before it is taken; raises where
+            the user's other arguments do not fit it.
+    """
+
+    kind: Kind
+    known: bytes
+    site: str
+    make: Callable[[], Call]
+    check: Callable[[Stored], None]

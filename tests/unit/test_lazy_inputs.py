@@ -1,0 +1,95 @@
+"""Inputs made by functions: when they are called, and what happens when they fail."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ftcomm
+from ftcomm.errors import ThreadError
+from ftcomm.protocol.signature import Algorithm, Kind, Op, Signature, is_compatible
+
+CALLS = [
+    "allreduce",
+    "broadcast",
+    "allgather",
+    "allgatherv",
+    "reduce",
+    "gather",
+    "gatherv",
+    "scatter",
+    "broadcast_object",
+    "allgather_object",
+]
+
+
+@pytest.fixture
+def comm() -> Iterator[ftcomm.Communicator]:
+    with ftcomm.init("none") as communicator:
+        yield communicator
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_function_is_called_once_for_the_input(comm: ftcomm.Communicator, call: str) -> None:
+    made: list[int] = []
+
+    def make() -> list[float]:
+        made.append(1)
+        return [2.5]
+
+    result = getattr(comm, call)(make)
+    assert (np.ravel(result).tolist(), len(made), comm.seqno) == ([2.5], 1, 1)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_what_a_function_raises_leaves_the_position(
+    comm: ftcomm.Communicator, call: str, error: type[BaseException]
+) -> None:
+    def fails() -> Any:
+        raise error
+
+    with pytest.raises(error):
+        getattr(comm, call)(fails)
+    assert (comm.seqno, comm.is_usable) == (0, True)
+
+
+def test_a_collective_inside_a_function_is_refused(comm: ftcomm.Communicator) -> None:
+    with pytest.raises(ThreadError, match="used in a callback"):
+        comm.allreduce(lambda: comm.allreduce(1))
+    assert comm.seqno == 0
+
+
+def test_out_takes_the_result_of_a_function_and_is_checked_first(comm: ftcomm.Communicator) -> None:
+    out = np.zeros(2)
+    assert comm.allreduce(lambda: [1.0, 2.0], out=out) is out
+    with pytest.raises(ValueError, match="out is float64"):
+        comm.allreduce(lambda: [1.0], out=out)
+    assert (out.tolist(), comm.seqno) == ([1.0, 2.0], 1)
+
+
+def test_what_has_an_array_is_no_function(comm: ftcomm.Communicator) -> None:
+    class Tensor:
+        def __call__(self) -> None:
+            raise AssertionError
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray[Any, Any]:
+            return np.ones(1)
+
+    assert comm.allreduce(Tensor()).tolist() == [1.0]
+
+
+def test_only_what_follows_from_the_input_may_differ_from_what_is_known() -> None:
+    known = Signature(Kind.REDUCE, Op.FUNCTION, 0, Algorithm.RING, 2, op_hash=7)
+    whole = replace(known, dtype=12, count=6, ndim=2, dims=(2, 3, 0, 0))
+    assert is_compatible(known.encode(), whole.encode())
+    for other in (
+        replace(whole, kind=Kind.ALLREDUCE),
+        replace(whole, op=Op.SUM),
+        replace(whole, algorithm=Algorithm.AUTO),
+        replace(whole, root=1),
+        replace(whole, op_hash=8),
+    ):
+        assert not is_compatible(known.encode(), other.encode())
