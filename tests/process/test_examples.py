@@ -1,4 +1,4 @@
-"""The examples under `ftcomm-tracker run`: two workers die, and the model is the same."""
+"""The examples, and the script of docs/porting.md: two workers die, and the model is the same."""
 
 import importlib
 import importlib.util
@@ -17,6 +17,8 @@ from tests.conformance.plans import ROOT, worker_environment
 
 pytestmark = pytest.mark.process
 
+EXAMPLES = ROOT / "examples"
+PORTING = ROOT / "docs" / "porting.md"
 WORKERS = 3
 WALL_S = 60.0  # a job takes about two seconds on two idle cores
 POINTS = ("enter", "half_sent", "half_received", "done")
@@ -30,12 +32,15 @@ KMEANS = pytest.param("kmeans", (), 12, 1, marks=needs_sklearn, id="kmeans")
 LBFGS = pytest.param("lbfgs", ("--steps", "15"), 15, 1, id="lbfgs")
 
 
-def run(name: str, *options: str, **extra: str) -> str:
-    """Run an example to its good end; returns what it and the launcher said."""
-    command = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", str(WORKERS), "--"]
+def run(
+    script: Path, *options: str, workers: int = WORKERS, faults: str = "", cwd: Path = ROOT
+) -> str:
+    """Run a script to its good end; returns what it and the launcher said."""
+    command = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", str(workers), "--"]
     done = subprocess.run(
-        [*command, sys.executable, str(ROOT / "examples" / f"{name}.py"), *options],
-        env={**worker_environment(), **extra},
+        [*command, sys.executable, str(script), *options],
+        env={**worker_environment(), "FTCOMM_FAULTS": faults},
+        cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -53,6 +58,11 @@ def model_in(said: str) -> str:
     return str(model)
 
 
+def victims_in(said: str) -> list[str]:
+    """The workers that SIGKILL ended, sorted."""
+    return sorted(re.findall(r"worker (\d) was killed by SIGKILL: starting it again", said))
+
+
 def random_faults(versions: int, calls: int, dice: random.Random) -> Iterator[str]:
     """Addresses of two deaths, of two workers, in one version each."""
     ranks = dice.sample(range(WORKERS), 2)
@@ -64,11 +74,11 @@ def random_faults(versions: int, calls: int, dice: random.Random) -> Iterator[st
 def test_two_deaths_at_random_steps_change_nothing(
     name: str, options: tuple[str, ...], versions: int, calls: int
 ) -> None:
-    calm = run(name, *options)
+    script = EXAMPLES / f"{name}.py"
+    calm = run(script, *options)
     faults = list(random_faults(versions, calls, random.Random(f"examples {name}")))
-    killed = run(name, *options, FTCOMM_FAULTS=",".join(faults))
-    victims = sorted(re.findall(r"worker (\d) was killed by SIGKILL: starting it again", killed))
-    assert victims == sorted(fault[0] for fault in faults), faults
+    killed = run(script, *options, faults=",".join(faults))
+    assert victims_in(killed) == sorted(fault[0] for fault in faults), faults
     assert model_in(killed) == model_in(calm), faults
 
 
@@ -77,7 +87,7 @@ def test_training_goes_on_from_a_saved_state_in_another_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All workers may die at once; what is on a disk is what they left."""
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    monkeypatch.syspath_prepend(str(EXAMPLES))
     digits = importlib.import_module("digits")
 
     def model(*options: str) -> bytes:
@@ -90,3 +100,17 @@ def test_training_goes_on_from_a_saved_state_in_another_job(
     capsys.readouterr()
     assert model("--epochs", "3", "--resume", saved) == whole
     assert re.findall(r"^epoch (\d):", capsys.readouterr().out) == ["3"]
+
+
+@needs_sklearn
+def test_the_ported_script_writes_the_same_weights_whoever_dies(tmp_path: Path) -> None:
+    _, after = re.findall(r"```python\n(.*?)```", PORTING.read_text(encoding="utf-8"), re.DOTALL)
+    script = tmp_path / "train.py"
+    script.write_text(after)
+    weights = tmp_path / "weights.npy"
+    run(script, workers=2, cwd=tmp_path)
+    calm = weights.read_bytes()
+    weights.unlink()
+    killed = run(script, workers=2, cwd=tmp_path, faults="1.2.17.0@half_sent")
+    assert victims_in(killed) == ["1"]
+    assert weights.read_bytes() == calm
