@@ -29,6 +29,7 @@ from ftcomm.recovery.states import (
 )
 
 _CLOSE = bytes([Kind.CLOSE])  # what a signature of close() begins with
+_CHECKPOINT = bytes([Kind.CHECKPOINT])  # what a signature of checkpoint() begins with
 _LOAD_SIGNATURE = Signature(Kind.LOAD).encode()
 
 
@@ -106,7 +107,7 @@ class Standing:
             entry = Entry(signature, None)
             self.log.add(self.position, entry)
             return entry
-        if self.pending_fetches and signature[0] == Kind.CHECKPOINT:
+        if self.pending_fetches and signature[:1] == _CHECKPOINT:
             # To commit is to drop what others may be fetching still: none does when all are here.
             return Step.WAIT
         return Step.EXECUTE
