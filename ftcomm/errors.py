@@ -181,3 +181,19 @@ class ConfigError(FtcommError):
     """A setting is missing, malformed, or not what the job has."""
 
     exit_code = 64
+
+
+def error_named(name: str) -> type[FtcommError] | None:
+    """The error class of this module called `name`, as it comes over the wire; None if none is."""
+    kind = globals().get(name)
+    return kind if isinstance(kind, type) and issubclass(kind, FtcommError) else None
+
+
+def exit_code_of(name: str) -> int:
+    """Exit code of the error class called `name`."""
+    return (error_named(name) or FtcommError).exit_code
+
+
+def remedy_of(name: str) -> str:
+    """What to do about the error class called `name`, empty if nothing is known."""
+    return (error_named(name) or FtcommError).default_remedy

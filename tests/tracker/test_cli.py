@@ -91,6 +91,10 @@ def test_nobody_at_the_address_is_said(tmp_path: Path) -> None:
         (["serve", "-n", "2", "--log-limit", "many"], 2, "not a size"),
         (["run", "-n", "2"], 2, "Missing argument"),
         (["status", "--tracker", "nonsense"], 64, "host:port"),
+        (["status"], 64, "no tracker is named"),
+        (["explain", "--tracker", "none"], 64, "give --tracker or --state-dir"),
+        (["stop", "--tracker", "[::1]:9", "--token-file", "/nonexistent"], 64, "/nonexistent"),
+        (["status", "--watch", "0"], 2, "not in the range"),
     ],
 )
 def test_a_wrong_command_is_answered_with_a_sentence(
@@ -110,7 +114,7 @@ def test_help_teaches_and_version_is_the_packages() -> None:
     status, text = invoke("--help")
     assert (status, "ftcomm-tracker run -n 4 -- python train.py" in text) == (0, True)
     assert invoke("--version") == (0, f"ftcomm-tracker, version {ftcomm.__version__}\n")
-    for command in ("serve", "run", "status", "stop"):
+    for command in ("serve", "run", "supervise", "status", "explain", "stop"):
         assert invoke(command, "--help")[0] == 0
 
 

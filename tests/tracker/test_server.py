@@ -23,7 +23,7 @@ from ftcomm_tracker import connection, operators, server
 from ftcomm_tracker.events import Ended, GivenUp, Joined
 from ftcomm_tracker.journal import Journal, SupersededError
 from ftcomm_tracker.opening import ServeOptions, open_job
-from ftcomm_tracker.status import status_document, table
+from ftcomm_tracker.status import table
 from tests.tracker.rig import Client, client, heartbeat, hello, tracker
 
 pytestmark = pytest.mark.trio
@@ -276,16 +276,6 @@ async def joined_without_socket(job) -> int:
     """A member whose connection needs no kernel, so that the clock may be a mock."""
     await job.server.ask(Joined(10_000, hello("0")))
     return 10_000
-
-
-async def test_a_long_status_leaves_out_those_that_are_well() -> None:
-    def member(rank: int, *, connected: bool) -> dict[str, object]:
-        return {"rank": rank, "connected": connected, "late": False, "host": "y" * 300}
-
-    members = [member(rank, connected=rank != 3) for rank in range(1024)]
-    document = json.loads(status_document({"members": members}))
-    assert [row["rank"] for row in document["members"]] == [3]
-    assert document["members_left_out"] == 1023
 
 
 async def test_exhausted_file_descriptors_do_not_end_the_tracker(

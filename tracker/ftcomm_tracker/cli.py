@@ -1,38 +1,27 @@
 """The command line: `ftcomm-tracker serve | run | supervise | status | stop`."""
 
-import functools
-import json
 import logging
 import re
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 import click
-import trio
 
 import ftcomm
-from ftcomm.config import WorkerOptions, parse_address, read_token
-from ftcomm.errors import ConfigError, FtcommError, TrackerLostError
-from ftcomm.platforms import require_groups
-from ftcomm.protocol.messages import ControlMessage
-from ftcomm.protocol.operations import Done, StatusReply, StatusRequest, StopRequest
+from ftcomm.config import WorkerOptions
+from ftcomm.errors import exit_code_of
 from ftcomm.settings import ALGORITHMS, TRANSPORTS
-from ftcomm_tracker.client import ask_tracker
+from ftcomm_tracker.command_line import DIRECTORY, FILE, run_and_exit, with_options
 from ftcomm_tracker.faults import TrackerFaults
-from ftcomm_tracker.journal import remembered
-from ftcomm_tracker.launch import exit_code_of
 from ftcomm_tracker.opening import ServeOptions, open_job
+from ftcomm_tracker.operate import explain, status, stop
 from ftcomm_tracker.running import RunOptions, run_job
 from ftcomm_tracker.signals import until_signal
-from ftcomm_tracker.status import table
 from ftcomm_tracker.supervise import SuperviseOptions, supervise_worker
 
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _UNITS.update({"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12})
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 EPILOG = """\b
 One machine, four workers, in one command:
@@ -41,15 +30,16 @@ One machine, four workers, in one command:
 \b
 Several machines: a tracker here, workers wherever they are:
   ftcomm-tracker serve -n 4 --host 10.0.0.5 --port 4711 --state-dir /var/lib/job1
-  FTCOMM_TRACKER=10.0.0.5:4711 FTCOMM_WORKER_ID=0 FTCOMM_TOKEN_FILE=... python train.py
+  FTCOMM_TRACKER=10.0.0.5:4711 FTCOMM_WORKER_ID=0 FTCOMM_TOKENFILE=... python train.py
 
 \b
 The tracker's machine was lost or restarted? The same command on the same --state-dir
 takes the job up again; the workers come back by themselves.
 
 \b
-How is it going?
+How is it going? Why does it wait?
   ftcomm-tracker status --state-dir /var/lib/job1
+  ftcomm-tracker explain --state-dir /var/lib/job1
 """
 
 
@@ -69,21 +59,18 @@ class Size(click.ParamType[int]):
         return int(float(match[1]) * unit)
 
 
-_DIRECTORY = click.Path(file_okay=False, path_type=Path)
-_FILE = click.Path(dir_okay=False, path_type=Path)
-
 _SERVE_OPTIONS = (
     click.option("-n", "--workers", "world_size", type=int, help="Number of workers."),
     click.option("--host", help="Address to listen on [default: 127.0.0.1]."),
     click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 or none: a free one."),
     click.option(
         "--token-file",
-        type=_FILE,
+        type=FILE,
         help="The job's token; made if absent [default: STATE_DIR/token].",
     ),
     click.option(
         "--state-dir",
-        type=_DIRECTORY,
+        type=DIRECTORY,
         help="The tracker's journal; the same one takes the same job up again.",
     ),
     click.option(
@@ -132,18 +119,6 @@ _RESTART_OPTIONS = (
         help="Deaths of one worker without progress of the job.",
     ),
 )
-_TRACKER_OPTIONS = (
-    click.option("--tracker", help="host:port [default: FTCOMM_TRACKER]."),
-    click.option("--token-file", type=_FILE, help="[default: FTCOMM_TOKEN_FILE]."),
-    click.option("--state-dir", type=_DIRECTORY, help="Find both in a tracker's directory."),
-)
-
-
-def _with(options: tuple[Callable[[_Command], _Command], ...]) -> Callable[[_Command], _Command]:
-    def decorate(command: _Command) -> _Command:
-        return functools.reduce(lambda inner, option: option(inner), reversed(options), command)
-
-    return decorate
 
 
 @click.group(epilog=EPILOG)
@@ -153,9 +128,9 @@ def main() -> None:
 
 
 @main.command(short_help="Serve one job's tracker.")
-@_with(_SERVE_OPTIONS)
+@with_options(_SERVE_OPTIONS)
 @click.option("--faults", envvar="FTCOMM_TRACKER_FAULTS", hidden=True)
-@click.option("--faults-log", envvar="FTCOMM_FAULTS_LOG", type=_FILE, hidden=True)
+@click.option("--faults-log", envvar="FTCOMM_FAULTS_LOG", type=FILE, hidden=True)
 def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
     """Serve one job until it ends; workers are started by others.
 
@@ -164,12 +139,12 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
     the error that ended it.
     """
     _log_to_stderr()
-    _exit(_serve, _serve_options(given), faults, faults_log)
+    run_and_exit(_serve, _serve_options(given), faults, faults_log)
 
 
 @main.command(short_help="Run a job's tracker and its workers on this machine.")
-@_with(_SERVE_OPTIONS)
-@_with(_RESTART_OPTIONS)
+@with_options(_SERVE_OPTIONS)
+@with_options(_RESTART_OPTIONS)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(command: tuple[str, ...], max_restarts: int, give_up_after: int, **given: Any) -> None:
     """Run COMMAND as N workers with their tracker, and restart the workers that die.
@@ -178,14 +153,14 @@ def run(command: tuple[str, ...], max_restarts: int, give_up_after: int, **given
     every rank ended well. Example: ftcomm-tracker run -n 4 -- python train.py
     """
     serving = _serve_options(given)
-    _exit(run_job, RunOptions(serving, command, max_restarts, give_up_after))
+    run_and_exit(run_job, RunOptions(serving, command, max_restarts, give_up_after))
 
 
 SUPERVISE_EPILOG = """\b
 Examples:
   ftcomm-tracker supervise --tracker 10.0.0.5:4711 --worker-id 3 \\
       --token-file /etc/job1.token -- python train.py
-  FTCOMM_TOKEN_FILE=$HOME/job1.token \\
+  FTCOMM_TOKENFILE=$HOME/job1.token \\
       srun ftcomm-tracker supervise --tracker $HEAD:4711 -- python train.py
 """
 
@@ -199,8 +174,8 @@ Examples:
     help="What names this worker over its restarts [default: FTCOMM_WORKER_ID, else the"
     " scheduler's index].",
 )
-@click.option("--token-file", type=_FILE, help="The job's token [default: FTCOMM_TOKEN_FILE].")
-@_with(_RESTART_OPTIONS)
+@click.option("--token-file", type=FILE, help="The job's token [default: FTCOMM_TOKENFILE].")
+@with_options(_RESTART_OPTIONS)
 @click.option(
     "--tracker-timeout",
     type=float,
@@ -220,25 +195,7 @@ def supervise(
     Ends with 0 only if the whole job ended well, else with the status of the error that ended the
     job, of the worker that lost its place, or 128 + a signal.
     """
-    _exit(_supervise, command, max_restarts, give_up_after, given)
-
-
-@main.command(short_help="Show how a job stands.")
-@_with(_TRACKER_OPTIONS)
-@click.option("--json", "as_json", is_flag=True, help="The whole document, for scripts.")
-def status(
-    tracker: str | None, token_file: Path | None, state_dir: Path | None, *, as_json: bool
-) -> None:
-    """Show members, positions, what is waited for, and the last recoveries."""
-    _exit(_status, tracker, token_file, state_dir, as_json)
-
-
-@main.command(short_help="End a job for all its workers.")
-@_with(_TRACKER_OPTIONS)
-@click.option("--reason", default="by the operator", show_default=True, help="Told to every rank.")
-def stop(tracker: str | None, token_file: Path | None, state_dir: Path | None, reason: str) -> None:
-    """End the job: every rank's current or next call raises RevokedError."""
-    _exit(_stop, tracker, token_file, state_dir, reason)
+    run_and_exit(_supervise, command, max_restarts, give_up_after, given)
 
 
 async def _serve(options: ServeOptions, faults: str | None, faults_log: Path | None) -> int:
@@ -267,56 +224,6 @@ async def _supervise(
     return await supervise_worker(SuperviseOptions(worker, command, max_restarts, give_up_after))
 
 
-async def _status(
-    tracker: str | None, token_file: Path | None, state_dir: Path | None, as_json: bool
-) -> int:
-    reply = await _ask(tracker, token_file, state_dir, StatusRequest())
-    if not isinstance(reply, StatusReply):
-        raise ConfigError(f"the tracker answered with {type(reply).__name__}")
-    click.echo(reply.document if as_json else table(json.loads(reply.document)))
-    return 0
-
-
-async def _stop(
-    tracker: str | None, token_file: Path | None, state_dir: Path | None, reason: str
-) -> int:
-    reply = await _ask(tracker, token_file, state_dir, StopRequest(reason))
-    if not isinstance(reply, Done):
-        raise ConfigError(f"the tracker answered with {type(reply).__name__}")
-    click.echo("stopped")
-    return 0
-
-
-async def _ask(
-    tracker: str | None, token_file: Path | None, state_dir: Path | None, request: ControlMessage
-) -> ControlMessage:
-    """Ask the first route that answers."""
-    routes, token_path = _find(tracker, token_file, state_dir)
-    token = read_token(token_path)
-    for route in routes[:-1]:
-        try:
-            return await ask_tracker(route, token, request)
-        except TrackerLostError as error:
-            click.echo(f"ftcomm-tracker: {error.cause}", err=True)
-    return await ask_tracker(routes[-1], token, request)
-
-
-def _find(
-    tracker: str | None, token_file: Path | None, state_dir: Path | None
-) -> tuple[tuple[tuple[str, int], ...], Path | None]:
-    """Addresses and token file from the options, a state directory or the environment."""
-    if state_dir is not None:
-        found = remembered(state_dir)
-        if found is None:
-            raise ConfigError(f"no tracker has ever served from {state_dir}")
-        routes = (parse_address(tracker),) if tracker else ((found.host, found.port),)
-        return routes, token_file or Path(found.token_file)
-    options = WorkerOptions.load(tracker=tracker, token_file=token_file)
-    if options.routes is None:
-        raise ConfigError("no tracker is named", remedy="give --tracker or --state-dir")
-    return options.routes, options.token_file
-
-
 _NOT_SETTINGS = ("world_size", "host", "port", "token_file", "state_dir")
 
 
@@ -337,32 +244,8 @@ def _log_to_stderr() -> None:
     logger.handlers = [handler]
 
 
-def _exit(function: Callable[..., Awaitable[int]], *arguments: object) -> NoReturn:
-    """Run `function` under trio and end with its status, or with that of its error."""
-    try:
-        require_groups("ftcomm-tracker")
-        status = trio.run(functools.partial(function, *arguments))
-    except (FtcommError, KeyboardInterrupt, BaseExceptionGroup) as error:
-        status = _status_of(error)
-    sys.exit(status)
-
-
-def _status_of(error: BaseException) -> int:
-    """Say what ended us; anything but our own errors and Ctrl-C is a defect and goes on."""
-    leaves = _leaves(error)
-    if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
-        return 130
-    ours = [leaf for leaf in leaves if isinstance(leaf, FtcommError)]
-    if len(ours) < len(leaves):
-        raise error
-    click.echo(f"ftcomm-tracker: {ours[0]}", err=True)
-    return ours[0].exit_code
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
-    return [error]
+for command in (status, explain, stop):
+    main.add_command(command)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ from typing import Protocol, assert_never
 
 import trio
 
-import ftcomm.errors
-from ftcomm.errors import FencedError, FtcommError, JobFinishedError
+from ftcomm.errors import FencedError, FtcommError, JobFinishedError, exit_code_of
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.children import DRAIN_DEADLINE_S, Child, forward_output, start_child
 from ftcomm_tracker.console import Console
@@ -266,11 +265,3 @@ class Launcher:
         if outcome is None:  # a worker lost its place, and the job goes on without us
             return max(statuses) or FtcommError.exit_code
         return 0
-
-
-def exit_code_of(error: str) -> int:
-    """Exit code of the error class named `error`."""
-    kind = getattr(ftcomm.errors, error, None)
-    if isinstance(kind, type) and issubclass(kind, FtcommError):
-        return kind.exit_code
-    return FtcommError.exit_code

@@ -29,6 +29,7 @@ from ftcomm_tracker.events import (
     Vouched,
 )
 from ftcomm_tracker.hearing import Hearing
+from ftcomm_tracker.rows import peer_row
 from ftcomm_tracker.seats import Peer, State
 
 
@@ -137,6 +138,12 @@ class Roster(Hearing):
             "generation": self.generation,
             "world_size": self.durable.world_size,
             "progress": str(self.progress()),
+            "detect_within_s": self.settings.detect_within,
+            "replace_within_s": self.settings.replace_within,
+            "reattach_s": round(self._reattach_by - now, 3)
+            if self.state is State.REATTACHING
+            else None,
+            "recovery": self._recovery(now),
             "members": [self._member_row(rank, now) for rank in range(len(self.durable.places))],
             "spares": [
                 p.hello.worker_id for conn, p in sorted(self.peers.items()) if conn not in seated
@@ -149,20 +156,36 @@ class Roster(Hearing):
             "final_version": self.durable.final_version,
         }
 
+    def _recovery(self, now: float) -> dict[str, Any] | None:
+        incident = self.incident
+        if incident is None:
+            return None
+        return {
+            "epoch": incident.epoch,
+            "reason": incident.reason,
+            "since_s": round(now - incident.started_at, 3),
+        }
+
     def _member_row(self, rank: int, now: float) -> dict[str, Any]:
         place = self.durable.places[rank]
         conn = self.seats.get(rank)
-        peer = None if conn is None else self.peers[conn]
+        empty_since = self.empty_since.get(rank)
         return {
             "rank": rank,
             "worker_id": place.worker_id,
             "incarnation": place.incarnation,
             "host": place.host,
-            "connected": peer is not None,
-            "position": str(peer.position) if peer else None,
-            "late": bool(peer and peer.late),
-            "silent_s": round(now - peer.last_heard, 3) if peer else None,
+            "connected": conn is not None,
             "closed": rank in self.durable.byes,
+            "gone_s": None if empty_since is None else round(now - empty_since, 3),
+            "reported": rank in self.reports,
+            "fetching": self.state is State.RUNNING and rank in self.awaiting_fetch,
+            **peer_row(
+                None if conn is None else self.peers[conn],
+                epoch=self.epoch,
+                furthest=self.progress(),
+                now=now,
+            ),
         }
 
     def _waiting_for(self) -> list[str]:

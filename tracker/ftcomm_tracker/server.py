@@ -16,6 +16,7 @@ from typing import NoReturn, assert_never
 
 import trio
 
+import ftcomm
 from ftcomm.errors import FtcommError, ProtocolError
 from ftcomm.protocol.messages import (
     ControlMessage,
@@ -53,7 +54,7 @@ from ftcomm_tracker.listener import dial_address, join_address, peer_name
 from ftcomm_tracker.operators import Operators
 from ftcomm_tracker.records import record_incident
 from ftcomm_tracker.roster import Roster
-from ftcomm_tracker.status import summary
+from ftcomm_tracker.status import SCHEMA, summary
 
 MAX_UNAUTHENTICATED = 64  # rule R9; at the limit the oldest makes room
 
@@ -152,6 +153,9 @@ class Server:
     def snapshot(self) -> dict[str, object]:
         """The job's state for people and scripts."""
         return {
+            "schema": SCHEMA,
+            "version": ftcomm.__version__,
+            "now": round(time.time(), 3),
             **self._roster.snapshot(trio.current_time()),
             "address": join_address(*self.address),
             "state_dir": str(self._state_dir),

@@ -1,13 +1,15 @@
 """`ftcomm-tracker status`: the document that the tracker sends, and what people see of it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ftcomm.protocol.codec import MAX_CONTROL_FRAME
 
 MAX_DOCUMENT = MAX_CONTROL_FRAME - 1024  # bytes; ASCII, so characters are bytes
-MAX_SHOWN_MEMBERS = 512  # in a document that would not fit otherwise
+SCHEMA = 1  # of the document: raised when a field goes or changes its meaning, not when one comes
+MAX_NAMED = 8  # ranks in one sentence
 
 
 def status_document(snapshot: Mapping[str, Any]) -> str:
@@ -15,12 +17,29 @@ def status_document(snapshot: Mapping[str, Any]) -> str:
     text = json.dumps(snapshot)
     if len(text) <= MAX_DOCUMENT:
         return text
-    members = snapshot["members"]
-    # The connected and well are left out first: who reads this looks for the others.
-    odd = [row for row in members if not row["connected"] or row["late"]]
-    shown = odd[:MAX_SHOWN_MEMBERS]
+    members = sorted(snapshot["members"], key=partial(_interest, _fewer_wait(snapshot)))
+    room = MAX_DOCUMENT - len(json.dumps({**snapshot, "members": [], "members_left_out": 1024}))
+    shown = []
+    for row in members:
+        room -= len(json.dumps(row)) + len(", ")
+        if room < 0:
+            break
+        shown.append(row)
+    shown.sort(key=lambda row: int(row["rank"]))
     left_out = len(members) - len(shown)
     return json.dumps({**snapshot, "members": shown, "members_left_out": left_out})
+
+
+def _fewer_wait(snapshot: Mapping[str, Any]) -> bool:
+    states = [state_of(row) for row in snapshot["members"]]
+    return states.count("blocked") < states.count("up")
+
+
+def _interest(fewer_wait: bool, row: Mapping[str, Any]) -> int:
+    """Who reads this looks for the odd ones: the lower, the sooner shown."""
+    usual = ("blocked", "up", "closed") if fewer_wait else ("up", "blocked", "closed")
+    state = state_of(row)
+    return usual.index(state) + 1 if state in usual else 0
 
 
 def summary(snapshot: Mapping[str, Any]) -> str:
@@ -45,12 +64,12 @@ def table(snapshot: Mapping[str, Any]) -> str:
     if snapshot["verdict"]:
         lines.append(f"verdict {snapshot['verdict']['error']}: {snapshot['verdict']['cause']}")
     if snapshot["members"]:
-        header = ("rank", "worker", "life", "host", "state", "position")
+        header = ("rank", "worker", "life", "host", "state", "position", "lag", "")
         rows = [header, *(_row(member) for member in snapshot["members"])]
         widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
         lines += ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)]
     if snapshot.get("members_left_out"):
-        lines.append(f"({snapshot['members_left_out']} members that are well are not shown)")
+        lines.append(f"({snapshot['members_left_out']} members like these, or well, are not shown)")
     lines += _incidents(snapshot["incidents"])
     return "\n".join(lines)
 
@@ -61,17 +80,45 @@ def _row(member: Mapping[str, Any]) -> tuple[str, ...]:
         str(member["worker_id"]),
         str(member["incarnation"]),
         str(member["host"]),
-        _state_of(member),
+        state_of(member),
         str(member["position"] or "-"),
+        str(member["lag"] or "-"),
+        _remark(member),
     )
 
 
-def _state_of(member: Mapping[str, Any]) -> str:
+def state_of(member: Mapping[str, Any]) -> str:
+    """One word: closed, gone, late, fetching, blocked or up."""
     if member["closed"]:
         return "closed"
     if not member["connected"]:
         return "gone"
-    return "late" if member["late"] else "up"
+    if member["late"]:
+        return "late"
+    if member["fetching"]:
+        return "fetching"
+    return "blocked" if member["blocked"] else "up"
+
+
+def _remark(member: Mapping[str, Any]) -> str:
+    state, blocked = state_of(member), member["blocked"]
+    if state == "gone" and member["gone_s"] is not None:
+        return f"for {member['gone_s']:.1f} s"
+    if state == "late":
+        return f"no heartbeat for {member['silent_s']:.1f} s"
+    if state == "blocked":
+        return f"on {ranks(blocked['on'])} for {blocked['for_s']:.1f} s, {blocked['site']}"
+    return ""
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    """``rank 1``, ``ranks 1, 2 and 5``; at most eight are named."""
+    if len(numbers) > MAX_NAMED:
+        return f"{len(numbers)} ranks ({', '.join(map(str, numbers[:MAX_NAMED]))} ...)"
+    if not numbers:
+        return "nobody"
+    *first, last = map(str, numbers)
+    return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
 
 
 def _incidents(incidents: list[Mapping[str, Any]]) -> list[str]:

@@ -1,0 +1,57 @@
+"""What all commands share: kinds of options, and how a command ends."""
+
+import functools
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+import trio
+
+from ftcomm.errors import FtcommError
+from ftcomm.platforms import require_groups
+
+DIRECTORY = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def with_options(
+    options: tuple[Callable[[_Command], _Command], ...],
+) -> Callable[[_Command], _Command]:
+    """A decorator that gives a command several options, in their order."""
+
+    def decorate(command: _Command) -> _Command:
+        return functools.reduce(lambda inner, option: option(inner), reversed(options), command)
+
+    return decorate
+
+
+def run_and_exit(function: Callable[..., Awaitable[int]], *arguments: object) -> NoReturn:
+    """Run `function` under trio and end with its status, or with that of its error."""
+    try:
+        require_groups("ftcomm-tracker")
+        status = trio.run(functools.partial(function, *arguments))
+    except (FtcommError, KeyboardInterrupt, BaseExceptionGroup) as error:
+        status = _status_of(error)
+    sys.exit(status)
+
+
+def _status_of(error: BaseException) -> int:
+    """Say what ended us; anything but our own errors and Ctrl-C is a defect and goes on."""
+    leaves = _leaves(error)
+    if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
+        return 130
+    ours = [leaf for leaf in leaves if isinstance(leaf, FtcommError)]
+    if len(ours) < len(leaves):
+        raise error
+    click.echo(f"ftcomm-tracker: {ours[0]}", err=True)
+    return ours[0].exit_code
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error]
