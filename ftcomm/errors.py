@@ -76,14 +76,20 @@ class JobLostError(FtcommError):
     """A result or checkpoint that is needed exists nowhere any more."""
 
     exit_code = 71
-    default_remedy = "start the job again; raise replicas if whole hosts vanish together"
+    default_remedy = (
+        "read why they died, start the job again in another state directory; "
+        "raise replicas if whole hosts vanish together"
+    )
 
 
 class CollectiveMismatchError(FtcommError):
     """Two ranks called different collectives at one position: a defect of the script."""
 
     exit_code = 72
-    default_remedy = "make every rank call the same collectives in the same order"
+    default_remedy = (
+        "make every rank call the same collectives in the same order, with the same shapes, "
+        "and give checkpoint() the same state"
+    )
 
 
 class ProcessFailedError(FtcommError):
@@ -162,7 +168,9 @@ class ClosedError(FtcommError):
 class AuthenticationError(FtcommError):
     """The other side does not hold the job's token."""
 
-    default_remedy = "give every process the token file of this job's tracker"
+    default_remedy = (
+        "give every process the token file of this job's tracker, as FTCOMM_TOKEN_FILE or an option"
+    )
 
 
 class ProtocolVersionError(FtcommError):

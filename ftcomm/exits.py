@@ -1,10 +1,11 @@
 """Exit status of a process that an error of this library ends, and what a forked child inherits.
 
 A launcher or supervisor decides by the exit status whether a restart makes sense.  An uncaught
-`FtcommError` therefore ends the process with the error's `exit_code` instead of 1; the traceback
-is printed as always, and nothing is done to a process that catches the error.
+`FtcommError` therefore ends the process with the error's `exit_code` instead of 1; its traceback
+ends at the script's own line, and nothing is done to a process that catches the error.
 """
 
+import logging
 import os
 import sys
 import weakref
@@ -32,11 +33,33 @@ def use_exit_codes() -> None:
 
 def _with_exit_code(previous: _Hook) -> _Hook:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not isinstance(error, FtcommError):
+            previous(kind, error, trace)
+            return
+        if not logging.getLogger("ftcomm").isEnabledFor(logging.DEBUG):
+            error.__traceback__ = trace = _to_the_last_line_of_the_script(trace)
         previous(kind, error, trace)
-        if isinstance(error, FtcommError):
-            raise SystemExit(error.exit_code)
+        raise SystemExit(error.exit_code)
 
     return hook
+
+
+def _to_the_last_line_of_the_script(trace: TracebackType | None) -> TracebackType | None:
+    """`trace` without this library's frames at its end, which say nothing to whoever reads it."""
+    frames = []
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    while frames and _is_ours(frames[-1]):
+        frames.pop()
+    for frame in reversed(frames):
+        trace = TracebackType(trace, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return trace
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    name = str(trace.tb_frame.f_globals.get("__name__", ""))
+    return name.partition(".")[0] == FtcommError.__module__.partition(".")[0]
 
 
 def abandon_in_children(owner: Any) -> None:

@@ -1,5 +1,6 @@
 """Joining a job: `init`, which gives a process its communicator."""
 
+import atexit
 import os
 import platform
 import secrets
@@ -86,6 +87,13 @@ def init(
     communicator = _alone(options) if options.routes is None else _join(options)
     _open_communicator = communicator
     return communicator
+
+
+@atexit.register
+def _leave_at_exit() -> None:
+    """The script has ended without close(): say so, since the others will learn only that."""
+    if _open_communicator is not None and _open_communicator.is_usable:
+        _open_communicator.leave("its script ended without closing the communicator")
 
 
 def _alone(options: WorkerOptions) -> Communicator:

@@ -107,8 +107,12 @@ class Membership:
         if error is None:
             self._close(call_site())  # the user's `with` statement
         elif self.is_usable:
-            self._engine.leave(f"{type(error).__name__}: {error}")
-            self._end()
+            self.leave(f"{type(error).__name__}: {error}")
+
+    def leave(self, reason: str) -> None:
+        """Leave the job without closing it: a failure at once, told to the others as `reason`."""
+        self._engine.leave(reason)
+        self._end()
 
     def _end(self) -> None:
         self._gate.is_closed = True

@@ -199,7 +199,9 @@ class ClientHandshake(_Side):
     def _on_server_proof(self, nonce: bytes, tag: bytes) -> bytes:
         self._transcript = _transcript(self._hello, self._server_head, nonce)
         if not _same(tag, _tag(self._key, b"server", self._transcript)):
-            raise AuthenticationError("the server does not hold this job's token")
+            raise AuthenticationError(
+                "the server does not hold this job's token, or this process does not"
+            )
         self._move(_Phase.PROOF, TAG_BYTES)
         return _tag(self._key, b"client", self._transcript)
 

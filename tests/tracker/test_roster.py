@@ -6,6 +6,7 @@ from ftcomm.protocol.messages import (
     Fenced,
     Fetched,
     Heartbeat,
+    Leave,
     Mismatch,
     Plan,
     Refused,
@@ -72,6 +73,22 @@ def test_a_restarted_worker_keeps_its_rank_and_everyone_gets_a_new_epoch() -> No
         (1, 0, 2),
         (3, 1, 2),
     ]
+
+
+def test_when_all_have_died_the_verdict_tells_of_the_first_loss() -> None:
+    """One line of a script ends all its ranks, and the others' errors must lead to it."""
+    story = running()
+    story.said(1, Leave("ValueError: no such file"))
+    story.tell(ConnLost(2, "its connection ended"))
+    for conn, worker in ((3, "w0"), (4, "w1")):
+        story.joined(conn, hello(worker, "b"))
+    story.said(3, report(2, caught_up=0))
+    sent = story.said(4, report(2, caught_up=0))
+    (cause,) = {message.cause for _, message in sent if isinstance(message, Verdict)}
+    assert cause == (
+        "every member that took part in the job has died, and their results with them;"
+        " the first loss: worker w0 left: ValueError: no such file (rank 0)"
+    )
 
 
 def test_a_newer_life_fences_the_older_one_that_is_still_connected() -> None:

@@ -118,3 +118,30 @@ def test_a_stopped_worker_that_has_lost_its_place_is_killed_and_started_again(
     assert "worker 1 is stopped (SIGSTOP) and has lost its place: killing it\n" in done.stderr
     assert done.stderr.count("starting it again") == 1
     assert len(models(done.stdout)) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("comm.chekpoint(0)", "AttributeError: 'Communicator' object has no attribute"),
+        ("os._exit(0)", "its connection ended"),
+        ("sys.exit(0)", "SystemExit: 0"),
+    ],
+)
+def test_a_line_that_ends_every_rank_is_named_in_the_last_error(line: str, why: str) -> None:
+    script = f"""
+import os, sys, ftcomm
+with ftcomm.init() as comm:
+    comm.barrier()
+    {line}
+"""
+    done = run(script=script, n=2)
+    assert done.returncode == 71
+    assert re.search(f"JobLostError: every member .*; the first loss: .*{why}", done.stderr)
+
+
+def test_a_script_that_never_closes_is_told_so() -> None:
+    done = run(script="import ftcomm\ncomm = ftcomm.init()\ncomm.barrier()", n=2)
+    assert done.returncode == 71
+    assert "left: its script ended without closing the communicator" in done.stderr
+    assert "never closed its communicator (`with ftcomm.init() as comm:`)" in done.stderr

@@ -57,7 +57,10 @@ async def test_two_workers_join_and_form_the_group(tmp_path: Path) -> None:
         assert await a.receive_a(HeartbeatAck) == HeartbeatAck(7)
 
 
-async def test_a_wrong_token_is_refused_and_the_tracker_goes_on(tmp_path: Path) -> None:
+async def test_a_wrong_token_is_refused_and_the_tracker_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="ftcomm_tracker")
     async with tracker(tmp_path) as job:
         with pytest.raises(AuthenticationError):
             async with client(job, key=b"x" * 32):
@@ -65,6 +68,7 @@ async def test_a_wrong_token_is_refused_and_the_tracker_goes_on(tmp_path: Path) 
         async with client(job) as honest:
             await honest.send(hello("0"))
             assert isinstance(await honest.receive(), Welcome)
+    assert "it holds another token" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 
 import trio
 
-from ftcomm.errors import ProtocolError, ProtocolVersionError
+from ftcomm.errors import AuthenticationError, ProtocolError, ProtocolVersionError
 from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.handshake import NONCE_BYTES, HandshakeRequest, ServerHandshake
 from ftcomm.protocol.messages import ControlMessage
@@ -143,12 +143,19 @@ async def authenticate(stream: trio.SocketStream, key: bytes) -> HandshakeReques
             handshake.receive(await receive_exactly(stream, handshake.bytes_wanted))
         await stream.send_all(handshake.use_key(key))
         while not handshake.done:
-            reply = handshake.receive(await receive_exactly(stream, handshake.bytes_wanted))
-            await stream.send_all(reply)
+            await stream.send_all(handshake.receive(await _receive_proof(stream, handshake)))
     except ProtocolVersionError:
         await _bid_farewell(stream, handshake.farewell)
         raise
     return handshake.request
+
+
+async def _receive_proof(stream: trio.SocketStream, handshake: ServerHandshake) -> bytes:
+    try:
+        return await receive_exactly(stream, handshake.bytes_wanted)
+    except ProtocolError as error:
+        cause = "who called left when it had seen this tracker's proof: it holds another token"
+        raise AuthenticationError(cause) from error
 
 
 async def _bid_farewell(stream: trio.SocketStream, words: bytes) -> None:

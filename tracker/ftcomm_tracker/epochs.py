@@ -1,5 +1,6 @@
 """Epochs: announce the next one, collect reports, decide, and end the job (rules R1, R8, R13)."""
 
+from ftcomm.errors import JobLostError
 from ftcomm.protocol.messages import (
     AllBye,
     Member,
@@ -64,7 +65,11 @@ class Epochs(Seats):
         )
         decision = plan(self._members(), facts, self.reports)
         if not isinstance(decision, Decided):
-            self._verdict(decision.error, decision.cause, decision.position, decision.rank)
+            cause = decision.cause
+            if decision.error == JobLostError.__name__ and incident and incident.victims:
+                # When one line of a script ends all its ranks, this is all that tells of it.
+                cause = f"{cause}; the first loss: {incident.reason}"
+            self._verdict(decision.error, cause, decision.position, decision.rank)
             return
         if not self.durable.first_lives:
             self._persist(first_lives=tuple(p.nonce for p in self.durable.places))

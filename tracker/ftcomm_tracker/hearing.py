@@ -50,8 +50,11 @@ class Hearing(Admission):
                 # not get there without the one that has left.
                 self._verdict(LogLimitError.__name__, reason.partition(": ")[2], peer.position)
             case Leave(reason):
+                text = f"worker {peer.hello.worker_id} left: {reason}"
+                if self.state is State.COLLECTING:  # else the new epoch's line says it
+                    self._note("info", text)
                 self._drop(peer.conn, reason)
-                self._after_loss(rank, f"worker {peer.hello.worker_id} left: {reason}")
+                self._after_loss(rank, text)
             case _:
                 pass  # a spare has nothing to say, and a second Hello says nothing new
 

@@ -140,7 +140,9 @@ def describe_exit(status: int) -> str:
         except ValueError:
             return f"was killed by signal {-status}"
     if status == 0:
-        return "ended with status 0 but never closed its communicator"
+        return (
+            "ended with status 0 but never closed its communicator (`with ftcomm.init() as comm:`)"
+        )
     meaning = f" ({_MEANINGS[status]})" if status in _MEANINGS else ""
     return f"exited with status {status}{meaning}"
 

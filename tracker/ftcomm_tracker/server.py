@@ -266,7 +266,7 @@ class Server:
     def _disconnect(self, conn: int, reason: str) -> None:
         connection = self._connections.get(conn)
         if connection is not None:
-            log.info("ending the connection of %s: %s", connection.peer, reason)
+            log.debug("ending the connection of %s: %s", connection.peer, reason)
             connection.finish()
 
     def _persist(self, durable: Durable) -> None:
