@@ -23,9 +23,8 @@ lint: $(STAMP)
 	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 	$(BIN)/lint-imports
 
-bench: $(STAMP)
-	$(BIN)/python benchmarks/allreduce.py
-	$(BIN)/python benchmarks/recovery.py
+bench: $(STAMP) ## every figure, into benchmarks/results, and the README's tables
+	$(BIN)/python benchmarks/take_all.py
 
 soak-conformance: $(STAMP) ## each conformance scenario 20 times in a row
 	$(BIN)/python -m tests.conformance.soak --times 20

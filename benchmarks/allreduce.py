@@ -1,67 +1,140 @@
-"""Allreduce of float32, ftcomm beside torch gloo, 4 B to 100 MB, medians of one run.
+"""Allreduce of float32 from 4 B to 100 MB: ftcomm beside its peers, in turn in one run.
 
-    python benchmarks/allreduce.py -n 2
-    python benchmarks/allreduce.py -n 4 --sizes 8,1048576 --transport tcp --json
+    python benchmarks/allreduce.py                      # 2, 4 and 8 ranks, all that is installed
+    python benchmarks/allreduce.py -n 2 --sizes 4,1048576 --peers ftcomm,gloo --json
+    python benchmarks/allreduce.py --quick
 
-Everything of ftcomm is on: headers, signatures, the log, the lock, the copy into `out`.
+Every library has a group of processes of its own, which is up for the whole run; the groups take
+turns, a few calls each and in another order every round, so that a busy moment of the machine
+meets them all.  A figure is the median of all calls at all ranks.
 """
 
 import argparse
 import json
-import os
-import subprocess
+import statistics
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from _groups import Group, Peer, PeerFailed
 from _machine import machine_facts
+from _report import allreduce_table
+from peers import with_ftcomm, with_ftcomm_tcp, with_gloo, with_open_mpi, with_xgboost
 
+PEERS = tuple(
+    cast("Peer", module)
+    for module in (with_ftcomm, with_ftcomm_tcp, with_gloo, with_open_mpi, with_xgboost)
+)
 SIZES = (4, 1024, 16_384, 65_536, 262_144, 1_048_576, 10_000_000, 100_000_000)
-WORKER = Path(__file__).with_name("_allreduce_worker.py")
+WORLD_SIZES = (2, 4, 8)
+ROUNDS, QUICK_ROUNDS = 8, 3
+TURN_S, QUICK_TURN_S = 0.2, 0.05  # what a turn should take, if three calls take less
+FEWEST_CALLS, MOST_CALLS = 3, 400
+TURN_BYTES = 400_000_000  # ftcomm keeps a turn's results
+WARM_UP_CALLS = 2
 
 
-def run_workers(world_size: int, sizes: str, transport: str) -> list[dict[str, Any]]:
-    """Start the group under a tracker of its own; returns rank 0's lines."""
-    with tempfile.TemporaryDirectory(prefix="ftcomm-bench-") as folder:
-        out = Path(folder, "results")
-        worker = [sys.executable, str(WORKER), "--sizes", sizes, "--out", str(out)]
-        worker += ["--store", str(Path(folder, "store"))]
-        tracker = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", str(world_size), "--"]
-        environment = {**os.environ, "FTCOMM_TRANSPORT": transport}
-        subprocess.run(tracker + worker, check=True, env=environment, stdout=sys.stderr)
-        return [json.loads(line) for line in out.read_text().splitlines()]
+class Contest:
+    """The groups of one world size; who fails once is out, with the reason."""
+
+    def __init__(self, stack: ExitStack, peers: list[Peer], world_size: int) -> None:
+        """Start every group."""
+        self.groups: dict[str, Group] = {}
+        self.reasons: dict[str, str] = {}
+        for peer in peers:
+            lacking = peer.missing()
+            if lacking is not None:
+                self.reasons[peer.NAME] = lacking
+                continue
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ftcomm-bench-")))
+            try:
+                group = stack.enter_context(Group(peer, world_size, folder / "group"))
+            except PeerFailed as failed:
+                self._out(peer.NAME, failed)
+            else:
+                self.groups[peer.NAME] = group
+
+    def measure(self, nbytes: int, rounds: int, turn_s: float) -> dict[str, dict[str, float]]:
+        """Median microseconds and number of calls of each library for one size."""
+        calls = {name: self._calls(name, nbytes, turn_s) for name in list(self.groups)}
+        seconds: dict[str, list[float]] = {name: [] for name in calls}
+        for number in range(rounds):
+            names = list(self.groups)
+            start = number % max(len(names), 1)
+            for name in names[start:] + names[:start]:
+                seconds[name] += self._turn(name, nbytes, calls[name])
+        return {
+            name: {"us": round(statistics.median(found) * 1e6, 1), "calls": len(found)}
+            for name, found in seconds.items()
+            if name in self.groups
+        }
+
+    def _calls(self, name: str, nbytes: int, turn_s: float) -> int:
+        """How many calls fit a turn, from a first try that is not counted."""
+        found = self._turn(name, nbytes, WARM_UP_CALLS)
+        fitting = int(turn_s / statistics.median(found)) if found else 0
+        most = min(MOST_CALLS, TURN_BYTES // nbytes)
+        return max(FEWEST_CALLS, min(most, fitting))
+
+    def _turn(self, name: str, nbytes: int, calls: int) -> list[float]:
+        try:
+            return self.groups[name].turn(nbytes, calls)
+        except PeerFailed as failed:
+            self._out(name, failed)
+            return []
+
+    def _out(self, name: str, failed: PeerFailed) -> None:
+        self.groups.pop(name, None)
+        self.reasons[name] = str(failed)
+        print(f"{name} is out: {failed}", file=sys.stderr)
 
 
-def table(results: list[dict[str, Any]]) -> str:
-    """Columns for people."""
-    rows = [f"{'bytes':>12} {'calls':>6} {'ftcomm us':>12} {'gloo us':>12} {'gloo/ftcomm':>12}"]
-    for line in results:
-        ours, theirs = line["ftcomm_us"], line["gloo_us"]
-        beside = (
-            f"{'-':>12} {'-':>12}" if theirs is None else f"{theirs:12.1f} {theirs / ours:12.1f}"
-        )
-        rows.append(f"{line['nbytes']:12,} {line['calls']:6} {ours:12.1f} {beside}")
-    return "\n".join(rows)
+def measure(arguments: argparse.Namespace, world_size: int) -> list[dict[str, Any]]:
+    """One line for each size, and one for each library that is not in them."""
+    rounds, turn_s = (QUICK_ROUNDS, QUICK_TURN_S) if arguments.quick else (ROUNDS, TURN_S)
+    wanted = arguments.peers.split(",") if arguments.peers else [peer.NAME for peer in PEERS]
+    lines: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        contest = Contest(stack, [peer for peer in PEERS if peer.NAME in wanted], world_size)
+        for nbytes in map(int, arguments.sizes.split(",")):
+            print(f"{world_size} ranks, {nbytes:,} bytes", file=sys.stderr)
+            figures = contest.measure(nbytes, rounds, turn_s)
+            lines.append({"world_size": world_size, "nbytes": nbytes, "peers": figures})
+        for name, reason in contest.reasons.items():
+            lines.append({"world_size": world_size, "peer": name, "missing": reason})
+    return lines
+
+
+def take(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """The machine, then what was measured."""
+    lines: list[dict[str, Any]] = [{"machine": machine_facts(), "quick": arguments.quick}]
+    for world_size in map(int, arguments.world_sizes.split(",")):
+        lines += measure(arguments, world_size)
+    return lines
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-n", "--world-sizes", default=",".join(map(str, WORLD_SIZES)))
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes, by commas")
+    parser.add_argument(
+        "--peers", help=f"some of these, by commas: {','.join(p.NAME for p in PEERS)}"
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter turns")
+    parser.add_argument("--json", action="store_true", help="JSON lines, the machine first")
+    return parser
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("-n", "--world-size", type=int, default=2)
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes, by commas")
-    parser.add_argument("--transport", default="auto", help="auto or tcp; gloo always uses TCP")
-    parser.add_argument("--json", action="store_true", help="one line per size, with the machine")
-    arguments = parser.parse_args()
-    options = {"world_size": arguments.world_size, "transport": arguments.transport}
-    facts = options | machine_facts()
-    results = run_workers(arguments.world_size, arguments.sizes, arguments.transport)
-    if arguments.json:
-        for line in results:
-            print(json.dumps(facts | line))
-        return
-    print(", ".join(f"{name} {value}" for name, value in facts.items()))
-    print(table(results))
+    arguments = parser().parse_args()
+    lines = take(arguments)
+    print("\n".join(map(json.dumps, lines)) if arguments.json else allreduce_table(lines))
 
 
 if __name__ == "__main__":

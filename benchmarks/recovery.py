@@ -1,14 +1,23 @@
 """What a fault costs: from the fault to the next completed collective on all survivors.
 
     python benchmarks/recovery.py
-    python benchmarks/recovery.py -n 4 --faults 20 --json
+    python benchmarks/recovery.py -n 4 --faults 20 --only "link reset" --json
+    python benchmarks/recovery.py --quick
 
-SIGKILL is followed by the launcher's restart of the worker, so it includes the start of an
-interpreter and its imports, which are measured beside it.  A link reset costs no process.  Every
-fault is in the middle of a row of collectives, at a rank that rotates.
+- SIGKILL and restart: by `ftcomm-tracker run`; it includes the start of an interpreter and its
+  imports, which are measured beside it.
+- link reset: one rank's connections end by RST; no process dies.
+- SIGSTOP past the limit: the rank is evicted after `--detect-within`, killed by the launcher after
+  as much again, and started anew.
+- tracker restart: SIGKILL of the tracker, started again at once; collectives do not need it.
+
+Faults of the first three kinds are in the middle of a row of collectives, at a rank that rotates.
+The phase "detect" is from the fault to the tracker's first evidence of it; the other phases are the
+tracker's own record and overlap.
 """
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -16,17 +25,25 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import _tracker_restarts
 from _machine import machine_facts
+from _report import recovery_table
 
 WORKER = Path(__file__).with_name("_recovery_worker.py")
 SEQNO = 10  # where in its version a fault fires
-ACTIONS = {"SIGKILL and restart": "enter=kill", "link reset": "half_sent=reset"}
+ACTIONS = {
+    "SIGKILL and restart": "enter=kill",
+    "link reset": "half_sent=reset",
+    "SIGSTOP past the limit": "enter=stop",
+}
+TRACKER = "tracker restart"
 STARTS = 9
 START = "import numpy, trio, ftcomm; ftcomm.init"
-KILL_MARGIN_MS, RESET_LIMIT_MS = 200.0, 50.0
+FAULTS, QUICK_FAULTS = 20, 4
 Times = list[float]
 
 
@@ -43,11 +60,12 @@ def start_times() -> Times:
 def plan_faults(action: str, world_size: int, count: int) -> str:
     """One fault in each version but the first, at each rank in turn.
 
-    A killed worker counts its lives; a reset ends none.
+    A killed or stopped worker begins another life; a reset ends none.
     """
-    kills = action.endswith("kill")
+    ends_a_life = not action.endswith("reset")
     return ",".join(
-        f"{index % world_size}.{index + 1}.{SEQNO}.{index // world_size if kills else 0}@{action}"
+        f"{index % world_size}.{index + 1}.{SEQNO}"
+        f".{index // world_size if ends_a_life else 0}@{action}"
         for index in range(count)
     )
 
@@ -65,26 +83,33 @@ def run_job(action: str, world_size: int, faults: int, detect_within: float) -> 
         subprocess.run(
             tracker + worker, check=True, env=environment, stdout=sys.stderr, stderr=sys.stderr
         )
-        return {"total": lost_times(Path(folder)), **phases(Path(folder))}
+        total, recorded = lost_times(Path(folder)), phases(Path(folder))
+    if len(total) != faults:
+        raise RuntimeError(f"{faults} faults were planned, {len(total)} were felt")
+    seen = recorded.pop("total")
+    if len(seen) == faults:  # each is one recovery, as a rule
+        recorded = {
+            "detect": [max(a - b, 0.0) for a, b in zip(total, seen, strict=True)]
+        } | recorded
+    return {"total": total, **recorded}
 
 
 def lost_times(folder: Path) -> Times:
-    """The longest loss of any surviving rank, for each version that had a fault."""
+    """The longest loss of any surviving rank, for each version that had a fault, in order."""
     worst: dict[int, float] = {}
     for path in folder.glob("*.jsonl"):
         for line in map(json.loads, path.read_text().splitlines()):
             if "lost_ms" in line:
                 version = line["version"]
                 worst[version] = max(worst.get(version, 0.0), line["lost_ms"])
-    return list(worst.values())
+    return [worst[version] for version in sorted(worst)]
 
 
 def phases(folder: Path) -> dict[str, Times]:
     """What the tracker measured of each incident."""
     lines = (folder / "incidents.jsonl").read_text().splitlines()
     incidents = [json.loads(line)["ms"] for line in lines]
-    names = [name for name in incidents[0] if name != "total"]
-    return {name: [incident[name] for incident in incidents] for name in names}
+    return {name: [incident[name] for incident in incidents] for name in incidents[0]}
 
 
 def summary(times: Times) -> dict[str, float]:
@@ -94,37 +119,50 @@ def summary(times: Times) -> dict[str, float]:
     return {"p50": round(statistics.median(ordered), 1), "p99": round(p99, 1), "n": len(ordered)}
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """All figures of one run."""
-    jobs = {
-        name: run_job(action, arguments.world_size, arguments.faults, arguments.detect_within)
-        for name, action in ACTIONS.items()
+def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """One line for each fault and phase."""
+    settings = (arguments.world_size, arguments.faults, arguments.detect_within)
+    jobs: dict[str, Callable[[], dict[str, Times]]] = {
+        "start of an interpreter": lambda: {"total": start_times()}
     }
-    figures = {
-        name: {phase: summary(times) for phase, times in job.items()} for name, job in jobs.items()
-    }
-    return {"start of an interpreter": {"total": summary(start_times())}, **figures}
+    for name, action in ACTIONS.items():
+        jobs[name] = functools.partial(run_job, action, *settings)
+    jobs[TRACKER] = functools.partial(_tracker_restarts.run_job, *settings)
+    lines: list[dict[str, Any]] = []
+    for name, job in jobs.items():
+        if arguments.only and name not in arguments.only:
+            continue
+        found = job()
+        lines += [{"fault": name, "phase": phase, **summary(found[phase])} for phase in found]
+    return lines
+
+
+def take(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """The machine, then one line for each fault and phase."""
+    arguments.faults = arguments.faults or (QUICK_FAULTS if arguments.quick else FAULTS)
+    job = {"world_size": arguments.world_size, "detect_within_s": arguments.detect_within}
+    return [{"machine": job | machine_facts()}, *measure(arguments)]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-n", "--world-size", type=int, default=4)
+    parser.add_argument("--faults", type=int, help=f"of each kind; default {FAULTS}")
+    parser.add_argument("--detect-within", type=float, default=1.0, help="seconds; default 1")
+    parser.add_argument("--only", action="append", help=f"{', '.join([*ACTIONS, TRACKER])}")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_FAULTS} faults of each kind")
+    parser.add_argument("--json", action="store_true", help="JSON lines, the machine first")
+    return parser
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("-n", "--world-size", type=int, default=4)
-    parser.add_argument("--faults", type=int, default=20, help="of each kind")
-    parser.add_argument("--detect-within", type=float, default=1.0, help="seconds")
-    parser.add_argument("--json", action="store_true", help="figures with the machine")
-    arguments = parser.parse_args()
-    facts = {"world_size": arguments.world_size, **machine_facts()}
-    figures = measure(arguments)
-    if arguments.json:
-        print(json.dumps({"machine": facts, "ms": figures}, indent=1))
-        return
-    print(", ".join(f"{name} {value}" for name, value in facts.items()))
-    for fault, job in figures.items():
-        for phase, row in job.items():
-            print(f"{fault:>24} {phase:>8}  p50 {row['p50']:8.1f} ms  p99 {row['p99']:8.1f} ms")
-    start = figures["start of an interpreter"]["total"]["p50"]
-    print(f"limits of the p50: kill {start + KILL_MARGIN_MS:.0f} ms, reset {RESET_LIMIT_MS:.0f} ms")
+    arguments = parser().parse_args()
+    lines = take(arguments)
+    print("\n".join(map(json.dumps, lines)) if arguments.json else recovery_table(lines))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,144 @@
+"""Groups of processes, one for each library, that take turns in one run of `allreduce.py`."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from _turns import ADDRESS
+
+START_LIMIT_S = 120.0  # a busy machine imports torch eight times
+TURN_LIMIT_S = 300.0  # the slowest peers need seconds for 100 MB
+END_LIMIT_S = 20.0
+
+
+class Peer(Protocol):
+    """A module of `peers`: one library, and how its group is started."""
+
+    NAME: str
+
+    def missing(self) -> str | None:
+        """What is not installed, None if everything is."""
+
+    def commands(self, world_size: int, folder: Path) -> list[list[str]]:
+        """Command lines which together start all ranks; each calls `take_turns`."""
+
+    def environment(self) -> dict[str, str]:
+        """Variables for these, beside our own."""
+
+
+class PeerFailed(Exception):  # noqa: N818 - said in the table, not an error of the benchmark
+    """Why a group cannot go on."""
+
+
+class Group:
+    """All ranks of one library."""
+
+    def __init__(self, peer: Peer, world_size: int, folder: Path) -> None:
+        """Start the processes and wait for them.
+
+        Raises:
+            PeerFailed: they did not come.
+        """
+        self._world_size = world_size
+        self._output = folder / "output"
+        self._lines: dict[int, Any] = {}
+        self._buffers = contextlib.ExitStack()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        folder.mkdir()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", **peer.environment()}
+            path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+            environment[ADDRESS] = f"127.0.0.1:{port}"
+            try:
+                for command in peer.commands(world_size, folder):
+                    self._start(command, environment)
+                self._welcome(listener)
+            except BaseException:
+                self.close()
+                raise
+
+    def _start(self, command: list[str], environment: dict[str, str]) -> None:
+        with self._output.open("ab") as output:
+            self._processes.append(
+                subprocess.Popen(
+                    command,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+            )
+
+    def _welcome(self, listener: socket.socket) -> None:
+        deadline = time.monotonic() + START_LIMIT_S
+        listener.settimeout(1.0)
+        while len(self._lines) < self._world_size:
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                self._must_live()
+                if time.monotonic() > deadline:
+                    raise PeerFailed(f"did not start in {START_LIMIT_S:.0f} s") from None
+                continue
+            connection.settimeout(TURN_LIMIT_S)
+            self._buffers.enter_context(connection)
+            lines = self._buffers.enter_context(connection.makefile("rw", encoding="utf-8"))
+            self._lines[json.loads(lines.readline())["rank"]] = lines
+
+    def turn(self, nbytes: int, calls: int) -> list[float]:
+        """Seconds of each call at each rank.
+
+        Raises:
+            PeerFailed: a rank has ended, or none answered in time.
+        """
+        try:
+            for lines in self._lines.values():
+                lines.write(json.dumps({"nbytes": nbytes, "calls": calls}) + "\n")
+                lines.flush()
+            answers = [json.loads(lines.readline()) for lines in self._lines.values()]
+        except TimeoutError:
+            raise PeerFailed(f"no answer in {TURN_LIMIT_S:.0f} s") from None
+        except (OSError, ValueError):
+            raise PeerFailed(self._last_words()) from None
+        return [seconds for answer in answers for seconds in answer["seconds"]]
+
+    def close(self) -> None:
+        """End the ranks, by force if they do not end by themselves."""
+        with contextlib.suppress(OSError):
+            self._buffers.close()
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(END_LIMIT_S)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def _must_live(self) -> None:
+        if any(process.poll() is not None for process in self._processes):
+            raise PeerFailed(self._last_words())
+
+    def _last_words(self) -> str:
+        lines = self._output.read_text(errors="replace").split("\n")
+        errors = [line.strip() for line in lines if "Error" in line]
+        return (errors or [line for line in lines if line.strip()] or ["ended without a word"])[-1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

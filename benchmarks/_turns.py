@@ -1,0 +1,58 @@
+"""The rank's side of `allreduce.py`: calls when it is told to, and says how long they took.
+
+Every group of processes is up for the whole run; those whose turn it is not wait in `recv`.
+"""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+ADDRESS = "FTCOMM_BENCHMARK"  # host:port of the one who says whose turn it is
+Array = np.ndarray[Any, Any]
+Call = Callable[[], Array]  # makes one allreduce and returns its result
+Prepare = Callable[[Array], Call]  # what is done once for an operand, outside the timed part
+
+
+def take_turns(
+    rank: int, world_size: int, prepare: Prepare, between: Callable[[], object] = lambda: None
+) -> None:
+    """Serve orders until the run is over.
+
+    Args:
+        rank: of this process in its group.
+        world_size: of its group.
+        prepare: makes the call for an operand of float32.
+        between: called after each turn, outside the timed part.
+    """
+    host, port = os.environ[ADDRESS].rsplit(":", 1)
+    with (
+        socket.create_connection((host, int(port))) as connection,
+        connection.makefile("rw", encoding="utf-8") as orders,
+    ):
+        _answer(orders, {"rank": rank})
+        for line in orders:
+            order = json.loads(line)
+            _answer(orders, {"seconds": _turn(order, world_size, prepare)})
+            between()
+
+
+def _turn(order: dict[str, int], world_size: int, prepare: Prepare) -> list[float]:
+    call = prepare(np.ones(order["nbytes"] // 4, np.float32))
+    if not (call() == world_size).all():
+        raise AssertionError("allreduce gave a wrong sum")
+    seconds = []
+    for _ in range(order["calls"]):
+        began = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def _answer(orders: Any, answer: dict[str, object]) -> None:
+    orders.write(json.dumps(answer) + "\n")
+    orders.flush()

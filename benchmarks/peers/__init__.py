@@ -1,0 +1,1 @@
+"""The libraries that `allreduce.py` measures, each with what starts it."""

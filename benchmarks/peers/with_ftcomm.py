@@ -1,0 +1,51 @@
+"""ftcomm with everything on: headers, signatures, the log, the lock, the copy into `out`."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from _turns import Array, Call, take_turns
+
+import ftcomm
+
+NAME = "ftcomm"
+TRANSPORT = "auto"
+
+
+def missing() -> str | None:
+    """Nothing: it is what this repository is."""
+    return None
+
+
+def commands(world_size: int, folder: Path) -> list[list[str]]:
+    """The launcher with its tracker and all ranks."""
+    return [launcher(world_size, folder, TRANSPORT)]
+
+
+def launcher(world_size: int, folder: Path, transport: str) -> list[str]:
+    """One job of ftcomm."""
+    tracker = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", str(world_size)]
+    tracker += ["--state-dir", str(folder / "job"), "--transport", transport]
+    return [*tracker, "--", sys.executable, __file__]
+
+
+def environment() -> dict[str, str]:
+    """Nothing more."""
+    return {}
+
+
+def main() -> None:
+    """Be one rank."""
+    with ftcomm.init() as comm:
+        comm.load_checkpoint()
+
+        def prepare(operand: Array) -> Call:
+            out = np.empty_like(operand)
+            return lambda: comm.allreduce(operand, out=out)
+
+        # a checkpoint drops the log
+        take_turns(comm.rank, comm.world_size, prepare, lambda: comm.checkpoint(None))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""The benchmarks run, measure what they say, and name a peer that cannot take part."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.process
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+PATHS = os.pathsep.join(map(str, (BENCHMARKS, ROOT, ROOT / "tracker", ROOT / "chaos")))
+
+
+def run(*command: str) -> list[dict[str, Any]]:
+    """The JSON lines of a benchmark."""
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, "PYTHONPATH": PATHS},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+FAILING_PEER = """
+import json, pathlib, sys, tempfile
+import _groups
+
+class Peer:
+    NAME = "failing"
+    missing = staticmethod(lambda: None)
+    environment = staticmethod(lambda: {})
+    commands = staticmethod(lambda n, folder: [[sys.executable, "-c", "raise OSError('no luck')"]])
+
+with tempfile.TemporaryDirectory() as folder:
+    try:
+        _groups.Group(Peer, 2, pathlib.Path(folder, "group"))
+    except _groups.PeerFailed as failed:
+        print(json.dumps({"reason": str(failed)}))
+"""
+
+
+def test_a_peer_that_does_not_start_says_why() -> None:
+    assert run("-c", FAILING_PEER) == [{"reason": "OSError: no luck"}]
+
+
+def test_allreduce_is_measured_beside_what_is_installed() -> None:
+    peers = ("ftcomm", "gloo", "XGBoost")
+    machine, sizes, *absent = run(
+        str(BENCHMARKS / "allreduce.py"),
+        *("--quick", "--json", "-n", "2", "--sizes", "64", "--peers", ",".join(peers)),
+    )
+    assert (sizes["world_size"], sizes["nbytes"]) == (2, 64)
+    assert {*sizes["peers"], *(line["peer"] for line in absent)} == set(peers)
+    assert sizes["peers"]["ftcomm"]["us"] > 0
+    assert "machine" in machine
+
+
+@pytest.mark.slow
+def test_every_kind_of_fault_is_measured() -> None:
+    _, *lines = run(
+        str(BENCHMARKS / "recovery.py"),
+        "--json",
+        "-n",
+        "3",
+        "--faults",
+        "2",
+        "--detect-within",
+        "1",
+    )
+    totals = {line["fault"]: line["n"] for line in lines if line["phase"] == "total"}
+    assert totals == {
+        "start of an interpreter": 9,
+        "SIGKILL and restart": 2,
+        "link reset": 2,
+        "SIGSTOP past the limit": 2,
+        "tracker restart": 2,
+    }

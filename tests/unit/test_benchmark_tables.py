@@ -1,0 +1,46 @@
+"""What the benchmarks print for people."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return pytest.importorskip("_report")
+
+
+def test_a_peer_without_figures_has_a_dash_and_its_reason(report: Any) -> None:
+    both = {"ftcomm": {"us": 10.0, "calls": 9}, "gloo": {"us": 125.0, "calls": 9}}
+    lines = [
+        {"machine": {"cpus": 2, "torch": None}},
+        {"world_size": 2, "nbytes": 4, "peers": both},
+        {"world_size": 2, "nbytes": 1024, "peers": {"ftcomm": {"us": 1234.5, "calls": 9}}},
+        {"world_size": 2, "peer": "gloo", "missing": "no answer in 300 s"},
+    ]
+    assert report.allreduce_table(lines).splitlines() == [
+        "cpus 2",
+        "",
+        "2 ranks, microseconds (and how many times ftcomm's)",
+        "",
+        "| bytes | ftcomm | gloo |",
+        "| --- | --- | --- |",
+        "| 4 | 10.0 | 125 (12.50) |",
+        "| 1,024 | 1,234 | - |",
+        "",
+        "gloo: no answer in 300 s",
+    ]
+
+
+def test_each_phase_of_a_fault_has_a_row(report: Any) -> None:
+    lines = [
+        {"machine": {"cpus": 2}},
+        {"fault": "link reset", "phase": "total", "p50": 15.04, "p99": 1053.0, "n": 20},
+    ]
+    assert report.recovery_table(lines).splitlines()[-1] == (
+        "| link reset | total | 15.0 | 1,053.0 | 20 |"
+    )
