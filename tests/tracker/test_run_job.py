@@ -145,3 +145,28 @@ def test_a_script_that_never_closes_is_told_so() -> None:
     assert done.returncode == 71
     assert "left: its script ended without closing the communicator" in done.stderr
     assert "never closed its communicator (`with ftcomm.init() as comm:`)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "end"),
+    [
+        ("pass", 0, "has finished at version 0"),
+        ("comm.checkpoint(comm.rank)", 72, "has ended: CollectiveMismatchError: ranks disagree"),
+        ("os.kill(os.getppid(), 9); comm.barrier()", -9, "was cut short"),
+    ],
+)
+def test_a_directory_of_another_run_is_refused_in_a_sentence(
+    tmp_path: Path, line: str, status: int, end: str
+) -> None:
+    script = f"""
+import os, ftcomm
+with ftcomm.init() as comm:
+    comm.load_checkpoint()
+    {line}
+"""
+    state = str(tmp_path / "state")
+    assert run("--state-dir", state, script=script, n=2).returncode == status
+    again = run("--state-dir", state, script=script, n=2)
+    assert (again.returncode, again.stderr.count("\n")) == (64, 1)
+    assert f"the job in {state} {end}" in again.stderr
+    assert "give another --state-dir" in again.stderr

@@ -33,6 +33,7 @@ from ftcomm_tracker.signals import end_signals, user_signals
 
 TERM_GRACE_S = 5.0  # between SIGTERM and SIGKILL
 END_GRACE_S = 30.0  # after a verdict: a script may want to write down what it has
+STRAGGLERS_AFTER_S = 2.0  # a worker that is in a call, or calls soon, ends within that
 STATUS_PERIOD_S = 0.25
 MAX_LINE_IN_REASON = 300  # characters; every rank's error repeats them
 # A fenced life's place was taken by another that has ended well if the job has; a worker that
@@ -239,7 +240,16 @@ class Launcher:
         self._no_more_starts.set()
         outcome = self._job.outcome
         if outcome is not None and not outcome.ok:
-            await trio.sleep(self._options.end_grace_s)
+            grace_s = self._options.end_grace_s
+            with trio.move_on_after(grace_s):
+                await trio.sleep(STRAGGLERS_AFTER_S)
+                for worker_id, child in self._children.items():
+                    if child.running:
+                        self._console.say(
+                            f"worker {worker_id} still runs, though the job is over; it has"
+                            f" {grace_s:g} s to end by itself"
+                        )
+                await trio.sleep_forever()
             await self._terminate()
 
     async def _terminate(self) -> None:

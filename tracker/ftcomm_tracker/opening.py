@@ -36,6 +36,8 @@ class ServeOptions:
 
     Attributes:
         settings: job settings given explicitly, by name.
+        takes_up: False where the workers cannot have outlived the last tracker, as under `run`:
+            a job of theirs that had begun is lost, and is refused.
     """
 
     world_size: int | None = None
@@ -44,6 +46,7 @@ class ServeOptions:
     token_file: Path | None = None
     state_dir: Path | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
+    takes_up: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ def _restore(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetti
     if document is None:
         return _found(journal, options)
     durable = Durable.from_wire(document)
+    if not options.takes_up:
+        _refuse_what_had_begun(durable, journal.path.parent)
     settings = JobSettings.from_wire(durable.settings)
     asked = {"world_size": options.world_size, **options.settings}
     has = {"world_size": durable.world_size, **dict(durable.settings)}
@@ -112,6 +117,19 @@ def _restore(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetti
                 remedy="leave the option out, or start a new job in another --state-dir",
             )
     return durable, settings
+
+
+def _refuse_what_had_begun(durable: Durable, state_dir: Path) -> None:
+    if durable.final_version >= 0:
+        end = f"has finished at version {durable.final_version}"
+    elif durable.verdict is not None:
+        end = f"has ended: {durable.verdict.error}: {durable.verdict.cause}"
+    elif durable.first_lives:
+        end = "was cut short, and what its workers held went with them"
+    else:
+        return
+    remedy = "give another --state-dir for a new job, or remove this one"
+    raise ConfigError(f"the job in {state_dir} {end}", remedy=remedy)
 
 
 def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSettings]:

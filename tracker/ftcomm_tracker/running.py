@@ -4,7 +4,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import trio
 
@@ -58,7 +58,7 @@ async def with_console(work: Callable[[Console], Awaitable[int]]) -> int:
 
 async def run_job(options: RunOptions) -> int:
     """Run the job to its end and return the exit status for this process."""
-    job = await open_job(options.serving)
+    job = await open_job(replace(options.serving, takes_up=False))
     status = await with_console(lambda console: _run_both(options, job, console))
     job.journal.close()
     if status == 0 and options.serving.state_dir is None:

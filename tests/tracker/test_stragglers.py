@@ -1,0 +1,67 @@
+"""What the launcher says of a worker that goes on after the job's end."""
+
+import io
+
+import pytest
+import trio
+import trio.testing
+
+from ftcomm.protocol.position import START, Position
+from ftcomm_tracker import launch
+from ftcomm_tracker.console import Console
+from ftcomm_tracker.events import Ended
+from ftcomm_tracker.launch import Launcher, LaunchOptions
+
+pytestmark = [pytest.mark.process, pytest.mark.trio]
+
+
+class LostJob:
+    """A job that is over, badly, while its workers run."""
+
+    detect_within_s = 5.0
+    outcome = Ended(False, "RevokedError", "the job was stopped")
+
+    def __init__(self) -> None:
+        self.over = trio.Event()
+
+    async def end(self) -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        self.over.set()
+
+    def post(self, event: object) -> None:
+        pass
+
+    async def catch_up(self) -> None:
+        pass
+
+    def has_closed(self, worker_id: str) -> bool:
+        return False
+
+    def is_connected(self, worker_id: str) -> bool:
+        return True
+
+    def progress(self) -> Position:
+        return START
+
+    def summary(self) -> str:
+        return ""
+
+
+async def test_a_worker_that_goes_on_after_the_end_is_named_and_then_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launch, "STRAGGLERS_AFTER_S", 0.0)
+    said = io.BytesIO()
+    console = Console(io.BytesIO(), said, live=False)
+    options = LaunchOptions(("0",), ("sleep", "1000"), end_grace_s=0.1, term_grace_s=60.0)
+    job = LostJob()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(console.run)
+        nursery.start_soon(job.end)
+        status = await Launcher(options, job, console, {"PATH": "/bin:/usr/bin"}).run()
+        console.close()
+    assert status == 78
+    assert said.getvalue().decode().splitlines() == [
+        "ftcomm: worker 0 still runs, though the job is over; it has 0.1 s to end by itself",
+        "ftcomm: worker 0 was killed by SIGTERM",
+    ]
