@@ -33,6 +33,18 @@ def test_every_variable_is_in_the_operators_tables() -> None:
     assert [name for name in VARIABLES if f"| `{name}` |" not in text] == []
 
 
+def test_no_other_variable_is_spoken_of() -> None:
+    """A user who sets a variable that nothing reads is told nothing."""
+    folders = ("ftcomm", "tracker", "chaos", "examples")
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    named = {
+        name
+        for path in [*sources, *DOCUMENTS, *ROOT.glob("*.md")]
+        for name in re.findall(r"FTCOMM_[A-Z]+(?:_[A-Z]+)*", path.read_text(encoding="utf-8"))
+    }
+    assert named - VARIABLES.keys() <= {"FTCOMM_TRACKER_FAULTS"}  # of its tests alone
+
+
 @pytest.mark.parametrize(
     "path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCUMENTS], ids=lambda path: path.name
 )

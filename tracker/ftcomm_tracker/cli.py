@@ -30,7 +30,7 @@ One machine, four workers, in one command:
 \b
 Several machines: a tracker here, workers wherever they are:
   ftcomm-tracker serve -n 4 --host 10.0.0.5 --port 4711 --state-dir /var/lib/job1
-  FTCOMM_TRACKER=10.0.0.5:4711 FTCOMM_WORKER_ID=0 FTCOMM_TOKENFILE=... python train.py
+  FTCOMM_TRACKER=10.0.0.5:4711 FTCOMM_WORKER_ID=0 FTCOMM_TOKEN_FILE=... python train.py
 
 \b
 The tracker's machine was lost or restarted? The same command on the same --state-dir
@@ -160,7 +160,7 @@ SUPERVISE_EPILOG = """\b
 Examples:
   ftcomm-tracker supervise --tracker 10.0.0.5:4711 --worker-id 3 \\
       --token-file /etc/job1.token -- python train.py
-  FTCOMM_TOKENFILE=$HOME/job1.token \\
+  FTCOMM_TOKEN_FILE=$HOME/job1.token \\
       srun ftcomm-tracker supervise --tracker $HEAD:4711 -- python train.py
 """
 
@@ -174,7 +174,7 @@ Examples:
     help="What names this worker over its restarts [default: FTCOMM_WORKER_ID, else the"
     " scheduler's index].",
 )
-@click.option("--token-file", type=FILE, help="The job's token [default: FTCOMM_TOKENFILE].")
+@click.option("--token-file", type=FILE, help="The job's token [default: FTCOMM_TOKEN_FILE].")
 @with_options(_RESTART_OPTIONS)
 @click.option(
     "--tracker-timeout",
