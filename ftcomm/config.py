@@ -5,6 +5,7 @@ its welcome, the same on every rank; a worker may only check them.  `WorkerOptio
 process: addresses, its id, its log.  Arguments come before the environment.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Mapping
@@ -99,9 +100,10 @@ class WorkerOptions:
     asked: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.worker_id is not None and not 0 < len(self.worker_id.encode()) <= MAX_WORKER_ID:
+        if self.worker_id is not None and not _is_name(self.worker_id):
             raise ConfigError(
-                f"FTCOMM_WORKER_ID must have 1 to {MAX_WORKER_ID} bytes, not {self.worker_id!r}"
+                f"FTCOMM_WORKER_ID is {self.worker_id!r}, must be 1 to {MAX_WORKER_ID} bytes of"
+                " printable text"
             )
         between("connect_timeout", self.connect_timeout, 0, 86400)
         between("tracker_timeout", self.tracker_timeout, 0, 30 * 86400)
@@ -176,9 +178,10 @@ def parse_address(text: str) -> tuple[str, int]:
         host = host[1:-1]
     elif ":" in host:
         raise ConfigError(f"address {text!r}: write IPv6 as [address]:port")
-    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) <= 65535):
+    number = _natural(port)
+    if not (colon and host and number is not None and 0 < number <= 65535):
         raise ConfigError(f"address {text!r} is not host:port")
-    return host, int(port)
+    return host, number
 
 
 def read_token(path: str | Path | None) -> bytes:
@@ -190,20 +193,37 @@ def read_token(path: str | Path | None) -> bytes:
     if path is None:
         return b""
     try:
-        with Path(path).open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            raw = file.read(MAX_TOKEN_CHARS + 2)
+        mode, raw = _read_file(path)
     except OSError as error:
         raise ConfigError(f"token file {path}: {error.strerror}") from None
+    except ValueError:  # a name that the system cannot have
+        raise ConfigError(f"token file {str(path)!r}: not the name of a file") from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(f"token file {path} is open to others", remedy=f"chmod 600 {path}")
     token = raw.strip().lower()
     hexadecimal = all(byte in b"0123456789abcdef" for byte in token)
     if not (hexadecimal and MIN_TOKEN_CHARS <= len(token) <= MAX_TOKEN_CHARS):
         raise ConfigError(
-            f"token file {path} does not hold {MIN_TOKEN_CHARS} or more hex characters"
+            f"token file {path} does not hold {MIN_TOKEN_CHARS} or more hex characters",
+            remedy="copy the job's token file; or remove it, and a new job's tracker makes one",
         )
     return token
+
+
+def _read_file(path: str | Path) -> tuple[int, bytes]:
+    """Mode and beginning of a regular file; a pipe or device is refused, not waited for.
+
+    Raises:
+        OSError, ValueError: it is none, or cannot be read.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        mode = os.fstat(file).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return mode, os.read(file, MAX_TOKEN_CHARS + 2)
+    finally:
+        os.close(file)
 
 
 def variable_table() -> str:
@@ -243,8 +263,18 @@ def _scheduler(env: Mapping[str, str]) -> tuple[str | None, int | None]:
         index = env.get(index_name)
         if index:
             size = env.get(size_name, "")
-            return index, int(size) if size.isascii() and size.isdigit() else None
+            return index, _natural(size)
     return None, None
+
+
+def _natural(text: str) -> int | None:
+    """A whole number of at most nine digits: Python refuses to read endless ones."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def _is_name(text: str) -> bool:
+    """Fit for the wire, for a log's line and for a terminal."""
+    return text.isprintable() and 0 < len(text.encode()) <= MAX_WORKER_ID
 
 
 def _seconds(given: float | None, env: Mapping[str, str], name: str, default: float) -> float:

@@ -41,6 +41,20 @@ def unpack_state(raw: bytes) -> Any:
         raise ProtocolError(f"damaged checkpoint: {error}") from error
 
 
+def _must_be_whole(raw: bytes) -> None:
+    """Walk over `raw` and build nothing.
+
+    A decoder makes room for as many items as a header announces: nested headers that announce
+    what never comes cost five hundred times their own size.  Skipping costs nothing.
+
+    Raises:
+        ValueError, msgpack.UnpackException: it does not hold what its headers announce.
+    """
+    walker = msgpack.Unpacker(max_buffer_size=max(len(raw), 1), **_limits(len(raw)))
+    walker.feed(raw)
+    walker.skip()
+
+
 def _limits(size: int) -> dict[str, int]:
     """No length inside may exceed the bytes that are there."""
     names = ("max_str_len", "max_bin_len", "max_array_len", "max_map_len", "max_ext_len")
@@ -114,6 +128,7 @@ class _Reader:
         if self._depth > MAX_DEPTH:  # each level takes some 40 KiB of the thread's stack
             raise ValueError(f"tuples are nested more than {MAX_DEPTH} deep")
         self._depth += 1
+        _must_be_whole(raw)
         try:
             return msgpack.unpackb(
                 raw,
@@ -138,6 +153,8 @@ class _Reader:
 
 def _array(data: bytes) -> np.ndarray[Any, Any]:
     length = int.from_bytes(data[:2], "big")
-    code, shape = msgpack.unpackb(data[2 : 2 + length])
+    head = data[2 : 2 + length]
+    _must_be_whole(head)
+    code, shape = msgpack.unpackb(head)
     flat = np.frombuffer(data, dtype_of(code), offset=2 + length)
     return flat.reshape(shape).copy()

@@ -62,7 +62,12 @@ def stored_from_wire(dtype: int, shape: tuple[int, ...], nbytes: int, limit: int
         count *= extent
     if count * kind.itemsize != nbytes or not 0 <= nbytes <= limit:
         raise ProtocolError(f"a result of {nbytes} bytes announced as {kind.name}{list(shape)}")
-    return Stored(np.empty(count, kind), shape)
+    try:
+        stored = Stored(np.empty(count, kind), shape)
+        stored.flat.reshape(shape)  # an empty one may still have impossible extents
+    except (MemoryError, ValueError) as error:
+        raise ProtocolError(f"no room for a result of {nbytes} bytes: {error}") from None
+    return stored
 
 
 class Pool:

@@ -44,8 +44,11 @@ async def keep_tracker_link(driver: Driver, listen: Listen) -> None:
                 await _one_connection(driver, host, port, listen)
                 reason, pause = "the tracker closed the connection", FIRST_PAUSE_S
             except (AuthenticationError, ProtocolVersionError, ConfigError) as error:
-                driver.fail(error)
-                return
+                if not _is_a_stranger(driver, error):
+                    driver.fail(error)
+                    return
+                reason = f"{host}:{port}: {describe(error)}"
+                driver.hub.log.warning("not this job's tracker: %s", reason)
             except LOST as error:
                 reason = f"{host}:{port}: {describe(error)}"
             driver.apply(Detached(reason))
@@ -57,6 +60,11 @@ async def keep_tracker_link(driver: Driver, listen: Listen) -> None:
         driver.hub.log.debug("tracker: %s; dialling again", reason)
         await trio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
         pause = min(pause * 2, LONGEST_PAUSE_S)
+
+
+def _is_a_stranger(driver: Driver, error: FtcommError) -> bool:
+    """Somebody took the address while our tracker is away; it was proven once, so it may return."""
+    return bool(driver.hub.core.job_id) and not isinstance(error, ConfigError)
 
 
 def _never_joined(driver: Driver, reason: str) -> FtcommError:

@@ -42,6 +42,7 @@ class Standing:
         self.state = State.DETACHED
         self.error: errors.FtcommError | None = None
         self.job_id = ""
+        self.detached_because = "no route to it"
         self.incarnation = 0
         self.world_size = 0
         self.settings: tuple[tuple[str, str], ...] = ()

@@ -75,8 +75,9 @@ class WorkerCore(Standing):
         match event:
             case Attached():
                 effects = self.on_attached()
-            case Detached():
+            case Detached(reason):
                 self.attached = False
+                self.detached_because = reason
                 effects = []
             case Received(message):
                 effects = self.on_message(message)
@@ -151,6 +152,9 @@ class WorkerCore(Standing):
 
     def on_welcome(self, message: Welcome) -> list[Effect]:
         """The tracker counts this life as a member (or a spare): it has been heard (rule R1)."""
+        if self.job_id not in ("", message.job_id):
+            cause = f"the tracker of job {self.job_id} is gone: its address serves {message.job_id}"
+            return self._fail("local failure", self._error(errors.TrackerLostError, cause))
         self.job_id = message.job_id
         self.incarnation = message.incarnation
         self.world_size = message.world_size
@@ -334,7 +338,10 @@ class WorkerCore(Standing):
             self._needed_since = now
         if now - self._needed_since < self.limits.tracker_timeout:
             return None
-        cause = f"the tracker could not be reached for {self.limits.tracker_timeout:.0f} s"
+        cause = (
+            f"the tracker could not be reached for {self.limits.tracker_timeout:.0f} s"
+            f" ({self.detached_because})"
+        )
         return self._error(errors.TrackerLostError, cause)
 
     def _bye(self) -> SendControl:

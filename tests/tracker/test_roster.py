@@ -226,9 +226,10 @@ def test_a_restarted_tracker_gives_up_waiting_and_takes_a_spare() -> None:
     story.joined(1, hello("w0", **back))
     story.joined(2, hello("spare"))
     story.said(1, Heartbeat(1, 1, START))
-    story.now = 29.0
-    for conn in (1, 2):
-        story.said(conn, Heartbeat(2, 1, START))
+    for second in range(1, 30):
+        story.now = float(second)
+        for conn in (1, 2):
+            story.said(conn, Heartbeat(second, 1, START))
     story.tick(30.0)
     assert story.roster.durable.places[1].worker_id == "spare"
 

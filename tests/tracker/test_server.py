@@ -19,7 +19,7 @@ from ftcomm.protocol.messages import (
     Welcome,
 )
 from ftcomm.protocol.operations import Done, StatusReply, StatusRequest, StopRequest
-from ftcomm_tracker import connection, operators, server
+from ftcomm_tracker import connection, operators, strangers
 from ftcomm_tracker.events import Ended, GivenUp, Joined
 from ftcomm_tracker.journal import Journal, SupersededError
 from ftcomm_tracker.opening import ServeOptions, open_job
@@ -93,7 +93,7 @@ async def test_strangers_are_refused_and_the_tracker_goes_on(
 async def test_who_stays_silent_is_cut_at_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "HANDSHAKE_DEADLINE_S", 0.05)
+    monkeypatch.setattr(strangers, "HANDSHAKE_DEADLINE_S", 0.05)
     async with tracker(tmp_path) as job, await dial(job) as silent, client(job) as no_hello:
         assert await ends(silent) == b""
         assert await no_hello.receive() is None
@@ -102,15 +102,15 @@ async def test_who_stays_silent_is_cut_at_the_deadline(
 async def test_the_oldest_stranger_makes_room_for_an_honest_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "MAX_UNAUTHENTICATED", 4)
-    monkeypatch.setattr(server, "HANDSHAKE_DEADLINE_S", 1000.0)
+    monkeypatch.setattr(strangers, "MAX_UNAUTHENTICATED", 4)
+    monkeypatch.setattr(strangers, "HANDSHAKE_DEADLINE_S", 1000.0)
     async with tracker(tmp_path) as job:
-        strangers = [await dial(job) for _ in range(4)]
+        early = [await dial(job) for _ in range(4)]
         async with client(job) as honest:
             await honest.send(hello("0"))
             assert isinstance(await honest.receive(), Welcome)
-            assert await ends(strangers[0]) == b""
-        for stream in strangers:
+            assert await ends(early[0]) == b""
+        for stream in early:
             await stream.aclose()
 
 

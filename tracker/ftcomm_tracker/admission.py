@@ -21,6 +21,9 @@ from ftcomm_tracker.events import (
 from ftcomm_tracker.seats import Peer, State
 
 MAX_SPARES = 64  # connected workers without a place; more are refused
+# Worker ids that a job may ever see. Each is journalled for good, so that its lives stay numbered;
+# with all of them the document is a megabyte. More means ids that are made anew at every start.
+MAX_WORKER_IDS = 10_000
 # Epochs by which a worker may be ahead of the journal: a disk that lost writes loses seconds of
 # them. A number far above is a broken worker's, and would use up the epochs of the job.
 MAX_EPOCHS_AHEAD = 10_000
@@ -86,7 +89,12 @@ class Admission(Epochs):
             )
         if max(hello.plan_epoch, hello.revoke_epoch) > durable.epoch + MAX_EPOCHS_AHEAD:
             return Refused("ProtocolError", f"worker {hello.worker_id} is in an impossible epoch")
-        numbered = dict(durable.incarnations).get(hello.worker_id, 0)
+        incarnations = dict(durable.incarnations)
+        numbered = incarnations.get(hello.worker_id, 0)
+        if not numbered and len(incarnations) >= MAX_WORKER_IDS:
+            return Refused(
+                "ConfigError", f"the job has seen {MAX_WORKER_IDS} worker ids, its limit"
+            )
         new = not hello.incarnation and not self._owns_a_place(hello)
         if new and self._rank_of(hello.worker_id) is None and self._is_full():
             return Refused("ConfigError", "the job has all the spares it can take")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftcomm.errors import ConfigError
+from ftcomm.protocol.codec import MAX_WORLD_SIZE
 from ftcomm.protocol.messages import Verdict
 from ftcomm.protocol.position import Position
 
@@ -103,25 +104,52 @@ class Durable:
                 raise ConfigError(
                     f"the journal has format {raw['format']}, this version reads {FORMAT}"
                 )
-            return cls(
+            durable = cls(
                 job_id=str(raw["job_id"]),
                 world_size=int(raw["world_size"]),
                 settings=tuple((str(k), str(v)) for k, v in raw["settings"]),
                 epoch=int(raw["epoch"]),
-                first_lives=tuple(bytes(life) for life in raw["first_lives"]),
+                first_lives=tuple(_raw(life) for life in raw["first_lives"]),
                 incarnations=tuple((str(k), int(v)) for k, v in raw["incarnations"]),
                 places=tuple(
-                    Place(str(w), int(i), bytes(n), str(h)) for w, i, n, h in raw["places"]
+                    Place(str(w), int(i), _raw(n), str(h)) for w, i, n, h in raw["places"]
                 ),
                 keep_order=tuple(int(rank) for rank in raw["keep_order"]),
-                tables=bytes(raw["tables"]),
+                tables=_raw(raw["tables"]),
                 version=int(raw["version"]),
                 byes=tuple(int(rank) for rank in raw["byes"]),
                 final_version=int(raw["final_version"]),
                 verdict=_verdict(raw["verdict"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"the journal is damaged: {error!r}") from error
+            durable.check()
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ConfigError(f"the journal is damaged: {error!r:.200}") from error
+        return durable
+
+    def check(self) -> None:
+        """See that the parts fit each other, as everything that reads them assumes.
+
+        Raises:
+            ValueError: they do not.
+        """
+        size = self.world_size
+        if not 1 <= size <= MAX_WORLD_SIZE:
+            raise ValueError(f"a job of {size} workers")
+        for name in ("places", "first_lives"):
+            if len(getattr(self, name)) not in (0, size):
+                raise ValueError(f"{len(getattr(self, name))} {name} for {size} workers")
+        if self.places and sorted(self.keep_order) != list(range(size)):
+            raise ValueError(f"the keepers' order {self.keep_order} for {size} workers")
+        if not set(self.byes) <= set(range(len(self.places))):
+            raise ValueError(f"ranks {self.byes} have closed")
+        if self.epoch < 0 or min(self.version, self.final_version) < -1:
+            raise ValueError(f"epoch {self.epoch}, versions {self.version}, {self.final_version}")
+
+
+def _raw(value: Any) -> bytes:
+    if not isinstance(value, bytes):  # bytes(10**12) would be a terabyte of zeros
+        raise TypeError(f"bytes expected, not {type(value).__name__}")
+    return value
 
 
 def _verdict(raw: Any) -> Verdict | None:

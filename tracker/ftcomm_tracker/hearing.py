@@ -21,6 +21,8 @@ from ftcomm_tracker.admission import Admission
 from ftcomm_tracker.plan import mismatch_text
 from ftcomm_tracker.seats import Peer, State
 
+_LOG_LIMIT = f"{LogLimitError.__name__}: "
+
 
 class Hearing(Admission):
     """Reports, suspicions, mismatches, losses; any message is a sign of life."""
@@ -45,10 +47,12 @@ class Hearing(Admission):
                 self.on_resumed(rank, message)
             case Bye(version) if rank is not None:
                 self._bye(rank, version)
-            case Leave(reason) if reason.startswith(f"{LogLimitError.__name__}: "):
+            case Leave(reason) if rank is not None and reason.startswith(_LOG_LIMIT):
                 # All ranks reach the limit at one position; but one that is still before it could
                 # not get there without the one that has left.
-                self._verdict(LogLimitError.__name__, reason.partition(": ")[2], peer.position)
+                self._verdict(
+                    LogLimitError.__name__, reason.removeprefix(_LOG_LIMIT), peer.position
+                )
             case Leave(reason):
                 text = f"worker {peer.hello.worker_id} left: {reason}"
                 if self.state is State.COLLECTING:  # else the new epoch's line says it
@@ -228,7 +232,7 @@ class Hearing(Admission):
         self._verdict("ProcessFailedError", reason, self.progress(), rank)
 
     def _evict_silent(self) -> None:
-        for peer in list(self._seated()):
+        for peer in list(self.peers.values()):  # a spare whose machine vanished says nothing too
             silent = self._now - peer.last_heard
             name = peer.hello.worker_id
             # Compared as `next_deadline` computes it: a difference may round the other way, and

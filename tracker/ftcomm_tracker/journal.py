@@ -99,7 +99,7 @@ class Journal:
         """The durable state that was last written, None if there was none."""
         with _named(self.path):
             (text,) = self._database.execute("SELECT document FROM tracker").fetchone()
-            return None if text is None else _parse(self.path, text)
+        return None if text is None else _parse(self.path, text)
 
     def write(self, document: Mapping[str, object], *, epoch: int) -> None:
         """Make `document` the durable state; on return it survives a power cut.
@@ -184,10 +184,13 @@ def remembered(state_dir: Path) -> Remembered | None:
     if not path.exists():
         return None
     with _named(path), contextlib.closing(_connect(path, create=False)) as database:
+        if not _has_tables(database):  # its tracker died before it could write a word
+            return None
         _must_be_a_journal(path, database)
-        host, port, token_file = database.execute(
-            "SELECT host, port, token_file FROM tracker"
-        ).fetchone()
+        row = database.execute("SELECT host, port, token_file FROM tracker").fetchone()
+    if [type(value) for value in row] != [str, int, str]:
+        raise JournalError(f"journal {path} holds a damaged address: {row!r:.200}")
+    host, port, token_file = row
     return Remembered(host, port, token_file) if port else None
 
 
@@ -195,24 +198,29 @@ def _connect(path: Path, *, create: bool = True) -> sqlite3.Connection:
     if create:
         # Made here and not by sqlite, whose mode follows the umask; -wal and -shm inherit it.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+    database = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+    database.execute("PRAGMA trusted_schema = OFF")  # what a file's own schema calls is its own
+    return database
 
 
 def _prepare(path: Path, database: sqlite3.Connection) -> None:
     """Create the tables in an empty file, or see that the file is a journal."""
-    (schema,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if schema:
+    if _has_tables(database):
         _must_be_a_journal(path, database)
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = FULL")
     with _transaction(database):
-        (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if tables:  # perhaps made by another tracker since the first look
+        if _has_tables(database):  # perhaps made by another tracker since the first look
             return
         database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         database.execute(f"PRAGMA user_version = {FORMAT}")
         for statement in _TABLES:
             database.execute(statement)
+
+
+def _has_tables(database: sqlite3.Connection) -> bool:
+    (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    return bool(tables)
 
 
 def _must_be_a_journal(path: Path, database: sqlite3.Connection) -> None:
@@ -228,6 +236,9 @@ def _must_be_a_journal(path: Path, database: sqlite3.Connection) -> None:
     (damage,) = database.execute("PRAGMA quick_check(1)").fetchone()
     if damage != "ok":
         raise JournalError(f"journal {path} is damaged: {damage}")
+    (rows,) = database.execute("SELECT count(*) FROM tracker").fetchone()
+    if rows != 1:
+        raise JournalError(f"journal {path} is damaged: it has {rows} rows for one tracker")
 
 
 @contextlib.contextmanager
@@ -246,7 +257,7 @@ def _named(path: Path) -> Iterator[None]:
     """Turn sqlite's and the system's errors into one that names the file."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # damaged names come as no text at all
         raise JournalError(f"journal {path}: {error}") from error
     except OSError as error:
         raise JournalError(f"journal {path}: {error.strerror or error}") from error
@@ -268,7 +279,7 @@ def _unhex(value: dict[str, object]) -> object:
 def _parse(path: Path, text: str) -> dict[str, object]:
     try:
         document = json.loads(text, object_hook=_unhex)
-    except ValueError as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise JournalError(f"journal {path} holds a damaged document: {error}") from error
     if not isinstance(document, dict):
         raise JournalError(f"journal {path} holds something else than a document")

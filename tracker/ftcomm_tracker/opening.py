@@ -5,6 +5,7 @@ on a live job's directory fails at the address and leaves the journal's generati
 """
 
 import contextlib
+import os
 import secrets
 import tempfile
 import time
@@ -147,9 +148,14 @@ def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetting
 def _make_token(path: Path) -> None:
     """Write a fresh token that its owner alone can read, unless the file is there."""
     try:
-        path.touch(mode=0o600, exist_ok=False)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         return
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"token file {path}: {error}") from error
+    try:
+        with os.fdopen(file, "w", encoding="ascii") as text:
+            text.write(secrets.token_hex(TOKEN_BYTES) + "\n")
+    except OSError as error:  # half a token would be in the way of the next start
+        path.unlink(missing_ok=True)
         raise ConfigError(f"token file {path}: {error.strerror or error}") from error
-    path.write_text(secrets.token_hex(TOKEN_BYTES) + "\n", encoding="ascii")

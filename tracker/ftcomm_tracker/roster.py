@@ -72,11 +72,10 @@ class Roster(Hearing):
         """When `handle(Tick())` is due, on the clock that `now` comes from."""
         if self.state is State.OVER:
             return None if self._ended else self._over_at
-        times = [peer.last_heard + self.settings.detect_within for peer in self._seated()]
+        peers = self.peers.values()
+        times = [peer.last_heard + self.settings.detect_within for peer in peers]
         times += [
-            peer.last_heard + self.settings.detect_within / 2
-            for peer in self._seated()
-            if not peer.late
+            peer.last_heard + self.settings.detect_within / 2 for peer in peers if not peer.late
         ]
         if self.durable.places:
             times += [since + self.settings.replace_within for since in self.empty_since.values()]

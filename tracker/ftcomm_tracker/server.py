@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from typing import NoReturn, assert_never
 
 import trio
@@ -28,7 +28,6 @@ from ftcomm.protocol.operations import WorkerStanding
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.connection import (
     FLUSH_DEADLINE_S,
-    HANDSHAKE_DEADLINE_S,
     Connection,
     authenticate,
 )
@@ -55,8 +54,9 @@ from ftcomm_tracker.operators import Operators
 from ftcomm_tracker.records import record_incident
 from ftcomm_tracker.roster import Roster
 from ftcomm_tracker.status import SCHEMA, summary
+from ftcomm_tracker.strangers import SparingLog, Strangers
 
-MAX_UNAUTHENTICATED = 64  # rule R9; at the limit the oldest makes room
+ACCEPT_PAUSE_S = 0.1  # at the limit of open files; a worker waits for seconds
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -89,7 +89,8 @@ class Server:
         self._events: deque[tuple[Event, Callable[[], object] | None]] = deque()
         self._wake = trio.Event()
         self._connections: dict[int, Connection] = {}
-        self._strangers: dict[int, trio.CancelScope] = {}
+        self._strangers = Strangers()
+        self._refusals = SparingLog()
         self._operators = Operators(self)
         self._numbers = 0
         self._failure: FtcommError | None = None
@@ -297,9 +298,15 @@ class Server:
     # --- connections --------------------------------------------------------------------------
 
     async def _accept(self) -> NoReturn:
-        # At the limit of open files trio waits and tries again instead of ending.
-        await trio.serve_listeners(self._serve, [self._listener])
-        raise AssertionError("serve_listeners returned")
+        async with self._listener, trio.open_nursery() as nursery:
+            while True:
+                try:
+                    stream = await self._listener.accept()
+                except OSError as error:  # out of descriptors: who hangs up gives some back
+                    self._note_refusal(f"cannot accept a connection: {error}")
+                    await trio.sleep(ACCEPT_PAUSE_S)
+                else:
+                    nursery.start_soon(self._serve, stream)
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         """One connection, from accept to end; nothing that a peer does may escape from here."""
@@ -310,28 +317,19 @@ class Server:
         messages = connection.messages()
         try:
             async with stream, contextlib.aclosing(messages):
-                with self._stranger(connection.number):
+                with self._strangers.admit(connection.number):
                     request = await authenticate(stream, self._key)
                     first = await anext(messages, None)
                 await self._converse(connection, request.role, first, messages)
         except FtcommError as error:
-            log.info("refused a connection from %s: %s", connection.peer, error.cause)
+            self._note_refusal(f"refused a connection from {connection.peer}: {error.cause}")
         except trio.BrokenResourceError:
-            log.info("a connection from %s broke in its handshake", connection.peer)
+            self._note_refusal(f"a connection from {connection.peer} broke in its handshake")
 
-    @contextlib.contextmanager
-    def _stranger(self, number: int) -> Iterator[None]:
-        """Bound who has not proven itself yet and said what it wants: in number and in time."""
-        if len(self._strangers) >= MAX_UNAUTHENTICATED:
-            self._strangers.pop(next(iter(self._strangers))).cancel()
-        with trio.move_on_after(HANDSHAKE_DEADLINE_S) as scope:
-            self._strangers[number] = scope
-            try:
-                yield
-            finally:
-                self._strangers.pop(number, None)
-        if scope.cancelled_caught:
-            raise ProtocolError("it did not prove itself in time, or made room for a newer one")
+    def _note_refusal(self, text: str) -> None:
+        line = self._refusals.line(text, now=trio.current_time())
+        if line is not None:
+            log.info("%s", line)
 
     async def _converse(
         self,
