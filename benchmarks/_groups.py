@@ -113,13 +113,14 @@ class Group:
         return [seconds for answer in answers for seconds in answer["seconds"]]
 
     def close(self) -> None:
-        """End the ranks, by force if they do not end by themselves."""
+        """End the ranks, by force if they do not end by themselves; once is enough."""
         with contextlib.suppress(OSError):
             self._buffers.close()
-        for process in self._processes:
+        while self._processes:
+            process = self._processes.pop()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(END_LIMIT_S)
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError):  # what it started is in its group
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 

@@ -86,7 +86,9 @@ class Contest:
             return []
 
     def _out(self, name: str, failed: PeerFailed) -> None:
-        self.groups.pop(name, None)
+        group = self.groups.pop(name, None)
+        if group is not None:
+            group.close()  # now: one that hangs would take the processors from the others
         self.reasons[name] = str(failed)
         print(f"{name} is out: {failed}", file=sys.stderr)
 
