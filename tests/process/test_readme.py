@@ -1,0 +1,87 @@
+"""The README's five minutes, to the letter but for the kill, which takes a process of this test."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.plans import ROOT, worker_environment
+
+pytestmark = pytest.mark.process
+
+TOUR = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Five minutes")[2]
+(SCRIPT, *_) = re.findall(r"```python\n(.*?)```", TOUR, re.DOTALL)
+COMMANDS = re.findall(r"^(ftcomm-tracker .*|pkill .*)$", TOUR, re.MULTILINE)
+RUN, KILL, STATUS = COMMANDS[:3]
+
+
+def environment() -> dict[str, str]:
+    """The user's environment after `pip install`: both commands are found on the path."""
+    ours = worker_environment()
+    return {**ours, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{ours['PATH']}"}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """The tour's job in its terminal."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    with subprocess.Popen(
+        RUN.split(),
+        env=environment(),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()  # its workers end with it
+
+
+def read_until(words: str, job: "subprocess.Popen[str]") -> None:
+    assert job.stdout is not None
+    said = []
+    for line in job.stdout:
+        said.append(line)
+        if words in line:
+            return
+    raise AssertionError(f"never said {words!r}:\n{''.join(said)}")
+
+
+def newest_worker(job: "subprocess.Popen[str]") -> int:
+    """What the tour's pkill finds, among the children of this job alone."""
+    children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+    pattern = re.search(r"'(.*)'", KILL)
+    assert pattern is not None
+    lines = {
+        int(pid): Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in children
+    }
+    return max(pid for pid, line in lines.items() if re.search(pattern[1], line))
+
+
+def status(folder: Path) -> str:
+    done = subprocess.run(
+        STATUS.split(), env=environment(), cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def headings(text: str) -> list[list[str]]:
+    return [line.split() for line in re.findall(r"^rank  .*$|^last .*:$", text, re.MULTILINE)]
+
+
+def test_the_tour_goes_as_the_readme_tells_it(job: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    read_until("epoch 1 runs", job)
+    os.kill(newest_worker(job), signal.SIGKILL)
+    read_until("recovered, epoch 2", job)
+    said = status(tmp_path)
+    assert re.search(r"^job \S+: running, epoch 2, 3/3 ranks up", said)
+    lives = sorted(re.findall(r"^\d +\d +(\d) ", said, re.MULTILINE))
+    assert lives == ["1", "1", "2"]
+    assert headings(said) == headings(TOUR)
