@@ -18,6 +18,7 @@ from ftcomm.settings import JobSettings, between, named_in, number, one_of
 
 __all__ = [
     "VARIABLES",
+    "WILDCARDS",
     "JobSettings",
     "WorkerOptions",
     "job_settings",
@@ -30,6 +31,7 @@ __all__ = [
 MIN_TOKEN_CHARS = 64  # hex characters: 256 bits
 MAX_TOKEN_CHARS = 1024  # a token file is one line, not a document
 MAX_WORKER_ID = 64  # bytes; as on the wire
+WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - all addresses: to listen on, not to dial
 LOG_LEVELS: Final = ("debug", "info", "warning")
 
 VARIABLES: Final[dict[str, str]] = {

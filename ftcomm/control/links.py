@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from ftcomm.config import WILDCARDS
 from ftcomm.control.driver import Driver
 from ftcomm.control.local import connect_locally, listen_locally
 from ftcomm.control.wire import (
@@ -70,7 +71,9 @@ class Listener:
             ) from error
         sock.listen(128)
         self._sock = sock
-        address, port = options.advertise or host, sock.getsockname()[1]
+        # A wildcard is no address to dial: then the one from which the tracker was reached.
+        own = control.getsockname()[0] if host in WILDCARDS else host
+        address, port = options.advertise or own, sock.getsockname()[1]
         self._driver.set_address(address, port)
         self._driver.nursery.start_soon(self._accept, sock)
         beside = await listen_locally(address, port)

@@ -40,6 +40,8 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.operations import (
     AskWorker,
+    DialBack,
+    DialedBack,
     Done,
     StatusReply,
     StatusRequest,
@@ -71,6 +73,7 @@ VERSION = Int(PRELUDE, 2**31 - 1)  # also -1 for "none"
 RANK = Int(0, MAX_WORLD_SIZE - 1)
 RANK_OR_NONE = Int(-1, MAX_WORLD_SIZE - 1)
 PORT = Int(0, 65535)
+USER_PORT = Int(1024, 65535)  # those that a system chooses; services of the host are below
 SEQNO_OR_NONE = Int(-1, 2**32 - 1)
 FLAG = Bool()
 NAME = Text(MAX_NAME)
@@ -203,6 +206,8 @@ SCHEMAS: dict[int, Record] = {
     ),
     38: Record(Vouch, worker_id=NAME),
     39: Record(TellGivenUp, worker_id=NAME, reason=PROSE),
+    40: Record(DialBack, port=USER_PORT, nonce=BLOB),
+    41: Record(DialedBack, address=ADDRESS, cause=PROSE),
     # between workers, on a fetch link
     48: Record(
         FetchRequest, epoch=U32, load=VERSION, runs=RUNS, local_version=VERSION, locals=RANKS

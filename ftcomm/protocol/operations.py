@@ -77,6 +77,26 @@ class TellGivenUp:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class DialBack:
+    """`doctor` asks the tracker to dial `port` at the address from which it asks.
+
+    The tracker sends `nonce` on that connection and ends it: whoever listens there knows that it
+    was the tracker.
+    """
+
+    port: int
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DialedBack:
+    """The tracker has dialled `address`, from which it is asked, or `cause` says why not."""
+
+    address: str
+    cause: str
+
+
 OperatorMessage = (
     StatusRequest
     | StatusReply
@@ -86,4 +106,6 @@ OperatorMessage = (
     | WorkerStanding
     | Vouch
     | TellGivenUp
+    | DialBack
+    | DialedBack
 )

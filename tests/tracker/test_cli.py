@@ -92,6 +92,7 @@ def test_nobody_at_the_address_is_said(tmp_path: Path) -> None:
         (["run", "-n", "2"], 2, "Missing argument"),
         (["status", "--tracker", "nonsense"], 64, "host:port"),
         (["status"], 64, "no tracker is named"),
+        (["doctor"], 64, "no tracker is named"),
         (["explain", "--tracker", "none"], 64, "give --tracker or --state-dir"),
         (["stop", "--tracker", "[::1]:9", "--token-file", "/nonexistent"], 64, "/nonexistent"),
         (["status", "--watch", "0"], 2, "not in the range"),
@@ -114,7 +115,7 @@ def test_help_teaches_and_version_is_the_packages() -> None:
     status, text = invoke("--help")
     assert (status, "ftcomm-tracker run -n 4 -- python train.py" in text) == (0, True)
     assert invoke("--version") == (0, f"ftcomm-tracker, version {ftcomm.__version__}\n")
-    for command in ("serve", "run", "supervise", "status", "explain", "stop"):
+    for command in ("serve", "run", "supervise", "status", "explain", "doctor", "stop"):
         assert invoke(command, "--help")[0] == 0
 
 

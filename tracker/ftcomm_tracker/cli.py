@@ -15,7 +15,7 @@ from ftcomm.settings import ALGORITHMS, TRANSPORTS
 from ftcomm_tracker.command_line import DIRECTORY, FILE, run_and_exit, with_options
 from ftcomm_tracker.faults import TrackerFaults
 from ftcomm_tracker.opening import ServeOptions, open_job
-from ftcomm_tracker.operate import explain, status, stop
+from ftcomm_tracker.operate import doctor, explain, status, stop
 from ftcomm_tracker.running import RunOptions, run_job
 from ftcomm_tracker.signals import until_signal
 from ftcomm_tracker.supervise import SuperviseOptions, supervise_worker
@@ -244,7 +244,7 @@ def _log_to_stderr() -> None:
     logger.handlers = [handler]
 
 
-for command in (status, explain, stop):
+for command in (status, explain, doctor, stop):
     main.add_command(command)
 
 

@@ -30,8 +30,7 @@ async def ask_tracker(
     try:
         with trio.fail_after(ANSWER_WITHIN_S):
             async with open_operator(address, token) as stream:
-                await stream.send_all(encode(request))
-                return await _answer(stream)
+                return await Conversation(stream).ask(request)
     except (OSError, trio.BrokenResourceError) as error:
         raise TrackerLostError(f"no tracker at {where}: {error}", remedy=remedy) from error
     except trio.TooSlowError as error:
@@ -64,9 +63,32 @@ async def _prove(stream: trio.SocketStream, key: bytes) -> None:
             await stream.send_all(reply)
 
 
-async def _answer(stream: trio.SocketStream) -> ControlMessage:
-    decoder = Decoder()
-    while data := await stream.receive_some():
-        for message in decoder.feed(data):
-            return message
-    raise ProtocolError("the tracker ended the connection without an answer")
+class Conversation:
+    """One question after the other on one connection."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        """Speak on `stream`, on which both sides have proven themselves."""
+        self._stream = stream
+        self._decoder = Decoder()
+
+    async def ask(self, request: ControlMessage) -> ControlMessage:
+        """Send a request and return its answer.
+
+        Raises:
+            ProtocolError: the tracker ends the connection, or answers what is no message.
+        """
+        await self._stream.send_all(encode(request))
+        while data := await self._stream.receive_some():
+            for message in self._decoder.feed(data):
+                return message
+        raise ProtocolError("the tracker ended the connection without an answer")
+
+
+async def open_conversation(stream: trio.SocketStream, token: bytes) -> Conversation:
+    """Prove both sides on a fresh connection to a tracker.
+
+    Raises:
+        AuthenticationError, ProtocolVersionError, ProtocolError: what answers is not our tracker.
+    """
+    await _prove(stream, control_key(token))
+    return Conversation(stream)

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import trio
 
+from ftcomm.config import WILDCARDS
 from ftcomm.errors import ConfigError
 
 BACKLOG = 1024  # a whole job may dial at once
-_WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - recognised here, never chosen
 
 
 async def open_listener(host: str, port: int) -> trio.SocketListener:
@@ -34,7 +34,7 @@ async def open_listener(host: str, port: int) -> trio.SocketListener:
 def dial_address(listener: trio.SocketListener) -> tuple[str, int]:
     """What workers dial: the bound address, or this machine's name if that is all addresses."""
     host, port = listener.socket.getsockname()[:2]
-    return (socket.gethostname() if host in _WILDCARDS else str(host)), int(port)
+    return (socket.gethostname() if host in WILDCARDS else str(host)), int(port)
 
 
 def peer_name(stream: trio.SocketStream) -> str:
@@ -49,3 +49,8 @@ def peer_name(stream: trio.SocketStream) -> str:
 def join_address(host: str, port: int) -> str:
     """``host:port``, an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def host_in(address: str) -> str:
+    """The host of what `join_address` made."""
+    return address.rpartition(":")[0].removeprefix("[").removesuffix("]")

@@ -1,9 +1,10 @@
-"""The commands that ask a tracker: `status`, `explain` and `stop`."""
+"""The commands that ask a tracker: `status`, `explain`, `doctor` and `stop`."""
 
 import json
+import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ftcomm.protocol.messages import ControlMessage
 from ftcomm.protocol.operations import Done, StatusReply, StatusRequest, StopRequest
 from ftcomm_tracker.client import ask_tracker
 from ftcomm_tracker.command_line import DIRECTORY, FILE, run_and_exit, with_options
+from ftcomm_tracker.doctor import examine
 from ftcomm_tracker.explain import explain as explain_document
 from ftcomm_tracker.explain import explanation
 from ftcomm_tracker.journal import remembered
@@ -53,6 +55,11 @@ EXPLAIN_EPILOG = """\b
 Examples:
   ftcomm-tracker explain --state-dir /var/lib/job1
   ftcomm-tracker explain --state-dir /var/lib/job1 --json | jq -r '.findings[].kind'
+"""
+DOCTOR_EPILOG = """\b
+Examples:
+  ftcomm-tracker doctor --tracker 10.0.0.5:4711 --token-file /etc/job1.token
+  srun ftcomm-tracker doctor --tracker $HEAD:4711 --json
 """
 STOP_EPILOG = """\b
 Example:
@@ -117,6 +124,20 @@ def explain(*, as_json: bool, every_s: float | None, **where: Any) -> None:
     run_and_exit(_show, Where(**where), show, every_s)
 
 
+@click.command(short_help="Say whether this machine can take part in a job.", epilog=DOCTOR_EPILOG)
+@with_options(_TRACKER_OPTIONS)
+@click.option("--json", "as_json", is_flag=True, help="For scripts: one JSON document.")
+def doctor(*, as_json: bool, **where: Any) -> None:
+    """Examine this machine, the way to the tracker, and the tracker's way back.
+
+    Names, connection, token, versions, clocks, round trip, open files, shared memory; and whether
+    the tracker can reach a port of this machine, as the other workers must. Each line says ok, warn
+    or FAIL, and what to do. Run it on every machine, as the user and under the scheduler that will
+    run the workers. Ends with 1 if a line says FAIL.
+    """
+    run_and_exit(_doctor, Where(**where), as_json)
+
+
 @click.command(short_help="End a job for all its workers.", epilog=STOP_EPILOG)
 @with_options(_TRACKER_OPTIONS)
 @click.option("--reason", default="by the operator", show_default=True, help="Told to every rank.")
@@ -168,6 +189,23 @@ def _explained_as_json(document: Mapping[str, Any]) -> str:
     findings = [asdict(finding) for finding in explain_document(document)]
     waiting = any(finding["waiting"] for finding in findings)
     return json.dumps({"job_id": document["job_id"], "waiting": waiting, "findings": findings})
+
+
+async def _doctor(where: Where, as_json: bool) -> int:
+    routes, token_file = where.find()
+    options = replace(WorkerOptions.load(tracker="none"), routes=routes, token_file=token_file)
+    checks = await examine(options)
+    failed = any(check.level == "fail" for check in checks)
+    if as_json:
+        report = {"host": socket.gethostname(), "ok": not failed}
+        click.echo(json.dumps({**report, "checks": [asdict(check) for check in checks]}))
+        return int(failed)
+    for check in checks:
+        mark = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}[check.level]
+        click.echo(f"{mark}  {check.name}: {check.what}")
+        if check.todo:
+            click.echo(f"      to do: {check.todo}")
+    return int(failed)
 
 
 async def _stop(where: Where, reason: str) -> int:

@@ -11,6 +11,8 @@ from ftcomm.errors import ProtocolError
 from ftcomm.protocol.messages import ControlMessage
 from ftcomm.protocol.operations import (
     AskWorker,
+    DialBack,
+    DialedBack,
     Done,
     StatusReply,
     StatusRequest,
@@ -19,6 +21,7 @@ from ftcomm.protocol.operations import (
     Vouch,
     WorkerStanding,
 )
+from ftcomm_tracker.dial_back import DialBacks
 from ftcomm_tracker.events import GivenUp, StopAsked, Vouched
 from ftcomm_tracker.status import status_document
 
@@ -40,6 +43,9 @@ class Tracker(Protocol):
     ) -> None:
         """Let the roster hear of `event`, then call `then`."""
 
+    def host_of(self, conn: int) -> str:
+        """Address from which a connection comes, empty if it has gone."""
+
     async def catch_up(self) -> None:
         """Return when everything that has arrived has been taken in."""
 
@@ -56,6 +62,7 @@ class Operators:
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker
         self._supervised: dict[int, str] = {}  # connection -> worker id
+        self._dial_backs = DialBacks()
 
     async def hear(
         self,
@@ -106,5 +113,8 @@ class Operators:
                 self._supervised[conn] = worker_id
                 await tracker.catch_up()  # what the worker said last counts
                 tracker.send(conn, tracker.standing_of(worker_id, number))
+            case DialBack(port, nonce):
+                host = tracker.host_of(conn)
+                tracker.send(conn, DialedBack(host, await self._dial_backs.dial(host, port, nonce)))
             case _:
                 raise ProtocolError(f"an operator may not send {type(message).__name__}")

@@ -49,7 +49,7 @@ from ftcomm_tracker.events import (
 )
 from ftcomm_tracker.faults import PlannedDeath, TrackerFaults
 from ftcomm_tracker.journal import Journal
-from ftcomm_tracker.listener import dial_address, join_address, peer_name
+from ftcomm_tracker.listener import dial_address, host_in, join_address, peer_name
 from ftcomm_tracker.operators import Operators
 from ftcomm_tracker.records import record_incident
 from ftcomm_tracker.roster import Roster
@@ -142,6 +142,11 @@ class Server:
     def progress(self) -> Position:
         """The highest position known of any member."""
         return self._roster.progress()
+
+    def host_of(self, conn: int) -> str:
+        """Address from which a connection comes, empty if it has gone."""
+        connection = self._connections.get(conn)
+        return "" if connection is None else host_in(connection.peer)
 
     def standing_of(self, worker_id: str, number: int) -> WorkerStanding:
         """What a supervisor wants to know, in answer to its question `number`."""

@@ -1,0 +1,76 @@
+"""Addresses of trackers and workers: IPv6, and listening on all of them."""
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from ftcomm_tracker.listener import host_in, join_address
+from tests.tracker.serving import serve, supervise
+from tests.tracker.test_cli import invoke
+
+SUM_AND_ADDRESSES = """
+import ftcomm
+with ftcomm.init() as comm:
+    comm.load_checkpoint(default=0)
+    print("sum", int(comm.allreduce(comm.rank + 1)))
+    members = comm._engine._core.members
+    print("addresses", *sorted({member.address for member in members}))
+"""
+
+
+def has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as sock:
+        sock.bind(("::1", 0))
+        return True
+    return False
+
+
+def run_two(tmp_path: Path, *options: str, **extra: str) -> tuple[str, list[str]]:
+    """The tracker's address, and what two workers print that know each other over TCP alone."""
+    with contextlib.ExitStack() as stack:
+        given = ("-n", "2", "--transport", "tcp", *options)
+        tracker, ready = stack.enter_context(serve(tmp_path / "state", *given))
+        status, text = invoke("doctor", "--state-dir", ready["state_dir"])
+        assert status == 0, text
+        workers = [
+            stack.enter_context(
+                supervise(ready, "--worker-id", str(rank), script=SUM_AND_ADDRESSES, **extra)
+            )
+            for rank in range(2)
+        ]
+        outputs = [worker.communicate(timeout=60) for worker in workers]
+        assert [worker.returncode for worker in workers] == [0, 0], outputs
+        assert tracker.wait(timeout=60) == 0
+        return ready["address"], [line[4:] for out, _ in outputs for line in out.splitlines()]
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not has_ipv6(), reason="this kernel has no IPv6 loopback")
+def test_a_job_over_ipv6(tmp_path: Path) -> None:
+    address, said = run_two(tmp_path, "--host", "::1")
+    assert address.startswith("[::1]:")
+    assert said == ["sum 3", "addresses ::1"] * 2
+
+
+@pytest.mark.process
+def test_a_worker_that_listens_everywhere_advertises_where_it_is(tmp_path: Path) -> None:
+    _, said = run_two(tmp_path, FTCOMM_BIND="0.0.0.0")
+    assert said == ["sum 3", "addresses 127.0.0.1"] * 2
+
+
+@pytest.mark.process
+def test_a_worker_advertises_what_it_is_told(tmp_path: Path) -> None:
+    """127.0.0.2 stands for the outside of an address translation."""
+    if os.uname().sysname != "Linux":
+        pytest.skip("only Linux has all of 127.0.0.0/8")
+    extra = {"FTCOMM_BIND": "0.0.0.0", "FTCOMM_ADVERTISE": "127.0.0.2"}
+    _, said = run_two(tmp_path, **extra)
+    assert said == ["sum 3", "addresses 127.0.0.2"] * 2
+
+
+@pytest.mark.parametrize("host", ["10.0.0.5", "fd00::5", "fe80::1%eth0", "node-1.example"])
+def test_a_host_is_found_again_in_an_address(host: str) -> None:
+    assert host_in(join_address(host, 4711)) == host
