@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tests.conformance.bench import Bench
@@ -61,27 +62,36 @@ def under_run(
 ) -> "subprocess.CompletedProcess[str]":
     """Run a program under the launcher to its end; its output is text of both streams."""
     folder = bench.new_folder()
-    events = folder / "events"
-    events.touch()
+    (folder / "events").touch()
+    with start_under_run(folder, program, *options, faults=faults) as launcher:
+        try:
+            output, _ = launcher.communicate(timeout=WALL_S)
+        finally:
+            launcher.kill()
+    return subprocess.CompletedProcess(launcher.args, launcher.returncode, output)
+
+
+def start_under_run(
+    folder: Path, program: dict[str, Any], *options: str, faults: str = ""
+) -> "subprocess.Popen[str]":
+    """Start a program under the launcher; `folder` holds ``events`` and the gates."""
     environment = {
         **worker_environment(),
         "CONFORMANCE": json.dumps(program),
-        "CONFORMANCE_EVENTS": str(events),
+        "CONFORMANCE_EVENTS": str(folder / "events"),
         "CONFORMANCE_DIR": str(folder),
         "FTCOMM_FAULTS": faults,
-        "FTCOMM_FAULTS_LOG": str(events),
+        "FTCOMM_FAULTS_LOG": str(folder / "events"),
     }
     command = [sys.executable, "-m", "ftcomm_tracker.cli", "run", *options, "--"]
-    return subprocess.run(
+    return subprocess.Popen(
         [*command, sys.executable, "-m", "tests.conformance.programs"],
         env=environment,
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=WALL_S,
-        check=False,
-        preexec_fn=die_with_parent,
+        preexec_fn=die_with_parent,  # noqa: PLW1509 - the harness has one thread
     )
 
 

@@ -6,7 +6,10 @@ plan of faults, run by `planned`; the others drive a job by hand, event by event
 """
 
 from tests.conformance import (
+    checkpoint_scenarios,
     contract_scenarios,
+    end_scenarios,
+    join_scenarios,
     kill_scenarios,
     stop_scenarios,
     tracker_scenarios,
@@ -16,7 +19,10 @@ from tests.conformance.scenario import Scenario
 SCENARIOS: tuple[Scenario, ...] = tuple(
     sorted(
         [
+            *checkpoint_scenarios.SCENARIOS,
             *contract_scenarios.SCENARIOS,
+            *end_scenarios.SCENARIOS,
+            *join_scenarios.SCENARIOS,
             *kill_scenarios.SCENARIOS,
             *stop_scenarios.SCENARIOS,
             *tracker_scenarios.SCENARIOS,

@@ -141,6 +141,7 @@ class Epochs(Seats):
         byes = tuple(sorted({*self.durable.byes, rank}))
         if len(byes) < self.durable.world_size:
             self._persist(byes=byes)
+            self._note("info", f"worker {self.durable.places[rank].worker_id} has closed")
             return
         final = max(version, self.highest_version, 0)
         self._persist(byes=byes, final_version=final)  # in one: half of it would never end
