@@ -30,6 +30,7 @@ RAISED_BY = {
     errors.CollectiveMismatchError: EVERY_RANK,
     errors.ProcessFailedError: EVERY_RANK,
     errors.LogLimitError: EVERY_RANK,
+    errors.CollectiveTimeoutError: EVERY_RANK,
     errors.RolledBackError: EVERY_RANK,
     errors.JobFinishedError: "who joins too late",
     errors.RevokedError: EVERY_RANK,

@@ -17,6 +17,7 @@ _ERRORS = (
     "AuthenticationError",
     "ClosedError",
     "CollectiveMismatchError",
+    "CollectiveTimeoutError",
     "ConfigError",
     "FencedError",
     "ForkError",

@@ -1,5 +1,6 @@
 """What a user passes to a collective: as elements, and as the signature that all ranks compare."""
 
+import math
 import operator
 from typing import Any
 
@@ -42,6 +43,22 @@ def check_out(
         )
     if not out.flags.writeable:
         raise ValueError("out is read-only")
+
+
+def checked_timeout(timeout: Any) -> float | None:
+    """`timeout` in seconds, None for none.
+
+    Raises:
+        TypeError, ValueError: it is no number, or not above 0 and finite.
+    """
+    if timeout is None:
+        return None
+    if isinstance(timeout, (bool, str)) or not hasattr(timeout, "__float__"):
+        raise TypeError(f"timeout is a {type(timeout).__name__}, must be a number of seconds")
+    seconds = float(timeout)
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"timeout is {seconds:g}, must be above 0 and finite; None is no limit")
+    return seconds
 
 
 def checked_root(root: Any, world_size: int) -> int:

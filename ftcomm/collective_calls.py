@@ -24,6 +24,10 @@ class CollectiveCalls(Membership):
     An input may also be a function without arguments: it is called at most once, only if the
     collective is executed, never where the result is replayed.  It may not call a collective.  What
     it raises leaves the position unchanged.
+
+    ``timeout=`` is in seconds, off by default: when a call takes longer, waiting for the
+    replacement of a dead rank included, all ranks raise `CollectiveTimeoutError`, and the job is
+    over.
     """
 
     def allreduce(
@@ -34,6 +38,7 @@ class CollectiveCalls(Membership):
         out: Result | None = None,
         copy: bool = True,
         algorithm: str | None = None,
+        timeout: float | None = None,
     ) -> Result:
         """Combine the arrays of all ranks elementwise; every rank gets the same bytes.
 
@@ -45,6 +50,7 @@ class CollectiveCalls(Membership):
                 if the call raises. May be `x` itself.
             copy: False returns a read-only view of the log's own memory.
             algorithm: ``ring`` or ``recursive_doubling`` for this call, on all ranks.
+            timeout: seconds after which the job ends with `CollectiveTimeoutError` on all ranks.
 
         Returns:
             `out`, or a new array of x's dtype and shape.
@@ -64,15 +70,18 @@ class CollectiveCalls(Membership):
 
             hand_out = _given(out, copy=copy)
             known: dict[str, Any] = {"op": op, "algorithm": algorithm}
-            return self._perform(x, make, hand_out, Kind.ALLREDUCE, site, out=out, **known)
+            return self._perform(x, make, hand_out, Kind.ALLREDUCE, site, timeout, out=out, **known)
 
-    def broadcast(self, x: Any, root: int = 0, *, copy: bool = True) -> Result:
+    def broadcast(
+        self, x: Any, root: int = 0, *, copy: bool = True, timeout: float | None = None
+    ) -> Result:
         """The root's array on every rank.
 
         Args:
             x: array-like of one dtype and shape on all ranks; only the root's content counts.
             root: the rank whose array is sent.
             copy: False returns a read-only view of the log's own memory.
+            timeout: seconds after which the job ends with `CollectiveTimeoutError` on all ranks.
         """
         with self._gate:
             site, root = call_site(), self._calls.checked_root(root)
@@ -80,14 +89,17 @@ class CollectiveCalls(Membership):
             def make(x: Any) -> Call:
                 return self._calls.broadcast(x, root, site)
 
-            return self._perform(x, make, _given(copy=copy), Kind.BROADCAST, site, root=root)
+            return self._perform(
+                x, make, _given(copy=copy), Kind.BROADCAST, site, timeout, root=root
+            )
 
-    def allgather(self, x: Any, *, copy: bool = True) -> Result:
+    def allgather(self, x: Any, *, copy: bool = True, timeout: float | None = None) -> Result:
         """The arrays of all ranks, stacked in rank order: shape ``(world_size, *x.shape)``.
 
         Args:
             x: array-like of one dtype and shape on all ranks.
             copy: False returns a read-only view of the log's own memory.
+            timeout: seconds after which the job ends with `CollectiveTimeoutError` on all ranks.
         """
         with self._gate:
             site = call_site()
@@ -95,15 +107,16 @@ class CollectiveCalls(Membership):
             def make(x: Any) -> Call:
                 return self._calls.allgather(x, site)
 
-            return self._perform(x, make, _given(copy=copy), Kind.ALLGATHER, site)
+            return self._perform(x, make, _given(copy=copy), Kind.ALLGATHER, site, timeout)
 
-    def allgatherv(self, x: Any, *, copy: bool = True) -> Result:
+    def allgatherv(self, x: Any, *, copy: bool = True, timeout: float | None = None) -> Result:
         """The arrays of all ranks, one after the other along axis 0, in rank order.
 
         Args:
             x: array-like with at least one dimension; dtype and all dimensions but the first are
                 the same on all ranks, the first may differ and may be 0.
             copy: False returns a read-only view of the log's own memory.
+            timeout: seconds after which the job ends with `CollectiveTimeoutError` on all ranks.
         """
         with self._gate:
             site = call_site()
@@ -111,7 +124,7 @@ class CollectiveCalls(Membership):
             def make(x: Any) -> Call:
                 return self._calls.allgatherv(x, site)
 
-            return self._perform(x, make, _given(copy=copy), Kind.ALLGATHERV, site)
+            return self._perform(x, make, _given(copy=copy), Kind.ALLGATHERV, site, timeout)
 
     def reduce(
         self,
@@ -120,6 +133,7 @@ class CollectiveCalls(Membership):
         root: int = 0,
         *,
         algorithm: str | None = None,
+        timeout: float | None = None,
     ) -> Result | None:
         """As `allreduce`, with the result on `root` and None on the others.
 
@@ -132,9 +146,9 @@ class CollectiveCalls(Membership):
                 return self._calls.allreduce(x, op, algorithm, site, root)
 
             known: dict[str, Any] = {"op": op, "algorithm": algorithm, "root": root}
-            return self._perform(x, make, self._on(root), Kind.REDUCE, site, **known)
+            return self._perform(x, make, self._on(root), Kind.REDUCE, site, timeout, **known)
 
-    def gather(self, x: Any, root: int = 0) -> Result | None:
+    def gather(self, x: Any, root: int = 0, *, timeout: float | None = None) -> Result | None:
         """As `allgather`, with the result on `root` and None on the others."""
         with self._gate:
             site, root = call_site(), self._calls.checked_root(root)
@@ -142,9 +156,9 @@ class CollectiveCalls(Membership):
             def make(x: Any) -> Call:
                 return self._calls.allgather(x, site, root)
 
-            return self._perform(x, make, self._on(root), Kind.GATHER, site, root=root)
+            return self._perform(x, make, self._on(root), Kind.GATHER, site, timeout, root=root)
 
-    def gatherv(self, x: Any, root: int = 0) -> Result | None:
+    def gatherv(self, x: Any, root: int = 0, *, timeout: float | None = None) -> Result | None:
         """As `allgatherv`, with the result on `root` and None on the others."""
         with self._gate:
             site, root = call_site(), self._calls.checked_root(root)
@@ -152,9 +166,9 @@ class CollectiveCalls(Membership):
             def make(x: Any) -> Call:
                 return self._calls.allgatherv(x, site, root)
 
-            return self._perform(x, make, self._on(root), Kind.GATHERV, site, root=root)
+            return self._perform(x, make, self._on(root), Kind.GATHERV, site, timeout, root=root)
 
-    def scatter(self, x: Any = None, root: int = 0) -> Result:
+    def scatter(self, x: Any = None, root: int = 0, *, timeout: float | None = None) -> Result:
         """Part i of the root's `x` on rank i, as its own writable copy.
 
         Args:
@@ -162,6 +176,7 @@ class CollectiveCalls(Membership):
                 ``x[i]``, or a list or tuple of `world_size` arrays of one dtype, such as
                 `numpy.array_split` gives, whose first dimensions may differ. Elsewhere ignored.
             root: the rank whose `x` is taken apart.
+            timeout: seconds after which the job ends with `CollectiveTimeoutError` on all ranks.
         """
         with self._gate:
             site, root = call_site(), self._calls.checked_root(root)
@@ -173,15 +188,18 @@ class CollectiveCalls(Membership):
                 return part_of(stored.flat, self.rank, self.world_size)
 
             x = x if self.rank == root else None
-            return self._perform(x, make, own_part, Kind.SCATTER, site, root=root)
+            return self._perform(x, make, own_part, Kind.SCATTER, site, timeout, root=root)
 
-    def broadcast_object(self, obj: Any = None, root: int = 0) -> Any:
+    def broadcast_object(
+        self, obj: Any = None, root: int = 0, *, timeout: float | None = None
+    ) -> Any:
         """The root's object on every rank, each its own copy (the root's too).
 
         Args:
             obj: on the root, nested dict, list, tuple of numpy arrays, numbers, str, bytes, bool,
                 None. Elsewhere ignored.
             root: the rank whose object is sent.
+            timeout: seconds after which the job ends with `CollectiveTimeoutError` on all ranks.
         """
         with self._gate:
             site, root = call_site(), self._calls.checked_root(root)
@@ -193,9 +211,9 @@ class CollectiveCalls(Membership):
                 return unpack_object(stored.flat)
 
             x = obj if self.rank == root else None
-            return self._perform(x, make, own_copy, Kind.BROADCAST_OBJECT, site, root=root)
+            return self._perform(x, make, own_copy, Kind.BROADCAST_OBJECT, site, timeout, root=root)
 
-    def allgather_object(self, obj: Any) -> list[Any]:
+    def allgather_object(self, obj: Any, *, timeout: float | None = None) -> list[Any]:
         """The objects of all ranks in rank order; see `broadcast_object` for what they may be."""
         with self._gate:
             site = call_site()
@@ -206,12 +224,12 @@ class CollectiveCalls(Membership):
             def own_copies(stored: Stored) -> list[Any]:
                 return list(unpack_items(stored.flat))
 
-            return self._perform(obj, make, own_copies, Kind.ALLGATHER_OBJECT, site)
+            return self._perform(obj, make, own_copies, Kind.ALLGATHER_OBJECT, site, timeout)
 
-    def barrier(self) -> None:
+    def barrier(self, *, timeout: float | None = None) -> None:
         """Return when every rank has entered it."""
         with self._gate:
-            self._run(self._calls.plain(Kind.BARRIER, call_site()), _dropped)
+            self._run(self._calls.plain(Kind.BARRIER, call_site()), _dropped, timeout)
 
     def _on(self, root: int) -> Callable[[Stored], Result | None]:
         """The result on the root; the others have it in their logs alone (rule R11)."""

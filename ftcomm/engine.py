@@ -8,15 +8,15 @@ execute; the input is never written; the result is logged before anything is ret
 import time
 from collections.abc import Callable
 
-from ftcomm.control.hub import Hub
+from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.dataplane import DataPlane, Turn
-from ftcomm.errors import FtcommError
+from ftcomm.errors import FtcommError, LogLimitError
 from ftcomm.forms import Call, Lazy
 from ftcomm.protocol.messages import Resumed
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import is_compatible
-from ftcomm.recovery.events import Leaving, OwnCloseDone
+from ftcomm.recovery.events import Found, Leaving, OwnCloseDone
 from ftcomm.recovery.log import Entry
 from ftcomm.recovery.worker import Checkpoint, Outcome, State, Step
 from ftcomm.values import EMPTY, Stored
@@ -87,6 +87,15 @@ class Engine:
         self._wait_for(lambda: self._core.state is State.RUNNING)
         self._hub.fault("ranked")
 
+    def run_within(self, seconds: float, call: Call | Lazy) -> Stored:
+        """As `run` or `run_lazy`; the job ends for all if it takes longer than `seconds`."""
+        hub = self._hub
+        hub.deadline = Deadline(self._core.position, time.monotonic() + seconds, seconds)
+        try:
+            return self.run(call) if isinstance(call, Call) else self.run_lazy(call)
+        finally:
+            hub.deadline = None
+
     def run(self, call: Call) -> Stored:
         """One collective, served or executed; the log owns what is returned."""
         self._hub.fault("enter")
@@ -139,7 +148,7 @@ class Engine:
         while True:
             answer, turn = self._ask(core.begin, form.signature, form.site)
             if answer is Step.EXECUTE:
-                stored = self._plane.execute(call, turn)
+                stored = self._execute(call, turn)
                 if stored is not None and self._complete(call, turn[0], stored):
                     return self._done(stored)
             elif isinstance(answer, Entry):
@@ -147,6 +156,13 @@ class Engine:
                     return self._done(answer.value)
             else:
                 self._hub.sleep()
+
+    def _execute(self, call: Call, turn: Turn) -> Stored | None:
+        try:
+            return self._plane.execute(call, turn)
+        except LogLimitError as error:  # others may not know yet, and could not go on without us
+            self.condemn(error)
+            return None
 
     def _done(self, stored: Stored) -> Stored:
         self._hub.fault("done")
@@ -241,6 +257,10 @@ class Engine:
     def leave(self, reason: str) -> None:
         """An exception left the user's block: say so, so that nobody waits for a deadline."""
         self._control.driver.act(Leaving(reason))
+
+    def condemn(self, error: FtcommError) -> None:
+        """Have the tracker raise `error` on all ranks, this one included."""
+        self._control.driver.act(Found(type(error).__name__, error.cause))
 
     def stop(self) -> None:
         """End the control thread and close every socket of this process."""

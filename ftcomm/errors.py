@@ -106,6 +106,13 @@ class LogLimitError(FtcommError):
     default_remedy = "call checkpoint() more often, or raise log_limit at the tracker"
 
 
+class CollectiveTimeoutError(FtcommError):
+    """A collective took longer than the ``timeout`` that one rank gave it."""
+
+    exit_code = 80
+    default_remedy = "see what the named ranks were doing; raise the timeout if they were busy"
+
+
 class RolledBackError(FtcommError):
     """The job went back to an older checkpoint (opt-in)."""
 

@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ftcomm.accounting import LogAccount
-from ftcomm.arguments import check_out, is_input_function
+from ftcomm.arguments import check_out, checked_timeout, is_input_function
 from ftcomm.calls import CallFactory
 from ftcomm.engine import Engine
-from ftcomm.errors import FtcommError
+from ftcomm.errors import FtcommError, LogLimitError
 from ftcomm.forms import Call, Lazy
 from ftcomm.gate import Gate
 from ftcomm.protocol.signature import Kind
@@ -107,7 +107,11 @@ class Membership:
         if error is None:
             self._close(call_site())  # the user's `with` statement
         elif self.is_usable:
-            self.leave(f"{type(error).__name__}: {error}")
+            if isinstance(error, LogLimitError):  # all reach it here; who is behind is told
+                self._engine.condemn(error)
+                self._end()
+            else:
+                self.leave(f"{type(error).__name__}: {error}")
 
     def leave(self, reason: str) -> None:
         """Leave the job without closing it: a failure at once, told to the others as `reason`."""
@@ -146,6 +150,7 @@ class Membership:
         hand_out: Callable[[Stored], R],
         kind: Kind,
         site: str,
+        timeout: float | None,
         *,
         out: Array | None = None,
         **known: Any,
@@ -158,11 +163,12 @@ class Membership:
             hand_out: what the user gets of the log's result.
             kind: the collective.
             site: where the user called it.
+            timeout: seconds after which the job ends, None for none.
             out: the user's place for the result.
             known: what else is known of the signature without the input.
         """
         if not is_input_function(x):
-            return self._run(self._admitted(make(x)), hand_out)
+            return self._run(self._admitted(make(x)), hand_out, timeout)
 
         def check(stored: Stored) -> None:
             check_out(out, stored.flat.dtype, stored.shape)
@@ -171,7 +177,7 @@ class Membership:
             return self._admitted(make(x()))
 
         lazy = Lazy(kind, self._calls.known(kind, **known), site, made, check)
-        return self._run(lazy, hand_out)
+        return self._run(lazy, hand_out, timeout)
 
     def _admitted(self, call: Call) -> Call:
         """Refuse a call whose result has no room in the log."""
@@ -179,11 +185,15 @@ class Membership:
         self._account.check(call.form.nbytes)
         return call
 
-    def _run(self, call: Call | Lazy, hand_out: Callable[[Stored], R]) -> R:
+    def _run(self, call: Call | Lazy, hand_out: Callable[[Stored], R], timeout: float | None) -> R:
         engine = self._engine
         before = engine.position
+        seconds = checked_timeout(timeout)
         try:
-            stored = engine.run(call) if isinstance(call, Call) else engine.run_lazy(call)
+            if seconds is not None:
+                stored = engine.run_within(seconds, call)
+            else:
+                stored = engine.run(call) if isinstance(call, Call) else engine.run_lazy(call)
             nbytes = stored.flat.nbytes
             self._account.completed(nbytes)
             self._calls.completed(call.kind, nbytes)

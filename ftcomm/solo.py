@@ -1,6 +1,7 @@
 """A group of one: the same calls without a tracker, sockets or threads."""
 
 from ftcomm.config import JobSettings
+from ftcomm.errors import FtcommError
 from ftcomm.forms import Call, Lazy, stored_rows
 from ftcomm.protocol.position import START, Position
 from ftcomm.recovery.worker import Checkpoint
@@ -36,6 +37,11 @@ class SoloEngine:
         self.position = self.position.next()
         return stored
 
+    def run_within(self, seconds: float, call: Call | Lazy) -> Stored:
+        """There is nobody to wait for."""
+        del seconds
+        return self.run(call) if isinstance(call, Call) else self.run_lazy(call)
+
     def run_lazy(self, lazy: Lazy) -> Stored:
         """Nothing is ever replayed here: the input is needed."""
         return self.run(lazy.make())
@@ -55,6 +61,9 @@ class SoloEngine:
     def close(self, call: Call) -> None:
         """Nobody needs serving."""
         del call
+
+    def condemn(self, error: FtcommError) -> None:
+        """Nobody needs to know."""
 
     def leave(self, reason: str) -> None:
         """Nobody needs to know."""

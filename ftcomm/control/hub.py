@@ -13,6 +13,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import trio
 
@@ -20,11 +21,21 @@ from ftcomm.config import JobSettings, WorkerOptions
 from ftcomm.exits import abandon_in_children
 from ftcomm.faults import FaultInjector
 from ftcomm.logs import JobLogger, LogContext
+from ftcomm.protocol.position import Position
 from ftcomm.recovery.worker import State, WorkerCore
 from ftcomm.transport.tcp import Link
 from ftcomm.transport.waiting import Progress
 from ftcomm.transport.waker import Waker
 from ftcomm.values import Pool
+
+
+class Deadline(NamedTuple):
+    """A call in flight that may not take longer: `at` is monotonic time."""
+
+    position: Position
+    at: float
+    seconds: float
+
 
 _RST_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -40,6 +51,7 @@ class Hub:
         retired: links of older epochs, shut down, to be closed by the user's thread.
         planned_at: monotonic time at which the present epoch's plan was taken.
         caught_up_at: monotonic time at which its fetches had ended.
+        deadline: of the user's call that is running, None without one.
     """
 
     def __init__(self, core: WorkerCore, options: WorkerOptions, token: bytes) -> None:
@@ -59,6 +71,7 @@ class Hub:
         self.context = LogContext()
         self.log = JobLogger(self.context)
         self.planned_at = self.caught_up_at = time.monotonic()
+        self.deadline: Deadline | None = None
         self.faults: FaultInjector | None = None
         self.control_sockets: set[trio.socket.SocketType] = set()
         abandon_in_children(self)

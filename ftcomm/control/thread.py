@@ -6,12 +6,14 @@ import time
 import trio
 
 from ftcomm.control.driver import Driver
-from ftcomm.control.hub import Hub
+from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.links import Listener, keep_dialling
 from ftcomm.control.tracker_link import keep_tracker_link
 from ftcomm.control.transfers import keep_fetching, serve_fetch
-from ftcomm.errors import FtcommError, TrackerLostError
-from ftcomm.recovery.events import Beat, StartFetch
+from ftcomm.errors import CollectiveTimeoutError, FtcommError, TrackerLostError
+from ftcomm.protocol.signature import signature_text
+from ftcomm.recovery.events import Beat, Found, StartFetch
+from ftcomm.recovery.states import State
 
 # A rank that is blocked for this long says so; with it a mismatch is known to all within 1 s.
 BLOCKED_AFTER_S = 0.25
@@ -92,9 +94,34 @@ async def _keep_beating(driver: Driver) -> None:
         if blocked_s < BLOCKED_AFTER_S:
             peers = ()
         driver.apply(Beat(peers, int(blocked_s * 1000)))
+        if hub.deadline is not None:
+            _look_at_deadline(driver, hub.deadline)
         period = min(hub.settings.heartbeat_every, BLOCKED_AFTER_S)
         await trio.sleep_until(woken_at + period)
 
 
 def _blocked_for(hub: Hub) -> float:
     return max(time.monotonic() - hub.progress.since, 0.0)
+
+
+def _look_at_deadline(driver: Driver, deadline: Deadline) -> None:
+    """A call that took too long ends the job: the tracker tells all, this rank included."""
+    if time.monotonic() < deadline.at:
+        return
+    hub = driver.hub
+    with hub.lock:
+        signature, site = hub.core.signature, hub.core.site
+        state, epoch = hub.core.state, hub.core.revoke_epoch
+    peers = hub.progress.peers
+    if peers:
+        waited = f"it was waiting for rank {', '.join(map(str, peers))}"
+    elif state is State.RUNNING:
+        waited = "it was not waiting for anyone just then"
+    else:
+        waited = f"it was waiting for the group to form again in epoch {epoch}"
+    call = signature_text(signature) if signature else "a collective"
+    cause = (
+        f"rank {hub.core.rank} gave {call} at {site or 'an unknown line'} {deadline.seconds:g} s, "
+        f"and it took longer; {waited}"
+    )
+    driver.apply(Found(CollectiveTimeoutError.__name__, cause, deadline.position))

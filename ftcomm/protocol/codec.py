@@ -19,6 +19,7 @@ from ftcomm.protocol.messages import (
     FetchEnd,
     FetchItem,
     FetchRequest,
+    Finding,
     Heartbeat,
     HeartbeatAck,
     Hello,
@@ -154,6 +155,7 @@ SCHEMAS: dict[int, Record] = {
     7: Record(Resumed, epoch=U32, fetch_ms=U32, link_ms=U32, fetched=U32, replayed=U32),
     8: Record(Bye, version=VERSION),
     9: Record(Leave, reason=PROSE),
+    10: Record(Finding, epoch=U32, position=POSITION, error=NAME, cause=PROSE),
     # tracker to worker
     16: Record(
         Welcome,

@@ -156,6 +156,19 @@ class Mismatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """This rank found, at `position`, what ends the job; all are to raise the exception `error`.
+
+    The tracker takes only some names; see `ftcomm_tracker.hearing`.
+    """
+
+    epoch: int
+    position: Position
+    error: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fetched:
     """All fetches of the plan of `epoch` have arrived here."""
 
@@ -330,6 +343,7 @@ ControlMessage = (
     | Heartbeat
     | Suspect
     | Mismatch
+    | Finding
     | Fetched
     | Resumed
     | Bye
@@ -348,7 +362,9 @@ ControlMessage = (
     | FetchItem
     | FetchEnd
 )
-WorkerMessage = Hello | Report | Heartbeat | Suspect | Mismatch | Fetched | Resumed | Bye | Leave
+WorkerMessage = (
+    Hello | Report | Heartbeat | Suspect | Mismatch | Finding | Fetched | Resumed | Bye | Leave
+)
 TrackerMessage = (
     Welcome | Refused | Revoke | Plan | Settled | HeartbeatAck | Verdict | Fenced | AllBye
 )

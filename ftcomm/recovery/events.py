@@ -48,6 +48,18 @@ class MismatchSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """This rank found, at `position`, what ends the job: `error` names the exception for all.
+
+    Stale, and dropped, if this rank has moved on; None is wherever it stands.
+    """
+
+    error: str
+    cause: str
+    position: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ResultFetched:
     """One result of an ordered fetch has arrived whole."""
 
@@ -111,6 +123,7 @@ Event = (
     | Received
     | LinkDown
     | MismatchSeen
+    | Found
     | ResultFetched
     | CheckpointFetched
     | LocalFetched

@@ -10,6 +10,7 @@ from typing import Any
 
 from ftcomm import errors
 from ftcomm.protocol.messages import (
+    Finding,
     Member,
     Mismatch,
     Report,
@@ -54,7 +55,7 @@ class Standing:
         self.members: tuple[Member, ...] = ()
         self.keep_order: tuple[int, ...] = ()
         self.suspects: tuple[int, ...] = ()
-        self.accusation: Mismatch | None = None
+        self.accusation: Mismatch | Finding | None = None
         self.pending_fetches: frozenset[int] = frozenset()
         # --- what has been done
         self.position = START

@@ -15,6 +15,7 @@ from ftcomm.protocol.messages import (
     Bye,
     Fenced,
     Fetched,
+    Finding,
     Heartbeat,
     HeartbeatAck,
     Hello,
@@ -39,6 +40,7 @@ from ftcomm.recovery.events import (
     Effect,
     Event,
     FetchEnded,
+    Found,
     Hangup,
     Leaving,
     LinkDown,
@@ -63,6 +65,7 @@ from ftcomm.recovery.states import (
     State,
     Step,
 )
+from ftcomm.recovery.verdicts import error_class, verdict_error
 
 
 class WorkerCore(Standing):
@@ -85,6 +88,8 @@ class WorkerCore(Standing):
                 effects = self.on_link_down(epoch, rank, cause)
             case MismatchSeen():
                 effects = self.on_mismatch_seen(event)
+            case Found():
+                effects = self.on_found(event)
             case ResultFetched() | CheckpointFetched() | LocalFetched() | FetchEnded():
                 effects = self.on_fetch(event)
             case Beat():
@@ -181,7 +186,8 @@ class WorkerCore(Standing):
         self.revoke_epoch = epoch
         self._enter("Revoke", State.STOPPED)
         self.pending_fetches = frozenset()
-        self.accusation = None
+        if isinstance(self.accusation, Mismatch):
+            self.accusation = None
         self.log.pin()
         return [CloseLinks(), SendControl(self.report()), Wake()]
 
@@ -302,6 +308,13 @@ class WorkerCore(Standing):
         )
         return [SendControl(self.accusation)]
 
+    def on_found(self, found: Found) -> list[Effect]:
+        """Report what ends the job; it is about a position, which no epoch changes."""
+        if self.accusation is not None or found.position not in (None, self.position):
+            return []
+        self.accusation = Finding(self.revoke_epoch, self.position, found.error, found.cause)
+        return [SendControl(self.accusation), Wake()]
+
     def on_beat(self, beat: Beat, now: float) -> list[Effect]:
         """Send a heartbeat; notice that this process did not run for a while (rule R1)."""
         gap = now - self._last_beat
@@ -363,22 +376,6 @@ class WorkerCore(Standing):
         return kind(cause, rank=rank, epoch=self.revoke_epoch or None, position=self.position)
 
 
-def error_class(name: str) -> type[errors.FtcommError]:
-    """The exception class of a verdict or refusal; an unknown name is a protocol error."""
-    kind = getattr(errors, name, None)
-    if isinstance(kind, type) and issubclass(kind, errors.FtcommError):
-        return kind
-    return errors.ProtocolError
-
-
-def verdict_error(verdict: Verdict) -> errors.FtcommError:
-    """The exception that every rank raises for a job-wide verdict: same type, same words."""
-    rank = verdict.rank if verdict.rank >= 0 else None
-    return error_class(verdict.error)(
-        verdict.cause, rank=rank, epoch=verdict.epoch, position=verdict.position
-    )
-
-
 __all__ = [
     "TRANSITIONS",
     "Checkpoint",
@@ -388,6 +385,4 @@ __all__ = [
     "State",
     "Step",
     "WorkerCore",
-    "error_class",
-    "verdict_error",
 ]

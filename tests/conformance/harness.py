@@ -26,7 +26,7 @@ from tests.conformance.forker import die_with_parent
 from tests.conformance.plans import ROOT, WALL_S, BrokenError, Forker, Plan, worker_environment
 
 Event = dict[str, Any]
-FINAL = {64, 70, *range(71, 80)}  # exit codes by which a typed error says: do not restart me
+FINAL = {64, 70, *range(71, 81)}  # exit codes by which a typed error says: do not restart me
 
 
 class Job:

@@ -194,6 +194,23 @@ def lazy_unlike(record: Recorder) -> Any:
     return record.checkpoint(None)
 
 
+def timed(record: Recorder) -> Any:
+    """A collective with a timeout that somebody does not enter in time."""
+    record.load(None)
+    record.allreduce(np.ones(3))
+    return record.allreduce(np.ones(3), timeout=record.spec["timeout"])
+
+
+def too_much(record: Recorder) -> Any:
+    """Results whose size only all ranks together know, until the log is full."""
+    comm = record.comm
+    record.load(None)
+    for step in range(100):
+        call = (comm.allgatherv, comm.broadcast_object, comm.allgather_object)[step % 3]
+        call(np.zeros(1000 * (1 + comm.rank), np.uint8))
+
+
 PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
-    function.__name__: function for function in (every_kind, lazy_broadcasts, lazy_unlike)
+    function.__name__: function
+    for function in (every_kind, lazy_broadcasts, lazy_unlike, timed, too_much)
 }

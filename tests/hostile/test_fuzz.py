@@ -22,7 +22,7 @@ from ftcomm.protocol.handshake import (
     ServerHandshake,
     control_key,
 )
-from ftcomm.protocol.messages import Heartbeat, Leave, Report, Run, Welcome
+from ftcomm.protocol.messages import Finding, Heartbeat, Report, Run, Welcome
 from ftcomm.protocol.position import START
 from ftcomm.protocol.signature import signature_text
 from ftcomm.recovery.events import CloseLinks, Hangup, Wake
@@ -227,7 +227,7 @@ def test_whatever_members_and_spares_say_the_tracker_goes_on_and_can_answer(
 def test_a_spare_cannot_end_the_job_by_a_limit_that_it_cannot_have_reached() -> None:
     story = running(2)
     story.joined(3, hello("spare"))
-    assert story.said(3, Leave("LogLimitError: I say so")) == []
+    assert story.said(3, Finding(1, START, "LogLimitError", "I say so")) == []
     assert story.roster.durable.verdict is None
 
 

@@ -8,7 +8,6 @@ from ftcomm.protocol.messages import (
     Fetched,
     Heartbeat,
     Hello,
-    Leave,
     Mismatch,
     Revoke,
     Run,
@@ -186,12 +185,3 @@ def test_refused_spares_leave_no_trace_in_the_journal() -> None:
     for number in range(3 * MAX_SPARES):
         story.joined(100 + number, hello(f"spare{number}"))
     assert len(story.roster.durable.incarnations) <= 2 + MAX_SPARES
-
-
-def test_the_first_rank_at_the_logs_limit_ends_the_job_for_those_behind_it() -> None:
-    story = running()
-    sent = story.said(2, Leave("LogLimitError: the results kept would take 9 bytes"))
-    verdicts = [message for conn, message in sent if isinstance(message, Verdict) and conn == 1]
-    assert [(v.error, v.cause) for v in verdicts] == [
-        ("LogLimitError", "the results kept would take 9 bytes")
-    ]

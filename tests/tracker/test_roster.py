@@ -1,10 +1,14 @@
 """Stories of the tracker's machine: what happens on connections, what is decided."""
 
+import pytest
+
 from ftcomm.protocol.messages import (
     AllBye,
+    Blocked,
     Bye,
     Fenced,
     Fetched,
+    Finding,
     Heartbeat,
     Leave,
     Mismatch,
@@ -20,6 +24,7 @@ from ftcomm.protocol.position import START
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm_tracker.epochs import FAREWELL_S
 from ftcomm_tracker.events import (
+    Disconnect,
     Ended,
     GivenUp,
     Joined,
@@ -266,3 +271,46 @@ def test_a_worker_on_its_way_to_a_job_that_ended_before_it_formed_hears_why() ->
     ((_, told),) = story.joined(2, hello("w2"))
     assert isinstance(told, Verdict)
     assert [e for e in story.tick(FAREWELL_S + SETTINGS.detect_within) if isinstance(e, Ended)]
+
+
+@pytest.mark.parametrize("error", ["LogLimitError", "CollectiveMismatchError"])
+def test_what_one_rank_found_is_journalled_and_ends_the_job_for_all(error: str) -> None:
+    story = running(3)
+    told = story.tell(Said(2, Finding(1, at(0, 4), error, "waited 5 s for [2]")))
+    verdict = Verdict(error, "waited 5 s for [2]", 1, at(0, 4), 1)
+    persisted = [effect.durable.verdict for effect in told if isinstance(effect, Persist)]
+    assert (persisted, sends(told)) == ([verdict], [(conn, verdict) for conn in (1, 2, 3)])
+    assert story.said(1, Finding(1, at(0, 4), error, "me too")) == []
+
+
+def test_what_one_rank_found_holds_while_the_group_forms_again() -> None:
+    story = running(3)
+    story.tell(ConnLost(3, "died"))
+    assert story.roster.state is State.COLLECTING
+    sent = story.said(1, Finding(1, at(0, 4), "CollectiveTimeoutError", "nobody came"))
+    verdict = Verdict(
+        "CollectiveTimeoutError",
+        "nobody came; absent: rank 2; there and waiting for nobody: rank 1",
+        2,
+        at(0, 4),
+        0,
+    )
+    assert sent == [(1, verdict), (2, verdict)]
+
+
+def test_a_timeout_names_who_computes_while_the_others_wait() -> None:
+    story = running(3)
+    blocked = Blocked(Signature(Kind.BARRIER).encode(), "t.py:1", (1,), 300)
+    story.said(1, Heartbeat(1, 1, at(0, 4), blocked))
+    story.said(2, Heartbeat(1, 1, at(0, 4), blocked))
+    sent = story.said(1, Finding(1, at(0, 4), "CollectiveTimeoutError", "waited"))
+    assert {message.cause for _, message in sent} == {
+        "waited; there and waiting for nobody: rank 2"
+    }
+
+
+def test_a_finding_of_another_name_is_not_believed() -> None:
+    story = running(3)
+    effects = story.tell(Said(2, Finding(1, at(0, 4), "JobFinishedError", "all done")))
+    assert [effect.conn for effect in effects if isinstance(effect, Disconnect)] == [2]
+    assert story.roster.durable.verdict is None

@@ -93,3 +93,26 @@ def test_only_what_follows_from_the_input_may_differ_from_what_is_known() -> Non
         replace(whole, op_hash=8),
     ):
         assert not is_compatible(known.encode(), other.encode())
+
+
+@pytest.mark.parametrize(
+    ("timeout", "error"),
+    [(0, ValueError), (-1.0, ValueError), (float("nan"), ValueError), (float("inf"), ValueError),
+     (True, TypeError), ("5", TypeError), ([], TypeError)],
+)  # fmt: skip
+def test_a_timeout_that_is_no_time_is_refused(
+    comm: ftcomm.Communicator, timeout: Any, error: type[Exception]
+) -> None:
+    for call in CALLS:
+        with pytest.raises(error, match="timeout is"):
+            getattr(comm, call)([1.0], timeout=timeout)
+    with pytest.raises(error, match="timeout is"):
+        comm.barrier(timeout=timeout)
+    assert comm.seqno == 0
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_timeout_changes_nothing_where_nobody_is_waited_for(
+    comm: ftcomm.Communicator, call: str
+) -> None:
+    assert np.ravel(getattr(comm, call)([2.5], timeout=np.float32(3))).tolist() == [2.5]

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
-from ftcomm.errors import LogLimitError
+from ftcomm.errors import CollectiveMismatchError, CollectiveTimeoutError, LogLimitError
 from ftcomm.protocol.messages import (
     Blocked,
     Bye,
     Fetched,
+    Finding,
     Heartbeat,
     HeartbeatAck,
     Leave,
@@ -21,7 +22,11 @@ from ftcomm_tracker.admission import Admission
 from ftcomm_tracker.plan import mismatch_text
 from ftcomm_tracker.seats import Peer, State
 
-_LOG_LIMIT = f"{LogLimitError.__name__}: "
+# What one rank may find that ends the job for all. All ranks reach the log's limit at one position;
+# but one that is still before it could not get there without the one that has left.
+FINDINGS = frozenset(
+    kind.__name__ for kind in (CollectiveMismatchError, CollectiveTimeoutError, LogLimitError)
+)
 
 
 class Hearing(Admission):
@@ -47,12 +52,8 @@ class Hearing(Admission):
                 self.on_resumed(rank, message)
             case Bye(version) if rank is not None:
                 self._bye(rank, version)
-            case Leave(reason) if rank is not None and reason.startswith(_LOG_LIMIT):
-                # All ranks reach the limit at one position; but one that is still before it could
-                # not get there without the one that has left.
-                self._verdict(
-                    LogLimitError.__name__, reason.removeprefix(_LOG_LIMIT), peer.position
-                )
+            case Finding() if rank is not None:
+                self.on_finding(peer, rank, message)
             case Leave(reason):
                 text = f"worker {peer.hello.worker_id} left: {reason}"
                 if self.state is State.COLLECTING:  # else the new epoch's line says it
@@ -178,6 +179,28 @@ class Hearing(Admission):
             (seen.peer, seen.peer_signature, seen.peer_site),
         )
         self._verdict("CollectiveMismatchError", text, seen.position, rank)
+
+    def on_finding(self, peer: Peer, rank: int, found: Finding) -> None:
+        """A verdict at once; it is about a position, so it holds in whatever epoch it comes."""
+        if found.error not in FINDINGS:
+            self._drop(peer.conn, f"it found {found.error!r:.80}, which is not a worker's to say")
+            self._after_loss(rank, f"worker {peer.hello.worker_id} sent an impossible finding")
+            return
+        cause = found.cause
+        if found.error == CollectiveTimeoutError.__name__:
+            cause += self._who_does_not_wait(rank)
+        self._verdict(found.error, cause, found.position, rank)
+
+    def _who_does_not_wait(self, finder: int) -> str:
+        """For the error of a timeout: who is absent, and who computes while others wait."""
+        waiting = {finder, *self._blocked_ranks(), *self.durable.byes}
+        absent = [rank for rank in range(self.durable.world_size) if rank not in self.seats]
+        busy = [rank for rank in sorted(self.seats) if rank not in waiting]
+        text = ""
+        for ranks, what in ((absent, "absent"), (busy, "there and waiting for nobody")):
+            if ranks:
+                text += f"; {what}: rank {', '.join(map(str, ranks))}"
+        return text
 
     def on_fetched(self, rank: int, epoch: int) -> None:
         """When the last member has what the plan gave it, what was reported may be unpinned."""

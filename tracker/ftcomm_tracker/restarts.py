@@ -14,6 +14,7 @@ from typing import assert_never
 
 from ftcomm.errors import (
     CollectiveMismatchError,
+    CollectiveTimeoutError,
     ConfigError,
     FencedError,
     FtcommError,
@@ -31,6 +32,7 @@ BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0)  # before the first, second, ..
 _JOB_OVER: tuple[type[FtcommError], ...] = (
     JobLostError,
     CollectiveMismatchError,
+    CollectiveTimeoutError,
     ProcessFailedError,
     RevokedError,
     JobFinishedError,

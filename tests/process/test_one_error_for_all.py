@@ -1,0 +1,67 @@
+"""What one rank finds that ends the job: the same error, in the same words, on every rank."""
+
+from typing import Any
+
+import pytest
+
+from tests.conformance.bench import Bench
+from tests.conformance.harness import Job
+from tests.conformance.plans import Plan
+
+pytestmark = pytest.mark.process
+
+TIMED: dict[str, Any] = {"program": "timed", "timeout": 0.6}
+
+
+def said_by_all(job: Job, error: str, ranks: int) -> str:
+    """The words of `error`, which must be the same in every rank's output."""
+    texts = [path.read_text() for path in sorted(job.folder.glob("[0-9].[0-9]*.log"))]
+    said = [
+        line
+        for text in texts
+        for line in text.splitlines()
+        if line.startswith(f"ftcomm.errors.{error}: ")
+    ]
+    assert (len(said), len(set(said))) == (ranks, 1), said
+    return said[0]
+
+
+def test_a_call_that_takes_too_long_ends_the_job_for_all_and_names_who_was_waited_for(
+    bench: Bench,
+) -> None:
+    """Rank 2 stays before the collective; it hears of it when it comes there."""
+    plan = Plan(3, {**TIMED, "gates": {"2:0.1": "gate"}}, exits=(80,) * 3)
+    with bench.job(plan) as job:
+        job.start_tracker()
+        job.start_all()
+        job.wait_for("tracker", text="CollectiveTimeoutError")
+        job.open_gate("gate")
+        job.finish()
+        said = said_by_all(job, "CollectiveTimeoutError", 3)
+        assert job.tracker_status() == 80
+    assert "gave allreduce(op=sum, float64[3]) at " in said
+    assert " 0.6 s, and it took longer; it was waiting for rank " in said
+    assert "there and waiting for nobody: rank 2 [" in said
+    assert "position 0.1]" in said
+
+
+def test_waiting_for_a_dead_ranks_replacement_counts_too(bench: Bench) -> None:
+    plan = Plan(3, {**TIMED, "timeout": 1.5}, ("1.0.1.0@enter",), exits=(80,) * 2, restart=False)
+    with bench.job(plan) as job:
+        job.run()
+        said = said_by_all(job, "CollectiveTimeoutError", 2)
+    assert "it was waiting for the group to form again in epoch 2; absent: rank 1" in said
+
+
+def test_a_call_in_time_is_as_without_a_timeout(bench: Bench) -> None:
+    bench.run(Plan(3, {**TIMED, "timeout": 60}, ("1.0.1.0@half_received",)))
+
+
+def test_the_log_is_full_for_all_when_only_the_run_knows_the_sizes(bench: Bench) -> None:
+    with bench.job(
+        Plan(3, {"program": "too_much"}, (), {"log_limit": 50_000}, exits=(74,) * 3)
+    ) as job:
+        job.run()
+        said = said_by_all(job, "LogLimitError", 3)
+        assert job.tracker_status() == 74
+    assert "the limit is 50000" in said
