@@ -43,6 +43,8 @@ def test_serve_prints_one_line_and_answers_status_and_stop(serving) -> None:
     assert invoke("stop", *given, "--reason", "lunch") == (0, "stopped\n")
     rest, errors = process.communicate(timeout=30)
     assert (process.returncode, rest, "lunch" in errors) == (78, "", True)
+    status, text = invoke("status", "--state-dir", ready["state_dir"])
+    assert (status, "has ended: RevokedError: the job was stopped: lunch" in text) == (79, True)
 
 
 @pytest.mark.process
@@ -51,6 +53,8 @@ def test_serve_after_sigkill_takes_up_job_and_address(serving, number: signal.Si
     process, before = serving
     process.kill()
     process.wait(timeout=30)
+    status, text = invoke("status", "--state-dir", before["state_dir"])
+    assert (status, f"serve --state-dir {before['state_dir']} takes it up" in text) == (79, True)
     with serve(Path(before["state_dir"])) as (again, ready):
         assert ready == before
         again.send_signal(number)

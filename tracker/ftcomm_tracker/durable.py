@@ -64,6 +64,15 @@ class Durable:
         """A job in which nothing has happened yet."""
         return cls(job_id=job_id, world_size=world_size, settings=settings)
 
+    @property
+    def end(self) -> str:
+        """How the job ended, as the rest of a sentence; empty while it has not."""
+        if self.final_version >= 0:
+            return f"has finished at version {self.final_version}"
+        if self.verdict is not None:
+            return f"has ended: {self.verdict.error}: {self.verdict.cause}"
+        return ""
+
     def to_wire(self) -> dict[str, Any]:
         """Plain values for the journal."""
         verdict = self.verdict

@@ -194,6 +194,16 @@ def remembered(state_dir: Path) -> Remembered | None:
     return Remembered(host, port, token_file) if port else None
 
 
+def last_document(state_dir: Path) -> dict[str, object] | None:
+    """The durable state that was last written in `state_dir`, None if there is none; reads only."""
+    if remembered(state_dir) is None:
+        return None
+    path = state_dir / FILE_NAME
+    with _named(path), contextlib.closing(_connect(path, create=False)) as database:
+        (text,) = database.execute("SELECT document FROM tracker").fetchone()
+    return None if text is None else _parse(path, text)
+
+
 def _connect(path: Path, *, create: bool = True) -> sqlite3.Connection:
     if create:
         # Made here and not by sqlite, whose mode follows the umask; -wal and -shm inherit it.

@@ -121,16 +121,12 @@ def _restore(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetti
 
 
 def _refuse_what_had_begun(durable: Durable, state_dir: Path) -> None:
-    if durable.final_version >= 0:
-        end = f"has finished at version {durable.final_version}"
-    elif durable.verdict is not None:
-        end = f"has ended: {durable.verdict.error}: {durable.verdict.cause}"
-    elif durable.first_lives:
+    end = durable.end
+    if not end and durable.first_lives:
         end = "was cut short, and what its workers held went with them"
-    else:
-        return
-    remedy = "give another --state-dir for a new job, or remove this one"
-    raise ConfigError(f"the job in {state_dir} {end}", remedy=remedy)
+    if end:
+        remedy = "give another --state-dir for a new job, or remove this one"
+        raise ConfigError(f"the job in {state_dir} {end}", remedy=remedy)
 
 
 def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSettings]:

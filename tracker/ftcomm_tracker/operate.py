@@ -18,9 +18,10 @@ from ftcomm.protocol.operations import Done, StatusReply, StatusRequest, StopReq
 from ftcomm_tracker.client import ask_tracker
 from ftcomm_tracker.command_line import DIRECTORY, FILE, run_and_exit, with_options
 from ftcomm_tracker.doctor import examine
+from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.explain import explain as explain_document
 from ftcomm_tracker.explain import explanation
-from ftcomm_tracker.journal import remembered
+from ftcomm_tracker.journal import last_document, remembered
 from ftcomm_tracker.status import table
 
 WATCH_EVERY_S = 2.0
@@ -101,7 +102,25 @@ class Where:
                 return await ask_tracker(route, token, request)
             except TrackerLostError as error:
                 click.echo(f"ftcomm-tracker: {error.cause}", err=True)
-        return await ask_tracker(routes[-1], token, request)
+        try:
+            return await ask_tracker(routes[-1], token, request)
+        except TrackerLostError as error:
+            raise self._with_what_is_journalled(error) from error
+
+    def _with_what_is_journalled(self, error: TrackerLostError) -> TrackerLostError:
+        """Nobody answers; if there is a journal here, it knows whether anybody should."""
+        document = None if self.state_dir is None else last_document(self.state_dir)
+        if document is None:
+            return error
+        end = Durable.from_wire(document).end
+        if end:
+            cause = f"the job in {self.state_dir} {end}; its tracker has ended"
+            return TrackerLostError(cause, remedy="read the workers' output, or start a new job")
+        return TrackerLostError(
+            f"{error.cause}; the job in {self.state_dir} is not over",
+            remedy=f"if its workers still run, ftcomm-tracker serve --state-dir {self.state_dir}"
+            " takes it up",
+        )
 
 
 @click.command(short_help="Show how a job stands.", epilog=STATUS_EPILOG)
