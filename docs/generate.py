@@ -7,7 +7,6 @@ A part stands between ``<!-- made from the code: NAME -->`` and ``<!-- end -->``
 """  # noqa: INP001 - a script beside the documents, not a package
 
 import argparse
-import inspect
 import re
 import sys
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from ftcomm import errors
 from ftcomm.config import VARIABLES
 from ftcomm.recovery.diagram import state_diagram
 from ftcomm.settings import JobSettings
+from ftcomm_tracker.exit_codes import error_classes, exit_code_table
 
 FOLDER = Path(__file__).parent
 PART = re.compile(
@@ -44,15 +44,6 @@ RAISED_BY = {
     errors.ProtocolError: THIS_PROCESS,
     errors.ConfigError: THIS_PROCESS,
 }
-
-
-def error_classes() -> list[type[errors.FtcommError]]:
-    """Every error of the library, in the order of its module."""
-    return [
-        kind
-        for kind in vars(errors).values()
-        if inspect.isclass(kind) and issubclass(kind, errors.FtcommError)
-    ][1:]
 
 
 def error_table() -> str:
@@ -96,6 +87,7 @@ def _diagram() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "states": _diagram,
     "errors": error_table,
+    "exit_codes": exit_code_table,
     "job_settings": job_setting_table,
     "worker_settings": worker_setting_table,
 }

@@ -1,4 +1,4 @@
-"""The command line: `ftcomm-tracker serve | run | supervise | status | stop`."""
+"""The command line: `serve`, `run` and `supervise`; the other commands are added to them."""
 
 import logging
 import re
@@ -19,27 +19,52 @@ from ftcomm_tracker.operate import doctor, explain, status, stop
 from ftcomm_tracker.running import RunOptions, run_job
 from ftcomm_tracker.signals import until_signal
 from ftcomm_tracker.supervise import SuperviseOptions, supervise_worker
+from ftcomm_tracker.teach import completion, help_command
 
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _UNITS.update({"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12})
 
 EPILOG = """\b
+In the order of use
+-------------------
+
+\b
 One machine, four workers, in one command:
   ftcomm-tracker run -n 4 -- python train.py
 
 \b
-Several machines: a tracker here, workers wherever they are:
+Several machines: 1. a tracker; it prints its address and where the token is:
   ftcomm-tracker serve -n 4 --host 10.0.0.5 --port 4711 --state-dir /var/lib/job1
-  FTCOMM_TRACKER=10.0.0.5:4711 FTCOMM_WORKER_ID=0 FTCOMM_TOKEN_FILE=... python train.py
+\b
+2. on each other machine, with the token copied there: can it take part?
+  ftcomm-tracker doctor --tracker 10.0.0.5:4711 --token-file job1.token
+\b
+3. there, for each worker, under systemd, Slurm, mpirun or Kubernetes:
+  ftcomm-tracker supervise --tracker 10.0.0.5:4711 --token-file job1.token \\
+      --worker-id 0 -- python train.py
+\b
+4. how is it going, why does it wait, end it:
+  ftcomm-tracker status --state-dir /var/lib/job1 --watch
+  ftcomm-tracker explain --state-dir /var/lib/job1
+  ftcomm-tracker stop --state-dir /var/lib/job1 --reason "wrong data"
 
 \b
 The tracker's machine was lost or restarted? The same command on the same --state-dir
 takes the job up again; the workers come back by themselves.
 
 \b
-How is it going? Why does it wait?
-  ftcomm-tracker status --state-dir /var/lib/job1
-  ftcomm-tracker explain --state-dir /var/lib/job1
+More: ftcomm-tracker help exit-codes, help environment, COMMAND --help
+"""
+SERVE_EPILOG = """\b
+Examples:
+  ftcomm-tracker serve -n 8 --host 10.0.0.5 --port 4711 --state-dir /var/lib/job1
+  ftcomm-tracker serve -n 8 --host :: --detect-within 2 --log-limit 512MiB
+  ftcomm-tracker serve --state-dir /var/lib/job1        # again, after it was killed
+"""
+RUN_EPILOG = """\b
+Examples:
+  ftcomm-tracker run -n 4 -- python train.py --epochs 10
+  ftcomm-tracker run -n 4 --state-dir job1 --detect-within 2 -- python train.py
 """
 
 
@@ -121,13 +146,22 @@ _RESTART_OPTIONS = (
 )
 
 
-@click.group(epilog=EPILOG)
+class InOrder(click.Group):
+    """Lists its commands in the order of their use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names, as they were added."""
+        del ctx
+        return list(self.commands)
+
+
+@click.group(cls=InOrder, epilog=EPILOG)
 @click.version_option(ftcomm.__version__, prog_name="ftcomm-tracker")
 def main() -> None:
     """Ranks, membership and recovery for jobs that use ftcomm."""
 
 
-@main.command(short_help="Serve one job's tracker.")
+@main.command(short_help="Serve one job's tracker.", epilog=SERVE_EPILOG)
 @with_options(_SERVE_OPTIONS)
 @click.option("--faults", envvar="FTCOMM_TRACKER_FAULTS", hidden=True)
 @click.option("--faults-log", envvar="FTCOMM_FAULTS_LOG", type=FILE, hidden=True)
@@ -142,7 +176,7 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
     run_and_exit(_serve, _serve_options(given), faults, faults_log)
 
 
-@main.command(short_help="Run a job's tracker and its workers on this machine.")
+@main.command(short_help="Run a job's tracker and its workers on this machine.", epilog=RUN_EPILOG)
 @with_options(_SERVE_OPTIONS)
 @with_options(_RESTART_OPTIONS)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -150,7 +184,7 @@ def run(command: tuple[str, ...], max_restarts: int, give_up_after: int, **given
     """Run COMMAND as N workers with their tracker, and restart the workers that die.
 
     Worker I gets FTCOMM_WORKER_ID=I; its lines are printed after "[I] ". Ends with 0 only if
-    every rank ended well. Example: ftcomm-tracker run -n 4 -- python train.py
+    every rank ended well.
     """
     serving = _serve_options(given)
     run_and_exit(run_job, RunOptions(serving, command, max_restarts, give_up_after))
@@ -244,7 +278,7 @@ def _log_to_stderr() -> None:
     logger.handlers = [handler]
 
 
-for command in (status, explain, doctor, stop):
+for command in (status, explain, doctor, stop, help_command, completion):
     main.add_command(command)
 
 

@@ -41,6 +41,8 @@ _PLACE_TAKEN: tuple[type[FtcommError], ...] = (FencedError,)
 # A worker that leaves its `with` block by LogLimitError tells the tracker, which tells all; this is
 # for scripts without one.
 _HOPELESS: tuple[type[FtcommError], ...] = (ConfigError, LogLimitError)
+# Exit statuses after which a worker is not started again.
+FINAL = frozenset(kind.exit_code for kind in (*_JOB_OVER, *_PLACE_TAKEN, *_HOPELESS))
 _MEANINGS = {kind.exit_code: kind.__name__ for kind in (*_JOB_OVER, *_PLACE_TAKEN, *_HOPELESS)}
 
 
