@@ -1,15 +1,26 @@
 """The communicator: what a training script holds on to."""
 
+import enum
 import hashlib
-from typing import Any
+from typing import Any, Final, overload
 
 from ftcomm.collective_calls import CollectiveCalls
+from ftcomm.forms import Saving
 from ftcomm.protocol.position import PRELUDE
 from ftcomm.protocol.signature import Kind
 from ftcomm.sites import call_site
 from ftcomm.state import pack_state, unpack_state
 
 DIGEST_BYTES = 16
+
+
+class _Missing(enum.Enum):
+    """The type of "not given", where None would be a value."""
+
+    NOT_GIVEN = 0
+
+
+NOT_GIVEN: Final = _Missing.NOT_GIVEN
 
 
 class Communicator(CollectiveCalls):
@@ -19,26 +30,30 @@ class Communicator(CollectiveCalls):
     exception is a failure at once, with the exception's text as the reason.
     """
 
-    def checkpoint(self, state: Any) -> int:
+    def checkpoint(self, state: Any, local: Any | None = None) -> int:
         """Keep `state` on every rank and end the version; what was logged before may go.
 
         Args:
             state: equal on all ranks; nested dict, list, tuple of numpy arrays, numbers, str,
                 bytes, bool, None; a dict's keys in the same order. Copied before this returns.
+            local: this rank's own state, of the same types and different on each rank; kept here
+                and by `local_replicas` other ranks. All ranks pass one, or none does.
 
         Returns:
             the new version.
 
         Raises:
-            CollectiveMismatchError: the states of two ranks differ.
+            CollectiveMismatchError: the states of two ranks differ, or only some passed a `local`.
         """
         with self._gate:
             self._after_load("checkpoint")
             raw = pack_state(state)
+            packed = None if local is None else pack_state(local, "local")
             digest = hashlib.blake2b(raw, digest_size=DIGEST_BYTES).digest()
-            call = self._calls.plain(Kind.CHECKPOINT, call_site())
+            call = self._calls.plain(Kind.CHECKPOINT, call_site(), local=packed is not None)
+            saving = Saving(raw, digest, packed)
             try:
-                version = self._engine.checkpoint(raw, digest, call.form.signature, call.form.site)
+                version = self._engine.checkpoint(saving, call.form.signature, call.form.site)
             except BaseException as error:
                 self._give_up(error)
                 raise
@@ -46,27 +61,68 @@ class Communicator(CollectiveCalls):
             self._calls.completed(call.kind)
             return version
 
-    def load_checkpoint(self, default: Any = None) -> tuple[int, Any]:
+    @overload
+    def load_checkpoint(self, default: Any = None) -> tuple[int, Any]: ...
+
+    @overload
+    def load_checkpoint(self, default: Any, local_default: Any) -> tuple[int, Any, Any]: ...
+
+    @overload
+    def load_checkpoint(
+        self, default: Any = None, *, local_default: Any
+    ) -> tuple[int, Any, Any]: ...
+
+    def load_checkpoint(
+        self, default: Any = None, local_default: Any = NOT_GIVEN
+    ) -> tuple[int, Any] | tuple[int, Any, Any]:
         """End the prelude: the newest committed version and this rank's own copy of its state.
 
         Args:
             default: the state of version 0, for a fresh start; rank 0's is given to all.
+            local_default: this rank's local state where the version has none: on a fresh start, or
+                if it was checkpointed without.
 
         Returns:
-            ``(version, state)``; ``(0, rank 0's default)`` on a fresh start.
+            ``(version, state)``, or ``(version, state, local)`` if a local default is given;
+            ``(0, rank 0's default)`` and one's own local default on a fresh start.
 
         Raises:
             ValueError: called twice.
         """
         with self._gate:
-            if self.version > PRELUDE:
-                raise ValueError("load_checkpoint() ends the prelude: call it once")
+            self._before_load("load_checkpoint", "ends the prelude: call it once")
             raw = pack_state(default if self.rank == 0 else None)
+            asked = local_default is not NOT_GIVEN
+            packed = pack_state(local_default, "local_default") if asked else b""
             call = self._calls.plain(Kind.LOAD, call_site())
             checkpoint = self._engine.load(raw, call.form.signature, call.form.site)
             self._account.new_version()
             self._calls.completed(call.kind)
-            return checkpoint.version, unpack_state(checkpoint.value)
+            version, state = checkpoint.version, unpack_state(checkpoint.value)
+            if not asked:
+                return version, state
+            local = self._engine.local_state(version)
+            return version, state, unpack_state(packed if local is None else local)
+
+    def peek_checkpoint(self) -> int | None:
+        """The version that `load_checkpoint` would return, if this worker knows it already.
+
+        It is known where the others have loaded before: a restarted worker may then skip what only
+        a fresh start needs. No collective: other ranks may be answered differently.
+
+        Returns:
+            the version; None if it is not known, as on a fresh start.
+
+        Raises:
+            ValueError: the prelude has ended; see `version`.
+        """
+        with self._gate:
+            self._before_load("peek_checkpoint", "looks ahead of load_checkpoint()")
+            return self._engine.known_version
+
+    def _before_load(self, what: str, meaning: str) -> None:
+        if self.version > PRELUDE:
+            raise ValueError(f"{what}() {meaning}; version {self.version} is loaded")
 
     def _after_load(self, what: str) -> None:
         if self.version == PRELUDE:

@@ -5,7 +5,7 @@ Returns nothing but "done" or "ask the core again": what broke has been told to 
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ftcomm.collectives.choose import allgatherv_schedule, schedule_for
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.ops import Reducer
 from ftcomm.collectives.schedule import Schedule
+from ftcomm.collectives.shift import shift
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.forms import Call, anything, stored_rows
@@ -20,6 +21,7 @@ from ftcomm.protocol.frames import make_suffix
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import RAGGED, Kind
 from ftcomm.recovery.events import LinkDown, MismatchSeen
+from ftcomm.recovery.keepers import local_distances
 from ftcomm.transport.executor import Executor
 from ftcomm.transport.faults import Interrupted, LinkLost, SignatureMismatch
 from ftcomm.transport.frame_check import CallHeader
@@ -95,7 +97,7 @@ class DataPlane:
     def gather_digests(
         self, digest: bytes, signature: bytes, site: str, turn: Turn
     ) -> list[bytes] | None:
-        """Every rank's digest, by rank; None if the core must be asked again."""
+        """Every rank's digest, of one length, by rank; None if the core must be asked again."""
         size = self._core.world_size
         mine: Array = np.frombuffer(digest, np.uint8)
         gathered: Array = np.empty(size * len(mine), np.uint8)
@@ -104,6 +106,29 @@ class DataPlane:
         if not self._run(schedule, header, mine, gathered):
             return None
         return [row.tobytes() for row in gathered.reshape(size, -1)]
+
+    def copy_locals(
+        self, local: bytes, lengths: Sequence[int], signature: bytes, site: str, turn: Turn
+    ) -> bool:
+        """Send one's local state to its keepers and hold those of others; False: ask the core.
+
+        A barrier behind it proves that every rank holds what it should.
+        """
+        core = self._core
+        header = CallHeader(*turn, make_suffix(signature, site))
+        mine: Array = np.frombuffer(local, np.uint8)
+        distances = local_distances(core.world_size, core.limits.local_replicas)
+        for stage, distance in enumerate(distances, 1):
+            schedule = shift(core.keep_order, core.rank, distance, lengths)
+            theirs: Array = np.empty(schedule.work_count, np.uint8)
+            if not self._run(schedule, header, mine, theirs, stage=stage):
+                return False
+            owner, version = schedule.steps[0].recv_from, header.position.version + 1
+            copy = theirs.tobytes()
+            with self._hub.lock:
+                if not core.keep_local(header.epoch, version, owner, copy):
+                    return False
+        return self._barrier(header, stage=len(distances) + 1)
 
     def broadcast_default(
         self, raw: bytes, signature: bytes, site: str, turn: Turn

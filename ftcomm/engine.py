@@ -12,7 +12,7 @@ from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.dataplane import DataPlane, Turn
 from ftcomm.errors import FtcommError, LogLimitError
-from ftcomm.forms import Call, Lazy
+from ftcomm.forms import Call, Lazy, Saving
 from ftcomm.protocol.messages import Resumed
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import is_compatible
@@ -21,6 +21,7 @@ from ftcomm.recovery.log import Entry
 from ftcomm.recovery.worker import Checkpoint, Outcome, State, Step
 from ftcomm.values import EMPTY, Stored
 
+LENGTH_BYTES = 8  # of a local state, beside the digest
 Answer = Step | Entry | Checkpoint | None
 
 
@@ -168,25 +169,25 @@ class Engine:
         self._hub.fault("done")
         return stored
 
-    def checkpoint(self, raw: bytes, digest: bytes, signature: bytes, site: str) -> int:
-        """Two-phase checkpoint: own copy, digests compared on all ranks, then commit."""
+    def checkpoint(self, saving: Saving, signature: bytes, site: str) -> int:
+        """Two-phase checkpoint: own copy, digests compared, local states copied, then commit."""
         hub = self._hub
         hub.fault("enter")
         with hub.lock:
-            version = self._core.offer_checkpoint(raw, digest)
+            version = self._core.offer_checkpoint(saving.raw, saving.digest, saving.local)
         hub.fault("saved")
-        self._commit(version, digest, signature, site)
+        self._commit(version, saving, signature, site)
         hub.fault("committed")
         return version
 
-    def _commit(self, version: int, digest: bytes, signature: bytes, site: str) -> None:
+    def _commit(self, version: int, saving: Saving, signature: bytes, site: str) -> None:
         """Return when `version` is committed: by this rank's own collective, or by a plan."""
         while True:
             answer, turn = self._ask(self._begin_checkpoint, version, signature, site)
             if answer is None:  # a plan has committed it meanwhile
                 return
             if answer is Step.EXECUTE:
-                if self._agree(digest, signature, site, turn) and self._complete_heard(
+                if self._agree(saving, signature, site, turn) and self._complete_heard(
                     self._complete_checkpoint, turn[0]
                 ):
                     return
@@ -200,19 +201,35 @@ class Engine:
             return None
         return self._core.begin(signature, site)
 
-    def _agree(self, digest: bytes, signature: bytes, site: str, turn: Turn) -> bool:
-        """Phase one, global part: every rank holds the tentative version, and the same one."""
-        digests = self._plane.gather_digests(digest, signature, site, turn)
-        if digests is None:
+    def _agree(self, saving: Saving, signature: bytes, site: str, turn: Turn) -> bool:
+        """Phase one: every rank holds the tentative version, the same one, and local states."""
+        digest, local = saving.digest, saving.local
+        length = b"" if local is None else len(local).to_bytes(LENGTH_BYTES, "little")
+        answers = self._plane.gather_digests(digest + length, signature, site, turn)
+        if answers is None:
             return False
+        digests = [answer[: len(digest)] for answer in answers]
         different = [rank for rank, theirs in enumerate(digests) if theirs != digest]
         if not different:
-            return True
+            lengths = [int.from_bytes(answer[len(digest) :], "little") for answer in answers]
+            return local is None or self._plane.copy_locals(local, lengths, signature, site, turn)
         with self._hub.lock:
             self._core.signature = with_state_digest(signature, digest)
         theirs = with_state_digest(signature, digests[different[0]])
         self._plane.accuse(turn[0], different[0], theirs, site)
         return False
+
+    @property
+    def known_version(self) -> int | None:
+        """The version that load_checkpoint would give now, None if that is not known yet."""
+        with self._hub.lock:
+            return self._core.known_version
+
+    def local_state(self, version: int) -> bytes | None:
+        """This rank's own local state of the loaded `version`; None if that has none."""
+        with self._hub.lock:
+            local: bytes | None = self._core.locals.get(version, self._core.rank)
+            return local
 
     def load(self, raw: bytes, signature: bytes, site: str) -> Checkpoint:
         """load_checkpoint: served below the frontier, else executed by all."""

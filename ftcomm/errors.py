@@ -73,7 +73,7 @@ def _rebuild(
 
 
 class JobLostError(FtcommError):
-    """A result or checkpoint that is needed exists nowhere any more."""
+    """A result, checkpoint or local state that is needed exists nowhere any more."""
 
     exit_code = 71
     default_remedy = (

@@ -81,6 +81,21 @@ class Call:
         return self.form.kind is not Kind.BROADCAST or self.flush
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Saving:
+    """What one rank gives to a checkpoint.
+
+    Attributes:
+        raw: the packed state, equal on all ranks.
+        digest: of `raw`.
+        local: this rank's packed local state; None if the checkpoint has none.
+    """
+
+    raw: bytes
+    digest: bytes
+    local: bytes | None = None
+
+
 def stored_rows(form: Form, flat: Array, rows: int) -> Stored:
     """The result of a kind to which each rank brings as many rows as it has."""
     return Stored(flat, (rows, *form.shape))

@@ -2,7 +2,7 @@
 
 from ftcomm.config import JobSettings
 from ftcomm.errors import FtcommError
-from ftcomm.forms import Call, Lazy, stored_rows
+from ftcomm.forms import Call, Lazy, Saving, stored_rows
 from ftcomm.protocol.position import START, Position
 from ftcomm.recovery.worker import Checkpoint
 from ftcomm.values import Stored
@@ -46,9 +46,9 @@ class SoloEngine:
         """Nothing is ever replayed here: the input is needed."""
         return self.run(lazy.make())
 
-    def checkpoint(self, raw: bytes, digest: bytes, signature: bytes, site: str) -> int:
+    def checkpoint(self, saving: Saving, signature: bytes, site: str) -> int:
         """Commit: the state was copied by the caller, and there is nobody to compare with."""
-        del raw, digest, signature, site
+        del saving, signature, site
         self.position = self.position.at_version(self.position.version + 1)
         return self.position.version
 
@@ -57,6 +57,16 @@ class SoloEngine:
         del signature, site
         self.position = self.position.at_version(0)
         return Checkpoint(0, raw)
+
+    @property
+    def known_version(self) -> int | None:
+        """Nothing exists before the load."""
+        return None
+
+    def local_state(self, version: int) -> bytes | None:
+        """Only version 0 is ever loaded, and that has none."""
+        del version
+        return None
 
     def close(self, call: Call) -> None:
         """Nobody needs serving."""

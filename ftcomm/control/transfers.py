@@ -6,6 +6,7 @@ holder serves while its user computes.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,18 @@ from ftcomm.errors import ProtocolError
 from ftcomm.protocol.handshake import DataContext
 from ftcomm.protocol.messages import FetchEnd, FetchItem, FetchRequest
 from ftcomm.protocol.position import PRELUDE, Position
-from ftcomm.recovery.events import CheckpointFetched, FetchEnded, ResultFetched, StartFetch
+from ftcomm.recovery.events import (
+    CheckpointFetched,
+    FetchEnded,
+    LocalFetched,
+    ResultFetched,
+    StartFetch,
+)
 from ftcomm.values import EMPTY, Stored, stored_from_wire
 
-CHECKPOINT_LIMIT = 1 << 40  # bytes; as large as a state may be, far below what breaks arithmetic
+CHECKPOINT_LIMIT = (
+    1 << 40
+)  # bytes; as large as a state or local state may be, far below what breaks arithmetic
 
 
 # --- the holder's side ------------------------------------------------------------------------
@@ -43,21 +52,44 @@ async def _serve(driver: Driver, sock: trio.socket.SocketType, epoch: int) -> No
     request = await receive_message(sock)
     if not isinstance(request, FetchRequest) or request.epoch != epoch:
         raise ProtocolError(f"expected a fetch request of epoch {epoch}, got {request!r:.200}")
-    for what, position, signature, stored in _asked_for(driver, request):
-        if stored is None:
-            await send_message(sock, FetchEnd(f"{what} {position} is not held here"))
+    for item in _asked_for(driver, request):
+        if item.stored is None:
+            await send_message(sock, FetchEnd(f"{item} is not held here"))
             return
         driver.hub.fault("serving")
-        raw = stored.raw()
-        item = FetchItem(what, position, signature, stored.dtype, stored.shape, raw.nbytes)
-        await send_message(sock, item)
+        raw, stored = item.stored.raw(), item.stored
+        await send_message(
+            sock,
+            FetchItem(
+                what=item.what,
+                position=item.position,
+                signature=item.signature,
+                dtype=stored.dtype,
+                shape=stored.shape,
+                nbytes=raw.nbytes,
+                rank=item.rank,
+            ),
+        )
         await send_all(sock, raw)
     await send_message(sock, FetchEnd())
 
 
-def _asked_for(
-    driver: Driver, request: FetchRequest
-) -> Iterator[tuple[str, Position, bytes, Stored | None]]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Item:
+    """One thing that was asked for; `stored` is None if it is not held."""
+
+    what: str
+    position: Position
+    stored: Stored | None
+    signature: bytes = b""
+    rank: int = -1
+
+    def __str__(self) -> str:
+        owner = "" if self.rank < 0 else f" of rank {self.rank}"
+        return f"{self.what} {self.position}{owner}"
+
+
+def _asked_for(driver: Driver, request: FetchRequest) -> Iterator[_Item]:
     hub = driver.hub
     if request.load > PRELUDE:
         with hub.lock:
@@ -65,16 +97,21 @@ def _asked_for(
         held = None
         if checkpoint is not None and checkpoint.version == request.load:
             held = _as_stored(checkpoint.value)
-        yield "checkpoint", Position(0, request.load, 0), b"", held
+        yield _Item("checkpoint", Position(0, request.load, 0), held)
+    for rank in request.locals:
+        with hub.lock:
+            local = hub.core.locals.get(request.local_version, rank)
+        held = None if local is None else _as_stored(local)
+        yield _Item("local", Position(0, request.local_version, 0), held, rank=rank)
     for run in request.runs:
         for seqno in run.seqnos():
             position = Position(0, run.version, seqno)
             with hub.lock:
                 entry = hub.core.log.get(position)
             if entry is None:
-                yield "result", position, b"", None
+                yield _Item("result", position, None)
             else:  # a close that was served has no value of its own
-                yield "result", position, entry.signature, entry.value or EMPTY
+                yield _Item("result", position, entry.value or EMPTY, entry.signature)
 
 
 def _as_stored(raw: bytes) -> Stored:
@@ -106,7 +143,14 @@ async def _fetch_from(driver: Driver, order: StartFetch) -> None:
     try:
         sock = await open_peer(driver, order.epoch, order.source, "fetch")
         with sock:
-            await send_message(sock, FetchRequest(order.epoch, order.load, order.runs))
+            request = FetchRequest(
+                epoch=order.epoch,
+                load=order.load,
+                runs=order.runs,
+                local_version=order.local_version,
+                locals=order.locals,
+            )
+            await send_message(sock, request)
             while await _receive_item(driver, sock, order):
                 pass
     except BROKEN as error:
@@ -129,17 +173,23 @@ async def _receive_item(driver: Driver, sock: trio.socket.SocketType, order: Sta
         return False
     if not isinstance(item, FetchItem):
         raise ProtocolError(f"expected a result, got {type(item).__name__}")
-    is_checkpoint = item.what == "checkpoint"
-    limit = CHECKPOINT_LIMIT if is_checkpoint else _largest_result(driver)
+    limit = _largest_result(driver) if item.what == "result" else CHECKPOINT_LIMIT
     stored = stored_from_wire(item.dtype, item.shape, item.nbytes, limit)
     await _receive_patiently(sock, stored.raw(), silence)
     driver.hub.fault("loading")
-    if is_checkpoint:
-        value = stored.flat.tobytes()
-        driver.apply(CheckpointFetched(order.epoch, item.position.version, value))
-    else:
-        driver.apply(ResultFetched(order.epoch, item.position, item.signature, stored))
+    driver.apply(_arrived(order.epoch, item, stored))
     return True
+
+
+def _arrived(
+    epoch: int, item: FetchItem, stored: Stored
+) -> CheckpointFetched | LocalFetched | ResultFetched:
+    version = item.position.version
+    if item.what == "checkpoint":
+        return CheckpointFetched(epoch, version, stored.flat.tobytes())
+    if item.what == "local":
+        return LocalFetched(epoch, version, item.rank, stored.flat.tobytes())
+    return ResultFetched(epoch, item.position, item.signature, stored)
 
 
 def _largest_result(driver: Driver) -> int:

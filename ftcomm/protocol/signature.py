@@ -163,6 +163,8 @@ class Signature:
             parts.append(f"op={name}#{self.op_hash:x}" if self.op is Op.FUNCTION else f"op={name}")
         elif self.op_hash:  # a checkpoint that is compared with another one
             parts.append(f"state {self.op_hash:016x}")
+        if self.kind is Kind.CHECKPOINT and self.count:
+            parts.append("with a local state")
         if self.dtype:
             parts.append(f"{DTYPE_NAMES[self.dtype]}{self._shape_text()}")
         if self.root >= 0:

@@ -11,10 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import ftcomm
-from tests.conformance import kinds, training_programs
+from tests.conformance import kinds, local_programs, training_programs
 from tests.conformance.recorder import Events, Recorder, digest
 
-PROGRAMS: dict[str, Callable[[Recorder], Any]] = {**training_programs.PROGRAMS, **kinds.PROGRAMS}
+PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
+    **training_programs.PROGRAMS,
+    **kinds.PROGRAMS,
+    **local_programs.PROGRAMS,
+}
 
 
 def main() -> None:

@@ -81,11 +81,13 @@ class Recorder:
         array: Array = self.call("allgather", lambda: self.comm.allgather(x))
         return array
 
-    def checkpoint(self, state: Any) -> int:
-        """As the communicator's; what counts is the state that was given."""
+    def checkpoint(self, state: Any, local: Any | None = None) -> int:
+        """As the communicator's; what counts are the states that were given."""
         position = self._enter()
-        version = self.comm.checkpoint(state)
+        version = self.comm.checkpoint(state, local)
         self._write_result("checkpoint", position, state)
+        if local is not None:
+            self._write_local(version, local)
         return version
 
     def load(self, default: Any) -> tuple[int, Any]:
@@ -94,6 +96,17 @@ class Recorder:
         version, state = self.comm.load_checkpoint(default)
         self._write_result("load", f"{version}.load", state)
         return version, state
+
+    def load_with_local(self, default: Any, local_default: Any) -> tuple[int, Any, Any]:
+        """As `load`, with this rank's own local state."""
+        self._enter()
+        version, state, local = self.comm.load_checkpoint(default, local_default)
+        self._write_result("load", f"{version}.load", state)
+        self._write_local(version, local)
+        return version, state, local
+
+    def _write_local(self, version: int, local: Any) -> None:
+        self._write_result("local state", f"{version}.local.{self.comm.rank}", local)
 
 
 class Events:

@@ -11,6 +11,7 @@ from tests.conformance import (
     end_scenarios,
     join_scenarios,
     kill_scenarios,
+    local_scenarios,
     stop_scenarios,
     tracker_scenarios,
 )
@@ -24,6 +25,7 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
             *end_scenarios.SCENARIOS,
             *join_scenarios.SCENARIOS,
             *kill_scenarios.SCENARIOS,
+            *local_scenarios.SCENARIOS,
             *stop_scenarios.SCENARIOS,
             *tracker_scenarios.SCENARIOS,
         ],
