@@ -55,6 +55,16 @@ def test_part_of_somebody_else_s_memory_is_not_taken() -> None:
     assert pool.nbytes == 0
 
 
+def test_nothing_is_taken_again_where_references_are_not_counted_exactly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ftcomm.values._COUNTS_ARE_EXACT", False)
+    pool = Pool()
+    dropped = [logged(pool)]
+    pool.give(dropped.pop())
+    assert pool.nbytes == 0
+
+
 def test_small_results_are_left_to_the_allocator() -> None:
     pool = Pool()
     dropped = [logged(pool, COUNT - 1)]
