@@ -63,6 +63,7 @@ def test_on_windows_joining_a_job_says_what_is_missing_and_what_to_do() -> None:
         ("status", "--tracker", "127.0.0.1:1"),
         ("stop", "--tracker", "127.0.0.1:1"),
         ("explain", "--tracker", "127.0.0.1:1"),
+        ("doctor", "--tracker", "127.0.0.1:1"),
     ],
     ids=lambda command: command[0],
 )

@@ -1,7 +1,7 @@
 """What `doctor` finds on one machine, and how it judges numbers: without a network."""
 
+import importlib
 import platform
-import resource
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ def check_machine(options: WorkerOptions) -> list[Check]:
     """Everything that needs no tracker."""
     return [
         check_versions(),
-        check_descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        check_descriptors(_open_files_limit()),
         check_shared_memory(_free_bytes),
         check_worker_id(options),
         check_token(options.token_file),
@@ -60,9 +60,15 @@ def check_versions() -> Check:
         return Check("versions", "fail", f"{here}, and no numpy", todo)
 
 
+def _open_files_limit() -> int:
+    resource = importlib.import_module("resource")  # Windows has none, and must get to --help
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return -1 if limit == resource.RLIM_INFINITY else int(limit)
+
+
 def check_descriptors(limit: int) -> Check:
-    """The limit of open files: a worker has up to two links to each other one."""
-    if limit in (resource.RLIM_INFINITY, -1) or limit >= DESCRIPTORS_FEW:
+    """The limit of open files, -1 for none: a worker has up to two links to each other one."""
+    if limit < 0 or limit >= DESCRIPTORS_FEW:
         return Check("descriptors", "ok", f"{limit if limit > 0 else 'any number of'} open files")
     todo = f"ulimit -n {DESCRIPTORS_FEW}, or LimitNOFILE= in the unit, for jobs of many workers"
     return Check("descriptors", "warn", f"only {limit} open files are allowed", todo)
