@@ -72,6 +72,9 @@ class Story:
     def tell(self, event: Event) -> list[Effect]:
         return self.roster.handle(event, now=self.now)
 
+    def tell_said(self, conn: int, message: Any) -> list[Effect]:
+        return self.tell(Said(conn, message))
+
     def said(self, conn: int, message: Any) -> list[tuple[int, Any]]:
         return sends(self.tell(Said(conn, message)))
 

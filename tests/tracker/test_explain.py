@@ -165,7 +165,7 @@ def test_nobody_waits() -> None:
     assert sentences(story) == [
         "nobody waits: all ranks compute, or have been in a collective for less than 0.25 s.",
         "  - the furthest stands at 2.1",
-        "  - worker w1 (rank 1, h) stands at 1.7",
+        "  - worker w1 (rank 1, h) stood at 1.7 at its last heartbeat",
     ]
     assert document(story)["members"][1]["lag"] == "1v"
 

@@ -27,21 +27,27 @@ class Epochs(Seats):
     """The course of one epoch, and the two ways in which a job ends."""
 
     def _begin_epoch(
-        self, reason: str, *, victim: str | None = None, suspects: tuple[int, ...] = ()
+        self,
+        reason: str,
+        *,
+        victim: str | None = None,
+        suspects: tuple[int, ...] = (),
+        silent_s: float = 0.0,
     ) -> None:
         """Announce the next epoch: above all that anyone knows, journalled before it is sent."""
         known = [self.durable.epoch]
         known += [max(p.hello.revoke_epoch, p.hello.plan_epoch) for p in self.peers.values()]
         epoch = 1 + max(known)
         self._persist(epoch=epoch)
-        if self.incident is not None:
-            self._close_incident()
+        self._close_incident(completed=False)
         self.state = State.COLLECTING
         self.reports = {}
         self.awaiting_fetch = set()
         self._link_suspicion = None
         if self.durable.first_lives:  # before the first plan the group forms: nothing was broken
-            self.incident = OpenIncident(epoch, reason, self._now, suspects=set(suspects))
+            self.incident = OpenIncident(
+                epoch, reason, self._now, silent_s=silent_s, suspects=set(suspects)
+            )
             if victim is not None:
                 self.incident.note_victim(victim)
         self._note("info", f"epoch {epoch}: {reason}")
@@ -126,10 +132,11 @@ class Epochs(Seats):
             )
         return tuple(members)
 
-    def _close_incident(self) -> None:
+    def _close_incident(self, *, completed: bool) -> None:
+        """Write the record of the recovery under way, if there is one."""
         if self.incident is None:
             return
-        record = self.incident.close(self._now)
+        record = self.incident.close(self._now, completed=completed)
         self.incident = None
         self.incidents = [*self.incidents[-99:], record.to_dict()]
         self._effects.append(IncidentClosed(record))
@@ -145,7 +152,7 @@ class Epochs(Seats):
             return
         final = max(version, self.highest_version, 0)
         self._persist(byes=byes, final_version=final)  # in one: half of it would never end
-        self._close_incident()
+        self._close_incident(completed=True)
         for conn, peer in sorted(self.peers.items()):
             seated = self._rank_of_conn(conn) is not None
             finished = Refused("JobFinishedError", f"the job finished at version {final}", final)
@@ -160,6 +167,7 @@ class Epochs(Seats):
             return
         verdict = Verdict(error, cause[:4000], self.durable.epoch, position, rank)
         self._persist(verdict=verdict)
+        self._close_incident(completed=False)
         for conn, peer in sorted(self.peers.items()):
             self._send(conn, verdict)
             self._told(peer.hello.worker_id)

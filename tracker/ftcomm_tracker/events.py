@@ -111,6 +111,8 @@ class Incident:
         victims: worker ids whose connection was lost or whose life was replaced.
         suspects: ranks that were named by link suspicions.
         started_at: the tracker's clock at the first evidence, seconds.
+        completed: every member went on; else another change, or the job's end, came before.
+        detect_ms: how long a victim had been silent when that was the evidence, else 0.
         stop_ms: until the last survivor had reported.
         replace_ms: until the last replacement had reported, 0 when nobody was replaced.
         decide_ms: taken by the decision and its sending.
@@ -119,7 +121,8 @@ class Incident:
         fetched: results fetched over the network by all members.
         replayed: results returned from the log instead of being computed.
         frontier: position at which all went on.
-        total_ms: from the first evidence to the last member's next collective.
+        total_ms: from the first evidence to the last member's next collective, or to what came
+            before it.
     """
 
     epoch: int
@@ -127,6 +130,8 @@ class Incident:
     victims: tuple[str, ...]
     suspects: tuple[int, ...]
     started_at: float
+    completed: bool
+    detect_ms: float
     stop_ms: float
     replace_ms: float
     decide_ms: float
@@ -144,10 +149,12 @@ class Incident:
             "reason": self.reason,
             "victims": list(self.victims),
             "suspects": list(self.suspects),
+            "completed": self.completed,
             "frontier": self.frontier,
             "fetched": self.fetched,
             "replayed": self.replayed,
             "ms": {
+                "detect": round(self.detect_ms, 1),
                 "stop": round(self.stop_ms, 1),
                 "replace": round(self.replace_ms, 1),
                 "decide": round(self.decide_ms, 1),

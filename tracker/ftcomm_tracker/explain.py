@@ -225,7 +225,10 @@ def _all_compute(document: Mapping[str, Any], computing: Sequence[Row]) -> Findi
         return Finding("closing", waiting=True, what="all ranks have closed; the job is ending")
     evidence = [f"the furthest stands at {document['progress']}"]
     behind = [row for row in computing if row["lag"] != "0"]
-    evidence += [f"{_name(row)} stands at {row['position']}" for row in behind[:MAX_ROWS]]
+    evidence += [
+        f"{_name(row)} stood at {row['position']} at its last heartbeat"
+        for row in behind[:MAX_ROWS]
+    ]
     if closed:
         evidence.append(f"{_named(closed)}: closed, and waiting for the others to close")
     return Finding(

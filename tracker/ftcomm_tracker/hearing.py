@@ -215,7 +215,7 @@ class Hearing(Admission):
             return
         incident.resumed[rank] = message
         if set(self.seats) - set(self.durable.byes) <= set(incident.resumed):
-            self._close_incident()
+            self._close_incident(completed=True)
 
     def on_lost(self, conn: int, reason: str) -> None:
         """A control connection ended: its place is empty, and the epoch changes at once."""
@@ -226,7 +226,7 @@ class Hearing(Admission):
         self._forget(conn)
         self._after_loss(rank, f"lost worker {peer.hello.worker_id}: {reason}")
 
-    def _after_loss(self, rank: int | None, reason: str) -> None:
+    def _after_loss(self, rank: int | None, reason: str, *, silent_s: float = 0.0) -> None:
         if rank is None or self.state is State.OVER:
             return
         self.reports.pop(rank, None)
@@ -240,7 +240,7 @@ class Hearing(Admission):
         self.empty_since.setdefault(rank, self._now)
         victim = self.durable.places[rank].worker_id
         if self.state is State.RUNNING:
-            self._begin_epoch(f"{reason} (rank {rank})", victim=victim)
+            self._begin_epoch(f"{reason} (rank {rank})", victim=victim, silent_s=silent_s)
         elif self.incident is not None:
             self.incident.note_victim(victim)
         self._seat_a_spare(rank)
@@ -263,7 +263,8 @@ class Hearing(Admission):
             if self._now >= peer.last_heard + self.settings.detect_within:
                 rank = self._rank_of_conn(peer.conn)
                 self._drop(peer.conn, f"no heartbeat for {silent:.1f} s")
-                self._after_loss(rank, f"no heartbeat of worker {name} for {silent:.1f} s")
+                words = f"no heartbeat of worker {name} for {silent:.1f} s"
+                self._after_loss(rank, words, silent_s=silent)
             elif self._now >= peer.last_heard + self.settings.detect_within / 2 and not peer.late:
                 peer.late = True
                 self._note("warning", f"worker {name} is late: no heartbeat for {silent:.1f} s")

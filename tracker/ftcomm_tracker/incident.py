@@ -14,6 +14,7 @@ class OpenIncident:
     epoch: int
     reason: str
     started_at: float
+    silent_s: float = 0.0  # of the victim, where its silence was the evidence
     victims: list[str] = field(default_factory=list)
     suspects: set[int] = field(default_factory=set)
     stopped_at: float | None = None
@@ -35,8 +36,8 @@ class OpenIncident:
         else:
             self.stopped_at = now
 
-    def close(self, now: float) -> Incident:
-        """Freeze the record."""
+    def close(self, now: float, *, completed: bool) -> Incident:
+        """Freeze the record; `completed` if every member has gone on."""
         decided = self.decided_at or now
         resumed = self.resumed.values()
         return Incident(
@@ -45,6 +46,8 @@ class OpenIncident:
             victims=tuple(self.victims),
             suspects=tuple(sorted(self.suspects)),
             started_at=self.started_at,
+            completed=completed,
+            detect_ms=self.silent_s * 1000,
             stop_ms=_ms(self.started_at, self.stopped_at),
             replace_ms=_ms(self.started_at, self.replaced_at),
             decide_ms=_ms(decided, self.planned_at),

@@ -129,7 +129,9 @@ def _incidents(incidents: list[Mapping[str, Any]]) -> list[str]:
 def incident_line(incident: Mapping[str, Any]) -> str:
     """One recovery in one line: what it was, what it cost."""
     times = ", ".join(f"{name} {ms}" for name, ms in incident["ms"].items() if name != "total")
+    cut_short = "" if incident["completed"] else " until it was cut short"
     return (
-        f"epoch {incident['epoch']}: {incident['reason']}; {incident['ms']['total']} ms ({times}),"
+        f"epoch {incident['epoch']}: {incident['reason']};"
+        f" {incident['ms']['total']} ms{cut_short} ({times}),"
         f" {incident['replayed']} results replayed, {incident['fetched']} fetched"
     )

@@ -1,0 +1,99 @@
+"""The record of each recovery: all its phases, and what is said of one that was cut short."""
+
+from pathlib import Path
+from typing import Any
+
+from ftcomm.protocol.messages import Bye, Resumed
+from ftcomm_tracker.events import Effect, Incident, IncidentClosed, Lost, StopAsked
+from ftcomm_tracker.status import incident_line
+from tests.tracker.roster_story import Story, hello, report, running
+
+
+def closed(effects: list[Effect]) -> list[Incident]:
+    return [effect.incident for effect in effects if isinstance(effect, IncidentClosed)]
+
+
+def record(effects: list[Effect]) -> dict[str, Any]:
+    (incident,) = closed(effects)
+    return incident.to_dict()
+
+
+def lose_and_replace(story: Story) -> None:
+    """Worker w1 is silent for 5 s; survivors report 0.1 s later, its next life 2 s later."""
+    story.now = 4.0
+    story.said(1, report(1))  # a sign of life
+    story.tick(5.0)
+    story.now = 5.1
+    story.said(1, report(2))
+    story.now = 7.0
+    story.joined(3, hello("w1", "b"))
+    story.said(3, report(2))
+    story.roster.plan_sent(7.25)
+
+
+def test_every_phase_of_a_recovery_is_in_its_record() -> None:
+    story = running(2)
+    lose_and_replace(story)
+    story.now = 7.5
+    story.said(1, Resumed(2, 10, 20, 0, 0))
+    story.now = 8.0
+    effects = story.tell_said(3, Resumed(2, 150, 250, 3, 4))
+    assert record(effects) == {
+        "epoch": 2,
+        "reason": "no heartbeat of worker w1 for 5.0 s (rank 1)",
+        "victims": ["w1"],
+        "suspects": [],
+        "completed": True,
+        "frontier": "-1.0",
+        "fetched": 3,
+        "replayed": 4,
+        "ms": {
+            "detect": 5000.0,
+            "stop": 100.0,
+            "replace": 2000.0,
+            "decide": 250.0,
+            "fetch": 150,
+            "link": 250,
+            "total": 3000.0,
+        },
+    }
+
+
+def test_a_recovery_that_another_change_cuts_short_says_so() -> None:
+    story = running(3)
+    story.tell(Lost(2, "gone"))
+    for conn in (1, 3):
+        story.said(conn, report(2))
+    story.joined(4, hello("w1", "b"))
+    story.said(4, report(2))
+    story.now = 1.5
+    found = record(story.tell(Lost(3, "gone too")))
+    assert (found["epoch"], found["completed"], found["ms"]["total"]) == (2, False, 1500.0)
+    assert "1500.0 ms until it was cut short (detect 0.0, stop 0.0," in incident_line(found)
+
+
+def test_a_recovery_that_ends_with_the_job_leaves_its_record_too() -> None:
+    story = running(2)
+    story.tell(Lost(2, "gone"))
+    story.now = 2.0
+    found = record(story.tell(StopAsked("enough")))
+    assert (found["victims"], found["completed"], found["ms"]["replace"]) == (["w1"], False, 0.0)
+
+
+def test_a_job_that_closes_during_a_recovery_completes_it() -> None:
+    story = running(2)
+    story.said(1, Bye(3))
+    story.tell(Lost(2, "gone"))
+    story.said(1, report(2, closed=True))
+    story.joined(3, hello("w1", "b"))
+    story.said(3, report(2))
+    assert record(story.tell_said(3, Bye(3)))["completed"]
+
+
+def test_every_field_is_in_the_operators_table() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    story = running(2)
+    story.tell(Lost(2, "gone"))
+    found = record(story.tell(StopAsked("enough")))
+    names = [*found, *(f"ms.{name}" for name in found["ms"])]
+    assert [name for name in names if f"`{name}`" not in text and name != "ms"] == []
