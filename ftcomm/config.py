@@ -57,6 +57,7 @@ VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_REPLACE_WITHIN": "job: seconds that a place may stay empty (600)",
     "FTCOMM_REATTACH_WITHIN": "job: seconds that a restarted tracker waits for its workers (30)",
     "FTCOMM_MAX_INCARNATIONS": "job: lives of one worker id (100)",
+    "FTCOMM_VERIFY": "job: none, or inputs: compare what a restarted worker passes (none)",
 }
 
 # Schedulers and launchers that number their processes: index variable, world size variable.

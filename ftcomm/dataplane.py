@@ -31,6 +31,7 @@ from ftcomm.values import Array, Stored
 # Sub-collectives of one position (a load is a length, a payload and a barrier) are told apart by
 # the frame's step number; no schedule has as many steps.
 STAGE = 1 << 20
+VERIFY_STAGE = 3  # behind the stages of every kind
 
 _BYTE: AnyDtype = np.dtype(np.uint8)
 _OF_ROWS = (*RAGGED, Kind.ALLGATHER_OBJECT)
@@ -52,8 +53,18 @@ class DataPlane:
 
     def execute(self, call: Call, turn: Turn) -> Stored | None:
         """Run a call into fresh memory; None if the core must be asked again."""
+        header = CallHeader(*turn, call.form.suffix)
+        stored = self._execute(call, header)
+        if stored is None or self._hub.settings.verify != "inputs":
+            return stored
+        digests = self._gather_digests(call.digest(self._core.rank), header, VERIFY_STAGE)
+        if digests is None:
+            return None
+        stored.digests = b"".join(digests)
+        return stored
+
+    def _execute(self, call: Call, header: CallHeader) -> Stored | None:
         form = call.form
-        header = CallHeader(*turn, form.suffix)
         if form.schedule is not None:
             return self._one_schedule(call, form.schedule, header)
         if form.kind in _OF_ROWS:
@@ -98,12 +109,15 @@ class DataPlane:
         self, digest: bytes, signature: bytes, site: str, turn: Turn
     ) -> list[bytes] | None:
         """Every rank's digest, of one length, by rank; None if the core must be asked again."""
+        header = CallHeader(*turn, make_suffix(signature, site))
+        return self._gather_digests(digest, header, 0)
+
+    def _gather_digests(self, digest: bytes, header: CallHeader, stage: int) -> list[bytes] | None:
         size = self._core.world_size
         mine: Array = np.frombuffer(digest, np.uint8)
         gathered: Array = np.empty(size * len(mine), np.uint8)
         schedule = self._schedule(Kind.ALLGATHER, len(mine), 1)
-        header = CallHeader(*turn, make_suffix(signature, site))
-        if not self._run(schedule, header, mine, gathered):
+        if not self._run(schedule, header, mine, gathered, stage=stage):
             return None
         return [row.tobytes() for row in gathered.reshape(size, -1)]
 

@@ -20,8 +20,10 @@ from ftcomm.recovery.events import Found, Leaving, OwnCloseDone
 from ftcomm.recovery.log import Entry
 from ftcomm.recovery.worker import Checkpoint, Outcome, State, Step
 from ftcomm.values import EMPTY, Stored
+from ftcomm.verify import is_same_input, other_input_error
 
 LENGTH_BYTES = 8  # of a local state, beside the digest
+
 Answer = Step | Entry | Checkpoint | None
 
 
@@ -153,7 +155,9 @@ class Engine:
                 if stored is not None and self._complete(call, turn[0], stored):
                     return self._done(stored)
             elif isinstance(answer, Entry):
-                if self._serve(answer, form.signature, self._replay):
+                if not is_same_input(call, answer.signature, answer.value, self.rank):
+                    self.condemn(other_input_error(call, self.rank, self.position))
+                elif self._serve(answer, form.signature, self._replay):
                     return self._done(answer.value)
             else:
                 self._hub.sleep()

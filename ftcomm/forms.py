@@ -1,5 +1,6 @@
 """Forms: one public call as plain values, ready to be run or to be answered from the log."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -11,6 +12,8 @@ from ftcomm.collectives.schedule import Schedule
 from ftcomm.protocol.signature import Kind
 from ftcomm.values import Array, Stored
 
+DIGEST_BYTES = 16  # of each rank's input; kept with every result, so no longer than it must be
+_OF_THE_ROOT = (Kind.BROADCAST, Kind.SCATTER, Kind.BROADCAST_OBJECT)
 NOTHING: Array = np.empty(0, np.uint8)
 
 
@@ -74,6 +77,14 @@ class Call:
     def kind(self) -> Kind:
         """The collective."""
         return self.form.kind
+
+    def digest(self, rank: int) -> bytes:
+        """What `rank` passed, in 16 bytes; zeros where its content does not count."""
+        form = self.form
+        if form.kind in _OF_THE_ROOT and form.root != rank:
+            return bytes(DIGEST_BYTES)
+        elements = self.source.view(np.uint8).data
+        return hashlib.blake2b(elements, digest_size=DIGEST_BYTES).digest()
 
     @property
     def synchronising(self) -> bool:

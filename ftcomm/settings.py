@@ -12,6 +12,7 @@ from ftcomm.errors import ConfigError
 MIN_DETECT_WITHIN_S = 0.1  # below, a busy scheduler's own pauses look like death
 ALGORITHMS: Final = ("auto", "ring", "recursive_doubling")
 TRANSPORTS: Final = ("auto", "tcp")
+VERIFY: Final = ("none", "inputs")
 GIB = 1 << 30
 
 
@@ -30,6 +31,8 @@ class JobSettings:
         replace_within: seconds a place may stay empty before ``ProcessFailedError``.
         reattach_within: seconds a restarted tracker waits for its roster to come back.
         max_incarnations: lives of one worker id before the job gives it up.
+        verify: ``inputs`` keeps a digest of each rank's input with every result, and compares it
+            in replay: a script that computes something else after a restart is found out.
 
     Raises:
         ConfigError: a value is out of range, named with its variable.
@@ -44,6 +47,7 @@ class JobSettings:
     replace_within: float = 600.0
     reattach_within: float = 30.0
     max_incarnations: int = 100
+    verify: str = "none"
 
     def __post_init__(self) -> None:
         between("detect_within", self.detect_within, MIN_DETECT_WITHIN_S, 3600)
@@ -52,6 +56,7 @@ class JobSettings:
         between("log_limit", self.log_limit, 1, 1 << 50, whole=True)
         one_of("algorithm", self.algorithm, ALGORITHMS)
         one_of("transport", self.transport, TRANSPORTS)
+        one_of("verify", self.verify, VERIFY)
         between("replace_within", self.replace_within, 0, 30 * 86400)
         between("reattach_within", self.reattach_within, 0, 86400)
         between("max_incarnations", self.max_incarnations, 1, 1_000_000, whole=True)

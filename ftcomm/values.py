@@ -16,11 +16,13 @@ Array = np.ndarray[Any, AnyDtype]
 class Stored:
     """One result: 1-D contiguous elements, and the shape that the user sees.
 
-    The log owns `flat`; nobody writes to it once the position is complete.
+    The log owns `flat`; nobody writes to it once the position is complete.  `digests` are those of
+    all ranks' inputs, in rank order, where the job verifies them, else empty.
     """
 
     flat: Array
     shape: tuple[int, ...]
+    digests: bytes = b""
 
     def raw(self) -> memoryview:
         """The bytes, without a copy; they keep the memory from being used again."""

@@ -68,6 +68,7 @@ async def _serve(driver: Driver, sock: trio.socket.SocketType, epoch: int) -> No
                 shape=stored.shape,
                 nbytes=raw.nbytes,
                 rank=item.rank,
+                digests=stored.digests,
             ),
         )
         await send_all(sock, raw)
@@ -175,6 +176,7 @@ async def _receive_item(driver: Driver, sock: trio.socket.SocketType, order: Sta
         raise ProtocolError(f"expected a result, got {type(item).__name__}")
     limit = _largest_result(driver) if item.what == "result" else CHECKPOINT_LIMIT
     stored = stored_from_wire(item.dtype, item.shape, item.nbytes, limit)
+    stored.digests = item.digests
     await _receive_patiently(sock, stored.raw(), silence)
     driver.hub.fault("loading")
     driver.apply(_arrived(order.epoch, item, stored))

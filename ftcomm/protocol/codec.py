@@ -84,6 +84,7 @@ PROSE = Text(MAX_TEXT, cut=True)
 DOCUMENT = Text(MAX_CONTROL_FRAME - 16)
 BLOB = Bytes(MAX_BLOB)
 SIGNATURE = Bytes(SIGNATURE_BYTES)
+DIGESTS = Bytes(16 * MAX_WORLD_SIZE)
 RANKS = Many(RANK, MAX_WORLD_SIZE)
 SETTINGS = Many(Pair(TEXT), 64)
 POSITION = Record(Position, branch=U32, version=VERSION, seqno=U32)
@@ -223,6 +224,7 @@ SCHEMAS: dict[int, Record] = {
         shape=Many(Int(0, MAX_ITEM_BYTES), MAX_DIMS),
         nbytes=Int(0, MAX_ITEM_BYTES),
         rank=RANK_OR_NONE,
+        digests=DIGESTS,
     ),
     50: Record(FetchEnd, missing=PROSE),
 }

@@ -319,6 +319,7 @@ class FetchItem:
 
     ``what`` is ``"result"``, ``"checkpoint"`` or ``"local"``; for the latter two
     `position.version` is the version and the signature is empty.  ``rank`` owns a local state.
+    ``digests`` are those of the inputs, 16 bytes a rank, where the job verifies them.
     """
 
     what: str
@@ -328,6 +329,7 @@ class FetchItem:
     shape: tuple[int, ...]
     nbytes: int
     rank: int = -1
+    digests: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

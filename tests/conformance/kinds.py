@@ -210,7 +210,19 @@ def too_much(record: Recorder) -> Any:
         call(np.zeros(1000 * (1 + comm.rank), np.uint8))
 
 
+def unsteady(record: Recorder) -> Any:
+    """Rank 1's second life computes something else in the collective that `at` names."""
+    comm, spec = record.comm, record.spec
+    record.load(None)
+    for step in range(4):
+        changed = comm.rank == 1 and comm.epoch > 1 and step == spec["at"]
+        got = comm.allreduce(np.full(3, 7.0 if changed else 1.0))
+        comm.broadcast(np.full(2, comm.epoch), 0)  # what does not count may change
+    record.checkpoint(got)
+    return got
+
+
 PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     function.__name__: function
-    for function in (every_kind, lazy_broadcasts, lazy_unlike, timed, too_much)
+    for function in (every_kind, lazy_broadcasts, lazy_unlike, timed, too_much, unsteady)
 }

@@ -65,3 +65,23 @@ def test_the_log_is_full_for_all_when_only_the_run_knows_the_sizes(bench: Bench)
         said = said_by_all(job, "LogLimitError", 3)
         assert job.tracker_status() == 74
     assert "the limit is 50000" in said
+
+
+def test_a_life_that_computes_another_input_is_found_out_where_inputs_are_verified(
+    bench: Bench,
+) -> None:
+    """Collective 0.2 was fetched from others with its digests; 0.5 stops the second life."""
+    program = {"program": "unsteady", "at": 1}
+    plan = Plan(3, program, ("1.0.5.0@enter",), {"verify": "inputs"}, exits=(72,) * 3)
+    with bench.job(plan) as job:
+        job.run()
+        said = said_by_all(job, "CollectiveMismatchError", 3)
+        assert job.tracker_status() == 72
+    assert "rank 1 replays collective 0.2, allreduce(op=sum, float64[3]) at kinds.py:" in said
+    assert "this life computed another input for it than its earlier life" in said
+
+
+def test_the_same_inputs_pass_where_they_are_verified(bench: Bench) -> None:
+    bench.run(Plan(3, {"program": "unsteady", "at": 99}, ("1.0.5.0@enter",), {"verify": "inputs"}))
+    faults = ("1.1.4.0@half_received", "0.1.7.0@done", "2.1.9.0@enter")
+    bench.run(Plan(3, {"program": "every_kind"}, faults, {"verify": "inputs"}))

@@ -11,7 +11,7 @@ import click
 import ftcomm
 from ftcomm.config import WorkerOptions
 from ftcomm.errors import exit_code_of
-from ftcomm.settings import ALGORITHMS, TRANSPORTS
+from ftcomm.settings import ALGORITHMS, TRANSPORTS, VERIFY
 from ftcomm_tracker.command_line import DIRECTORY, FILE, run_and_exit, with_options
 from ftcomm_tracker.faults import TrackerFaults
 from ftcomm_tracker.opening import ServeOptions, open_job
@@ -127,6 +127,11 @@ _SERVE_OPTIONS = (
         help="auto: Unix sockets within a host, else TCP; tcp: TCP everywhere [default: auto].",
     ),
     click.option("--max-incarnations", type=int, help="Lives of one worker id [default: 100]."),
+    click.option(
+        "--verify",
+        type=click.Choice(VERIFY),
+        help="inputs: compare what a restarted worker passes with what it passed [default: none].",
+    ),
 )
 _RESTART_OPTIONS = (
     click.option(
