@@ -8,6 +8,7 @@ plan of faults, run by `planned`; the others drive a job by hand, event by event
 from tests.conformance import (
     checkpoint_scenarios,
     contract_scenarios,
+    edge_scenarios,
     end_scenarios,
     join_scenarios,
     kill_scenarios,
@@ -22,6 +23,7 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
         [
             *checkpoint_scenarios.SCENARIOS,
             *contract_scenarios.SCENARIOS,
+            *edge_scenarios.SCENARIOS,
             *end_scenarios.SCENARIOS,
             *join_scenarios.SCENARIOS,
             *kill_scenarios.SCENARIOS,

@@ -35,6 +35,12 @@ def test_an_exit_status_that_nobody_planned_fails_the_job(bench: Bench) -> None:
         bench.run(plan)
 
 
+def test_every_tenth_worker_is_a_fresh_interpreter(bench: Bench) -> None:
+    """Whatever ran before; the rows under `run` (F16-run, F19-busy) have no other workers."""
+    job = bench.run(dataclasses.replace(PEACE, n=10))
+    assert sum(event["fresh"] for event in job.of("started")) == 1
+
+
 def test_one_different_result_fails_the_job(bench: Bench) -> None:
     reference = {**bench.reference(PEACE), "1.0": "another digest"}
     with bench.job(PEACE) as job:

@@ -107,6 +107,7 @@ def _scenarios() -> Iterator[Scenario]:
     yield Scenario("F17-planned", tracker_dies_in_recovery("planned"))
     for place in (
         ("1.0@accepted#2",),
+        ("1.2@accepted#1",),
         ("1.1@epoch_journalled#1",),
         ("1.2@epoch_journalled#1",),
         ("1.1@revoke_sent#2",),

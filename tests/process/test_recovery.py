@@ -30,31 +30,6 @@ def test_death_inside_the_prelude(bench: Bench) -> None:
     bench.run(Plan(3, program, ("2.-1.2.0@half_received", "0.-1.5.0@done")))
 
 
-def test_a_holder_dies_while_it_serves_and_another_takes_over(bench: Bench) -> None:
-    bench.run(Plan(4, MANY, ("1.1.10.0@enter", "2.1.10.0@serving")))
-
-
-@pytest.mark.parametrize(
-    "address",
-    ["1.-1.0.{}@connected", "1.-1.0.{}@authenticated", "1.-1.0.{}@loading", "1.-1.0.{}@ranked",
-     "1.1.5.{}@linking"],
-)  # fmt: skip
-def test_a_replacement_dies_in_its_first_steps_three_times_in_a_row(
-    bench: Bench, address: str
-) -> None:
-    bench.run(Plan(4, MANY, ("1.1.5.0@enter", *(address.format(life) for life in (1, 2, 3)))))
-
-
-def test_a_first_life_dies_before_the_group_has_formed(bench: Bench) -> None:
-    bench.run(Plan(3, MANY, ("1.-1.0.0@connected", "2.-1.0.0@authenticated", "0.-1.0.0@ranked")))
-
-
-@pytest.mark.parametrize("point", ["saved", "committed"])
-def test_death_around_a_commit(bench: Bench, point: str) -> None:
-    """After its own copy is saved, and after it alone may know that the version is committed."""
-    bench.run(Plan(4, MANY, (f"1.0.12.0@{point}",)))
-
-
 def test_all_but_one_die_after_saving_before_anyone_has_committed(bench: Bench) -> None:
     """Rank 0 may not have saved yet; then all is replayed, for which it must hold everything."""
     faults = tuple(f"{rank}.0.12.0@saved" for rank in (1, 2, 3))
@@ -71,19 +46,6 @@ def test_all_ranks_are_told_that_a_needed_result_is_lost(bench: Bench) -> None:
         assert "JobLostError" in text
         assert "the result of collective 0.3 is needed and exists nowhere" in text
         assert "its keepers were 3 (rank 3)" in text
-
-
-def test_everyone_dies_and_nobody_starts_again_from_nothing(bench: Bench) -> None:
-    faults = tuple(f"{rank}.1.4.0@enter" for rank in range(3))
-    with bench.job(Plan(3, MANY, faults, exits=(71,) * 3)) as job:
-        job.run()
-        assert job.tracker_status() == 71
-
-
-@pytest.mark.parametrize("point", ["enter", "done"])
-def test_death_around_its_own_close(bench: Bench, point: str) -> None:
-    """One dies before its close, or after it while others may still need it."""
-    bench.run(Plan(3, MANY, (f"1.2.0.0@{point}",)))
 
 
 def test_who_has_closed_serves_a_rank_that_lags(bench: Bench) -> None:
