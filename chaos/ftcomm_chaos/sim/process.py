@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, assert_never
 
 from ftcomm import errors
-from ftcomm.protocol.messages import Plan, Report, WorkerMessage
+from ftcomm.protocol.messages import Fenced, Plan, Report, WorkerMessage
 from ftcomm.recovery.events import (
     Attached,
     Beat,
@@ -191,6 +191,9 @@ class Life:
         if sent_at >= self.resumed_at:
             self.heard_after_resume = True
         self.hear(Received(message))
+        if isinstance(message, Fenced):
+            ended = self.core.state in (State.FAILED, State.FINISHED)
+            self.require(ended, "was told that it is fenced, and goes on (R1)")
         if isinstance(message, Plan) and self.core.epoch == message.epoch:
             self._on_plan(message)
 
