@@ -162,14 +162,14 @@ DECODERS: dict[str, Callable[[bytes], object]] = {
 
 
 @pytest.mark.parametrize("name", DECODERS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(raw=any_bytes)
 def test_any_bytes_give_a_value_or_a_typed_error(name: str, raw: bytes) -> None:
     with contextlib.suppress(FtcommError):
         DECODERS[name](raw)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(tail=st.binary(max_size=120), role=st.integers(0, 255), length=st.integers(0, 255))
 def test_a_handshake_that_begins_well_and_goes_on_badly(
     tail: bytes, role: int, length: int
@@ -181,7 +181,7 @@ def test_a_handshake_that_begins_well_and_goes_on_badly(
         feed_client(head + bytes([role, length]) + tail * 4)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     state=st.recursive(
         st.none() | st.integers() | st.text() | st.binary(),
@@ -203,7 +203,7 @@ def test_a_damaged_state_gives_a_state_or_a_typed_error(state: Any, data: st.Dat
 # --- members and trackers that hold the token and make no sense ---------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(said=st.lists(st.tuples(st.integers(1, 4), worker_messages), max_size=8))
 def test_whatever_members_and_spares_say_the_tracker_goes_on_and_can_answer(
     said: list[tuple[int, Any]],

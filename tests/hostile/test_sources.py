@@ -1,0 +1,64 @@
+"""What the code does not contain cannot be reached by anybody's bytes."""
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("ftcomm", "tracker/ftcomm_tracker")
+RUNS_BYTES = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+RUNS_TEXT = {"eval", "exec", "compile", "os.system", "os.popen", "__import__", "np.load"}
+# The launcher starts what its own command line says; nothing of a peer or a file is in it.
+STARTS_PROCESSES = ["tracker/ftcomm_tracker/children.py"]
+
+
+@functools.cache
+def nodes() -> list[tuple[str, ast.AST]]:
+    return [
+        (path.relative_to(ROOT).as_posix(), node)
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+
+
+def importers(name: str) -> list[str]:
+    return sorted({path for path, node in nodes() if name in imported(node)})
+
+
+def imported(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {alias.name.partition(".")[0] for alias in node.names}
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return {node.module.partition(".")[0]}
+    return set()
+
+
+def test_no_module_imports_what_runs_bytes() -> None:
+    assert [(path, imported(node)) for path, node in nodes() if imported(node) & RUNS_BYTES] == []
+
+
+def test_no_module_runs_text() -> None:
+    assert [
+        (path, ast.unparse(node))
+        for path, node in nodes()
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in RUNS_TEXT
+    ] == []
+
+
+def test_only_the_launcher_starts_processes_and_calls_the_systems_library() -> None:
+    assert importers("subprocess") == importers("ctypes") == STARTS_PROCESSES
+
+
+def test_msgpack_and_sqlite_have_one_doorway_each() -> None:
+    assert importers("msgpack") == ["ftcomm/protocol/packing.py", "ftcomm/state.py"]
+    assert importers("sqlite3") == ["tracker/ftcomm_tracker/journal.py"]
+
+
+def test_every_test_that_the_security_document_names_exists() -> None:
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+)`", text))
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    assert named
+    assert [name for name in sorted(named) if f"def {name}(" not in tests] == []
