@@ -1,10 +1,11 @@
 """What a scenario is, and the steps that several of them share."""
 
+import contextlib
 import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,17 +65,18 @@ def under_run(
     folder = bench.new_folder()
     (folder / "events").touch()
     with start_under_run(folder, program, *options, faults=faults) as launcher:
-        try:
-            output, _ = launcher.communicate(timeout=WALL_S)
-        finally:
-            launcher.kill()
+        output, _ = launcher.communicate(timeout=WALL_S)
     return subprocess.CompletedProcess(launcher.args, launcher.returncode, output)
 
 
+@contextlib.contextmanager
 def start_under_run(
     folder: Path, program: dict[str, Any], *options: str, faults: str = ""
-) -> "subprocess.Popen[str]":
-    """Start a program under the launcher; `folder` holds ``events`` and the gates."""
+) -> Iterator["subprocess.Popen[str]"]:
+    """A program under the launcher, which is killed when the block is left.
+
+    `folder` holds ``events`` and the gates.
+    """
     environment = {
         **worker_environment(),
         "CONFORMANCE": json.dumps(program),
@@ -84,7 +86,7 @@ def start_under_run(
         "FTCOMM_FAULTS_LOG": str(folder / "events"),
     }
     command = [sys.executable, "-m", "ftcomm_tracker.cli", "run", *options, "--"]
-    return subprocess.Popen(
+    with subprocess.Popen(
         [*command, sys.executable, "-m", "tests.conformance.programs"],
         env=environment,
         cwd=ROOT,
@@ -92,7 +94,11 @@ def start_under_run(
         stderr=subprocess.STDOUT,
         text=True,
         preexec_fn=die_with_parent,  # noqa: PLW1509 - the harness has one thread
-    )
+    ) as launcher:
+        try:
+            yield launcher
+        finally:
+            launcher.kill()
 
 
 def expect(what: str, got: object, expected: object) -> None:

@@ -28,6 +28,7 @@ from ftcomm_tracker.events import (
     Ended,
     GivenUp,
     Joined,
+    Note,
     Persist,
     Said,
     Send,
@@ -162,6 +163,13 @@ def test_all_have_closed_is_journalled_before_it_is_said() -> None:
     assert sends(effects) == [(1, AllBye(4)), (2, AllBye(4))]
     refused = story.joined(3, hello("w1", "b"))
     assert refused == [(3, Refused("JobFinishedError", "job job has finished at version 4", 4))]
+
+
+def test_a_close_is_journalled_before_it_is_noted() -> None:
+    story = running()
+    persist, note = story.tell(Said(1, Bye(4)))
+    assert isinstance(persist, Persist)
+    assert (persist.durable.byes, note) == ((0,), Note("info", "worker w0 has closed"))
 
 
 def test_a_closed_worker_that_dies_is_neither_awaited_nor_replaced() -> None:
