@@ -12,12 +12,41 @@ from ftcomm.values import Array
 
 
 def as_elements(x: Any) -> tuple[Array, tuple[int, ...]]:
-    """A user's argument as 1-D contiguous native elements, and its shape; copied only if needed."""
-    array = np.asarray(x)
+    """A user's argument as 1-D contiguous native elements, and its shape; copied only if needed.
+
+    Raises:
+        TypeError, ValueError: it is no array of plain elements, or would lose something as one.
+    """
+    array = x if type(x) is np.ndarray else _as_array(x)
     shape = array.shape
     if not (array.flags.c_contiguous and array.dtype.isnative):
         array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
     return array.reshape(-1), shape
+
+
+def _as_array(x: Any) -> Array:
+    """What numpy makes of `x`, if that is all of it."""
+    kind = type(x).__name__
+    if x is None:
+        raise TypeError("the input is None; pass an array: its dtype and shape count on every rank")
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(
+            "the input is a masked array, whose mask no collective carries; "
+            "pass x.filled(value), or data and mask in two calls"
+        )
+    try:
+        array = np.asarray(x)
+    except ValueError as error:
+        raise ValueError(
+            f"the input, a {kind}, does not become one array: {error}; make its parts equally "
+            "long, or use allgather_object"
+        ) from None
+    if array.dtype == object:
+        raise TypeError(
+            f"the input is a {kind}, which numpy takes as dtype object, and dtype object is not "
+            "carried by collectives; make a dense array of numbers of it, or use allgather_object"
+        )
+    return array
 
 
 def is_input_function(x: Any) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from ftcomm.arguments import as_elements, checked_root, signature_of
 from ftcomm.blobs import pack_item, pack_object, pack_parts
 from ftcomm.collectives.choose import SCHEDULES_KEPT, schedule_for
-from ftcomm.collectives.dtypes import AnyDtype
+from ftcomm.collectives.dtypes import AnyDtype, dtype_code
 from ftcomm.collectives.ops import Reducer, UserFunction, make_reducer, needs_whole, op_code
 from ftcomm.collectives.schedule import Schedule
 from ftcomm.forms import Call, Form
@@ -163,6 +163,7 @@ class CallFactory:
         """
         kind = Kind.ALLGATHERV if root < 0 else Kind.GATHERV
         source, shape = as_elements(x)
+        dtype_code(source.dtype)
         if not shape:
             raise ValueError(
                 f"{kind.name.lower()} joins arrays along their first dimension, and x has none; "

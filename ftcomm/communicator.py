@@ -2,6 +2,7 @@
 
 import enum
 import hashlib
+import time
 from typing import Any, Final, overload
 
 from ftcomm.collective_calls import CollectiveCalls
@@ -46,6 +47,7 @@ class Communicator(CollectiveCalls):
             CollectiveMismatchError: the states of two ranks differ, or only some passed a `local`.
         """
         with self._gate:
+            began = time.perf_counter()
             self._after_load("checkpoint")
             raw = pack_state(state)
             packed = None if local is None else pack_state(local, "local")
@@ -59,6 +61,7 @@ class Communicator(CollectiveCalls):
                 raise
             self._account.new_version()
             self._calls.completed(call.kind)
+            self._tally.add(call.kind, len(raw), time.perf_counter() - began)
             return version
 
     @overload
@@ -90,6 +93,7 @@ class Communicator(CollectiveCalls):
             ValueError: called twice.
         """
         with self._gate:
+            began = time.perf_counter()
             self._before_load("load_checkpoint", "ends the prelude: call it once")
             raw = pack_state(default if self.rank == 0 else None)
             asked = local_default is not NOT_GIVEN
@@ -98,6 +102,7 @@ class Communicator(CollectiveCalls):
             checkpoint = self._engine.load(raw, call.form.signature, call.form.site)
             self._account.new_version()
             self._calls.completed(call.kind)
+            self._tally.add(call.kind, len(checkpoint.value), time.perf_counter() - began)
             version, state = checkpoint.version, unpack_state(checkpoint.value)
             if not asked:
                 return version, state

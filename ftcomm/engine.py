@@ -36,6 +36,7 @@ class Engine:
         self._control = control
         self._plane = DataPlane(hub, control)
         self._resumed_epoch = 0
+        self.recovered = hub.recovered
 
     # --- where we stand -----------------------------------------------------------------------
 
@@ -312,10 +313,14 @@ class Engine:
         return self._settle(replay)
 
     def _replay(self) -> Outcome:
-        return self._core.replay(now=time.monotonic())
+        return self._counted(self._core.replay(now=time.monotonic()))
 
     def _replay_load(self, checkpoint: Checkpoint) -> Outcome:
-        return self._core.replay_load(checkpoint, now=time.monotonic())
+        return self._counted(self._core.replay_load(checkpoint, now=time.monotonic()))
+
+    def _counted(self, outcome: Outcome) -> Outcome:
+        self.recovered.replays += outcome is Outcome.DONE
+        return outcome
 
     def _replay_close(self) -> Outcome:
         return self._core.replay_close(now=time.monotonic())

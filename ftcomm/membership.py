@@ -7,6 +7,7 @@ The communicator is one object, written in layers of which each calls only those
     membership        rank and position, one call, close and leave
 """
 
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -21,6 +22,7 @@ from ftcomm.gate import Gate
 from ftcomm.protocol.signature import Kind
 from ftcomm.sites import call_site
 from ftcomm.solo import SoloEngine
+from ftcomm.stats import Stats, Tally
 from ftcomm.values import Array, Stored
 
 R = TypeVar("R")
@@ -34,6 +36,7 @@ class Membership:
         self._worker_id = worker_id
         self._calls = CallFactory(engine)
         self._account = LogAccount(engine)
+        self._tally = Tally()
         self._gate = Gate(self._is_the_end)
 
     # --- where we stand ----------------------------------------------------------------------
@@ -77,6 +80,11 @@ class Membership:
     def is_usable(self) -> bool:
         """True while calls may be made here: not over, and not inherited by a forked child."""
         return not (self._gate.is_closed or self._gate.is_inherited)
+
+    def stats(self) -> Stats:
+        """A snapshot of what was called here, what it cost, and what was recovered."""
+        seen = self._engine.recovered
+        return Stats(self._tally.snapshot(), seen.replays, seen.fetched, seen.epochs)
 
     def __repr__(self) -> str:
         state = "over" if self.is_over else f"at {self._engine.position}"
@@ -187,7 +195,7 @@ class Membership:
 
     def _run(self, call: Call | Lazy, hand_out: Callable[[Stored], R], timeout: float | None) -> R:
         engine = self._engine
-        before = engine.position
+        before, began = engine.position, time.perf_counter()
         seconds = checked_timeout(timeout)
         try:
             if seconds is not None:
@@ -197,8 +205,10 @@ class Membership:
             nbytes = stored.flat.nbytes
             self._account.completed(nbytes)
             self._calls.completed(call.kind, nbytes)
-            return hand_out(stored)
+            result = hand_out(stored)
         except BaseException as error:
             if engine.position != before:  # completed, and its result will not be returned
                 self._give_up(error)
             raise
+        self._tally.add(call.kind, nbytes, time.perf_counter() - began)
+        return result

@@ -1,6 +1,7 @@
 """A group of one: the same calls without a tracker, sockets or threads."""
 
 from ftcomm.config import JobSettings
+from ftcomm.control.hub import Recovered
 from ftcomm.errors import FtcommError
 from ftcomm.forms import Call, Lazy, Saving, stored_rows
 from ftcomm.protocol.position import START, Position
@@ -14,6 +15,7 @@ class SoloEngine:
     rank = 0
     world_size = 1
     epoch = 0
+    recovered = Recovered(epochs=1)
 
     def __init__(self, settings: JobSettings) -> None:
         self.position: Position = START

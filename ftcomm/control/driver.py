@@ -21,6 +21,7 @@ from ftcomm.recovery.events import (
     Event,
     Hangup,
     Received,
+    ResultFetched,
     SendControl,
     StartFetch,
     Wake,
@@ -97,6 +98,8 @@ class Driver:
             effects = core.handle(event, now=time.monotonic())
         if isinstance(event, Received):
             self._note_message(event, before[0])
+        elif isinstance(event, ResultFetched):
+            self.hub.recovered.fetched += 1
         if (core.epoch, core.state) != before:
             self._note_change(before[1])
         self.perform(effects)
@@ -181,6 +184,7 @@ class Driver:
             self._take_settings()
         if isinstance(message, Plan) and core.epoch == message.epoch != epoch_before:
             self.hub.planned_at = self.hub.caught_up_at = time.monotonic()
+            self.hub.recovered.epochs += 1
 
     def _take_settings(self) -> None:
         """The job's settings hold from the welcome on, before any plan."""

@@ -13,6 +13,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import trio
@@ -27,6 +28,15 @@ from ftcomm.transport.tcp import Link
 from ftcomm.transport.waiting import Progress
 from ftcomm.transport.waker import Waker
 from ftcomm.values import Pool
+
+
+@dataclass(slots=True)
+class Recovered:
+    """Counters over all epochs: plans taken, results fetched from others, results replayed."""
+
+    epochs: int = 0
+    fetched: int = 0
+    replays: int = 0
 
 
 class Deadline(NamedTuple):
@@ -51,6 +61,7 @@ class Hub:
         retired: links of older epochs, shut down, to be closed by the user's thread.
         planned_at: monotonic time at which the present epoch's plan was taken.
         caught_up_at: monotonic time at which its fetches had ended.
+        recovered: what was recovered so far.
         deadline: of the user's call that is running, None without one.
     """
 
@@ -72,6 +83,7 @@ class Hub:
         self.log = JobLogger(self.context)
         self.planned_at = self.caught_up_at = time.monotonic()
         self.deadline: Deadline | None = None
+        self.recovered = Recovered()
         self.faults: FaultInjector | None = None
         self.control_sockets: set[trio.socket.SocketType] = set()
         abandon_in_children(self)

@@ -3,13 +3,16 @@
 Results that differ per rank are written down per rank.
 """
 
+import asyncio
 import functools
 import math
 import operator
+import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 import ftcomm
 from tests.conformance.recorder import Recorder
@@ -222,7 +225,67 @@ def unsteady(record: Recorder) -> Any:
     return got
 
 
+def surroundings(record: Recorder) -> Any:
+    """A notebook's event loop, a forked child, a second init, leaving and joining again."""
+    return asyncio.run(_surroundings(record))
+
+
+async def _surroundings(record: Recorder) -> Any:
+    comm = record.comm
+    record.load(None)
+    record.allreduce(np.ones(3))
+    for _ in range(2):  # a notebook's cell that is run again
+        with pytest.raises(ftcomm.ThreadError, match="close it, or use it"):
+            ftcomm.init()
+    _fork(comm)
+    got = record.allreduce(np.full(3, 2.0))
+    if comm.rank == 1:
+        record.comm = comm = _joined_again(comm)
+        record.load(None)
+        record.allreduce(np.ones(3))
+        record.allreduce(np.full(3, 2.0))
+        stats = comm.stats()
+        assert (stats.replays, stats.kinds["allreduce"].count) == (3, 2), stats
+    record.allreduce(got)
+    record.checkpoint(got)
+    comm.close()
+    return got
+
+
+def _fork(comm: ftcomm.Communicator) -> None:
+    """A child comes and goes."""
+    child = os.fork()
+    if child == 0:
+        os._exit(_in_a_child(comm))
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def _in_a_child(comm: ftcomm.Communicator) -> int:
+    """0 if the parent's communicator refuses, and leaving its block says nothing to anyone."""
+    try:
+        with comm:
+            comm.barrier()
+    except ftcomm.ForkError as error:
+        return 0 if "belongs to the parent" in str(error) else 1
+    return 2
+
+
+def _joined_again(comm: ftcomm.Communicator) -> ftcomm.Communicator:
+    """An error leaves the block; the same process joins as a new life."""
+    with pytest.raises(ZeroDivisionError), comm:
+        operator.truediv(1, 0)
+    return ftcomm.init()
+
+
 PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     function.__name__: function
-    for function in (every_kind, lazy_broadcasts, lazy_unlike, timed, too_much, unsteady)
+    for function in (
+        every_kind,
+        lazy_broadcasts,
+        lazy_unlike,
+        timed,
+        too_much,
+        unsteady,
+        surroundings,
+    )
 }

@@ -58,3 +58,8 @@ def test_a_restarted_script_that_passes_a_function_to_something_else_is_found_ou
         text = (job.folder / "0.0.log").read_text()
     assert "rank 1 called allreduce(op=max) at " in text
     assert "allreduce(op=sum, float64[3]) at a line of an earlier life" in text
+
+
+def test_event_loops_forks_second_inits_and_joining_again_disturb_nothing(bench: Bench) -> None:
+    job = bench.run(Plan(3, {"program": "surroundings"}))
+    assert [incident["victims"] for incident in job.incidents()] == [["1"]]

@@ -71,7 +71,7 @@ def test_a_root_that_is_no_rank_is_refused(
 @pytest.mark.parametrize(
     ("x", "error", "words"),
     [
-        (None, TypeError, "dtype object"),
+        (None, TypeError, "the input is None"),
         (np.zeros((2, 3)), ValueError, r"x has shape \(2, 3\), must be \(3, ...\)"),
         (5, ValueError, r"x has shape \(\)"),
         ([np.zeros(1)] * 2, ValueError, "one part for each of 3 ranks, got 2"),

@@ -1,0 +1,66 @@
+"""Counters of one communicator: what was called, what it cost, what was recovered."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from ftcomm.protocol.signature import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class KindStats:
+    """The calls of one kind that returned.
+
+    Attributes:
+        count: how many, replayed ones included.
+        nbytes: bytes of their results, or of the states of checkpoints.
+        seconds: time spent in them, waiting for others included.
+    """
+
+    count: int
+    nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """A snapshot, made by ``comm.stats()``; counts from `init` on.
+
+    Attributes:
+        kinds: by the name of the kind; only those that were called.
+        replays: results that came from a log instead of being executed.
+        fetched: results that this worker got from others to replay or to keep.
+        epochs: memberships that this worker has been part of; 1 where nothing ever failed.
+    """
+
+    kinds: dict[str, KindStats]
+    replays: int
+    fetched: int
+    epochs: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for a log line or a JSON document."""
+        return dataclasses.asdict(self)
+
+
+class Tally:
+    """Counts calls by kind; written in every call, so it does as little as possible."""
+
+    def __init__(self) -> None:
+        self._of: dict[Kind, list[float]] = {}
+
+    def add(self, kind: Kind, nbytes: int, seconds: float) -> None:
+        """Count one call that returned."""
+        row = self._of.get(kind)
+        if row is None:
+            row = self._of[kind] = [0, 0, 0.0]
+        row[0] += 1
+        row[1] += nbytes
+        row[2] += seconds
+
+    def snapshot(self) -> dict[str, KindStats]:
+        """What has been counted so far."""
+        return {
+            kind.name.lower(): KindStats(int(count), int(nbytes), seconds)
+            for kind, (count, nbytes, seconds) in self._of.items()
+        }
