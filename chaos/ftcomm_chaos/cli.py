@@ -7,7 +7,7 @@ import time
 import click
 
 from ftcomm_chaos.sim.explorer import explore as search
-from ftcomm_chaos.sim.model import Script
+from ftcomm_chaos.sim.script import Script
 from ftcomm_chaos.sim.simulation import Simulation
 from ftcomm_chaos.sim.sweep import MIN_FAULTS_PER_RUN, Sweep, run_seeds
 
@@ -45,8 +45,8 @@ def sim(
 def explore(letters: str, ranks: int, crashes: int) -> None:
     """Try every order of events of a small job.
 
-    LETTERS is the script: S a synchronising collective, B a broadcast, L load, C checkpoint,
-    E close.
+    LETTERS is the script: S a synchronising collective, B a broadcast, L load, C checkpoint, P
+    checkpoint with a local state, E close.
     """
     began = time.perf_counter()
     found = search(Script(letters, ranks, crashes))

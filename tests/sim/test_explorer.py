@@ -5,7 +5,7 @@ from typing import Protocol
 import pytest
 
 from ftcomm_chaos.sim.explorer import explore
-from ftcomm_chaos.sim.model import Script
+from ftcomm_chaos.sim.script import Script
 
 
 class Searches(Protocol):
@@ -15,8 +15,9 @@ class Searches(Protocol):
         """Exit status and output, once it has ended."""
 
 
-# The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, E close.
-SMALL = [("SB", 2, 1), ("BS", 2, 1), ("LC", 2, 1), ("SE", 2, 1), ("S", 3, 1)]
+# The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, P the same
+# with local states, E close.
+SMALL = [("SB", 2, 1), ("BS", 2, 1), ("LC", 2, 1), ("LP", 2, 1), ("SE", 2, 1), ("S", 3, 1)]
 LARGE = [("SB", 2, 2), ("SB", 3, 1)]  # in every run, beside the other tests
 LARGEST = [("BS", 2, 2), ("LCE", 2, 1)]
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftcomm.protocol.position import Position
-from ftcomm_chaos.sim.model import Model, Move, Script
+from ftcomm_chaos.sim.model import Model, Move
+from ftcomm_chaos.sim.script import Script
 
 
 @dataclass(frozen=True)

@@ -6,21 +6,23 @@ from typing import Any
 
 from ftcomm.protocol.messages import AllBye, Fetched, Hello, Revoke, Settled, Welcome
 from ftcomm.protocol.position import PRELUDE, START, Position
-from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.events import (
     Attached,
     CheckpointFetched,
     Event,
     FetchEnded,
+    LocalFetched,
     OwnCloseDone,
     Received,
     ResultFetched,
     SendControl,
     StartFetch,
 )
+from ftcomm.recovery.keepers import local_owners
 from ftcomm.recovery.log import Entry
 from ftcomm.recovery.worker import Checkpoint, Identity, Limits, Outcome, State, Step, WorkerCore
 from ftcomm.settings import JobSettings
+from ftcomm_chaos.sim.script import SIGNATURES, LocalItem, Script, local_value
 from ftcomm_chaos.sim.world import Violation
 from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.events import Disconnect, Joined, Lost, Persist, Said, Send
@@ -33,37 +35,6 @@ EOF = "EOF"  # last item of a connection whose worker has died
 QUIET = (Welcome, Settled, Fetched)  # delivered at once: their order decides nothing
 
 Move = tuple[Any, ...]  # what happens, and to whom
-
-
-@dataclass(frozen=True)
-class Script:
-    """What every rank runs: kinds in order; a broadcast's root is rank 0.
-
-    The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, E close.
-    """
-
-    letters: str
-    ranks: int
-    crashes: int
-
-    def kind_at(self, position: Position) -> str:
-        """The letter at `position`, empty past the end."""
-        flat = self.letters
-        if position.version == PRELUDE:
-            return flat[position.seqno : position.seqno + 1]
-        start = flat.index("L") + 1
-        for _ in range(position.version):
-            start = flat.index("C", start) + 1
-        return flat[start + position.seqno : start + position.seqno + 1]
-
-
-SIGNATURES = {
-    "S": Signature(Kind.ALLREDUCE).encode(),
-    "B": Signature(Kind.BROADCAST, root=0).encode(),
-    "L": Signature(Kind.LOAD).encode(),
-    "C": Signature(Kind.CHECKPOINT).encode(),
-    "E": Signature(Kind.CLOSE).encode(),
-}
 
 
 @dataclass
@@ -91,6 +62,7 @@ class Model:
     lives: dict[int, Life] = field(default_factory=dict)
     gone: dict[int, list[Any]] = field(default_factory=dict)  # what dead lives had sent
     sent: dict[tuple[int, int], Position] = field(default_factory=dict)
+    copied: dict[tuple[int, int], Position] = field(default_factory=dict)  # local states
     crashes: int = 0
     ports: int = 0
     stable_below: Position = START
@@ -210,6 +182,7 @@ class Model:
                 life.up.append(effect.message)
             elif isinstance(effect, StartFetch):
                 items: list[Any] = [effect.load] if effect.load > PRELUDE else []
+                items += [LocalItem(effect.local_version, rank) for rank in effect.locals]
                 items += [Position(0, run.version, s) for run in effect.runs for s in run.seqnos()]
                 life.fetches.append((effect.epoch, effect.source, items))
         if life.core.state in (State.FAILED, State.FINISHED):
@@ -244,6 +217,12 @@ class Model:
                 raise Violation(f"rank {rank} was named for checkpoint {item}, but has {held}")
             self.hear(life, CheckpointFetched(epoch, item, held.value))
             return
+        if isinstance(item, LocalItem):
+            local = source.core.locals.get(item.version, item.rank)
+            if local is None:
+                raise Violation(f"rank {rank} was named as a holder of {item}, but has it not")
+            self.hear(life, LocalFetched(epoch, item.version, item.rank, local))
+            return
         entry = source.core.log.get(item)
         if entry is None:
             raise Violation(f"rank {rank} was named as a holder of {item}, but has it not")
@@ -261,13 +240,18 @@ class Model:
         if not letter:
             return False
         if letter == "L" and core.frontier.past_load:
-            return core.checkpoint is not None
+            lacks = core.locals.lacks(core.frontier.version, core.rank)
+            return core.checkpoint is not None and not lacks
+        if letter in "CP" and core.pending_fetches:
+            return False
         if core.position < core.frontier:
             return False
         if self.sent.get((core.epoch, core.rank), None) != core.position:
             return True  # it has not entered yet
         needed = {0} if letter == "B" else set(range(self.script.ranks))
-        reached = [self.sent.get((core.epoch, rank)) for rank in needed]
+        must_copy = self.copied.get((core.epoch, core.rank)) != core.position
+        stage = self.sent if letter != "P" or must_copy else self.copied
+        reached = [stage.get((core.epoch, rank)) for rank in needed]
         return all(place is not None and place >= core.position for place in reached)
 
     def _act(self, life: Life) -> None:
@@ -296,14 +280,19 @@ class Model:
         core, position, epoch = life.core, life.core.position, life.core.epoch
         if self.sent.get((epoch, core.rank)) != position:
             self.sent[epoch, core.rank] = position
-            if letter == "C" and core.tentative is None:
-                core.offer_checkpoint(position.version + 1, b"d")
+            if letter in "CP" and core.tentative is None:
+                version = position.version + 1
+                local = local_value(version, core.rank) if letter == "P" else None
+                core.offer_checkpoint(version, b"d", local)
             if letter != "B" or core.rank != 0:
                 return  # a broadcast's root completes alone, at once
+        if letter == "P" and self.copied.get((epoch, core.rank)) != position:
+            self._copy_locals(core, epoch)
+            return
         entry = Entry(signature, str(position))
         if letter == "L":
             outcome = core.complete_load(epoch, 0, b"", now=0.0)
-        elif letter == "C":
+        elif letter in "CP":
             outcome, _ = core.complete_checkpoint(epoch, now=0.0)
         elif letter == "E":
             outcome = core.complete_close(epoch, entry, now=0.0)
@@ -314,6 +303,14 @@ class Model:
             life.done[position] = epoch
             if letter != "B":
                 self.stable_below = max(self.stable_below, position)
+
+    def _copy_locals(self, core: WorkerCore, epoch: int) -> None:
+        """Everyone has sent its local state; a barrier comes behind."""
+        version = core.position.version + 1
+        for owner in local_owners(core.keep_order, core.rank, LIMITS.local_replicas):
+            kept = core.keep_local(epoch, version, owner, local_value(version, owner))
+            assert kept, "a copy was refused in a healthy epoch"
+        self.copied[epoch, core.rank] = core.position
 
     # --- rules --------------------------------------------------------------------------------
 
@@ -334,14 +331,27 @@ class Model:
         lives = [life for life in lives if not life.over]
         if len(lives) < self.script.ranks:
             return
+        self._check_local_copies(lives)
         top = max(life.core.position for life in lives)
         for seqno in range(top.seqno):
             position = Position(0, top.version, seqno)
             holders = sum(life.core.log.get(position) is not None for life in lives)
             past = sum(life.core.position > position for life in lives)
             wanted = SETTINGS.replicas if position < self.stable_below else past
-            if holders < wanted and self.script.kind_at(position) not in "LC":
+            if holders < wanted and self.script.kind_at(position) not in "LCP":
                 raise Violation(f"{position} is held {holders} times instead of {wanted} (R3)")
+
+    def _check_local_copies(self, lives: list[Life]) -> None:
+        for core in (life.core for life in lives):
+            version = core.position.version
+            if version <= 0 or "P" not in self.script.letters:
+                continue
+            for owner in (
+                core.rank,
+                *local_owners(core.keep_order, core.rank, LIMITS.local_replicas),
+            ):
+                if core.locals.get(version, owner) != local_value(version, owner):
+                    raise Violation(f"rank {core.rank} lacks {owner}'s local state (R6)")
 
     def _check_verdict(self) -> None:
         verdict = self.journal.verdict
@@ -380,4 +390,7 @@ class Model:
             self.roster.incident.victims = []
         self.gone = {port: queue for port, queue in self.gone.items() if queue}
         oldest = min((life.core.epoch for life in self.lives.values()), default=0)
-        self.sent = {key: self.sent[key] for key in sorted(self.sent) if key[0] >= oldest}
+        for stage in (self.sent, self.copied):
+            kept = {key: stage[key] for key in sorted(stage) if key[0] >= oldest}
+            stage.clear()
+            stage.update(kept)

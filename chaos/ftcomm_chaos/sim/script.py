@@ -1,0 +1,52 @@
+"""The script of a job that the explorer searches: one letter for each collective."""
+
+from dataclasses import dataclass
+
+from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.protocol.signature import Kind, Signature
+
+
+@dataclass(frozen=True)
+class Script:
+    """What every rank runs: kinds in order; a broadcast's root is rank 0.
+
+    The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, P checkpoint
+    with a local state, E close.
+    """
+
+    letters: str
+    ranks: int
+    crashes: int
+
+    def kind_at(self, position: Position) -> str:
+        """The letter at `position`, empty past the end."""
+        flat = self.letters
+        if position.version == PRELUDE:
+            return flat[position.seqno : position.seqno + 1]
+        start = flat.index("L") + 1
+        for _ in range(position.version):
+            start = flat.replace("P", "C").index("C", start) + 1
+        return flat[start + position.seqno : start + position.seqno + 1]
+
+
+SIGNATURES = {
+    "S": Signature(Kind.ALLREDUCE).encode(),
+    "B": Signature(Kind.BROADCAST, root=0).encode(),
+    "L": Signature(Kind.LOAD).encode(),
+    "C": Signature(Kind.CHECKPOINT).encode(),
+    "P": Signature(Kind.CHECKPOINT, count=1).encode(),
+    "E": Signature(Kind.CLOSE).encode(),
+}
+
+
+def local_value(version: int, rank: int) -> str:
+    """The local state of `rank` in `version`."""
+    return f"{version}/{rank}"
+
+
+@dataclass(frozen=True)
+class LocalItem:
+    """One local state to fetch."""
+
+    version: int
+    rank: int
