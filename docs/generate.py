@@ -35,6 +35,7 @@ RAISED_BY = {
     errors.JobFinishedError: "who joins too late",
     errors.RevokedError: EVERY_RANK,
     errors.FencedError: THIS_PROCESS,
+    errors.EvictedError: THIS_PROCESS,
     errors.TrackerLostError: THIS_PROCESS,
     errors.ThreadError: THIS_PROCESS,
     errors.ForkError: "the forked child",

@@ -196,6 +196,7 @@ class DataPlane:
         """Run one schedule; False if the core must be asked again."""
         try:
             links = self._hub.links  # this epoch's: a later one has another dictionary
+            self._hub.progress.step = stage * STAGE - 1  # behind the last step before
             if not self._ensure_links(schedule, links, header.epoch):
                 return False
             self._executor.run(

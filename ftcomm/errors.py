@@ -144,6 +144,13 @@ class FencedError(FtcommError):
     default_remedy = "exit; the place is taken, do not restart this process"
 
 
+class EvictedError(FtcommError):
+    """This process was given up: another worker and it cannot reach each other."""
+
+    exit_code = 81
+    default_remedy = "start it again, on another host if there is one; mend the network"
+
+
 class TrackerLostError(FtcommError):
     """The tracker was needed and could not be reached in time."""
 

@@ -7,6 +7,9 @@ Points: ``enter`` (before anything is sent), ``half_sent`` and ``half_received``
 transfer), ``done`` (completed, not yet returned); in a checkpoint ``saved`` and ``committed``;
 in recovery ``connected``, ``authenticated``, ``ranked``, ``linking``, ``loading``, ``serving``.
 
+A fault ``one-other@link=refuse`` or ``=drop`` is of two ranks, one the lower, and lasts: they can
+never connect to each other, or every link between them connects and then carries nothing.
+
 Actions: ``kill`` (SIGKILL, the default), ``stop`` (SIGSTOP), ``cut`` (end the data links with
 FIN and go on), ``reset`` (the same with RST), ``kill_rst`` (reset, then SIGKILL), ``raise``,
 ``note`` (nothing: the record tells a test that the process was there).
@@ -15,6 +18,7 @@ Each fault fires once, and says so in the file named by ``FTCOMM_FAULTS_LOG`` be
 that a test can tell a planned fault from one that never fired.
 """
 
+import enum
 import os
 import re
 import signal
@@ -36,6 +40,16 @@ _FAULT = re.compile(
     r"(?P<rank>\d+)\.(?P<version>-?\d+)\.(?P<seqno>\d+)\.(?P<life>\d+)"
     r"@(?P<point>\w+)(?:#(?P<step>\d+))?(?:=(?P<action>\w+))?"
 )
+
+
+_LINK_FAULT = re.compile(r"(?P<low>\d+)-(?P<high>\d+)@link=(?P<action>refuse|drop)")
+
+
+class LinkAction(enum.Enum):
+    """What is wrong with the direct links between two ranks."""
+
+    REFUSE = "refuse"
+    DROP = "drop"
 
 
 class InjectedError(Exception):
@@ -61,13 +75,33 @@ class Fault:
         )
 
 
-def parse_faults(spec: str) -> list[Fault]:
+@dataclass(frozen=True, slots=True)
+class LinkFault:
+    """Two ranks, the lower first, and what is wrong between them."""
+
+    low: int
+    high: int
+    action: LinkAction
+
+    def __str__(self) -> str:
+        return f"{self.low}-{self.high}@link={self.action.value}"
+
+
+def parse_faults(spec: str) -> list[Fault | LinkFault]:
     """The faults of a specification.
 
     Raises:
         ConfigError: naming the part that is not a fault.
     """
-    return [_parse(part.strip()) for part in spec.split(",") if part.strip()]
+    parts = [part.strip() for part in spec.split(",") if part.strip()]
+    return [_parse_link(part) or _parse(part) for part in parts]
+
+
+def _parse_link(text: str) -> LinkFault | None:
+    match = _LINK_FAULT.fullmatch(text)
+    if match is None or int(match["low"]) >= int(match["high"]):
+        return None
+    return LinkFault(int(match["low"]), int(match["high"]), LinkAction(match["action"]))
 
 
 def _parse(text: str) -> Fault:
@@ -75,6 +109,7 @@ def _parse(text: str) -> Fault:
     if match is None:
         raise ConfigError(
             f"FTCOMM_FAULTS: {text!r} is not rank.version.seqno.life@point[#step][=action]"
+            " or lower-higher@link=refuse|drop"
         )
     point, action = match["point"], match["action"] or "kill"
     if point not in POINTS or action not in ACTIONS:
@@ -98,7 +133,10 @@ class FaultInjector:
 
     def __init__(self, spec: str, log_path: str | None, break_links: Callable[[bool], None]):
         """Args: the plan, where to record what fired, and how to end data links (True: RST)."""
-        self._waiting = parse_faults(spec)
+        faults = parse_faults(spec)
+        self._waiting = [fault for fault in faults if isinstance(fault, Fault)]
+        self._links = {(f.low, f.high): f for f in faults if isinstance(f, LinkFault)}
+        self._noted: set[LinkFault] = set()
         self._log_path = log_path
         self._break_links = break_links
         self._entered = START
@@ -130,11 +168,24 @@ class FaultInjector:
                 self._fire(fault)
                 return
 
-    def _fire(self, fault: Fault) -> None:
+    def of_link(self, rank: int, other: int) -> LinkAction | None:
+        """What is wrong with links between this rank and another; recorded by the lower one."""
+        fault = self._links.get((min(rank, other), max(rank, other)))
+        if fault is None:
+            return None
+        if rank == fault.low and fault not in self._noted:
+            self._noted.add(fault)
+            self._record(fault)
+        return fault.action
+
+    def _record(self, fault: Fault | LinkFault) -> None:
         if self._log_path is not None:
             descriptor = os.open(self._log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             os.write(descriptor, f"{fault}\n".encode())
             os.close(descriptor)
+
+    def _fire(self, fault: Fault) -> None:
+        self._record(fault)
         if fault.action in ("cut", "reset", "kill_rst"):
             self._break_links(fault.action != "cut")
         if fault.action in ("kill", "kill_rst"):

@@ -20,7 +20,7 @@ import trio
 
 from ftcomm.config import JobSettings, WorkerOptions
 from ftcomm.exits import abandon_in_children
-from ftcomm.faults import FaultInjector
+from ftcomm.faults import FaultInjector, LinkAction
 from ftcomm.logs import JobLogger, LogContext
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.worker import State, WorkerCore
@@ -166,6 +166,10 @@ class Hub:
         if rank < 0:
             rank = int(core.identity.worker_id) if core.identity.worker_id.isdigit() else -1
         self.faults.at(point, rank, core.position, max(core.incarnation - 1, 0), step)
+
+    def link_fault(self, rank: int) -> LinkAction | None:
+        """Fault injection: what is wrong with every direct link to `rank`."""
+        return None if self.faults is None else self.faults.of_link(self.core.rank, rank)
 
     def refresh_log_context(self) -> None:
         """Put where we stand on the lines to come."""

@@ -11,17 +11,17 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from ftcomm.config import WILDCARDS
+from ftcomm.control.dialling import BROKEN, RelayLost, open_direct, proven
 from ftcomm.control.driver import Driver
-from ftcomm.control.local import connect_locally, listen_locally
+from ftcomm.control.local import listen_locally
+from ftcomm.control.relay import open_through, serve_relay
 from ftcomm.control.wire import (
     HANDSHAKE_DEADLINE_S,
-    PeerClosed,
-    client_handshake,
     describe,
     server_hello,
     server_proof,
 )
-from ftcomm.errors import AuthenticationError, ConfigError, ProtocolError, ProtocolVersionError
+from ftcomm.errors import ConfigError, ProtocolError
 from ftcomm.protocol.handshake import DataContext, epoch_key
 from ftcomm.protocol.messages import Member
 from ftcomm.recovery.events import LinkDown
@@ -32,15 +32,8 @@ MAX_UNAUTHENTICATED = 64  # connections; at the limit the oldest is dropped (rul
 DIAL_ATTEMPTS = 4  # an honest dialler that was dropped at the limit tries again before it suspects
 DIAL_PAUSE_S = 0.05
 
-BROKEN = (
-    OSError,
-    UnicodeError,  # a host name that no resolver takes
-    PeerClosed,
-    trio.TooSlowError,
-    ProtocolError,
-    AuthenticationError,
-    ProtocolVersionError,
-)
+LINK_ROLES = ("data", "fetch", "relay")
+
 Serve = Callable[[Driver, trio.socket.SocketType, DataContext], Awaitable[None]]
 
 
@@ -111,6 +104,8 @@ class Listener:
                 return
             if role == "fetch":
                 await self._serve(self._driver, conn, context)
+            elif role == "relay":
+                await serve_relay(self._driver, conn, context)
             else:
                 hand_over(self._driver, conn, context.epoch, context.from_rank)
 
@@ -119,20 +114,26 @@ class Listener:
         assert shake.request is not None
         hub = self._driver.hub
         context = DataContext.decode(shake.request.context)
-        if shake.request.role not in ("data", "fetch") or context.job_id != hub.core.job_id:
-            raise ProtocolError(f"a link for {shake.request.role} of job {context.job_id}")
+        role = shake.request.role
+        if role not in LINK_ROLES or context.job_id != hub.core.job_id:
+            raise ProtocolError(f"a link for {role} of job {context.job_id}")
         await wait_for_epoch(self._driver, context.epoch)
-        member = self._member(context)
+        member = self._member(role, context)
         key = epoch_key(hub.token, context.job_id, context.epoch)
         await server_proof(conn, shake, key)
         if member.incarnation != context.incarnation:
             raise ProtocolError(f"rank {context.from_rank} is another incarnation")
-        return shake.request.role, context
+        return role, context
 
-    def _member(self, context: DataContext) -> Member:
+    def _member(self, role: str, context: DataContext) -> Member:
+        """Who dials: a member that wants this rank, or one for which the plan makes it a relay."""
         core = self._driver.hub.core
-        if context.to_rank != core.rank or context.from_rank >= len(core.members):
-            raise ProtocolError(f"a link from {context.from_rank} to {context.to_rank}")
+        if role == "relay":
+            wanted = core.relays_between(context.from_rank, context.to_rank)
+        else:
+            wanted = context.to_rank == core.rank
+        if not wanted or context.from_rank >= len(core.members):
+            raise ProtocolError(f"a link for {role} {context.from_rank} to {context.to_rank}")
         return core.members[context.from_rank]
 
 
@@ -161,39 +162,23 @@ def hand_over(driver: Driver, conn: trio.socket.SocketType, epoch: int, rank: in
 
 
 async def open_peer(driver: Driver, epoch: int, rank: int, role: str) -> trio.socket.SocketType:
-    """Dial a member of the present epoch and prove each other's token.
+    """Reach a member of the present epoch, through a relay if the plan says so, and prove tokens.
 
     Raises:
+        RelayLost: the plan's relay to `rank` cannot be reached.
         OSError, PeerClosed, trio.TooSlowError, FtcommError: it did not work.
     """
-    core = driver.hub.core
-    member = core.members[rank]
-    context = DataContext(
-        core.job_id, epoch, core.rank, rank, core.members[core.rank].incarnation
-    ).encode()
-    key = epoch_key(driver.hub.token, core.job_id, epoch)
-    if driver.hub.settings.transport == "auto" and member.host == core.identity.host:
-        near = await connect_locally(member.address, member.port)
-        if near is not None:
-            try:
-                return await _proven(near, key, role, context)
-            except BROKEN as error:  # not our peer, or it is gone: TCP tells
-                driver.hub.log.debug("local link to rank %d: %s", rank, describe(error))
-    with trio.fail_after(HANDSHAKE_DEADLINE_S):
-        stream = await trio.open_tcp_stream(member.address, member.port)
-    return await _proven(stream.socket, key, role, context)
+    via = driver.hub.core.relay_to(rank)
+    if via is None:
+        return await open_direct(driver, epoch, rank, role, to_rank=rank)
+    sock = await open_through(driver, epoch, rank, via)
+    return await proven(driver, sock, epoch, rank, role)
 
 
-async def _proven(
-    sock: trio.socket.SocketType, key: bytes, role: str, context: bytes
-) -> trio.socket.SocketType:
-    """The socket behind its handshake; closed if that fails."""
-    try:
-        await client_handshake(sock, key, role, context)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
+def link_down(epoch: int, rank: int, error: Exception) -> LinkDown:
+    """Whom to suspect when `rank` was not reached: that rank, or the relay on the way to it."""
+    at_fault = error.via if isinstance(error, RelayLost) else rank
+    return LinkDown(epoch, at_fault, f"cannot connect: {describe(error)}")
 
 
 async def keep_dialling(
@@ -220,14 +205,15 @@ async def _dial(driver: Driver, epoch: int, rank: int, busy: set[tuple[int, int]
 
 async def _dial_patiently(driver: Driver, epoch: int, rank: int) -> None:
     driver.hub.fault("linking")
-    cause = ""
+    lost: Exception | None = None
     for attempt in range(DIAL_ATTEMPTS):
         try:
             sock = await open_peer(driver, epoch, rank, "data")
         except BROKEN as error:
-            cause = describe(error)
+            lost = error
             await trio.sleep(DIAL_PAUSE_S * (attempt + random.random()))  # noqa: S311 - jitter
             continue
         hand_over(driver, sock, epoch, rank)
         return
-    driver.apply(LinkDown(epoch, rank, f"cannot connect: {cause}"))
+    assert lost is not None
+    driver.apply(link_down(epoch, rank, lost))

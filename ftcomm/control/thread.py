@@ -88,12 +88,12 @@ async def _keep_beating(driver: Driver) -> None:
     """Heartbeats, and whom the user's thread has been waiting for."""
     hub = driver.hub
     while True:
-        peers = hub.progress.peers
+        step, peers = hub.progress.step, hub.progress.peers  # in this order: see `Progress`
         woken_at = trio.current_time()
         blocked_s = _blocked_for(hub) if peers else 0.0
         if blocked_s < BLOCKED_AFTER_S:
             peers = ()
-        driver.apply(Beat(peers, int(blocked_s * 1000)))
+        driver.apply(Beat(peers, int(blocked_s * 1000), step))
         if hub.deadline is not None:
             _look_at_deadline(driver, hub.deadline)
         period = min(hub.settings.heartbeat_every, BLOCKED_AFTER_S)

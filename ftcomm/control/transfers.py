@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import trio
 
+from ftcomm.control.dialling import BROKEN, RelayLost
 from ftcomm.control.driver import Driver
-from ftcomm.control.links import BROKEN, open_peer
+from ftcomm.control.links import link_down, open_peer
 from ftcomm.control.wire import describe, receive_into, receive_message, send_all, send_message
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.handshake import DataContext
@@ -154,6 +155,9 @@ async def _fetch_from(driver: Driver, order: StartFetch) -> None:
             await send_message(sock, request)
             while await _receive_item(driver, sock, order):
                 pass
+    except RelayLost as error:  # the source itself is not to blame
+        driver.apply(link_down(order.epoch, order.source, error))
+        return
     except BROKEN as error:
         failure = describe(error)
     driver.apply(FetchEnded(order.epoch, order.source, failure))

@@ -30,9 +30,11 @@ from ftcomm.protocol.messages import (
     Mismatch,
     Plan,
     Refused,
+    Relayed,
     Report,
     Resumed,
     Revoke,
+    Route,
     Run,
     Settled,
     Suspect,
@@ -64,6 +66,7 @@ MAX_ADDRESS = 255  # bytes; a DNS name is at most 253
 MAX_BLOB = 4096  # bytes; nonces and digests are 32
 MAX_ARRAY = 4096  # elements; runs and fetches are few, since a run names a whole range
 MAX_LOCAL_VERSIONS = 2  # a committed and a tentative one
+MAX_ROUTES = 1024  # relayed pairs; a job with more has lost its network
 MAX_DIMS = 64  # what numpy 2 allows
 MAX_ITEM_BYTES = 1 << 40  # one served result; far above any log limit, far below overflow
 
@@ -94,8 +97,14 @@ FETCH = Record(Fetch, source=RANK, run=RUN)
 LOCAL_STATES = Record(LocalStates, version=VERSION, ranks=RANKS)
 LOCAL_FETCH = Record(LocalFetch, source=RANK, rank=RANK)
 BLOCKED = Record(
-    Blocked, signature=SIGNATURE, site=PROSE, peers=Many(RANK, MAX_WORLD_SIZE), blocked_ms=U32
+    Blocked,
+    signature=SIGNATURE,
+    site=PROSE,
+    peers=Many(RANK, MAX_WORLD_SIZE),
+    blocked_ms=U32,
+    step=SEQNO_OR_NONE,
 )
+ROUTE = Record(Route, a=RANK, b=RANK, via=RANK)
 MEMBER = Record(
     Member,
     rank=RANK,
@@ -182,6 +191,7 @@ SCHEMAS: dict[int, Record] = {
         fetches=Many(FETCH, MAX_ARRAY),
         keep_order=RANKS,
         locals=Maybe(Many(LOCAL_FETCH, MAX_WORLD_SIZE)),
+        routes=Many(ROUTE, MAX_ROUTES),
     ),
     20: Record(Settled, epoch=U32),
     21: Record(HeartbeatAck, number=U32),
@@ -227,6 +237,8 @@ SCHEMAS: dict[int, Record] = {
         digests=DIGESTS,
     ),
     50: Record(FetchEnd, missing=PROSE),
+    # between workers, on a relay link
+    51: Record(Relayed, failure=PROSE),
 }
 _CODES = {schema.build: code for code, schema in SCHEMAS.items()}
 

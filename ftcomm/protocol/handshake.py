@@ -25,12 +25,12 @@ from dataclasses import dataclass
 from ftcomm.errors import AuthenticationError, ProtocolError, ProtocolVersionError
 
 MAGIC = b"FTC\xf1"  # not ASCII: no text protocol starts like this
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 NONCE_BYTES = 32
 TAG_BYTES = hashlib.sha256().digest_size
 MAX_CONTEXT = 255  # bytes; its length travels in one
 
-ROLES = {"worker": 1, "operator": 2, "data": 3, "fetch": 4}
+ROLES = {"worker": 1, "operator": 2, "data": 3, "fetch": 4, "relay": 5}
 _ROLE_NAMES = {code: name for name, code in ROLES.items()}
 _OK, _REFUSED = 0, 1
 
@@ -48,7 +48,9 @@ class HandshakeRequest:
 
 @dataclass(frozen=True, slots=True)
 class DataContext:
-    """Context of `data` and `fetch` connections: which link of which epoch this is (rule R1).
+    """Context of `data`, `fetch` and `relay` connections: which link of which epoch (rule R1).
+
+    Of a relay `to_rank` is the rank to which it shall pass the bytes on.
 
     It only picks the key and names the link; the proof covers it, so it cannot be altered.
     """

@@ -62,13 +62,28 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class Route:
+    """Ranks `a` < `b` cannot reach each other; `via` passes their bytes on (rule R12)."""
+
+    a: int
+    b: int
+    via: int
+
+
+@dataclass(frozen=True, slots=True)
 class Blocked:
-    """What a worker that has been blocked in a collective for a while says of it."""
+    """What a worker that has been blocked in a collective for a while says of it.
+
+    ``peers`` are the ranks that it waits for; no byte has come or gone for ``blocked_ms``.  It
+    stands in the schedule's step ``step``: of two ranks at one position, the one in the lower step
+    is behind.  -1 is before the first step, where links are made.
+    """
 
     signature: bytes
     site: str
     peers: tuple[int, ...]
     blocked_ms: int
+    step: int = -1
 
 
 # --- worker to tracker ------------------------------------------------------------------------
@@ -242,6 +257,7 @@ class Plan:
     ``keep_order`` is the rank order from which keepers are computed; it never changes in a job.
     ``locals`` are the local states of the frontier's version that this member must fetch, None if
     that version has none.
+    ``routes`` are the pairs of ranks whose links go through a third.
     """
 
     epoch: int
@@ -255,6 +271,7 @@ class Plan:
     fetches: tuple[Fetch, ...]
     keep_order: tuple[int, ...]
     locals: tuple[LocalFetch, ...] | None = None
+    routes: tuple[Route, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +356,16 @@ class FetchEnd:
     missing: str = ""
 
 
+# --- between workers, on a relay link ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """The relay has a connection to the wanted rank, or `failure` says why not."""
+
+    failure: str = ""
+
+
 ControlMessage = (
     Hello
     | Report
@@ -363,6 +390,7 @@ ControlMessage = (
     | FetchRequest
     | FetchItem
     | FetchEnd
+    | Relayed
 )
 WorkerMessage = (
     Hello | Report | Heartbeat | Suspect | Mismatch | Finding | Fetched | Resumed | Bye | Leave

@@ -103,6 +103,7 @@ class Beat:
 
     blocked_peers: tuple[int, ...] = ()
     blocked_ms: int = 0
+    blocked_step: int = -1
 
 
 @dataclass(frozen=True, slots=True)

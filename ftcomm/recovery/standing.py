@@ -14,6 +14,7 @@ from ftcomm.protocol.messages import (
     Member,
     Mismatch,
     Report,
+    Route,
 )
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind, Signature
@@ -54,6 +55,7 @@ class Standing:
         self.rank = -1
         self.members: tuple[Member, ...] = ()
         self.keep_order: tuple[int, ...] = ()
+        self.routes: tuple[Route, ...] = ()
         self.suspects: tuple[int, ...] = ()
         self.accusation: Mismatch | Finding | None = None
         self.pending_fetches: frozenset[int] = frozenset()
@@ -143,6 +145,18 @@ class Standing:
         if self.position < self.frontier:  # the others called something else here
             return self.log.get(self.position) or Step.WAIT
         return Step.EXECUTE
+
+    def relay_to(self, rank: int) -> int | None:
+        """The rank that passes bytes on between this one and `rank`; None for a direct link."""
+        return self._relay_between(self.rank, rank)
+
+    def relays_between(self, one: int, other: int) -> bool:
+        """True if the plan has this rank pass bytes on between the two."""
+        return self._relay_between(one, other) == self.rank
+
+    def _relay_between(self, one: int, other: int) -> int | None:
+        pair = (min(one, other), max(one, other))
+        return next((route.via for route in self.routes if (route.a, route.b) == pair), None)
 
     @property
     def is_frozen(self) -> bool:

@@ -198,6 +198,7 @@ class WorkerCore(Standing):
         self.epoch = plan.epoch
         self.rank = plan.rank
         self.members = plan.members
+        self.routes = plan.routes
         self.frontier = plan.frontier
         self.prelude_length = plan.prelude_length
         self.suspects = ()
@@ -327,7 +328,9 @@ class WorkerCore(Standing):
             return self._fail("tracker lost", lost)
         blocked = None
         if beat.blocked_peers and self.signature:
-            blocked = Blocked(self.signature, self.site, beat.blocked_peers, beat.blocked_ms)
+            blocked = Blocked(
+                self.signature, self.site, beat.blocked_peers, beat.blocked_ms, beat.blocked_step
+            )
         heartbeat = Heartbeat(self._beats, self.epoch, self.position, blocked)
         return [SendControl(heartbeat)] if self.attached and self.job_id else []
 

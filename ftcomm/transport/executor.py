@@ -121,6 +121,7 @@ class Executor:
     def _prepare(self, tag: int, sends: int, receives: int) -> None:
         """Make the header to send and the one that is expected."""
         epoch, (branch, version, seqno), suffix = self._call
+        self.progress.step = tag
         PREFIX.pack_into(
             self._head, 0, FRAME_MAGIC, DATA_FRAME, 0, epoch, branch, version, seqno, tag, sends
         )

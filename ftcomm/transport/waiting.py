@@ -18,14 +18,18 @@ let_others_run = getattr(os, "sched_yield", functools.partial(time.sleep, 0))
 class Progress:
     """What a blocked thread tells the control thread.
 
+    Read in this order: if a new wait has begun meanwhile, `since` says that it is young.
+
     Attributes:
+        step: of the schedule, in which this rank stands; -1 while links are made for its first.
         peers: the ranks that are waited for; empty while bytes move.
         since: the monotonic time at which the last wait began; written before `peers`.
     """
 
-    __slots__ = ("peers", "since")
+    __slots__ = ("peers", "since", "step")
 
     def __init__(self) -> None:
+        self.step = -1
         self.peers: tuple[int, ...] = ()
         self.since = 0.0
 

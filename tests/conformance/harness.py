@@ -191,6 +191,9 @@ class Job:
         """A life learns its number from the tracker; before that, each calls itself the 0th."""
         for fault in self.plan.faults:
             address, _, rest = fault.partition("@")
+            if rest.startswith("link="):  # of two ranks, in all their lives
+                yield fault
+                continue
             rank, version, seqno, life = address.split(".")
             if rest.startswith(("connected", "authenticated")):
                 if rank == worker and int(life) == self.lives[worker]:

@@ -13,6 +13,7 @@ from tests.conformance import (
     join_scenarios,
     kill_scenarios,
     local_scenarios,
+    relay_scenarios,
     stop_scenarios,
     tracker_scenarios,
 )
@@ -28,6 +29,7 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
             *join_scenarios.SCENARIOS,
             *kill_scenarios.SCENARIOS,
             *local_scenarios.SCENARIOS,
+            *relay_scenarios.SCENARIOS,
             *stop_scenarios.SCENARIOS,
             *tracker_scenarios.SCENARIOS,
         ],

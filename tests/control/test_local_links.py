@@ -29,10 +29,18 @@ class Host:
     def __init__(self, nursery: trio.Nursery, listeners: list[Any], port: int) -> None:
         members = tuple(Member(rank, f"w{rank}", 1, "here", "127.0.0.1", port) for rank in range(2))
         core = SimpleNamespace(
-            members=members, rank=0, job_id="job", identity=SimpleNamespace(host="here")
+            members=members,
+            rank=0,
+            job_id="job",
+            identity=SimpleNamespace(host="here"),
+            relay_to=lambda _: None,
         )
         hub = SimpleNamespace(
-            core=core, token=TOKEN, settings=JobSettings(), log=logging.getLogger("test")
+            core=core,
+            token=TOKEN,
+            settings=JobSettings(),
+            log=logging.getLogger("test"),
+            link_fault=lambda _: None,
         )
         self.driver: Any = SimpleNamespace(hub=hub)
         self.families: list[Any] = []

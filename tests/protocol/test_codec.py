@@ -33,6 +33,7 @@ from ftcomm.protocol.messages import (
     Plan,
     Report,
     Revoke,
+    Route,
     Run,
     Suspect,
 )
@@ -255,7 +256,10 @@ def test_a_plan_of_the_largest_world_fits_one_frame() -> None:
     )
     fetches = tuple(Fetch(r, Run(100_000, 5, 90_000, 512)) for r in range(MAX_WORLD_SIZE))
     everyone = tuple(range(MAX_WORLD_SIZE))
-    plan = Plan(9, 1023, members, Position(0, 1, 2), 4, 1, 1, everyone, fetches, everyone)
+    routes = tuple(Route(r, 1023, 1022) for r in range(codec.MAX_ROUTES))
+    plan = Plan(
+        9, 1023, members, Position(0, 1, 2), 4, 1, 1, everyone, fetches, everyone, routes=routes
+    )
     assert Decoder().feed(encode(plan)) == [plan]
 
 

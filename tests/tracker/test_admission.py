@@ -62,8 +62,9 @@ def test_links_that_keep_failing_without_any_progress_end_the_job_in_bounded_tim
         sent = story.said(1, Suspect(epoch, (1,), "cannot connect"))
         verdicts = [message for _, message in sent if isinstance(message, Verdict)]
         epoch += 1
-        for conn in (1, 2):
-            story.said(conn, report(epoch))
+        for seqno in (0, 1):  # each holds what the other lacks: neither can be given up
+            held = (Run(-1, seqno, seqno + 1),)
+            story.said(seqno + 1, report(epoch, at(-1, 2), runs=held))
     assert [v.error for v in verdicts] == ["ProcessFailedError"] * 2
     assert "links keep failing: rank 0 lost its link to rank 1" in verdicts[0].cause
     assert story.now <= SETTINGS.replace_within + 2 * SETTINGS.detect_within

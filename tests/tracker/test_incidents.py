@@ -45,6 +45,7 @@ def test_every_phase_of_a_recovery_is_in_its_record() -> None:
         "suspects": [],
         "completed": True,
         "frontier": "-1.0",
+        "routes": [],
         "fetched": 3,
         "replayed": 4,
         "ms": {

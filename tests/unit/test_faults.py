@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ftcomm.errors import ConfigError
-from ftcomm.faults import Fault, FaultInjector, InjectedError, parse_faults
+from ftcomm.faults import Fault, FaultInjector, InjectedError, LinkAction, parse_faults
 from ftcomm.protocol.position import Position
 
 
@@ -85,3 +85,21 @@ def test_what_fires_says_so_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (os.getpid(), signal.SIGSTOP, first),
         (os.getpid(), signal.SIGKILL, first + second),
     ]
+
+
+def test_a_link_fault_lasts_and_is_written_down_once_by_the_lower_rank(tmp_path: Path) -> None:
+    record = tmp_path / "fired"
+    low, high = (
+        FaultInjector("0-2@link=drop,0.0.0.0@enter", str(record), lambda _: None) for _ in range(2)
+    )
+    assert [low.of_link(0, 2), low.of_link(0, 2), low.of_link(0, 1)] == [LinkAction.DROP] * 2 + [
+        None
+    ]
+    assert high.of_link(2, 0) is LinkAction.DROP
+    assert record.read_text() == "0-2@link=drop\n"
+
+
+@pytest.mark.parametrize("text", ["2-0@link=drop", "1-1@link=drop", "0-1@link=bend", "0-1@enter"])
+def test_what_is_no_link_fault_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ConfigError, match=f"FTCOMM_FAULTS: '{text}'.*lower-higher@link"):
+        parse_faults(text)

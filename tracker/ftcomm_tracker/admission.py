@@ -57,7 +57,9 @@ class Admission(Epochs):
 
     def _owns_a_place(self, hello: Hello) -> bool:
         rank = self._rank_of(hello.worker_id)
-        return rank is not None and self.durable.places[rank].nonce == hello.nonce
+        # An empty nonce marks a place whose owner was given up: it is nobody's.
+        nonce = b"" if rank is None else self.durable.places[rank].nonce
+        return bool(nonce) and nonce == hello.nonce
 
     def _is_displaced(self, hello: Hello) -> bool:
         """A numbered life that has been a member, or that a later life of its id has followed."""
@@ -130,6 +132,12 @@ class Admission(Epochs):
 
     def _fence(self, conn: int, hello: Hello) -> None:
         """Its place belongs to a later life or to a spare: it may not act any more (rule R1)."""
+        rank = self._rank_of(hello.worker_id)
+        place = None if rank is None else self.durable.places[rank]
+        if place and not place.nonce and place.incarnation == hello.incarnation:
+            reason = f"worker {hello.worker_id} was given up: others could not reach it"
+            self._refuse(conn, Refused("EvictedError", reason))
+            return
         reason = f"the place of worker {hello.worker_id}'s incarnation {hello.incarnation} is taken"
         self._effects += [Send(conn, Fenced(reason)), Disconnect(conn, "fenced")]
 

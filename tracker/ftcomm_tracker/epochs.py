@@ -1,9 +1,10 @@
 """Epochs: announce the next one, collect reports, decide, and end the job (rules R1, R8, R13)."""
 
+from dataclasses import replace
+
 from ftcomm.errors import JobLostError
 from ftcomm.protocol.messages import (
     AllBye,
-    Member,
     Refused,
     Revoke,
     Settled,
@@ -16,14 +17,15 @@ from ftcomm_tracker.events import (
 )
 from ftcomm_tracker.incident import OpenIncident
 from ftcomm_tracker.plan import Decided, Facts, plan
-from ftcomm_tracker.seats import Seats, State
+from ftcomm_tracker.routing import MENDED_AFTER, Routing
+from ftcomm_tracker.seats import State
 
 # After the end: for workers to hang up before the tracker leaves. Who was cut off just then needs
 # `detect_within` to notice and a redial to come back and hear how the job ended.
 FAREWELL_S = 5.0
 
 
-class Epochs(Seats):
+class Epochs(Routing):
     """The course of one epoch, and the two ways in which a job ends."""
 
     def _begin_epoch(
@@ -44,6 +46,7 @@ class Epochs(Seats):
         self.reports = {}
         self.awaiting_fetch = set()
         self._link_suspicion = None
+        self._mended_at = float("inf")
         if self.durable.first_lives:  # before the first plan the group forms: nothing was broken
             self.incident = OpenIncident(
                 epoch, reason, self._now, silent_s=silent_s, suspects=set(suspects)
@@ -69,7 +72,11 @@ class Epochs(Seats):
             local_replicas=self.settings.local_replicas,
             highest_version=self.highest_version,
         )
-        decision = plan(self._members(), facts, self.reports)
+        lost = self._decide_routes(facts)
+        if self.empty_since:  # somebody had to go
+            return
+        facts = replace(facts, routes=self.routes)
+        decision = lost or plan(self._members(), facts, self.reports)
         if not isinstance(decision, Decided):
             cause = decision.cause
             if decision.error == JobLostError.__name__ and incident and incident.victims:
@@ -84,6 +91,7 @@ class Epochs(Seats):
             self._persist(version=self.highest_version)
         self.state = State.RUNNING
         self.epoch = self.durable.epoch
+        self._mended_at = self._now + MENDED_AFTER * self.settings.detect_within
         self.awaiting_fetch = {
             rank
             for rank, order in decision.plans.items()
@@ -94,6 +102,7 @@ class Epochs(Seats):
         if incident is not None:
             incident.planned_at = self._now
             incident.frontier = decision.frontier
+            incident.routes = self.routes
         self._note("info", f"epoch {self.epoch} runs: {decision.reason}")
         self._try_settle()
 
@@ -113,24 +122,6 @@ class Epochs(Seats):
         if not self.awaiting_fetch:
             for conn in self.seats.values():
                 self._send(conn, Settled(self.epoch))
-
-    def _members(self) -> tuple[Member, ...]:
-        members = []
-        for rank, place in enumerate(self.durable.places):
-            conn = self.seats.get(rank)
-            hello = None if conn is None else self.peers[conn].hello
-            members.append(
-                Member(
-                    rank=rank,
-                    worker_id=place.worker_id,
-                    incarnation=place.incarnation,
-                    host=place.host,
-                    address=hello.address if hello else "",
-                    port=hello.port if hello else 0,
-                    present=hello is not None,
-                )
-            )
-        return tuple(members)
 
     def _close_incident(self, *, completed: bool) -> None:
         """Write the record of the recovery under way, if there is one."""

@@ -121,6 +121,7 @@ class Incident:
         fetched: results fetched over the network by all members.
         replayed: results returned from the log instead of being computed.
         frontier: position at which all went on.
+        routes: pairs of ranks whose links go through a third, as (one, other, relay).
         total_ms: from the first evidence to the last member's next collective, or to what came
             before it.
     """
@@ -141,6 +142,7 @@ class Incident:
     replayed: int
     frontier: str
     total_ms: float
+    routes: tuple[tuple[int, int, int], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able, without the tracker's private clock."""
@@ -151,6 +153,7 @@ class Incident:
             "suspects": list(self.suspects),
             "completed": self.completed,
             "frontier": self.frontier,
+            "routes": [list(route) for route in self.routes],
             "fetched": self.fetched,
             "replayed": self.replayed,
             "ms": {

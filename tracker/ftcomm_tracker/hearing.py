@@ -21,6 +21,7 @@ from ftcomm.protocol.position import MAX_SEQNO, Position
 from ftcomm_tracker.admission import Admission
 from ftcomm_tracker.plan import mismatch_text
 from ftcomm_tracker.seats import Peer, State
+from ftcomm_tracker.silence import Stand, starving_pairs
 
 # What one rank may find that ends the job for all. All ranks reach the log's limit at one position;
 # but one that is still before it could not get there without the one that has left.
@@ -65,6 +66,8 @@ class Hearing(Admission):
 
     def on_heartbeat(self, peer: Peer, rank: int | None, beat: Heartbeat) -> None:
         """Answer; look whether those who are blocked disagree, or all wait on a silent link."""
+        if peer.heartbeat is None or beat.position != peer.heartbeat.position:
+            peer.stands_since = self._now
         peer.heartbeat = beat
         peer.position = max(peer.position, beat.position)
         self._send(peer.conn, HeartbeatAck(beat.number))
@@ -72,6 +75,8 @@ class Hearing(Admission):
             self._heard_version(beat.position.version)
         if beat.blocked is not None and self.state is State.RUNNING:
             self._compare_blocked()
+        if self.state is State.RUNNING and self._is_long_blocked(beat):
+            self._look_for_silent_links()
 
     def _compare_blocked(self) -> None:
         blocked = self._blocked_ranks()
@@ -91,20 +96,37 @@ class Hearing(Admission):
                 )
                 self._verdict("CollectiveMismatchError", text, position, rank)
                 return
-        self._look_for_silent_link(sides)
 
-    def _look_for_silent_link(self, sides: list[tuple[int, Position, Blocked]]) -> None:
-        """Everyone is blocked and no byte comes: nobody is computing (R12).
-
-        Positions may differ: a broadcast's root, for one, is ahead of whom its link starves.
-        """
-        limit_ms = self.settings.detect_within * 1000
-        open_ranks = set(range(self.durable.world_size)) - set(self.durable.byes)
-        if {rank for rank, _, _ in sides} != open_ranks:
+    def _look_for_silent_links(self) -> None:
+        """Somebody has waited long without a byte: find the links, if links it is (rule R12)."""
+        stands = {}
+        for rank, conn in self.seats.items():
+            stand = self._stand(self.peers[conn])
+            if stand is not None:
+                stands[rank] = stand
+        pairs = starving_pairs(stands)
+        if not pairs:
             return
-        if min(side.blocked_ms for _, _, side in sides) >= limit_ms:
-            pairs = ", ".join(f"{rank} on {list(side.peers)}" for rank, _, side in sides)
-            self._suspicion(f"silent link: every rank is blocked without a byte ({pairs})", ())
+        named = ", ".join(f"{one} and {other}" for one, other in pairs)
+        reason = f"silent link: ranks {named} wait, and nothing comes between them"
+        for one, other in pairs:
+            self._note_failed_pair(one, other, "no byte comes, though one has sent")
+        self._suspicion(reason, tuple(sorted({rank for pair in pairs for rank in pair})))
+
+    def _is_long_blocked(self, beat: Heartbeat) -> bool:
+        limit_ms = self.settings.detect_within * 1000
+        return beat.blocked is not None and beat.blocked.blocked_ms >= limit_ms
+
+    def _stand(self, peer: Peer) -> Stand | None:
+        """Where a member has stood for `detect_within`; None if it moves, or is not in the plan."""
+        beat = peer.heartbeat
+        if beat is None or beat.epoch != self.epoch:
+            return None
+        if beat.blocked is not None and self._is_long_blocked(beat):
+            return Stand(beat.position, beat.blocked.step, beat.blocked.peers)
+        if self._now >= peer.stands_since + self.settings.detect_within:
+            return Stand(beat.position)
+        return None
 
     def _blocked_ranks(self) -> dict[int, Heartbeat]:
         beats = {}
@@ -136,6 +158,8 @@ class Hearing(Admission):
             peer.hello = replace(peer.hello, suspects=message.ranks)
         if self.state is not State.RUNNING or message.epoch != self.epoch:
             return
+        for other in message.ranks:
+            self._note_failed_pair(rank, other, message.reason)
         names = ", ".join(str(other) for other in message.ranks)
         self._suspicion(
             f"rank {rank} lost its link to rank {names}: {message.reason}", message.ranks

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ftcomm.protocol.messages import Resumed
+from ftcomm.protocol.messages import Resumed, Route
 from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.events import Incident
 
@@ -22,6 +22,7 @@ class OpenIncident:
     decided_at: float | None = None
     planned_at: float | None = None
     frontier: Position = START
+    routes: tuple[Route, ...] = ()
     resumed: dict[int, Resumed] = field(default_factory=dict)
 
     def note_victim(self, worker_id: str) -> None:
@@ -56,6 +57,7 @@ class OpenIncident:
             fetched=sum(r.fetched for r in resumed),
             replayed=sum(r.replayed for r in resumed),
             frontier=str(self.frontier),
+            routes=tuple((route.a, route.b, route.via) for route in self.routes),
             total_ms=_ms(self.started_at, now),
         )
 

@@ -6,7 +6,7 @@ Nothing here assumes that a member holds what it did not report.  A decision car
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ftcomm.protocol.messages import Fetch, Member, Plan, Report, Run
+from ftcomm.protocol.messages import Fetch, Member, Plan, Report, Route, Run
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import signature_text
 from ftcomm.recovery.keepers import is_keeper, keep_stride
@@ -25,6 +25,7 @@ class Facts:
         replicas: how many copies the job asked for.
         local_replicas: how many copies of each rank's local state, beside its own.
         highest_version: highest version that any member was ever heard to be in.
+        routes: pairs of ranks whose links go through a third.
     """
 
     epoch: int
@@ -33,6 +34,7 @@ class Facts:
     replicas: int
     local_replicas: int
     highest_version: int = PRELUDE
+    routes: tuple[Route, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +259,7 @@ def _orders(members: Sequence[Member], facts: Facts, survey: _Survey) -> Decided
             fetches=tuple(fetches),
             keep_order=facts.keep_order,
             locals=locals_,
+            routes=facts.routes,
         )
     return Decided(plans, survey.frontier, _reason(survey))
 

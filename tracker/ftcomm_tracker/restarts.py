@@ -16,6 +16,7 @@ from ftcomm.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
     ConfigError,
+    EvictedError,
     FencedError,
     FtcommError,
     JobFinishedError,
@@ -43,7 +44,11 @@ _PLACE_TAKEN: tuple[type[FtcommError], ...] = (FencedError,)
 _HOPELESS: tuple[type[FtcommError], ...] = (ConfigError, LogLimitError)
 # Exit statuses after which a worker is not started again.
 FINAL = frozenset(kind.exit_code for kind in (*_JOB_OVER, *_PLACE_TAKEN, *_HOPELESS))
-_MEANINGS = {kind.exit_code: kind.__name__ for kind in (*_JOB_OVER, *_PLACE_TAKEN, *_HOPELESS)}
+# A new life, on another host at best, may reach whom this one could not: it counts as a death.
+_TRY_AGAIN: tuple[type[FtcommError], ...] = (EvictedError,)
+_MEANINGS = {
+    kind.exit_code: kind.__name__ for kind in (*_JOB_OVER, *_PLACE_TAKEN, *_HOPELESS, *_TRY_AGAIN)
+}
 
 
 @dataclass(frozen=True, slots=True)

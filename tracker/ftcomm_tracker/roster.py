@@ -81,9 +81,12 @@ class Roster(Hearing):
             times += [since + self.settings.replace_within for since in self.empty_since.values()]
         if self.state is State.REATTACHING:
             times.append(self._reattach_by)
+        if self.state is State.RUNNING:
+            times.append(self._mended_at)
         if self._link_suspicion is not None:
             times.append(self._link_epoch_at + self.settings.detect_within)
-        return min(times, default=None)
+        soonest = min(times, default=None)
+        return None if soonest == float("inf") else soonest
 
     def on_time(self) -> None:
         """Whatever is due by now."""
@@ -104,6 +107,10 @@ class Roster(Hearing):
             self._begin_epoch(f"workers {', '.join(missing)} did not come back to the tracker")
             for rank in sorted(self.empty_since):
                 self._seat_a_spare(rank)
+        for rank in self._vacant():  # one that was given up while the plan was made
+            self._seat_a_spare(rank)
+        if self.state is State.RUNNING and self._now >= self._mended_at:
+            self._plan_has_lasted()
         held = self._link_suspicion
         if held is not None and self._now >= self._link_epoch_at + self.settings.detect_within:
             self._link_suspicion = None
@@ -148,6 +155,7 @@ class Roster(Hearing):
                 p.hello.worker_id for conn, p in sorted(self.peers.items()) if conn not in seated
             ],
             "waiting_for": self._waiting_for(),
+            "routes": self._route_rows(),
             "incidents": self.incidents[-10:],
             "verdict": None
             if verdict is None

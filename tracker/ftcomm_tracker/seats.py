@@ -6,6 +6,7 @@ The roster is one machine, written in layers of which each calls only those belo
     hearing    what members say, and what their silence says
     admission  who joins, who takes a place, who is fenced
     epochs     announcing, collecting, deciding, ending
+    routing    links that fail: relays, and who is given up
     seats      data: peers, places, what is durable; effects out
 """
 
@@ -18,6 +19,7 @@ from ftcomm.protocol.messages import (
     Heartbeat,
     Hello,
     Report,
+    Route,
 )
 from ftcomm.protocol.position import START, Position
 from ftcomm.settings import JobSettings
@@ -30,6 +32,8 @@ from ftcomm_tracker.events import (
     Send,
 )
 from ftcomm_tracker.incident import OpenIncident
+from ftcomm_tracker.pairs import Pairs
+from ftcomm_tracker.silence import Pair
 
 
 class State(enum.Enum):
@@ -51,6 +55,7 @@ class Peer:
     incarnation: int
     last_heard: float
     position: Position = START
+    stands_since: float = 0.0  # when its heartbeats first named the position that they name now
     late: bool = False
     heartbeat: Heartbeat | None = None
     fetched: int = 0  # epoch whose plan it said to have fetched everything for
@@ -81,6 +86,11 @@ class Seats:
         )
         # Where the job stood, since when, and when last, while links alone kept it from going on.
         self._links_failed: tuple[Position, float, float] | None = None
+        self.routes: tuple[Route, ...] = ()  # of the plan in force
+        self._pairs = Pairs()
+        self._mended_at = float("inf")  # when the plan in force shows which links work
+        # By a pair for which one end was replaced: the end that was not, and its life.
+        self._parted: dict[Pair, tuple[int, bytes]] = {}
         self._reattach_by = float("inf")
         self._over_at = float("inf")
         self._ended = False

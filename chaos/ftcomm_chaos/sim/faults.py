@@ -9,6 +9,8 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ftcomm_chaos.sim.barriers import Hurdle
+
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.process import Life
     from ftcomm_chaos.sim.simulation import Simulation
@@ -22,6 +24,8 @@ class Kind(enum.Enum):
     CRASH_TWO = "crash of two"
     CUT_DATA = "data link cut"
     SILENCE = "data link silent"
+    BARRIER = "pair cannot connect"
+    SILENT_BARRIER = "pair silent"
     CUT_CONTROL = "control link cut"
     PAUSE = "short stop"
     LONG_PAUSE = "long stop"
@@ -43,6 +47,7 @@ HOT = frozenset(
     }
 )
 POINTS_PER_CALL = 3
+LASTING = 0.6  # share of the first barriers that stay to the end
 AIMED = 0.3  # share of faults that wait for one of these
 
 
@@ -66,6 +71,7 @@ class Faults:
         self.sim, self.rng = sim, sim.world.rng
         self.points = 0
         self.replacing = 0  # stopped processes whose second life is still to come
+        self.barred: frozenset[str] | None = None  # two workers, for the rest of the run
         self.fired: list[tuple[float, Kind]] = []
         usual = [k for k in Kind if k is not Kind.CRASH_TWO or not sim.gentle]
         kinds = [*self.rng.sample(usual, self.rng.randint(1, 5)), Kind.CRASH]
@@ -105,6 +111,8 @@ class Faults:
             Kind.CRASH_TWO: self._crash_other,
             Kind.CUT_DATA: self._cut_data,
             Kind.SILENCE: self._silence,
+            Kind.BARRIER: self._barrier,
+            Kind.SILENT_BARRIER: self._silent_barrier,
             Kind.CUT_CONTROL: self._cut_control,
             Kind.PAUSE: self._pause,
             Kind.LONG_PAUSE: self._long_pause,
@@ -136,6 +144,29 @@ class Faults:
         streams = self.sim.network.open_streams()
         if streams:
             self.rng.choice(streams).silent = True
+
+    def _barrier(self, life: "Life") -> None:
+        self._put_up(life, Hurdle.REFUSED)
+
+    def _silent_barrier(self, life: "Life") -> None:
+        self._put_up(life, Hurdle.SILENT)
+
+    def _put_up(self, life: "Life", hurdle: Hurdle) -> None:
+        """Between this worker and another: one pair for good, any other for a while.
+
+        One at a time: with more, a group of three falls apart, and no relay helps.
+        """
+        others = [name for name in self.sim.worker_ids if name != life.worker_id]
+        if not others:
+            return
+        network, names = self.sim.network, frozenset((life.worker_id, self.rng.choice(others)))
+        if network.barriers.standing:
+            return
+        network.put_up(names, hurdle)
+        if self.barred is None and self.rng.random() < LASTING:
+            self.barred = names
+        else:
+            self.sim.world.after(self.rng.uniform(0.1, 8.0), network.barriers.take_down, names)
 
     @staticmethod
     def _cut_control(life: "Life") -> None:

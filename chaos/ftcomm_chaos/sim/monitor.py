@@ -205,7 +205,7 @@ class Monitor:
         """The tracker has written its journal."""
         if after.epoch < before.epoch:
             raise Violation(f"the journalled epoch went from {before.epoch} to {after.epoch}")
-        self.owners |= {place.nonce for place in after.places}
+        self.owners |= {place.nonce for place in after.places if place.nonce}
         if after.verdict is not None and before.verdict is None:
             self.on_verdict(after.verdict)
 
@@ -213,10 +213,14 @@ class Monitor:
         """The job ends for all: only for a reason."""
         if verdict.error == "CollectiveMismatchError" and self.sim.counters["odd calls"]:
             return
+        if verdict.error == "ProcessFailedError" and self._are_apart(verdict):
+            return
         if verdict.error != "JobLostError":
             raise Violation(f"verdict without a reason: {verdict.error}: {verdict.cause}")
         current = self.sim.current_lives()
-        holders = [life for life in current if self._could_help(life, verdict)]
+        # Nobody waits for one that has closed and was then stopped for longer than the deadline.
+        awaited = [life for life in current if not (life.core.closed and life.paused_until)]
+        holders = [life for life in awaited if self._could_help(life, verdict)]
         if holders:
             raise Violation(f"{verdict.cause}: but {holders} could have helped")
         fatal = len(self.owners - {life.core.identity.nonce for life in current})
@@ -226,6 +230,12 @@ class Monitor:
         enough = min(copies, self.sim.world_size)
         if self.sim.gentle or fatal < enough:
             raise Violation(f"lost after {fatal} separate deaths: {verdict.cause}")
+
+    def _are_apart(self, verdict: Verdict) -> bool:
+        """Two alone could not reach each other, before and after a replacement (R12)."""
+        names = frozenset(life.worker_id for life in self.sim.current_lives())
+        apart = len(names) == 2 and names in self.sim.network.barriers.ever
+        return apart and "cannot reach each other" in verdict.cause
 
     @staticmethod
     def _could_help(life: "Life", verdict: Verdict) -> bool:
@@ -259,7 +269,7 @@ class Monitor:
         kind = how.split(":", maxsplit=1)[0]
         if kind == "finished":
             return
-        if kind == "FencedError":
+        if kind in ("FencedError", "EvictedError"):
             owner = any(p.nonce == life.core.identity.nonce for p in journal.places)
             life.require(not owner, "fenced, but the place is its own (R1)")
             life.require(life.core.state is State.FAILED, "fenced, but not ended")

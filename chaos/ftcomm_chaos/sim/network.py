@@ -10,11 +10,13 @@ from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.events import (
     CheckpointFetched,
     FetchEnded,
+    LinkDown,
     LocalFetched,
     ResultFetched,
     StartFetch,
 )
 from ftcomm.recovery.worker import State
+from ftcomm_chaos.sim.barriers import Barriers, Hurdle, Way
 from ftcomm_chaos.sim.world import Violation, World
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Stream:
     ranks: tuple[int, int]  # of the ends, in this epoch: the far one may not know its own yet
     broken: bool = False
     silent: bool = False  # swallows everything, and nobody is told (rule R12)
+    via: "Life | None" = None  # who passes everything on
     arrives: dict[int, float] = field(default_factory=dict)  # by receiver: order is kept
 
     def other(self, life: "Life") -> "Life":
@@ -60,6 +63,7 @@ class Network:
         self.lives: dict[int, Life] = {}  # by port
         self.streams: dict[tuple[int, int, int], Stream] = {}
         self.fetches: list[FetchLink] = []
+        self.barriers = Barriers()
 
     # --- data ---------------------------------------------------------------------------------
 
@@ -86,11 +90,12 @@ class Network:
         known = self.streams.get((epoch, low, high))
         if known is not None:
             return known
-        far = self.lives.get(port)
-        if far is None or not far.accepts(epoch):
+        way, far = self.way(epoch, life, rank), self.lives.get(port)
+        if way is None or far is None:
             life.on_link_broken(epoch, rank)
             return None
-        stream = Stream(epoch, (life, far), (life.core.rank, rank))
+        ends, ranks = (life, far), (life.core.rank, rank)
+        stream = Stream(epoch, ends, ranks, silent=way.silent, via=way.via)
         self.streams[epoch, low, high] = stream
         return stream
 
@@ -108,6 +113,32 @@ class Network:
     ) -> None:
         if not stream.broken:
             far.deliver(action, *args)
+
+    def way(self, epoch: int, life: "Life", rank: int) -> Way | None:
+        """How `life` reaches a rank of its epoch; None if it does not."""
+        core = life.core
+        far, relay = self.lives.get(core.members[rank].port), core.relay_to(rank)
+        if far is None or not far.accepts(epoch):
+            return None
+        if relay is None:
+            return self.barriers.straight(life, far)
+        via = self.lives[core.members[relay].port]
+        way = self.barriers.through(epoch, life, via, far)
+        if isinstance(way, Way):
+            return way
+        if way is life:
+            life.hear(LinkDown(epoch, relay, "the relay cannot be reached"))
+        else:
+            via.deliver(via.hear, LinkDown(epoch, rank, "cannot connect, as a relay"))
+        return None
+
+    def put_up(self, names: frozenset[str], hurdle: Hurdle) -> None:
+        """A barrier goes up; a silent one swallows what is under way, too."""
+        self.barriers.put_up(names, hurdle)
+        for stream in self.open_streams():
+            hops = [{end.worker_id, stream.via.worker_id} for end in stream.ends if stream.via]
+            hops = hops or [{end.worker_id for end in stream.ends}]
+            stream.silent |= hurdle is Hurdle.SILENT and set(names) in hops
 
     def cut(self, stream: Stream) -> None:
         """The connection breaks: what is under way is lost, both ends are told in their time."""
@@ -128,8 +159,11 @@ class Network:
             else:
                 self._deliver(stream, far, self._end, stream, far)
 
+        for stream in [s for s in self.open_streams() if s.via is life]:
+            if below_epoch is None or stream.epoch < below_epoch:
+                self.cut(stream)
         for link in self.fetches:
-            if life is link.far and (below_epoch is None or link.epoch < below_epoch):
+            if life in (link.far, link.via) and (below_epoch is None or link.epoch < below_epoch):
                 link.fail("connection reset")
             elif life is link.life and (below_epoch is None or link.epoch < below_epoch):
                 link.over = True
@@ -164,13 +198,21 @@ class FetchLink:
         self.world, self.life, self.far, self.order = world, life, far, order
         self.epoch, self.source = order.epoch, order.source
         self.over = False
+        self.via: Life | None = None
         self._items = self._serve()
         self._arrives = 0.0
 
     def ask(self) -> None:
         """The request reaches the source."""
-        if self.far is None or not self.far.accepts(self.epoch):
+        if self.over or self.life.core.epoch != self.epoch:
+            return  # a later epoch has come before the connection was there
+        way = self.life.net.way(self.epoch, self.life, self.source)
+        if way is None or self.far is None:
             self.fail("refused")
+            return
+        self.via = way.via
+        if way.silent:
+            self.world.after(self.life.sim.settings.detect_within, self.fail, "nothing comes")
         elif self.far.core.epoch < self.epoch:
             self.far.waiting_fetches.append(self)  # newer waits (rule R1)
         else:

@@ -52,6 +52,7 @@ class Life:
         self.waiting_fetches: list[FetchLink] = []
         self.blocked_on: tuple[int, ...] = ()
         self.blocked_since = 0.0
+        self.step = -1  # of its schedule, in which it stands
         self.conn: ControlConn | None = None
         identity = Identity(
             worker_id, f"{worker_id}/{port}".encode(), sim.host_of(worker_id), "sim", port
@@ -211,7 +212,7 @@ class Life:
         if self.blocked_on:
             blocked_ms = int((self.world.now - self.blocked_since) * 1000)
         shown = self.blocked_on if blocked_ms >= 250 else ()
-        self.hear(Beat(shown, blocked_ms if shown else 0))
+        self.hear(Beat(shown, blocked_ms if shown else 0, self.step))
         period = self.sim.settings.detect_within / BEATS_PER_DEADLINE
         self.world.after(period, self.deliver, self._beat)
 

@@ -101,8 +101,9 @@ class Simulation:
         ]
         # Two lives at once are a planned fault: the launcher keeps at least one of them.
         killed = life.ended is None and not any(port > life.port for port in others)
-        fenced = life.ended is not None and life.ended.startswith("FencedError") and not others
-        if killed or (fenced and not self.restarting[life.worker_id]):
+        lost = ("FencedError", "EvictedError")
+        displaced = life.ended is not None and life.ended.startswith(lost) and not others
+        if killed or (displaced and not self.restarting[life.worker_id]):
             self.restarting[life.worker_id] += 1
             self.world.after(self.world.between(0.02, 2.0), self._restart, life.worker_id)
 

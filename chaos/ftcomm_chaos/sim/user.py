@@ -314,6 +314,7 @@ def _steps(
             copy.source_lo : copy.source_hi
         ]
     for step in schedule.steps:
+        life.step = base + step.tag
         if step.send_to != NOBODY:
             block = tuple((source if step.send_source else work)[step.send_lo : step.send_hi])
             frame = Frame(

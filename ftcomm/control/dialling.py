@@ -1,0 +1,114 @@
+"""Dialling another worker and proving each other's token: what all links between workers share."""
+
+import contextlib
+
+import trio
+
+from ftcomm.control.driver import Driver
+from ftcomm.control.local import connect_locally
+from ftcomm.control.wire import HANDSHAKE_DEADLINE_S, PeerClosed, client_handshake, describe
+from ftcomm.errors import AuthenticationError, ProtocolError, ProtocolVersionError
+from ftcomm.faults import LinkAction
+from ftcomm.protocol.handshake import DataContext, epoch_key
+
+
+class RelayLost(Exception):  # noqa: N818 - an event on the way to the relay
+    """The relay itself cannot be reached: its link is at fault, not that of the relayed pair."""
+
+    def __init__(self, via: int, cause: str) -> None:
+        self.via = via
+        super().__init__(f"the relay, rank {via}, cannot be reached: {cause}")
+
+
+BROKEN = (
+    OSError,
+    UnicodeError,  # a host name that no resolver takes
+    PeerClosed,
+    RelayLost,
+    trio.TooSlowError,
+    ProtocolError,
+    AuthenticationError,
+    ProtocolVersionError,
+)
+
+
+async def connect(driver: Driver, rank: int, *, deadline_s: float) -> trio.socket.SocketType:
+    """A TCP connection to a member's data listener, before any handshake.
+
+    Raises:
+        OSError, UnicodeError, trio.TooSlowError: it did not work.
+    """
+    _may_dial(driver, rank)
+    member = driver.hub.core.members[rank]
+    with trio.fail_after(deadline_s):
+        stream = await trio.open_tcp_stream(member.address, member.port)
+    return stream.socket
+
+
+async def open_direct(
+    driver: Driver, epoch: int, rank: int, role: str, *, to_rank: int
+) -> trio.socket.SocketType:
+    """Dial `rank` and run the handshake of a link to `to_rank`, which a relay may pass on.
+
+    Raises:
+        OSError, PeerClosed, trio.TooSlowError, FtcommError: it did not work.
+    """
+    core = driver.hub.core
+    member = core.members[rank]
+    if driver.hub.settings.transport == "auto" and member.host == core.identity.host:
+        _may_dial(driver, rank)
+        near = await connect_locally(member.address, member.port)
+        if near is not None:
+            try:
+                return _planned(driver, rank, await proven(driver, near, epoch, to_rank, role))
+            except BROKEN as error:  # not our peer, or it is gone: TCP tells
+                driver.hub.log.debug("local link to rank %d: %s", rank, describe(error))
+    sock = await connect(driver, rank, deadline_s=HANDSHAKE_DEADLINE_S)
+    return _planned(driver, rank, await proven(driver, sock, epoch, to_rank, role))
+
+
+async def proven(
+    driver: Driver, sock: trio.socket.SocketType, epoch: int, to_rank: int, role: str
+) -> trio.socket.SocketType:
+    """The socket behind its handshake; closed if that fails."""
+    core = driver.hub.core
+    own = core.members[core.rank]
+    context = DataContext(core.job_id, epoch, core.rank, to_rank, own.incarnation).encode()
+    try:
+        await client_handshake(sock, epoch_key(driver.hub.token, core.job_id, epoch), role, context)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+# --- fault injection --------------------------------------------------------------------------
+
+
+def _may_dial(driver: Driver, rank: int) -> None:
+    if driver.hub.link_fault(rank) is LinkAction.REFUSE:
+        raise ConnectionRefusedError(f"planned fault: no connection to rank {rank}")
+
+
+def _planned(driver: Driver, rank: int, sock: trio.socket.SocketType) -> trio.socket.SocketType:
+    """The link itself; or, by a planned fault, one on which nothing comes and nothing arrives.
+
+    As with packets that vanish, sending goes on until a buffer is full, and both ends live.
+    """
+    if driver.hub.link_fault(rank) is not LinkAction.DROP:
+        return sock
+    near, far = trio.socket.socketpair()
+    driver.nursery.start_soon(_hold, driver, sock, far)
+    return near
+
+
+async def _hold(driver: Driver, *socks: trio.socket.SocketType) -> None:
+    """Keep sockets open, and do nothing with them, until the epoch ends."""
+    with trio.CancelScope() as scope, contextlib.ExitStack() as held:
+        for sock in socks:
+            held.enter_context(sock)
+        driver.epoch_scopes.add(scope)
+        try:
+            await trio.sleep_forever()
+        finally:
+            driver.epoch_scopes.discard(scope)

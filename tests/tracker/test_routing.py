@@ -1,0 +1,215 @@
+"""Stories of links that fail though both ends live: suspected, relayed, given up (rule R12)."""
+
+import pytest
+
+from ftcomm.protocol.messages import (
+    Blocked,
+    Heartbeat,
+    Plan,
+    Refused,
+    Revoke,
+    Route,
+    Run,
+    Suspect,
+    Verdict,
+)
+from ftcomm.protocol.position import START, Position
+from ftcomm.protocol.signature import Kind, Signature
+from ftcomm_tracker.events import Lost as ConnLost
+from ftcomm_tracker.roster import State
+from ftcomm_tracker.routing import MENDED_AFTER
+from tests.tracker.roster_story import SETTINGS, Story, at, hello, names, report, running
+
+BARRIER = Signature(Kind.BARRIER).encode()
+LONG_MS = int(SETTINGS.detect_within * 1000)
+RUN = Run(-1, 0, 1)
+
+
+def blocked(
+    epoch: int, step: int, *peers: int, ms: int = LONG_MS, position: Position = START
+) -> Heartbeat:
+    return Heartbeat(1, epoch, position, Blocked(BARRIER, "train.py:7", peers, ms, step))
+
+
+def revokes(sent: list[tuple[int, object]]) -> list[Revoke]:
+    return [message for _, message in sent if isinstance(message, Revoke)]
+
+
+def plans(story: Story, epoch: int, conns: tuple[int, ...]) -> list[Plan]:
+    sent = [pair for conn in conns for pair in story.said(conn, report(epoch))]
+    return [message for _, message in sent if isinstance(message, Plan)]
+
+
+def pass_time(
+    story: Story, epoch: int, conns: tuple[int, ...], windows: int = 1, position: Position = START
+) -> None:
+    """Let `windows` times `detect_within` go by with heartbeats."""
+    for _ in range(2 * windows):
+        story.now += SETTINGS.detect_within / 2
+        for conn in conns:
+            story.said(conn, Heartbeat(1, epoch, position))
+
+
+def fails(story: Story, epoch: int, conns: tuple[int, ...], other: int = 1) -> list[Plan]:
+    """Rank 0's link to `other` fails in `epoch`; the plans of the next."""
+    pass_time(story, epoch, conns)
+    story.said(conns[0], Suspect(epoch, (other,), "cannot connect: timed out"))
+    return plans(story, epoch + 1, conns)
+
+
+def test_a_pair_that_fails_in_two_plans_running_is_relayed_by_a_third_rank() -> None:
+    story = running(3)
+    assert [plan.routes for plan in fails(story, 1, (1, 2, 3))] == [()] * 3
+    assert [plan.routes for plan in fails(story, 2, (1, 2, 3))] == [(Route(0, 1, 2),)] * 3
+    assert story.roster.snapshot(story.now)["routes"] == [
+        {"ranks": [0, 1], "via": 2, "why": "cannot connect: timed out"}
+    ]
+
+
+def test_a_relay_that_fails_is_exchanged() -> None:
+    story = running(4)
+    for epoch in (1, 2):
+        last = fails(story, epoch, (1, 2, 3, 4))
+    assert last[0].routes == (Route(0, 1, 2),)
+    assert fails(story, 3, (1, 2, 3, 4))[0].routes == (Route(0, 1, 3),)
+
+
+def test_a_new_life_of_an_end_is_tried_without_a_relay() -> None:
+    story = running(3)
+    for epoch in (1, 2):
+        fails(story, epoch, (1, 2, 3))
+    story.tell(ConnLost(2, "reset"))
+    story.joined(5, hello("w1", "b"))
+    assert [plan.routes for plan in plans(story, 4, (1, 3, 5))] == [()] * 3
+
+
+def test_a_link_that_works_for_a_while_between_two_failures_is_not_relayed() -> None:
+    story = running(3)
+    fails(story, 1, (1, 2, 3))
+    pass_time(story, 2, (1, 2, 3), MENDED_AFTER)
+    assert [plan.routes for plan in fails(story, 2, (1, 2, 3))] == [()] * 3
+
+
+def test_without_a_third_rank_one_end_is_given_up_and_its_place_is_free() -> None:
+    story = running(2)
+    fails(story, 1, (1, 2))
+    pass_time(story, 2, (1, 2))
+    story.said(1, Suspect(2, (1,), "cannot connect: timed out"))
+    story.said(1, report(3))
+    ((conn, told),) = story.said(2, report(3))
+    assert (conn, isinstance(told, Refused) and told.error) == (2, "EvictedError")
+    assert "worker w1 (rank 1) and worker w0 (rank 0) cannot reach each other" in told.reason
+    assert (story.roster.state, list(story.roster.empty_since)) == (State.COLLECTING, [1])
+
+
+def given_up() -> Story:
+    """Two workers; w1 has been given up in epoch 3 and waits to be replaced."""
+    story = running(2)
+    for epoch in (1, 2):
+        fails(story, epoch, (1, 2))
+    assert list(story.roster.empty_since) == [1]
+    return story
+
+
+def test_the_given_up_life_cannot_come_back_but_a_new_one_can() -> None:
+    story = given_up()
+    ((_, told),) = story.joined(3, hello("w1", incarnation=1, plan_epoch=2, revoke_epoch=3))
+    assert isinstance(told, Refused)
+    assert told.error == "EvictedError"
+    assert names(story.joined(4, hello("w1", "b"))) == [(4, "Welcome"), (4, "Revoke")]
+    assert [plan.epoch for plan in plans(story, 3, (1, 4))] == [3, 3]
+
+
+def test_a_spare_takes_the_place_of_a_given_up_worker() -> None:
+    story = running(2)
+    fails(story, 1, (1, 2))
+    pass_time(story, 2, (1, 2))
+    story.joined(9, hello("spare"))
+    story.said(1, Suspect(2, (1,), "cannot connect: timed out"))
+    plans(story, 3, (1, 2))
+    assert [place.worker_id for place in story.roster.durable.places] == ["w0", "spare"]
+    assert [plan.epoch for plan in plans(story, 3, (9,))] == [3, 3]
+
+
+def test_if_the_replacement_cannot_reach_the_partner_either_both_are_named_to_all() -> None:
+    story = given_up()
+    story.joined(4, hello("w1", "b"))
+    plans(story, 3, (1, 4))
+    fails(story, 3, (1, 4))
+    pass_time(story, 4, (1, 4))
+    story.said(1, Suspect(4, (1,), "cannot connect: timed out"))
+    story.said(1, report(5))
+    verdicts = [message for _, message in story.said(4, report(5))]
+    assert [isinstance(v, Verdict) and v.error for v in verdicts] == ["ProcessFailedError"] * 2
+    assert "worker w0 (rank 0) and worker w1 (rank 1) cannot reach each other" in verdicts[0].cause
+
+
+def test_nobody_is_given_up_while_the_job_goes_on() -> None:
+    story = running(2)
+    for epoch in (1, 2, 3):
+        pass_time(story, epoch, (1, 2), position=at(-1, epoch))
+        story.said(1, Suspect(epoch, (1,), "reset"))
+        held = {"runs": (), "prelude_length": -1}
+        story.said(1, report(epoch + 1, at(-1, epoch), **held))
+        story.said(2, report(epoch + 1, at(-1, epoch), **held))
+        assert story.roster.state is State.RUNNING
+
+
+def test_who_alone_has_completed_something_is_not_given_up() -> None:
+    """Rank 1 stands one collective ahead of rank 0, the higher rank though it is: rank 0 goes."""
+    story = running(2)
+    for epoch in (1, 2, 3):
+        pass_time(story, epoch, (1, 2))
+        story.said(1, Suspect(epoch, (1,), "reset"))
+        story.said(1, report(epoch + 1))
+        story.said(2, report(epoch + 1, at(-1, 1), runs=(RUN,)))
+    assert list(story.roster.empty_since) == [0]
+
+
+def test_a_starving_pair_is_suspected_though_a_third_rank_computes() -> None:
+    story = running(3)
+    story.said(1, blocked(1, 1, 1))
+    (revoke,) = {message.reason for message in revokes(story.said(2, blocked(1, 1, 0)))}
+    assert revoke == "silent link: ranks 0 and 1 wait, and nothing comes between them"
+
+
+def test_nobody_is_suspected_while_the_awaited_rank_computes() -> None:
+    story = running(3)
+    story.said(3, Heartbeat(1, 1, START))
+    story.now = SETTINGS.detect_within * 0.9
+    story.said(1, blocked(1, 2, 1))
+    story.said(2, blocked(1, 1, 2))
+    story.said(3, Heartbeat(2, 1, START))
+    story.now = SETTINGS.detect_within * 1.5
+    assert revokes(story.said(1, blocked(1, 2, 1, ms=2 * LONG_MS))) == []
+    assert revokes(story.said(2, blocked(1, 1, 2, ms=2 * LONG_MS))) == []
+
+
+def test_a_root_that_ran_ahead_and_computes_has_sent_what_is_awaited() -> None:
+    story = running(2)
+    story.said(1, Heartbeat(1, 1, at(-1, 1)))
+    story.now = SETTINGS.detect_within * 0.9
+    story.said(1, Heartbeat(2, 1, at(-1, 1)))
+    assert revokes(story.said(2, blocked(1, 0, 0))) == []  # it may have sent it just now
+    story.now = SETTINGS.detect_within
+    assert len(revokes(story.said(2, blocked(1, 0, 0)))) == 2
+
+
+@pytest.mark.parametrize("ms", [0, LONG_MS - 1])
+def test_a_short_wait_is_no_silence(ms: int) -> None:
+    story = running(2)
+    story.said(1, blocked(1, 1, 1, ms=ms))
+    assert revokes(story.said(2, blocked(1, 1, 0, ms=ms))) == []
+
+
+def test_silent_links_take_one_epoch_per_detect_within() -> None:
+    story = running(2)
+    story.said(1, blocked(1, 1, 1))
+    assert len(revokes(story.said(2, blocked(1, 1, 0)))) == 2
+    plans(story, 2, (1, 2))
+    story.said(1, blocked(2, 1, 1))
+    assert revokes(story.said(2, blocked(2, 1, 0))) == []  # held back
+    for share in (0.9, 1.0):
+        story.now = share * SETTINGS.detect_within
+        sent = [pair for conn in (1, 2) for pair in story.said(conn, blocked(2, 1, 2 - conn))]
+        assert len(revokes(sent)) == (0 if share < 1 else 2)
