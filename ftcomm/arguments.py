@@ -74,14 +74,12 @@ def check_out(
         raise ValueError("out is read-only")
 
 
-def checked_timeout(timeout: Any) -> float | None:
-    """`timeout` in seconds, None for none.
+def checked_timeout(timeout: Any) -> float:
+    """`timeout` in seconds.
 
     Raises:
         TypeError, ValueError: it is no number, or not above 0 and finite.
     """
-    if timeout is None:
-        return None
     if isinstance(timeout, (bool, str)) or not hasattr(timeout, "__float__"):
         raise TypeError(f"timeout is a {type(timeout).__name__}, must be a number of seconds")
     seconds = float(timeout)

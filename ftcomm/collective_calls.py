@@ -65,12 +65,22 @@ class CollectiveCalls(Membership):
 
             def make(x: Any) -> Call:
                 call = self._calls.allreduce(x, op, algorithm, site)
-                check_out(out, call.form.dtype, call.form.shape)
+                if out is not None:
+                    check_out(out, call.form.dtype, call.form.shape)
                 return call
 
             hand_out = _given(out, copy=copy)
-            known: dict[str, Any] = {"op": op, "algorithm": algorithm}
-            return self._perform(x, make, hand_out, Kind.ALLREDUCE, site, timeout, out=out, **known)
+            return self._perform(
+                x,
+                make,
+                hand_out,
+                Kind.ALLREDUCE,
+                site,
+                timeout,
+                out=out,
+                op=op,
+                algorithm=algorithm,
+            )
 
     def broadcast(
         self, x: Any, root: int = 0, *, copy: bool = True, timeout: float | None = None
@@ -145,8 +155,17 @@ class CollectiveCalls(Membership):
             def make(x: Any) -> Call:
                 return self._calls.allreduce(x, op, algorithm, site, root)
 
-            known: dict[str, Any] = {"op": op, "algorithm": algorithm, "root": root}
-            return self._perform(x, make, self._on(root), Kind.REDUCE, site, timeout, **known)
+            return self._perform(
+                x,
+                make,
+                self._on(root),
+                Kind.REDUCE,
+                site,
+                timeout,
+                op=op,
+                root=root,
+                algorithm=algorithm,
+            )
 
     def gather(self, x: Any, root: int = 0, *, timeout: float | None = None) -> Result | None:
         """As `allgather`, with the result on `root` and None on the others."""

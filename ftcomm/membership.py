@@ -15,6 +15,7 @@ from typing import Any, Self, TypeVar
 from ftcomm.accounting import LogAccount
 from ftcomm.arguments import check_out, checked_timeout, is_input_function
 from ftcomm.calls import CallFactory
+from ftcomm.collectives.ops import UserFunction
 from ftcomm.engine import Engine
 from ftcomm.errors import FtcommError, LogLimitError
 from ftcomm.forms import Call, Lazy
@@ -36,6 +37,7 @@ class Membership:
         self._worker_id = worker_id
         self._calls = CallFactory(engine)
         self._account = LogAccount(engine)
+        self._admit = self._account.check  # bound once, not in every call
         self._tally = Tally()
         self._gate = Gate(self._is_the_end)
 
@@ -161,7 +163,9 @@ class Membership:
         timeout: float | None,
         *,
         out: Array | None = None,
-        **known: Any,
+        op: str | UserFunction | None = None,
+        root: int = -1,
+        algorithm: str | None = None,
     ) -> R:
         """One call with the input `x`, or with what `x` returns if it is a function.
 
@@ -173,7 +177,9 @@ class Membership:
             site: where the user called it.
             timeout: seconds after which the job ends, None for none.
             out: the user's place for the result.
-            known: what else is known of the signature without the input.
+            op: as far as the kind has one, like the next two.
+            root: what is known of the signature without the input.
+            algorithm: the user's wish.
         """
         if not is_input_function(x):
             return self._run(self._admitted(make(x)), hand_out, timeout)
@@ -184,19 +190,20 @@ class Membership:
         def made() -> Call:
             return self._admitted(make(x()))
 
-        lazy = Lazy(kind, self._calls.known(kind, **known), site, made, check)
+        known = self._calls.known(kind, op=op, root=root, algorithm=algorithm)
+        lazy = Lazy(kind, known, site, made, check)
         return self._run(lazy, hand_out, timeout)
 
     def _admitted(self, call: Call) -> Call:
         """Refuse a call whose result has no room in the log."""
-        call.admit = self._account.check
-        self._account.check(call.form.nbytes)
+        call.admit = self._admit
+        self._admit(call.form.nbytes)
         return call
 
     def _run(self, call: Call | Lazy, hand_out: Callable[[Stored], R], timeout: float | None) -> R:
-        engine = self._engine
+        engine, kind = self._engine, call.kind
         before, began = engine.position, time.perf_counter()
-        seconds = checked_timeout(timeout)
+        seconds = None if timeout is None else checked_timeout(timeout)
         try:
             if seconds is not None:
                 stored = engine.run_within(seconds, call)
@@ -204,11 +211,11 @@ class Membership:
                 stored = engine.run(call) if isinstance(call, Call) else engine.run_lazy(call)
             nbytes = stored.flat.nbytes
             self._account.completed(nbytes)
-            self._calls.completed(call.kind, nbytes)
+            self._calls.completed(kind, nbytes)
             result = hand_out(stored)
         except BaseException as error:
             if engine.position != before:  # completed, and its result will not be returned
                 self._give_up(error)
             raise
-        self._tally.add(call.kind, nbytes, time.perf_counter() - began)
+        self._tally.add(kind, nbytes, time.perf_counter() - began)
         return result
