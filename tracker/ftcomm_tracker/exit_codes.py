@@ -74,7 +74,7 @@ def exit_code_table() -> str:
 def _row(status: int, kinds: list[type[errors.FtcommError]]) -> ExitCode:
     name = ", ".join(kind.__name__ for kind in kinds)
     meaning = (kinds[0].__doc__ or "").splitlines()[0].rstrip(".")
-    if len(kinds) > 1:
+    if status == errors.FtcommError.exit_code:
         meaning = "any error of ftcomm without a status of its own; its text says what to do"
     if status == errors.TrackerLostError.exit_code:
         return ExitCode(str(status), name, meaning, "yes, after the tracker")
