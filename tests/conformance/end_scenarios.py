@@ -123,7 +123,7 @@ def _is_lost(bench: Bench, job: Job) -> None:
 def dies_after_close(bench: Bench) -> None:
     """The job has ended well; what its processes do afterwards changes nothing (R8).
 
-    Seen to fail when close() returns before all have closed.
+    Seen to fail when close() neither tells the tracker nor waits for it.
     """
     plan = Plan(4, {**QUIET, "gates": {"1:closed": "gate"}}, killed=1, restart=False)
     with bench.job(plan) as job:
