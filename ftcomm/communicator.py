@@ -56,11 +56,10 @@ class Communicator(CollectiveCalls):
             saving = Saving(raw, digest, packed)
             try:
                 version = self._engine.checkpoint(saving, call.form.signature, call.form.site)
+                self._begin_version(call.kind)
             except BaseException as error:
                 self._give_up(error)
                 raise
-            self._account.new_version()
-            self._calls.completed(call.kind)
             self._tally.add(call.kind, len(raw), time.perf_counter() - began)
             return version
 
@@ -99,21 +98,25 @@ class Communicator(CollectiveCalls):
             asked = local_default is not NOT_GIVEN
             packed = pack_state(local_default, "local_default") if asked else b""
             call = self._calls.plain(Kind.LOAD, call_site())
-            checkpoint = self._engine.load(raw, call.form.signature, call.form.site)
-            self._account.new_version()
-            self._calls.completed(call.kind)
+            before = self._engine.position
+            try:
+                checkpoint = self._engine.load(raw, call.form.signature, call.form.site)
+                self._begin_version(call.kind)
+                version, state = checkpoint.version, unpack_state(checkpoint.value)
+                local = self._engine.local_state(version)
+                own = unpack_state(packed if local is None else local) if asked else None
+            except BaseException as error:
+                self._give_up_if_past(before, error)
+                raise
             self._tally.add(call.kind, len(checkpoint.value), time.perf_counter() - began)
-            version, state = checkpoint.version, unpack_state(checkpoint.value)
-            if not asked:
-                return version, state
-            local = self._engine.local_state(version)
-            return version, state, unpack_state(packed if local is None else local)
+            return (version, state, own) if asked else (version, state)
 
     def peek_checkpoint(self) -> int | None:
         """The version that `load_checkpoint` would return, if this worker knows it already.
 
         It is known where the others have loaded before: a restarted worker may then skip what only
-        a fresh start needs. No collective: other ranks may be answered differently.
+        a fresh start needs. No collective: other ranks may be answered differently, and if the
+        others' next checkpoint is committed in between, the load returns that.
 
         Returns:
             the version; None if it is not known, as on a fresh start.
@@ -124,6 +127,11 @@ class Communicator(CollectiveCalls):
         with self._gate:
             self._before_load("peek_checkpoint", "looks ahead of load_checkpoint()")
             return self._engine.known_version
+
+    def _begin_version(self, kind: Kind) -> None:
+        """All ranks count from zero again, at the same position."""
+        self._account.new_version()
+        self._calls.completed(kind)
 
     def _before_load(self, what: str, meaning: str) -> None:
         if self.version > PRELUDE:

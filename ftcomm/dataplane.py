@@ -50,6 +50,7 @@ class DataPlane:
         self._control = control
         self._executor = Executor(hub.interrupt, None if hub.faults is None else hub.fault)
         hub.progress = self._executor.progress
+        self._turn: Turn | None = None  # of the newest call that was executed
 
     def execute(self, call: Call, turn: Turn) -> Stored | None:
         """Run a call into fresh memory; None if the core must be asked again."""
@@ -171,6 +172,21 @@ class DataPlane:
             return None
         return payload if self._barrier(header, stage=2) else None
 
+    def cut_short(self, error: BaseException) -> None:
+        """The user's call ends with `error`: nothing is in flight until the user calls again.
+
+        If it was being executed, half of a frame may be on a link, and the others may be ahead: no
+        more can be said on this epoch's links.  No peer is to blame, so this rank names itself.
+        """
+        core = self._core
+        with self._hub.lock:
+            core.signature, core.site = b"", ""
+            turn = (core.epoch, core.position)
+            at_stake = self._turn == turn and bool(self._hub.links)
+        if at_stake:
+            cause = f"a call was cut short by {error!r}"
+            self._control.driver.act(LinkDown(turn[0], core.rank, cause))
+
     def accuse(self, epoch: int, rank: int, signature: bytes, site: str = "") -> None:
         """Report a mismatch; the verdict will say so to all, this rank included."""
         self._control.driver.act(MismatchSeen(epoch, rank, signature, site))
@@ -195,6 +211,7 @@ class DataPlane:
     ) -> bool:
         """Run one schedule; False if the core must be asked again."""
         try:
+            self._turn = header.epoch, header.position
             links = self._hub.links  # this epoch's: a later one has another dictionary
             self._hub.progress.step = stage * STAGE - 1  # behind the last step before
             if not self._ensure_links(schedule, links, header.epoch):
@@ -216,11 +233,6 @@ class DataPlane:
         except SignatureMismatch as seen:
             self.accuse(header.epoch, seen.rank, seen.signature, seen.site)
             return False
-        except BaseException as error:
-            # Half of a frame may be on a link: this epoch's links are of no more use to anyone.
-            for peer in schedule.peers[:1]:
-                self._control.driver.act(LinkDown(header.epoch, peer, f"cut short by {error!r}"))
-            raise
         return True
 
     def _ensure_links(self, schedule: Schedule, links: Mapping[int, Link], epoch: int) -> bool:

@@ -7,6 +7,7 @@ execute; the input is never written; the result is logged before anything is ret
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.thread import ControlThread
@@ -15,7 +16,7 @@ from ftcomm.errors import FtcommError, LogLimitError
 from ftcomm.forms import Call, Lazy, Saving
 from ftcomm.protocol.messages import Resumed
 from ftcomm.protocol.position import Position
-from ftcomm.protocol.signature import is_compatible
+from ftcomm.protocol.signature import is_compatible, with_state_digest
 from ftcomm.recovery.events import Found, Leaving, OwnCloseDone
 from ftcomm.recovery.log import Entry
 from ftcomm.recovery.worker import Checkpoint, Outcome, State, Step
@@ -25,6 +26,7 @@ from ftcomm.verify import is_same_input, other_input_error
 LENGTH_BYTES = 8  # of a local state, beside the digest
 
 Answer = Step | Entry | Checkpoint | None
+R = TypeVar("R")
 
 
 class Engine:
@@ -105,8 +107,8 @@ class Engine:
         self._hub.fault("enter")
         try:
             return self._run(call)
-        except BaseException:
-            self._forget_call()
+        except BaseException as error:
+            self._plane.cut_short(error)
             raise
 
     def run_lazy(self, lazy: Lazy) -> Stored:
@@ -114,12 +116,18 @@ class Engine:
 
         While this rank waits for its turn the signature in flight is empty: it is not known.
         """
+        return self._entered(self._run_lazy, lazy)
+
+    def _run_lazy(self, lazy: Lazy) -> Stored:
+        stored = self._served_or_due(lazy)
+        return self._run(lazy.make()) if stored is None else stored
+
+    def _entered(self, body: Callable[..., R], *arguments: object) -> R:
         self._hub.fault("enter")
         try:
-            stored = self._served_or_due(lazy)
-            return self._run(lazy.make()) if stored is None else stored
-        except BaseException:
-            self._forget_call()
+            return body(*arguments)
+        except BaseException as error:
+            self._plane.cut_short(error)
             raise
 
     def _served_or_due(self, lazy: Lazy) -> Stored | None:
@@ -141,11 +149,6 @@ class Engine:
             return self._serve(entry, lazy.known, self._replay)
         lazy.check(entry.value)
         return self._settle(self._replay)
-
-    def _forget_call(self) -> None:
-        """A call was cut short: what is in flight is nothing, until the user calls again."""
-        with self._hub.lock:
-            self._core.signature, self._core.site = b"", ""
 
     def _run(self, call: Call) -> Stored:
         form, core = call.form, self._core
@@ -238,8 +241,7 @@ class Engine:
 
     def load(self, raw: bytes, signature: bytes, site: str) -> Checkpoint:
         """load_checkpoint: served below the frontier, else executed by all."""
-        self._hub.fault("enter")
-        checkpoint = self._load(raw, signature, site)
+        checkpoint = self._entered(self._load, raw, signature, site)
         self._hub.fault("done")
         return checkpoint
 
@@ -260,8 +262,13 @@ class Engine:
 
     def close(self, call: Call) -> None:
         """The closing collective, then serve others until all have closed (rule R8)."""
+        self._entered(self._close, call)
+        self._hub.fault("done")
+        self._control.driver.act(OwnCloseDone())
+        self._wait_for(lambda: self._core.state is State.FINISHED)
+
+    def _close(self, call: Call) -> None:
         form = call.form
-        self._hub.fault("enter")
         while not self._core.closed:
             answer, turn = self._ask(self._core.begin, form.signature, form.site)
             if answer is Step.EXECUTE:
@@ -272,9 +279,6 @@ class Engine:
                 self._serve(answer, form.signature, self._replay_close)
             else:
                 self._hub.sleep()
-        self._hub.fault("done")
-        self._control.driver.act(OwnCloseDone())
-        self._wait_for(lambda: self._core.state is State.FINISHED)
 
     def leave(self, reason: str) -> None:
         """An exception left the user's block: say so, so that nobody waits for a deadline."""
@@ -390,8 +394,3 @@ class Engine:
                 if condition():
                     return
             self._hub.sleep()
-
-
-def with_state_digest(signature: bytes, digest: bytes) -> bytes:
-    """A checkpoint's signature that names its state, for the error that compares two."""
-    return signature[:-8] + digest[:8]

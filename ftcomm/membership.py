@@ -20,6 +20,7 @@ from ftcomm.engine import Engine
 from ftcomm.errors import FtcommError, LogLimitError
 from ftcomm.forms import Call, Lazy
 from ftcomm.gate import Gate
+from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
 from ftcomm.sites import call_site
 from ftcomm.solo import SoloEngine
@@ -124,9 +125,13 @@ class Membership:
                 self.leave(f"{type(error).__name__}: {error}")
 
     def leave(self, reason: str) -> None:
-        """Leave the job without closing it: a failure at once, told to the others as `reason`."""
-        self._engine.leave(reason)
-        self._end()
+        """Leave the job without closing it: a failure at once, told to the others as `reason`.
+
+        Nothing happens where this communicator is over already, or is a forked child's copy.
+        """
+        if self.is_usable:
+            self._engine.leave(reason)
+            self._end()
 
     def _end(self) -> None:
         self._gate.is_closed = True
@@ -140,6 +145,11 @@ class Membership:
             return False
         self._end()
         return True
+
+    def _give_up_if_past(self, position: Position, error: BaseException) -> None:
+        """A call at `position` raises: was it completed, so that its result is lost to the user?"""
+        if self._engine.position != position:
+            self._give_up(error)
 
     def _give_up(self, error: BaseException) -> None:
         """A call was cut short, by Ctrl-C for example, after others may have completed it.
@@ -214,8 +224,7 @@ class Membership:
             self._calls.completed(kind, nbytes)
             result = hand_out(stored)
         except BaseException as error:
-            if engine.position != before:  # completed, and its result will not be returned
-                self._give_up(error)
+            self._give_up_if_past(before, error)
             raise
         self._tally.add(kind, nbytes, time.perf_counter() - began)
         return result

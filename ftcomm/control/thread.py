@@ -103,8 +103,9 @@ async def _keep_beating(driver: Driver) -> None:
         if news != said or woken_at + period / 2 >= due:
             driver.apply(Beat(peers, int(blocked_s * 1000), step))
             said, due = news, woken_at + every
-        if hub.deadline is not None:
-            _look_at_deadline(driver, hub.deadline)
+        deadline = hub.deadline  # read once: the user's thread may end the call meanwhile
+        if deadline is not None:
+            _look_at_deadline(driver, deadline)
         await trio.sleep_until(woken_at + period)
 
 

@@ -196,6 +196,11 @@ def is_compatible(known: bytes, whole: bytes) -> bool:
     )
 
 
+def with_state_digest(signature: bytes, digest: bytes) -> bytes:
+    """A checkpoint's signature that names its state, for the error that compares two."""
+    return signature[:-8] + digest[:8]
+
+
 def signature_text(raw: bytes) -> str:
     """A readable form of wire bytes that never raises: for messages about bad peers."""
     try:

@@ -1,8 +1,10 @@
 """The training programs of the scenarios; each computes every element of a result again."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from ftcomm.collectives.choose import choose_algorithm
 from ftcomm.collectives.ops import make_reducer
 from ftcomm.collectives.reference import expected_doubling, expected_ring
 from ftcomm.protocol.signature import Algorithm, Kind
+from ftcomm.recovery.worker import WorkerCore
 from tests.conformance.recorder import Array, Recorder, same
 
 STRING_BYTES = 10_000  # of each broadcast in model_recover
@@ -213,6 +216,20 @@ def interrupted(record: Recorder) -> Any:
     return got
 
 
+def unlogged(record: Recorder) -> Any:
+    """A Ctrl-C between the last byte and the log: the others are further than rank 1."""
+    comm = record.comm
+    record.load(None)
+    x = record.allreduce(np.arange(6.0) + comm.rank)
+    if comm.rank == 1:
+        interrupted = mock.patch.object(WorkerCore, "complete", side_effect=KeyboardInterrupt)
+        with interrupted, contextlib.suppress(KeyboardInterrupt):
+            record.allreduce(x)
+    got = record.allreduce(record.allreduce(x))
+    record.checkpoint(got)
+    return got
+
+
 def again(record: Recorder) -> Any:
     """A job-wide error ends this communicator only: it says the same again, the process lives."""
     comm = record.comm
@@ -223,6 +240,7 @@ def again(record: Recorder) -> Any:
             comm.barrier()
         except ftcomm.CollectiveMismatchError as second:
             record.events.write(kind="again", rank=comm.rank, same=str(first) == str(second))
+        comm.leave("nobody hears this: the job is over")
         with ftcomm.init(tracker="none") as alone:
             record.events.write(kind="alone", rank=comm.rank, sum=float(alone.allreduce(3.0)))
         raise
@@ -248,5 +266,8 @@ def unlike(record: Recorder) -> Any:
 
 PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     function.__name__: function
-    for function in (model_recover, one_op, many, mismatch, busy, interrupted, again, unlike)
+    for function in (
+        *(model_recover, one_op, many, mismatch, busy),
+        *(interrupted, unlogged, again, unlike),
+    )
 }

@@ -102,6 +102,17 @@ def test_without_a_third_rank_one_end_is_given_up_and_its_place_is_free() -> Non
     assert (story.roster.state, list(story.roster.empty_since)) == (State.COLLECTING, [1])
 
 
+def test_a_rank_whose_own_calls_are_cut_short_is_not_taken_for_unreachable() -> None:
+    """Ctrl-C, twice and more, at one collective: no pair's link has failed."""
+    story = running(2)
+    for epoch in (1, 2, 3):
+        pass_time(story, epoch, (1, 2))
+        sent = story.said(1, Suspect(epoch, (0,), "a call was cut short by KeyboardInterrupt()"))
+        words = "rank 0 needs new links: a call was cut short by KeyboardInterrupt()"
+        assert revokes(sent) == [Revoke(epoch + 1, words)] * 2
+        assert [plan.routes for plan in plans(story, epoch + 1, (1, 2))] == [()] * 2
+
+
 def given_up() -> Story:
     """Two workers; w1 has been given up in epoch 3 and waits to be replaced."""
     story = running(2)

@@ -5,6 +5,7 @@ import re
 import threading
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -199,6 +200,17 @@ def test_the_prelude_ends_once_and_before_any_checkpoint(comm: ftcomm.Communicat
     comm.load_checkpoint()
     with pytest.raises(ValueError, match="call it once"):
         comm.load_checkpoint()
+
+
+def test_a_load_whose_state_cannot_be_returned_ends_the_communicator(
+    comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prelude has ended, so it cannot be called again; without the state nothing can go on."""
+    interrupted = mock.Mock(side_effect=KeyboardInterrupt)
+    monkeypatch.setattr("ftcomm.communicator.unpack_state", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        comm.load_checkpoint(default=1)
+    assert (position(comm), comm.is_over) == ((0, 0), True)
 
 
 # --- who may call -----------------------------------------------------------------------------

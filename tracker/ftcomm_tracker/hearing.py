@@ -160,10 +160,9 @@ class Hearing(Admission):
             return
         for other in message.ranks:
             self._note_failed_pair(rank, other, message.reason)
-        names = ", ".join(str(other) for other in message.ranks)
-        self._suspicion(
-            f"rank {rank} lost its link to rank {names}: {message.reason}", message.ranks
-        )
+        names = ", ".join(str(other) for other in message.ranks if other != rank)
+        lost = f"lost its link to rank {names}" if names else "needs new links"
+        self._suspicion(f"rank {rank} {lost}: {message.reason}", message.ranks)
 
     def _suspicion(self, reason: str, ranks: tuple[int, ...]) -> None:
         """At most one epoch per `detect_within` for links alone; a later one is held back."""
