@@ -14,7 +14,7 @@ from ftcomm.protocol.frames import HEADER_BYTES
 SMALL_BYTES = 64 * 1024
 assert SMALL_BYTES <= CELL_BYTES, "a small step is one cell"
 
-MOVES_KEPT = 8192  # steps over all schedules; about 4 MB
+MOVES_KEPT = 8192  # schedules and their steps; about 4 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,12 @@ class Moves:
         if known is not None:
             return known
         moves = tuple(self._move(schedule, step, dtype) for step in schedule.steps)
-        if self._steps + len(moves) > MOVES_KEPT:
+        size = len(moves) + 1  # the entry itself counts: a group of one has no steps at all
+        if self._steps + size > MOVES_KEPT:
             self._known.clear()
             self._steps = 0
         self._known[schedule, dtype] = moves
-        self._steps += len(moves)
+        self._steps += size
         return moves
 
     def _move(self, schedule: Schedule, step: Step, dtype: AnyDtype) -> Move:
