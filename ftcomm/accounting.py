@@ -1,7 +1,8 @@
-"""How many bytes the log may hold, counted from signatures alone (rule R9).
+"""How many bytes the log may hold, counted from what all ranks know alike (rule R9).
 
-All ranks count alike, so all of them warn at the same position and raise at the same position,
-before anything is sent.
+That is the signature, or the sizes that ranks have told each other.  So all of them warn at the
+same position and raise at the same position: before anything is sent where the signature says the
+size, else before any payload is.
 """
 
 from typing import Protocol
@@ -57,7 +58,7 @@ class LogAccount:
         """Refuse a call whose result of `nbytes` has no room.
 
         Raises:
-            LogLimitError: it would pass the limit; nothing was sent, nothing has changed.
+            LogLimitError: it would pass the limit; nothing has changed.
         """
         total = self.nbytes + int(nbytes * self._share)
         if total > self._limit:
