@@ -13,18 +13,21 @@ from ftcomm.errors import AuthenticationError, ConfigError
 from ftcomm.protocol.handshake import MAGIC
 from ftcomm.protocol.messages import (
     HeartbeatAck,
+    Plan,
     Refused,
     Revoke,
     Verdict,
     Welcome,
 )
 from ftcomm.protocol.operations import Done, StatusReply, StatusRequest, StopRequest
+from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm_tracker import connection, operators, strangers
-from ftcomm_tracker.events import Ended, GivenUp, Joined
+from ftcomm_tracker.events import Ended, GivenUp, Joined, Tick
 from ftcomm_tracker.journal import Journal, SupersededError
 from ftcomm_tracker.opening import ServeOptions, open_job
 from ftcomm_tracker.status import table
 from tests.tracker.rig import Client, client, heartbeat, hello, tracker
+from tests.tracker.roster_story import report
 
 pytestmark = pytest.mark.trio
 
@@ -271,7 +274,7 @@ async def test_its_own_stall_costs_nobody_his_place(
         worker = await joined_without_socket(job)
         autojump_clock.autojump_threshold = float("inf")
         autojump_clock.jump(60.0)
-        await job.server.catch_up()
+        await job.server.ask(Tick())
         assert [row["connected"] for row in job.server.snapshot()["members"]] == [True]
         assert worker
 
@@ -280,6 +283,32 @@ async def joined_without_socket(job) -> int:
     """A member whose connection needs no kernel, so that the clock may be a mock."""
     await job.server.ask(Joined(10_000, hello("0")))
     return 10_000
+
+
+async def test_how_far_the_job_is_waits_for_the_reports_of_those_who_live(tmp_path: Path) -> None:
+    """A launcher counts the deaths at one position; a heartbeat is half a second behind."""
+    reached = Position(0, PRELUDE, 3)
+    async with tracker(tmp_path) as job, client(job) as a:
+        async with client(job) as b:
+            for worker, name in ((a, "0"), (b, "1")):
+                await worker.send(hello(name))
+            for worker in (a, b):
+                await worker.receive_a(Revoke)
+                await worker.send(report(1))
+            for worker in (a, b):
+                await worker.receive_a(Plan)
+        await a.receive_a(Revoke)
+        known: list[Position] = []
+
+        async def look() -> None:
+            await job.server.catch_up()
+            known.append(job.server.progress())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(look)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            await a.send(report(2, reached, caught_up=1))
+        assert known == [reached]
 
 
 async def test_exhausted_file_descriptors_do_not_end_the_tracker(

@@ -111,6 +111,11 @@ class Seats:
         """The highest position that any member was heard to be at."""
         return max((peer.position for peer in self._seated()), default=START)
 
+    @property
+    def awaits_reports(self) -> bool:
+        """True while a connected member has yet to say for the coming epoch how far it is."""
+        return self.state is State.COLLECTING and bool(set(self.seats) - set(self.reports))
+
     def has_closed(self, worker_id: str) -> bool:
         """True if that worker's rank has completed its close()."""
         return any(self.durable.places[rank].worker_id == worker_id for rank in self.durable.byes)

@@ -88,6 +88,7 @@ class Server:
         self._state_dir = journal.path.parent
         self._events: deque[tuple[Event, Callable[[], object] | None]] = deque()
         self._wake = trio.Event()
+        self._fed = trio.Event()  # set, and replaced, when the roster has heard something
         self._connections: dict[int, Connection] = {}
         self._strangers = Strangers()
         self._refusals = SparingLog()
@@ -120,11 +121,15 @@ class Server:
         """Return when everything that had arrived at this machine has been taken in.
 
         A dead process's last words lie in our sockets before its exit can be seen; its reading
-        task needs a turn to read them and another to see the end.
+        task needs a turn to read them and another to see the end.  How far the job has come is
+        in the reports of those who live; without them the group cannot form again either.
         """
         for _ in range(3):
             await trio.lowlevel.checkpoint()
         await self.ask(Tick())
+        with trio.move_on_after(self.detect_within_s):
+            while self._roster.awaits_reports:
+                await self._fed.wait()
 
     @property
     def detect_within_s(self) -> float:
@@ -223,7 +228,10 @@ class Server:
             self._feed_queue(now)
             if due is not None and due <= now:
                 self._feed(Tick(), now)
+            self._fed.set()
+            self._fed = trio.Event()
         self._feed_queue(woke)
+        self._fed.set()
 
     def _feed_queue(self, now: float) -> None:
         while self._events:
