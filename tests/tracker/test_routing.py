@@ -16,8 +16,10 @@ from ftcomm.protocol.messages import (
 from ftcomm.protocol.position import START, Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm_tracker.events import Lost as ConnLost
+from ftcomm_tracker.explain import explain
 from ftcomm_tracker.roster import State
 from ftcomm_tracker.routing import MENDED_AFTER
+from ftcomm_tracker.status import table
 from tests.tracker.roster_story import SETTINGS, Story, at, hello, names, report, running
 
 BARRIER = Signature(Kind.BARRIER).encode()
@@ -224,3 +226,18 @@ def test_silent_links_take_one_epoch_per_detect_within() -> None:
         story.now = share * SETTINGS.detect_within
         sent = [pair for conn in (1, 2) for pair in story.said(conn, blocked(2, 1, 2 - conn))]
         assert len(revokes(sent)) == (0 if share < 1 else 2)
+
+
+def test_people_see_who_is_relayed_by_whom_and_why() -> None:
+    story = running(3)
+    for epoch in (1, 2):
+        fails(story, epoch, (1, 2, 3))
+    server = {"address": "10.0.0.5:4711", "uptime_s": 20.0, "pid": 7, "state_dir": "/s"}
+    document = {**story.roster.snapshot(story.now), **server}
+    seen = "rank 2 relays between ranks 0 and 1: cannot connect: timed out"
+    assert seen in table(document).splitlines()
+    (finding,) = [finding for finding in explain(document) if finding.kind == "relayed"]
+    assert (finding.waiting, finding.what) == (
+        False,
+        "ranks 0 and 1 cannot reach each other: rank 2 relays",
+    )

@@ -147,7 +147,7 @@ def _running(document: Mapping[str, Any]) -> list[Finding]:
         findings.append(_silent(document, blocked))
     elif not findings:
         findings.append(_all_compute(document, computing))
-    return findings
+    return findings + [_relayed(route) for route in document["routes"]]
 
 
 def _late(row: Row, *evidence: str) -> Finding:
@@ -214,8 +214,19 @@ def _silent(document: Mapping[str, Any], blocked: Sequence[Row]) -> Finding:
         waiting=True,
         what="all ranks wait for each other, so bytes are on their way or a link is silent",
         evidence=tuple(map(_blockage, longest_first[:MAX_ROWS])),
-        todo=f"nothing yet: when no byte has come for {limit_s:g} s, the tracker has the links made"
-        " anew; if that happens again and again, look at the network between the hosts",
+        todo=f"nothing yet: when no byte has come for {limit_s:g} s, the tracker suspects the link"
+        " at fault; what fails twice running is relayed by a third rank",
+    )
+
+
+def _relayed(route: Mapping[str, Any]) -> Finding:
+    return Finding(
+        "relayed",
+        waiting=False,
+        what=f"{ranks(route['ranks'])} cannot reach each other: rank {route['via']} relays",
+        evidence=(f"in two plans running: {route['why']}",),
+        todo="mend the network between their hosts; the pair is tried directly again when one of"
+        " the two is restarted",
     )
 
 

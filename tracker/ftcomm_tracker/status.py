@@ -61,6 +61,11 @@ def table(snapshot: Mapping[str, Any]) -> str:
         f"pid {snapshot['pid']}, up {snapshot['uptime_s']} s, state in {snapshot['state_dir']}",
     ]
     lines += [f"waiting for {what}" for what in snapshot["waiting_for"]]
+    lines += [
+        f"rank {route['via']} relays between ranks {route['ranks'][0]} and {route['ranks'][1]}:"
+        f" {route['why']}"
+        for route in snapshot["routes"]
+    ]
     if snapshot["verdict"]:
         lines.append(f"verdict {snapshot['verdict']['error']}: {snapshot['verdict']['cause']}")
     if snapshot["members"]:

@@ -32,6 +32,7 @@ class Monitor:
         self.epochs: dict[int, tuple[Any, ...]] = {}
         self.life_epoch: dict[int, int] = {}
         self.endings: set[str] = set()
+        self.given_up = False  # a member had to go, which counts as a death
         self.owners: set[bytes] = set()  # lives that have ever had a place
 
     # --- results: R1, R2, R5 ------------------------------------------------------------------
@@ -205,6 +206,7 @@ class Monitor:
         """The tracker has written its journal."""
         if after.epoch < before.epoch:
             raise Violation(f"the journalled epoch went from {before.epoch} to {after.epoch}")
+        self.given_up |= any(not place.nonce for place in after.places)
         self.owners |= {place.nonce for place in after.places if place.nonce}
         if after.verdict is not None and before.verdict is None:
             self.on_verdict(after.verdict)
@@ -228,14 +230,17 @@ class Monitor:
         local = verdict.cause.startswith(LOCAL_LOST)
         copies = settings.local_replicas + 1 if local else settings.replicas
         enough = min(copies, self.sim.world_size)
-        if self.sim.gentle or fatal < enough:
+        if (self.sim.gentle and not self.given_up) or fatal < enough:
             raise Violation(f"lost after {fatal} separate deaths: {verdict.cause}")
 
     def _are_apart(self, verdict: Verdict) -> bool:
-        """Two alone could not reach each other, before and after a replacement (R12)."""
-        names = frozenset(life.worker_id for life in self.sim.current_lives())
-        apart = len(names) == 2 and names in self.sim.network.barriers.ever
-        return apart and "cannot reach each other" in verdict.cause
+        """Two alone could not reach each other, and no replacement helped or was possible (R12)."""
+        journal, roster = self.sim.tracker.journal, self.sim.tracker.roster
+        left = set(journal.byes) - set(roster.seats)
+        names = {p.worker_id for rank, p in enumerate(journal.places) if rank not in left}
+        apart = len(names) == 2 and frozenset(names) in self.sim.network.barriers.ever
+        words = ("cannot reach each other", "links keep failing")
+        return apart and any(word in verdict.cause for word in words)
 
     @staticmethod
     def _could_help(life: "Life", verdict: Verdict) -> bool:
