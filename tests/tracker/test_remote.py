@@ -1,17 +1,21 @@
 """The launcher's view of a tracker that is elsewhere."""
 
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from ftcomm.config import read_token
-from ftcomm.errors import TrackerLostError
-from ftcomm.protocol.messages import Welcome
+from ftcomm.errors import AuthenticationError, TrackerLostError
+from ftcomm.protocol.handshake import NONCE_BYTES, ServerHandshake
+from ftcomm.protocol.messages import Bye, Welcome
 from ftcomm.protocol.operations import StopRequest
 from ftcomm.protocol.position import Position
+from ftcomm_tracker.connection import receive_exactly
 from ftcomm_tracker.events import Ended, GivenUp
 from ftcomm_tracker.opening import OpenJob
 from ftcomm_tracker.remote import RemoteJob
@@ -82,3 +86,56 @@ async def test_without_a_tracker_it_does_not_wait_for_ever(tmp_path: Path) -> No
     view = RemoteJob([address], token, "0", patience_s=0)
     with pytest.raises(TrackerLostError, match="whether worker 0 has closed is not known"):
         await view.catch_up()
+
+
+async def test_a_stranger_at_the_trackers_address_does_not_end_the_supervisor(
+    tmp_path: Path,
+) -> None:
+    """The worker goes on dialling until its own tracker is back, and its supervisor must too."""
+    async with trio.open_nursery() as nursery:
+        async with tracker(tmp_path) as job:
+            address, token = job.server.address, read_token(job.token_file)
+            view = RemoteJob([address], token, "0", patience_s=30)
+            nursery.start_soon(view.run)
+            await view.catch_up()
+        await refuse_two_callers(address)
+        async with tracker(tmp_path):
+            await view.catch_up()
+        nursery.cancel_scope.cancel()
+
+
+async def refuse_two_callers(address: tuple[str, int]) -> None:
+    """Be somebody who speaks the protocol at `address` and has another token."""
+    host, port = address
+    (listener,) = await trio.open_tcp_listeners(port, host=host)
+    async with listener:
+        for _ in range(2):  # the second shows that the first was not the end
+            async with await listener.accept() as stream:
+                stranger = ServerHandshake(os.urandom(NONCE_BYTES))
+                while stranger.request is None:
+                    stranger.receive(await receive_exactly(stream, stranger.bytes_wanted))
+                await stream.send_all(stranger.use_key(b"another key"))
+                assert not await stream.receive_some(), "it proved itself to a stranger"
+
+
+async def test_a_tracker_of_another_token_is_refused_at_the_first_call(tmp_path: Path) -> None:
+    async with tracker(tmp_path) as job:
+        view = RemoteJob([job.server.address], b"another token", "0", patience_s=30)
+        with pytest.raises(AuthenticationError):
+            await view.run()
+
+
+async def test_of_a_worker_that_has_closed_only_the_jobs_end_is_unknown(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        async with tracker(tmp_path) as job, client(job) as a, client(job) as b:
+            for number, worker in enumerate((a, b)):
+                await worker.send(hello(str(number)))
+                await worker.receive_a(Welcome)
+            await a.send(Bye(0))
+            view = RemoteJob([job.server.address], read_token(job.token_file), "0", patience_s=0)
+            nursery.start_soon(view.run)
+            while not view.has_closed("0"):
+                await trio.testing.wait_all_tasks_blocked(0.01)
+        with pytest.raises(TrackerLostError, match="worker 0 has closed; how the job ended is not"):
+            await view.catch_up()
+        nursery.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""What the launcher says of a worker that goes on after the job's end."""
+"""What the launcher does where a worker outlives its job, or a job its worker and tracker."""
 
 import io
 
@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 
+from ftcomm.errors import TrackerLostError
 from ftcomm.protocol.position import START, Position
 from ftcomm_tracker import launch
 from ftcomm_tracker.console import Console
@@ -19,7 +20,7 @@ class LostJob:
     """A job that is over, badly, while its workers run."""
 
     detect_within_s = 5.0
-    outcome = Ended(False, "RevokedError", "the job was stopped")
+    outcome: Ended | None = Ended(False, "RevokedError", "the job was stopped")
 
     def __init__(self) -> None:
         self.over = trio.Event()
@@ -65,3 +66,30 @@ async def test_a_worker_that_goes_on_after_the_end_is_named_and_then_ended(
         "ftcomm: worker 0 still runs, though the job is over; it has 0.1 s to end by itself",
         "ftcomm: worker 0 was killed by SIGTERM",
     ]
+
+
+class ForsakenJob(LostJob):
+    """Its only worker here has closed; then its tracker has gone, for good."""
+
+    detect_within_s = 0.0
+    outcome = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    async def catch_up(self) -> None:
+        self.asked += 1
+        if self.asked > 2:  # at the worker's end, and before the wait for the others
+            raise TrackerLostError("nobody answers")
+
+    def has_closed(self, worker_id: str) -> bool:
+        return True
+
+
+async def test_the_end_of_a_job_is_not_awaited_from_a_tracker_that_is_gone() -> None:
+    console = Console(io.BytesIO(), io.BytesIO(), live=False)
+    options = LaunchOptions(("0",), ("true",))
+    launcher = Launcher(options, ForsakenJob(), console, {"PATH": "/bin:/usr/bin"})
+    with pytest.RaisesGroup(TrackerLostError):
+        await launcher.run()

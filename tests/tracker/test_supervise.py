@@ -132,6 +132,23 @@ def test_the_schedulers_index_names_the_worker_and_a_signal_ends_it(tmp_path: Pa
         assert (name, supervisor.returncode) == ("[1]", 128 + signal.SIGTERM)
 
 
+def test_a_signal_ends_a_supervisor_whose_worker_died_while_no_tracker_was_there(
+    tmp_path: Path,
+) -> None:
+    """It waits for a tracker, up to 600 s: to know whether the worker is to be started again."""
+    token = tmp_path / "token"
+    token.write_text("ab" * 32)
+    token.chmod(0o600)
+    nobody = {"address": "127.0.0.1:9", "token_file": str(token)}
+    with supervise(nobody, "--worker-id", "0", script=SAY_PID_AND_WAIT) as supervisor:
+        (pid,) = said_pids(supervisor, 1)
+        os.kill(pid, signal.SIGKILL)
+        wait_gone([pid])
+        supervisor.send_signal(signal.SIGTERM)
+        supervisor.communicate(timeout=60)
+    assert supervisor.returncode == 128 + signal.SIGTERM
+
+
 def test_the_worker_dies_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     with (
         serve(tmp_path / "state", "-n", "2") as (_, ready),

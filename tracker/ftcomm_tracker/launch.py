@@ -102,6 +102,7 @@ class Launcher:
         self._stopped_since: dict[str, float] = {}
         self._finished: set[str] = set()
         self._no_more_starts = trio.Event()
+        self._hearing: set[trio.CancelScope] = set()
         self._caught = 0
         self._background: trio.Nursery
 
@@ -118,14 +119,37 @@ class Launcher:
                     async with trio.open_nursery() as workers:
                         for worker_id in self._options.workers:
                             workers.start_soon(self._keep, worker_id)
-                    await self._job.catch_up()  # a worker given up last ends the job
+                    await self._hear_tracker()  # a worker given up last ends the job
                     if self._finished == set(self._options.workers):
-                        # All that was ours to do is done; whether the job ends well is open.
-                        await self._no_more_starts.wait()
+                        await self._wait_for_the_end()
                     background.cancel_scope.cancel()
         finally:
             self._signal_all(signal.SIGKILL)
         return self._exit_status()
+
+    async def _wait_for_the_end(self) -> None:
+        """All that was ours to do is done; whether the job ends well is open.
+
+        The tracker is asked again and again: one that is gone for good would not say that.
+        """
+        while not self._no_more_starts.is_set():
+            with trio.move_on_after(self._job.detect_within_s):
+                await self._no_more_starts.wait()
+            await self._hear_tracker()
+
+    async def _hear_tracker(self) -> None:
+        """Wait until what the tracker knows is known here; a signal ends the wait.
+
+        A tracker that is away has `FTCOMM_TRACKER_TIMEOUT` to come back.
+        """
+        if self._caught:
+            return
+        with trio.CancelScope() as scope:
+            self._hearing.add(scope)
+            try:
+                await self._job.catch_up()
+            finally:
+                self._hearing.discard(scope)
 
     async def _keep(self, worker_id: str) -> None:
         """Run a worker, again and again if need be, until nothing is left to run."""
@@ -153,7 +177,7 @@ class Launcher:
 
     async def _after_exit(self, child: Child, status: int) -> float | None:
         """Decide and act; returns the delay before the next start, None for no more."""
-        await self._job.catch_up()  # what the worker said last counts
+        await self._hear_tracker()  # what the worker said last counts
         worker_id = child.worker_id
         if self._no_more_starts.is_set():
             if status != 0 and not self._caught:
@@ -199,6 +223,8 @@ class Launcher:
                 return
             self._caught = number
             self._no_more_starts.set()
+            for scope in self._hearing:
+                scope.cancel()
             self._console.say(f"{signal.Signals(number).name}: ending the workers")
             self._background.start_soon(self._terminate)
 

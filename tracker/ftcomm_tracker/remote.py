@@ -11,7 +11,12 @@ from collections.abc import Sequence
 
 import trio
 
-from ftcomm.errors import ProtocolError, TrackerLostError
+from ftcomm.errors import (
+    AuthenticationError,
+    ProtocolError,
+    ProtocolVersionError,
+    TrackerLostError,
+)
 from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.messages import ControlMessage
 from ftcomm.protocol.operations import AskWorker, Done, TellGivenUp, Vouch, WorkerStanding
@@ -91,9 +96,12 @@ class RemoteJob:
                 await self._news.wait()
             return
         names = ", ".join(join_address(*route) for route in self._routes)
+        unknown = f"whether worker {self._worker_id} has closed is not known"
+        if self.has_closed(self._worker_id):
+            unknown = f"worker {self._worker_id} has closed; how the job ended is not known"
         raise TrackerLostError(
             f"no tracker answered at {names} within {self._patience_s:g} s ({self._why_not});"
-            f" whether worker {self._worker_id} has closed is not known"
+            f" {unknown}"
         )
 
     def has_closed(self, worker_id: str) -> bool:
@@ -123,7 +131,8 @@ class RemoteJob:
         """Keep in touch with the tracker until the job is over.
 
         Raises:
-            AuthenticationError, ProtocolVersionError: what answers is not our tracker.
+            AuthenticationError, ProtocolVersionError: what answers is not our tracker, and ours
+                has never answered.
         """
         pause = FIRST_PAUSE_S
         while not self.over.is_set():
@@ -132,6 +141,11 @@ class RemoteJob:
                     await self._one_connection(host, port)
                     pause = FIRST_PAUSE_S
                     self._why_not = "it ended the connection"
+                except (AuthenticationError, ProtocolVersionError) as error:
+                    if self._standing is None:
+                        raise
+                    # Somebody took the address while our tracker is away; it may come back.
+                    self._why_not = f"{join_address(host, port)}: {error.cause}"
                 except (*_LOST, ProtocolError) as error:
                     self._why_not = (
                         f"{join_address(host, port)}: {str(error) or type(error).__name__}"
