@@ -99,7 +99,8 @@ async def _keep_beating(driver: Driver) -> None:
         period = min(every, BLOCKED_AFTER_S)
         step = hub.progress.step  # before the peers: see `Progress`
         peers, blocked_s = _blocked_on(hub)
-        news = (peers, step, hub.core.position) if peers else None
+        # The epoch and the connection too: whoever listens there has not heard it yet.
+        news = (peers, step, hub.core.position, hub.core.epoch, driver.outbox) if peers else None
         if news != said or woken_at + period / 2 >= due:
             driver.apply(Beat(peers, int(blocked_s * 1000), step))
             said, due = news, woken_at + every

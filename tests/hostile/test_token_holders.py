@@ -175,12 +175,13 @@ def test_spares_without_end_are_refused_and_the_group_is_left_in_peace(fortress:
     fortress.must_be_unharmed("tracker")
 
 
-def test_workers_of_another_setting_table_or_epoch_are_refused(fortress: Fortress) -> None:
+def test_workers_of_another_setting_table_epoch_or_life_are_refused(fortress: Fortress) -> None:
     for changes in (
         {"asked": (("detect_within", "1.0"),)},
         {"asked": (("no such setting", "1"),)},
         {"plan_epoch": 2**32 - 1},
         {"revoke_epoch": 2**32 - 1},
+        {"incarnation": 2**32 - 1},
     ):
         with fortress.doors["tracker"].enter() as caller:
             caller.send(fortress.hello("odd", **changes))

@@ -9,6 +9,7 @@ from ftcomm.protocol.messages import (
     Heartbeat,
     Hello,
     Mismatch,
+    Refused,
     Revoke,
     Run,
     Settled,
@@ -50,6 +51,29 @@ def test_two_blocked_ranks_that_disagree_are_found_behind_a_root_that_ran_ahead(
     assert [v.error for v in verdicts] == ["CollectiveMismatchError"] * 3
     assert verdicts[0].position == at(0, 1)
     assert "rank 1 called barrier() at train.py:7 but rank 2 called all" in verdicts[0].cause
+
+
+def test_blocked_ranks_that_disagree_are_found_when_the_last_has_come_back_to_a_new_tracker() -> (
+    None
+):
+    """They say so at once, and again only after a tenth of `detect_within`."""
+    story = Story(durable=running(3).roster.durable)
+    lives = [hello(f"w{r}", incarnation=1, plan_epoch=1, revoke_epoch=1) for r in range(3)]
+    for conn, kind in ((1, Kind.BARRIER), (2, Kind.ALLGATHER)):
+        story.joined(conn, lives[conn - 1])
+        story.said(conn, blocked(1, START, kind))
+    sent = story.joined(3, lives[2])
+    verdicts = [message for _, message in sent if isinstance(message, Verdict)]
+    assert [v.error for v in verdicts] == ["CollectiveMismatchError"] * 3
+
+
+def test_a_life_that_cannot_be_does_not_use_up_the_lives_of_its_worker() -> None:
+    story = running()
+    number = SETTINGS.max_incarnations + 1
+    ((_, refused),) = story.joined(3, hello("w1", "b", incarnation=number))
+    assert isinstance(refused, Refused)
+    assert refused.reason == "worker w1 says that it is its life 101, of at most 100"
+    assert names(story.joined(4, hello("w1", "c")))[:2] == [(2, "Fenced"), (4, "Welcome")]
 
 
 def test_links_that_keep_failing_without_any_progress_end_the_job_in_bounded_time() -> None:

@@ -91,6 +91,13 @@ class Admission(Epochs):
             )
         if max(hello.plan_epoch, hello.revoke_epoch) > durable.epoch + MAX_EPOCHS_AHEAD:
             return Refused("ProtocolError", f"worker {hello.worker_id} is in an impossible epoch")
+        if hello.incarnation > self.settings.max_incarnations:
+            # Taken at its word it would have used up all lives of its id, in the journal too.
+            return Refused(
+                "ProtocolError",
+                f"worker {hello.worker_id} says that it is its life {hello.incarnation}, of at "
+                f"most {self.settings.max_incarnations}",
+            )
         incarnations = dict(durable.incarnations)
         numbered = incarnations.get(hello.worker_id, 0)
         if not numbered and len(incarnations) >= MAX_WORKER_IDS:

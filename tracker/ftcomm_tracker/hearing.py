@@ -73,12 +73,14 @@ class Hearing(Admission):
         self._send(peer.conn, HeartbeatAck(beat.number))
         if rank is not None:
             self._heard_version(beat.position.version)
-        if beat.blocked is not None and self.state is State.RUNNING:
+        if beat.blocked is not None:
             self._compare_blocked()
         if self.state is State.RUNNING and self._is_long_blocked(beat):
             self._look_for_silent_links()
 
     def _compare_blocked(self) -> None:
+        if self.state is not State.RUNNING:
+            return
         blocked = self._blocked_ranks()
         sides = [
             (rank, beat.position, beat.blocked)

@@ -42,6 +42,7 @@ class Roster(Hearing):
         match event:
             case Joined(conn, hello):
                 self.on_joined(conn, hello)
+                self._compare_blocked()  # what was said before the last one came back
             case Said(conn, message):
                 if conn in self.peers:
                     self.on_said(self.peers[conn], message)
