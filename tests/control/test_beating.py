@@ -13,13 +13,13 @@ from ftcomm.recovery.events import Beat
 from ftcomm.settings import JobSettings
 
 pytestmark = pytest.mark.trio
-SETTINGS = JobSettings(detect_within=600.0)
-LOOK_S = 1.25 * BLOCKED_AFTER_S  # the next look is over, the one after it is not
+SETTINGS = JobSettings(detect_within=30.0)
+Said = list[tuple[tuple[int, ...], int]]
 
 
 def a_blocked_worker() -> Any:
     """Its user's thread has been waiting for rank 1 in step 2 for ever; `said` is what it beats."""
-    said: list[tuple[tuple[int, ...], int]] = []
+    said: Said = []
 
     def apply(beat: Beat) -> None:
         said.append((beat.blocked_peers, beat.blocked_step))
@@ -33,22 +33,23 @@ def a_blocked_worker() -> Any:
     return SimpleNamespace(hub=hub, outbox=object(), apply=apply, said=said)
 
 
-async def until_the_next_look(driver: Any) -> list[tuple[tuple[int, ...], int]]:
+async def said_at_the_next(looks: int, driver: Any, clock: trio.testing.MockClock) -> Said:
     driver.said.clear()
-    await trio.sleep(LOOK_S)
+    for _ in range(looks):
+        clock.jump(BLOCKED_AFTER_S)
+        await trio.testing.wait_all_tasks_blocked()
     return list(driver.said)
 
 
 async def test_that_a_rank_is_blocked_is_said_once_and_then_ten_times_in_detect_within(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+    mock_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     driver = a_blocked_worker()
     nursery.start_soon(_keep_beating, driver)
-    assert await until_the_next_look(driver) == [((1,), 2)]
-    assert await until_the_next_look(driver) == []
-    driver.said.clear()
-    await trio.sleep(SETTINGS.detect_within)
-    assert driver.said == [((1,), 2)] * 10
+    await trio.testing.wait_all_tasks_blocked()
+    assert driver.said == [((1,), 2)]
+    looks = round(SETTINGS.detect_within / BLOCKED_AFTER_S)
+    assert await said_at_the_next(looks, driver, mock_clock) == [((1,), 2)] * 10
 
 
 @pytest.mark.parametrize(
@@ -61,10 +62,12 @@ async def test_that_a_rank_is_blocked_is_said_once_and_then_ten_times_in_detect_
     ids=["connection", "epoch", "step"],
 )
 async def test_who_may_not_know_that_a_rank_is_blocked_is_told_at_once(
-    change: Any, autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+    change: Any, mock_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     driver = a_blocked_worker()
     nursery.start_soon(_keep_beating, driver)
-    await until_the_next_look(driver)
+    await trio.testing.wait_all_tasks_blocked()
     change(driver)
-    assert await until_the_next_look(driver) == [((1,), driver.hub.progress.step)]
+    said = await said_at_the_next(1, driver, mock_clock)
+    assert said == [((1,), driver.hub.progress.step)]
+    assert await said_at_the_next(1, driver, mock_clock) == []
