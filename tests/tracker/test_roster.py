@@ -124,6 +124,23 @@ def test_a_suspicion_changes_the_epoch_once_and_a_second_waits_its_turn() -> Non
     assert story.roster.durable.epoch == 3
 
 
+def test_each_silence_has_its_own_deadlines_whoever_else_is_heard_in_between() -> None:
+    story = running(3)
+    half = SETTINGS.detect_within / 2
+    for now, conn in ((1.0, 2), (half, 1), (half + 0.5, 1)):
+        story.now = now
+        story.said(conn, Heartbeat(1, 1, START))
+    lines = []
+    for _ in range(2):
+        due = story.roster.next_deadline()
+        assert due is not None
+        lines += [(due, effect.text) for effect in story.tick(due) if isinstance(effect, Note)]
+    assert lines == [
+        (1.0 + half, "worker w1 is late: no heartbeat for 2.5 s"),
+        (2 * half, "epoch 2: no heartbeat of worker w2 for 5.0 s (rank 2)"),
+    ]
+
+
 def test_a_silent_worker_is_named_late_then_evicted() -> None:
     story = running()
     story.now = 4.0

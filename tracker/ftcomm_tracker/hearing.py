@@ -280,19 +280,26 @@ class Hearing(Admission):
         self._verdict("ProcessFailedError", reason, self.progress(), rank)
 
     def _evict_silent(self) -> None:
+        if self._now < self._look_again_at:
+            return
+        detect_within = self.settings.detect_within
         for peer in list(self.peers.values()):  # a spare whose machine vanished says nothing too
             silent = self._now - peer.last_heard
             name = peer.hello.worker_id
             # Compared as `next_deadline` computes it: a difference may round the other way, and
             # then a tick at the deadline finds nothing due, again and again.
-            if self._now >= peer.last_heard + self.settings.detect_within:
+            if self._now >= peer.last_heard + detect_within:
                 rank = self._rank_of_conn(peer.conn)
                 self._drop(peer.conn, f"no heartbeat for {silent:.1f} s")
                 words = f"no heartbeat of worker {name} for {silent:.1f} s"
                 self._after_loss(rank, words, silent_s=silent)
-            elif self._now >= peer.last_heard + self.settings.detect_within / 2 and not peer.late:
+            elif self._now >= peer.last_heard + detect_within / 2 and not peer.late:
                 peer.late = True
                 self._note("warning", f"worker {name} is late: no heartbeat for {silent:.1f} s")
+        # Until then nobody who is heard of, or who joins, from now on can be due: with many
+        # workers, to look at all of them at every heartbeat of one is most of the tracker's work.
+        due = [p.last_heard + detect_within / (1 if p.late else 2) for p in self.peers.values()]
+        self._look_again_at = min([self._now + detect_within / 2, *due])
 
     def _replace_deadline(self) -> None:
         if self.state in (State.OVER, State.REATTACHING) or not self.durable.places:

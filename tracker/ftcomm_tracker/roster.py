@@ -16,6 +16,7 @@ States::
 from typing import Any, assert_never
 
 from ftcomm.protocol.operations import WorkerStanding
+from ftcomm.protocol.position import Position
 from ftcomm_tracker.events import (
     Effect,
     Event,
@@ -137,6 +138,7 @@ class Roster(Hearing):
         """The job for `status`, as JSON-able values."""
         verdict = self.durable.verdict
         seated = {conn: rank for rank, conn in self.seats.items()}
+        progress = self.progress()
         return {
             "job_id": self.durable.job_id,
             "state": self.state.value,
@@ -144,14 +146,16 @@ class Roster(Hearing):
             "announced_epoch": self.durable.epoch,
             "generation": self.generation,
             "world_size": self.durable.world_size,
-            "progress": str(self.progress()),
+            "progress": str(progress),
             "detect_within_s": self.settings.detect_within,
             "replace_within_s": self.settings.replace_within,
             "reattach_s": round(self._reattach_by - now, 3)
             if self.state is State.REATTACHING
             else None,
             "recovery": self._recovery(now),
-            "members": [self._member_row(rank, now) for rank in range(len(self.durable.places))],
+            "members": [
+                self._member_row(rank, now, progress) for rank in range(len(self.durable.places))
+            ],
             "spares": [
                 p.hello.worker_id for conn, p in sorted(self.peers.items()) if conn not in seated
             ],
@@ -174,7 +178,7 @@ class Roster(Hearing):
             "since_s": round(now - incident.started_at, 3),
         }
 
-    def _member_row(self, rank: int, now: float) -> dict[str, Any]:
+    def _member_row(self, rank: int, now: float, furthest: Position) -> dict[str, Any]:
         place = self.durable.places[rank]
         conn = self.seats.get(rank)
         empty_since = self.empty_since.get(rank)
@@ -191,7 +195,7 @@ class Roster(Hearing):
             **peer_row(
                 None if conn is None else self.peers[conn],
                 epoch=self.epoch,
-                furthest=self.progress(),
+                furthest=furthest,
                 now=now,
             ),
         }

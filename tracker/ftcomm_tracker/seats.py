@@ -91,6 +91,7 @@ class Seats:
         self._mended_at = float("inf")  # when the plan in force shows which links work
         # By a pair for which one end was replaced: the end that was not, and its life.
         self._parted: dict[Pair, tuple[int, bytes]] = {}
+        self._look_again_at = float("-inf")  # before then nobody can have been silent for too long
         self._reattach_by = float("inf")
         self._over_at = float("inf")
         self._ended = False
