@@ -18,6 +18,7 @@ from ftcomm.control.relay import open_through, serve_relay
 from ftcomm.control.wire import (
     HANDSHAKE_DEADLINE_S,
     describe,
+    send_at_once,
     server_hello,
     server_proof,
 )
@@ -91,6 +92,7 @@ class Listener:
         while len(self._pending) >= MAX_UNAUTHENTICATED:
             self._pending.pop(next(iter(self._pending))).cancel()
         with conn:
+            send_at_once(conn)
             role, context = "", None
             with trio.move_on_after(HANDSHAKE_DEADLINE_S) as scope:
                 self._pending[key] = scope
