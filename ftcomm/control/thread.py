@@ -93,12 +93,16 @@ async def _keep_beating(driver: Driver) -> None:
     hub = driver.hub
     said: object = None
     due = 0.0
+    looked_at, ran_since = trio.current_time(), 0.0
     while True:
         woken_at = trio.current_time()
+        if woken_at > looked_at + hub.settings.detect_within / 2:
+            ran_since = time.monotonic()  # it was stopped: what came meanwhile has yet to be read
+        looked_at = woken_at
         every = hub.settings.heartbeat_every
         period = min(every, BLOCKED_AFTER_S)
         step = hub.progress.step  # before the peers: see `Progress`
-        peers, blocked_s = _blocked_on(hub)
+        peers, blocked_s = _blocked_on(hub, ran_since)
         # The epoch and the connection too: whoever listens there has not heard it yet.
         news = (peers, step, hub.core.position, hub.core.epoch, driver.outbox) if peers else None
         if news != said or woken_at + period / 2 >= due:
@@ -110,10 +114,10 @@ async def _keep_beating(driver: Driver) -> None:
         await trio.sleep_until(woken_at + period)
 
 
-def _blocked_on(hub: Hub) -> tuple[tuple[int, ...], float]:
+def _blocked_on(hub: Hub, ran_since: float) -> tuple[tuple[int, ...], float]:
     """For whom the user's thread has been waiting long enough to say so, and how long."""
     peers = hub.progress.peers
-    blocked_s = max(time.monotonic() - hub.progress.since, 0.0)
+    blocked_s = max(time.monotonic() - max(hub.progress.since, ran_since), 0.0)
     if not peers or blocked_s < BLOCKED_AFTER_S:
         return (), 0.0
     return peers, blocked_s

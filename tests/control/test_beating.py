@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.testing
 
+from ftcomm.control import thread
 from ftcomm.control.thread import BLOCKED_AFTER_S, _keep_beating
 from ftcomm.protocol.position import START
 from ftcomm.recovery.events import Beat
@@ -71,3 +72,17 @@ async def test_who_may_not_know_that_a_rank_is_blocked_is_told_at_once(
     said = await said_at_the_next(1, driver, mock_clock)
     assert said == [((1,), driver.hub.progress.step)]
     assert await said_at_the_next(1, driver, mock_clock) == []
+
+
+async def test_a_wait_begins_anew_after_a_stop_of_this_process(
+    mock_clock: trio.testing.MockClock, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else two ranks whose machine was paused in a transfer would accuse their link."""
+    monkeypatch.setattr(thread, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    driver = a_blocked_worker()
+    nursery.start_soon(_keep_beating, driver)
+    await trio.testing.wait_all_tasks_blocked()
+    driver.said.clear()
+    mock_clock.jump(SETTINGS.detect_within)
+    await trio.testing.wait_all_tasks_blocked()
+    assert driver.said == [((), 2)]
