@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+from ftcomm.protocol.codec import MAX_CONTROL_FRAME
 from ftcomm.protocol.messages import (
     AllBye,
     Fenced,
@@ -27,6 +28,10 @@ MAX_WORKER_IDS = 10_000
 # Epochs by which a worker may be ahead of the journal: a disk that lost writes loses seconds of
 # them. A number far above is a broken worker's, and would use up the epochs of the job.
 MAX_EPOCHS_AHEAD = 10_000
+# Bytes of all members in one plan; the rest of its frame is for fetches, routes and copies, of
+# which there are as many as ranks at most, of 20 bytes and less.
+MAX_MEMBERS_BYTES = MAX_CONTROL_FRAME * 3 // 4
+MEMBER_BYTES = 20  # of each, beside its three names
 
 
 class Admission(Epochs):
@@ -97,6 +102,14 @@ class Admission(Epochs):
                 "ProtocolError",
                 f"worker {hello.worker_id} says that it is its life {hello.incarnation}, of at "
                 f"most {self.settings.max_incarnations}",
+            )
+        names = len(f"{hello.worker_id}{hello.host}{hello.address}".encode())
+        room = MAX_MEMBERS_BYTES // durable.world_size - MEMBER_BYTES
+        if names > room:
+            return Refused(
+                "ConfigError",
+                f"id, host and address of worker {hello.worker_id} have {names} bytes: in a plan "
+                f"for {durable.world_size} workers there is room for {room}",
             )
         incarnations = dict(durable.incarnations)
         numbered = incarnations.get(hello.worker_id, 0)
