@@ -5,13 +5,90 @@ from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 
+from ftcomm.control import thread
 from ftcomm.control.driver import Driver
 from ftcomm.control.hub import Deadline
-from ftcomm.control.thread import _keep_beating
+from ftcomm.control.thread import BLOCKED_AFTER_S, _keep_beating
 from ftcomm.protocol.position import START
 from ftcomm.recovery.events import Beat, Event
+from ftcomm.settings import JobSettings
 from ftcomm.transport.waiting import Progress
+
+pytestmark = pytest.mark.trio
+SETTINGS = JobSettings(detect_within=30.0)
+Said = list[tuple[tuple[int, ...], int]]
+
+
+def a_blocked_worker() -> Any:
+    """Its user's thread has been waiting for rank 1 in step 2 for ever; `said` is what it beats."""
+    said: Said = []
+
+    def apply(beat: Beat) -> None:
+        said.append((beat.blocked_peers, beat.blocked_step))
+
+    hub = SimpleNamespace(
+        settings=SETTINGS,
+        progress=SimpleNamespace(peers=(1,), step=2, since=0.0),
+        core=SimpleNamespace(position=START, epoch=1),
+        deadline=None,
+    )
+    return SimpleNamespace(hub=hub, outbox=object(), apply=apply, said=said)
+
+
+async def said_at_the_next(looks: int, driver: Any, clock: trio.testing.MockClock) -> Said:
+    driver.said.clear()
+    for _ in range(looks):
+        clock.jump(BLOCKED_AFTER_S)
+        await trio.testing.wait_all_tasks_blocked()
+    return list(driver.said)
+
+
+async def test_that_a_rank_is_blocked_is_said_once_and_then_ten_times_in_detect_within(
+    mock_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    driver = a_blocked_worker()
+    nursery.start_soon(_keep_beating, driver)
+    await trio.testing.wait_all_tasks_blocked()
+    assert driver.said == [((1,), 2)]
+    looks = round(SETTINGS.detect_within / BLOCKED_AFTER_S)
+    assert await said_at_the_next(looks, driver, mock_clock) == [((1,), 2)] * 10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda driver: setattr(driver, "outbox", object()),  # another tracker, or another life
+        lambda driver: setattr(driver.hub.core, "epoch", 2),  # what was said of 1 counts no more
+        lambda driver: setattr(driver.hub.progress, "step", 3),
+    ],
+    ids=["connection", "epoch", "step"],
+)
+async def test_who_may_not_know_that_a_rank_is_blocked_is_told_at_once(
+    change: Any, mock_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    driver = a_blocked_worker()
+    nursery.start_soon(_keep_beating, driver)
+    await trio.testing.wait_all_tasks_blocked()
+    change(driver)
+    said = await said_at_the_next(1, driver, mock_clock)
+    assert said == [((1,), driver.hub.progress.step)]
+    assert await said_at_the_next(1, driver, mock_clock) == []
+
+
+async def test_a_wait_begins_anew_after_a_stop_of_this_process(
+    mock_clock: trio.testing.MockClock, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else two ranks whose machine was paused in a transfer would accuse their link."""
+    monkeypatch.setattr(thread, "time", SimpleNamespace(monotonic=lambda: 1000.0))
+    driver = a_blocked_worker()
+    nursery.start_soon(_keep_beating, driver)
+    await trio.testing.wait_all_tasks_blocked()
+    driver.said.clear()
+    mock_clock.jump(SETTINGS.detect_within)
+    await trio.testing.wait_all_tasks_blocked()
+    assert driver.said == [((), 2)]
 
 
 class HubOfACallThatEnds:
@@ -19,7 +96,7 @@ class HubOfACallThatEnds:
 
     def __init__(self) -> None:
         self.progress = Progress()
-        self.settings = SimpleNamespace(heartbeat_every=0.001)
+        self.settings = SimpleNamespace(heartbeat_every=0.001, detect_within=600.0)
         self.core = SimpleNamespace(position=START)
         self._looks = 0
 
@@ -29,7 +106,6 @@ class HubOfACallThatEnds:
         return Deadline(START, float("inf"), 1.0) if self._looks == 1 else None
 
 
-@pytest.mark.trio
 async def test_a_call_may_end_while_its_deadline_is_looked_at() -> None:
     beats: list[Event] = []
     with trio.CancelScope() as scope:
