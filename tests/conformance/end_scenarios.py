@@ -231,11 +231,11 @@ def _scenarios() -> Iterator[Scenario]:
         yield Scenario(f"F21-{point}", planned(one, n=4, program=QUIET), quick=True)
         yield Scenario(f"F21-{point}-two", planned(one, two, n=4, program=QUIET))
     yield Scenario("F21-after", dies_after_close)
-    yield Scenario("F32-dies", the_closed_die(0), quick=True)
+    yield Scenario("F32-dies", the_closed_die(0))
     yield Scenario("F32-die", the_closed_die(0, 2))
     yield Scenario("F32-tracker", tracker_dies_between_closes)
     yield Scenario("F32-tracker-dies", tracker_and_a_closed_worker_die)
-    yield Scenario("F32-joins", a_worker_joins_a_finished_job)
+    yield Scenario("F32-joins", a_worker_joins_a_finished_job, quick=True)
 
 
 SCENARIOS = tuple(_scenarios())

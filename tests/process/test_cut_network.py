@@ -159,6 +159,7 @@ def _line(stream: IO[str] | None) -> str:
     return stream.readline()
 
 
+@pytest.mark.slow
 def test_two_hosts_between_which_packets_vanish_work_on_through_the_third(
     namespaces: Namespaces, tmp_path: Path
 ) -> None:

@@ -28,8 +28,8 @@ needs_sklearn = pytest.mark.skipif(
 )
 # Each with options for a short run, and how many versions and collectives a version it has.
 DIGITS = pytest.param("digits", ("--epochs", "4"), 4, 24, marks=needs_sklearn, id="digits")
-KMEANS = pytest.param("kmeans", (), 12, 1, marks=needs_sklearn, id="kmeans")
-LBFGS = pytest.param("lbfgs", ("--steps", "15"), 15, 1, id="lbfgs")
+KMEANS = pytest.param("kmeans", (), 12, 1, marks=[needs_sklearn, pytest.mark.slow], id="kmeans")
+LBFGS = pytest.param("lbfgs", ("--steps", "15"), 15, 1, marks=pytest.mark.slow, id="lbfgs")
 
 
 def run(

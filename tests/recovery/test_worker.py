@@ -238,16 +238,17 @@ def test_a_welcome_to_a_hello_from_before_the_stop_is_not_being_heard() -> None:
 
 def test_replay_proves_nothing() -> None:
     core = a_member()
-    hear(core, Revoke(2, "rank 1 died"))
-    hear(core, plan(2, at(-1, 2), rank=1, fetches=(Fetch(0, Run(-1, 0, 2)),)))
-    for seqno in (0, 1):
+    hear(core, Revoke(2, "rank 3 died"))
+    group = {"members": members(count=4), "keep_order": (0, 1, 2, 3)}  # no one keeps everything
+    hear(core, plan(2, at(-1, 3), rank=1, fetches=(Fetch(0, Run(-1, 0, 3)),), **group))
+    for seqno in range(3):
         core.handle(ResultFetched(2, at(-1, seqno), SIG, "x"), now=0.0)
     core.handle(FetchEnded(2, 0), now=0.0)
     hear(core, Settled(2))
-    for _ in range(2):
+    for _ in range(3):
         core.begin(SIG, "t.py:1")
         core.replay(now=0.0)
-    assert len(core.log) == 2
+    assert len(core.log) == 3
 
 
 def test_fenced_is_final_and_local() -> None:
