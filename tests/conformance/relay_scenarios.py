@@ -49,7 +49,7 @@ def _scenarios() -> Iterator[Scenario]:
         yield Scenario(f"F31-{action}", relayed(f"0-1@link={action}"), quick=True)
     yield Scenario("F31-drop-ring", relayed("0-3@link=drop", algorithm="ring"))
     yield Scenario("F31-drop-three", relayed("0-2@link=drop", n=3))
-    yield Scenario("F31-and-death", relayed("0-1@link=drop", "1.1.5.0@enter"), quick=True)
+    yield Scenario("F31-and-death", relayed("0-1@link=drop", "1.1.5.0@enter"))
     yield Scenario("F31-two-alone", two_alone)
 
 

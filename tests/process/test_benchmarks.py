@@ -51,6 +51,7 @@ def test_a_peer_that_does_not_start_says_why() -> None:
     assert run("-c", FAILING_PEER) == [{"reason": "OSError: no luck"}]
 
 
+@pytest.mark.slow
 def test_allreduce_is_measured_beside_what_is_installed() -> None:
     peers = ("ftcomm", "gloo", "XGBoost")
     machine, sizes, *absent = run(

@@ -184,7 +184,12 @@ async def test_an_operator_sees_the_status(tmp_path: Path) -> None:
 
 
 async def test_an_operator_stops_the_job_for_everyone(tmp_path: Path) -> None:
-    async with tracker(tmp_path) as job, client(job) as worker, client(job, "operator") as operator:
+    job_of_one_second = tracker(tmp_path, detect_within=1.0)
+    async with (
+        job_of_one_second as job,
+        client(job) as worker,
+        client(job, "operator") as operator,
+    ):
         await worker.send(hello("0"))
         await operator.send(StopRequest("enough"))
         assert await operator.receive() == Done()

@@ -110,7 +110,7 @@ with ftcomm.init() as comm:
         raise RuntimeError("the data are wrong")
     comm.allreduce(1)
 """
-    with serve(tmp_path / "state", "-n", "2") as (tracker, ready):
+    with serve(tmp_path / "state", "-n", "2", "--detect-within", "2") as (tracker, ready):
         with supervised(ready, 2, script=script) as supervisors:
             found = ended(supervisors)
         assert [status for status, _, _ in found] == [73, 73], found
