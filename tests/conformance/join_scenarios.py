@@ -60,10 +60,13 @@ def started_many_times_at_once(times: int) -> Run:
     """
 
     def run(bench: Bench) -> None:
-        with bench.job(Plan(4, QUIET, exits=(FENCED,) * (times - 1))) as job:
+        with bench.job(Plan(4, GATED, exits=(FENCED,) * (times - 1))) as job:
             job.start_tracker()
             for worker in (0, *(1,) * times, 2, 3):
                 job.start(worker)
+            # A life that is late to say hello must not find that the job has ended.
+            job.wait(lambda _: len(_heard_of(job)) == times)
+            job.open_gate("gate")
             job.finish()
             job.check_against(bench.reference(job.plan))
             expect("lives of worker 1 that ended well", len(_of_worker(job, "end")), 1)
@@ -129,6 +132,11 @@ def resumed_with_a_result_waiting(transport: str) -> Run:
 
 def _wait_for_new_life(job: Job) -> None:
     job.wait(lambda e: e["kind"] == "joined" and e["worker"] == "1" and e["epoch"] > 1)
+
+
+def _heard_of(job: Job) -> set[object]:
+    """The lives of worker 1 to which the tracker has given a place or a refusal."""
+    return {event["pid"] for kind in ("joined", "exit") for event in _of_worker(job, kind)}
 
 
 def _of_worker(job: Job, kind: str, worker: str = "1") -> list[dict[str, object]]:
