@@ -82,6 +82,9 @@ class Job:
 
     def start_tracker(self, *, wait: bool = True) -> None:
         """Start the tracker, or start it again on its state directory."""
+        before = None if self._tracker is None else self._tracker.stderr
+        if before is not None and not before.closed:  # it has ended by itself
+            self.kill_tracker()
         options = [part for key, value in self.plan.settings.items()
                    for part in (f"--{key.replace('_', '-')}", str(value))]  # fmt: skip
         command = ["-m", "ftcomm_tracker.cli", "serve", "-n", str(self.plan.n)]
