@@ -40,42 +40,11 @@ from ftcomm.protocol.messages import (
 from ftcomm.protocol.operations import Done, StatusReply
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.schema import (
-    Bool,
-    Bytes,
-    Field,
-    Int,
-    Many,
-    Maybe,
-    Pair,
-    Record,
-    Text,
     cut_text,
 )
+from tests.hostile.strategies import values
 
-
-def values(field: Field) -> st.SearchStrategy:
-    """Values that a field kind allows."""
-    match field:
-        case Int(lo=lo, hi=hi):
-            return st.integers(lo, hi)
-        case Bool():
-            return st.booleans()
-        case Text(limit=limit):
-            return st.text(max_size=min(limit, 80) // 4)
-        case Bytes(limit=limit):
-            return st.binary(max_size=min(limit, 64))
-        case Many(item=item, limit=limit):
-            return st.lists(values(item), max_size=min(limit, 5)).map(tuple)
-        case Pair(item=item):
-            return st.tuples(values(item), values(item))
-        case Maybe(item=item):
-            return st.none() | values(item)
-        case Record(build=build, fields=fields):
-            return st.builds(build, **{name: values(kind) for name, kind in fields.items()})
-    raise AssertionError(field)
-
-
-messages = st.one_of([values(schema) for schema in SCHEMAS.values()])
+messages = st.one_of([values(schema, st.integers) for schema in SCHEMAS.values()])
 
 HEARTBEAT = Heartbeat(7, 3, Position(0, 4, 2), Blocked(b"s" * 40, "train.py:12", (1, 2), 900))
 REPORT = Report(
