@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from ftcomm_chaos.cli import main
-from ftcomm_chaos.sim.faults import Kind
+from ftcomm_chaos.sim.plan import Kind
 from ftcomm_chaos.sim.simulation import Simulation, run_seed
 from ftcomm_chaos.sim.sweep import MIN_FAULTS_PER_RUN, run_seeds
 

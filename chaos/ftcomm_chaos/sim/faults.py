@@ -1,89 +1,41 @@
-"""Planned trouble: which faults a seed may have, and at which place of the protocol each happens.
+"""Planned trouble, carried out.
 
-Each seed draws a few kinds out of all (a swarm), so that runs differ in more than their timing.
 A fault happens when a process comes to a named point: just before it completes, just after it has
 reported, while it serves, and so on; that is where rules break.
 """
 
-import enum
-from dataclasses import dataclass
+import random
 from typing import TYPE_CHECKING
 
 from ftcomm_chaos.sim.barriers import Hurdle
+from ftcomm_chaos.sim.plan import DEADLY, HOT, Kind, Planned
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.process import Life
     from ftcomm_chaos.sim.simulation import Simulation
 
-
-class Kind(enum.Enum):
-    """What can go wrong."""
-
-    CRASH = "crash"
-    CRASH_OTHER = "crash of another"
-    CRASH_TWO = "crash of two"
-    CUT_DATA = "data link cut"
-    SILENCE = "data link silent"
-    BARRIER = "pair cannot connect"
-    SILENT_BARRIER = "pair silent"
-    CUT_CONTROL = "control link cut"
-    PAUSE = "short stop"
-    LONG_PAUSE = "long stop"
-    DUPLICATE = "second life"
-    PAUSE_AND_REPLACE = "stop and replace"
-    TRACKER_CRASH = "tracker crash"
-    TRACKER_TORN = "tracker crash between two effects"
-    TRACKER_STALL = "tracker stop"
-
-
-DEADLY = frozenset(
-    {Kind.CRASH, Kind.CRASH_OTHER, Kind.CRASH_TWO, Kind.DUPLICATE, Kind.PAUSE_AND_REPLACE}
-)
-# Points that are worth more faults than their number in a run would give them.
-HOT = frozenset(
-    {
-        *("planned", "reported", "fetching", "serving"),
-        *("completing", "offered", "copied", "closed", "joined"),
-    }
-)
-POINTS_PER_CALL = 3
 LASTING = 0.6  # share of the first barriers that stay to the end
-AIMED = 0.3  # share of faults that wait for one of these
 
 
 class Killed(BaseException):
     """Unwinds the event in which a process has killed itself."""
 
 
-@dataclass(slots=True)
-class Planned:
-    """One fault that waits for its point."""
-
-    kind: Kind
-    at_point: int
-    name: str = ""  # a point that it waits for, empty for any
-
-
 class Faults:
-    """The faults of one run."""
+    """The faults of one run.
 
-    def __init__(self, sim: "Simulation", count: int) -> None:
-        self.sim, self.rng = sim, sim.world.rng
+    Attributes:
+        waiting: those whose point has not come.
+        fired: those that happened, with the time.
+    """
+
+    def __init__(self, sim: "Simulation", plan: tuple[Planned, ...]) -> None:
+        self.sim = sim
         self.points = 0
         self.replacing = 0  # stopped processes whose second life is still to come
         self.barred: frozenset[str] | None = None  # two workers, for the rest of the run
-        self.fired: list[tuple[float, Kind]] = []
-        usual = [k for k in Kind if k is not Kind.CRASH_TWO or not sim.gentle]
-        kinds = [*self.rng.sample(usual, self.rng.randint(1, 5)), Kind.CRASH]
-        span = POINTS_PER_CALL * sim.world_size * len(sim.program.calls)
-        self.waiting = sorted(
-            (self._plan_one(self.rng.choice(kinds), span) for _ in range(count)),
-            key=lambda planned: planned.at_point,
-        )
-
-    def _plan_one(self, kind: Kind, span: int) -> Planned:
-        name = self.rng.choice(sorted(HOT)) if self.rng.random() < AIMED else ""
-        return Planned(kind, self.rng.randrange(span), name)
+        self.waiting = list(plan)
+        self.fired: list[tuple[float, Planned]] = []
 
     def on_point(self, life: "Life", name: str) -> None:
         """`life` is at the point `name`."""
@@ -94,7 +46,7 @@ class Faults:
                 return
             if planned.name in ("", name) and self._may(planned.kind):
                 self.waiting.remove(planned)
-                self._fire(planned.kind, life, name)
+                self._fire(planned, life, name)
                 return
 
     def _may(self, kind: Kind) -> bool:
@@ -103,9 +55,10 @@ class Faults:
             return True
         return not self.replacing and bool(self.sim.settled_lives())
 
-    def _fire(self, kind: Kind, life: "Life", name: str) -> None:
-        self.fired.append((self.sim.world.now, kind))
-        self.sim.world.trace(f"FAULT {kind.value} at {life} {name}")
+    def _fire(self, planned: Planned, life: "Life", name: str) -> None:
+        kind = planned.kind
+        self.fired.append((self.sim.world.now, planned))
+        self.sim.world.trace(f"FAULT {planned.number} {kind.value} at {life} {name}")
         apply = {
             Kind.CRASH_OTHER: self._crash_other,
             Kind.CRASH_TWO: self._crash_other,
@@ -123,35 +76,35 @@ class Faults:
             Kind.TRACKER_STALL: self._tracker_stall,
         }
         if kind in apply:
-            apply[kind](life)
+            apply[kind](life, planned.luck(self.sim.world.seed))
         if kind in (Kind.CRASH, Kind.CRASH_TWO):
             life.die("killed")
             raise Killed
 
-    def _crash_other(self, life: "Life") -> None:
+    def _crash_other(self, life: "Life", luck: random.Random) -> None:
         others = [x for x in self.sim.current_lives() if x is not life]
         if others:
-            self.rng.choice(others).die("killed")
+            luck.choice(others).die("killed")
 
-    def _cut_data(self, life: "Life") -> None:
+    def _cut_data(self, life: "Life", luck: random.Random) -> None:
         del life
         streams = self.sim.network.open_streams()
         if streams:
-            self.sim.network.cut(self.rng.choice(streams))
+            self.sim.network.cut(luck.choice(streams))
 
-    def _silence(self, life: "Life") -> None:
+    def _silence(self, life: "Life", luck: random.Random) -> None:
         del life
         streams = self.sim.network.open_streams()
         if streams:
-            self.rng.choice(streams).silent = True
+            luck.choice(streams).silent = True
 
-    def _barrier(self, life: "Life") -> None:
-        self._put_up(life, Hurdle.REFUSED)
+    def _barrier(self, life: "Life", luck: random.Random) -> None:
+        self._put_up(life, Hurdle.REFUSED, luck)
 
-    def _silent_barrier(self, life: "Life") -> None:
-        self._put_up(life, Hurdle.SILENT)
+    def _silent_barrier(self, life: "Life", luck: random.Random) -> None:
+        self._put_up(life, Hurdle.SILENT, luck)
 
-    def _put_up(self, life: "Life", hurdle: Hurdle) -> None:
+    def _put_up(self, life: "Life", hurdle: Hurdle, luck: random.Random) -> None:
         """Between this worker and another: one pair for good, any other for a while.
 
         One at a time: with more, a group of three falls apart, and no relay helps.
@@ -159,51 +112,56 @@ class Faults:
         others = [name for name in self.sim.worker_ids if name != life.worker_id]
         if not others:
             return
-        network, names = self.sim.network, frozenset((life.worker_id, self.rng.choice(others)))
+        network, names = self.sim.network, frozenset((life.worker_id, luck.choice(others)))
         if network.barriers.standing:
             return
         network.put_up(names, hurdle)
-        if self.barred is None and self.rng.random() < LASTING:
+        if self.barred is None and luck.random() < LASTING:
             self.barred = names
         else:
-            self.sim.world.after(self.rng.uniform(0.1, 8.0), network.barriers.take_down, names)
+            self.sim.world.after(luck.uniform(0.1, 8.0), network.barriers.take_down, names)
 
     @staticmethod
-    def _cut_control(life: "Life") -> None:
+    def _cut_control(life: "Life", luck: random.Random) -> None:
+        del luck
         if life.conn is not None:
             life.conn.cut()
 
-    def _pause(self, life: "Life") -> None:
-        self._stop(life, self.rng.uniform(0.05, 0.95))
+    def _pause(self, life: "Life", luck: random.Random) -> None:
+        self._stop(life, luck.uniform(0.05, 0.95))
 
-    def _long_pause(self, life: "Life") -> None:
-        self._stop(life, self.rng.uniform(1.0, 4.0))
+    def _long_pause(self, life: "Life", luck: random.Random) -> None:
+        self._stop(life, luck.uniform(1.0, 4.0))
 
     def _stop(self, life: "Life", deadlines: float) -> None:
         if life.paused_until is None:
             life.pause(deadlines * self.sim.settings.detect_within)
 
-    def _duplicate(self, life: "Life") -> None:
+    def _duplicate(self, life: "Life", luck: random.Random) -> None:
+        del luck
+        self._start_again(life)
+
+    def _start_again(self, life: "Life") -> None:
         if life.worker_id in self.sim.worker_ids:
             self.sim.start_life(life.worker_id)
 
-    def _pause_and_replace(self, life: "Life") -> None:
-        self._stop(life, self.rng.uniform(0.6, 5.0))
+    def _pause_and_replace(self, life: "Life", luck: random.Random) -> None:
+        self._stop(life, luck.uniform(0.6, 5.0))
         self.replacing += 1
-        self.sim.world.after(self.rng.uniform(0.0, 2.0), self._replace, life)
+        self.sim.world.after(luck.uniform(0.0, 2.0), self._replace, life)
 
     def _replace(self, life: "Life") -> None:
         self.replacing -= 1
-        self._duplicate(life)
+        self._start_again(life)
 
-    def _tracker_crash(self, life: "Life") -> None:
-        del life
+    def _tracker_crash(self, life: "Life", luck: random.Random) -> None:
+        del life, luck
         self.sim.tracker.crash()
 
-    def _tracker_torn(self, life: "Life") -> None:
+    def _tracker_torn(self, life: "Life", luck: random.Random) -> None:
         del life
-        self.sim.tracker.crash_after = self.rng.randrange(1, 9)
+        self.sim.tracker.crash_after = luck.randrange(1, 9)
 
-    def _tracker_stall(self, life: "Life") -> None:
+    def _tracker_stall(self, life: "Life", luck: random.Random) -> None:
         del life
-        self.sim.tracker.stall(self.rng.uniform(0.3, 3.0))
+        self.sim.tracker.stall(luck.uniform(0.3, 3.0))

@@ -9,6 +9,7 @@ from ftcomm.settings import JobSettings
 from ftcomm_chaos.sim.faults import Faults, Killed
 from ftcomm_chaos.sim.monitor import Monitor
 from ftcomm_chaos.sim.network import Network
+from ftcomm_chaos.sim.plan import draw_plan
 from ftcomm_chaos.sim.process import Life
 from ftcomm_chaos.sim.program import Program
 from ftcomm_chaos.sim.tracker import Tracker
@@ -16,6 +17,7 @@ from ftcomm_chaos.sim.world import Violation, World
 from ftcomm_tracker.roster import State as JobState
 
 QUIET_S = 60.0  # virtual seconds after the last fault within which everything must have ended
+POINTS_PER_CALL = 3  # places at which a fault may happen, on each rank
 MAX_STEPS = 400_000  # events of one run; the longest honest one had a tenth
 SETTINGS = JobSettings(detect_within=1.0, reattach_within=3.0, replace_within=50.0)
 
@@ -34,9 +36,23 @@ class Outcome:
 
 
 class Simulation:
-    """All processes of one job, and the world around them."""
+    """All processes of one job, and the world around them.
 
-    def __init__(self, seed: int, *, tracing: bool = False, faulty: bool = True) -> None:
+    Args:
+        seed: everything follows from it.
+        tracing: keep a line for all that happens.
+        faulty: plan faults.
+        only: numbers of the planned faults that shall happen, None for all.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        tracing: bool = False,
+        faulty: bool = True,
+        only: tuple[int, ...] | None = None,
+    ) -> None:
         self.world = World(seed, tracing=tracing)
         rng = self.world.rng
         self.world_size = rng.choice((1, 2, 2, 3, 3, 4, 5)) if faulty else rng.randint(1, 5)
@@ -61,7 +77,14 @@ class Simulation:
         self.worker_ids += self.spares
         # A group of one has nobody who could keep anything.
         deadly = faulty and not (self.gentle and self.world_size == 1)
-        self.faults = Faults(self, rng.randint(4, 13) if deadly else 0)
+        self.plan = draw_plan(
+            seed,
+            count=rng.randint(4, 13) if deadly else 0,
+            span=POINTS_PER_CALL * self.world_size * len(self.program.calls),
+            gentle=self.gentle,
+        )
+        kept = [p for p in self.plan if only is None or p.number in only]
+        self.faults = Faults(self, tuple(kept))
         self.tracker = Tracker(self)
         self.restarting: Counter[str] = Counter()
         self._ports = 0
@@ -158,7 +181,7 @@ class Simulation:
         return Outcome(
             seed=self.world.seed,
             verdict="finished" if journal.verdict is None else journal.verdict.error,
-            faults=tuple(kind.value for _, kind in self.faults.fired),
+            faults=tuple(planned.kind.value for _, planned in self.faults.fired),
             steps=self.world.steps,
             virtual_s=self.world.now,
             epochs=journal.epoch,

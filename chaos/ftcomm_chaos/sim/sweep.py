@@ -1,5 +1,6 @@
 """Many seeds in a row, and what they showed together."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -7,6 +8,12 @@ from dataclasses import dataclass, field
 from ftcomm_chaos.sim.simulation import Outcome, Simulation
 
 MIN_FAULTS_PER_RUN = 5.0  # fewer on average, and the sweep tests less than it says
+
+
+def replay_command(seed: int, only: tuple[int, ...] | None = None) -> str:
+    """The command that shows a run again, with some of its faults or all."""
+    some = "" if only is None else f" --only-faults {','.join(map(str, only)) or 'none'}"
+    return f"ftcomm-chaos sim --seed {seed}{some} --trace"
 
 
 @dataclass
@@ -19,7 +26,7 @@ class Failure:
     @property
     def replay(self) -> str:
         """The command that shows it again."""
-        return f"ftcomm-chaos sim --seed {self.seed} --trace"
+        return replay_command(self.seed)
 
 
 @dataclass
@@ -33,6 +40,7 @@ class Sweep:
     endings: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
+    digest: str = ""  # of all that happened, in hexadecimal, where it was asked for
 
     def add(self, outcome: Outcome) -> None:
         """Count one run."""
@@ -54,14 +62,18 @@ class Sweep:
         return not self.failures and self.faults_per_run >= MIN_FAULTS_PER_RUN
 
 
-def run_seeds(seeds: Iterable[int], *, stop_after: int = 10) -> Sweep:
-    """Run every seed, up to `stop_after` failures."""
-    sweep = Sweep()
+def run_seeds(seeds: Iterable[int], *, stop_after: int = 10, digesting: bool = False) -> Sweep:
+    """Run every seed, up to `stop_after` failures; with a digest of their traces if asked."""
+    sweep, digest = Sweep(), hashlib.sha256()
     for seed in seeds:
+        simulation = Simulation(seed, tracing=digesting)
         try:
-            sweep.add(Simulation(seed).run())
+            sweep.add(simulation.run())
         except Exception as error:  # noqa: BLE001 - whatever escapes a core is a finding
             sweep.failures.append(Failure(seed, f"{type(error).__name__}: {error}"))
             if len(sweep.failures) >= stop_after:
                 break
+        digest.update("\n".join(simulation.world.lines).encode())
+    if digesting:
+        sweep.digest = digest.hexdigest()
     return sweep

@@ -1,0 +1,89 @@
+"""What is planned to go wrong in a seed: a list of faults, each on its own.
+
+Each seed draws a few kinds out of all (a swarm), so that runs differ in more than their timing.
+A plan is drawn by a source of luck of its own, and each fault has another one for what it decides
+when it happens.  So one fault can be left out, and the others stay what and where they are.
+"""
+
+import enum
+import random
+from dataclasses import dataclass
+
+
+class Kind(enum.Enum):
+    """What can go wrong."""
+
+    CRASH = "crash"
+    CRASH_OTHER = "crash of another"
+    CRASH_TWO = "crash of two"
+    CUT_DATA = "data link cut"
+    SILENCE = "data link silent"
+    BARRIER = "pair cannot connect"
+    SILENT_BARRIER = "pair silent"
+    CUT_CONTROL = "control link cut"
+    PAUSE = "short stop"
+    LONG_PAUSE = "long stop"
+    DUPLICATE = "second life"
+    PAUSE_AND_REPLACE = "stop and replace"
+    TRACKER_CRASH = "tracker crash"
+    TRACKER_TORN = "tracker crash between two effects"
+    TRACKER_STALL = "tracker stop"
+
+
+DEADLY = frozenset(
+    {Kind.CRASH, Kind.CRASH_OTHER, Kind.CRASH_TWO, Kind.DUPLICATE, Kind.PAUSE_AND_REPLACE}
+)
+# Points that are worth more faults than their number in a run would give them.
+HOT = frozenset(
+    {
+        *("planned", "reported", "fetching", "serving"),
+        *("completing", "offered", "copied", "closed", "joined"),
+    }
+)
+AIMED = 0.3  # share of faults that wait for one of these
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One fault that waits for its point.
+
+    Attributes:
+        number: its place in the seed's whole plan.
+        at_point: how many points the job must have come to.
+        name: the kind of point that it then waits for, empty for any.
+    """
+
+    number: int
+    kind: Kind
+    at_point: int
+    name: str = ""
+
+    def luck(self, seed: int) -> random.Random:
+        """What this fault decides by when it happens."""
+        return random.Random(f"fault {self.number} of {seed}")  # noqa: S311 - drawn from the seed
+
+    def __str__(self) -> str:
+        return f"{self.number}: {self.kind.value}, {self.name or 'any point'} from {self.at_point}"
+
+
+def draw_plan(seed: int, *, count: int, span: int, gentle: bool) -> tuple[Planned, ...]:
+    """The faults of a seed in the order in which they wait.
+
+    Args:
+        seed: the run's.
+        count: how many.
+        span: the last point at which one may begin to wait.
+        gentle: at most one process dies at a time.
+    """
+    rng = random.Random(f"faults of {seed}")  # noqa: S311 - drawn from the seed
+    usual = [kind for kind in Kind if kind is not Kind.CRASH_TWO or not gentle]
+    kinds = [*rng.sample(usual, rng.randint(1, 5)), Kind.CRASH]
+    drawn = []
+    for _ in range(count):
+        kind = rng.choice(kinds)
+        name = rng.choice(sorted(HOT)) if rng.random() < AIMED else ""
+        drawn.append((rng.randrange(span), kind, name))
+    drawn.sort(key=lambda fault: fault[0])
+    return tuple(
+        Planned(number, kind, at_point, name) for number, (at_point, kind, name) in enumerate(drawn)
+    )
