@@ -1,0 +1,349 @@
+"""The plan of a run: which faults, when, for whom.  JSON, checked whole before anything starts.
+
+A plan is a list of entries::
+
+    [{"at": {"seconds": 3}, "kind": "sigkill", "target": 2},
+     {"at": {"every": 2, "count": 10}, "kind": "sigkill", "target": "random"},
+     {"at": {"seconds": 5}, "kind": "sigstop", "target": 0, "for": 1.5},
+     {"at": {"position": "2.1.0.0@half_sent"}, "kind": "sigkill"},
+     {"at": {"seconds": 8}, "kind": "sigkill", "target": "tracker", "for": 1}]
+
+Seconds count from when all workers have joined for the first time.  A position is that of
+`ftcomm.faults` (rank.version.seqno.life@point), or of the tracker (generation.epoch@point#k).
+"""
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import ftcomm_chaos.live.signals  # noqa: F401 - registers its kinds
+from ftcomm.errors import ConfigError
+from ftcomm.faults import Fault as Address
+from ftcomm.faults import parse_faults
+from ftcomm_chaos.live.fault import ALL, KINDS, RANDOM, TRACKER, Fault, Kind, Target
+from ftcomm_tracker.faults import parse_tracker_faults
+
+LONGEST_S = 7 * 86400.0  # a plan for longer than a week is a slip
+MAX_ENTRIES = 10_000
+MAX_WORKERS_NAMED = 1024
+NOTE = "note"  # what the library does at a position for faults that it cannot do itself
+_ENTRY_FIELDS = ("at", "kind", "target", "for", "parameters")
+_EVERY_FIELDS = ("every", "from", "until", "count", "overlap")
+_AT_REMEDY = 'write {"seconds": S}, {"every": S} or {"position": "rank.version.seqno.life@point"}'
+
+
+@dataclass(frozen=True, slots=True)
+class AtSeconds:
+    """Once, so many seconds after all workers have joined."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Again and again, after half to one and a half of `every_s` each time.
+
+    Attributes:
+        every_s: the mean pause.
+        from_s: nothing before.
+        until_s: nothing after.
+        count: at most so many times.
+        overlap: also while the job recovers from an earlier fault; else it is waited for.
+    """
+
+    every_s: float
+    from_s: float = 0.0
+    until_s: float = LONGEST_S
+    count: int = 1_000_000
+    overlap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AtPosition:
+    """Once, when a rank (or the tracker) is at an address."""
+
+    address: str
+
+
+When = AtSeconds | Every | AtPosition
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a plan, checked.
+
+    Attributes:
+        number: from 1, in the order of the plan.
+        at: when.
+        kind: what, from the registry.
+        target: for whom.
+        for_s: how long it lasts; None to the end of the run.
+        fault: what fires.
+    """
+
+    number: int
+    at: When
+    kind: Kind
+    target: Target
+    for_s: float | None
+    fault: Fault
+
+    @property
+    def once(self) -> bool:
+        """True if a plan with this entry promises that it is delivered."""
+        return not isinstance(self.at, Every)
+
+    def __str__(self) -> str:
+        return f"fault {self.number}: {self.kind.name} for {self.target} {_said(self.at)}"
+
+
+def parse_plan(text: str, world_size: int) -> list[Entry]:
+    """The entries of a plan for a job of `world_size` workers.
+
+    Raises:
+        ConfigError: naming the entry, the field and what to write there.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"the plan is not JSON: {error}") from None
+    return check_plan(document, world_size)
+
+
+def check_plan(document: Any, world_size: int) -> list[Entry]:
+    """The same for a plan that has been read already."""
+    if not isinstance(document, list):
+        raise ConfigError("the plan is not a list of faults", remedy="write [{...}, {...}]")
+    if len(document) > MAX_ENTRIES:
+        raise ConfigError(f"the plan has {len(document)} faults, at most {MAX_ENTRIES} are taken")
+    return [_entry(number, raw, world_size) for number, raw in enumerate(document, 1)]
+
+
+def random_plan(
+    *,
+    kill_every_s: float | None = None,
+    stop_every_s: float | None = None,
+    stop_for_s: float = 1.0,
+    tracker_every_s: float | None = None,
+) -> list[dict[str, Any]]:
+    """A plan, as its file would say it, of faults for random workers at random moments.
+
+    The moments and the workers are drawn when the plan is run, from the run's seed.
+    """
+    entries: list[dict[str, Any]] = []
+    if kill_every_s is not None:
+        entries.append({"at": {"every": kill_every_s}, "kind": "sigkill", "target": RANDOM})
+    if stop_every_s is not None:
+        stop = {"at": {"every": stop_every_s}, "kind": "sigstop", "target": RANDOM}
+        entries.append({**stop, "for": stop_for_s})
+    if tracker_every_s is not None:
+        kill = {"at": {"every": tracker_every_s}, "kind": "sigkill", "target": TRACKER}
+        entries.append({**kill, "for": 0.5})
+    return entries
+
+
+def dice_of(seed: int, run: int, entry: Entry) -> random.Random:
+    """The dice of one entry in one run: what one entry draws does not change another's luck."""
+    return random.Random(f"{seed}/{run}/{entry.number}")  # noqa: S311 - luck, not secrets
+
+
+def missing_for(entries: Sequence[Entry]) -> list[str]:
+    """What this machine lacks for a plan, each thing once."""
+    lacks = (entry.fault.missing() for entry in entries)
+    return sorted({lack for lack in lacks if lack})
+
+
+def library_faults(entries: Sequence[Entry]) -> str:
+    """The value of ``FTCOMM_FAULTS`` for a plan."""
+    return ",".join(
+        f"{entry.at.address}={entry.kind.library_action or NOTE}"
+        for entry in entries
+        if isinstance(entry.at, AtPosition) and entry.target.kind != TRACKER
+    )
+
+
+def tracker_faults(entries: Sequence[Entry]) -> str:
+    """The same for ``FTCOMM_TRACKER_FAULTS``."""
+    return ",".join(
+        entry.at.address
+        for entry in entries
+        if isinstance(entry.at, AtPosition) and entry.target.kind == TRACKER
+    )
+
+
+def kinds_table() -> str:
+    """All kinds of faults as a Markdown table, for the documentation."""
+    rows = ["| kind | targets | parameters | what happens |", "|---|---|---|---|"]
+    for name, kind in sorted(KINDS.items()):
+        targets = "at a position only" if kind.only_at_position else _targets(kind)
+        parameters = "; ".join(
+            f"`{key}` ({value.default}): {value.text}" for key, value in kind.parameters.items()
+        )
+        lasting = "`for`" if kind.lasting else ""
+        given = "; ".join(filter(None, [lasting, parameters]))
+        rows.append(f"| `{name}` | {targets} | {given} | {kind.text} |")
+    return "\n".join(rows)
+
+
+# --- one entry ---------------------------------------------------------------------------------
+
+
+def _entry(number: int, raw: Any, world_size: int) -> Entry:
+    def wrong(field: str, what: str, remedy: str) -> ConfigError:
+        return ConfigError(f"fault {number} of the plan: {field} {what}", remedy=remedy)
+
+    if not isinstance(raw, Mapping):
+        raise wrong("the entry", f"is {_short(raw)}", 'write {"at": ..., "kind": ...}')
+    for field in raw:
+        if field not in _ENTRY_FIELDS:
+            raise wrong(f"field {field!r}", "is not known", f"use {', '.join(_ENTRY_FIELDS)}")
+    name = raw.get("kind")
+    kind = KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise wrong("kind", f"is {_short(name)}", f"use one of {', '.join(sorted(KINDS))}")
+    try:
+        at = _when(raw.get("at"))
+    except ConfigError as error:
+        raise wrong("at", error.cause, _AT_REMEDY) from None
+    try:
+        target = _target_of(at, kind, raw, world_size)
+    except ConfigError as error:
+        raise wrong("target", error.cause, error.remedy) from None
+    if kind.only_at_position and not isinstance(at, AtPosition):
+        raise wrong("at", f"names no position, as {kind.name} needs", _AT_REMEDY)
+    try:
+        for_s = _lasts(kind, raw.get("for"))
+    except ConfigError as error:
+        raise wrong("for", error.cause, error.remedy) from None
+    try:
+        fault = kind.make(target, _parameters(kind, raw.get("parameters", {})))
+    except ConfigError as error:
+        raise wrong("parameters", error.cause, error.remedy) from None
+    return Entry(number, at, kind, target, for_s, fault)
+
+
+def _said(at: When) -> str:
+    match at:
+        case AtSeconds(seconds):
+            return f"at {seconds:g} s"
+        case Every(every_s=every_s):
+            return f"every {every_s:g} s"
+        case AtPosition(address):
+            return f"at {address}"
+        case _:
+            assert_never(at)
+
+
+def _when(raw: Any) -> When:
+    if not isinstance(raw, Mapping):
+        raise ConfigError(f"is {_short(raw)}")
+    if set(raw) == {"seconds"} and _is_seconds(raw["seconds"]):
+        return AtSeconds(float(raw["seconds"]))
+    if set(raw) == {"position"} and isinstance(raw["position"], str):
+        return AtPosition(raw["position"])
+    if "every" in raw and set(raw) <= set(_EVERY_FIELDS):
+        return _every(raw)
+    raise ConfigError(f"is {_short(raw)}")
+
+
+def _every(raw: Mapping[str, Any]) -> Every:
+    default = Every(0.0)
+    every_s, from_s = raw["every"], raw.get("from", default.from_s)
+    until_s, count = raw.get("until", default.until_s), raw.get("count", default.count)
+    overlap = raw.get("overlap", default.overlap)
+    if not (_is_seconds(every_s) and every_s > 0 and _is_seconds(from_s) and _is_seconds(until_s)):
+        raise ConfigError(f"is {_short(raw)}: every, from and until are seconds")
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ConfigError(f"is {_short(raw)}: count is a whole number from 1")
+    if not isinstance(overlap, bool):
+        raise ConfigError(f"is {_short(raw)}: overlap is true or false")
+    return Every(float(every_s), float(from_s), float(until_s), count, overlap)
+
+
+def _lasts(kind: Kind, raw: Any) -> float | None:
+    if raw is None:
+        return None
+    if not kind.lasting:
+        raise ConfigError(f"is given, but {kind.name} has no end", remedy="leave it out")
+    if not _is_seconds(raw):
+        raise ConfigError(f"is {_short(raw)}", remedy="write seconds, at least 0")
+    return float(raw)
+
+
+def _target_of(at: When, kind: Kind, raw: Mapping[str, Any], world_size: int) -> Target:
+    if isinstance(at, AtPosition):
+        return _addressed(at, kind, raw, world_size)
+    target = _target(raw.get("target", RANDOM), world_size)
+    if target.kind not in kind.targets:
+        raise ConfigError(f"is {target}", remedy=f"{kind.name} takes {_targets(kind)}")
+    return target
+
+
+def _target(raw: Any, world_size: int) -> Target:
+    if raw in (RANDOM, ALL, TRACKER):
+        return Target(raw)
+    named = raw if isinstance(raw, list) else [raw]
+    if not named or len(named) > MAX_WORKERS_NAMED or not all(map(_is_natural, named)):
+        remedy = f"write a worker's number, a list of them, {RANDOM}, {ALL} or {TRACKER}"
+        raise ConfigError(f"is {_short(raw)}", remedy=remedy)
+    if max(named) >= world_size:
+        remedy = f"there are workers 0 to {world_size - 1}"
+        raise ConfigError(f"names worker {max(named)}", remedy=remedy)
+    return Target("workers", tuple(str(worker) for worker in named))
+
+
+def _addressed(at: AtPosition, kind: Kind, raw: Mapping[str, Any], world_size: int) -> Target:
+    """A position says for whom it is; only the tracker is named beside it."""
+    if raw.get("target") == TRACKER:
+        if TRACKER not in kind.targets or kind.library_action != "kill":
+            raise ConfigError("is the tracker", remedy="sigkill alone is for the tracker there")
+        if len(parse_tracker_faults(at.address)) != 1:
+            raise ConfigError(f"has the address {at.address!r}", remedy="name one address")
+        return Target(TRACKER)
+    if raw.get("target") is not None:
+        raise ConfigError("is given beside a position", remedy="the position names the rank")
+    found = parse_faults(f"{at.address}={kind.library_action or NOTE}")
+    if len(found) != 1 or not isinstance(found[0], Address):
+        raise ConfigError(f"has the address {at.address!r}", remedy="name one rank's address")
+    if found[0].rank >= world_size:
+        remedy = f"there are ranks 0 to {world_size - 1}"
+        raise ConfigError(f"has the address {at.address!r}", remedy=remedy)
+    return Target("workers", (str(found[0].rank),))
+
+
+def _parameters(kind: Kind, raw: Any) -> dict[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise ConfigError(f"are {_short(raw)}", remedy='write {"name": value}')
+    known = kind.parameters
+    for name in raw:
+        if name not in known:
+            remedy = f"{kind.name} takes {', '.join(known) or 'none'}"
+            raise ConfigError(f"name {name!r}, which is not known", remedy=remedy)
+    values = {name: parameter.default for name, parameter in known.items()}
+    for name, value in raw.items():
+        try:
+            values[name] = known[name].check(value)
+        except ConfigError as error:
+            raise ConfigError(f"{name} {error.cause}") from None
+    return values
+
+
+def _targets(kind: Kind) -> str:
+    words = {"workers": "workers' numbers"}
+    return ", ".join(words.get(target, target) for target in kind.targets)
+
+
+def _is_seconds(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0 <= value <= LONGEST_S
+
+
+def _is_natural(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,175 @@
+"""Plans of faults: what is taken, and what each refusal tells its reader to do."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from ftcomm.errors import ConfigError
+from ftcomm_chaos.live.fault import KINDS, Kind, Parameter
+from ftcomm_chaos.live.plan import (
+    Every,
+    check_plan,
+    dice_of,
+    kinds_table,
+    library_faults,
+    missing_for,
+    parse_plan,
+    random_plan,
+    tracker_faults,
+)
+from ftcomm_chaos.live.signals import AtPosition as Nothing
+
+AT = {"seconds": 1}
+
+
+def test_a_plan_of_every_form_is_understood() -> None:
+    plan = [
+        {"at": {"seconds": 3}, "kind": "sigkill", "target": 2},
+        {"at": {"every": 2, "count": 10, "overlap": True}, "kind": "sigterm"},
+        {"at": {"seconds": 5.5}, "kind": "sigstop", "target": [0, 1], "for": 1.5},
+        {"at": {"position": "2.1.0.0@half_sent"}, "kind": "sigkill"},
+        {"at": {"position": "1.-1.0.1@enter#3"}, "kind": "sigterm"},
+        {"at": {"position": "1.2@plan_sent#2"}, "kind": "sigkill", "target": "tracker"},
+        {"at": {"seconds": 8}, "kind": "sigkill", "target": "tracker", "for": 1},
+    ]
+    entries = parse_plan(json.dumps(plan), 4)
+    assert [str(entry) for entry in entries] == [
+        "fault 1: sigkill for worker 2 at 3 s",
+        "fault 2: sigterm for random every 2 s",
+        "fault 3: sigstop for worker 0, 1 at 5.5 s",
+        "fault 4: sigkill for worker 2 at 2.1.0.0@half_sent",
+        "fault 5: sigterm for worker 1 at 1.-1.0.1@enter#3",
+        "fault 6: sigkill for tracker at 1.2@plan_sent#2",
+        "fault 7: sigkill for tracker at 8 s",
+    ]
+    assert entries[1].at == Every(2.0, count=10, overlap=True)
+    assert [entry.for_s for entry in entries] == [None, None, 1.5, None, None, None, 1.0]
+    assert library_faults(entries) == "2.1.0.0@half_sent=kill,1.-1.0.1@enter#3=note"
+    assert tracker_faults(entries) == "1.2@plan_sent#2"
+
+
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        (7, "the entry is 7 - write"),
+        ({"at": AT}, "kind is null - use one of cut, kill_rst, raise,"),
+        ({"at": AT, "kind": ["sigkill"]}, "kind is"),
+        ({"at": AT, "kind": "sigkill", "when": 3}, "field 'when' is not known - use at, kind,"),
+        ({"kind": "sigkill"}, 'at is null - write {"seconds": S}'),
+        ({"at": {"seconds": -1}, "kind": "sigkill"}, 'at is {"seconds": -1}'),
+        ({"at": {"seconds": True}, "kind": "sigkill"}, "at is"),
+        ({"at": {"seconds": 1, "every": 2}, "kind": "sigkill"}, "at is"),
+        ({"at": {"every": 0}, "kind": "sigkill"}, "at is"),
+        ({"at": {"every": 1, "count": 0}, "kind": "sigkill"}, "count is a whole number from 1"),
+        ({"at": {"every": 1, "overlap": 1}, "kind": "sigkill"}, "overlap is true or false"),
+        ({"at": AT, "kind": "sigkill", "target": 4}, "names worker 4 - there are workers 0 to 3"),
+        ({"at": AT, "kind": "sigkill", "target": []}, "target is [] - write a worker's number"),
+        ({"at": AT, "kind": "sigkill", "target": [-1]}, "target is [-1]"),
+        ({"at": AT, "kind": "sigterm", "target": "tracker"}, "sigterm takes workers' numbers"),
+        ({"at": AT, "kind": "sigterm", "for": 2}, "for is given, but sigterm has no end"),
+        ({"at": AT, "kind": "sigstop", "for": "2"}, 'for is "2" - write seconds'),
+        ({"at": AT, "kind": "sigkill", "parameters": []}, "parameters are []"),
+        ({"at": AT, "kind": "sigkill", "parameters": {"x": 1}}, "sigkill takes none"),
+        ({"at": AT, "kind": "cut"}, "at names no position, as cut needs"),
+        ({"at": {"position": "here"}, "kind": "cut"}, "'here=cut' is not rank.version.seqno"),
+        ({"at": {"position": "4.0.0.0@enter"}, "kind": "cut"}, "there are ranks 0 to 3"),
+        ({"at": {"position": "0-1@link"}, "kind": "sigkill"}, "'0-1@link=kill' is not"),
+        ({"at": {"position": "0.0.0.0@enter,1.0.0.0@enter"}, "kind": "cut"}, "'0.0.0.0@enter,1"),
+        ({"at": {"position": "0.0.0.0@enter"}, "kind": "cut", "target": 0}, "beside a position"),
+        ({"at": {"position": "x"}, "kind": "sigkill", "target": "tracker"}, "tracker fault 'x'"),
+        ({"at": {"position": "1.1@accepted"}, "kind": "sigstop", "target": "tracker"}, "sigkill"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_entry_field_and_remedy(entry: Any, complaint: str) -> None:
+    good = {"at": AT, "kind": "sigkill"}
+    with pytest.raises(ConfigError) as caught:
+        check_plan([good, entry], 4)
+    assert str(caught.value).startswith("fault 2 of the plan: ")
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[", "the plan is not JSON"),
+        ("[" * 100_000, "the plan is not JSON"),
+        ("{}", "the plan is not a list of faults"),
+        (json.dumps([{}] * 10_001), "10001 faults, at most 10000"),
+    ],
+)
+def test_what_is_no_plan_at_all_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        parse_plan(text, 4)
+
+
+@pytest.mark.parametrize(
+    ("value", "taken"),
+    [
+        (3, 3.0),
+        (0.5, 0.5),
+        (True, "is True, must be a number: bytes per second"),
+        ("3", "is '3', must be a number"),
+        (11, "is 11.0, must be 0 to 10"),
+        (float("nan"), "is nan, must be 0 to 10"),
+    ],
+)
+def test_parameters_are_checked_by_type_and_bounds(
+    monkeypatch: pytest.MonkeyPatch, value: Any, taken: float | str
+) -> None:
+    made = []
+
+    def make(target: Any, parameters: Any) -> Nothing:
+        made.append(parameters)
+        return Nothing()
+
+    rate = Parameter(1.0, "bytes per second", highest=10)
+    kind = Kind("slow", "a slow link", make, parameters={"rate": rate, "n": Parameter(7, "a")})
+    monkeypatch.setitem(KINDS, "slow", kind)
+    plan = [{"at": AT, "kind": "slow", "parameters": {"rate": value}}]
+    if isinstance(taken, str):
+        with pytest.raises(ConfigError) as caught:
+            check_plan(plan, 1)
+        assert f"fault 1 of the plan: parameters rate {taken}" in str(caught.value)
+    else:
+        check_plan(plan, 1)
+        assert made == [{"rate": taken, "n": 7}]
+
+
+def test_a_random_plan_is_a_plan_like_any_other() -> None:
+    raw = random_plan(kill_every_s=2, stop_every_s=9, stop_for_s=0.5, tracker_every_s=20)
+    assert [str(entry) for entry in check_plan(json.loads(json.dumps(raw)), 4)] == [
+        "fault 1: sigkill for random every 2 s",
+        "fault 2: sigstop for random every 9 s",
+        "fault 3: sigkill for tracker every 20 s",
+    ]
+    assert random_plan() == []
+
+
+def test_luck_follows_from_seed_run_and_entry_alone() -> None:
+    first, second = check_plan(random_plan(kill_every_s=1, stop_every_s=1), 2)
+    draws = [
+        dice_of(seed, run, entry).random()
+        for seed, run, entry in ((7, 0, first), (7, 0, first), (8, 0, first), (7, 1, first))
+    ]
+    assert draws[0] == draws[1]
+    assert len({*draws, dice_of(7, 0, second).random()}) == 4
+    assert isinstance(dice_of(7, 0, first), random.Random)
+
+
+def test_what_the_machine_lacks_is_named_once() -> None:
+    class Lacking(Nothing):
+        def missing(self) -> str:
+            return "needs a moon"
+
+    entries = check_plan([{"at": AT, "kind": "sigkill"}] * 3, 2)
+    for entry in entries[1:]:
+        object.__setattr__(entry, "fault", Lacking())
+    assert missing_for(entries) == ["needs a moon"]
+
+
+def test_the_table_of_kinds_has_a_row_for_each() -> None:
+    rows = kinds_table().splitlines()
+    assert len(rows) == len(KINDS) + 2
+    assert all(row.count("|") == 5 for row in rows)
