@@ -27,12 +27,12 @@ class SignalFault:
     """A signal for the processes of the target; `undo` continues them, or starts the tracker."""
 
     target: Target
-    number: signal.Signals
+    name: str  # of the signal: Windows has not all, and imports this module
     _stopped: list[Life] = field(default_factory=list)
 
     def missing(self) -> str:
         """Linux alone can signal a process that is not a child without risk for others."""
-        return "" if sys.platform == "linux" else f"{self.number.name} needs Linux (pidfd)"
+        return "" if sys.platform == "linux" else f"{self.name} needs Linux (pidfd)"
 
     async def prepare(self, run: Preparation) -> None:
         """A tracker can die alone only where it is a process of its own."""
@@ -47,14 +47,14 @@ class SignalFault:
             workers = self.target.pick(job, dice)
             lives = [_running(job.life(worker), f"worker {worker}") for worker in workers]
         for life in lives:
-            life.signal(self.number)
-        if self.number == signal.SIGSTOP:
+            life.signal(signal.Signals[self.name])
+        if self.name == "SIGSTOP":
             self._stopped += lives
-        elif self.number == signal.SIGKILL:
+        elif self.name == "SIGKILL":
             for life in lives:
                 await life.gone()
-        deadly = self.number == signal.SIGKILL
-        text = f"{self.number.name} for {', '.join(map(str, lives))}"
+        deadly = self.name == "SIGKILL"
+        text = f"{self.name} for {', '.join(map(str, lives))}"
         return Hit(workers, text, tuple(lives) if deadly else ())
 
     async def undo(self, job: RunningJob) -> None:
@@ -63,7 +63,7 @@ class SignalFault:
             life = self._stopped.pop()
             if life.pidfd >= 0:
                 life.signal(signal.SIGCONT)
-        if self.number == signal.SIGKILL and self.target.kind == TRACKER and job.tracker is None:
+        if self.name == "SIGKILL" and self.target.kind == TRACKER and job.tracker is None:
             await job.start_tracker()
 
 
@@ -93,13 +93,13 @@ def _running(life: Life | None, who: str) -> Life:
     return life
 
 
-def _signal_kind(number: signal.Signals, text: str, *, tracker: bool, **more: Any) -> Kind:
+def _signal_kind(name: str, text: str, *, tracker: bool, **more: Any) -> Kind:
     def make(target: Target, parameters: Mapping[str, Any]) -> SignalFault:
         del parameters
-        return SignalFault(target, number)
+        return SignalFault(target, name)
 
     targets = ("workers", RANDOM, ALL, *([TRACKER] if tracker else []))
-    return Kind(number.name.lower(), text, make, targets, **more)
+    return Kind(name.lower(), text, make, targets, **more)
 
 
 def _position_kind(name: str, text: str) -> Kind:
@@ -113,15 +113,15 @@ def _position_kind(name: str, text: str) -> Kind:
 register(
     [
         _signal_kind(
-            signal.SIGKILL,
+            "SIGKILL",
             "the process dies at once; a tracker is started again after `for` seconds",
             tracker=True,
             lasting=True,
             library_action="kill",
         ),
-        _signal_kind(signal.SIGTERM, "the process is asked to end", tracker=False),
+        _signal_kind("SIGTERM", "the process is asked to end", tracker=False),
         _signal_kind(
-            signal.SIGSTOP,
+            "SIGSTOP",
             "the process stands still, and goes on after `for` seconds",
             tracker=True,
             lasting=True,
