@@ -19,7 +19,7 @@ from ftcomm_chaos.live.plan import (
     random_plan,
     tracker_faults,
 )
-from ftcomm_chaos.live.signals import AtPosition as Nothing
+from ftcomm_chaos.live.signals import ByLibrary
 
 AT = {"seconds": 1}
 
@@ -31,8 +31,8 @@ def test_a_plan_of_every_form_is_understood() -> None:
         {"at": {"seconds": 5.5}, "kind": "sigstop", "target": [0, 1], "for": 1.5},
         {"at": {"position": "2.1.0.0@half_sent"}, "kind": "sigkill"},
         {"at": {"position": "1.-1.0.1@enter#3"}, "kind": "sigterm"},
-        {"at": {"position": "1.2@plan_sent#2"}, "kind": "sigkill", "target": "tracker"},
-        {"at": {"seconds": 8}, "kind": "sigkill", "target": "tracker", "for": 1},
+        {"at": {"position": "1.2@plan_sent#2"}, "kind": "tracker_kill"},
+        {"at": {"seconds": 8}, "kind": "tracker_kill", "for": 1},
     ]
     entries = parse_plan(json.dumps(plan), 4)
     assert [str(entry) for entry in entries] == [
@@ -41,11 +41,11 @@ def test_a_plan_of_every_form_is_understood() -> None:
         "fault 3: sigstop for worker 0, 1 at 5.5 s",
         "fault 4: sigkill for worker 2 at 2.1.0.0@half_sent",
         "fault 5: sigterm for worker 1 at 1.-1.0.1@enter#3",
-        "fault 6: sigkill for tracker at 1.2@plan_sent#2",
-        "fault 7: sigkill for tracker at 8 s",
+        "fault 6: tracker_kill for tracker at 1.2@plan_sent#2",
+        "fault 7: tracker_kill for tracker at 8 s",
     ]
     assert entries[1].at == Every(2.0, count=10, overlap=True)
-    assert [entry.for_s for entry in entries] == [None, None, 1.5, None, None, None, 1.0]
+    assert [entry.for_s for entry in entries] == [None, None, 1.5, None, None, 0.5, 1.0]
     assert library_faults(entries) == "2.1.0.0@half_sent=kill,1.-1.0.1@enter#3=note"
     assert tracker_faults(entries) == "1.2@plan_sent#2"
 
@@ -78,8 +78,9 @@ def test_a_plan_of_every_form_is_understood() -> None:
         ({"at": {"position": "0-1@link"}, "kind": "sigkill"}, "'0-1@link=kill' is not"),
         ({"at": {"position": "0.0.0.0@enter,1.0.0.0@enter"}, "kind": "cut"}, "'0.0.0.0@enter,1"),
         ({"at": {"position": "0.0.0.0@enter"}, "kind": "cut", "target": 0}, "beside a position"),
-        ({"at": {"position": "x"}, "kind": "sigkill", "target": "tracker"}, "tracker fault 'x'"),
-        ({"at": {"position": "1.1@accepted"}, "kind": "sigstop", "target": "tracker"}, "sigkill"),
+        ({"at": {"position": "x"}, "kind": "tracker_kill"}, "tracker fault 'x'"),
+        ({"at": {"position": ""}, "kind": "tracker_kill"}, "has the address '' - name one"),
+        ({"at": {"position": "1.1@accepted"}, "kind": "sigstop", "target": "tracker"}, "beside"),
     ],
 )
 def test_what_is_wrong_is_refused_by_entry_field_and_remedy(entry: Any, complaint: str) -> None:
@@ -120,9 +121,9 @@ def test_parameters_are_checked_by_type_and_bounds(
 ) -> None:
     made = []
 
-    def make(target: Any, parameters: Any) -> Nothing:
+    def make(target: Any, parameters: Any) -> ByLibrary:
         made.append(parameters)
-        return Nothing()
+        return ByLibrary("slow", deadly=False)
 
     rate = Parameter(1.0, "bytes per second", highest=10)
     kind = Kind("slow", "a slow link", make, parameters={"rate": rate, "n": Parameter(7, "a")})
@@ -142,7 +143,7 @@ def test_a_random_plan_is_a_plan_like_any_other() -> None:
     assert [str(entry) for entry in check_plan(json.loads(json.dumps(raw)), 4)] == [
         "fault 1: sigkill for random every 2 s",
         "fault 2: sigstop for random every 9 s",
-        "fault 3: sigkill for tracker every 20 s",
+        "fault 3: tracker_kill for tracker every 20 s",
     ]
     assert random_plan() == []
 
@@ -159,13 +160,13 @@ def test_luck_follows_from_seed_run_and_entry_alone() -> None:
 
 
 def test_what_the_machine_lacks_is_named_once() -> None:
-    class Lacking(Nothing):
+    class Lacking(ByLibrary):
         def missing(self) -> str:
             return "needs a moon"
 
     entries = check_plan([{"at": AT, "kind": "sigkill"}] * 3, 2)
     for entry in entries[1:]:
-        object.__setattr__(entry, "fault", Lacking())
+        object.__setattr__(entry, "fault", Lacking("none", deadly=False))
     assert missing_for(entries) == ["needs a moon"]
 
 

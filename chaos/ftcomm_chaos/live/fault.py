@@ -157,6 +157,17 @@ class Fault(Protocol):
         """End what the last `fire` began; called ``for`` seconds after it, and at the run's end."""
 
 
+class LibraryFault(Fault, Protocol):
+    """A fault that the library itself delivers at a position (`Kind.library_action`)."""
+
+    def happened(self, job: RunningJob, worker: str) -> Hit:
+        """The library says that it delivers it now; `worker` is of the rank in its address.
+
+        Raises:
+            NotDeliveredError: no such process is known.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """One value that a kind of fault takes.
@@ -212,8 +223,10 @@ class Kind:
         targets: which kinds of target it takes.
         parameters: by name.
         lasting: it has an end, which ``for`` gives.
-        library_action: what the library itself does at a position, by `ftcomm.faults`; without
-            it a fault at a position is fired as soon as the process says that it is there.
+        usually_for_s: the end where an entry gives none; None for the end of the run.
+        library_action: what the library itself does at a position, by `ftcomm.faults`; its faults
+            are `LibraryFault`.  Without it a fault at a position is fired as soon as the process
+            says that it is there.
         only_at_position: it can be done by the library alone.
     """
 
@@ -223,6 +236,7 @@ class Kind:
     targets: tuple[str, ...] = ("workers", RANDOM, ALL)
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     lasting: bool = False
+    usually_for_s: float | None = None
     library_action: str = ""
     only_at_position: bool = False
 

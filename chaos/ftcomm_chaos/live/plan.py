@@ -6,7 +6,7 @@ A plan is a list of entries::
      {"at": {"every": 2, "count": 10}, "kind": "sigkill", "target": "random"},
      {"at": {"seconds": 5}, "kind": "sigstop", "target": 0, "for": 1.5},
      {"at": {"position": "2.1.0.0@half_sent"}, "kind": "sigkill"},
-     {"at": {"seconds": 8}, "kind": "sigkill", "target": "tracker", "for": 1}]
+     {"at": {"seconds": 8}, "kind": "tracker_kill", "for": 1}]
 
 Seconds count from when all workers have joined for the first time.  A position is that of
 `ftcomm.faults` (rank.version.seqno.life@point), or of the tracker (generation.epoch@point#k).
@@ -139,8 +139,7 @@ def random_plan(
         stop = {"at": {"every": stop_every_s}, "kind": "sigstop", "target": RANDOM}
         entries.append({**stop, "for": stop_for_s})
     if tracker_every_s is not None:
-        kill = {"at": {"every": tracker_every_s}, "kind": "sigkill", "target": TRACKER}
-        entries.append({**kill, "for": 0.5})
+        entries.append({"at": {"every": tracker_every_s}, "kind": "tracker_kill"})
     return entries
 
 
@@ -264,7 +263,7 @@ def _every(raw: Mapping[str, Any]) -> Every:
 
 def _lasts(kind: Kind, raw: Any) -> float | None:
     if raw is None:
-        return None
+        return kind.usually_for_s
     if not kind.lasting:
         raise ConfigError(f"is given, but {kind.name} has no end", remedy="leave it out")
     if not _is_seconds(raw):
@@ -275,7 +274,8 @@ def _lasts(kind: Kind, raw: Any) -> float | None:
 def _target_of(at: When, kind: Kind, raw: Mapping[str, Any], world_size: int) -> Target:
     if isinstance(at, AtPosition):
         return _addressed(at, kind, raw, world_size)
-    target = _target(raw.get("target", RANDOM), world_size)
+    usual = RANDOM if RANDOM in kind.targets else kind.targets[0]
+    target = _target(raw.get("target", usual), world_size)
     if target.kind not in kind.targets:
         raise ConfigError(f"is {target}", remedy=f"{kind.name} takes {_targets(kind)}")
     return target
@@ -295,15 +295,13 @@ def _target(raw: Any, world_size: int) -> Target:
 
 
 def _addressed(at: AtPosition, kind: Kind, raw: Mapping[str, Any], world_size: int) -> Target:
-    """A position says for whom it is; only the tracker is named beside it."""
-    if raw.get("target") == TRACKER:
-        if TRACKER not in kind.targets or kind.library_action != "kill":
-            raise ConfigError("is the tracker", remedy="sigkill alone is for the tracker there")
+    """A position says for whom it is."""
+    if "target" in raw and (raw["target"] != TRACKER or kind.targets != (TRACKER,)):
+        raise ConfigError("is given beside a position", remedy="the position names the rank")
+    if kind.targets == (TRACKER,):
         if len(parse_tracker_faults(at.address)) != 1:
             raise ConfigError(f"has the address {at.address!r}", remedy="name one address")
         return Target(TRACKER)
-    if raw.get("target") is not None:
-        raise ConfigError("is given beside a position", remedy="the position names the rank")
     found = parse_faults(f"{at.address}={kind.library_action or NOTE}")
     if len(found) != 1 or not isinstance(found[0], Address):
         raise ConfigError(f"has the address {at.address!r}", remedy="name one rank's address")

@@ -34,13 +34,18 @@ class Life:
     pidfd: int = -1
     _gone: trio.Event = field(default_factory=trio.Event)
 
+    @property
+    def runs(self) -> bool:
+        """True until its end has been seen."""
+        return self.pidfd >= 0
+
     def signal(self, number: int) -> None:
         """Send a signal to this very process, never to one that got its number later.
 
         Raises:
             NotDeliveredError: it has ended.
         """
-        if self.pidfd < 0:
+        if not self.runs:
             raise NotDeliveredError(f"{self} has ended")
         try:
             _send(self.pidfd, number)
@@ -53,7 +58,7 @@ class Life:
 
     async def watch(self) -> None:
         """Wait for the end; one task of the runner does so for each life."""
-        if self.pidfd >= 0:
+        if self.runs:
             try:
                 await trio.lowlevel.wait_readable(self.pidfd)
             finally:

@@ -24,7 +24,7 @@ from ftcomm_chaos.live.processes import Life
 
 @dataclass(slots=True)
 class SignalFault:
-    """A signal for the processes of the target; `undo` continues them, or starts the tracker."""
+    """A signal for the processes of the target; `undo` lets those go on that it stopped."""
 
     target: Target
     name: str  # of the signal: Windows has not all, and imports this module
@@ -35,7 +35,7 @@ class SignalFault:
         return "" if sys.platform == "linux" else f"{self.name} needs Linux (pidfd)"
 
     async def prepare(self, run: Preparation) -> None:
-        """A tracker can die alone only where it is a process of its own."""
+        """A tracker can be hit alone only where it is a process of its own."""
         run.own_tracker |= self.target.kind == TRACKER
 
     async def fire(self, job: RunningJob, dice: random.Random) -> Hit:
@@ -48,40 +48,63 @@ class SignalFault:
             lives = [_running(job.life(worker), f"worker {worker}") for worker in workers]
         for life in lives:
             life.signal(signal.Signals[self.name])
-        if self.name == "SIGSTOP":
-            self._stopped += lives
-        elif self.name == "SIGKILL":
-            for life in lives:
-                await life.gone()
-        deadly = self.name == "SIGKILL"
-        text = f"{self.name} for {', '.join(map(str, lives))}"
-        return Hit(workers, text, tuple(lives) if deadly else ())
+        hit = self._hit(workers, lives)
+        for life in hit.lives:
+            await life.gone()
+        return hit
+
+    def happened(self, job: RunningJob, worker: str) -> Hit:
+        """The library has done it, or does it now."""
+        return self._hit((worker,), [_running(job.life(worker), f"worker {worker}")])
 
     async def undo(self, job: RunningJob) -> None:
-        """Let a stopped process go on; start a killed tracker again."""
+        """Let what was stopped go on."""
+        del job
         while self._stopped:
             life = self._stopped.pop()
-            if life.pidfd >= 0:
+            if life.runs:
                 life.signal(signal.SIGCONT)
-        if self.name == "SIGKILL" and self.target.kind == TRACKER and job.tracker is None:
+
+    def _hit(self, workers: tuple[str, ...], lives: list[Life]) -> Hit:
+        if self.name == "SIGSTOP":
+            self._stopped += lives
+        dying = tuple(lives) if self.name == "SIGKILL" else ()
+        return Hit(workers, f"{self.name} for {', '.join(map(str, lives))}", dying)
+
+
+@dataclass(slots=True)
+class TrackerKill(SignalFault):
+    """SIGKILL of the tracker; `undo` starts it again on its state directory."""
+
+    async def undo(self, job: RunningJob) -> None:
+        """Start it again."""
+        if job.tracker is None:
             await job.start_tracker()
 
 
 @dataclass(slots=True)
-class AtPosition:
-    """What the library does to itself, by address; the runner hands the address to it."""
+class ByLibrary:
+    """What the library alone can do, to itself, at an address."""
+
+    name: str
+    deadly: bool
 
     def missing(self) -> str:
         """Nothing is needed."""
         return ""
 
     async def prepare(self, run: Preparation) -> None:
-        """The runner sets the variable; nothing else is needed."""
+        """The runner hands the address to the library; nothing else is needed."""
 
     async def fire(self, job: RunningJob, dice: random.Random) -> Hit:
-        """The library fires it."""
+        """Never called: plans take these at positions only."""
         del job, dice
-        raise NotDeliveredError("this kind is delivered by the library alone")
+        raise NotDeliveredError(f"{self.name} is delivered by the library alone")
+
+    def happened(self, job: RunningJob, worker: str) -> Hit:
+        """The library has done it, or does it now."""
+        life = _running(job.life(worker), f"worker {worker}")
+        return Hit((worker,), f"{self.name} in {life}", (life,) if self.deadly else ())
 
     async def undo(self, job: RunningJob) -> None:
         """It has no end."""
@@ -93,41 +116,48 @@ def _running(life: Life | None, who: str) -> Life:
     return life
 
 
-def _signal_kind(name: str, text: str, *, tracker: bool, **more: Any) -> Kind:
+def _signal_kind(name: str, text: str, **more: Any) -> Kind:
     def make(target: Target, parameters: Mapping[str, Any]) -> SignalFault:
         del parameters
         return SignalFault(target, name)
 
-    targets = ("workers", RANDOM, ALL, *([TRACKER] if tracker else []))
-    return Kind(name.lower(), text, make, targets, **more)
+    return Kind(name.lower(), text, make, **more)
 
 
-def _position_kind(name: str, text: str) -> Kind:
-    def make(target: Target, parameters: Mapping[str, Any]) -> AtPosition:
+def _tracker_kill(target: Target, parameters: Mapping[str, Any]) -> TrackerKill:
+    del parameters
+    return TrackerKill(target, "SIGKILL")
+
+
+def _position_kind(name: str, text: str, *, deadly: bool = False) -> Kind:
+    def make(target: Target, parameters: Mapping[str, Any]) -> ByLibrary:
         del target, parameters
-        return AtPosition()
+        return ByLibrary(name, deadly)
 
     return Kind(name, text, make, library_action=name, only_at_position=True)
 
 
 register(
     [
-        _signal_kind(
-            "SIGKILL",
-            "the process dies at once; a tracker is started again after `for` seconds",
-            tracker=True,
-            lasting=True,
-            library_action="kill",
-        ),
-        _signal_kind("SIGTERM", "the process is asked to end", tracker=False),
+        _signal_kind("SIGKILL", "the process dies at once", library_action="kill"),
+        _signal_kind("SIGTERM", "the process is asked to end"),
         _signal_kind(
             "SIGSTOP",
             "the process stands still, and goes on after `for` seconds",
-            tracker=True,
+            targets=("workers", RANDOM, ALL, TRACKER),
             lasting=True,
             library_action="stop",
         ),
-        _position_kind("kill_rst", "links are reset, then the process dies"),
+        Kind(
+            "tracker_kill",
+            "the tracker dies by SIGKILL, and is started again after `for` seconds",
+            _tracker_kill,
+            targets=(TRACKER,),
+            lasting=True,
+            usually_for_s=0.5,
+            library_action="kill",
+        ),
+        _position_kind("kill_rst", "links are reset, then the process dies", deadly=True),
         _position_kind("cut", "all data links of the rank end with FIN"),
         _position_kind("reset", "all data links of the rank end with RST"),
         _position_kind("raise", "the call raises, as a defect of the script would"),
