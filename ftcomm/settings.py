@@ -63,8 +63,8 @@ class JobSettings:
 
     @property
     def heartbeat_every(self) -> float:
-        """Seconds between two heartbeats: ten chances within the deadline."""
-        return self.detect_within / 10
+        """Seconds between two heartbeats: five chances within the deadline."""
+        return self.detect_within / 5
 
     def to_wire(self) -> tuple[tuple[str, str], ...]:
         """Name and text of every setting, as welcome and journal carry them."""

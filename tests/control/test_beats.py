@@ -45,7 +45,7 @@ async def said_at_the_next(looks: int, driver: Any, clock: trio.testing.MockCloc
     return list(driver.said)
 
 
-async def test_that_a_rank_is_blocked_is_said_once_and_then_ten_times_in_detect_within(
+async def test_that_a_rank_is_blocked_is_said_once_and_then_five_times_in_detect_within(
     mock_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     driver = a_blocked_worker()
@@ -53,7 +53,7 @@ async def test_that_a_rank_is_blocked_is_said_once_and_then_ten_times_in_detect_
     await trio.testing.wait_all_tasks_blocked()
     assert driver.said == [((1,), 2)]
     looks = round(SETTINGS.detect_within / BLOCKED_AFTER_S)
-    assert await said_at_the_next(looks, driver, mock_clock) == [((1,), 2)] * 10
+    assert await said_at_the_next(looks, driver, mock_clock) == [((1,), 2)] * 5
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ class Server:
         anything else, since it looks at its deadlines on every event.
         """
         detect_within = self._roster.settings.detect_within
-        beat = detect_within / 10
+        beat = self._roster.settings.heartbeat_every
         woke = trio.current_time()
         self._feed(Tick(), woke)
         while not self.ended.is_set():

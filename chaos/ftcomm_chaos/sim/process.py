@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ftcomm_chaos.sim.simulation import Simulation
     from ftcomm_chaos.sim.tracker import ControlConn
 
-BEATS_PER_DEADLINE = 5  # production has ten; half of them are enough events
 TRACKER_TIMEOUT_S = 20.0  # longer than any tracker of the simulator is away
 RACE_S = 0.002  # how long a thread may sit between two steps that another can cut
 
@@ -213,8 +212,7 @@ class Life:
             blocked_ms = int((self.world.now - self.blocked_since) * 1000)
         shown = self.blocked_on if blocked_ms >= 250 else ()
         self.hear(Beat(shown, blocked_ms if shown else 0, self.step))
-        period = self.sim.settings.detect_within / BEATS_PER_DEADLINE
-        self.world.after(period, self.deliver, self._beat)
+        self.world.after(self.sim.settings.heartbeat_every, self.deliver, self._beat)
 
     # --- the core -----------------------------------------------------------------------------
 
