@@ -23,6 +23,7 @@ __all__ = [
     "WorkerOptions",
     "job_settings",
     "parse_address",
+    "parse_endpoint",
     "process_environment",
     "read_token",
     "variable_table",
@@ -42,9 +43,9 @@ VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_TOKEN_FILE": "file with the job's token, readable by its owner alone",
     "FTCOMM_CONNECT_TIMEOUT": "seconds to wait for a tracker that is not up yet (60)",
     "FTCOMM_TRACKER_TIMEOUT": "seconds to wait for a tracker that was lost and is needed (600)",
-    "FTCOMM_BIND": "address on which this worker listens for others; default: the local address"
-    " of its connection to the tracker",
-    "FTCOMM_ADVERTISE": "address that this worker tells the others, where it differs",
+    "FTCOMM_BIND": "address[:port] on which this worker listens for others; default: the local"
+    " address of its connection to the tracker, and a free port",
+    "FTCOMM_ADVERTISE": "address[:port] that this worker tells the others, where it differs",
     "FTCOMM_FAULTS": "faults to inject by address, a testing aid (off)",
     "FTCOMM_FAULTS_LOG": "file in which each injected fault is recorded before it fires",
     "FTCOMM_LOG": "debug, info or warning: write the log to stderr (off)",
@@ -80,8 +81,9 @@ class WorkerOptions:
         token_file: where the job's token is, None for an empty key.
         connect_timeout: seconds to wait for a tracker at start.
         tracker_timeout: seconds to wait for a lost tracker that is needed.
-        bind: address to listen on, None for the control connection's own.
-        advertise: address to tell the others, None for `bind`.
+        bind: address or address:port to listen on, None for the control connection's own
+            address and a free port.
+        advertise: address or address:port to tell the others, None for `bind`.
         faults: faults to inject, None for none.
         faults_log: where injected faults are recorded, None for nowhere.
         log_level: verbosity of the logger on stderr, None to leave it silent.
@@ -108,6 +110,9 @@ class WorkerOptions:
                 f"FTCOMM_WORKER_ID is {self.worker_id!r}, must be 1 to {MAX_WORKER_ID} bytes of"
                 " printable text"
             )
+        for name, text in (("BIND", self.bind), ("ADVERTISE", self.advertise)):
+            if text is not None:
+                parse_endpoint(text, name=f"FTCOMM_{name}")
         between("connect_timeout", self.connect_timeout, 0, 86400)
         between("tracker_timeout", self.tracker_timeout, 0, 30 * 86400)
         if self.log_level is not None:
@@ -185,6 +190,21 @@ def parse_address(text: str) -> tuple[str, int]:
     if not (colon and host and number is not None and 0 < number <= 65535):
         raise ConfigError(f"address {text!r} is not host:port")
     return host, number
+
+
+def parse_endpoint(text: str, *, name: str) -> tuple[str, int]:
+    """``host``, ``host:port``, ``v6`` or ``[v6]:port``; the port is 0 where none is given.
+
+    Raises:
+        ConfigError: it is none of these; the text says what `name` was set to.
+    """
+    host, port = text.strip(), 0
+    if host.startswith("[") or host.count(":") == 1:
+        try:
+            host, port = parse_address(host)
+        except ConfigError:
+            raise ConfigError(f"{name} is {text!r}, must be an address or address:port") from None
+    return host, port
 
 
 def read_token(path: str | Path | None) -> bytes:

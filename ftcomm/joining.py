@@ -53,8 +53,9 @@ def init(
         detect_within: seconds; only checked against the job's own value.
         connect_timeout: seconds to wait for a tracker that is not up yet (60).
         tracker_timeout: seconds to wait for a lost tracker that is needed (600).
-        bind: address to listen on; default: that of the control connection.
-        advertise: address to tell the others, where it differs.
+        bind: address or address:port to listen on; default: that of the control connection, and
+            a free port.
+        advertise: address or address:port to tell the others, where it differs.
         settings: further job settings to check by name.
 
     Raises:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from ftcomm.config import WILDCARDS
+from ftcomm.config import WILDCARDS, parse_endpoint
 from ftcomm.control.dialling import BROKEN, RelayLost, open_direct, proven
 from ftcomm.control.driver import Driver
 from ftcomm.control.local import listen_locally
@@ -53,21 +53,25 @@ class Listener:
         if self._sock is not None:
             return
         options = self._driver.hub.options
-        host = options.bind or control.getsockname()[0]
+        own = control.getsockname()[0]
+        host, port = parse_endpoint(options.bind or own, name="FTCOMM_BIND")
         sock = trio.socket.socket(control.family, trio.socket.SOCK_STREAM)
+        if port:  # an earlier life's connections linger there for a minute
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            await sock.bind((host, 0))
+            await sock.bind((host, port))
         except OSError as error:
             sock.close()
             raise ConfigError(
-                f"this worker cannot listen on {host}: {describe(error)}",
+                f"this worker cannot listen on {options.bind or own}: {describe(error)}",
                 remedy="correct FTCOMM_BIND",
             ) from error
         sock.listen(128)
         self._sock = sock
         # A wildcard is no address to dial: then the one from which the tracker was reached.
-        own = control.getsockname()[0] if host in WILDCARDS else host
-        address, port = options.advertise or own, sock.getsockname()[1]
+        reached = own if host in WILDCARDS else host
+        address, told = parse_endpoint(options.advertise or reached, name="FTCOMM_ADVERTISE")
+        port = told or sock.getsockname()[1]
         self._driver.set_address(address, port)
         self._driver.nursery.start_soon(self._accept, sock)
         beside = await listen_locally(address, port)

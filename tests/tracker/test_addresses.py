@@ -71,6 +71,36 @@ def test_a_worker_advertises_what_it_is_told(tmp_path: Path) -> None:
     assert said == ["sum 3", "addresses 127.0.0.2"] * 2
 
 
+@pytest.mark.process
+def test_a_worker_listens_at_the_port_that_it_is_given_and_advertises_another(
+    tmp_path: Path,
+) -> None:
+    """The lower rank dials: rank 0 says port 1, where nobody is, and nobody has to dial it."""
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        free = held.getsockname()[1]
+    ports = "print('ports', [member.port for member in members])"
+    with contextlib.ExitStack() as stack:
+        given = ("-n", "2", "--transport", "tcp")
+        _, ready = stack.enter_context(serve(tmp_path / "state", *given))
+        endpoints = (
+            {"FTCOMM_ADVERTISE": "127.0.0.1:1"},
+            {"FTCOMM_BIND": f"127.0.0.1:{free}"},
+        )
+        workers = [
+            stack.enter_context(
+                supervise(
+                    ready,
+                    *("--worker-id", str(rank)),
+                    script=f"{SUM_AND_ADDRESSES}    {ports}\n",
+                    **extra,
+                )
+            )
+            for rank, extra in enumerate(endpoints)
+        ]
+        said = [worker.communicate(timeout=60)[0].splitlines()[-1] for worker in workers]
+    assert said == [f"[{rank}] ports [1, {free}]" for rank in range(2)]
+
+
 @pytest.mark.parametrize("host", ["10.0.0.5", "fd00::5", "fe80::1%eth0", "node-1.example"])
 def test_a_host_is_found_again_in_an_address(host: str) -> None:
     assert host_in(join_address(host, 4711)) == host

@@ -12,6 +12,7 @@ from ftcomm.config import (
     WorkerOptions,
     job_settings,
     parse_address,
+    parse_endpoint,
     read_token,
     variable_table,
 )
@@ -123,6 +124,27 @@ def test_differences_takes_whatever_a_peer_sends() -> None:
 
 def test_an_empty_environment_is_a_group_of_one() -> None:
     assert load() == WorkerOptions()
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [
+        ("node1", ("node1", 0)),
+        ("node1:31700", ("node1", 31700)),
+        ("fd00::5", ("fd00::5", 0)),
+        ("fe80::1%eth0", ("fe80::1%eth0", 0)),
+        ("[fd00::5]:7000", ("fd00::5", 7000)),
+    ],
+)
+def test_an_address_may_name_a_port(text: str, endpoint: tuple[str, int]) -> None:
+    assert parse_endpoint(text, name="FTCOMM_BIND") == endpoint
+
+
+@pytest.mark.parametrize("text", ["node1:", ":7000", "node1:0", "node1:65536", "[fd00::5]"])
+@pytest.mark.parametrize("name", ["FTCOMM_BIND", "FTCOMM_ADVERTISE"])
+def test_an_address_that_is_none_is_named(name: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is .*must be an address or address:port"):
+        load({name: text})
 
 
 def test_arguments_beat_the_environment() -> None:

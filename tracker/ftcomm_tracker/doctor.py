@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from ftcomm.config import WILDCARDS, WorkerOptions, read_token
+from ftcomm.config import WILDCARDS, WorkerOptions, parse_endpoint, read_token
 from ftcomm.errors import ConfigError, FtcommError
 from ftcomm.protocol.operations import DialBack, DialedBack, StatusReply, StatusRequest
 from ftcomm_tracker.checks import (
@@ -112,17 +112,18 @@ async def _examine_listening(
 ) -> list[Check]:
     """Listen as a worker would, and have the tracker dial."""
     local = str(stream.socket.getsockname()[0])
-    host = options.bind or local
+    host, port = parse_endpoint(options.bind or local, name="FTCOMM_BIND")
     sock = trio.socket.socket(stream.socket.family, socket.SOCK_STREAM)
     with sock:
         try:
-            await sock.bind((host, 0))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            await sock.bind((host, port))
         except OSError as error:
-            words = f"cannot listen on {host}: {error.strerror}"
+            words = f"cannot listen on {options.bind or local}: {error.strerror}"
             return [Check("listen", "fail", words, "correct FTCOMM_BIND")]
         sock.listen(8)
         port = int(sock.getsockname()[1])
-        listening = Check("listen", "ok", f"a worker here listens on {host}")
+        listening = Check("listen", "ok", f"a worker here listens on {options.bind or local}")
         nonce = os.urandom(NONCE_BYTES)
         try:
             with trio.fail_after(ANSWER_WITHIN_S):
@@ -163,8 +164,9 @@ def _reached(reply: DialedBack, port: int, *, heard: bool) -> Check:
 
 def _advertised(options: WorkerOptions, local: str, seen: str) -> Check:
     """The address that the others will be told, against the one from which we are seen."""
-    bound = options.bind or local
-    told = options.advertise or (local if bound in WILDCARDS else bound)
+    bound, _ = parse_endpoint(options.bind or local, name="FTCOMM_BIND")
+    reached = local if bound in WILDCARDS else bound
+    told, _ = parse_endpoint(options.advertise or reached, name="FTCOMM_ADVERTISE")
     if told == seen:
         return Check("advertise", "ok", f"the others will dial {told}, as the tracker sees it")
     text = f"the others will dial {told}, but the tracker sees this machine as {seen}"
