@@ -48,6 +48,7 @@ VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_ADVERTISE": "address[:port] that this worker tells the others, where it differs",
     "FTCOMM_FAULTS": "faults to inject by address, a testing aid (off)",
     "FTCOMM_FAULTS_LOG": "file in which each injected fault is recorded before it fires",
+    "FTCOMM_HISTORY": "folder in which each life records its calls, for `ftcomm-chaos check` (off)",
     "FTCOMM_LOG": "debug, info or warning: write the log to stderr (off)",
     "FTCOMM_DETECT_WITHIN": "job: seconds within which a silent worker is noticed (5.0)",
     "FTCOMM_REPLICAS": "job: members that keep each result and checkpoint (2)",
@@ -86,6 +87,7 @@ class WorkerOptions:
         advertise: address or address:port to tell the others, None for `bind`.
         faults: faults to inject, None for none.
         faults_log: where injected faults are recorded, None for nowhere.
+        history: folder in which this life is recorded, None for nowhere.
         log_level: verbosity of the logger on stderr, None to leave it silent.
         scheduler_size: world size that a scheduler announced, None if none did.
         asked: job settings that this worker wants to find, for `JobSettings.differences`.
@@ -100,6 +102,7 @@ class WorkerOptions:
     advertise: str | None = None
     faults: str | None = None
     faults_log: str | None = None
+    history: Path | None = None
     log_level: str | None = None
     scheduler_size: int | None = None
     asked: tuple[tuple[str, str], ...] = ()
@@ -143,6 +146,7 @@ class WorkerOptions:
         env = _or_process(environ)
         index, size = _scheduler(env)
         token_path = token_file or env.get("FTCOMM_TOKEN_FILE")
+        history = env.get("FTCOMM_HISTORY")
         return cls(
             routes=_routes(tracker or env.get("FTCOMM_TRACKER"), size),
             worker_id=worker_id or env.get("FTCOMM_WORKER_ID") or index,
@@ -153,6 +157,7 @@ class WorkerOptions:
             advertise=advertise or env.get("FTCOMM_ADVERTISE") or None,
             faults=faults or env.get("FTCOMM_FAULTS") or None,
             faults_log=env.get("FTCOMM_FAULTS_LOG") or None,
+            history=Path(history) if history else None,
             log_level=log or env.get("FTCOMM_LOG") or None,
             scheduler_size=size,
             asked=_asked(asked or {}, env),

@@ -20,6 +20,8 @@ from ftcomm.errors import ThreadError
 from ftcomm.exits import use_exit_codes
 from ftcomm.faults import FaultInjector
 from ftcomm.platforms import require_groups
+from ftcomm.recorder import Recorder
+from ftcomm.recording import RecordingEngine
 from ftcomm.recovery.worker import Identity, Limits, WorkerCore
 from ftcomm.solo import SoloEngine
 
@@ -120,9 +122,12 @@ def _join(options: WorkerOptions) -> Communicator:
     hub = Hub(WorkerCore(identity, limits, now=time.monotonic()), options, token)
     if options.faults is not None:
         hub.faults = FaultInjector(options.faults, options.faults_log, hub.break_links)
+    if options.history is not None:
+        hub.recorder = Recorder(options.history, hub.log)
     control = ControlThread(hub)
     control.start()
-    engine = Engine(hub, control)
+    recorder = hub.recorder
+    engine = Engine(hub, control) if recorder is None else RecordingEngine(hub, control, recorder)
     try:
         engine.wait_until_member()
     except BaseException:

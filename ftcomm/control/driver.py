@@ -96,6 +96,7 @@ class Driver:
         before = (core.epoch, core.state)
         with self.hub.lock:
             effects = core.handle(event, now=time.monotonic())
+            self._record()
         if isinstance(event, Received):
             self._note_message(event, before[0])
         elif isinstance(event, ResultFetched):
@@ -108,8 +109,14 @@ class Driver:
         """Nothing can go on here; the user's next call raises `error`."""
         with self.hub.lock:
             effects = self.hub.core.fail(error)
+            self._record()
         self._note_change(None)
         self.perform(effects)
+
+    def _record(self) -> None:
+        """Under the lock: the user's thread has not gone on yet."""
+        if self.hub.recorder is not None:
+            self.hub.recorder.note(self.hub.core)
 
     def perform(self, effects: list[Effect]) -> None:
         """Carry out effects in order."""

@@ -23,6 +23,7 @@ from ftcomm.exits import abandon_in_children
 from ftcomm.faults import FaultInjector, LinkAction
 from ftcomm.logs import JobLogger, LogContext
 from ftcomm.protocol.position import Position
+from ftcomm.recorder import Recorder
 from ftcomm.recovery.worker import State, WorkerCore
 from ftcomm.transport.tcp import Link
 from ftcomm.transport.waiting import Progress
@@ -63,6 +64,7 @@ class Hub:
         caught_up_at: monotonic time at which its fetches had ended.
         recovered: what was recovered so far.
         deadline: of the user's call that is running, None without one.
+        recorder: of this life's history, None where none is asked for.
     """
 
     def __init__(self, core: WorkerCore, options: WorkerOptions, token: bytes) -> None:
@@ -85,6 +87,7 @@ class Hub:
         self.deadline: Deadline | None = None
         self.recovered = Recovered()
         self.faults: FaultInjector | None = None
+        self.recorder: Recorder | None = None
         self.control_sockets: set[trio.socket.SocketType] = set()
         abandon_in_children(self)
 

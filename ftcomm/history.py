@@ -1,0 +1,202 @@
+"""History: what one life did and was given, one event a line (docs/history.md).  Pure.
+
+Written where ``FTCOMM_HISTORY`` names a folder, read by ``ftcomm-chaos check``.  Digests are 32 hex
+characters of BLAKE2b; two that are equal stand for the same bytes.
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+from urllib.parse import quote
+
+from ftcomm.protocol.position import Position
+
+FORMAT = 1  # raised when a reader of the old format could misread a new line
+EXECUTED = "executed"
+SERVED = "served"
+CLOSED = "closed"
+LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A life has its first plan; the first line of its file.
+
+    Attributes:
+        format: `FORMAT`.
+        job: the job's id.
+        worker: the worker id.
+        incarnation: as the tracker numbered this life.
+        rank: its place.
+        size: number of places.
+        pid: of its process.
+        host: where it runs.
+        detect_within: the job's setting, in seconds.
+        replicas: the job's setting.
+    """
+
+    event: ClassVar[str] = "start"
+    format: int
+    job: str
+    worker: str
+    incarnation: int
+    rank: int
+    size: int
+    pid: int
+    host: str
+    detect_within: float
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """It has taken a plan.
+
+    Attributes:
+        epoch: of the plan.
+        rank: its place.
+        position: where it stands, before anything is done in this epoch.
+        frontier: below it results are served, from it on executed by all.
+        members: worker id and incarnation of each place, in rank order.
+    """
+
+    event: ClassVar[str] = "plan"
+    epoch: int
+    rank: int
+    position: Position
+    frontier: Position
+    members: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """The script has made a call.
+
+    Attributes:
+        position: of the call.
+        kind: the collective's name in lower case.
+        signature: as hex, empty while it depends on an input that is not made yet.
+        site: line of the script.
+        input: digest of what was passed, None where there is none yet; of a checkpoint's state.
+        local: digest of a checkpoint's local state, None without one.
+    """
+
+    event: ClassVar[str] = "enter"
+    position: Position
+    kind: str
+    signature: str
+    site: str
+    input: str | None = None
+    local: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The call has a result.
+
+    Attributes:
+        position: as entered.
+        kind: as entered.
+        how: ``executed`` by this life, or ``served``: from a log, or a commit by a plan.
+        epoch: in which it was executed; where it was served, the one in force at the return.
+        result: digest of the result that all ranks have; of the state, of a checkpoint or load.
+        input: digest of what was passed, taken again after the call.
+        version: of a checkpoint or load.
+        local: digest of this rank's local state of a checkpoint or load, None without one.
+    """
+
+    event: ClassVar[str] = "return"
+    position: Position
+    kind: str
+    how: str
+    epoch: int
+    result: str
+    input: str | None = None
+    version: int | None = None
+    local: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The call has raised.
+
+    Attributes:
+        position: as entered.
+        kind: as entered.
+        error: name of the exception's class.
+        cause: its text.
+        epoch: in force.
+        input: digest of what was passed, taken again after the call.
+    """
+
+    event: ClassVar[str] = "raise"
+    position: Position
+    kind: str
+    error: str
+    cause: str
+    epoch: int
+    input: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """This life was told that it is over: a verdict on the job, or fenced.
+
+    Attributes:
+        error: name of the exception's class.
+        cause: its text.
+        epoch: in force.
+        position: where it stood; nothing at or behind it may complete any more.
+    """
+
+    event: ClassVar[str] = "over"
+    error: str
+    cause: str
+    epoch: int
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What the process takes: `rss` bytes of memory and `fds` open descriptors."""
+
+    event: ClassVar[str] = "resources"
+    rss: int
+    fds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The communicator is over; the last line.
+
+    Attributes:
+        how: ``closed``, ``left``, or the name of the error's class.
+        cause: why.
+    """
+
+    event: ClassVar[str] = "end"
+    how: str
+    cause: str = ""
+
+
+LifeEvent = Started | Planned | Entered | Returned | Raised | Over | Resources | Ended
+
+
+class Recordable(Protocol):
+    """A dataclass whose fields are JSON values or positions."""
+
+    event: ClassVar[str]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+def encode(event: Recordable, t: float) -> bytes:
+    """One line: the event at `t` seconds of the machine's monotonic clock."""
+    fields = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
+    record = {"event": event.event, "t": round(t, 6), **fields}
+    return json.dumps(record, separators=(",", ":")).encode() + b"\n"
+
+
+def file_name(worker: str, incarnation: int) -> str:
+    """Name of a life's file; a worker id may hold what a file's name may not."""
+    return f"{quote(worker, safe='')}-{incarnation}.jsonl"
