@@ -78,6 +78,7 @@ class Standing:
         self._last_beat = now
         self._hello_beats = 0  # heartbeats made before the newest hello
         self._must_hear = 0  # number of the heartbeat whose answer is awaited, 0: none
+        self._starves = False  # blocked for long without a byte
         self._needed_since: float | None = None
 
     def begin(self, signature: bytes, site: str) -> Step | Entry:

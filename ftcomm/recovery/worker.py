@@ -323,6 +323,7 @@ class WorkerCore(Standing):
         self._beats += 1
         if gap > self.limits.detect_within / 2:
             self._must_hear = self._beats
+        self._starves = beat.blocked_ms >= self.limits.detect_within * 1000
         lost = self._tracker_lost(now)
         if lost is not None:
             return self._fail("tracker lost", lost)
@@ -343,8 +344,11 @@ class WorkerCore(Standing):
 
     @property
     def needs_tracker(self) -> bool:
-        """True while nothing can go on before the tracker is heard."""
-        return self.is_frozen or bool(self._must_hear) or self.closed
+        """True while nothing can go on before the tracker is heard, or perhaps nothing can.
+
+        Whom this rank has long waited for may be dead, or the job over: only the tracker knows.
+        """
+        return self.is_frozen or bool(self._must_hear) or self.closed or self._starves
 
     def _tracker_lost(self, now: float) -> errors.FtcommError | None:
         if self.attached or not self.needs_tracker:

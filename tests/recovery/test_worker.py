@@ -30,6 +30,7 @@ from ftcomm.recovery.events import (
     Beat,
     CheckpointFetched,
     CloseLinks,
+    Detached,
     Effect,
     FetchEnded,
     Hangup,
@@ -330,3 +331,36 @@ def test_a_stopped_process_hears_the_tracker_before_it_replays_too() -> None:
     assert core.replay_load(seen, now=4.0) is Outcome.HEAR_FIRST
     hear(core, HeartbeatAck(1), now=4.0)
     assert core.replay_load(seen, now=4.0) is Outcome.DONE
+
+
+def cut_off(core: WorkerCore, *, until: float, blocked_ms: int = 0) -> list[Effect]:
+    """One beat a second without the tracker; what the last of them came to."""
+    core.handle(Detached("connection reset"), now=0.0)
+    effects: list[Effect] = []
+    second = 0.0
+    while second <= until and core.state is not State.FAILED:
+        effects = core.handle(Beat((1,) if blocked_ms else (), blocked_ms), now=second)
+        second += 1.0
+    return effects
+
+
+def test_without_a_tracker_a_rank_that_waits_for_nobody_goes_on() -> None:
+    core = a_member()
+    assert cut_off(core, until=2000.0) == []
+    execute(core, "a")
+
+
+def test_a_rank_that_is_blocked_for_long_without_a_tracker_does_not_wait_for_ever() -> None:
+    """The peer died before their link was made, and the job ended: nobody would ever tell it."""
+    core = a_member()
+    core.begin(SIG, "t.py:1")
+    assert cut_off(core, until=2000.0, blocked_ms=5000) == [CloseLinks(), Wake(), Hangup()]
+    assert isinstance(core.error, errors.TrackerLostError)
+
+
+def test_a_byte_in_between_shows_that_the_peer_lives() -> None:
+    core = a_member()
+    for _ in range(4):  # each wait is shorter than the tracker's time, all together are longer
+        assert cut_off(core, until=400.0, blocked_ms=5000) == []
+        core.handle(Beat(), now=400.0)
+    assert core.error is None
