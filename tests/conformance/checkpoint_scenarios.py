@@ -87,7 +87,8 @@ def who_serves_dies(*more: str) -> Run:
 
 def _scenarios() -> Iterator[Scenario]:
     yield Scenario("F10-enter", planned(f"3.{COMMIT}.0@enter", program=SMALL))
-    together = [f"{rank}.{COMMIT}.0@enter" for rank in (0, 4, 9)]
+    # No two of them keep one result: 4 and 9 do, and may die before either's loss is known.
+    together = [f"{rank}.{COMMIT}.0@enter" for rank in (0, 4, 8)]
     yield Scenario("F10-enter-together", planned(*together, program=SMALL))
     yield Scenario("F10-saved", dies_when_all_have_saved, quick=True)
     yield Scenario("F10-committed", planned(f"3.{COMMIT}.0@committed", program=SMALL))
