@@ -1,0 +1,1 @@
+"""Faults that need machinery: bad networks, full disks, interpreters that stand still."""

@@ -1,0 +1,159 @@
+"""What bad weather does to one direction of a connection: pure, from a seed, byte by byte.
+
+Which bits are flipped and where the bytes are cut into pieces follows from the seed and from the
+bytes' places in the stream alone, and never from how they happened to arrive; a run can be had
+again.  When each piece leaves follows from the time of its arrival, which is an argument.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+FIN: Final = "fin"
+RST: Final = "rst"
+CUTS: Final = (FIN, RST)
+BITS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """The conditions of one direction; the default is fair weather.
+
+    Attributes:
+        latency_s: seconds that every byte is late.
+        jitter_s: up to so many seconds more, drawn for each piece; the order stays.
+        bytes_per_s: what goes through in a second, 0 for no limit.
+        slice_bytes: bytes leave in pieces of 1 to so many, each sent alone; 0 leaves them whole.
+        flip_every: one flipped bit in about so many bytes, 0 for none.
+        flips: places of bytes in which a bit is flipped, beside those.
+        cut_after: the connection ends behind so many bytes of this direction, None for never.
+        cut_by: ``fin`` or ``rst``, for both ends.
+        swallow: bytes are taken and thrown away, and the connection stays open, as if its other
+            end had lost its power.  A direction that has lost bytes never carries any again.
+        paused: nothing is taken, so that the sender's buffers fill.
+    """
+
+    latency_s: float = 0.0
+    jitter_s: float = 0.0
+    bytes_per_s: float = 0.0
+    slice_bytes: int = 0
+    flip_every: int = 0
+    flips: tuple[int, ...] = ()
+    cut_after: int | None = None
+    cut_by: str = FIN
+    swallow: bool = False
+    paused: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.cut_by in CUTS, self.cut_by
+        assert min(self.latency_s, self.jitter_s, self.bytes_per_s) >= 0, self
+        assert min(self.slice_bytes, self.flip_every) >= 0, self
+
+
+FAIR: Final = Weather()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes that leave together.
+
+    Attributes:
+        due_at: not before, on the clock of `Stream.take`'s `now`.
+        data: the bytes, with flips; may be empty in front of a cut.
+        cut: how the connection ends behind them, empty if it does not.
+    """
+
+    due_at: float
+    data: bytes
+    cut: str = ""
+
+
+class Stream:
+    """One direction of one connection.
+
+    Attributes:
+        taken: bytes taken so far: the place of the next one.
+        flipped: places of the bytes in which a bit was flipped.
+        deaf: bytes were swallowed, so that no more will come through.
+    """
+
+    def __init__(self, seed: str) -> None:
+        self.taken = 0
+        self.flipped: list[int] = []
+        self.deaf = False
+        self._slice_dice, self._flip_dice, self._jitter_dice = (
+            random.Random(f"{seed}/{what}")  # noqa: S311 - weather, not secrets
+            for what in ("slices", "flips", "jitter")
+        )
+        self._next_slice = 0
+        self._next_flip = -1
+        self._free_at = 0.0  # when the narrow place has let everything before through
+        self._last_due = 0.0
+
+    def take(self, data: bytes, weather: Weather, *, now: float) -> list[Piece]:
+        """Pieces into which the next bytes fall, in order; empty if they are swallowed."""
+        if weather.swallow or self.deaf:
+            self.deaf = True
+            self.taken += len(data)
+            return []
+        end = self.taken + len(data)
+        cut = weather.cut_after is not None and end >= weather.cut_after
+        if cut:
+            assert weather.cut_after is not None
+            data = data[: max(weather.cut_after - self.taken, 0)]
+        pieces = [
+            Piece(self._due(len(part), weather, now), self._with_flips(part, weather))
+            for part in self._slices(data, weather)
+        ]
+        if cut:
+            pieces.append(Piece(self._due(0, weather, now), b"", weather.cut_by))
+        return pieces
+
+    def _slices(self, data: bytes, weather: Weather) -> Iterator[bytes]:
+        """Cut at places that the seed gives; `taken` moves on with each part."""
+        begin = 0
+        while begin < len(data):
+            end = len(data)
+            if weather.slice_bytes:
+                while self._next_slice <= self.taken:
+                    self._next_slice += self._slice_dice.randint(1, weather.slice_bytes)
+                end = min(end, begin + self._next_slice - self.taken)
+            yield data[begin:end]
+            begin = end
+
+    def _with_flips(self, part: bytes, weather: Weather) -> bytes:
+        first, self.taken = self.taken, self.taken + len(part)
+        places = [place for place in weather.flips if first <= place < self.taken]
+        if weather.flip_every:
+            places += self._drawn_flips(first, weather.flip_every)
+        if not places:
+            return part
+        changed = bytearray(part)
+        for place in places:
+            changed[place - first] ^= 1 << self._flip_dice.randrange(BITS)
+        self.flipped += places
+        return bytes(changed)
+
+    def _drawn_flips(self, first: int, mean: int) -> list[int]:
+        """Places from `first` to `taken` that the dice name; the next one is drawn ahead."""
+        places = []
+        if self._next_flip < 0:
+            self._next_flip = first + self._gap(mean)
+        while self._next_flip < self.taken:
+            if self._next_flip >= first:
+                places.append(self._next_flip)
+            self._next_flip += 1 + self._gap(mean)
+        return places
+
+    def _gap(self, mean: int) -> int:
+        return int(self._flip_dice.expovariate(1 / mean))
+
+    def _due(self, count: int, weather: Weather, now: float) -> float:
+        """When `count` bytes leave: behind all before them, and no faster than the narrow place."""
+        self._free_at = max(self._free_at, now)
+        if weather.bytes_per_s:
+            self._free_at += count / weather.bytes_per_s
+        late = weather.latency_s + self._jitter_dice.uniform(0, weather.jitter_s)
+        self._last_due = max(self._last_due, self._free_at + late)
+        return self._last_due

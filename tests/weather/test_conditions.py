@@ -1,0 +1,107 @@
+"""Weather is a function of the seed, the bytes and the clock."""
+
+from itertools import accumulate, pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ftcomm_chaos.weather.conditions import FAIR, FIN, RST, Piece, Stream, Weather
+
+DATA = bytes(range(256)) * 4
+CHUNKS = st.lists(st.integers(0, len(DATA)), max_size=8).map(
+    lambda cuts: [DATA[a:b] for a, b in pairwise([0, *sorted(cuts), len(DATA)])]
+)
+
+
+def pour(stream: Stream, chunks: list[bytes], weather: Weather) -> list[Piece]:
+    return [piece for chunk in chunks for piece in stream.take(chunk, weather, now=0.0)]
+
+
+def places_changed(got: bytes) -> list[int]:
+    return [place for place, (a, b) in enumerate(zip(DATA, got, strict=True)) if a != b]
+
+
+def test_fair_weather_changes_nothing() -> None:
+    assert Stream("s").take(DATA, FAIR, now=3.0) == [Piece(3.0, DATA)]
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(CHUNKS)
+def test_the_same_bits_are_flipped_however_the_bytes_arrive(chunks: list[bytes]) -> None:
+    weather = Weather(flip_every=300, flips=(0, 1023), slice_bytes=50)
+    whole, parts = Stream("s"), Stream("s")
+    first = b"".join(piece.data for piece in whole.take(DATA, weather, now=0.0))
+    again = b"".join(piece.data for piece in pour(parts, chunks, weather))
+    assert (first, whole.flipped) == (again, parts.flipped)
+    assert places_changed(first) == sorted(whole.flipped)
+    assert {0, 1023} < set(whole.flipped)
+
+
+def test_each_flip_is_of_one_bit_and_about_as_frequent_as_asked_for() -> None:
+    stream = Stream("s")
+    got = b"".join(piece.data for piece in stream.take(DATA, Weather(flip_every=64), now=0.0))
+    changed = [a ^ b for a, b in zip(DATA, got, strict=True) if a != b]
+    assert {x & (x - 1) for x in changed} == {0}
+    assert 8 <= len(changed) <= 32
+
+
+def test_another_seed_is_other_weather() -> None:
+    weather = Weather(flip_every=300)
+    streams = [Stream(seed) for seed in "ab"]
+    for stream in streams:
+        stream.take(DATA, weather, now=0.0)
+    assert streams[0].flipped != streams[1].flipped
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(CHUNKS, st.integers(1, 100))
+def test_pieces_are_small_and_end_where_the_seed_says(chunks: list[bytes], most: int) -> None:
+    whole = Stream("s").take(DATA, Weather(slice_bytes=most), now=0.0)
+    parts = pour(Stream("s"), chunks, Weather(slice_bytes=most))
+    assert b"".join(piece.data for piece in parts) == DATA
+    assert max(len(piece.data) for piece in whole + parts) <= most
+
+    def ends(pieces: list[Piece]) -> set[int]:
+        return set(accumulate(len(piece.data) for piece in pieces))
+
+    assert ends(whole) <= ends(parts)
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(CHUNKS, st.integers(0, len(DATA)))
+def test_a_cut_comes_behind_its_byte_and_nothing_behind_the_cut(
+    chunks: list[bytes], place: int
+) -> None:
+    pieces = pour(Stream("s"), chunks, Weather(cut_after=place, cut_by=RST))
+    first = next(i for i, piece in enumerate(pieces) if piece.cut)
+    assert pieces[first].cut == RST
+    assert b"".join(piece.data for piece in pieces) == DATA[:place]
+    assert not any(piece.data for piece in pieces[first:])
+
+
+def test_bytes_wait_for_the_distance_and_for_the_narrow_place() -> None:
+    stream = Stream("s")
+    weather = Weather(latency_s=1.0, bytes_per_s=10.0)
+    first = stream.take(bytes(20), weather, now=0.0)
+    second = stream.take(bytes(10), weather, now=0.5)
+    late = stream.take(bytes(10), weather, now=100.0)
+    assert [piece.due_at for piece in first + second + late] == [3.0, 4.0, 102.0]
+
+
+def test_jitter_does_not_change_the_order_and_stays_below_its_limit() -> None:
+    stream = Stream("s")
+    due = [
+        piece.due_at
+        for _ in range(100)
+        for piece in stream.take(b"x", Weather(jitter_s=0.5), now=0.0)
+    ]
+    assert due == sorted(due)
+    assert 0.25 < due[-1] <= 0.5
+    assert len(set(due)) > 1
+
+
+def test_a_direction_that_has_lost_bytes_carries_none_again() -> None:
+    stream = Stream("s")
+    assert stream.take(DATA, Weather(swallow=True), now=0.0) == []
+    assert stream.take(DATA, Weather(cut_after=9, cut_by=FIN), now=0.0) == []
+    assert (stream.deaf, stream.taken) == (True, 2 * len(DATA))
