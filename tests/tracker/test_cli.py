@@ -25,7 +25,7 @@ def invoke(*arguments: str) -> tuple[int, str]:
 @pytest.fixture
 def serving(tmp_path: Path) -> Iterator[Serving]:
     """`serve --port 0` as a real process, and the fields of the line that it prints."""
-    with serve(tmp_path / "state", "-n", "2") as found:
+    with serve(tmp_path / "state", "-n", "1") as found:
         yield found
 
 
@@ -40,7 +40,9 @@ def test_serve_prints_one_line_and_answers_status_and_stop(serving) -> None:
     given = ("--tracker", ready["address"], "--token-file", ready["token_file"])
     status, text = invoke("status", *given, "--json")
     assert (status, json.loads(text)["job_id"]) == (0, ready["job"])
-    assert invoke("stop", *given, "--reason", "lunch") == (0, "stopped\n")
+    comm = ftcomm.init(ready["address"], worker_id="0", token_file=ready["token_file"])
+    with pytest.raises(ftcomm.RevokedError, match="lunch"), comm:
+        assert invoke("stop", *given, "--reason", "lunch") == (0, "stopped\n")
     rest, errors = process.communicate(timeout=30)
     assert (process.returncode, rest, "lunch" in errors) == (78, "", True)
     status, text = invoke("status", "--state-dir", ready["state_dir"])

@@ -12,7 +12,7 @@ import trio.testing
 from ftcomm.config import read_token
 from ftcomm.errors import AuthenticationError, TrackerLostError
 from ftcomm.protocol.handshake import NONCE_BYTES, ServerHandshake
-from ftcomm.protocol.messages import Bye, Welcome
+from ftcomm.protocol.messages import Bye, Revoke, Welcome
 from ftcomm.protocol.operations import StopRequest
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.connection import receive_exactly
@@ -20,6 +20,7 @@ from ftcomm_tracker.events import Ended, GivenUp
 from ftcomm_tracker.opening import OpenJob
 from ftcomm_tracker.remote import RemoteJob
 from tests.tracker.rig import client, hello, tracker
+from tests.tracker.roster_story import report
 
 pytestmark = pytest.mark.trio
 
@@ -69,7 +70,9 @@ async def test_a_worker_given_up_while_the_tracker_was_away_is_told_to_the_next_
         async with tracker(tmp_path) as job, client(job) as a, client(job) as b:
             for number, worker in enumerate((a, b)):
                 await worker.send(hello(str(number)))
-                await worker.receive_a(Welcome)
+            for worker in (a, b):  # else the tracker would wait for their reports
+                await worker.receive_a(Revoke)
+                await worker.send(report(1))
             token = read_token(job.token_file)
             view = RemoteJob([job.server.address], token, "1", patience_s=30)
             nursery.start_soon(view.run)
@@ -130,7 +133,9 @@ async def test_of_a_worker_that_has_closed_only_the_jobs_end_is_unknown(tmp_path
         async with tracker(tmp_path) as job, client(job) as a, client(job) as b:
             for number, worker in enumerate((a, b)):
                 await worker.send(hello(str(number)))
-                await worker.receive_a(Welcome)
+            for worker in (a, b):  # else the tracker would wait for their reports
+                await worker.receive_a(Revoke)
+                await worker.send(report(1))
             await a.send(Bye(0))
             view = RemoteJob([job.server.address], read_token(job.token_file), "0", patience_s=0)
             nursery.start_soon(view.run)

@@ -288,6 +288,13 @@ def test_the_tracker_waits_for_one_who_was_away_when_the_job_ended() -> None:
     assert [e for e in story.tick(FAREWELL_S + SETTINGS.detect_within) if isinstance(e, Ended)]
 
 
+def test_one_that_nobody_will_start_again_is_not_waited_for() -> None:
+    story = running()
+    story.tell(ConnLost(2, "reset"))
+    story.tell(GivenUp("w1", "it died 3 times"))
+    assert [e for e in story.tell(ConnLost(1, "hung up")) if isinstance(e, Ended)]
+
+
 def test_a_worker_on_its_way_to_a_job_that_ended_before_it_formed_hears_why() -> None:
     story = Story(3)
     story.joined(1, hello("w0"))

@@ -2,11 +2,13 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.tracker.test_launch import run
+from tests.tracker.test_launch import environment, run
 
 pytestmark = pytest.mark.process
 
@@ -90,13 +92,12 @@ def hold(length):
     re.match("(a+)+$", "a" * length + "b")
     return time.process_time() - began
 
-length = 18
-while hold(length) < 0.4:
-    length += 1
 with ftcomm.init() as comm:
     comm.load_checkpoint(default=0)
     if comm.rank == 1:
-        assert hold(length + 2) > 1.0
+        length = 18  # each letter more doubles it
+        while hold(length) < 0.8:
+            length += 1
     comm.allreduce(1)
 """
 
@@ -118,6 +119,19 @@ def test_a_stopped_worker_that_has_lost_its_place_is_killed_and_started_again(
     assert "worker 1 is stopped (SIGSTOP) and has lost its place: killing it\n" in done.stderr
     assert done.stderr.count("starting it again") == 1
     assert len(models(done.stdout)) == 1
+
+
+def test_a_failed_job_ends_at_once_when_nobody_is_left_to_hear_why() -> None:
+    patient = """
+from ftcomm_tracker import cli, epochs, running
+epochs.FAREWELL_S = running.LAST_WORDS_S = 600.0
+cli.main()
+"""
+    command = [sys.executable, "-c", patient, "run", "-n", "2", "--", sys.executable, "-c"]
+    done = subprocess.run(
+        [*command, "raise SystemExit(64)"], env=environment(), timeout=60, check=False
+    )
+    assert done.returncode == 73
 
 
 @pytest.mark.parametrize(

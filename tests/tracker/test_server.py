@@ -184,9 +184,8 @@ async def test_an_operator_sees_the_status(tmp_path: Path) -> None:
 
 
 async def test_an_operator_stops_the_job_for_everyone(tmp_path: Path) -> None:
-    job_of_one_second = tracker(tmp_path, detect_within=1.0)
     async with (
-        job_of_one_second as job,
+        tracker(tmp_path, 1) as job,
         client(job) as worker,
         client(job, "operator") as operator,
     ):

@@ -272,6 +272,7 @@ class Hearing(Admission):
 
     def on_given_up(self, worker_id: str, reason: str) -> None:
         """Nobody will start this worker again: the same error for everyone."""
+        self._told(worker_id)  # none of its lives is left to wait for
         rank = self._rank_of(worker_id)
         if rank is None and not self.durable.places:
             rank = -1

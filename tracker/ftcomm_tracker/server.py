@@ -136,6 +136,11 @@ class Server:
         """Seconds after which a silent worker loses its place."""
         return self._roster.settings.detect_within
 
+    @property
+    def has_callers(self) -> bool:
+        """True while a worker, a supervisor or an operator is connected."""
+        return bool(self._connections)
+
     def has_closed(self, worker_id: str) -> bool:
         """True if that worker's rank has completed its close()."""
         return self._roster.has_closed(worker_id)
