@@ -18,19 +18,10 @@ import trio
 
 import ftcomm
 from ftcomm.errors import FtcommError, ProtocolError
-from ftcomm.protocol.messages import (
-    ControlMessage,
-    Hello,
-    Plan,
-    WorkerMessage,
-)
+from ftcomm.protocol.messages import ControlMessage, Hello, Plan, WorkerMessage
 from ftcomm.protocol.operations import WorkerStanding
 from ftcomm.protocol.position import Position
-from ftcomm_tracker.connection import (
-    FLUSH_DEADLINE_S,
-    Connection,
-    authenticate,
-)
+from ftcomm_tracker.connection import FLUSH_DEADLINE_S, Connection, authenticate
 from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.events import (
     Disconnect,
