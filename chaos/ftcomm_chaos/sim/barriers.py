@@ -15,14 +15,15 @@ class Hurdle(enum.Enum):
 
     REFUSED = "refused"
     SILENT = "silent"  # it connects, and then nothing comes
+    ONE_WAY = "one way"  # nothing comes from the one whose name is the first
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How one life reaches another: straight, or `via` a relay; `silent` if nothing arrives."""
+    """How one life reaches another: straight, or `via` a relay; `hurdle` if something is lost."""
 
     via: "Life | None" = None
-    silent: bool = False
+    hurdle: Hurdle | None = None
 
 
 @dataclass(slots=True)
@@ -48,11 +49,13 @@ class Barriers:
     def straight(self, life: "Life", far: "Life") -> Way | None:
         """The direct way; None if there is none."""
         hurdle = self.between(life, far)
-        return None if hurdle is Hurdle.REFUSED else Way(silent=hurdle is Hurdle.SILENT)
+        return None if hurdle is Hurdle.REFUSED else Way(hurdle=hurdle)
 
     def through(self, epoch: int, life: "Life", via: "Life", far: "Life") -> "Way | Life":
         """The way through a relay; or who finds out that it ends there: `life`, or the relay."""
         hops = (self.between(life, via), self.between(via, far))
         if hops[0] is Hurdle.REFUSED or not via.accepts(epoch):
             return life
-        return via if hops[1] is Hurdle.REFUSED else Way(via, silent=Hurdle.SILENT in hops)
+        if hops[1] is Hurdle.REFUSED:
+            return via
+        return Way(via, Hurdle.SILENT if any(hops) else None)

@@ -8,12 +8,15 @@ import random
 from typing import TYPE_CHECKING
 
 from ftcomm_chaos.sim.barriers import Hurdle
+from ftcomm_chaos.sim.pipe import End
 from ftcomm_chaos.sim.plan import DEADLY, HOT, Kind, Planned
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.process import Life
     from ftcomm_chaos.sim.simulation import Simulation
 
+SOON_BYTES = 300  # a few messages; the handshake alone is 240 bytes
+HEARD = 0.5  # share of half-open connections whose gone end says so when it is sent something
 LASTING = 0.6  # share of the first barriers that stay to the end
 
 
@@ -74,6 +77,12 @@ class Faults:
             Kind.TRACKER_CRASH: self._tracker_crash,
             Kind.TRACKER_TORN: self._tracker_torn,
             Kind.TRACKER_STALL: self._tracker_stall,
+            Kind.REFUSAL: self._refusal,
+            Kind.CUT_INSIDE: self._cut_inside,
+            Kind.STALL: self._hold_up,
+            Kind.HALF_OPEN: self._half_open,
+            Kind.ONE_WAY: self._one_way,
+            Kind.ONE_WAY_BARRIER: self._one_way_barrier,
         }
         if kind in apply:
             apply[kind](life, planned.luck(self.sim.world.seed))
@@ -96,13 +105,16 @@ class Faults:
         del life
         streams = self.sim.network.open_streams()
         if streams:
-            luck.choice(streams).silent = True
+            self.sim.network.silence(luck.choice(streams))
 
     def _barrier(self, life: "Life", luck: random.Random) -> None:
         self._put_up(life, Hurdle.REFUSED, luck)
 
     def _silent_barrier(self, life: "Life", luck: random.Random) -> None:
         self._put_up(life, Hurdle.SILENT, luck)
+
+    def _one_way_barrier(self, life: "Life", luck: random.Random) -> None:
+        self._put_up(life, Hurdle.ONE_WAY, luck)
 
     def _put_up(self, life: "Life", hurdle: Hurdle, luck: random.Random) -> None:
         """Between this worker and another: one pair for good, any other for a while.
@@ -165,3 +177,47 @@ class Faults:
     def _tracker_stall(self, life: "Life", luck: random.Random) -> None:
         del life
         self.sim.tracker.stall(luck.uniform(0.3, 3.0))
+
+    def _refusal(self, life: "Life", luck: random.Random) -> None:
+        """As by a firewall that was changed: the connection goes, for a while no other comes."""
+        self.sim.tracker.refuse(life.worker_id, self._deadlines(luck, 0.1, 3.0))
+        if life.conn is not None:
+            life.conn.cut()
+
+    # --- of bytes -----------------------------------------------------------------------------
+
+    def _deadlines(self, luck: random.Random, lo: float, hi: float) -> float:
+        """Seconds, in multiples of `detect_within`."""
+        return luck.uniform(lo, hi) * self.sim.settings.detect_within
+
+    def _end_of_a_pipe(self, luck: random.Random) -> End | None:
+        """One end of some connection: to the tracker, or between two workers."""
+        control = [conn.pipe for conn in self.sim.tracker.conns.values() if conn.pipe is not None]
+        control = [pipe for pipe in control if pipe.is_open]
+        between = self.sim.network.open_pipes()
+        pipes = luck.choice([pool for pool in (control, between) if pool] or [[]])
+        return luck.choice(luck.choice(pipes).ends) if pipes else None
+
+    def _cut_inside(self, life: "Life", luck: random.Random) -> None:
+        del life
+        end = self._end_of_a_pipe(luck)
+        if end is not None:
+            end.pipe.cut_after(end, luck.randrange(SOON_BYTES))
+
+    def _hold_up(self, life: "Life", luck: random.Random) -> None:
+        del life
+        end = self._end_of_a_pipe(luck)
+        if end is not None:
+            end.pipe.stall(end, self._deadlines(luck, 0.1, 2.5))
+
+    def _half_open(self, life: "Life", luck: random.Random) -> None:
+        del life
+        end = self._end_of_a_pipe(luck)
+        if end is not None:
+            end.pipe.forget(end, audible=luck.random() < HEARD)
+
+    def _one_way(self, life: "Life", luck: random.Random) -> None:
+        del life
+        end = self._end_of_a_pipe(luck)
+        if end is not None:
+            end.pipe.silence(end)

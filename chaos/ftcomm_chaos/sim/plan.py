@@ -28,10 +28,19 @@ class Kind(enum.Enum):
     TRACKER_CRASH = "tracker crash"
     TRACKER_TORN = "tracker crash between two effects"
     TRACKER_STALL = "tracker stop"
+    REFUSAL = "tracker refuses"
+    CUT_INSIDE = "cut at a byte"
+    STALL = "bytes held up"
+    HALF_OPEN = "half-open connection"
+    ONE_WAY = "one way silent"
+    ONE_WAY_BARRIER = "pair silent one way"
 
 
 DEADLY = frozenset(
     {Kind.CRASH, Kind.CRASH_OTHER, Kind.CRASH_TWO, Kind.DUPLICATE, Kind.PAUSE_AND_REPLACE}
+)
+OF_BYTES = frozenset(
+    {Kind.CUT_INSIDE, Kind.STALL, Kind.HALF_OPEN, Kind.ONE_WAY, Kind.ONE_WAY_BARRIER}
 )
 # Points that are worth more faults than their number in a run would give them.
 HOT = frozenset(
@@ -66,7 +75,7 @@ class Planned:
         return f"{self.number}: {self.kind.value}, {self.name or 'any point'} from {self.at_point}"
 
 
-def draw_plan(seed: int, *, count: int, span: int, gentle: bool) -> tuple[Planned, ...]:
+def draw_plan(seed: int, *, count: int, span: int, gentle: bool, wire: bool) -> tuple[Planned, ...]:
     """The faults of a seed in the order in which they wait.
 
     Args:
@@ -74,10 +83,14 @@ def draw_plan(seed: int, *, count: int, span: int, gentle: bool) -> tuple[Planne
         count: how many.
         span: the last point at which one may begin to wait.
         gentle: at most one process dies at a time.
+        wire: connections are bytes, and can be hurt at any one.
     """
     rng = random.Random(f"faults of {seed}")  # noqa: S311 - drawn from the seed
-    usual = [kind for kind in Kind if kind is not Kind.CRASH_TWO or not gentle]
+    excluded = {Kind.CRASH_TWO} if gentle else set()
+    usual = [kind for kind in Kind if kind not in excluded | OF_BYTES]
     kinds = [*rng.sample(usual, rng.randint(1, 5)), Kind.CRASH]
+    if wire:
+        kinds += rng.sample(sorted(OF_BYTES, key=lambda kind: kind.value), rng.randint(1, 4))
     drawn = []
     for _ in range(count):
         kind = rng.choice(kinds)

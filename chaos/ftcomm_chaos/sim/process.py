@@ -23,12 +23,12 @@ from ftcomm.recovery.events import (
 )
 from ftcomm.recovery.worker import Identity, Limits, State, WorkerCore
 from ftcomm_chaos.sim import user
-from ftcomm_chaos.sim.network import FetchLink, Frame
+from ftcomm_chaos.sim.streams import Frame
 from ftcomm_chaos.sim.world import Violation
 
 if TYPE_CHECKING:
+    from ftcomm_chaos.sim.control import ControlConn
     from ftcomm_chaos.sim.simulation import Simulation
-    from ftcomm_chaos.sim.tracker import ControlConn
 
 TRACKER_TIMEOUT_S = 20.0  # longer than any tracker of the simulator is away
 RACE_S = 0.002  # how long a thread may sit between two steps that another can cut
@@ -48,7 +48,7 @@ class Life:
         self.last_report: Report | None = None
         self.inbox: dict[tuple[int, int], deque[Frame]] = defaultdict(deque)
         self.broken: set[tuple[int, int]] = set()
-        self.waiting_fetches: list[FetchLink] = []
+        self.parked: list[Callable[[], None]] = []  # they wait for a newer epoch's plan
         self.blocked_on: tuple[int, ...] = ()
         self.blocked_since = 0.0
         self.step = -1  # of its schedule, in which it stands
@@ -199,10 +199,13 @@ class Life:
 
     def _on_plan(self, plan: Plan) -> None:
         self.sim.monitor.on_plan(self, plan)
-        waiting, self.waiting_fetches = self.waiting_fetches, []
-        for link in waiting:
-            link.ask()
+        self._look_again()
         self.point("planned")
+
+    def _look_again(self) -> None:
+        parked, self.parked = self.parked, []
+        for look in parked:
+            look()
 
     def _beat(self) -> None:
         if not self.alive:
@@ -233,6 +236,7 @@ class Life:
             case CloseLinks():
                 over = self.core.state in (State.FAILED, State.FINISHED)
                 self.net.close(self, None if over else self.core.revoke_epoch)
+                self._look_again()
             case StartFetch():
                 self.net.fetch(self, effect)
                 self.point("fetching")

@@ -13,10 +13,12 @@ from ftcomm_chaos.sim.plan import draw_plan
 from ftcomm_chaos.sim.process import Life
 from ftcomm_chaos.sim.program import Program
 from ftcomm_chaos.sim.tracker import Tracker
+from ftcomm_chaos.sim.wire_network import WireNetwork
 from ftcomm_chaos.sim.world import Violation, World
 from ftcomm_tracker.roster import State as JobState
 
 QUIET_S = 60.0  # virtual seconds after the last fault within which everything must have ended
+WIRED = 0.25  # share of the seeds whose connections are bytes
 POINTS_PER_CALL = 3  # places at which a fault may happen, on each rank
 MAX_STEPS = 400_000  # events of one run; the longest honest one had a tenth
 SETTINGS = JobSettings(detect_within=1.0, reattach_within=3.0, replace_within=50.0)
@@ -57,7 +59,7 @@ class Simulation:
         rng = self.world.rng
         self.world_size = rng.choice((1, 2, 2, 3, 3, 4, 5)) if faulty else rng.randint(1, 5)
         self.gentle = rng.random() < 0.6
-        self.wire = rng.random() < 0.1
+        self.wire = rng.random() < WIRED
         self.think_s = rng.choice((0.002, 0.002, 0.02, 0.2))
         copies = (2, 2, 3) if self.gentle else (1, 2, 2, 2, 3)
         shadow = random.Random(f"local states of {seed}")  # noqa: S311 - drawn from the seed
@@ -72,7 +74,7 @@ class Simulation:
         self.odd_one = self._draw_odd_one() if faulty else None
         self.counters: Counter[str] = Counter()
         self.monitor = Monitor(self)
-        self.network = Network(self.world, wire=self.wire)
+        self.network = WireNetwork(self.world) if self.wire else Network(self.world)
         self.worker_ids = [f"w{rank}" for rank in range(self.world_size)]
         self.worker_ids += self.spares
         # A group of one has nobody who could keep anything.
@@ -82,6 +84,7 @@ class Simulation:
             count=rng.randint(4, 13) if deadly else 0,
             span=POINTS_PER_CALL * self.world_size * len(self.program.calls),
             gentle=self.gentle,
+            wire=self.wire,
         )
         kept = [p for p in self.plan if only is None or p.number in only]
         self.faults = Faults(self, tuple(kept))

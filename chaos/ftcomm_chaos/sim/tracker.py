@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING, Any, assert_never
 
-from ftcomm.protocol.codec import Decoder, encode
-from ftcomm.protocol.messages import Hello, Plan
+from ftcomm.protocol.messages import Plan
+from ftcomm_chaos.sim.control import ControlConn
+from ftcomm_chaos.sim.wire_control import WiredControl
 from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.events import (
     Disconnect,
@@ -11,11 +12,8 @@ from ftcomm_tracker.events import (
     Ended,
     Event,
     IncidentClosed,
-    Joined,
-    Lost,
     Note,
     Persist,
-    Said,
     Send,
     Stalled,
     Tick,
@@ -25,80 +23,6 @@ from ftcomm_tracker.roster import Roster
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.process import Life
     from ftcomm_chaos.sim.simulation import Simulation
-
-
-class ControlConn:
-    """One control connection: two ordered directions, both ends told of its end on their own."""
-
-    def __init__(self, tracker: "Tracker", life: "Life", number: int) -> None:
-        self.tracker, self.life, self.number = tracker, life, number
-        self.world = tracker.world
-        self.open = True
-        self.joined = False
-        self._arrives = {"up": 0.0, "down": 0.0}
-
-    def _when(self, direction: str) -> float:
-        when = max(self.world.now + self.world.between(0.0005, 0.02), self._arrives[direction])
-        self._arrives[direction] = when
-        return when
-
-    def to_tracker(self, message: Any) -> None:
-        """The worker sends."""
-        self.world.at(self._when("up"), self.tracker.deliver, self._read, _wired(self, message))
-
-    def _read(self, message: Any) -> None:
-        if not self.open or self.tracker.conns.get(self.number) is not self:
-            return
-        if isinstance(message, Hello):
-            self.joined = True
-            self.tracker.hear(Joined(self.number, message))
-        else:
-            self.tracker.hear(Said(self.number, message))
-
-    def to_worker(self, message: Any) -> None:
-        """The tracker sends."""
-        if self.open:
-            self.world.at(self._when("down"), self._write, _wired(self, message), self.world.now)
-
-    def _write(self, message: Any, sent_at: float) -> None:
-        if self.open:
-            self.life.deliver(self.life.on_control, self, message, sent_at)
-
-    def cut(self) -> None:
-        """The connection breaks: what is under way is lost; each end learns it in its time."""
-        if not self.open:
-            return
-        self.open = False
-        late = self.tracker.sim.settings.detect_within * 0.3
-        self.world.after(self.world.between(0.001, late), self.tracker.deliver, self._tracker_sees)
-        self.world.after(
-            self.world.between(0.001, late), self.life.deliver, self.life.on_detached, self, "cut"
-        )
-
-    def _tracker_sees(self) -> None:
-        if self.tracker.conns.pop(self.number, None) is not None:
-            self.tracker.hear(Lost(self.number, "connection reset"))
-
-    def worker_gone(self) -> None:
-        """The worker's process has ended: its kernel says so, after what it had sent."""
-        self.world.at(self._when("up"), self.tracker.deliver, self._tracker_sees)
-
-    hang_up = worker_gone
-
-    def close(self) -> None:
-        """The tracker closes: the worker sees the end after what was sent."""
-        self.tracker.conns.pop(self.number, None)
-        when = self._when("down")
-        self.world.at(when, self.life.deliver, self.life.on_detached, self, "closed by the tracker")
-
-
-def _wired(conn: ControlConn, message: Any) -> Any:
-    """Through the codec and back, as between real processes."""
-    if not conn.tracker.sim.wire:
-        return message
-    (copy,) = Decoder().feed(encode(message))
-    assert copy == message, (copy, message)
-    return copy
 
 
 class Tracker:
@@ -112,6 +36,7 @@ class Tracker:
         self.ended = False
         self.generation = 0
         self.crash_after: int | None = None  # effects that are still carried out
+        self._refuses_until: dict[str, float] = {}
         self._next_conn = 0
         self._stalled = False
         self._held: list[tuple[Any, tuple[Any, ...]]] = []
@@ -128,15 +53,21 @@ class Tracker:
         self._set_alarm()
 
     def accept(self, life: "Life") -> bool:
-        """A worker dials; False while nobody listens."""
-        if not self.up:
+        """A worker dials; False while nobody listens, or something refuses it."""
+        refused = self.world.now < self._refuses_until.get(life.worker_id, 0.0)
+        if not self.up or refused:
             return False
         self._next_conn += 1
-        conn = ControlConn(self, life, self._next_conn)
+        kind = WiredControl if self.sim.wire else ControlConn
+        conn = kind(self, life, self._next_conn)
         self.conns[conn.number] = conn
         life.conn = conn
-        self.world.after(self.world.between(0.0005, 0.01), life.deliver, life.on_attached, conn)
+        conn.begin()
         return True
+
+    def refuse(self, worker_id: str, seconds: float) -> None:
+        """What this worker dials is refused for a while."""
+        self._refuses_until[worker_id] = self.world.now + seconds
 
     # --- faults -------------------------------------------------------------------------------
 
@@ -150,11 +81,7 @@ class Tracker:
         self.crash_after = None
         conns, self.conns = self.conns, {}
         for conn in conns.values():
-            conn.open = False
-            self.world.after(
-                self.world.between(0.001, 0.05),
-                conn.life.deliver, conn.life.on_detached, conn, "the tracker has gone",
-            )  # fmt: skip
+            conn.tracker_gone()
         if not self.ended:
             self.world.after(self.world.between(0.1, 1.5), self.start)
 

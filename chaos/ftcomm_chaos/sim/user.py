@@ -4,24 +4,20 @@ Generators stand for the thread: they yield a delay where the control thread may
 steps, and None where the thread sleeps until it is woken.
 """
 
-from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from ftcomm.collectives.choose import schedule_for, synchronising
-from ftcomm.collectives.schedule import NOBODY, Reduce, Schedule
+from ftcomm.collectives.choose import synchronising
 from ftcomm.collectives.shift import shift
-from ftcomm.protocol.frames import FrameHeader
-from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
-from ftcomm.recovery.events import LinkDown, MismatchSeen, OwnCloseDone
+from ftcomm.recovery.events import MismatchSeen, OwnCloseDone
 from ftcomm.recovery.keepers import local_distances
 from ftcomm.recovery.log import Entry
 from ftcomm.recovery.worker import Checkpoint, Outcome, State, Step
-from ftcomm_chaos.sim.network import Frame, check_frame
+from ftcomm_chaos.sim.attempt import SITE, Thread, execute, race, run
 from ftcomm_chaos.sim.program import (
     CHECKPOINT,
     CLOSE,
-    ITEM_BYTES,
     LOAD,
     Call,
     default_local,
@@ -34,11 +30,7 @@ from ftcomm_chaos.sim.program import (
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.process import Life
 
-Thread = Generator[float | None, None, Any]
-SCHEDULED_OUT = 0.02  # how often a thread loses the processor long enough for an epoch to pass
-PREEMPTED = 0.4
 STAGE = 1000  # first frame tag of a collective's second stage
-SITE = "sim.py:1"
 
 
 def script(life: "Life") -> Thread:
@@ -82,15 +74,6 @@ def _think(life: "Life") -> Thread:
     yield life.world.between(0.0005, life.sim.think_s)
 
 
-def _race(life: "Life") -> Thread:
-    """Let the control thread in between, sometimes."""
-    luck = life.world.rng.random()
-    if luck < SCHEDULED_OUT:
-        yield life.world.between(0.02, 0.4)
-    elif luck < PREEMPTED:
-        yield life.world.between(0.0001, 0.004)
-
-
 def _collective(life: "Life", call: Call) -> Thread:
     core, signature = life.core, _signature(life, call)
     while True:
@@ -114,7 +97,7 @@ def _collective(life: "Life", call: Call) -> Thread:
 def _attempt(life: "Life", call: Call, signature: bytes, position: Position) -> Thread:
     core, epoch = life.core, life.core.epoch
     life.point("entered")
-    work = yield from _execute(life, call, signature, call.source(core.rank), 0)
+    work = yield from execute(life, call, signature, call.source(core.rank), 0)
     if work is None:
         return None
     value, sync = tuple(work), synchronising(call.kind)
@@ -133,7 +116,7 @@ def _attempt(life: "Life", call: Call, signature: bytes, position: Position) -> 
 
 def _settle(life: "Life", complete: Any) -> Thread:
     """Say that an executed collective is complete; hear the tracker first if the core wants it."""
-    yield from _race(life)
+    yield from race(life)
     life.point("completing")
     if life.paused_until is not None:
         yield 0.0
@@ -147,7 +130,7 @@ def _settle(life: "Life", complete: Any) -> Thread:
 
 def _replay(life: "Life", replay: Any, *arguments: Any) -> Thread:
     """Return what the log holds to the user; hear the tracker first if the core wants it."""
-    yield from _race(life)
+    yield from race(life)
     while True:
         outcome = replay(*arguments, now=life.world.now)
         if outcome is not Outcome.HEAR_FIRST:
@@ -172,10 +155,10 @@ def _load(life: "Life") -> Thread:
             life.point("entered")
             default = Call(Kind.BROADCAST, 1, 0)
             source = (default_state(core.rank),)
-            work = yield from _execute(life, default, LOAD.signature, source, 0)
+            work = yield from execute(life, default, LOAD.signature, source, 0)
             if work is None:
                 continue
-            barrier = yield from _execute(life, Call(Kind.BARRIER), LOAD.signature, (), STAGE)
+            barrier = yield from execute(life, Call(Kind.BARRIER), LOAD.signature, (), STAGE)
             if barrier is None:
                 continue
             state = work[0]
@@ -221,7 +204,7 @@ def _agree(life: "Life", digest: bytes, local: int | None) -> Thread:
     life.point("entered")
     gather = Call(Kind.ALLGATHER, 1)
     mine = (int.from_bytes(digest, "big"),)
-    work = yield from _execute(life, gather, signature, mine, 0)
+    work = yield from execute(life, gather, signature, mine, 0)
     if work is None:
         return
     life.require(len(set(work)) == 1, f"digests differ: {work}")
@@ -238,14 +221,14 @@ def _copy_locals(life: "Life", local: int, signature: bytes, epoch: int) -> Thre
     base = STAGE
     for distance in local_distances(size, core.limits.local_replicas):
         schedule = shift(core.keep_order, core.rank, distance, (1,) * size)
-        work = yield from _run(life, schedule, signature, (local,), base)
+        work = yield from run(life, schedule, signature, (local,), base)
         sender = schedule.steps[0].recv_from
         version = core.position.version + 1
         if work is None or not core.keep_local(epoch, version, sender, work[0]):
             return False
         life.point("copied")
         base += STAGE
-    return (yield from _execute(life, Call(Kind.BARRIER), signature, (), base)) is not None
+    return (yield from execute(life, Call(Kind.BARRIER), signature, (), base)) is not None
 
 
 def _close(life: "Life") -> Thread:
@@ -264,7 +247,7 @@ def _close(life: "Life") -> Thread:
                 life.sim.monitor.on_result(life, position, (), epoch=None)
         else:
             life.point("entered")
-            work = yield from _execute(life, Call(Kind.BARRIER), CLOSE.signature, (), 0)
+            work = yield from execute(life, Call(Kind.BARRIER), CLOSE.signature, (), 0)
             if work is not None and (yield from _settle(
                 life,
                 lambda: core.complete_close(
@@ -272,106 +255,6 @@ def _close(life: "Life") -> Thread:
                 ),
             )):  # fmt: skip
                 life.sim.monitor.on_result(life, position, (), epoch=epoch)
-
-
-# --- one attempt ------------------------------------------------------------------------------
-
-
-def _execute(
-    life: "Life", call: Call, signature: bytes, source: tuple[Any, ...], base: int
-) -> Thread:
-    """Run the schedule over the present epoch's links; None if the attempt has failed."""
-    schedule = schedule_for(
-        call.kind, life.core.world_size, life.core.rank, call.count, ITEM_BYTES,
-        algorithm=call.algorithm, root=call.root,
-    )  # fmt: skip
-    return (yield from _run(life, schedule, signature, source, base))
-
-
-def _run(
-    life: "Life", schedule: Schedule, signature: bytes, source: tuple[Any, ...], base: int
-) -> Thread:
-    core = life.core
-    epoch, position = core.epoch, core.position
-    life.require(core.state is not State.FINISHED, "all have closed, but it has not (R8)")
-    for peer in schedule.peers:
-        life.net.connect(life, peer)
-    work = yield from _steps(life, schedule, source, base, (epoch, position, signature))
-    return work
-
-
-def _steps(
-    life: "Life",
-    schedule: Schedule,
-    source: tuple[Any, ...],
-    base: int,
-    header: tuple[int, Position, bytes],
-) -> Thread:
-    epoch, position, signature = header
-    work: list[Any] = [0] * schedule.work_count
-    for copy in schedule.copies:
-        work[copy.work_lo : copy.work_lo + copy.source_hi - copy.source_lo] = source[
-            copy.source_lo : copy.source_hi
-        ]
-    for step in schedule.steps:
-        life.step = base + step.tag
-        if step.send_to != NOBODY:
-            block = tuple((source if step.send_source else work)[step.send_lo : step.send_hi])
-            frame = Frame(
-                FrameHeader(epoch, position, base + step.tag, len(block), signature, SITE), block
-            )
-            if not life.net.send(life, step.send_to, frame):
-                _link_down(life, epoch, step.send_to)
-                return None
-        if step.recv_from == NOBODY:
-            continue
-        frame = yield from _receive(life, epoch, step.recv_from)
-        if frame is None:
-            return None
-        if frame.header.signature != signature and frame.header.position == position:
-            header_ = frame.header
-            life.hear(MismatchSeen(epoch, step.recv_from, header_.signature, header_.site))
-            return None
-        check_frame(frame, epoch, position, base + step.tag)
-        own = (source if step.own_source else work)[step.recv_lo : step.recv_hi]
-        work[step.recv_lo : step.recv_hi] = _merge(step.reduce, frame.payload, own)
-        yield from _race(life)
-        if core_moved(life, epoch):
-            return None
-    return work
-
-
-def core_moved(life: "Life", epoch: int) -> bool:
-    """The epoch is over for this thread: the control thread has interrupted it."""
-    return life.core.epoch != epoch or life.core.is_frozen or life.core.state is State.FAILED
-
-
-def _merge(reduce: Reduce, incoming: tuple[Any, ...], own: Any) -> list[Any]:
-    if reduce is Reduce.NONE:
-        return list(incoming)
-    if reduce is Reduce.INCOMING_FIRST:
-        return [a + b for a, b in zip(incoming, own, strict=True)]
-    return [a + b for a, b in zip(own, incoming, strict=True)]
-
-
-def _receive(life: "Life", epoch: int, rank: int) -> Thread:
-    queue = life.inbox[epoch, rank]
-    life.blocked_on, life.blocked_since = (rank,), life.world.now
-    try:
-        while not queue:
-            if core_moved(life, epoch):
-                return None
-            if (epoch, rank) in life.broken:
-                _link_down(life, epoch, rank)
-                return None
-            yield None
-        return queue.popleft() if not core_moved(life, epoch) else None
-    finally:
-        life.blocked_on = ()
-
-
-def _link_down(life: "Life", epoch: int, rank: int) -> None:
-    life.hear(LinkDown(epoch, rank, "broken"))
 
 
 def _accuse(life: "Life", epoch: int, theirs: bytes) -> None:
@@ -385,6 +268,3 @@ def _signature(life: "Life", call: Call) -> bytes:
         life.sim.counters["odd calls"] += 1
         return CHECKPOINT.signature
     return call.signature
-
-
-__all__ = ["PRELUDE", "Thread", "script"]

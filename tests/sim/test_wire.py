@@ -1,0 +1,67 @@
+"""Seeds whose connections are bytes: the real handshakes, codec and frames, in any slices."""
+
+import pytest
+
+from ftcomm.protocol.codec import Decoder
+from ftcomm.protocol.frames import FrameHeader
+from ftcomm.protocol.position import Position
+from ftcomm.protocol.signature import Kind, Signature
+from ftcomm.recovery.events import CheckpointFetched, LocalFetched, ResultFetched
+from ftcomm_chaos.sim.plan import OF_BYTES
+from ftcomm_chaos.sim.simulation import Simulation
+from ftcomm_chaos.sim.streams import Frame
+from ftcomm_chaos.sim.wire_data import FrameReader, frame_bytes
+from ftcomm_chaos.sim.wire_fetch import ItemReader, item_bytes
+
+WIRED = [seed for seed in range(400) if Simulation(seed).wire]
+HERE = Position(0, 2, 3)
+
+
+def run_all(seeds: list[int]) -> set[str]:
+    """The faults that happened."""
+    return {fault for seed in seeds for fault in Simulation(seed).run().faults}
+
+
+def frame(kind: Kind, *values: float) -> Frame:
+    signature = Signature(kind).encode()
+    return Frame(FrameHeader(7, HERE, 4, len(values), signature, "sim.py:1"), values)
+
+
+@pytest.mark.parametrize("size", [1, 5, 96, 1000])
+def test_frames_survive_any_slices(size: int) -> None:
+    frames = [frame(Kind.ALLREDUCE, 0.1, -2.0), frame(Kind.BARRIER), frame(Kind.LOAD, 2**48 - 1)]
+    raw = b"".join(frame_bytes(one) for one in frames)
+    reader = FrameReader()
+    slices = [raw[at : at + size] for at in range(0, len(raw), size)]
+    assert [one for piece in slices for one in reader.feed(piece)] == frames
+
+
+@pytest.mark.parametrize("size", [1, 5, 96, 1000])
+def test_items_survive_any_slices(size: int) -> None:
+    items = [
+        CheckpointFetched(7, 2, 2**48 - 1),
+        LocalFetched(7, 2, 1, 5),
+        ResultFetched(7, HERE, Signature(Kind.ALLREDUCE).encode(), (0.1, 0.2)),
+        ResultFetched(7, HERE, Signature(Kind.BARRIER).encode(), ()),
+    ]
+    raw = b"".join(item_bytes(item) for item in items)
+    reader = ItemReader(7)
+    slices = [raw[at : at + size] for at in range(0, len(raw), size)]
+    assert [one for piece in slices for one in reader.feed(piece)] == items
+
+
+def test_every_fault_of_bytes_happens() -> None:
+    assert {kind.value for kind in OF_BYTES} <= run_all(WIRED)
+
+
+def test_a_decoder_that_loses_half_a_message_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Decoder.feed
+
+    def forgetful(self: Decoder, data: bytes) -> list[object]:
+        messages = whole(self, data)
+        self._buffer.clear()
+        return list(messages)
+
+    monkeypatch.setattr(Decoder, "feed", forgetful)
+    with pytest.raises(Exception, match=r"control frame of|malformed|unknown|does not end"):
+        run_all(WIRED)
