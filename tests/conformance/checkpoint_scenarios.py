@@ -44,6 +44,7 @@ def dies_when_one_has_committed(bench: Bench) -> None:
         job.start_tracker()
         job.start_all()
         all_have_fired(job, faults)
+        job.wait_for("stopped", worker="5")
         job.kill(5)
         _goes_on_in_version_2(bench, job)
 

@@ -148,6 +148,7 @@ def _half_closed(bench: Bench, *, killed: int = 0, **settings: object) -> Iterat
         job.start_all()
         for rank in (0, 2):
             job.wait_for("tracker", text=f"worker {rank} has closed")
+        job.wait_for("stopped", worker="3")
         yield job
         job.finish()
         ended = len({event["rank"] for event in job.of("end")})

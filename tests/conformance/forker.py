@@ -1,8 +1,9 @@
 """A process with its imports done: forks workers on request and reports how they end.
 
 It reads one JSON line per worker from its standard input (name, environment, log file, and
-whether a fresh interpreter is wanted) and answers with one line when a worker has started and one
-when it has ended.  It dies with the harness, and its workers die with it.
+whether a fresh interpreter is wanted) and answers with one line when a worker has started, one
+each time that it is stopped, and one when it has ended.  It dies with the harness, and its workers
+die with it.
 """
 
 import ctypes
@@ -108,11 +109,14 @@ def _code(end: SystemExit) -> int:
 def _reap(names: dict[int, str], answers: int) -> None:
     while names:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
         except ChildProcessError:
             return
         if pid == 0:
             return
+        if os.WIFSTOPPED(status):
+            _answer(answers, {"name": names[pid], "pid": pid, "stopped": os.WSTOPSIG(status)})
+            continue
         code = os.waitstatus_to_exitcode(status)
         _answer(answers, {"name": names.pop(pid), "pid": pid, "status": code})
 

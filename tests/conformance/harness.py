@@ -24,6 +24,7 @@ from typing import Any, Self
 
 from tests.conformance.forker import die_with_parent
 from tests.conformance.plans import ROOT, WALL_S, BrokenError, Forker, Plan, worker_environment
+from tests.conformance.tally import TALLY
 
 Event = dict[str, Any]
 FINAL = {64, 70, *range(71, 81)}  # exit codes by which a typed error says: do not restart me
@@ -63,13 +64,14 @@ class Job:
 
     def __exit__(self, *_: object) -> None:
         self._ending = True  # what dies from here on is of our own doing
-        for pid in self.running.values():
+        for pid in filter(None, self.running.values()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if self._tracker is not None:
             self._tracker.kill()
             self._tracker.wait()
         self._deadline = time.monotonic() + WALL_S
+        TALLY.add(kills=self._deaths(), stops=len(self.of("stopped")))
         with contextlib.suppress(BrokenError):  # the first error is the one to hear of
             self.wait(lambda _: not self.running)
         self._selector.close()
@@ -129,10 +131,15 @@ class Job:
 
     def start(self, worker: int) -> str:
         """Start a life of `worker`; returns the name under which its end is reported."""
+        name = self._order(str(worker))
+        self.wait(lambda event: event["kind"] == "started" and event["name"] == name)
+        return name
+
+    def _order(self, worker: str) -> str:
         name = f"{worker}.{self._starts}"
         self._starts += 1
-        self._forker.start(name, self._environment(str(worker)), self.folder / f"{name}.log")
-        self.wait(lambda event: event["kind"] == "started" and event["name"] == name)
+        self.running[name] = 0  # until the forker says its number
+        self._forker.start(name, self._environment(worker), self.folder / f"{name}.log")
         return name
 
     def start_all(self) -> None:
@@ -146,7 +153,7 @@ class Job:
 
     def newest(self, worker: int) -> str:
         """Name of the newest running life of `worker`."""
-        mine = [name for name in self.running if name.split(".")[0] == str(worker)]
+        mine = [n for n, pid in self.running.items() if pid and n.split(".")[0] == str(worker)]
         return max(mine, key=lambda name: int(name.split(".")[1]))
 
     def open_gate(self, name: str) -> None:
@@ -257,8 +264,9 @@ class Job:
             yield from self._taken(key.fd, str(key.data), data)
 
     def _taken(self, fd: int, source: str, data: bytes) -> Iterator[Event]:
-        *lines, self._rests[fd] = (self._rests[fd] + data).split(b"\n")
-        for line in lines:
+        self._rests[fd] += data
+        while b"\n" in self._rests[fd]:  # what is not taken when an error ends this comes later
+            line, _, self._rests[fd] = self._rests[fd].partition(b"\n")
             event = self._event(source, line.decode())
             if event is not None:
                 self.events.append(event)
@@ -273,31 +281,35 @@ class Job:
         event: Event = json.loads(line)
         if source == "pipe":
             return event
-        if "status" in event and event["name"] not in self.running:
-            return None  # of an earlier job that was cleaned up
-        event["kind"] = "exit" if "status" in event else "started"
+        kinds = {"status": "exit", "stopped": "stopped"}
+        event["kind"] = next((kind for key, kind in kinds.items() if key in event), "started")
         event["worker"] = event["name"].split(".")[0]
         if event["kind"] == "started":
             self.running[event["name"]] = event["pid"]
-        else:
+        elif self.running.get(event["name"]) != event["pid"]:
+            return None  # of an earlier job that was cleaned up
+        elif event["kind"] == "exit":
             del self.running[event["name"]]
         return event
 
     def _react(self, event: Event) -> None:
         """Start again what died, as a scheduler would; an unplanned exit ends the test."""
+        if event["kind"] == "stopped" and self.plan.resume:
+            os.kill(event["pid"], signal.SIGCONT)
+        if self._ending and event["kind"] == "started":  # it was ordered before the end
+            os.kill(event["pid"], signal.SIGKILL)
         if self._ending or event["kind"] != "exit" or event["status"] == 0:
             return
         self.lives[event["worker"]] += 1
-        deaths = [e for e in self.events if e["kind"] == "exit" and e["status"] < 0]
         unplanned = event["status"] > 0 and event["status"] not in self.plan.exits
-        if unplanned or len(deaths) > self.plan.deaths:
+        if unplanned or self._deaths() > self.plan.deaths:
             raise BrokenError(f"nobody planned this: {event}\n{self.story()}")
         if self.plan.restart and event["status"] not in FINAL:
-            worker = int(event["worker"])
-            name = f"{worker}.{self._starts}"
-            self._starts += 1
-            self.running[name] = 0  # until the forker says its number
-            self._forker.start(name, self._environment(str(worker)), self.folder / f"{name}.log")
+            self._order(event["worker"])
+
+    def _deaths(self) -> int:
+        """How many workers a signal has ended."""
+        return sum(event["status"] < 0 for event in self.of("exit"))
 
     def _revive_tracker(self) -> None:
         """The tracker has ended; if a planned fault has killed it, start it again."""
@@ -344,18 +356,12 @@ class Job:
         Raises:
             BrokenError: naming what differs.
         """
-        fired = sorted(_spelled(event["text"]) for event in self.of("fault"))
-        planned = sorted(_spelled(fault) for fault in self.plan.faults)
-        planned += [f"tracker {fault}" for fault in self.plan.tracker_faults]
-        early = [f for f in planned if "@connected" in f or "@authenticated" in f]
-        for fault in early:  # these lives did not know their number
-            planned.remove(fault)
-            address, _, point = fault.partition("@")
-            planned.append(f"{address.rpartition('.')[0]}.0@{point}")
+        fired = sorted(event["text"] for event in self.of("fault"))
         statuses = [event["status"] for event in self.of("exit")]
         for what, got, expected in (
-            ("faults fired", fired, sorted(planned)),
-            ("deaths", sum(s < 0 for s in statuses), self.plan.deaths),
+            ("faults fired", fired, self.plan.records()),
+            ("deaths", self._deaths(), self.plan.deaths),
+            ("stops", len(self.of("stopped")), self.plan.stops),
             ("exits", sorted(s for s in statuses if s > 0), sorted(self.plan.exits)),
         ):
             if got != expected:
@@ -390,8 +396,3 @@ class Job:
         wanted = self.plan.n if ended is None else ended
         if missing or ends != {reference["end"]} or len(ranks) != wanted:
             raise BrokenError(f"missing {sorted(missing)}, ends {ends} by {ranks}\n{self.story()}")
-
-
-def _spelled(fault: str) -> str:
-    """The full form of a worker's fault; those of the tracker are written in full."""
-    return fault if "=" in fault or fault.startswith("tracker") else f"{fault}=kill"

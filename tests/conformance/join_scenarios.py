@@ -107,7 +107,7 @@ def resumed_with_a_result_waiting(transport: str) -> Run:
         # Rank 0 is the root of 1.8; the job may not finish before the old life has been judged.
         gated = {**program, "gates": {"0:1.8": "gate", "1.15": "late gate"}}
         settings = {"detect_within": DETECT_S, "transport": transport}
-        with bench.job(Plan(4, gated, settings=settings, exits=(FENCED,))) as job:
+        with bench.job(Plan(4, gated, settings=settings, exits=(FENCED,), stopped=1)) as job:
             job.start_tracker()
             job.start_all()
             job.wait_for("enter", rank=1, pos="1.8")

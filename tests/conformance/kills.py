@@ -25,6 +25,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.conformance.tally import TALLY
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "mushroom.py"
 WORLD_SIZES = (2, 3, 4, 5)
@@ -223,6 +225,7 @@ def run_with_kills(folder: Path, world_size: int, row: Row, kills: int, seed: in
         job.close()
     row.jobs += 1
     row.kills += job.told.reaped
+    TALLY.add(kills=len(job.told.reaped))
     row.spent_ms += job.recoveries_ms()
     shutil.rmtree(job.folder)
     return len(job.told.reaped)

@@ -29,6 +29,8 @@ class Plan:
             again on its state directory after each.
         settings: options of ``ftcomm-tracker serve``.
         killed: deaths that the test causes by its own signals.
+        stopped: stops that the test causes by its own signals.
+        resume: let a stopped worker go on as soon as the kernel says that it stands still.
         exits: exit statuses expected beside 0 and the planned deaths, sorted.
         restart: start workers again when they die; False leaves that to the test.
         wall_s: limit for the whole job.
@@ -40,6 +42,8 @@ class Plan:
     settings: Mapping[str, object] = dataclasses.field(default_factory=dict)
     tracker_faults: tuple[str, ...] = ()
     killed: int = 0
+    stopped: int = 0
+    resume: bool = False
     exits: tuple[int, ...] = ()
     restart: bool = True
     wall_s: float = WALL_S
@@ -50,11 +54,33 @@ class Plan:
         fatal = [f for f in self.faults if "=" not in f or f.rpartition("=")[2].startswith("kill")]
         return len(fatal) + self.killed
 
+    @property
+    def stops(self) -> int:
+        """How many times a process must have been stopped."""
+        return sum(fault.endswith("=stop") for fault in self.faults) + self.stopped
+
+    def records(self) -> list[str]:
+        """What the record of faults must say in the end, sorted."""
+        return sorted(
+            [
+                *(_recorded(fault) for fault in self.faults),
+                *(f"tracker {fault}" for fault in self.tracker_faults),
+            ]
+        )
+
     def without_faults(self) -> "Plan":
         """The same program in peace: the reference."""
         program = {k: v for k, v in self.program.items() if k != "gates"}
         kept = {k: v for k, v in self.settings.items() if k == "algorithm"}
         return Plan(self.n, program, settings=kept)
+
+
+def _recorded(fault: str) -> str:
+    """A fault in full, with the life that the process takes itself for when it fires."""
+    address, _, rest = fault.partition("@")
+    if rest.startswith(("connected", "authenticated")):  # it does not know its number yet
+        address = f"{address.rpartition('.')[0]}.0"
+    return f"{address}@{rest}" if "=" in rest else f"{address}@{rest}=kill"
 
 
 class BrokenError(AssertionError):

@@ -100,7 +100,7 @@ def busy_under_run(how: str) -> Run:
 def stopped_job(bench: Bench, exits: tuple[int, ...] = (), **settings: object) -> Iterator[Job]:
     """A job of four at its gate, whose worker 1 has been stopped."""
     program = {**QUIET, "gates": {"1:1.10": "its gate", "1.10": "gate"}}
-    with bench.job(Plan(4, program, settings=settings, exits=exits)) as job:
+    with bench.job(Plan(4, program, settings=settings, exits=exits, stopped=1)) as job:
         job.start_tracker()
         job.start_all()
         all_at_gate(job, "gate", 3)

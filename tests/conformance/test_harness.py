@@ -55,3 +55,18 @@ def test_a_job_that_does_not_end_fails_at_its_wall_limit(bench: Bench) -> None:
     with bench.job(plan) as job, pytest.raises(BrokenError, match="not done within 1 s"):
         job.run()
     assert not job.running
+
+
+def test_a_worker_that_was_ordered_when_the_job_ended_is_left_behind_by_nobody(
+    bench: Bench,
+) -> None:
+    """Its late end would be taken for that of another job's worker."""
+    with bench.job(PEACE) as job:
+        job.start_tracker()
+        job._order("0")
+    assert [event["status"] for event in job.of("exit")] == [-signal.SIGKILL]
+
+
+def test_a_stop_that_never_happens_fails_the_job(bench: Bench) -> None:
+    with pytest.raises(BrokenError, match="stops: 0, planned 1"):
+        bench.run(dataclasses.replace(PEACE, stopped=1))

@@ -343,8 +343,5 @@ def _is_natural(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    try:
-        text = json.dumps(value, default=str)
-    except RecursionError:  # it could just be read
-        text = "nested too deeply"
+    text = json.dumps(value, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,105 @@
+"""All keepers of a result die while another rank needs it, F15.
+
+Of ten ranks on one host with two copies of each stable result, those of seqno s are kept by the
+ranks s % 5 and s % 5 + 5.  What becomes of the job depends on who else holds the result: if anyone
+that lives does, everything goes on; if nobody does, every rank is told what is lost and whose it
+was.
+"""
+
+from collections.abc import Iterator
+
+from tests.conformance.bench import Bench
+from tests.conformance.harness import Job
+from tests.conformance.plans import BrokenError, Plan
+from tests.conformance.scenario import QUIET, Scenario, all_at_gate, expect
+
+RANKS = 10
+KEEPERS = (2, 7)  # of 1.2, 1.7 and 1.12
+NEEDY = 5  # a rank that keeps none of these, so that its next life needs them
+GATE = "1.15"
+JOB_LOST = 71  # exit status
+
+
+def all_keepers_die_while_they_serve(bench: Bench) -> None:
+    """A new life asks for 1.2; both who hold it die when asked: lost, and all are told (R2, R3).
+
+    Seen to fail when a plan leaves out what nobody holds instead of ending the job.
+    """
+    faults = tuple(f"{keeper}.{GATE}.0@serving" for keeper in KEEPERS)
+    program = {**QUIET, "gates": {GATE: "gate"}}
+    plan = Plan(RANKS, program, faults, killed=1, exits=(JOB_LOST,) * RANKS)
+    with bench.job(plan) as job:
+        _start_to_gate(job)
+        job.kill(NEEDY)
+        for keeper in KEEPERS:
+            job.wait_for("exit", worker=str(keeper))
+        job.open_gate("gate")
+        job.finish()
+        job.check_results(bench.reference(plan))
+        expect("workers that ended well", job.of("end"), [])
+        for path in job.folder.glob("*.log"):
+            _says_what_is_lost(path.read_text())
+
+
+def _says_what_is_lost(log: str) -> None:
+    wanted = (
+        "the result of collective 1.2 is needed and exists nowhere any more; "
+        "its keepers were 2 (rank 2), 7 (rank 7)"
+    )
+    if "JobLostError" in log and wanted not in log:
+        raise BrokenError(f"{wanted!r} is not in the error: {log[-600:]}")
+
+
+def a_new_life_has_what_its_keepers_take_along(bench: Bench) -> None:
+    """The needy one has fetched 1.2, 1.7 and 1.12, and holds them though it keeps others (R3).
+
+    It has replayed everything up to the gate, which proves nothing: it has executed nothing in
+    this epoch.  Seen to fail when replaying counts as a proof, and when what was fetched is held
+    by its keepers alone.
+    """
+    program = {**QUIET, "gates": {GATE: "gate"}}
+    plan = Plan(RANKS, program, killed=1 + len(KEEPERS))
+    with bench.job(plan) as job:
+        _start_to_gate(job)
+        job.kill(NEEDY)
+        job.wait(lambda e: e["kind"] == "gate" and e["rank"] == NEEDY)
+        _kill_keepers(job)
+        job.open_gate("gate")
+        job.finish()
+        job.check_against(bench.reference(plan))
+
+
+def keepers_of_a_result_that_is_not_yet_stable_die(bench: Bench) -> None:
+    """All have completed 1.2, and none knows that all have: all others hold it (R3).
+
+    Seen to fail when a result that is completed counts as stable.
+    """
+    program = {**QUIET, "gates": {"1.3": "gate"}}
+    plan = Plan(RANKS, program, killed=len(KEEPERS))
+    with bench.job(plan) as job:
+        _start_to_gate(job)
+        _kill_keepers(job)
+        job.open_gate("gate")
+        job.finish()
+        job.check_against(bench.reference(plan))
+
+
+def _start_to_gate(job: Job) -> None:
+    job.start_tracker()
+    job.start_all()
+    all_at_gate(job, "gate")
+
+
+def _kill_keepers(job: Job) -> None:
+    """Both before either has a new life that could fetch what the other holds."""
+    for keeper in KEEPERS:
+        job.kill(keeper)
+
+
+def _scenarios() -> Iterator[Scenario]:
+    yield Scenario("F15-lost", all_keepers_die_while_they_serve, quick=True)
+    yield Scenario("F15-fetched", a_new_life_has_what_its_keepers_take_along, quick=True)
+    yield Scenario("F15-unstable", keepers_of_a_result_that_is_not_yet_stable_die)
+
+
+SCENARIOS = tuple(_scenarios())
