@@ -5,7 +5,9 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 BIN := .venv/bin
 STAMP := .venv/.stamp
 
-.PHONY: demo test test-all lint bench soak soak-conformance clean
+FUZZ_SECONDS ?= 60
+
+.PHONY: demo test test-all fuzz lint bench soak soak-conformance clean
 
 demo: $(STAMP) ## train with and without a kill, compare the models
 	$(BIN)/python examples/demo.py
@@ -15,6 +17,10 @@ test: $(STAMP) ## what every change runs
 
 test-all: $(STAMP) ## the slow tests too, on every Python from 3.11 on that is found
 	$(BIN)/python tests/every_python.py -m "slow or not slow"
+
+fuzz: $(STAMP) ## each decoder of foreign bytes for FUZZ_SECONDS, guided by coverage where atheris is to be had
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[fuzz]"
+	PYTHONPATH=.:tracker:chaos $(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check

@@ -5,6 +5,7 @@ dimensions, these, then the rows of each rank) and the elements of all ranks in 
 object's blob is its packed state, with its length in front where several follow each other.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from ftcomm.arguments import as_elements
 from ftcomm.collectives.dtypes import dtype_code, dtype_of
 from ftcomm.errors import ProtocolError
+from ftcomm.protocol.codec import MAX_DIMS
 from ftcomm.state import pack_state, unpack_state
 from ftcomm.values import Array
 
@@ -93,7 +95,9 @@ def _part_of(blob: Array, rank: int, world_size: int) -> Array:
     words = [int(n) for n in blob[_FIXED_WORDS * _WORD : end].view(np.int64)]
     trailing, rows = tuple(words[:ndim]), words[ndim:]
     dtype = dtype_of(code)
-    row_bytes = int(np.prod(trailing, dtype=np.int64)) * dtype.itemsize
+    row_bytes = math.prod(trailing) * dtype.itemsize
+    if not 0 <= ndim <= MAX_DIMS or min(words) < 0 or end + sum(rows) * row_bytes != len(blob):
+        raise ValueError(f"{len(blob)} bytes for {sum(rows)} rows of {dtype.name}{list(trailing)}")
     lo = end + sum(rows[:rank]) * row_bytes
     part = blob[lo : lo + rows[rank] * row_bytes].view(dtype)
     return part.reshape(trailing if stacked else (rows[rank], *trailing)).copy()

@@ -192,7 +192,8 @@ def parse_address(text: str) -> tuple[str, int]:
     elif ":" in host:
         raise ConfigError(f"address {text!r}: write IPv6 as [address]:port")
     number = _natural(port)
-    if not (colon and host and number is not None and 0 < number <= 65535):
+    is_host = host.isprintable() and not set(host) & set("[] ")
+    if not (colon and host and is_host and number is not None and 0 < number <= 65535):
         raise ConfigError(f"address {text!r} is not host:port")
     return host, number
 

@@ -36,13 +36,12 @@ POINTS = frozenset(
 )
 ACTIONS = frozenset(["kill", "stop", "cut", "reset", "kill_rst", "raise", "note"])
 _OF_THE_CALL = frozenset(("done", "committed"))  # the position has moved on by then
+_NUMBER = "[0-9]{1,10}"  # as on the wire; Python refuses to read endless ones
 _FAULT = re.compile(
-    r"(?P<rank>\d+)\.(?P<version>-?\d+)\.(?P<seqno>\d+)\.(?P<life>\d+)"
-    r"@(?P<point>\w+)(?:#(?P<step>\d+))?(?:=(?P<action>\w+))?"
+    rf"(?P<rank>{_NUMBER})\.(?P<version>-?{_NUMBER})\.(?P<seqno>{_NUMBER})\.(?P<life>{_NUMBER})"
+    rf"@(?P<point>\w+)(?:#(?P<step>{_NUMBER}))?(?:=(?P<action>\w+))?"
 )
-
-
-_LINK_FAULT = re.compile(r"(?P<low>\d+)-(?P<high>\d+)@link=(?P<action>refuse|drop)")
+_LINK_FAULT = re.compile(rf"(?P<low>{_NUMBER})-(?P<high>{_NUMBER})@link=(?P<action>refuse|drop)")
 
 
 class LinkAction(enum.Enum):

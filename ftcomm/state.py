@@ -13,6 +13,7 @@ from ftcomm.collectives.dtypes import dtype_code, dtype_of
 from ftcomm.errors import ProtocolError
 
 _ARRAY, _TUPLE, _BIG_INT, _SCALAR = 1, 2, 3, 4
+_LEAVES = (bool, int, float, str, bytes, np.ndarray, np.generic)
 MAX_DEPTH = 64  # nesting of a state; deeper is a cycle or a mistake
 
 
@@ -36,7 +37,9 @@ def unpack_state(raw: bytes) -> Any:
         ProtocolError: the bytes are no packed state.
     """
     try:
-        return _Reader().read(raw)
+        state = _Reader().read(raw)
+        _must_be_plain(state, 0)
+        return state
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
         raise ProtocolError(f"damaged checkpoint: {error}") from error
 
@@ -53,6 +56,25 @@ def _must_be_whole(raw: bytes) -> None:
     walker = msgpack.Unpacker(max_buffer_size=max(len(raw), 1), **_limits(len(raw)))
     walker.feed(raw)
     walker.skip()
+
+
+def _must_be_plain(value: Any, depth: int) -> None:
+    """See that `pack_state` could have written `value`.
+
+    Raises:
+        ValueError, TypeError: msgpack knows more than states may hold, such as timestamps.
+    """
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _key(key, "it")
+            _must_be_plain(item, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _must_be_plain(item, depth + 1)
+    elif not (value is None or isinstance(value, _LEAVES)):
+        raise TypeError(f"it holds a {type(value).__name__}")
 
 
 def _limits(size: int) -> dict[str, int]:

@@ -1,54 +1,60 @@
-"""Says at the end how many real processes were killed and stopped, and fails if that is too few.
+"""What all tests share: no litter, compiled code, a queue beside them, a count of real faults."""
 
-The counts travel with the reports of the tests, so that they add up however the tests are run.
-"""
-
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.background import Background, Command
+from tests.conformance.sums import Sums
 from tests.conformance.tally import TALLY
 
-LEAST_KILLS = 60  # of a run of all default tests; without them such a run says little
-LEAST_STOPS = 20
+BACKGROUND = pytest.StashKey[Background]()
 
-
-class Sums:
-    """Adds up what the tests report, and judges it if all of them were to run."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self.counts = {"kills": 0, "stops": 0}
-        asked_for_all = config.args_source is pytest.Config.ArgsSource.TESTPATHS
-        narrowed = config.option.keyword or config.option.markexpr != "not slow"
-        self.judging = asked_for_all and not narrowed and not config.option.collectonly
-
-    @property
-    def too_few(self) -> bool:
-        """Whether a run of all has shown less than it says."""
-        few = self.counts["kills"] < LEAST_KILLS or self.counts["stops"] < LEAST_STOPS
-        return self.judging and few
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when != "teardown":
-            return
-        for name, value in report.user_properties:
-            if name in self.counts:
-                self.counts[name] += int(str(value))
-
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if exitstatus == pytest.ExitCode.OK and self.too_few:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        kills, stops = self.counts["kills"], self.counts["stops"]
-        line = f"{kills} real processes were killed by SIGKILL and {stops} stopped by SIGSTOP"
-        if self.too_few:
-            line += f": too few, {LEAST_KILLS} and {LEAST_STOPS} are the least"
-        terminalreporter.write_line(line, red=self.too_few)
+# Hundreds of processes are started; each would compile the library again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Sums(config), "real faults")
+
+
+def _command(item: pytest.Item) -> Command:
+    """What runs beside the other tests for this one, empty for nothing."""
+    marker = item.get_closest_marker("background")
+    return () if marker is None else marker.args
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _command(item) != ())
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    commands = [command for item in session.items if (command := _command(item))]
+    if commands and not session.config.option.collectonly:
+        session.config.stash[BACKGROUND] = Background(commands)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if BACKGROUND in session.config.stash:
+        session.config.stash[BACKGROUND].stop()
+
+
+@pytest.fixture
+def background(request: pytest.FixtureRequest) -> tuple[int, str]:
+    """Exit status and output of the test's own command, once it has ended."""
+    return request.config.stash[BACKGROUND].result(_command(request.node))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def litter_stays_with_pytest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A job keeps the state directory that it made up if anything befell it; pytest clears up."""
+    folder = str(tmp_path_factory.mktemp("state"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -80,4 +80,5 @@ def unpack_header(raw: bytes | bytearray | memoryview) -> FrameHeader:
         raise ProtocolError(f"data frame claims {length} bytes, the limit is {MAX_PAYLOAD}")
     signature = bytes(raw[PREFIX_BYTES:COMPARED_BYTES])
     site = bytes(raw[COMPARED_BYTES:HEADER_BYTES]).rstrip(b"\0").decode("ascii", "replace")
+    site = site.replace("\ufffd", "?")  # the mark that `make_suffix` writes for such letters
     return FrameHeader(epoch, Position(branch, version, seqno), step, length, signature, site)

@@ -1,7 +1,6 @@
 """What decodes bytes, under any bytes: a value or a typed error, in bounded memory."""
 
 import contextlib
-import os
 import struct
 import tracemalloc
 from collections.abc import Callable
@@ -13,22 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftcomm.errors import FtcommError, ProtocolError, TrackerLostError
-from ftcomm.protocol.codec import MAX_CONTROL_FRAME, Decoder, decode_body, encode
-from ftcomm.protocol.frames import HEADER_BYTES, unpack_header
+from ftcomm.protocol.codec import MAX_CONTROL_FRAME, decode_body, encode
 from ftcomm.protocol.handshake import (
-    NONCE_BYTES,
     ClientHandshake,
-    DataContext,
-    ServerHandshake,
-    control_key,
 )
 from ftcomm.protocol.messages import Finding, Heartbeat, Report, Run, Welcome
 from ftcomm.protocol.position import START
-from ftcomm.protocol.signature import signature_text
 from ftcomm.recovery.events import CloseLinks, Hangup, Wake
 from ftcomm.state import pack_state, unpack_state
 from ftcomm.values import stored_from_wire
 from ftcomm_tracker.events import Lost
+from tests.fuzz.wire import feed_client, feed_server
 from tests.hostile.strategies import worker_messages
 from tests.recovery.test_worker import a_member, hear
 from tests.tracker.roster_story import hello, names, running
@@ -117,56 +111,6 @@ def test_the_largest_report_stays_small() -> None:
 
 
 # --- bytes without sense ------------------------------------------------------------------------
-
-any_bytes = st.binary(max_size=300) | st.builds(
-    lambda length, body: length.to_bytes(4, "big") + body,
-    st.sampled_from([0, 1, MAX_CONTROL_FRAME, MAX_CONTROL_FRAME + 1, 2**31 - 1, 2**32 - 1]),
-    st.binary(max_size=300),
-)
-
-
-def feed_state(raw: bytes) -> None:
-    unpack_state(raw)
-
-
-def feed_server(raw: bytes) -> None:
-    """A server's handshake that takes the bytes in the pieces that it wants."""
-    server = ServerHandshake(os.urandom(NONCE_BYTES))
-    while server.bytes_wanted and len(raw) >= server.bytes_wanted:
-        piece, raw = raw[: server.bytes_wanted], raw[server.bytes_wanted :]
-        server.receive(piece)
-        if server.request is not None and not server.done and not server.bytes_wanted:
-            server.use_key(control_key(b"t"))
-
-
-def feed_client(raw: bytes) -> None:
-    client = ClientHandshake(
-        control_key(b"t"), role="worker", context=b"", nonce=os.urandom(NONCE_BYTES)
-    )
-    client.hello()
-    while client.bytes_wanted and len(raw) >= client.bytes_wanted:
-        piece, raw = raw[: client.bytes_wanted], raw[client.bytes_wanted :]
-        client.receive(piece)
-
-
-DECODERS: dict[str, Callable[[bytes], object]] = {
-    "control frames": lambda raw: Decoder().feed(raw),
-    "a control body": decode_body,
-    "a data frame's header": lambda raw: unpack_header(raw.ljust(HEADER_BYTES, b"\0")),
-    "a data link's context": DataContext.decode,
-    "a signature": signature_text,
-    "a server's handshake": feed_server,
-    "a client's handshake": feed_client,
-    "a state": feed_state,
-}
-
-
-@pytest.mark.parametrize("name", DECODERS)
-@settings(max_examples=60, deadline=None)
-@given(raw=any_bytes)
-def test_any_bytes_give_a_value_or_a_typed_error(name: str, raw: bytes) -> None:
-    with contextlib.suppress(FtcommError):
-        DECODERS[name](raw)
 
 
 @settings(max_examples=60, deadline=None)

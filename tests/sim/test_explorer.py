@@ -1,24 +1,17 @@
 """Every order of events of small jobs."""
 
-from typing import Protocol
-
 import pytest
 
 from ftcomm_chaos.sim.explorer import explore
 from ftcomm_chaos.sim.script import Script
 
-
-class Searches(Protocol):
-    """Searches that were started with the session; see conftest."""
-
-    def result(self, job: tuple[str, int, int]) -> tuple[int, str]:
-        """Exit status and output, once it has ended."""
-
-
 # The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, P the same
 # with local states, E close.
 SMALL = [("SB", 2, 1), ("BS", 2, 1), ("LC", 2, 1), ("LP", 2, 1), ("SE", 2, 1), ("S", 3, 1)]
-LARGE = [("SB", 2, 2), ("SB", 3, 1)]  # in every run, beside the other tests
+LARGE = [  # in every run, beside the other tests
+    pytest.param(*job, marks=pytest.mark.background("ftcomm_chaos.cli", "explore", *map(str, job)))
+    for job in (("SB", 2, 2), ("SB", 3, 1))
+]
 LARGEST = [("BS", 2, 2), ("LCE", 2, 1)]
 
 
@@ -30,13 +23,12 @@ def test_every_order_of_a_small_job_keeps_the_rules(letters: str, ranks: int, cr
     assert found.ends > 0
 
 
-@pytest.mark.background
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("job", LARGE, ids=str)
+@pytest.mark.timeout(1800)  # it may wait for the whole queue
+@pytest.mark.parametrize(("letters", "ranks", "crashes"), LARGE)
 def test_every_order_of_a_larger_job_keeps_the_rules(
-    job: tuple[str, int, int], searches: Searches
+    letters: str, ranks: int, crashes: int, background: tuple[int, str]
 ) -> None:
-    status, output = searches.result(job)
+    status, output = background
     assert status == 0, output
     assert "all rules held" in output
     assert int(output.split("all rules held")[1].split()[0]) > 100_000  # states

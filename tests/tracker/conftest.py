@@ -14,11 +14,3 @@ def quiet_logger() -> Iterator[None]:
     yield
     logger.handlers = handlers
     logger.setLevel(level)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def litter_stays_with_pytest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A failed job keeps the state directory that it made up; here pytest clears it away."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("state")))
-        yield

@@ -29,7 +29,8 @@ POINTS = (
     "verdict_journalled",
     "all_bye_journalled",
 )
-_FAULT = re.compile(r"(\d+)\.(\d+)@(\w+)(?:#(\d+))?")
+_NUMBER = "([0-9]{1,10})"  # as on the wire; Python refuses to read endless ones
+_FAULT = re.compile(rf"{_NUMBER}\.{_NUMBER}@(\w+)(?:#{_NUMBER})?")
 
 
 class PlannedDeath(BaseException):

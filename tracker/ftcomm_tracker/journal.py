@@ -99,7 +99,7 @@ class Journal:
         """The durable state that was last written, None if there was none."""
         with _named(self.path):
             (text,) = self._database.execute("SELECT document FROM tracker").fetchone()
-        return None if text is None else _parse(self.path, text)
+        return None if text is None else document_of(self.path, text)
 
     def write(self, document: Mapping[str, object], *, epoch: int) -> None:
         """Make `document` the durable state; on return it survives a power cut.
@@ -110,7 +110,7 @@ class Journal:
             SupersededError: a newer tracker holds the journal.
             JournalError: it cannot be written, for example because the disk is full.
         """
-        text = json.dumps(document, separators=(",", ":"), sort_keys=True, default=_hex)
+        text = text_of(document)
         with _named(self.path), _transaction(self._database):
             changed = self._database.execute(
                 "UPDATE tracker SET document = ? WHERE generation = ?", (text, self.generation)
@@ -141,7 +141,7 @@ class Journal:
         """The first document of every epoch, oldest first."""
         with _named(self.path):
             rows = self._database.execute("SELECT document FROM history ORDER BY number")
-            return [_parse(self.path, text) for (text,) in rows]
+            return [document_of(self.path, text) for (text,) in rows]
 
     def close(self) -> None:
         """Close the file; nothing is lost, every write was durable when it returned."""
@@ -201,7 +201,27 @@ def last_document(state_dir: Path) -> dict[str, object] | None:
     path = state_dir / FILE_NAME
     with _named(path), contextlib.closing(_connect(path, create=False)) as database:
         (text,) = database.execute("SELECT document FROM tracker").fetchone()
-    return None if text is None else _parse(path, text)
+    return None if text is None else document_of(path, text)
+
+
+def text_of(document: Mapping[str, object]) -> str:
+    """A document as the journal's text: JSON, so that a person with a sqlite shell can read it."""
+    return json.dumps(document, separators=(",", ":"), sort_keys=True, default=_hex)
+
+
+def document_of(path: Path, text: str) -> dict[str, object]:
+    """The inverse of `text_of`; `path` is for the error.
+
+    Raises:
+        JournalError: the text is no document.
+    """
+    try:
+        document = json.loads(text, object_hook=_unhex)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise JournalError(f"journal {path} holds a damaged document: {error}") from error
+    if not isinstance(document, dict):
+        raise JournalError(f"journal {path} holds something else than a document")
+    return document
 
 
 def _connect(path: Path, *, create: bool = True) -> sqlite3.Connection:
@@ -274,7 +294,7 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def _hex(value: object) -> dict[str, str]:
-    """JSON, so that a person with a sqlite shell can read it; bytes are marked as such."""
+    """Bytes, marked as such."""
     if not isinstance(value, bytes):
         raise TypeError(f"{type(value).__name__} does not belong in a journal")
     return {"hex": value.hex()}
@@ -284,13 +304,3 @@ def _unhex(value: dict[str, object]) -> object:
     if value.keys() == {"hex"} and isinstance(value["hex"], str):
         return bytes.fromhex(value["hex"])
     return value
-
-
-def _parse(path: Path, text: str) -> dict[str, object]:
-    try:
-        document = json.loads(text, object_hook=_unhex)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise JournalError(f"journal {path} holds a damaged document: {error}") from error
-    if not isinstance(document, dict):
-        raise JournalError(f"journal {path} holds something else than a document")
-    return document

@@ -1,7 +1,6 @@
 """One line of a file as checked fields: everything hostile ends in one `ValueError`."""
 
 import json
-import math
 from typing import Any, Never
 
 from ftcomm.protocol.position import PRELUDE, Position
@@ -77,7 +76,7 @@ class Fields:
         """A finite number that is not negative."""
         value = self._value(name)
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or not 0 <= value <= MAX_SECONDS:
+        if not number or not 0 <= value <= MAX_SECONDS:  # whole ones may be too large for a float
             self._wrong(name, "a number of seconds, not negative")
         return float(value)
 

@@ -343,5 +343,8 @@ def _is_natural(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, default=str)
+    try:
+        text = json.dumps(value, default=str)
+    except RecursionError:  # it could just be read
+        text = "nested too deeply"
     return text if len(text) <= 80 else f"{text[:77]}..."

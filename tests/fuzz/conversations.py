@@ -1,0 +1,212 @@
+"""How to feed what somebody who holds the token says to a fetcher, holder, tracker or worker."""
+
+import contextlib
+import logging
+import struct
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import trio
+
+from ftcomm.control import transfers
+from ftcomm.control.relay import _hear_relay
+from ftcomm.control.transfers import _receive_item, _serve
+from ftcomm.protocol.codec import Decoder, encode
+from ftcomm.protocol.messages import ControlMessage, Fetch, Hello, LocalFetch, Revoke, Run, Welcome
+from ftcomm.protocol.position import Position
+from ftcomm.recovery.events import SendControl, StartFetch
+from ftcomm.recovery.log import Entry
+from ftcomm.recovery.worker import Checkpoint, Identity, Limits, WorkerCore
+from ftcomm.settings import JobSettings
+from ftcomm.values import EMPTY
+from ftcomm_tracker.connection import Connection
+from ftcomm_tracker.operators import Operators
+from ftcomm_tracker.server import _of_a_member
+from tests.fuzz.wire import SIGNATURE, feed_stream
+from tests.recovery.test_worker import a_member, hear, plan
+from tests.tracker.roster_story import Story, hello, running
+
+ROOM = 1 << 20  # bytes that a transfer may announce here
+
+
+class Script:
+    """A socket, or a stream, on which a peer has said something and then hung up."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._left = memoryview(raw)
+        self.answer = b""
+
+    async def recv_into(self, view: memoryview) -> int:
+        count = min(len(view), len(self._left))
+        view[:count] = self._left[:count]
+        self._left = self._left[count:]
+        return count
+
+    async def receive_some(self, limit: int) -> bytes:
+        piece = bytes(self._left[:limit])
+        self._left = self._left[limit:]
+        return piece
+
+    async def send(self, data: bytes | memoryview) -> int:
+        self.answer += bytes(data)
+        return len(data)
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run `work` where trio's deadlines are; they are far away, and nothing waits."""
+    trio.run(work)
+
+
+def feed_from_holder(raw: bytes) -> None:
+    """What a holder sends to a member that catches up: checkpoint, local states, results."""
+    core = a_member()
+    hear(core, Revoke(2, "rank 1 died"))
+    fetches = (Fetch(1, Run(-1, 0, 2)),)
+    frontier = Position(0, 1, 0)
+    order = hear(
+        core,
+        plan(2, frontier, load=1, load_from=(1,), fetches=fetches, locals=(LocalFetch(1, 0),)),
+    )[0]
+    assert isinstance(order, StartFetch)
+    sock: Any = Script(raw)
+    driver: Any = SimpleNamespace(hub=_hub(core), apply=lambda e: core.handle(e, now=0.0))
+
+    async def fetch() -> None:
+        while await _receive_item(driver, sock, order):
+            pass
+
+    before, transfers.CHECKPOINT_LIMIT = transfers.CHECKPOINT_LIMIT, ROOM
+    try:
+        run(fetch)
+    finally:
+        transfers.CHECKPOINT_LIMIT = before
+    _must_go_on(core)
+
+
+def _must_go_on(core: WorkerCore) -> None:
+    """The next epoch's report can be made, and sent."""
+    for effect in hear(core, Revoke(core.revoke_epoch + 1, "next")):
+        if isinstance(effect, SendControl):
+            encode(effect.message)
+
+
+def _hub(core: WorkerCore) -> Any:
+    settings = JobSettings(log_limit=ROOM, replicas=1)
+    return SimpleNamespace(
+        core=core,
+        settings=settings,
+        fault=lambda _: None,
+        lock=contextlib.nullcontext(),
+        log=logging.getLogger("fuzz"),
+    )
+
+
+def feed_to_holder(raw: bytes) -> None:
+    """What a fetcher asks of a holder; the answer is one that a fetcher understands."""
+    core = a_member()
+    for seqno in range(3):
+        core.log.add(Position(0, -1, seqno), Entry(SIGNATURE.encode(), EMPTY))
+    core.checkpoint = Checkpoint(1, b"state")
+    core.locals.put(1, 0, b"local")
+    sock: Any = Script(raw)
+    driver: Any = SimpleNamespace(hub=_hub(core))
+    try:
+        run(lambda: _serve(driver, sock, 1))
+    finally:
+        _read_answer(sock.answer)
+
+
+def _read_answer(answer: bytes) -> None:
+    """Messages, with the announced bytes behind each."""
+    while answer:
+        (length,) = struct.unpack(">I", answer[:4])
+        (message,) = Decoder().feed(answer[: 4 + length])
+        answer = answer[4 + length + getattr(message, "nbytes", 0) :]
+
+
+def feed_relay(raw: bytes) -> None:
+    """What a relay answers to who wants to be passed on."""
+    sock: Any = Script(raw)
+    run(lambda: _hear_relay(sock, 2, 1))
+
+
+class _Desk:
+    """A tracker as its operators see it, over a real roster."""
+
+    detect_within_s = 5.0
+
+    def __init__(self) -> None:
+        self.story = running(2)
+
+    def send(self, conn: int, message: ControlMessage) -> None:
+        encode(message)
+
+    def post(self, event: Any, then: Callable[[], object] | None = None) -> None:
+        self.story.tell(event)
+        if then is not None:
+            then()
+
+    def host_of(self, conn: int) -> str:
+        return "192.0.2.1"
+
+    async def catch_up(self) -> None:
+        pass
+
+    def snapshot(self) -> Any:
+        return self.story.roster.snapshot(0.0)
+
+    def standing_of(self, worker_id: str, number: int) -> Any:
+        return self.story.roster.standing_of(worker_id, number)
+
+
+class _NoDial:
+    async def dial(self, host: str, port: int, nonce: bytes) -> str:
+        return "nobody is dialled here"
+
+
+def feed_operator(raw: bytes) -> None:
+    """What an operator asks of the tracker."""
+    desk: Any = _Desk()
+    operators = Operators(desk)
+    operators._dial_backs = _NoDial()  # type: ignore[assignment]  # nobody may be dialled here
+    stream: Any = Script(raw)
+
+    async def listen() -> None:
+        messages: AsyncGenerator[ControlMessage, None] = Connection(1, stream, "here").messages()
+        first = await anext(messages, None)
+        if first is not None:
+            await operators.hear(1, "operator", first, messages)
+        await messages.aclose()
+
+    run(listen)
+    desk.story.roster.snapshot(1.0)
+
+
+def feed_tracker(raw: bytes) -> None:
+    """What members and a spare say; the tracker goes on, and can say what it has to."""
+    story = running(2)
+    sent = story.joined(3, hello("spare"))
+    for number, message in enumerate(feed_stream(raw)):
+        story.now += 0.1
+        sent += _tell(story, 10 + number, 1 + number % 3, message)
+    sent += story.joined(9999, hello("w0", "again"))
+    for _, answer in sent:
+        encode(answer)
+    story.roster.snapshot(story.now)
+
+
+def _tell(story: Story, fresh: int, conn: int, message: Any) -> list[tuple[int, Any]]:
+    if isinstance(message, Hello):
+        return story.joined(fresh, message)
+    return story.said(conn, _of_a_member(message))
+
+
+def feed_worker(raw: bytes) -> None:
+    """What a tracker says to a worker; the worker goes on or has one typed error."""
+    core = WorkerCore(Identity("w0", b"n" * 16, "h", "127.0.0.1", 1000), Limits(), now=0.0)
+    hear(core, Welcome("job", 1, 1, 2, 0, ()))
+    for message in feed_stream(raw):
+        for effect in hear(core, message):
+            if isinstance(effect, SendControl):
+                encode(effect.message)

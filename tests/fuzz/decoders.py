@@ -1,0 +1,237 @@
+"""Everything that turns bytes of others into values, in one table.
+
+Each row feeds any bytes and returns, or raises an error that the row allows; whatever else it
+raises is a finding.  Where something was understood, the feeder asserts that it survives being
+said again.  `test_decoders` feeds every corpus file and mutations of it; `python -m tests.fuzz`
+lets a coverage-guided fuzzer look for more; `corpora` writes the rows' seeds into files.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftcomm.control.dialling import BROKEN
+from ftcomm.errors import AuthenticationError, ConfigError, ProtocolError, ProtocolVersionError
+from ftcomm.transport.faults import LinkLost, SignatureMismatch
+from ftcomm_chaos.history.reader import HistoryError
+from tests.fuzz import conversations, seeds, stored, wire
+
+CORPORA = Path(__file__).parent / "corpora"
+HANDSHAKE = (ProtocolError, AuthenticationError, ProtocolVersionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """One row.
+
+    Attributes:
+        name: also of its folder of corpus files.
+        feed: takes any bytes.
+        seeds: valid input by name.
+        covers: the functions of the project that it is here for, by dotted name.
+        allowed: what it may raise.
+        limit: bytes, the longest input worth trying.
+    """
+
+    name: str
+    feed: Callable[[bytes], object]
+    seeds: Callable[[], Mapping[str, bytes]]
+    covers: tuple[str, ...]
+    allowed: tuple[type[Exception], ...] = (ProtocolError,)
+    limit: int = 4096
+
+    def files(self) -> dict[str, bytes]:
+        """The corpus: seeds, and inputs that once found something or reach far."""
+        folder = CORPORA / self.name
+        return {path.name: path.read_bytes() for path in sorted(folder.glob("*"))}
+
+
+TABLE = (
+    Decoder(
+        "control-body",
+        wire.feed_body,
+        seeds.bodies,
+        ("ftcomm.protocol.codec.decode_body", "ftcomm.protocol.schema.Record.read_fields"),
+    ),
+    Decoder(
+        "control-stream",
+        wire.feed_stream,
+        seeds.streams,
+        ("ftcomm.protocol.codec.Decoder.feed", "ftcomm.protocol.codec.frame_length"),
+    ),
+    Decoder(
+        "frame-header",
+        wire.feed_header,
+        seeds.headers,
+        ("ftcomm.protocol.frames.unpack_header",),
+        limit=200,
+    ),
+    Decoder(
+        "frame-expected",
+        wire.feed_expected,
+        seeds.headers,
+        ("ftcomm.transport.frame_check.check_header",),
+        allowed=(LinkLost, SignatureMismatch),
+        limit=200,
+    ),
+    Decoder(
+        "signature",
+        wire.feed_signature,
+        seeds.signatures,
+        ("ftcomm.protocol.signature.Signature.decode",),
+        limit=64,
+    ),
+    Decoder(
+        "link-context",
+        wire.feed_context,
+        seeds.contexts,
+        ("ftcomm.protocol.handshake.DataContext.decode",),
+        limit=255,  # its length travels in one byte
+    ),
+    Decoder(
+        "handshake-server",
+        wire.feed_server,
+        seeds.client_words,
+        ("ftcomm.protocol.handshake.ServerHandshake.use_key",),
+        allowed=HANDSHAKE,
+        limit=600,
+    ),
+    Decoder(
+        "handshake-client",
+        wire.feed_client,
+        seeds.server_words,
+        ("ftcomm.protocol.handshake.ClientHandshake.hello",),
+        allowed=HANDSHAKE,
+        limit=600,
+    ),
+    Decoder(
+        "handshake-tampered",
+        wire.feed_tampered,
+        seeds.masks,
+        ("ftcomm.protocol.handshake.ServerHandshake.use_key",),
+        allowed=HANDSHAKE,
+        limit=600,
+    ),
+    Decoder(
+        "from-holder",
+        conversations.feed_from_holder,
+        seeds.served,
+        ("ftcomm.values.stored_from_wire", "ftcomm.control.wire.receive_message"),
+        allowed=BROKEN,
+    ),
+    Decoder(
+        "to-holder",
+        conversations.feed_to_holder,
+        seeds.fetch_requests,
+        ("ftcomm.control.transfers.serve_fetch",),
+        allowed=BROKEN,
+    ),
+    Decoder(
+        "relay-answer",
+        conversations.feed_relay,
+        seeds.relay_answers,
+        ("ftcomm.control.relay.open_through",),
+        allowed=BROKEN,
+    ),
+    Decoder(
+        "operator-requests",
+        conversations.feed_operator,
+        seeds.operator_requests,
+        ("ftcomm_tracker.operators.Operators.hear",),
+    ),
+    Decoder(
+        "to-tracker",
+        conversations.feed_tracker,
+        seeds.worker_words,
+        ("ftcomm_tracker.roster.Roster.handle",),
+    ),
+    Decoder(
+        "to-worker",
+        conversations.feed_worker,
+        seeds.tracker_words,
+        ("ftcomm.recovery.worker.WorkerCore.handle",),
+    ),
+    Decoder("state", stored.feed_state, seeds.states, ("ftcomm.state.unpack_state",)),
+    Decoder(
+        "objects",
+        stored.feed_objects,
+        seeds.objects,
+        ("ftcomm.blobs.unpack_items", "ftcomm.blobs.unpack_object"),
+    ),
+    Decoder("scatter", stored.feed_scatter, seeds.scatters, ("ftcomm.blobs.part_of",)),
+    Decoder(
+        "journal-document",
+        stored.feed_document,
+        seeds.documents,
+        ("ftcomm_tracker.durable.Durable.from_wire", "ftcomm_tracker.journal.document_of"),
+        allowed=(ConfigError,),
+    ),
+    Decoder(
+        "journal-file",
+        stored.feed_journal,
+        seeds.journals,
+        (
+            "ftcomm_tracker.journal.Journal.load",
+            "ftcomm_tracker.journal.remembered",
+            "ftcomm_tracker.journal.last_document",
+        ),
+        allowed=(ConfigError,),
+        limit=64 * 1024,
+    ),
+    Decoder(
+        "token",
+        stored.feed_token,
+        seeds.tokens,
+        ("ftcomm.config.read_token",),
+        allowed=(ConfigError,),
+    ),
+    Decoder(
+        "settings",
+        stored.feed_settings,
+        seeds.settings,
+        ("ftcomm.settings.JobSettings.from_wire",),
+        allowed=(ConfigError,),
+    ),
+    Decoder(
+        "environment",
+        stored.feed_environment,
+        seeds.environments,
+        ("ftcomm.config.WorkerOptions.load", "ftcomm.settings.JobSettings.from_environment"),
+        allowed=(ConfigError,),
+    ),
+    Decoder(
+        "address",
+        stored.feed_address,
+        seeds.addresses,
+        ("ftcomm.config.parse_address", "ftcomm.config.parse_endpoint"),
+        allowed=(ConfigError,),
+    ),
+    Decoder(
+        "faults",
+        stored.feed_faults,
+        seeds.faults,
+        ("ftcomm.faults.parse_faults",),
+        allowed=(ConfigError,),
+    ),
+    Decoder(
+        "tracker-faults",
+        stored.feed_tracker_faults,
+        seeds.tracker_faults,
+        ("ftcomm_tracker.faults.parse_tracker_faults",),
+        allowed=(ConfigError,),
+    ),
+    Decoder(
+        "history",
+        stored.feed_history,
+        seeds.histories,
+        ("ftcomm_chaos.history.reader.parse_lines", "ftcomm_chaos.history.reader.read_history"),
+        allowed=(HistoryError,),
+    ),
+    Decoder(
+        "fault-plan",
+        stored.feed_plan,
+        seeds.plans,
+        ("ftcomm_chaos.live.plan.parse_plan",),
+        allowed=(ConfigError,),
+    ),
+)

@@ -1,0 +1,322 @@
+"""Valid input for each decoder, by name; made here, so that a changed format changes them all."""
+
+import json
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ftcomm.blobs import pack_item, pack_parts
+from ftcomm.history import Ended, Entered, Planned, Returned, Started
+from ftcomm.history import encode as recorded
+from ftcomm.protocol.codec import SCHEMAS, encode
+from ftcomm.protocol.frames import pack_header
+from ftcomm.protocol.handshake import ROLES, DataContext, ServerHandshake
+from ftcomm.protocol.messages import (
+    Bye,
+    ControlMessage,
+    Fetch,
+    FetchEnd,
+    FetchItem,
+    FetchRequest,
+    Heartbeat,
+    Leave,
+    Relayed,
+    Revoke,
+    Run,
+    Settled,
+    Suspect,
+    Verdict,
+)
+from ftcomm.protocol.operations import AskWorker, StatusRequest, StopRequest, TellGivenUp, Vouch
+from ftcomm.protocol.packing import Plain, pack
+from ftcomm.protocol.position import START, Position
+from ftcomm.protocol.schema import Bool, Bytes, Field, Int, Many, Maybe, Pair, Record, Text
+from ftcomm.settings import JobSettings
+from ftcomm.state import pack_state
+from ftcomm_chaos.live.plan import random_plan
+from ftcomm_tracker.durable import Durable, Place
+from ftcomm_tracker.journal import FILE_NAME, Journal, Remembered, text_of
+from tests.fuzz.wire import HEADER, KEY, SERVER_NONCE, SIGNATURE, a_client
+from tests.recovery.test_worker import plan
+from tests.tracker.roster_story import hello, report
+
+MOST = 1200  # bytes of a seed
+
+
+def sample(field: Field) -> Any:
+    """One value of a kind; the same every time."""
+    match field:
+        case Int(lo=lo, hi=hi):
+            return min(max(lo, 1), hi)
+        case Bool():
+            return False
+        case Text():
+            return "w0"
+        case Bytes():
+            return b"n"
+        case Many(item=item):
+            return (sample(item),)
+        case Pair(item=item):
+            return (sample(item), sample(item))
+        case Maybe(item=item):
+            return sample(item)
+        case Record(build=build, fields=fields):
+            return build(*[sample(kind) for kind in fields.values()])
+    raise AssertionError(field)
+
+
+def said(*messages: ControlMessage) -> bytes:
+    return b"".join(encode(message) for message in messages)
+
+
+# --- connections --------------------------------------------------------------------------------
+
+
+def bodies() -> dict[str, bytes]:
+    """Every message; and with one item more than may be, where that is not much."""
+    valid = {row.name: encode(sample(row))[4:] for row in SCHEMAS.values()}
+    many = {
+        f"{row.name}-{name}-too-many": pack([code, *_with_too_many(row, name, field)])
+        for code, row in SCHEMAS.items()
+        for name, field in row.fields.items()
+        if isinstance(field, Many)
+    }
+    return valid | {name: raw for name, raw in many.items() if len(raw) <= MOST}
+
+
+def _with_too_many(row: Record, name: str, field: Many) -> list[Plain]:
+    plain = row.write(sample(row))
+    at = list(row.fields).index(name)
+    return [
+        *plain[:at],
+        [field.item.write(sample(field.item))] * (field.limit + 1),
+        *plain[at + 1 :],
+    ]
+
+
+def streams() -> dict[str, bytes]:
+    return {"several": said(Settled(1), report(1), Leave("why")), "nothing": b""}
+
+
+def headers() -> dict[str, bytes]:
+    other = HEADER._replace(site="elsewhere.py:7")
+    return {"expected": pack_header(HEADER), "another-site": pack_header(other)}
+
+
+def signatures() -> dict[str, bytes]:
+    return {"allreduce": SIGNATURE.encode()}
+
+
+def contexts() -> dict[str, bytes]:
+    return {"link": DataContext("job", 1, 0, 1, 1).encode()}
+
+
+def _handshake() -> tuple[bytes, bytes]:
+    """All that each side says in a handshake that ends well."""
+    client, server = a_client(), ServerHandshake(SERVER_NONCE)
+    asked = client.hello()
+    server.receive(asked[: server.bytes_wanted])
+    server.receive(asked[-server.bytes_wanted :])
+    answer = server.use_key(KEY)
+    client.receive(answer[: client.bytes_wanted])
+    proof = client.receive(answer[-client.bytes_wanted :])
+    return asked + proof, answer + server.receive(proof)
+
+
+def client_words() -> dict[str, bytes]:
+    return {"whole": _handshake()[0]}
+
+
+def server_words() -> dict[str, bytes]:
+    return {"whole": _handshake()[1]}
+
+
+def masks() -> dict[str, bytes]:
+    return {
+        "honest": b"\0",
+        "version": bytes([8, 0, 0, 0, 0, 0, 1]),
+        "role": bytes([8, 0, 0, 0, 0, 0, 0, ROLES["data"] ^ ROLES["fetch"]]),
+        "context": bytes([80] + [0] * 43 + [1]),
+        "client-proof": bytes([100] + [0] * 60 + [1]),
+        "server-proof": bytes([0] + [0] * 50 + [1]),
+        "acceptance": bytes([0] + [0] * 80 + [1]),
+    }
+
+
+def served() -> dict[str, bytes]:
+    def item(what: str, position: Position, raw: bytes, **more: Any) -> bytes:
+        signature = SIGNATURE.encode() if what == "result" else b""
+        return encode(FetchItem(what, position, signature, 6, (len(raw),), len(raw), **more)) + raw
+
+    checkpoint = item("checkpoint", Position(0, 1, 0), pack_state({"w": 1}))
+    local = item("local", Position(0, 1, 0), b"mine", rank=0)
+    result = item("result", Position(0, -1, 0), b"12345678", digests=b"d" * 32)
+    return {
+        "everything": checkpoint + local + result + encode(FetchEnd()),
+        "missing": encode(FetchEnd("it is not held here")),
+    }
+
+
+def fetch_requests() -> dict[str, bytes]:
+    return {"everything": encode(FetchRequest(1, 1, (Run(-1, 0, 3),), 1, (0,)))}
+
+
+def relay_answers() -> dict[str, bytes]:
+    return {"well": encode(Relayed()), "badly": encode(Relayed("connection refused"))}
+
+
+def operator_requests() -> dict[str, bytes]:
+    return {
+        "supervisor": said(AskWorker(1, "w0"), Vouch("w0"), TellGivenUp("w1", "it died often")),
+        "people": said(StatusRequest(), StopRequest("enough")),
+    }
+
+
+def worker_words() -> dict[str, bytes]:
+    beat = Heartbeat(1, 1, START)
+    return {
+        "death": said(Suspect(1, (1,), "reset by peer"), beat, report(2), report(2), report(2)),
+        "end": said(Bye(1), Bye(1)),
+        "again": said(hello("w0", "b"), report(2), report(2)),
+        "leave": said(Leave("an exception")),
+    }
+
+
+def tracker_words() -> dict[str, bytes]:
+    return {
+        "joins": said(Revoke(1, "complete"), plan(1), Settled(1)),
+        "catches-up": said(
+            Revoke(1, "complete"),
+            plan(1, Position(0, 1, 2), load=1, load_from=(1,), fetches=(Fetch(1, Run(1, 0, 2)),)),
+        ),
+        "verdict": said(Verdict("JobLostError", "all have died", 1, START, 0)),
+    }
+
+
+# --- memory and files ---------------------------------------------------------------------------
+
+
+def states() -> dict[str, bytes]:
+    deep: Any = ()
+    for _ in range(20):
+        deep = (deep,)
+    state = {
+        "w": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "big": 1 << 80,
+        "tuple": (1, [2.5, None], {"x": True}),
+        "scalar": np.float64(0.5),
+        "empty": np.zeros((0, 3), np.int8),
+        b"raw": b"bytes",
+        7: "text",
+    }
+    return {"everything": pack_state(state), "deep": pack_state(deep), "none": pack_state(None)}
+
+
+def objects() -> dict[str, bytes]:
+    return {"two": b"".join(pack_item(item).tobytes() for item in ({"a": 1}, (np.ones(2), "x")))}
+
+
+def scatters() -> dict[str, bytes]:
+    rows = [np.ones((n, 2), np.float32) for n in (1, 0, 2)]
+    stacked = np.arange(6, dtype=np.int16).reshape(3, 2)
+    return {"rows": pack_parts(rows, 3).tobytes(), "stacked": pack_parts(stacked, 3).tobytes()}
+
+
+def a_durable() -> Durable:
+    """A job of two that has taken a place over and ended."""
+    return Durable(
+        "job",
+        2,
+        JobSettings().to_wire(),
+        epoch=3,
+        first_lives=(b"a", b"b"),
+        incarnations=(("w0", 1), ("w1", 2)),
+        places=(Place("w0", 1, b"a", "h"), Place("w1", 2, b"c", "h")),
+        keep_order=(0, 1),
+        tables=b"t",
+        verdict=Verdict("JobLostError", "all have died", 3, START, -1),
+    )
+
+
+def documents() -> dict[str, bytes]:
+    fresh = Durable.fresh("job", 2, JobSettings().to_wire())
+    return {
+        "fresh": text_of(fresh.to_wire()).encode(),
+        "ended": text_of(a_durable().to_wire()).encode(),
+    }
+
+
+def journals() -> dict[str, bytes]:
+    """Small pages, so that a mutation meets what is used; without the times of writing."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with closing(sqlite3.connect(folder / FILE_NAME)) as database:
+            database.execute("PRAGMA page_size = 512")
+        with closing(Journal.open(folder)) as journal:
+            journal.remember(Remembered("127.0.0.1", 4711, "/t"))
+            text = text_of(a_durable().to_wire())
+            journal._database.execute("UPDATE tracker SET document = ?", [text])
+        return {"whole": (folder / FILE_NAME).read_bytes()}
+
+
+def tokens() -> dict[str, bytes]:
+    return {"made": b"0123456789abcdef" * 4 + b"\n"}
+
+
+# --- variables and command lines ----------------------------------------------------------------
+
+
+def settings() -> dict[str, bytes]:
+    lines = (f"{name}={text}" for name, text in JobSettings().to_wire())
+    return {"defaults": "\n".join(lines).encode()}
+
+
+def environments() -> dict[str, bytes]:
+    return {
+        "many": b"FTCOMM_TRACKER=h:1,[::1]:2\nFTCOMM_WORKER_ID=w0\nFTCOMM_REPLICAS=3\n"
+        b"FTCOMM_CONNECT_TIMEOUT=5\nFTCOMM_LOG=info",
+        "scheduler": b"FTCOMM_TRACKER=none\nSLURM_PROCID=0\nSLURM_NTASKS=4",
+    }
+
+
+def addresses() -> dict[str, bytes]:
+    return {"name": b"host:4711", "v6": b"[::1]:65535"}
+
+
+def faults() -> dict[str, bytes]:
+    return {"all-forms": b"2.-1.0.0@enter#3=stop, 0.1.2.3@saved,0-1@link=drop"}
+
+
+def tracker_faults() -> dict[str, bytes]:
+    return {"all-forms": b"1.2@plan_sent#2,2.3@accepted"}
+
+
+def histories() -> dict[str, bytes]:
+    life = [
+        Started(1, "job", "w0", 1, 0, 2, 4711, "h", 5.0, 2),
+        Planned(1, 0, START, START, (("w0", 1), ("w1", 1))),
+        Entered(START, "allreduce", "0101", "train.py:3", "ab"),
+        Returned(START, "allreduce", "executed", 1, "cd", "ab"),
+        Ended("closed"),
+    ]
+    harness = [
+        {"event": "harness", "t": 0.5, "format": 1},
+        {"event": "fault", "t": 1, "kind": "kill", "target": "w0", "seconds": 0},
+    ]
+    told = b"".join(json.dumps(line).encode() + b"\n" for line in harness)
+    return {"life": b"".join(recorded(event, 1.5) for event in life), "harness": told}
+
+
+def plans() -> dict[str, bytes]:
+    at = {"position": "2.1.0.0@half_sent"}
+    written: list[dict[str, Any]] = [
+        {"at": {"seconds": 5}, "kind": "sigstop", "target": [0, 1], "for": 1.5},
+        {"at": at, "kind": "sigkill"},
+        {"at": {"position": "1.2@plan_sent#2"}, "kind": "sigkill", "target": "tracker"},
+    ]
+    luck = random_plan(kill_every_s=1.0, stop_every_s=2.0, tracker_every_s=3.0)
+    return {"written": json.dumps(written).encode(), "random": json.dumps(luck).encode()}

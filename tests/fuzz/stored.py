@@ -1,0 +1,178 @@
+"""How to feed what comes from memory of others, files, variables and command lines."""
+
+import contextlib
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ftcomm.blobs import pack_item, part_of, unpack_items, unpack_object
+from ftcomm.config import WorkerOptions, parse_address, parse_endpoint, read_token
+from ftcomm.faults import parse_faults
+from ftcomm.history import encode as recorded
+from ftcomm.protocol.codec import encode
+from ftcomm.settings import JobSettings
+from ftcomm.state import pack_state, unpack_state
+from ftcomm_chaos.history.model import LifeRecord, Line
+from ftcomm_chaos.history.reader import parse_lines
+from ftcomm_chaos.live.plan import library_faults, missing_for, parse_plan, tracker_faults
+from ftcomm_tracker.durable import Durable
+from ftcomm_tracker.faults import parse_tracker_faults
+from ftcomm_tracker.journal import (
+    FILE_NAME,
+    Journal,
+    document_of,
+    last_document,
+    remembered,
+    text_of,
+)
+from ftcomm_tracker.listener import host_in, join_address
+from tests.tracker.roster_story import Story, hello
+
+WORLD_SIZE = 3
+NOWHERE = Path("journal")
+
+
+def text_in(raw: bytes) -> str:
+    """Any bytes as text, as the system hands over names that are none."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
+# --- states and objects -------------------------------------------------------------------------
+
+
+def feed_state(raw: bytes) -> None:
+    """A checkpoint; what was understood can be saved again, to the bit."""
+    again = pack_state(unpack_state(raw))
+    assert pack_state(unpack_state(again)) == again
+
+
+def feed_objects(raw: bytes) -> None:
+    """The objects of an allgather, and one by itself."""
+    items = list(unpack_items(np.frombuffer(raw, np.uint8)))
+    again = b"".join(pack_item(item).tobytes() for item in items)
+    assert [pack_state(item) for item in unpack_items(np.frombuffer(again, np.uint8))] == [
+        pack_state(item) for item in items
+    ]
+    for item in items:
+        unpack_object(np.frombuffer(pack_state(item), np.uint8))
+
+
+def feed_scatter(raw: bytes) -> None:
+    """A scatter's blob: its parts are all that it holds."""
+    blob = np.frombuffer(raw, np.uint8)
+    parts = [part_of(blob, rank, WORLD_SIZE) for rank in range(WORLD_SIZE)]
+    head = int(np.frombuffer(raw, np.int64, 3)[2])
+    assert b"".join(part.tobytes() for part in parts) == raw[8 * (3 + head + WORLD_SIZE) :]
+
+
+# --- the tracker's journal ----------------------------------------------------------------------
+
+
+def feed_document(raw: bytes) -> Durable:
+    """A journalled state: what is taken up can be written, and told to those who come back."""
+    durable = Durable.from_wire(document_of(NOWHERE, text_in(raw)))
+    again = text_of(durable.to_wire())
+    assert Durable.from_wire(document_of(NOWHERE, again)) == durable
+    JobSettings.from_wire(durable.settings)
+    story = Story(durable=durable)
+    sent = []
+    for number, place in enumerate(durable.places, 1):
+        who = hello(place.worker_id, nonce=place.nonce, incarnation=place.incarnation)
+        sent += story.joined(number, who)
+    sent += story.joined(len(durable.places) + 1, hello("stranger"))
+    for _, message in sent:
+        encode(message)
+    story.roster.snapshot(story.now)
+    return durable
+
+
+def feed_journal(raw: bytes) -> None:
+    """The whole file, as each command opens it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / FILE_NAME).write_bytes(raw)
+        remembered(folder)
+        last_document(folder)
+        with contextlib.closing(Journal.open(folder)) as journal:
+            Durable.from_wire(journal.load() or {})
+            journal.history()
+
+
+def feed_token(raw: bytes) -> bytes:
+    """A token's file."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "token"
+        path.write_bytes(raw)
+        path.chmod(0o600)
+        token = read_token(path)
+        path.write_bytes(token)
+        assert read_token(path) == token
+        return token
+
+
+# --- variables and command lines ----------------------------------------------------------------
+
+
+def pairs_in(raw: bytes) -> list[tuple[str, str]]:
+    """Lines ``name=value``."""
+    lines = text_in(raw).split("\n")
+    return [(name, value) for name, _, value in (line.partition("=") for line in lines)]
+
+
+def feed_settings(raw: bytes) -> JobSettings:
+    """A welcome's settings, and those for which a worker asks."""
+    pairs = tuple(pairs_in(raw))
+    JobSettings().differences(pairs)
+    settings = JobSettings.from_wire(pairs)
+    assert JobSettings.from_wire(settings.to_wire()) == settings
+    return settings
+
+
+def feed_environment(raw: bytes) -> WorkerOptions:
+    """The variables of a worker."""
+    return WorkerOptions.load(environ=dict(pairs_in(raw)))
+
+
+def feed_address(raw: bytes) -> tuple[str, int]:
+    """A tracker's address."""
+    host, port = parse_address(text_in(raw))
+    assert parse_address(join_address(host, port)) == (host, port)
+    assert host_in(join_address(host, port)) == host
+    parse_endpoint(text_in(raw), name="FTCOMM_BIND")
+    return host, port
+
+
+def feed_faults(raw: bytes) -> list[Any]:
+    """Planned faults of workers."""
+    faults = parse_faults(text_in(raw))
+    assert parse_faults(",".join(map(str, faults))) == faults
+    return faults
+
+
+def feed_tracker_faults(raw: bytes) -> list[Any]:
+    """Planned deaths of the tracker."""
+    faults = parse_tracker_faults(text_in(raw))
+    assert parse_tracker_faults(",".join(map(str, faults))) == faults
+    return faults
+
+
+def feed_history(raw: bytes) -> LifeRecord | list[Line[Any]] | None:
+    """A file of a history, by itself; what is read of a life can be written again."""
+    record = parse_lines(iter(raw.splitlines(keepends=True)), "file")
+    if isinstance(record, LifeRecord):
+        again = [recorded(line.event, line.t) for line in (record.started, *record.lines)]
+        assert parse_lines(iter(again), "file") == dataclasses.replace(record, torn=False)
+    return record
+
+
+def feed_plan(raw: bytes) -> None:
+    """A plan of faults for real jobs: what is taken can be carried out."""
+    entries = parse_plan(text_in(raw), WORLD_SIZE)
+    parse_faults(library_faults(entries))
+    parse_tracker_faults(tracker_faults(entries))
+    missing_for(entries)
+    for entry in entries:
+        str(entry)

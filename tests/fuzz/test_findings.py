@@ -1,0 +1,95 @@
+"""What the fuzzer found, each once and by name; the inputs are in the corpora as `found-*`."""
+
+import sys
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+
+from ftcomm.blobs import pack_parts, part_of
+from ftcomm.config import parse_address
+from ftcomm.errors import ConfigError, ProtocolError
+from ftcomm.faults import parse_faults
+from ftcomm.protocol.frames import pack_header, unpack_header
+from ftcomm.state import unpack_state
+from ftcomm_chaos.history.reader import HistoryError, parse_lines
+from ftcomm_chaos.live.plan import parse_plan
+from ftcomm_tracker.faults import parse_tracker_faults
+from tests.fuzz.wire import HEADER
+
+
+def nested(depth: int) -> bytes:
+    return b"\x91" * depth + b"\xc0"
+
+
+@pytest.mark.parametrize(
+    ("raw", "complaint"),
+    [
+        (b"\xd6\xff\0\0\0\1", "it holds a Timestamp"),
+        (msgpack.packb([{2.5: 1}]), "a key of type float"),
+        (nested(66), "nested more than"),
+    ],
+    ids=["a timestamp", "a number with a fraction for a key", "too deep"],
+)
+def test_a_state_that_could_not_have_been_saved_is_refused(raw: bytes, complaint: str) -> None:
+    with pytest.raises(ProtocolError, match=complaint):
+        unpack_state(raw)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [(0, 4), (2, -1), (3, 1), (3, -2), (4, 0), (5, 2), (5, -1)],
+    ids=["dtype", "dimensions", "shape", "negative shape", "fewer rows", "more", "negative rows"],
+)
+def test_a_scatter_whose_head_does_not_account_for_all_its_bytes_is_refused(
+    word: int, value: int
+) -> None:
+    whole = pack_parts(np.arange(6, dtype=np.int16).reshape(3, 2), 3)
+    assert part_of(whole, 2, 3).tolist() == [4, 5]
+    blob = whole.copy()
+    blob[8 * word : 8 * word + 8] = np.frombuffer(np.int64(value).tobytes(), np.uint8)
+    for rank in range(3):
+        with pytest.raises(ProtocolError, match="damaged scatter"):
+            part_of(blob, rank, 3)
+
+
+def test_a_call_site_in_foreign_letters_reads_the_same_on_both_sides() -> None:
+    raw = bytearray(pack_header(HEADER))
+    raw[-24:-20] = "tür".encode()
+    header = unpack_header(raw)
+    assert header.site.startswith("t??r")
+    assert unpack_header(pack_header(header)) == header
+
+
+@pytest.mark.parametrize("text", ["1]:65535", "[::1:80", "a b:1", "a\x1bb:1", "[[::1]]:1"])
+def test_an_address_whose_host_cannot_be_one_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not host:port|write IPv6"):
+        parse_address(text)
+
+
+def test_a_plan_of_faults_that_can_just_be_read_is_refused_in_words() -> None:
+    for depth in range(sys.getrecursionlimit() - 150, sys.getrecursionlimit()):
+        with pytest.raises(ConfigError, match=r"the plan|nested"):
+            parse_plan(f'[{{"at": {"[" * depth}{"]" * depth}, "kind": "sigkill"}}]', 2)
+
+
+def test_a_history_with_a_time_beyond_all_floats_is_refused_by_line() -> None:
+    line = b'{"event": "harness", "format": 1, "t": 1' + b"0" * 400 + b"}\n"
+    with pytest.raises(HistoryError, match=r"file:1: 't' is 1000"):
+        parse_lines(iter([line]), "file")
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (parse_faults, "0.0.0.{}@enter"),
+        (parse_faults, "0-{}@link=drop"),
+        (parse_tracker_faults, "1.{}@accepted"),
+        (parse_tracker_faults, "1.1@accepted#{}"),
+    ],
+)
+def test_an_endless_number_in_a_planned_fault_is_refused_by_name(parse: Any, text: str) -> None:
+    assert parse(text.format(2))
+    with pytest.raises(ConfigError, match="is not"):
+        parse(text.format("9" * 5000))
