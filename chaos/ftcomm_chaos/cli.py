@@ -5,6 +5,7 @@ import time
 
 import click
 
+from ftcomm_chaos.commands.check import check
 from ftcomm_chaos.commands.sim import sim
 from ftcomm_chaos.sim.explorer import explore as search
 from ftcomm_chaos.sim.script import Script
@@ -16,6 +17,7 @@ def main() -> None:
     """Break ftcomm on purpose and watch whether it keeps its promises."""
 
 
+main.add_command(check)
 main.add_command(sim)
 
 

@@ -35,6 +35,9 @@ class Monitor:
         self.given_up = False  # a member had to go, which counts as a death
         self.owners: set[bytes] = set()  # lives that have ever had a place
 
+    def on_point(self, life: "Life", name: str) -> None:
+        """`life` is at a place where a fault may be planned: nothing to check."""
+
     # --- results: R1, R2, R5 ------------------------------------------------------------------
 
     def on_result(

@@ -159,6 +159,7 @@ class Life:
 
     def point(self, name: str) -> None:
         """The process is at a place where a fault may be planned."""
+        self.sim.monitor.on_point(self, name)
         self.sim.faults.on_point(self, name)
 
     # --- the control connection ---------------------------------------------------------------

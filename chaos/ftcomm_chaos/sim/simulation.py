@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from ftcomm.recovery.worker import State
 from ftcomm.settings import JobSettings
 from ftcomm_chaos.sim.faults import Faults, Killed
-from ftcomm_chaos.sim.monitor import Monitor
 from ftcomm_chaos.sim.network import Network
 from ftcomm_chaos.sim.plan import draw_plan
 from ftcomm_chaos.sim.process import Life
 from ftcomm_chaos.sim.program import Program
+from ftcomm_chaos.sim.recording import RecordingMonitor
 from ftcomm_chaos.sim.tracker import Tracker
 from ftcomm_chaos.sim.wire_network import WireNetwork
 from ftcomm_chaos.sim.world import Violation, World
@@ -73,8 +73,8 @@ class Simulation:
         self.spares = ["s0"] if faulty and not self.gentle and rng.random() < 0.25 else []
         self.odd_one = self._draw_odd_one() if faulty else None
         self.counters: Counter[str] = Counter()
-        self.monitor = Monitor(self)
         self.network = WireNetwork(self.world) if self.wire else Network(self.world)
+        self.monitor = RecordingMonitor(self)
         self.worker_ids = [f"w{rank}" for rank in range(self.world_size)]
         self.worker_ids += self.spares
         # A group of one has nobody who could keep anything.

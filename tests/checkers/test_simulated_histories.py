@@ -1,0 +1,68 @@
+"""Random histories: simulated jobs that break no rule, and the same with one result changed."""
+
+import dataclasses
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from ftcomm.history import encode, file_name
+from ftcomm_chaos.checkers import check
+from ftcomm_chaos.history import History, LifeRecord, read_history
+from ftcomm_chaos.sim.recording import LIMITS
+from ftcomm_chaos.sim.simulation import Simulation
+
+SEEDS = st.integers(0, 100_000)
+
+
+def simulated(seed: int) -> History:
+    simulation = Simulation(seed)
+    simulation.run()
+    return simulation.monitor.history()
+
+
+def on_disk(history: History, folder: Path) -> History:
+    """Written as lives write it, and read as strangers' files are."""
+    for life in history.lives:
+        lines = [encode(line.event, line.t) for line in (life.started, *life.lines)]
+        (folder / file_name(life.worker, life.incarnation)).write_bytes(b"".join(lines))
+    return read_history(folder)
+
+
+def events(life: LifeRecord) -> list[object]:
+    return [line.event for line in (life.started, *life.lines)]
+
+
+@settings(max_examples=10, deadline=None)
+@given(SEEDS)
+def test_what_a_simulated_job_leaves_is_read_back_and_breaks_no_rule(seed: int) -> None:
+    history = simulated(seed)
+    with TemporaryDirectory() as folder:
+        read = on_disk(history, Path(folder))
+    assert [events(life) for life in read.lives] == [events(life) for life in history.lives]
+    assert check(read, limits=LIMITS) == []
+
+
+@settings(max_examples=10, deadline=None)
+@given(SEEDS, st.randoms(use_true_random=False))
+def test_one_changed_result_in_it_is_found(seed: int, luck: Random) -> None:
+    history = simulated(seed)
+    shared = [
+        (life, line)
+        for life in history.lives
+        for line in life.returns
+        if sum(
+            line.event.position == other.event.position and other.event.version is None
+            for third in history.lives
+            for other in third.returns
+        ) > 1
+    ]  # fmt: skip
+    assume(shared)
+    life, line = luck.choice(shared)
+    changed = dataclasses.replace(line, event=dataclasses.replace(line.event, result="0bad"))
+    lines = tuple(changed if x.event is line.event else x for x in life.lines)
+    lives = tuple(dataclasses.replace(x, lines=lines) if x is life else x for x in history.lives)
+    found = {finding.rule for finding in check(History(lives), limits=LIMITS)}
+    assert found == {"same-bytes" if line.event.version is None else "same-state"}
