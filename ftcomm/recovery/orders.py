@@ -5,6 +5,15 @@ from ftcomm.protocol.position import PRELUDE
 from ftcomm.recovery.events import StartFetch
 
 
+def flaw_in(plan: Plan) -> str:
+    """Why nobody can carry `plan` out, empty for all that a tracker of ours makes."""
+    if plan.rank not in plan.keep_order:
+        return f"the plan of epoch {plan.epoch} is for rank {plan.rank}, which has no place in it"
+    if plan.load > PRELUDE and not plan.load_from:
+        return f"the plan of epoch {plan.epoch} loads version {plan.load} from nobody"
+    return ""
+
+
 def fetch_orders(plan: Plan) -> list[StartFetch]:
     """What this member must ask of whom, by rank; the holders of a checkpoint are dealt out."""
     runs: dict[int, list[Run]] = {}

@@ -54,7 +54,7 @@ from ftcomm.recovery.events import (
 )
 from ftcomm.recovery.keepers import keep_stride
 from ftcomm.recovery.log import Entry
-from ftcomm.recovery.orders import fetch_orders
+from ftcomm.recovery.orders import fetch_orders, flaw_in
 from ftcomm.recovery.standing import Standing
 from ftcomm.recovery.states import (
     TRANSITIONS,
@@ -195,6 +195,8 @@ class WorkerCore(Standing):
         """Take the plan of the epoch we reported for; any other is stale and dropped (rule R1)."""
         if self.state is not State.STOPPED or plan.epoch != self.revoke_epoch:
             return []
+        if flaw := flaw_in(plan):
+            return self._fail("local failure", self._error(errors.ProtocolError, flaw))
         self.epoch = plan.epoch
         self.rank = plan.rank
         self.members = plan.members

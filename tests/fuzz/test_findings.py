@@ -12,11 +12,16 @@ from ftcomm.config import parse_address
 from ftcomm.errors import ConfigError, ProtocolError
 from ftcomm.faults import parse_faults
 from ftcomm.protocol.frames import pack_header, unpack_header
+from ftcomm.protocol.messages import Revoke
+from ftcomm.recovery.events import CloseLinks, Hangup, Wake
 from ftcomm.state import unpack_state
 from ftcomm_chaos.history.reader import HistoryError, parse_lines
 from ftcomm_chaos.live.plan import parse_plan
+from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.faults import parse_tracker_faults
+from tests.fuzz.seeds import a_durable
 from tests.fuzz.wire import HEADER
+from tests.recovery.test_worker import a_member, hear, plan
 
 
 def nested(depth: int) -> bytes:
@@ -78,6 +83,45 @@ def test_a_history_with_a_time_beyond_all_floats_is_refused_by_line() -> None:
     line = b'{"event": "harness", "format": 1, "t": 1' + b"0" * 400 + b"}\n"
     with pytest.raises(HistoryError, match=r"file:1: 't' is 1000"):
         parse_lines(iter([line]), "file")
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({"rank": -1}, "is for rank -1, which has no place in it"),
+        ({"keep_order": ()}, "is for rank 0, which has no place in it"),
+        ({"load": 3}, "loads version 3 from nobody"),
+    ],
+)
+def test_a_plan_that_nobody_can_carry_out_ends_the_worker_with_a_typed_error(
+    change: dict[str, Any], cause: str
+) -> None:
+    core = a_member()
+    hear(core, Revoke(2, "rank 1 died"))
+    assert hear(core, plan(2, **change)) == [CloseLinks(), Wake(), Hangup()]
+    assert isinstance(core.error, ProtocolError)
+    assert cause in core.error.cause
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epoch": 2**32 - 1},
+        {"version": 2**40},
+        {"final_version": 2**40},
+        {"job_id": "\ud800"},
+        {"verdict": ["e" * 100, "c", 3, [0, 0, 0], 0]},
+        {"verdict": ["JobLostError", "c", -3, [0, 0, 0], 0]},
+        {"incarnations": [["w" * 65, 1]]},
+        {"places": [["w0", 1, b"a", "h"], ["w1", 2**32, b"b", "h"]]},
+    ],
+    ids=str,
+)
+def test_a_journalled_state_that_no_message_can_carry_is_refused(change: dict[str, Any]) -> None:
+    whole = a_durable().to_wire()
+    assert Durable.from_wire(whole) == a_durable()
+    with pytest.raises(ConfigError, match="the journal is damaged"):
+        Durable.from_wire({**whole, **change})
 
 
 @pytest.mark.parametrize(

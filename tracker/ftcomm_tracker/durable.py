@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftcomm.errors import ConfigError
-from ftcomm.protocol.codec import MAX_WORLD_SIZE
-from ftcomm.protocol.messages import Verdict
+from ftcomm.protocol.codec import MAX_WORLD_SIZE, MEMBER, encode
+from ftcomm.protocol.messages import AllBye, Member, Revoke, Verdict, Welcome
 from ftcomm.protocol.position import Position
 
 FORMAT = 1
@@ -153,6 +153,20 @@ class Durable:
             raise ValueError(f"ranks {self.byes} have closed")
         if self.epoch < 0 or min(self.version, self.final_version) < -1:
             raise ValueError(f"epoch {self.epoch}, versions {self.version}, {self.final_version}")
+        self._check_that_it_can_be_told()
+
+    def _check_that_it_can_be_told(self) -> None:
+        """Raise ValueError for a part that no message can carry: it would end the next tracker."""
+        encode(Welcome(self.job_id, 0, 0, self.world_size, self.epoch, self.settings))
+        encode(Revoke(self.epoch + 1, ""))  # the next one
+        encode(AllBye(self.version))
+        encode(AllBye(self.final_version))
+        if self.verdict is not None:
+            encode(self.verdict)
+        for place in self.places:
+            MEMBER.write(Member(0, place.worker_id, place.incarnation, place.host, "", 0))
+        for worker_id, number in self.incarnations:
+            MEMBER.write(Member(0, worker_id, number, "", "", 0))
 
 
 def _raw(value: Any) -> bytes:
