@@ -3,6 +3,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; \
 	done)
 BIN := .venv/bin
+HOURS ?= 1
 STAMP := .venv/.stamp
 
 FUZZ_SECONDS ?= 60
@@ -35,8 +36,8 @@ bench: $(STAMP) ## every figure, into benchmarks/results, and the README's table
 soak-conformance: $(STAMP) ## each conformance scenario 20 times in a row
 	$(BIN)/python -m tests.conformance.soak --times 20
 
-soak: soak-conformance ## the long runs: the conformance scenarios, then a hundred random kills
-	$(BIN)/python -m tests.conformance.kills --kills 100
+soak: $(STAMP) ## simulated faults and real kills side by side for HOURS; nothing may break or grow
+	$(BIN)/python -m tests.soak --hours $(HOURS) --json
 
 clean:
 	rm -rf .venv .venv-3.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage dist

@@ -1,0 +1,107 @@
+"""What a soak has done so far and whether that is good: pure, so that it can be judged in tests."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+SIMULATED_AN_HOUR = 1_000_000  # faults; fewer, and the soak says less than it claims
+KILLS_AN_HOUR = 1_000  # of real processes
+FEWEST_SAMPLES = 9  # three for each third
+GROWTH_LIMITS = {
+    "rss_kib": 4096,  # between the middle and the last third; allocators differ by a few pages
+    "fds": 2,  # one recovery may be under way
+}
+
+Series = Sequence[tuple[float, float]]  # seconds, value
+
+
+def growth(series: Series) -> float | None:
+    """How far the last third of `series` lies above the middle one, None if it is too short.
+
+    Medians, so that a peak in a recovery does not count; the first third warms up.
+    """
+    third = len(series) // 3
+    if len(series) < FEWEST_SAMPLES:
+        return None
+    values = [value for _, value in series]
+    return statistics.median(values[-third:]) - statistics.median(values[third:-third])
+
+
+def peaks(series: Series, lives: Sequence[int]) -> list[tuple[float, float]]:
+    """The highest value of each life, at the time of its last sample; `lives` names each one's."""
+    highest: dict[int, tuple[float, float]] = {}
+    for (at, value), life in zip(series, lives, strict=True):
+        highest[life] = (at, max(value, highest.get(life, (at, value))[1]))
+    return list(highest.values())
+
+
+@dataclass
+class Figures:
+    """Sums over all that the soak's processes report."""
+
+    seconds: float = 0.0
+    simulated_jobs: int = 0
+    simulated_faults: int = 0
+    kills: int = 0
+    stops: int = 0
+    schedules: int = 0
+    violations: list[str] = field(default_factory=list)
+    growths: dict[str, float] = field(default_factory=dict)
+
+    def add(self, report: Mapping[str, Any]) -> None:
+        """Take in one report: counts to add, and what replaces what was said before."""
+        for name in ("simulated_jobs", "simulated_faults", "kills", "stops", "schedules"):
+            setattr(self, name, getattr(self, name) + report.get(name, 0))
+        self.violations += report.get("violations", [])
+        self.growths.update(report.get("growths", {}))
+
+    @property
+    def leaks(self) -> list[str]:
+        """What grows: process and kind, and by how much."""
+        return [
+            f"{name} grew by {value:.0f}"
+            for name, value in sorted(self.growths.items())
+            if value > GROWTH_LIMITS[name.rpartition(" ")[2]]
+        ]
+
+    @property
+    def too_few(self) -> list[str]:
+        """What there was less of than there should be in this time."""
+        hours = self.seconds / 3600
+        wanted = {
+            "simulated faults": (self.simulated_faults, SIMULATED_AN_HOUR * hours),
+            "kills": (self.kills, KILLS_AN_HOUR * hours),
+        }
+        return [f"{got} {name} of {need:.0f}" for name, (got, need) in wanted.items() if got < need]
+
+    @property
+    def status(self) -> int:
+        """0 all well, 1 a rule was broken or something grows, 2 too little was done to say so."""
+        if self.violations or self.leaks:
+            return 1
+        return 2 if self.too_few else 0
+
+    def line(self) -> str:
+        """The figures for a person."""
+        return (
+            f"{self.seconds:6.0f} s: {self.simulated_faults} simulated faults in "
+            f"{self.simulated_jobs} jobs, {self.kills} kills, {self.stops} stops, "
+            f"{self.schedules} schedules, {len(self.violations)} violations"
+        )
+
+    def document(self) -> dict[str, object]:
+        """The figures for a program."""
+        return {
+            "seconds": round(self.seconds, 1),
+            "simulated_jobs": self.simulated_jobs,
+            "simulated_faults": self.simulated_faults,
+            "kills": self.kills,
+            "stops": self.stops,
+            "schedules": self.schedules,
+            "violations": self.violations,
+            "growths": self.growths,
+            "leaks": self.leaks,
+            "too_few": self.too_few,
+            "status": self.status,
+        }

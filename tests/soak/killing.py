@@ -1,0 +1,51 @@
+"""Random kills and random schedules of real jobs in turn: ``killing FOLDER SEED SECONDS``."""
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from tests.conformance.bench import Bench
+from tests.conformance.kills import KILLS_A_JOB, WORLD_SIZES, Row, run_calmly, run_with_kills
+from tests.conformance.schedules import random_plan
+from tests.soak.reporting import report
+
+NICE = 5  # five workers at once would take half of the simulator's core too
+KILLING_JOBS_A_SCHEDULE = 2  # of the two, jobs with kills at random moments are the quicker
+
+
+def main() -> None:
+    """Go on until the time is over or a job did what it must not."""
+    folder, seed, end = Path(sys.argv[1]), int(sys.argv[2]), time.monotonic() + float(sys.argv[3])
+    os.nice(NICE)
+    bench = Bench(folder / "schedules")
+    rows: dict[int, Row] = {}
+    try:
+        while time.monotonic() < end:
+            _kill(folder / "kills", rows, seed)
+            if seed % KILLING_JOBS_A_SCHEDULE == 0:
+                _schedule(bench, seed)
+            seed += 1
+    except Exception as error:  # noqa: BLE001 - whatever it was, it is the result
+        report(violations=[f"seed {seed}: {type(error).__name__}: {error}"])
+    finally:
+        bench.close()
+
+
+def _kill(folder: Path, rows: dict[int, Row], seed: int) -> None:
+    size = WORLD_SIZES[seed % len(WORLD_SIZES)]
+    if size not in rows:
+        rows[size] = run_calmly(folder, size)
+    report(kills=run_with_kills(folder, size, rows[size], KILLS_A_JOB, seed))
+
+
+def _schedule(bench: Bench, seed: int) -> None:
+    plan = random_plan(seed)
+    job = bench.run(plan)  # counts its deaths and stops itself
+    report(kills=plan.deaths, stops=plan.stops, schedules=1)
+    shutil.rmtree(job.folder)
+
+
+if __name__ == "__main__":
+    main()
