@@ -254,6 +254,32 @@ def fenced() -> Story:
     return story
 
 
+def replaced_before_it_saved() -> Story:
+    """Rank 2 stops before its checkpoint; a plan commits it; it wakes up and saves, for nobody."""
+    story, others = Story(), ["w0-1", "w1-1"]
+    lives = [*others, "w2-1"]
+    for life in lives:
+        story.begin(life)
+    story.plan(1, dict.fromkeys(lives, PRELUDE), PRELUDE)
+    story.call(lives, PRELUDE, "allreduce", 1)
+    story.load(lives, LOAD, 1, 0)
+    story.call(lives, [0, 0, 0], "allreduce", 1)
+    story.call(lives, [0, 0, 1], "broadcast", 1)
+    story.fault("stop", "w2", 10.0)
+    for life in others:
+        story.enter(life, [0, 0, 2], "checkpoint")
+    story.begin("w2-2")
+    story.plan(2, {"w0-1": FIRST_OF_1, "w1-1": FIRST_OF_1, "w2-2": PRELUDE}, FIRST_OF_1)
+    for life in others:
+        story.leave(life, [0, 0, 2], "checkpoint", 2, "served")
+    _catch_up(story, "w2-2")
+    story.enter("w2-1", [0, 0, 2], "checkpoint")
+    story.fail("w2-1", "FencedError", "the place is taken", 1, [0, 0, 2])
+    story.call([*others, "w2-2"], FIRST_OF_1, "allreduce", 2)
+    _to_the_end(story, [*others, "w2-2"], 2)
+    return story
+
+
 def mismatch() -> Story:
     """Rank 2 calls something else at 1.0; everyone is told."""
     story, lives = Story(), ["w0-1", "w1-1", "w2-1"]
@@ -282,6 +308,7 @@ GOOD = {
     "cut": cut,
     "killed": killed,
     "fenced": fenced,
+    "replaced before it saved": replaced_before_it_saved,
     "mismatch": mismatch,
     "lost": lost,
 }

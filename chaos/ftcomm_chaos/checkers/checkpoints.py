@@ -96,8 +96,19 @@ def committed_by_all(case: Case) -> Iterator[Finding]:
                 what = f"version {version} is committed, and rank {rank} never gave its state"
                 yield first.finding("committed-by-all", what)
             elif at is not None and comparable and at.t > first.line.t:
+                if _loads(case, rank, version):
+                    continue  # that was an earlier life's, which a plan has replaced
                 what = f"version {version} was committed before rank {rank} gave its state"
                 yield first.finding("committed-by-all", what, at)
+
+
+def _loads(case: Case, rank: int, version: int) -> bool:
+    """Whether a life of `rank` goes on from `version` or a later one."""
+    return any(
+        line.event.kind == LOAD and line.event.version is not None and line.event.version >= version
+        for life in case.history.of_rank(rank)
+        for line in life.returns
+    )
 
 
 def _must_have_saved(case: Case, rank: int, version: int) -> bool:
