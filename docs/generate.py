@@ -17,6 +17,7 @@ from ftcomm.config import VARIABLES
 from ftcomm.recovery.diagram import state_diagram
 from ftcomm.settings import JobSettings
 from ftcomm_chaos.checkers import rule_table
+from ftcomm_chaos.live.plan import kinds_table
 from ftcomm_tracker.exit_codes import error_classes, exit_code_table
 
 FOLDER = Path(__file__).parent
@@ -93,6 +94,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "job_settings": job_setting_table,
     "worker_settings": worker_setting_table,
     "rules": rule_table,
+    "fault_kinds": kinds_table,
 }
 
 

@@ -54,9 +54,13 @@ def test_a_plan_of_every_form_is_understood() -> None:
     ("entry", "complaint"),
     [
         (7, "the entry is 7 - write"),
+        ({"at": {"position": "00.1.2.0@enter"}, "kind": "cut"}, "at is where fault 1 is - choose"),
         ({"at": AT}, "kind is null - use one of cut, kill_rst, raise,"),
         ({"at": AT, "kind": ["sigkill"]}, "kind is"),
-        ({"at": AT, "kind": "sigkill", "when": 3}, "field 'when' is not known - use at, kind,"),
+        (
+            {"at": AT, "kind": "sigkill", "when": 3},
+            "has a field 'when', which is not known - use at, kind,",
+        ),
         ({"kind": "sigkill"}, 'at is null - write {"seconds": S}'),
         ({"at": {"seconds": -1}, "kind": "sigkill"}, 'at is {"seconds": -1}'),
         ({"at": {"seconds": True}, "kind": "sigkill"}, "at is"),
@@ -84,7 +88,7 @@ def test_a_plan_of_every_form_is_understood() -> None:
     ],
 )
 def test_what_is_wrong_is_refused_by_entry_field_and_remedy(entry: Any, complaint: str) -> None:
-    good = {"at": AT, "kind": "sigkill"}
+    good = {"at": {"position": "0.1.2.0@enter"}, "kind": "sigkill"}
     with pytest.raises(ConfigError) as caught:
         check_plan([good, entry], 4)
     assert str(caught.value).startswith("fault 2 of the plan: ")

@@ -112,7 +112,7 @@ class RunningJob(Protocol):
         """All worker ids."""
 
     def life(self, worker: str) -> "Life | None":
-        """The newest life of a worker, None if none runs now."""
+        """The newest life of a worker, None if none runs now or it has done its work."""
 
     @property
     def tracker(self) -> "Life | None":
@@ -154,7 +154,10 @@ class Fault(Protocol):
         """
 
     async def undo(self, job: RunningJob) -> None:
-        """End what the last `fire` began; called ``for`` seconds after it, and at the run's end."""
+        """End what the last `fire` began; called ``for`` seconds after it.
+
+        What must not outlive the run is `Preparation.at_end`'s: the run may end before.
+        """
 
 
 class LibraryFault(Fault, Protocol):

@@ -118,7 +118,18 @@ def check_plan(document: Any, world_size: int) -> list[Entry]:
         raise ConfigError("the plan is not a list of faults", remedy="write [{...}, {...}]")
     if len(document) > MAX_ENTRIES:
         raise ConfigError(f"the plan has {len(document)} faults, at most {MAX_ENTRIES} are taken")
-    return [_entry(number, raw, world_size) for number, raw in enumerate(document, 1)]
+    entries = [_entry(number, raw, world_size) for number, raw in enumerate(document, 1)]
+    addresses: dict[str, int] = {}
+    for entry in entries:
+        if isinstance(entry.at, AtPosition):
+            other = addresses.setdefault(entry.at.address, entry.number)
+            if other != entry.number:
+                raise _wrong(
+                    entry.number,
+                    "at",
+                    ConfigError(f"is where fault {other} is", remedy="choose another position"),
+                )
+    return entries
 
 
 def random_plan(
@@ -190,37 +201,42 @@ def kinds_table() -> str:
 
 
 def _entry(number: int, raw: Any, world_size: int) -> Entry:
-    def wrong(field: str, what: str, remedy: str) -> ConfigError:
-        return ConfigError(f"fault {number} of the plan: {field} {what}", remedy=remedy)
-
-    if not isinstance(raw, Mapping):
-        raise wrong("the entry", f"is {_short(raw)}", 'write {"at": ..., "kind": ...}')
-    for field in raw:
-        if field not in _ENTRY_FIELDS:
-            raise wrong(f"field {field!r}", "is not known", f"use {', '.join(_ENTRY_FIELDS)}")
-    name = raw.get("kind")
-    kind = KINDS.get(name) if isinstance(name, str) else None
-    if kind is None:
-        raise wrong("kind", f"is {_short(name)}", f"use one of {', '.join(sorted(KINDS))}")
+    field = "the entry"
     try:
-        at = _when(raw.get("at"))
-    except ConfigError as error:
-        raise wrong("at", error.cause, _AT_REMEDY) from None
-    try:
-        target = _target_of(at, kind, raw, world_size)
-    except ConfigError as error:
-        raise wrong("target", error.cause, error.remedy) from None
-    if kind.only_at_position and not isinstance(at, AtPosition):
-        raise wrong("at", f"names no position, as {kind.name} needs", _AT_REMEDY)
-    try:
+        _known_fields(raw)
+        field = "kind"
+        kind = _kind(raw.get("kind"))
+        field = "at"
+        at = _when(raw.get("at"), kind)
+        field = "target"
+        at, target = _target_of(at, kind, raw, world_size)
+        field = "for"
         for_s = _lasts(kind, raw.get("for"))
-    except ConfigError as error:
-        raise wrong("for", error.cause, error.remedy) from None
-    try:
+        field = "parameters"
         fault = kind.make(target, _parameters(kind, raw.get("parameters", {})))
     except ConfigError as error:
-        raise wrong("parameters", error.cause, error.remedy) from None
+        raise _wrong(number, field, error) from None
     return Entry(number, at, kind, target, for_s, fault)
+
+
+def _wrong(number: int, field: str, error: ConfigError) -> ConfigError:
+    return ConfigError(f"fault {number} of the plan: {field} {error.cause}", remedy=error.remedy)
+
+
+def _known_fields(raw: Any) -> None:
+    if not isinstance(raw, Mapping):
+        raise ConfigError(f"is {_short(raw)}", remedy='write {"at": ..., "kind": ...}')
+    for field in raw:
+        if field not in _ENTRY_FIELDS:
+            remedy = f"use {', '.join(_ENTRY_FIELDS)}"
+            raise ConfigError(f"has a field {field!r}, which is not known", remedy=remedy)
+
+
+def _kind(name: Any) -> Kind:
+    kind = KINDS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ConfigError(f"is {_short(name)}", remedy=f"use one of {', '.join(sorted(KINDS))}")
+    return kind
 
 
 def _said(at: When) -> str:
@@ -235,16 +251,17 @@ def _said(at: When) -> str:
             assert_never(at)
 
 
-def _when(raw: Any) -> When:
-    if not isinstance(raw, Mapping):
-        raise ConfigError(f"is {_short(raw)}")
-    if set(raw) == {"seconds"} and _is_seconds(raw["seconds"]):
-        return AtSeconds(float(raw["seconds"]))
-    if set(raw) == {"position"} and isinstance(raw["position"], str):
-        return AtPosition(raw["position"])
-    if "every" in raw and set(raw) <= set(_EVERY_FIELDS):
-        return _every(raw)
-    raise ConfigError(f"is {_short(raw)}")
+def _when(raw: Any, kind: Kind) -> When:
+    if isinstance(raw, Mapping):
+        if kind.only_at_position and "position" not in raw:
+            raise ConfigError(f"names no position, as {kind.name} needs", remedy=_AT_REMEDY)
+        if set(raw) == {"seconds"} and _is_seconds(raw["seconds"]):
+            return AtSeconds(float(raw["seconds"]))
+        if set(raw) == {"position"} and isinstance(raw["position"], str):
+            return AtPosition(raw["position"])
+        if "every" in raw and set(raw) <= set(_EVERY_FIELDS):
+            return _every(raw)
+    raise ConfigError(f"is {_short(raw)}", remedy=_AT_REMEDY)
 
 
 def _every(raw: Mapping[str, Any]) -> Every:
@@ -271,14 +288,16 @@ def _lasts(kind: Kind, raw: Any) -> float | None:
     return float(raw)
 
 
-def _target_of(at: When, kind: Kind, raw: Mapping[str, Any], world_size: int) -> Target:
+def _target_of(
+    at: When, kind: Kind, raw: Mapping[str, Any], world_size: int
+) -> tuple[When, Target]:
     if isinstance(at, AtPosition):
         return _addressed(at, kind, raw, world_size)
     usual = RANDOM if RANDOM in kind.targets else kind.targets[0]
     target = _target(raw.get("target", usual), world_size)
     if target.kind not in kind.targets:
         raise ConfigError(f"is {target}", remedy=f"{kind.name} takes {_targets(kind)}")
-    return target
+    return at, target
 
 
 def _target(raw: Any, world_size: int) -> Target:
@@ -294,21 +313,25 @@ def _target(raw: Any, world_size: int) -> Target:
     return Target("workers", tuple(str(worker) for worker in named))
 
 
-def _addressed(at: AtPosition, kind: Kind, raw: Mapping[str, Any], world_size: int) -> Target:
-    """A position says for whom it is."""
+def _addressed(
+    at: AtPosition, kind: Kind, raw: Mapping[str, Any], world_size: int
+) -> tuple[When, Target]:
+    """A position says for whom it is; it is spelled as those write it who reach it."""
     if "target" in raw and (raw["target"] != TRACKER or kind.targets != (TRACKER,)):
         raise ConfigError("is given beside a position", remedy="the position names the rank")
     if kind.targets == (TRACKER,):
-        if len(parse_tracker_faults(at.address)) != 1:
+        deaths = parse_tracker_faults(at.address)
+        if len(deaths) != 1:
             raise ConfigError(f"has the address {at.address!r}", remedy="name one address")
-        return Target(TRACKER)
+        return AtPosition(str(deaths[0])), Target(TRACKER)
     found = parse_faults(f"{at.address}={kind.library_action or NOTE}")
     if len(found) != 1 or not isinstance(found[0], Address):
         raise ConfigError(f"has the address {at.address!r}", remedy="name one rank's address")
     if found[0].rank >= world_size:
         remedy = f"there are ranks 0 to {world_size - 1}"
         raise ConfigError(f"has the address {at.address!r}", remedy=remedy)
-    return Target("workers", (str(found[0].rank),))
+    address = str(found[0]).partition("=")[0]
+    return AtPosition(address), Target("workers", (str(found[0].rank),))
 
 
 def _parameters(kind: Kind, raw: Any) -> dict[str, Any]:

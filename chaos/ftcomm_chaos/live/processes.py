@@ -1,7 +1,10 @@
 """Processes that are not our children: found by a note, told apart by their start, watched."""
 
+import contextlib
+import ctypes
 import errno
 import os
+import select
 import signal
 import sys
 from dataclasses import dataclass, field
@@ -10,6 +13,10 @@ from pathlib import Path
 import trio
 
 from ftcomm_chaos.live.fault import NotDeliveredError
+from ftcomm_tracker.restarts import describe_exit
+
+_PR_SET_CHILD_SUBREAPER = 36
+_LAST_GASP_S = 10.0  # for the kernel to take down a killed process; it needs milliseconds
 
 
 @dataclass(slots=True)
@@ -19,9 +26,11 @@ class Life:
     Attributes:
         who: the worker's id, or ``tracker``.
         number: earlier lives of the same name in this run.
-        pid: its process id.
+        pid: its process id, and that of its process group.
         began_at: seconds since the run began.
+        pidfd: tells of its end; -1 once that has been seen.
         ended_at: when its end was seen, None while it runs.
+        has_reaper: somebody in this process waits for it as for a child.
         how: how it ended, in the words of whoever reaped it; empty while that is not known.
     """
 
@@ -29,9 +38,10 @@ class Life:
     number: int
     pid: int
     began_at: float
+    pidfd: int
     ended_at: float | None = None
+    has_reaper: bool = False
     how: str = ""
-    pidfd: int = -1
     _gone: trio.Event = field(default_factory=trio.Event)
 
     @property
@@ -45,29 +55,60 @@ class Life:
         Raises:
             NotDeliveredError: it has ended.
         """
+        ended = NotDeliveredError(f"{self} has ended")
         if not self.runs:
-            raise NotDeliveredError(f"{self} has ended")
+            raise ended
         try:
             _send(self.pidfd, number)
         except ProcessLookupError:
-            raise NotDeliveredError(f"{self} has ended") from None
+            raise ended from None
 
     async def gone(self) -> None:
         """Return when the process has ended."""
         await self._gone.wait()
 
     async def watch(self) -> None:
-        """Wait for the end; one task of the runner does so for each life."""
+        """Wait for the end; one task of the job does so for each life."""
         if self.runs:
-            try:
-                await trio.lowlevel.wait_readable(self.pidfd)
-            finally:
-                descriptor, self.pidfd = self.pidfd, -1
-                os.close(descriptor)
+            await trio.lowlevel.wait_readable(self.pidfd)
+            self._adopt()
+            self._close()
         self._gone.set()
 
+    def end(self) -> None:
+        """Kill it with its whole process group if it still runs, and wait until it is gone."""
+        if self.runs:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+            poll = select.poll()
+            poll.register(self.pidfd, select.POLLIN)
+            poll.poll(_LAST_GASP_S * 1000)
+            self._adopt()
+            self._close()
+        self._gone.set()
+
+    def _adopt(self) -> None:
+        """If who would have reaped it died first, it is our child now (`adopt_orphans`)."""
+        if self.has_reaper:
+            return
+        with contextlib.suppress(ChildProcessError):
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.how = describe_exit(os.waitstatus_to_exitcode(status))
+
+    def _close(self) -> None:
+        descriptor, self.pidfd = self.pidfd, -1
+        os.close(descriptor)
+
     def __str__(self) -> str:
-        return f"{self.who} (process {self.pid})"
+        name = self.who if self.who == "tracker" else f"worker {self.who}"
+        return f"{name} (process {self.pid})"
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what our descendants leave behind, so that its end can be confirmed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def open_process(pid: int, started: int) -> int:

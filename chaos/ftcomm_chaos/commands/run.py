@@ -1,0 +1,289 @@
+"""``ftcomm-chaos run``: break a user's own job, and compare what it returns."""
+
+import json
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import click
+import trio
+
+from ftcomm.config import process_environment
+from ftcomm.errors import ConfigError
+from ftcomm_chaos.live.job import JobSpec
+from ftcomm_chaos.live.page import report_page
+from ftcomm_chaos.live.plan import check_plan, missing_for, random_plan
+from ftcomm_chaos.live.processes import adopt_orphans
+from ftcomm_chaos.live.session import Request, Session, run_session
+from ftcomm_chaos.live.text import document, report_text
+from ftcomm_chaos.live.trace import losses, read_trace
+from ftcomm_chaos.live.verdict import Outcome
+
+_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_FILE = click.Path(dir_okay=False, path_type=Path)
+USUAL_KILL_EVERY_S = 2.0
+EPILOG = """\b
+Examples:
+  ftcomm-chaos run --kill-every 2s -n 4 -- python train.py
+  ftcomm-chaos run --random --seed 7 --duration 60s -n 4 --html report.html -- python train.py
+  ftcomm-chaos run --plan plan.json -n 4 --compare model.npy -- python train.py {out}/model.npy
+  ftcomm-chaos run --trace spot.csv --duration 10m --min-lost 20 -n 8 -- python train.py
+
+\b
+Ends with 0 if the results agree bitwise and everything else held; 1 if something did not;
+2 if nothing was tested; 3 if this machine lacks something that the plan needs.
+"""
+
+
+class Duration(click.ParamType[float]):
+    """A time: 2s, 500ms, 10m, 1h; a number alone is seconds."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Parse a number with an optional unit."""
+        if isinstance(value, int | float):
+            return float(value)
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", str(value).strip())
+        if match is None or match[2] not in _UNITS or float(match[1]) == 0:
+            self.fail(f"{value!r} is not a time such as 2s, 500ms or 10m", param, ctx)
+        return float(match[1]) * _UNITS[match[2]]
+
+
+TIME = Duration()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options as they were given."""
+
+    command: tuple[str, ...]
+    world_size: int
+    plan: Path | None
+    random: bool
+    kill_every: float | None
+    stop_every: float | None
+    stop_for: float
+    tracker_kill_every: float | None
+    trace: Path | None
+    trace_speed: float | None
+    min_lost: int
+    seed: int
+    duration: float | None
+    limit: float | None
+    compare: str | None
+    chdir: bool
+    settings: tuple[str, ...]
+    keep: Path | None
+    html: Path | None
+    as_json: bool
+
+
+@click.command(epilog=EPILOG, short_help="Break your own job, and compare what it returns.")
+@click.option("-n", "--workers", "world_size", type=click.IntRange(1), required=True)
+@click.option("--plan", type=_FILE, help="Faults as JSON (docs/chaos.md).")
+@click.option("--random", is_flag=True, help="Random kills [default: every 2 s].")
+@click.option("--kill-every", type=TIME, help="SIGKILL of a random worker, about so often.")
+@click.option("--stop-every", type=TIME, help="SIGSTOP of a random worker, about so often.")
+@click.option("--stop-for", type=TIME, default=1.0, show_default=True, help="Then SIGCONT.")
+@click.option("--tracker-kill-every", type=TIME, help="SIGKILL and restart of the tracker.")
+@click.option("--trace", type=_FILE, help="Replay machines that come and go: ms,add|remove,node.")
+@click.option("--trace-speed", type=click.FloatRange(0.001), help="[default: from --duration].")
+@click.option("--min-lost", default=1, show_default=True, help="Fewer lost workers test nothing.")
+@click.option("--seed", default=0, show_default=True, help="Of all luck.")
+@click.option("--duration", type=TIME, help="How long to break things [default: one job].")
+@click.option("--limit", type=TIME, help="For one job; then it hangs.")
+@click.option("--compare", help="File that the script writes to {out} [default: last result].")
+@click.option("--chdir", is_flag=True, help="Run the script in {out}, a folder of its own.")
+@click.option(
+    "-o",
+    "--option",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Of ftcomm-tracker run, as -o detect-within=1.",
+)
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="New folder for all that is written [default: kept unless all is well].",
+)
+@click.option("--html", type=_FILE, help="Write a page with a timeline.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(**given: Any) -> None:
+    """Run COMMAND as N workers without faults, then with faults, and compare.
+
+    {out} in COMMAND, and FTCOMM_CHAOS_OUT, name a folder that each run has for itself.
+    """
+    asked = Asked(**given)
+    try:
+        if lacks := _lacks(asked):
+            _say("\n".join(f"needed, and not here: {lack}" for lack in lacks))
+            sys.exit(Outcome.LACKING)
+        folder = _folder(asked)
+        request = _request(asked, folder)
+    except ConfigError as error:
+        _say(str(error))
+        sys.exit(Outcome.NOTHING_TESTED)
+    adopt_orphans()
+    session = trio.run(_until_signal, request)
+    if isinstance(session, int):
+        _say(f"{signal.Signals(session).name}: every process has been ended")
+        sys.exit(128 + session)
+    _report(asked, session, folder)
+    sys.exit(session.verdict.outcome)
+
+
+def _lacks(asked: Asked) -> list[str]:
+    """What this machine lacks."""
+    found = [] if sys.platform == "linux" else ["Linux (pidfd, /proc)"]
+    if shutil.which(asked.command[0]) is None:
+        found.append(f"the command {asked.command[0]!r}")
+    return found + missing_for(check_plan(_plan(asked), asked.world_size))
+
+
+def _plan(asked: Asked) -> list[dict[str, Any]]:
+    """The faults of the options, as a plan file says them."""
+    every = (asked.kill_every, asked.stop_every, asked.tracker_kill_every)
+    by_luck = asked.random or any(every)
+    if sum([asked.plan is not None, by_luck, asked.trace is not None]) != 1:
+        raise ConfigError(
+            "what to break is not said, or twice",
+            remedy="give one of --plan, --trace, or --kill-every and the like",
+        )
+    if asked.plan is not None:
+        try:
+            plan = json.loads(asked.plan.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigError(f"the plan {asked.plan} cannot be read: {error}") from None
+        check_plan(plan, asked.world_size)
+        return list(plan)
+    if not by_luck:
+        return []
+    kill = asked.kill_every if any(every) else USUAL_KILL_EVERY_S
+    return random_plan(
+        kill_every_s=kill,
+        stop_every_s=asked.stop_every,
+        stop_for_s=asked.stop_for,
+        tracker_every_s=asked.tracker_kill_every,
+    )
+
+
+def _folder(asked: Asked) -> Path:
+    if asked.keep is None:
+        return Path(tempfile.mkdtemp(prefix="ftcomm-chaos-"))
+    try:
+        asked.keep.mkdir(parents=True)
+    except OSError as error:
+        remedy = "name a folder that is not there yet"
+        raise ConfigError(f"--keep {asked.keep}: {error.strerror}", remedy=remedy) from None
+    return asked.keep.absolute()
+
+
+def _request(asked: Asked, folder: Path) -> Request:
+    trace = [] if asked.trace is None else read_trace(asked.trace)
+    speed = asked.trace_speed or 1.0
+    if trace and asked.trace_speed is None and asked.duration is not None:
+        speed = max(trace[-1].at_s / asked.duration, 0.001)
+    if trace and losses(trace, asked.world_size) < asked.min_lost:
+        raise ConfigError(
+            f"the trace takes {losses(trace, asked.world_size)} workers of {asked.world_size},"
+            f" and --min-lost is {asked.min_lost}",
+            remedy="take more workers, or another trace",
+        )
+    compare = None if asked.compare is None else _inside(asked.compare)
+    job = JobSpec(
+        name="without faults",
+        folder=folder / "reference",
+        world_size=asked.world_size,
+        command=asked.command,
+        # We kill as often as the plan says: the patience of a job is not what is tested.
+        options=("--max-incarnations", "1000000", *_settings(asked.settings)),
+        patience=("--max-restarts", "1000000", "--give-up-after", "10"),
+        environment=_environment(),
+        in_out=asked.chdir,
+    )
+    least = asked.min_lost if trace else 1
+    return Request(
+        job,
+        plan=_plan(asked),
+        trace=trace,
+        speed=speed,
+        seed=asked.seed,
+        duration_s=asked.duration,
+        limit_s=asked.limit,
+        compare=compare,
+        least=least,
+    )
+
+
+def _inside(compare: str) -> str:
+    """A file in the output folder; ``{out}/`` before it may be written or left out."""
+    path = PurePosixPath(compare.removeprefix("{out}/"))
+    if path.is_absolute() or ".." in path.parts:
+        raise ConfigError(
+            f"--compare {compare} is not in {{out}}",
+            remedy="let the script write it to {out}, or use --chdir",
+        )
+    return str(path)
+
+
+def _settings(given: Sequence[str]) -> list[str]:
+    options = []
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (re.fullmatch(r"[a-z-]+", name) and equals) or name in ("state-dir", "workers"):
+            raise ConfigError(f"-o {text} is not NAME=VALUE of an option of ftcomm-tracker run")
+        options += [f"--{name}", value]
+    return options
+
+
+def _environment() -> dict[str, str]:
+    """This process's, without what would put faults into the run without faults."""
+    environment = process_environment()
+    return {name: text for name, text in environment.items() if "FAULTS" not in name}
+
+
+async def _until_signal(request: Request) -> Session | int:
+    """Run the session; a signal ends every process and is returned."""
+    session: Session | int = 0
+    async with trio.open_nursery() as nursery:
+
+        async def watch() -> None:
+            nonlocal session
+            ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            with trio.open_signal_receiver(*ends) as signals:
+                async for number in signals:
+                    session = number
+                    nursery.cancel_scope.cancel()
+
+        nursery.start_soon(watch)
+        session = await run_session(request, _say)
+        nursery.cancel_scope.cancel()
+    return session
+
+
+def _report(asked: Asked, session: Session, folder: Path) -> None:
+    if asked.html is not None:
+        try:
+            asked.html.write_text(report_page(session), encoding="utf-8")
+        except OSError as error:
+            _say(f"cannot write {asked.html}: {error.strerror}")
+    click.echo(json.dumps(document(session)) if asked.as_json else report_text(session))
+    if asked.keep is not None or session.verdict.outcome is not Outcome.PASSED:
+        _say(f"output, histories and records of all runs: {folder}")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _say(text: str) -> None:
+    click.echo(f"ftcomm-chaos: {text}", err=True)

@@ -1,0 +1,108 @@
+"""Which recovery is due to which fault, and how long things took: pure, over records."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ftcomm_chaos.live.record import Delivery, LifeRecord, RunRecord
+
+CLOCK_SLACK_S = 0.05  # between the runner's note of a fault and the tracker's of its evidence
+PHASES = ("stop", "replace", "decide", "fetch", "link", "total")
+
+
+def confirm(record: RunRecord) -> None:
+    """Mark the deliveries whose victims have not died of SIGKILL, as they had to."""
+    died = {life.pid for life in record.lives if "SIGKILL" in life.how}
+    for delivery in record.deliveries:
+        delivery.confirmed = set(delivery.dies) <= died
+
+
+def join_recoveries(record: RunRecord) -> None:
+    """Put to each delivery the recovery that names one of its workers.
+
+    A recovery belongs to the newest fault before it that hit one of its victims, else to one that
+    came while it went on already, which has no time of detection of its own.
+    """
+    for incident in record.incidents:
+        ends_s = incident["at_s"] + incident["ms"]["total"] / 1000
+        for who in {*incident["victims"], *map(str, incident["suspects"])}:
+            delivery = _newest(record.delivered, who, (-math.inf, incident["at_s"] + CLOCK_SLACK_S))
+            delivery = delivery or _newest(record.delivered, who, (incident["at_s"], ends_s))
+            if delivery is None:
+                continue
+            delivery.epoch = incident["epoch"]
+            detect_s = incident["at_s"] - delivery.at_s
+            if detect_s > -CLOCK_SLACK_S:
+                delivery.detect_ms = round(max(detect_s, 0.0) * 1000, 1)
+    for delivery in record.deliveries:
+        delivery.recover_ms = _recovered_after(delivery, record.incidents)
+
+
+def _newest(
+    deliveries: Iterable[Delivery], who: str, between: tuple[float, float]
+) -> Delivery | None:
+    after_s, before_s = between
+    hit = [
+        delivery
+        for delivery in deliveries
+        if who in delivery.workers
+        and delivery.epoch is None
+        and after_s <= delivery.at_s < before_s
+    ]
+    return max(hit, key=lambda delivery: delivery.at_s, default=None)
+
+
+def _recovered_after(delivery: Delivery, incidents: Sequence[dict[str, Any]]) -> float | None:
+    """Until the first recovery that was completed, of its epoch or a later one."""
+    if delivery.epoch is None:
+        return None
+    for incident in incidents:
+        if incident["epoch"] >= delivery.epoch and incident["completed"]:
+            ends_s = float(incident["at_s"]) + float(incident["ms"]["total"]) / 1000
+            return round(max(ends_s - delivery.at_s, 0.0) * 1000, 1)
+    return None
+
+
+def phase_times(records: Iterable[RunRecord]) -> dict[str, list[float]]:
+    """Milliseconds of every completed recovery by phase, and the faults' own two times.
+
+    `detect` is from a fault to the first evidence, `recover` from it to the last member's next
+    collective; the phases between are the tracker's.
+    """
+    times: dict[str, list[float]] = {name: [] for name in ("detect", *PHASES, "recover")}
+    for record in records:
+        for delivery in record.delivered:
+            if delivery.detect_ms is not None:
+                times["detect"].append(delivery.detect_ms)
+            if delivery.recover_ms is not None:
+                times["recover"].append(delivery.recover_ms)
+        for incident in record.incidents:
+            if incident["completed"]:
+                for phase in PHASES:
+                    times[phase].append(incident["ms"][phase])
+    return times
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of all do not exceed; NaN of nothing."""
+    if not values:
+        return math.nan
+    return sorted(values)[max(math.ceil(share * len(values)) - 1, 0)]
+
+
+def unplanned_deaths(record: RunRecord) -> list[LifeRecord]:
+    """Workers' processes that died otherwise than by a fault.
+
+    A fault that kills names its victims; any other excuses what becomes of those that it hit.
+    """
+    dying = {pid for delivery in record.delivered for pid in delivery.dies}
+    excused = {who for d in record.delivered if not d.dies for who in d.workers}
+    return [
+        life
+        for life in record.lives
+        if life.how and life.pid not in dying and life.who not in excused and not _well(life.how)
+    ]
+
+
+def _well(how: str) -> bool:
+    return how in ("exited with status 0", "ended with status 0")

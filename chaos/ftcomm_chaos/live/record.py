@@ -1,0 +1,96 @@
+"""What is written down of a run: plain values, from which verdict and reports are made."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class LifeRecord:
+    """One process; times are seconds since the run began, `ended_s` None if it had to be ended."""
+
+    who: str
+    number: int
+    pid: int
+    began_s: float
+    ended_s: float | None
+    how: str
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One fault, or the attempt at one.
+
+    Attributes:
+        entry: its number in the plan.
+        kind: of the fault.
+        at_s: when it was delivered, seconds since the run began.
+        workers: whom it hit.
+        what: what was done.
+        until_s: when it was undone, None if it has no end or lasted.
+        dies: pids of the processes that must die of it.
+        failed: why it was not delivered, empty if it was.
+        detect_ms: until the tracker had its first evidence, None if it led to no recovery.
+        recover_ms: until every member had gone on, None likewise.
+        epoch: the recovery's.
+        confirmed: the processes that had to die have died by SIGKILL.
+    """
+
+    entry: int
+    kind: str
+    at_s: float
+    workers: tuple[str, ...]
+    what: str
+    until_s: float | None = None
+    dies: tuple[int, ...] = ()
+    failed: str = ""
+    detect_ms: float | None = None
+    recover_ms: float | None = None
+    epoch: int | None = None
+    confirmed: bool = True
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """One run of the command.
+
+    Attributes:
+        name: ``without faults``, or which run with them.
+        status: the launcher's (or tracker's) exit status; None if it had to be ended.
+        over_limit_s: the limit that it broke, None if it ended in time.
+        wall_s: from the start to the end.
+        formed_s: when all workers had joined, None if they never had.
+        result: SHA-256 of the file to compare, empty if it was not written.
+        lives: every process.
+        deliveries: every fault.
+        incidents: the tracker's records, with `at_s` added.
+        findings: what the checkers of histories found, in words.
+        tail: the last lines of output.
+        folder: where everything is kept.
+    """
+
+    name: str
+    status: int | None
+    over_limit_s: float | None
+    wall_s: float
+    formed_s: float | None
+    result: str
+    lives: list[LifeRecord] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
+    incidents: list[dict[str, Any]] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+    tail: list[str] = field(default_factory=list)
+    folder: str = ""
+
+    @property
+    def work_s(self) -> float:
+        """From the group's being complete to the end."""
+        return max(self.wall_s - (self.formed_s or 0.0), 1e-9)
+
+    @property
+    def delivered(self) -> list[Delivery]:
+        """The faults that were delivered."""
+        return [delivery for delivery in self.deliveries if not delivery.failed]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)

@@ -1,0 +1,69 @@
+"""What the output of a job says about its state: a pure reader of lines."""
+
+import re
+from dataclasses import dataclass, field
+
+from ftcomm_chaos.live.safe import printable
+
+_EPOCH = re.compile(r"ftcomm: epoch (\d+)(?:: | (runs): )")
+_RECOVERED = re.compile(r"ftcomm: recovered, epoch (\d+): ")
+_ENDED = re.compile(
+    r"ftcomm: worker (\S+) (was killed by \w+|exited with status \d+(?: \(\w+\))?"
+    r"|ended with status 0)"
+)
+_CLOSED = re.compile(r"ftcomm: worker (\S+) has closed$")
+_ALL_CLOSED = "ftcomm: all ranks have closed"
+TAIL_LINES = 40
+
+
+@dataclass(slots=True)
+class Told:
+    """The state of a job, as its launcher, supervisors and tracker tell it.
+
+    Attributes:
+        formed: all workers have joined for the first time.
+        epoch: the newest epoch that has begun.
+        recovering: that epoch's recovery is not over.
+        expecting: a fault was delivered whose recovery has not begun.
+        ended: how workers' processes ended, by worker, in order.
+        closed: workers whose rank has closed: what becomes of them counts no more.
+        all_closed: the job has ended well.
+        tail: the last lines.
+    """
+
+    formed: bool = False
+    epoch: int = 0
+    recovering: bool = False
+    expecting: bool = False
+    ended: dict[str, list[str]] = field(default_factory=dict)
+    closed: set[str] = field(default_factory=set)
+    all_closed: bool = False
+    tail: list[str] = field(default_factory=list)
+
+    @property
+    def calm(self) -> bool:
+        """All have joined, and no fault is being recovered from."""
+        return self.formed and not self.recovering and not self.expecting
+
+    def hear(self, line: str) -> None:
+        """Take in one line of the job's output."""
+        self.tail = [*self.tail[-TAIL_LINES + 1 :], printable(line)]
+        if found := _EPOCH.match(line):
+            self._hear_of_epoch(int(found[1]), runs=found[2] is not None)
+        elif found := _RECOVERED.match(line):
+            if int(found[1]) >= self.epoch:
+                self.recovering = False
+        elif found := _ENDED.match(line):
+            self.ended.setdefault(found[1], []).append(found[2])
+        elif found := _CLOSED.match(line):
+            self.closed.add(found[1])
+        self.all_closed |= line.startswith(_ALL_CLOSED)
+
+    def _hear_of_epoch(self, epoch: int, *, runs: bool) -> None:
+        if runs and not self.formed:
+            self.formed = True
+            self.recovering = False
+        elif not runs and epoch > self.epoch:
+            self.recovering = True
+            self.expecting = False
+        self.epoch = max(self.epoch, epoch)

@@ -1,0 +1,96 @@
+"""Which recovery is due to which fault, and whether who was killed has died of it."""
+
+import math
+
+import pytest
+
+from ftcomm_chaos.live.join import (
+    confirm,
+    join_recoveries,
+    percentile,
+    phase_times,
+    unplanned_deaths,
+)
+from ftcomm_chaos.live.record import RunRecord
+from tests.live.stories import incident, kill, life, run, stop
+
+
+def joined(record: RunRecord) -> list[tuple[int | None, float | None, float | None]]:
+    join_recoveries(record)
+    return [(d.epoch, d.detect_ms, d.recover_ms) for d in record.deliveries]
+
+
+def test_a_recovery_belongs_to_the_fault_whose_victim_it_names() -> None:
+    record = run(
+        deliveries=[kill(1, 2.0, "1", 11), kill(2, 4.0, "0", 10)],
+        incidents=[incident(2, 2.01, "1"), incident(3, 4.02, "0")],
+    )
+    assert joined(record) == [(2, 10.0, 510.0), (3, 20.0, 520.0)]
+
+
+def test_a_short_stop_does_not_take_the_recovery_of_a_later_kill() -> None:
+    record = run(
+        deliveries=[stop(1, 1.0, "1"), kill(2, 4.0, "1", 11)], incidents=[incident(2, 4.0, "1")]
+    )
+    assert joined(record) == [(None, None, None), (2, 0.0, 500.0)]
+
+
+def test_a_kill_right_after_a_recovery_does_not_take_that_recovery() -> None:
+    record = run(
+        deliveries=[kill(1, 2.0, "1", 11), kill(2, 2.51, "1", 12)],
+        incidents=[incident(2, 2.0, "1"), incident(3, 2.52, "1")],
+    )
+    assert joined(record) == [(2, 0.0, 500.0), (3, 10.0, 510.0)]
+
+
+def test_a_kill_during_a_recovery_has_no_time_of_detection() -> None:
+    record = run(
+        deliveries=[kill(1, 2.0, "1", 11), kill(2, 2.3, "0", 10)],
+        incidents=[incident(2, 2.0, "1", "0")],
+    )
+    assert joined(record) == [(2, 0.0, 500.0), (2, None, 200.0)]
+
+
+def test_a_recovery_that_was_cut_short_ends_with_the_next_that_was_not() -> None:
+    record = run(
+        deliveries=[kill(1, 2.0, "1", 11)],
+        incidents=[incident(2, 2.0, "1", completed=False), incident(3, 3.0)],
+    )
+    assert joined(record) == [(2, 0.0, 1500.0)]
+    assert phase_times([record])["total"] == [500.0]
+
+
+def test_a_link_suspicion_names_ranks() -> None:
+    record = run(deliveries=[stop(1, 2.0, "1")], incidents=[incident(2, 2.5, suspects=[0, 1])])
+    assert joined(record) == [(2, 500.0, 1000.0)]
+
+
+def test_only_death_by_sigkill_confirms_a_kill() -> None:
+    lives = [life("1", 11, "was killed by SIGKILL"), life("0", 10, "exited with status 1")]
+    record = run(deliveries=[kill(1, 2.0, "1", 11), kill(2, 3.0, "0", 10)], lives=lives)
+    confirm(record)
+    assert [delivery.confirmed for delivery in record.deliveries] == [True, False]
+
+
+def test_deaths_that_no_fault_explains_are_found() -> None:
+    lives = [
+        life("0", 10, "was killed by SIGKILL"),
+        life("0", 11, "was killed by SIGKILL", 1),
+        life("1", 12, "exited with status 79 (EvictedError)"),
+        life("2", 13, "exited with status 1"),
+        life("3", 14, "exited with status 0"),
+        life("4", 15),
+    ]
+    record = run(deliveries=[kill(1, 2.0, "0", 10), stop(2, 3.0, "1")], lives=lives)
+    assert [found.pid for found in unplanned_deaths(record)] == [11, 13]
+
+
+@pytest.mark.parametrize(
+    ("share", "value"), [(0.0, 1.0), (0.5, 2.0), (0.51, 3.0), (0.99, 4.0), (1.0, 4.0)]
+)
+def test_percentiles_are_values_that_occurred(share: float, value: float) -> None:
+    assert percentile([4.0, 1.0, 3.0, 2.0], share) == value
+
+
+def test_there_is_no_percentile_of_nothing() -> None:
+    assert math.isnan(percentile([], 0.5))

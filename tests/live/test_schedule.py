@@ -1,0 +1,144 @@
+"""When the faults of a plan are delivered: on a clock of our own, to a job that is only told of."""
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from ftcomm_chaos.live.fault import Hit, NotDeliveredError
+from ftcomm_chaos.live.notes import Fired
+from ftcomm_chaos.live.plan import Entry, check_plan
+from ftcomm_chaos.live.schedule import CALM_PATIENCE_S, Schedule
+from ftcomm_chaos.live.told import Told
+
+pytestmark = pytest.mark.trio
+
+
+@dataclass
+class Job:
+    told: Told = field(default_factory=lambda: Told(formed=True, epoch=1))
+    recorded: list[tuple[str, float]] = field(default_factory=list)
+    changed: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def now(self) -> float:
+        return round(trio.current_time(), 3)
+
+    async def until(self, condition: Callable[[Told], bool]) -> None:
+        while not condition(self.told):
+            await self.changed.wait()
+            self.changed = trio.Event()
+
+    def record_fault(self, delivery: Any, seconds: float) -> None:
+        self.recorded.append((delivery.kind, seconds))
+
+    def expect_recovery(self, since_epoch: int) -> None:
+        self.told.expecting = True
+
+
+@dataclass
+class Blow:
+    """A fault that says when it came; every second one finds nobody if `shy`."""
+
+    job: Job
+    shy: bool = False
+    story: list[tuple[str, float]] = field(default_factory=list)
+
+    async def fire(self, job: Any, dice: random.Random) -> Hit:
+        self.story.append(("fire", self.job.now))
+        if self.shy and len(self.story) % 2:
+            raise NotDeliveredError("nobody is there")
+        return Hit(("0",), "a blow")
+
+    async def undo(self, job: Any) -> None:
+        self.story.append(("undo", self.job.now))
+
+    def happened(self, job: Any, worker: str) -> Hit:
+        return Hit((worker,), "the library's own")
+
+
+def planned(job: Job, entry: dict[str, Any], *, shy: bool = False) -> tuple[Schedule, Entry, Blow]:
+    (made,) = check_plan([{"kind": "sigstop", **entry}], 2)
+    blow = Blow(job, shy)
+    object.__setattr__(made, "fault", blow)
+    return Schedule([made], seed=7, run=0, stop_after_s=100.0), made, blow
+
+
+async def deliver(schedule: Schedule, job: Job, seconds: float = 1000.0) -> None:
+    with trio.move_on_after(seconds):
+        await schedule.deliver(job)  # type: ignore[arg-type]  # what a schedule asks of a job
+
+
+async def test_a_fault_comes_at_its_second_and_is_undone_after_its_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    job = Job()
+    schedule, _, blow = planned(job, {"at": {"seconds": 3}, "for": 2})
+    await deliver(schedule, job)
+    assert blow.story == [("fire", 3.0), ("undo", 5.0)]
+    assert [(d.at_s, d.until_s, d.failed) for d in schedule.deliveries] == [(3.0, 5.0, "")]
+    assert (job.recorded, schedule.missed()) == ([("sigstop", 2.0)], [])
+
+
+async def test_what_comes_again_and_again_stops_at_its_count_or_when_the_time_is_over(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    times = []
+    for at in ({"every": 2, "count": 3}, {"every": 2, "from": 10, "until": 20}, {"every": 2}):
+        job = Job()
+        schedule, _, _ = planned(job, {"at": at})
+        began = job.now
+        await deliver(schedule, job)
+        times.append([delivery.at_s - began for delivery in schedule.deliveries])
+    few, some, many = times
+    pauses = [later - earlier for earlier, later in itertools.pairwise(many)]
+    assert len(few) == 3
+    assert 10 < min(some) < max(some) <= 20
+    assert 90 < many[-1] <= 100
+    assert 1.0 <= min(pauses) < max(pauses) <= 3.001
+
+
+async def test_a_recovery_is_waited_for_but_not_for_ever(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    job = Job(Told(formed=True, recovering=True))
+    schedule, _, _ = planned(job, {"at": {"every": 2, "count": 1}})
+    await deliver(schedule, job)
+    assert schedule.deliveries[0].at_s > CALM_PATIENCE_S
+    overlapping, _, _ = planned(job, {"at": {"every": 2, "count": 1, "overlap": True}})
+    began = job.now
+    await deliver(overlapping, job)
+    assert overlapping.deliveries[0].at_s - began <= 3
+
+
+async def test_a_fault_that_finds_nobody_is_tried_again_and_not_counted(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    job = Job()
+    schedule, entry, _ = planned(job, {"at": {"every": 2, "count": 2}}, shy=True)
+    await deliver(schedule, job)
+    assert [d.failed for d in schedule.deliveries] == ["nobody is there", "", "nobody is there", ""]
+    once, entry, _ = planned(job, {"at": {"seconds": 1}}, shy=True)
+    await deliver(once, job)
+    assert once.missed() == [entry]
+
+
+@pytest.mark.parametrize("said", ["1.2.0.0@enter=stop", "0.2.0.0@enter=stop"])
+async def test_a_fault_at_a_position_is_delivered_when_the_library_says_so(
+    autojump_clock: trio.testing.MockClock, said: str
+) -> None:
+    job = Job()
+    schedule, entry, blow = planned(job, {"at": {"position": "1.2.0.0@enter"}, "for": 1})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(deliver, schedule, job, 10.0)
+        await trio.testing.wait_all_tasks_blocked()
+        schedule.hear(Fired(said, by_tracker=False))
+    reached = said.startswith("1")
+    assert [d.what for d in schedule.deliveries] == ["the library's own"] * reached
+    assert [what for what, _ in blow.story] == ["undo"] * reached
+    assert schedule.missed() == [entry] * (not reached)

@@ -1,0 +1,66 @@
+"""What a job's output says about its state, and what processes note in the pipe."""
+
+from ftcomm_chaos.live.notes import Fired, Started, parse_note
+from ftcomm_chaos.live.told import TAIL_LINES, Told
+
+OUTPUT = """\
+ftcomm: job 20261121-185746-3a0f62 at 127.0.0.1:33721, state in /there
+ftcomm: epoch 1: the group is complete
+ftcomm: epoch 1 runs: frontier -1.0 (rank 0 stands at -1.0)
+[0] ftcomm: epoch 7: a script that says what we say
+ftcomm: epoch 2: lost worker 2: its connection ended (rank 2)
+ftcomm: worker 2 was killed by SIGKILL: starting it again
+ftcomm: epoch 3: lost worker 1: its connection ended (rank 1)
+ftcomm: recovered, epoch 2: lost worker 2; 851.3 ms until it was cut short
+ftcomm: epoch 3 runs: frontier 29.0 (rank 0 stands at 29.0)
+ftcomm: recovered, epoch 3: lost worker 1; 1.3 ms
+ftcomm: worker 1 exited with status 79 (EvictedError): starting it again
+ftcomm: worker 0 has closed
+ftcomm: all ranks have closed at version 60
+"""
+
+
+def test_the_state_follows_the_output_line_by_line() -> None:
+    told = Told()
+    states = []
+    for line in OUTPUT.splitlines():
+        told.hear(line)
+        states.append((told.formed, told.epoch, told.calm))
+    before, forming, runs = (False, 0, False), (False, 1, False), (True, 1, True)
+    second, third, calm = (True, 2, False), (True, 3, False), (True, 3, True)
+    assert states == [
+        *(before, forming, runs, runs, second, second, third, third, third),
+        *[calm] * 4,
+    ]
+    assert told.ended == {
+        "2": ["was killed by SIGKILL"],
+        "1": ["exited with status 79 (EvictedError)"],
+    }
+    assert (told.closed, told.all_closed, len(told.tail)) == ({"0"}, True, 13)
+
+
+def test_a_fault_whose_recovery_has_not_begun_is_awaited() -> None:
+    told = Told(formed=True, epoch=1, expecting=True)
+    assert not told.calm
+    told.hear("ftcomm: epoch 2: lost worker 2")
+    told.hear("ftcomm: recovered, epoch 2: lost worker 2; 3 ms")
+    assert told.calm
+
+
+def test_the_tail_is_bounded() -> None:
+    told = Told()
+    for number in range(3 * TAIL_LINES):
+        told.hear(str(number))
+    assert (len(told.tail), told.tail[-1]) == (TAIL_LINES, str(3 * TAIL_LINES - 1))
+
+
+def test_notes_tell_of_starts_and_of_faults_at_positions() -> None:
+    stat = "77 (sh) (x) y) S 1 77 77 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 9876 2 3"
+    assert [
+        parse_note(line)
+        for line in (f"life 3 {stat}", "2.1.0.0@half_sent=kill", "tracker 1.2@plan_sent#1")
+    ] == [
+        Started("3", 77, 9876),
+        Fired("2.1.0.0@half_sent=kill", by_tracker=False),
+        Fired("1.2@plan_sent#1", by_tracker=True),
+    ]
