@@ -50,6 +50,21 @@ def test_a_superseded_tracker_can_change_nothing(tmp_path: Path) -> None:
     new.close()
 
 
+def test_a_full_disk_is_said_with_what_to_do_and_changes_nothing(tmp_path: Path) -> None:
+    """Sqlite has a limit of its own that fails as a full disk does."""
+    journal = Journal.open(tmp_path)
+    journal.write({"epoch": 1}, epoch=1)
+    (pages,) = journal._database.execute("PRAGMA page_count").fetchone()
+    journal._database.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(JournalError, match=r"journal\.sqlite: .*full - make room on its disk"):
+        journal.write({"epoch": 2, "text": "x" * 100_000}, epoch=2)
+    assert (journal.load(), len(journal.history())) == ({"epoch": 1}, 1)
+    journal._database.execute(f"PRAGMA max_page_count = {100 * pages}")
+    journal.write({"epoch": 2}, epoch=2)
+    assert journal.load() == {"epoch": 2}
+    journal.close()
+
+
 def test_the_history_has_one_document_per_epoch_and_cannot_be_changed(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path)
     for epoch, byes in ((1, 0), (1, 1), (2, 0)):

@@ -81,6 +81,14 @@ def test_a_restarted_worker_keeps_its_rank_and_everyone_gets_a_new_epoch() -> No
     ]
 
 
+def test_who_is_lost_while_an_epoch_waits_for_its_plan_is_named() -> None:
+    story = running(3)
+    story.tell(ConnLost(2, "connection reset"))
+    notes = [e for e in story.tell(ConnLost(3, "its connection ended")) if isinstance(e, Note)]
+    words = "epoch 2, not yet planned: lost worker w2: its connection ended (rank 2)"
+    assert notes == [Note("info", words)]
+
+
 def test_when_all_have_died_the_verdict_tells_of_the_first_loss() -> None:
     """One line of a script ends all its ranks, and the others' errors must lead to it."""
     story = running()

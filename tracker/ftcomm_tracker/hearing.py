@@ -266,8 +266,12 @@ class Hearing(Admission):
         victim = self.durable.places[rank].worker_id
         if self.state is State.RUNNING:
             self._begin_epoch(f"{reason} (rank {rank})", victim=victim, silent_s=silent_s)
-        elif self.incident is not None:
-            self.incident.note_victim(victim)
+        elif self.state is State.COLLECTING:
+            if self.incident is not None:
+                self.incident.note_victim(victim)
+            self._note(
+                "info", f"epoch {self.durable.epoch}, not yet planned: {reason} (rank {rank})"
+            )
         self._seat_a_spare(rank)
 
     def on_given_up(self, worker_id: str, reason: str) -> None:

@@ -9,6 +9,7 @@ every write is conditional on it, and the loser gets `SupersededError`.
 """
 
 import contextlib
+import errno
 import json
 import os
 import sqlite3
@@ -23,6 +24,11 @@ from ftcomm.errors import ConfigError, FtcommError
 FILE_NAME = "journal.sqlite"
 APPLICATION_ID = 0x46544A31  # "FTJ1": tells our file from any other sqlite file
 FORMAT = 1  # raised when the tables change; another number is refused, never guessed at
+MAKE_ROOM = (
+    "make room on its disk, and start the tracker again with the same --state-dir: workers wait"
+    " for it as long as FTCOMM_TRACKER_TIMEOUT says"
+)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 BUSY_TIMEOUT_S = 5.0  # another tracker's write takes milliseconds; longer means a sick disk
 
 _TABLES = (
@@ -276,10 +282,11 @@ def _transaction(database: sqlite3.Connection) -> Iterator[None]:
     database.execute("BEGIN IMMEDIATE")
     try:
         yield
+        database.execute("COMMIT")
     except BaseException:
-        database.execute("ROLLBACK")
+        if database.in_transaction:  # sqlite has undone it by itself if the disk is full
+            database.execute("ROLLBACK")
         raise
-    database.execute("COMMIT")
 
 
 @contextlib.contextmanager
@@ -288,9 +295,13 @@ def _named(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:  # damaged names come as no text at all
-        raise JournalError(f"journal {path}: {error}") from error
+        full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        raise JournalError(
+            f"journal {path}: {error}", remedy=MAKE_ROOM if full else None
+        ) from error
     except OSError as error:
-        raise JournalError(f"journal {path}: {error.strerror or error}") from error
+        remedy = MAKE_ROOM if error.errno in _NO_ROOM else None
+        raise JournalError(f"journal {path}: {error.strerror or error}", remedy=remedy) from error
 
 
 def _hex(value: object) -> dict[str, str]:
