@@ -6,6 +6,7 @@ With atheris the search is guided by coverage; without it, mutations of the corp
 import argparse
 import contextlib
 import importlib.util
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -52,7 +53,8 @@ def _guided(decoder: Decoder, seconds: int, *, keep: bool) -> bool:
     corpus = CORPORA / decoder.name
     arguments = [str(reached), str(corpus), f"-max_total_time={seconds}", f"-timeout={INPUT_S}"]
     arguments += [f"-rss_limit_mb={RSS_MIB}", f"-artifact_prefix={finds}/", "-verbosity=0"]
-    ended = _fuzz(decoder, [*arguments, "-print_final_stats=1"])
+    program = _program(decoder, finds / "target")
+    ended = _fuzz(program, [*arguments, "-print_final_stats=1"])
     tried = [line for line in ended.stderr.splitlines() if "number_of_executed_units" in line]
     inputs = tried[0].split()[-1] if tried else "no"
     left = len(list(reached.iterdir()))
@@ -61,12 +63,21 @@ def _guided(decoder: Decoder, seconds: int, *, keep: bool) -> bool:
         tail = "\n".join(ended.stdout.splitlines()[-30:] + ended.stderr.splitlines()[-12:])
         sys.stdout.write(f"{tail}\n{decoder.name}: FOUND, the input is in {finds}\n")
     elif keep:
-        _fuzz(decoder, ["-merge=1", "-verbosity=0", str(corpus), str(reached)])
+        _fuzz(program, ["-merge=1", "-verbosity=0", str(corpus), str(reached)])
     return not ended.returncode
 
 
-def _fuzz(decoder: Decoder, arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.fuzz.target", decoder.name, *arguments]
+def _program(decoder: Decoder, path: Path) -> Path:
+    """One decoder's fuzzer as a program of its own, as libFuzzer wants to start it again."""
+    python = shlex.quote(sys.executable)
+    words = f"{python} -m tests.fuzz.target {decoder.name} {shlex.quote(str(path))}"
+    path.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
+    path.chmod(0o700)
+    return path
+
+
+def _fuzz(program: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    command = [str(program), *arguments]
     return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
 
 
