@@ -228,6 +228,13 @@ TABLE = (
         allowed=(HistoryError,),
     ),
     Decoder(
+        "spot-trace",
+        stored.feed_trace,
+        seeds.traces,
+        ("ftcomm_chaos.live.trace.parse_trace", "ftcomm_chaos.live.trace.read_trace"),
+        allowed=(ConfigError,),
+    ),
+    Decoder(
         "fault-plan",
         stored.feed_plan,
         seeds.plans,

@@ -311,6 +311,10 @@ def histories() -> dict[str, bytes]:
     return {"life": b"".join(recorded(event, 1.5) for event in life), "harness": told}
 
 
+def traces() -> dict[str, bytes]:
+    return {"two": b"1500,add,a\n1500,add,b\n\n2750,remove,a\n4000,add,a\n"}
+
+
 def plans() -> dict[str, bytes]:
     at = {"position": "2.1.0.0@half_sent"}
     written: list[dict[str, Any]] = [

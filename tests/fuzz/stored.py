@@ -18,6 +18,7 @@ from ftcomm.state import pack_state, unpack_state
 from ftcomm_chaos.history.model import LifeRecord, Line
 from ftcomm_chaos.history.reader import parse_lines
 from ftcomm_chaos.live.plan import library_faults, missing_for, parse_plan, tracker_faults
+from ftcomm_chaos.live.trace import NodeEvent, parse_trace
 from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.faults import parse_tracker_faults
 from ftcomm_tracker.journal import (
@@ -166,6 +167,14 @@ def feed_history(raw: bytes) -> LifeRecord | list[Line[Any]] | None:
         again = [recorded(line.event, line.t) for line in (record.started, *record.lines)]
         assert parse_lines(iter(again), "file") == dataclasses.replace(record, torn=False)
     return record
+
+
+def feed_trace(raw: bytes) -> list[NodeEvent]:
+    """Machines that came and went; in order of time, from its beginning."""
+    events = parse_trace(text_in(raw))
+    assert events[0].at_s == 0
+    assert events == sorted(events, key=lambda event: event.at_s)
+    return events
 
 
 def feed_plan(raw: bytes) -> None:
