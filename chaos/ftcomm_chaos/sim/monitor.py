@@ -8,14 +8,19 @@ from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.keepers import local_owners
 from ftcomm.recovery.worker import State
+from ftcomm_chaos.sim.plan import Kind as Fault
 from ftcomm_chaos.sim.world import Violation
 from ftcomm_tracker.durable import Durable
+from ftcomm_tracker.pairs import RUNNING
 from ftcomm_tracker.roster import State as JobState
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.process import Life
     from ftcomm_chaos.sim.simulation import Simulation
 
+LINK_FAULTS = frozenset(  # of one link, in one epoch
+    (Fault.CUT_DATA, Fault.SILENCE, Fault.CUT_INSIDE, Fault.STALL, Fault.HALF_OPEN, Fault.ONE_WAY)
+)
 LOCAL_LOST = "the local state of"  # how the verdict begins
 
 
@@ -241,9 +246,17 @@ class Monitor:
         journal, roster = self.sim.tracker.journal, self.sim.tracker.roster
         left = set(journal.byes) - set(roster.seats)
         names = {p.worker_id for rank, p in enumerate(journal.places) if rank not in left}
-        apart = len(names) == 2 and frozenset(names) in self.sim.network.barriers.ever
+        barred = frozenset(names) in self.sim.network.barriers.ever
+        apart = len(names) == 2 and (barred or self._each_plan_lost_a_link())
         words = ("cannot reach each other", "links keep failing")
         return apart and any(word in verdict.cause for word in words)
+
+    def _each_plan_lost_a_link(self) -> bool:
+        """Single links broke so often that two alone may have failed in every plan it takes."""
+        broken = sum(planned.kind in LINK_FAULTS for _, planned in self.sim.faults.fired)
+        return (
+            broken >= 2 * RUNNING
+        )  # one end is given up after so many, the job after as many more
 
     @staticmethod
     def _could_help(life: "Life", verdict: Verdict) -> bool:

@@ -1,0 +1,47 @@
+"""What the monitor takes for a reason to end a job, and what not."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from ftcomm.protocol.messages import Verdict
+from ftcomm.protocol.position import START
+from ftcomm_chaos.sim.barriers import Barriers
+from ftcomm_chaos.sim.monitor import Monitor
+from ftcomm_chaos.sim.plan import Kind
+from ftcomm_chaos.sim.world import Violation
+
+APART = Verdict("ProcessFailedError", "w0 and w1 cannot reach each other", 1, START, 0)
+
+
+def monitor_of(kinds: list[Kind], *workers: str) -> Monitor:
+    """A job of these workers in which these faults have fired."""
+    places = [SimpleNamespace(worker_id=name) for name in workers]
+    tracker = SimpleNamespace(
+        journal=SimpleNamespace(byes=(), places=places), roster=SimpleNamespace(seats={})
+    )
+    return Monitor(
+        SimpleNamespace(
+            tracker=tracker,
+            network=SimpleNamespace(barriers=Barriers()),
+            faults=SimpleNamespace(fired=[(0.0, SimpleNamespace(kind=kind)) for kind in kinds]),
+        )  # type: ignore[arg-type]  # as much of a simulation as it looks at
+    )
+
+
+def test_two_alone_may_be_given_up_when_every_plan_has_lost_a_link() -> None:
+    monitor_of(
+        [Kind.CUT_DATA, Kind.SILENCE, Kind.CUT_DATA, Kind.CUT_INSIDE], "w0", "w1"
+    ).on_verdict(APART)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "workers"),
+    [
+        ([Kind.CUT_DATA] * 3 + [Kind.CRASH], ["w0", "w1"]),
+        ([Kind.CUT_DATA] * 4, ["w0", "w1", "w2"]),
+    ],
+)
+def test_three_cuts_or_a_third_rank_are_no_reason(kinds: list[Kind], workers: list[str]) -> None:
+    with pytest.raises(Violation, match="verdict without a reason"):
+        monitor_of(kinds, *workers).on_verdict(APART)
