@@ -46,6 +46,7 @@ class Epochs(Routing):
         self.reports = {}
         self.awaiting_fetch = set()
         self._link_suspicion = None
+        self._hope_until, self._has_hoped = float("inf"), False
         self._mended_at = float("inf")
         if self.durable.first_lives:  # before the first plan the group forms: nothing was broken
             self.incident = OpenIncident(
@@ -78,6 +79,8 @@ class Epochs(Routing):
         facts = replace(facts, routes=self.routes)
         decision = lost or plan(self._members(), facts, self.reports)
         if not isinstance(decision, Decided):
+            if decision.error == JobLostError.__name__ and self._has_hope():
+                return
             cause = decision.cause
             if decision.error == JobLostError.__name__ and incident and incident.victims:
                 # When one line of a script ends all its ranks, this is all that tells of it.
@@ -90,6 +93,7 @@ class Epochs(Routing):
         if self.highest_version > self.durable.version:
             self._persist(version=self.highest_version)
         self.state = State.RUNNING
+        self._hope_until = float("inf")
         self.epoch = self.durable.epoch
         self._mended_at = self._now + MENDED_AFTER * self.settings.detect_within
         self.awaiting_fetch = {
@@ -105,6 +109,29 @@ class Epochs(Routing):
             incident.routes = self.routes
         self._note("info", f"epoch {self.epoch} runs: {decision.reason}")
         self._try_settle()
+
+    def _has_hope(self) -> bool:
+        """What is missing may be with a member that has closed and has only lost its connection.
+
+        Nobody waits for such a one, except as the last resort, and as long as a restarted tracker
+        waits for its workers.
+        """
+        names = [self.durable.places[rank].worker_id for rank in self._closed_and_away()]
+        if not names or self._has_hoped:
+            return False
+        if self._hope_until == float("inf"):
+            self._hope_until = self._now + self.settings.reattach_within
+            text = f"only worker {', '.join(names)} may hold what is missing; it has closed, and is"
+            self._note("warning", f"{text} awaited for {self.settings.reattach_within:g} s")
+        return True
+
+    def _closed_and_away(self) -> list[int]:
+        return sorted(set(self.durable.byes) - set(self.seats))
+
+    def _give_up_hope(self) -> None:
+        """It did not come back."""
+        self._hope_until, self._has_hoped = float("inf"), True
+        self._try_plan()
 
     def plan_sent(self, now: float) -> None:
         """The driver has sent the plan: the record says what deciding and sending took."""

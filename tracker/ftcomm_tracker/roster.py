@@ -57,6 +57,8 @@ class Roster(Hearing):
                 self._refresh(self.peers.values())
                 self.empty_since = dict.fromkeys(self.empty_since, now)
                 self._links_failed = None
+                if self._hope_until < float("inf"):
+                    self._hope_until = now + self.settings.reattach_within
                 if self.state is State.REATTACHING:
                     self._reattach_by = now + self.settings.reattach_within
             case StopAsked(reason):
@@ -85,6 +87,7 @@ class Roster(Hearing):
             times.append(self._reattach_by)
         if self.state is State.RUNNING:
             times.append(self._mended_at)
+        times.append(self._hope_until)
         if self._link_suspicion is not None:
             times.append(self._link_epoch_at + self.settings.detect_within)
         soonest = min(times, default=None)
@@ -109,6 +112,8 @@ class Roster(Hearing):
             self._begin_epoch(f"workers {', '.join(missing)} did not come back to the tracker")
             for rank in sorted(self.empty_since):
                 self._seat_a_spare(rank)
+        if self._now >= self._hope_until:
+            self._give_up_hope()
         for rank in self._vacant():  # one that was given up while the plan was made
             self._seat_a_spare(rank)
         if self.state is State.RUNNING and self._now >= self._mended_at:
@@ -208,6 +213,11 @@ class Roster(Hearing):
         if self.state is State.COLLECTING:
             silent = sorted(set(self.seats) - set(self.reports))
             absent += [f"the report of worker {names[rank]}" for rank in silent]
+            if self._hope_until < float("inf"):
+                away = self._closed_and_away()
+                absent += [
+                    f"worker {names[rank]} to come back, though it has closed" for rank in away
+                ]
         return absent
 
 

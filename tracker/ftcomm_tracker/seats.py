@@ -93,6 +93,9 @@ class Seats:
         self._parted: dict[Pair, tuple[int, bytes]] = {}
         self._look_again_at = float("-inf")  # before then nobody can have been silent for too long
         self._reattach_by = float("inf")
+        # While all seems lost: until when a closed member that is away may come back and save it.
+        self._hope_until = float("inf")
+        self._has_hoped = False
         self._over_at = float("inf")
         self._ended = False
         self._effects: list[Effect] = []
