@@ -37,6 +37,8 @@ class Sums:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         kills, stops = self.counts["kills"], self.counts["stops"]
+        if not (kills or stops or self.judging):
+            return
         line = f"{kills} real processes were killed by SIGKILL and {stops} stopped by SIGSTOP"
         if self.too_few:
             line += f": too few, {LEAST_KILLS} and {LEAST_STOPS} are the least"
