@@ -55,7 +55,7 @@ def test_a_plan_of_every_form_is_understood() -> None:
     [
         (7, "the entry is 7 - write"),
         ({"at": {"position": "00.1.2.0@enter"}, "kind": "cut"}, "at is where fault 1 is - choose"),
-        ({"at": AT}, "kind is null - use one of cut, kill_rst, raise,"),
+        ({"at": AT}, "kind is null - use one of cut, gil_held, kill_rst,"),
         ({"at": AT, "kind": ["sigkill"]}, "kind is"),
         (
             {"at": AT, "kind": "sigkill", "when": 3},

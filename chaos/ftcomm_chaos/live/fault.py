@@ -80,6 +80,7 @@ class Preparation:
         tracker_prefix: the same for the own tracker's command.
         on_tracker: called with the own tracker's address ``host:port`` once it serves, and before
             the first worker starts.
+        shared: what several faults of one run make once, by name.
     """
 
     folder: Path
@@ -94,6 +95,7 @@ class Preparation:
     tracker_variables: dict[str, str] = field(default_factory=dict)
     tracker_prefix: list[str] = field(default_factory=list)
     on_tracker: list[Callable[[str], Awaitable[None]]] = field(default_factory=list)
+    shared: dict[str, object] = field(default_factory=dict)
 
     def set_variable(self, worker: str, name: str, value: str) -> None:
         """Set an environment variable of one worker."""
@@ -231,6 +233,7 @@ class Kind:
             are `LibraryFault`.  Without it a fault at a position is fired as soon as the process
             says that it is there.
         only_at_position: it can be done by the library alone.
+        not_with: names of kinds that cannot be in one plan with it.
     """
 
     name: str
@@ -242,6 +245,7 @@ class Kind:
     usually_for_s: float | None = None
     library_action: str = ""
     only_at_position: bool = False
+    not_with: tuple[str, ...] = ()
 
 
 KINDS: dict[str, Kind] = {}

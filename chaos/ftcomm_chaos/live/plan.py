@@ -18,7 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-import ftcomm_chaos.live.signals  # noqa: F401 - registers its kinds
+import ftcomm_chaos.live.signals
+import ftcomm_chaos.weather.kinds
+import ftcomm_chaos.weather.network_kinds  # noqa: F401 - these three register their kinds
 from ftcomm.errors import ConfigError
 from ftcomm.faults import Fault as Address
 from ftcomm.faults import parse_faults
@@ -129,7 +131,18 @@ def check_plan(document: Any, world_size: int) -> list[Entry]:
                     "at",
                     ConfigError(f"is where fault {other} is", remedy="choose another position"),
                 )
+    _must_go_together(entries)
     return entries
+
+
+def _must_go_together(entries: Sequence[Entry]) -> None:
+    numbers = {entry.kind.name: entry.number for entry in entries}
+    for entry in entries:
+        for other in entry.kind.not_with:
+            if other in numbers:
+                words = f"is {entry.kind.name}, which cannot be with the {other} of fault"
+                error = ConfigError(f"{words} {numbers[other]}", remedy="make two plans of them")
+                raise _wrong(entry.number, "kind", error)
 
 
 def random_plan(

@@ -113,6 +113,14 @@ class Hosts:
         """Let everything pass again, whether or not it was cut."""
         self._each_pair(senders, receivers, "replace {} nud none", one_way)
 
+    def cut_one_way(self, senders: Iterable[str], receivers: Iterable[str]) -> None:
+        """Let nothing pass from `senders` to `receivers`."""
+        self.cut(senders, receivers, one_way=True)
+
+    def mend_one_way(self, senders: Iterable[str], receivers: Iterable[str]) -> None:
+        """Undo `cut_one_way`."""
+        self.mend(senders, receivers, one_way=True)
+
     def flap(self, one: Iterable[str], other: Iterable[str], times: int, each_s: float) -> None:
         """Cut and mend, again and again; each state lasts `each_s` seconds."""
         for _ in range(times):
