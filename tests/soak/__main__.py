@@ -12,6 +12,7 @@ import contextlib
 import json
 import random
 import selectors
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -135,7 +136,10 @@ def main() -> int:
     figures = soak.figures
     for wrong in (*figures.violations, *figures.leaks, *figures.too_few):
         sys.stderr.write(f"{wrong}\n")
-    sys.stderr.write(f"status {figures.status}, seed {seed}, artefacts in {folder}\n")
+    kept = "nothing kept" if figures.status == 0 else f"artefacts in {folder}"
+    sys.stderr.write(f"status {figures.status}, seed {seed}, {kept}\n")
+    if figures.status == 0:
+        shutil.rmtree(folder)
     if given.json:
         sys.stdout.write(json.dumps(figures.document()) + "\n")
     return figures.status
