@@ -1,15 +1,28 @@
 """The tracker's disk is full."""
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from ftcomm.errors import ConfigError
 from ftcomm_chaos.weather.disk import SmallDisk, missing
+from tests.conformance.forker import die_with_parent
+from tests.conformance.plans import worker_environment
 from tests.weather.jobs import Reference, job
 
 pytestmark = pytest.mark.process
+
+AT_A_GATE = """
+import sys
+import ftcomm
+with ftcomm.init() as comm:
+    comm.load_checkpoint(default=0)
+    open(sys.argv[1]).close()
+    comm.allreduce(1)
+"""
 
 
 @pytest.fixture(scope="session")
@@ -65,3 +78,30 @@ async def test_a_tracker_whose_disk_is_full_ends_and_is_started_again_when_there
             await made.start(1)
             await made.open_gate()
             assert await made.models() == {await reference(3)}, made.story()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("disks")
+def test_a_launcher_whose_disk_is_full_says_so_and_ends_with_its_workers(tmp_path: Path) -> None:
+    state, gate = tmp_path / "state", tmp_path / "gate"
+    state.mkdir(mode=0o700)
+    os.mkfifo(gate)
+    with SmallDisk(state, 1 << 20) as disk:
+        run = ["-m", "ftcomm_tracker.cli", "run", "-n", "2", "--state-dir", str(state), "--"]
+        command = [sys.executable, "-c", AT_A_GATE, str(gate)]
+        with subprocess.Popen(
+            [*disk.prefix, sys.executable, *run, *command],
+            env={**worker_environment(), "FTCOMM_FAULTS": "1.0.0.0@enter"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - the test has one thread
+        ) as launcher:
+            assert launcher.stdout is not None
+            assert any("epoch 1 runs" in line for line in launcher.stdout)
+            disk.fill()
+            opened = os.open(gate, os.O_RDWR)
+            said, _ = launcher.communicate(timeout=60)  # whose workers hold this pipe too
+            os.close(opened)
+    assert "journal.sqlite: database or disk is full - make room on its disk" in said
+    assert launcher.returncode == ConfigError.exit_code

@@ -169,6 +169,7 @@ async def test_a_worker_whom_the_trackers_words_do_not_reach_hears_them_later(
         await same_model(stage, reference)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("network")
 async def test_a_worker_that_the_tracker_cannot_see_comes_back(
     tmp_path: Path, reference: Reference

@@ -25,8 +25,8 @@ FILE_NAME = "journal.sqlite"
 APPLICATION_ID = 0x46544A31  # "FTJ1": tells our file from any other sqlite file
 FORMAT = 1  # raised when the tables change; another number is refused, never guessed at
 MAKE_ROOM = (
-    "make room on its disk, and start the tracker again with the same --state-dir: workers wait"
-    " for it as long as FTCOMM_TRACKER_TIMEOUT says"
+    "make room on its disk; then start `serve` again with the same --state-dir, since workers wait"
+    " for it as long as FTCOMM_TRACKER_TIMEOUT says, or a job of `run` anew"
 )
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 BUSY_TIMEOUT_S = 5.0  # another tracker's write takes milliseconds; longer means a sick disk
