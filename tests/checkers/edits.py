@@ -102,7 +102,7 @@ def executed_behind_the_verdict(story: Story) -> None:
 
 
 def plan_behind_the_verdict(story: Story) -> None:
-    plan = dict(story.find("w0-1", "plan"), epoch=3, position=FIRST)
+    plan = dict(story.find("w0-1", "plan"), epoch=3, position=FIRST, frontier=FIRST)
     story.insert("w0-1", story.find("w0-1", "over"), plan.pop("event"), **plan)
 
 

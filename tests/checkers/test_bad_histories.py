@@ -97,6 +97,8 @@ BAD: tuple[Bad, ...] = (
      set_to("w0-1", "return", at=FIRST, epoch=7)),
     ("in-its-epoch", "executed in an epoch that had ended", fenced,
      set_to("w0-1", "return", at=FIRST, epoch=1)),
+    ("nothing-forgotten", "a job that all have lost begins anew in silence", cut,
+     both(*(set_to(f"w{rank}-1", "plan", 1, frontier=PRELUDE) for rank in range(3)))),
     ("fenced-is-silent", "completed after it was fenced", fenced, executed_behind_the_fence),
     ("fenced-is-silent", "took a plan after it was fenced", cut, plan_behind_the_fence),
     ("verdict-is-final", "completed after the verdict", mismatch, executed_behind_the_verdict),

@@ -41,6 +41,7 @@ RULES: tuple[Rule, ...] = (
     Rule("own-place", epochs.own_place),
     Rule("incarnations-grow", epochs.incarnations_grow),
     Rule("in-its-epoch", epochs.in_its_epoch),
+    Rule("nothing-forgotten", epochs.nothing_forgotten),
     Rule("fenced-is-silent", epochs.fenced_is_silent),
     Rule("verdict-is-final", epochs.verdict_is_final),
     Rule("same-state", checkpoints.same_state),

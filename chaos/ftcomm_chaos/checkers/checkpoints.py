@@ -84,7 +84,7 @@ def _epoch_of_load(delivery: Delivery) -> int | None:
 
 def committed_by_all(case: Case) -> Iterator[Finding]:
     """No version is committed before every rank has given its state, or loads it instead."""
-    comparable = len({life.started.event.host for life in case.lives}) == 1
+    comparable = case.has_one_clock
     for version, deliveries in case.by_version.items():
         saved = [delivery for delivery in deliveries if delivery.event.kind == CHECKPOINT]
         if not saved:

@@ -96,7 +96,7 @@ def executed_again(case: Case) -> Iterator[Finding]:
 
 def executed_by_all(case: Case) -> Iterator[Finding]:
     """Nothing but a broadcast is executed before every rank has called it."""
-    comparable = len({life.started.event.host for life in case.lives}) == 1
+    comparable = case.has_one_clock
     for delivery in case.deliveries:
         event = delivery.event
         if event.how != EXECUTED or event.kind in ONE_WAY:

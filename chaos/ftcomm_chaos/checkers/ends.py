@@ -79,7 +79,7 @@ def mismatch_in_time(case: Case) -> Iterator[Finding]:
     Where something was broken or repaired meanwhile, it comes when that is over.
     """
     raised = [(life, line) for life, line in case.raised if line.event.error == MISMATCH]
-    if not raised or len({life.started.event.host for life in case.lives}) > 1:
+    if not raised or not case.has_one_clock:
         return
     where = min(line.event.position for _, line in raised)
     entered = {(life.name, x.event.position): x.t for life, x in case.entered}  # the last attempt

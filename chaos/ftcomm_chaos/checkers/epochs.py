@@ -87,6 +87,37 @@ def in_its_epoch(case: Case) -> Iterator[Finding]:
                 yield delivery.finding("in-its-epoch", what, after)
 
 
+def nothing_forgotten(case: Case) -> Iterator[Finding]:
+    """No epoch begins before what all ranks have completed: a job is lost, never begun anew."""
+    reached: Delivery | None = None  # the furthest that an earlier epoch has executed with all
+    done = _executed_with_all(case)
+    comparable = case.has_one_clock
+    for epoch in sorted(case.plans):
+        life, plan = case.plans[epoch][0]
+        if (
+            reached is not None
+            and (plan.t >= reached.line.t or not comparable)
+            and plan.event.frontier < reached.event.position
+        ):
+            what = f"begins at {plan.event.frontier}; all had come to {reached.event.position}"
+            yield _about(life, plan, "nothing-forgotten", what, reached.line.at)
+        here = done.get(epoch)
+        if here is not None and (reached is None or here.event.position > reached.event.position):
+            reached = here
+
+
+def _executed_with_all(case: Case) -> dict[int, Delivery]:
+    """The furthest call by epoch whose execution proves that all have completed what is below."""
+    furthest: dict[int, Delivery] = {}
+    for delivery in case.deliveries:
+        event = delivery.event
+        if event.how == EXECUTED and event.kind != "broadcast":
+            known = furthest.setdefault(event.epoch, delivery)
+            if event.position > known.event.position:
+                furthest[event.epoch] = delivery
+    return furthest
+
+
 def fenced_is_silent(case: Case) -> Iterator[Finding]:
     """A life that has lost its place completes nothing and takes no plan."""
     yield from _silent(case, "fenced-is-silent", fenced=True)

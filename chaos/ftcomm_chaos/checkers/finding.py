@@ -94,6 +94,11 @@ class Case:
         """All lives."""
         return self.history.lives
 
+    @property
+    def has_one_clock(self) -> bool:
+        """Whether times of two lives can be compared."""
+        return len({life.started.event.host for life in self.lives}) == 1
+
     @functools.cached_property
     def deliveries(self) -> list[Delivery]:
         """Every call that returned, life by life."""
