@@ -4,124 +4,123 @@ Where the simulator draws one order of events from a seed, the explorer takes al
 finite it knows no time (no heartbeats, no deadlines), a crash is a process replaced at once by a
 fresh one, and a collective is its dataflow: a rank may complete when the messages that it needs
 have been sent, whenever that was.  Each control connection keeps its order, and nothing else does.
+
+What has been seen is kept exactly, as rows of numbers (see `cabinet`): no state is taken for
+another because two digests are equal.
 """
 
-import enum
-import hashlib
-import io
-import pickle
+from array import array
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ftcomm.protocol.position import Position
-from ftcomm_chaos.sim.model import Model, Move
+from ftcomm_chaos.sim import rules
+from ftcomm_chaos.sim.model import Model, Move, Parts
 from ftcomm_chaos.sim.script import Script
+
+MAX_STATES = 4_000_000  # about 1 GB; a limit on memory, not a judgement of the job
+REPORT_EVERY = 10_000  # states; about a second
+
+Path = tuple[Any, Move] | None  # the path before, which others share, and one move
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a search came to."""
+    """What a search came to; `complete` is False if it ended at its limit on states."""
 
     states: int
     moves: int
     ends: int
+    depth: int
     violation: str = ""
     path: tuple[Move, ...] = ()
+    complete: bool = True
 
 
-class _Pickler(pickle.Pickler):
-    """Writes frozen values as their number in a table: they are most of a state."""
+@dataclass(frozen=True)
+class Progress:
+    """How far a search has come."""
 
-    def reducer_override(self, value: Any) -> Any:
-        """Called for everything that is neither a builtin type nor a builtin value."""
-        kind = type(value)
-        keys = _KEYS.get(kind)
-        if keys is not None:
-            state = vars(value)
-            assert tuple(state) == keys, f"{kind} has got new attributes"
-            return _rebuilt, (kind, tuple(state.values()))
-        shared = _SHARED.get(kind)
-        if shared is None:
-            parameters = getattr(kind, "__dataclass_params__", None)
-            frozen = bool(parameters and parameters.frozen)
-            shared = _SHARED[kind] = kind is Position or frozen or issubclass(kind, enum.Enum)
-        if not shared:
-            return NotImplemented
-        number = _NUMBERS.get(value)
-        if number is None:
-            number = _NUMBERS[value] = len(_VALUES)
-            _VALUES.append(value)
-        return _value, (number,)
+    states: int
+    frontier: int
+    depth: int
 
 
-def _rebuilt(kind: type, values: tuple[Any, ...]) -> Any:
-    blank: Any = object.__new__(kind)
-    vars(blank).update(zip(_KEYS[kind], values, strict=True))
-    return blank
+class Search:
+    """One breadth-first search."""
+
+    def __init__(self, script: Script, max_states: int) -> None:
+        first = Model.start(script)
+        self._parts: Parts = first.parts
+        self._limit = max_states
+        self._seen = {_packed(first)}
+        self._queue: deque[tuple[bytes, int, Path]] = deque([(_packed(first), 0, None)])
+        self._moves = self._ends = self._depth = 0
+
+    def run(self, progress: Callable[[Progress], None]) -> Found:
+        """Visit every state; stop at the first violation, or when the limit is passed."""
+        said = 0
+        while self._queue:
+            if len(self._seen) > self._limit:
+                return self._found(complete=False)
+            if len(self._seen) >= said + REPORT_EVERY:
+                said = len(self._seen)
+                progress(Progress(said, len(self._queue), self._depth))
+            packed, self._depth, path = self._queue.popleft()
+            for move in self._moves_of(packed) or [()]:
+                try:
+                    self._go(packed, move, path)
+                except Exception as error:  # noqa: BLE001 - whatever escapes a core is a finding
+                    return self._found(f"{type(error).__name__}: {error}", (path, move))
+        self._parts.check()
+        return self._found()
+
+    def _moves_of(self, packed: bytes) -> list[Move]:
+        return list(_unpacked(self._parts, packed).moves())
+
+    def _go(self, packed: bytes, move: Move, path: Path) -> None:
+        self._moves += 1
+        model = _unpacked(self._parts, packed)
+        if not move:
+            self._ends += 1
+            rules.check_stuck(model)
+            return
+        model.apply(move)
+        after = _packed(model)
+        if after not in self._seen:
+            self._seen.add(after)
+            self._queue.append((after, self._depth + 1, (path, move)))
+
+    def _found(self, violation: str = "", path: Path = None, *, complete: bool = True) -> Found:
+        moves: list[Move] = []
+        while path is not None:
+            path, move = path
+            moves.append(move)
+        return Found(
+            states=len(self._seen),
+            moves=self._moves,
+            ends=self._ends,
+            depth=self._depth,
+            violation=violation,
+            path=tuple(reversed(moves)),
+            complete=complete,
+        )
 
 
-def _keys() -> dict[type, tuple[str, ...]]:
-    model = Model.start(Script("S", 1, 0))
-    core = model.lives[1].core
-    parts = (model, model.roster, model.lives[1], core, core.log, core.locals)
-    return {type(x): tuple(vars(x)) for x in parts}
-
-
-_KEYS: dict[type, tuple[str, ...]] = _keys()  # of the mutable parts: names need not be written
-_SHARED: dict[type, bool] = {}  # which types are frozen
-_NUMBERS: dict[Any, int] = {}
-_VALUES: list[Any] = []
-
-
-def _value(number: int) -> Any:
-    return _VALUES[number]
-
-
-def _frozen(model: Model) -> bytes:
-    buffer = io.BytesIO()
-    pickler = _Pickler(buffer, protocol=5)
-    pickler.fast = True  # without a memo: equal values are equal bytes
-    pickler.dump(model)
-    return buffer.getvalue()
-
-
-def explore(script: Script, *, max_states: int = 1_000_000) -> Found:
+def explore(
+    script: Script,
+    *,
+    max_states: int = MAX_STATES,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Found:
     """Visit every state of `script`'s job; stop at the first violation, with the shortest path."""
-    first = _frozen(Model.start(script))
-    seen = {hashlib.blake2b(first, digest_size=12).digest()}
-    queue: deque[tuple[bytes, tuple[Move, ...]]] = deque([(first, ())])
-    count = ends = 0
-    while queue:
-        frozen, path = queue.popleft()
-        model = _thawed(frozen)
-        moves, count_of_state = list(model.moves()), 0
-        ends += not moves
-        for move in moves or [()]:
-            if count_of_state:  # the first move may use up the copy that named the moves
-                model = _thawed(frozen)
-            count_of_state += 1
-            count += 1
-            try:
-                if move:
-                    model.apply(move)
-                else:
-                    model.check_stuck()
-                    continue
-            except Exception as error:  # noqa: BLE001 - whatever escapes a core is a finding
-                what = f"{type(error).__name__}: {error}"
-                return Found(len(seen), count, ends, what, (*path, move))
-            after = _frozen(model)
-            key = hashlib.blake2b(after, digest_size=12).digest()
-            if key not in seen:
-                seen.add(key)
-                queue.append((after, (*path, move)))
-        if len(seen) > max_states:
-            return Found(len(seen), count, ends, f"more than {max_states} states", path)
-    return Found(len(seen), count, ends)
+    return Search(script, max_states).run(progress)
 
 
-def _thawed(frozen: bytes) -> Model:
-    model: object = pickle.loads(frozen)  # noqa: S301 - made by this very process
-    assert isinstance(model, Model)
-    return model
+def _packed(model: Model) -> bytes:
+    return array("I", model.row()).tobytes()
+
+
+def _unpacked(parts: Parts, packed: bytes) -> Model:
+    return Model.of_row(parts, tuple(array("I", packed)))

@@ -1,11 +1,10 @@
 """One state of a small job around the real cores, and every move that is possible in it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from ftcomm.protocol.messages import AllBye, Fetched, Hello, Revoke, Settled, Welcome
-from ftcomm.protocol.position import PRELUDE, START, Position
+from ftcomm.protocol.messages import Fetched, Hello, Revoke, Settled, Welcome
+from ftcomm.protocol.position import START, Position
 from ftcomm.recovery.events import (
     Attached,
     CheckpointFetched,
@@ -15,90 +14,153 @@ from ftcomm.recovery.events import (
     OwnCloseDone,
     Received,
     ResultFetched,
-    SendControl,
-    StartFetch,
 )
-from ftcomm.recovery.keepers import local_owners
-from ftcomm.recovery.log import Entry
-from ftcomm.recovery.worker import Checkpoint, Identity, Limits, Outcome, State, Step, WorkerCore
+from ftcomm.recovery.worker import Identity, Outcome, State, Step, WorkerCore
 from ftcomm.settings import JobSettings
-from ftcomm_chaos.sim.script import SIGNATURES, LocalItem, Script, local_value
+from ftcomm_chaos.sim import rules, steps
+from ftcomm_chaos.sim.cabinet import Cabinet, Table
+from ftcomm_chaos.sim.script import LocalItem, Script
 from ftcomm_chaos.sim.world import Violation
 from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.events import Disconnect, Joined, Lost, Persist, Said, Send
+from ftcomm_tracker.events import Event as TrackerEvent
 from ftcomm_tracker.roster import Roster
 
-SETTINGS = JobSettings()
-LIMITS = Limits()
-SITE = "x"
 EOF = "EOF"  # last item of a connection whose worker has died
 QUIET = (Welcome, Settled, Fetched)  # delivered at once: their order decides nothing
 
 Move = tuple[Any, ...]  # what happens, and to whom
+Stage = dict[tuple[int, int], Position]  # by epoch and rank: the position that it has come to
 
 
-@dataclass
-class Life:
-    """One process: its core, its connection, what it is fetching, what it has completed when."""
+class Life(NamedTuple):
+    """One process: its core, its connection, what it is fetching, what it has completed when.
+
+    The core and the messages are numbers in the model's `Parts`.
+    """
 
     port: int
     worker_id: str
-    core: WorkerCore
-    up: list[Any] = field(default_factory=list)
-    down: list[Any] = field(default_factory=list)
-    fetches: list[tuple[int, int, list[Any]]] = field(default_factory=list)
-    done: dict[Position, int] = field(default_factory=dict)
+    core: int
+    up: tuple[int, ...] = ()
+    down: tuple[int, ...] = ()
+    fetches: tuple[steps.Fetch, ...] = ()
+    done: tuple[tuple[Position, int], ...] = ()
     said_bye: bool = False
     over: bool = False
 
 
-@dataclass
+class Parts:
+    """What the states of one search have in common."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.cores = Cabinet()
+        self.rosters = Cabinet()
+        self.messages = Table()
+        self.journals = Table()
+        self.lives = Table()
+        self.rests = Table()
+
+    def check(self) -> None:
+        """Assert that no move has changed what states share."""
+        self.cores.check()
+        self.rosters.check()
+
+
 class Model:
     """One state of the job."""
 
-    script: Script
-    roster: Roster
-    journal: Durable
-    lives: dict[int, Life] = field(default_factory=dict)
-    gone: dict[int, list[Any]] = field(default_factory=dict)  # what dead lives had sent
-    sent: dict[tuple[int, int], Position] = field(default_factory=dict)
-    copied: dict[tuple[int, int], Position] = field(default_factory=dict)  # local states
-    crashes: int = 0
-    ports: int = 0
-    stable_below: Position = START
-    closed: set[int] = field(default_factory=set)
+    def __init__(self, parts: Parts, roster: int, journal: Durable) -> None:
+        self.parts = parts
+        self.script = parts.script
+        self.number_of_roster = roster
+        self.journal = journal
+        self.lives: dict[int, Life] = {}
+        self.gone: dict[int, tuple[int, ...]] = {}  # what dead lives had sent
+        self.sent: Stage = {}
+        self.copied: Stage = {}  # local states
+        self.crashes = 0
+        self.ports = 0
+        self.stable_below = START
+        self.closed: frozenset[int] = frozenset()
 
     # --- building -----------------------------------------------------------------------------
 
     @classmethod
     def start(cls, script: Script) -> "Model":
         """All workers have said hello; what follows is delivered in one order up to epoch 1."""
-        durable = Durable.fresh("x", script.ranks)
-        model = cls(script, Roster(SETTINGS, durable, generation=1, now=0.0), durable)
+        parts, durable = Parts(script), Durable.fresh("x", script.ranks)
+        roster = Roster(JobSettings(), durable, generation=1, now=0.0)
+        model = cls(parts, parts.rosters.put(roster), durable)
         for rank in range(script.ranks):
             model.add_life(f"w{rank}")
-        while any(life.core.epoch == 0 for life in model.lives.values()):
+        while any(model.core(life).epoch == 0 for life in model.lives.values()):
             for port in list(model.lives):
-                for way in ("up", "down"):
-                    if getattr(model.lives[port], way):
-                        model.apply((way, port))
+                if model.lives[port].up:
+                    model.apply(("up", port))
+                if model.lives[port].down:
+                    model.apply(("down", port))
         return model
+
+    def row(self) -> tuple[int, ...]:
+        """This state as numbers: equal states are equal rows."""
+        parts = self.parts
+        rest = (
+            tuple(self.gone.items()),
+            tuple(sorted(self.sent.items())),
+            tuple(sorted(self.copied.items())),
+            self.crashes,
+            self.ports,
+            self.stable_below,
+            self.closed,
+        )
+        return (
+            self.number_of_roster,
+            parts.journals.number(self.journal),
+            parts.rests.number(rest),
+            *(parts.lives.number(life) for life in self.lives.values()),
+        )
+
+    @classmethod
+    def of_row(cls, parts: Parts, row: tuple[int, ...]) -> "Model":
+        """The state whose numbers these are."""
+        model = cls(parts, row[0], parts.journals[row[1]])
+        gone, sent, copied, *counts, model.stable_below, model.closed = parts.rests[row[2]]
+        model.gone, model.sent, model.copied = dict(gone), dict(sent), dict(copied)
+        model.crashes, model.ports = counts
+        lives = (parts.lives[number] for number in row[3:])
+        model.lives = {life.port: life for life in lives}
+        return model
+
+    def core(self, life: Life) -> WorkerCore:
+        """Its core, to look at."""
+        core: WorkerCore = self.parts.cores[life.core]
+        return core
+
+    @property
+    def roster(self) -> Roster:
+        """The tracker's machine, to look at."""
+        roster: Roster = self.parts.rosters[self.number_of_roster]
+        return roster
 
     def add_life(self, worker_id: str) -> None:
         """A fresh process dials."""
         self.ports += 1
         port = self.ports
         identity = Identity(worker_id, str(port).encode(), worker_id, "x", port)
-        self.lives[port] = Life(port, worker_id, WorkerCore(identity, LIMITS, now=0.0))
-        self.hear(self.lives[port], Attached())
+        core = self.parts.cores.put(WorkerCore(identity, steps.LIMITS, now=0.0))
+        self.lives[port] = Life(port, worker_id, core)
+        self.hear(port, Attached())
 
     # --- moves --------------------------------------------------------------------------------
 
     def moves(self) -> Iterator[Move]:
         """Everything that can happen next; one quiet delivery alone if there is one."""
+        messages = self.parts.messages
         for port, life in self.lives.items():
             for way, queue in (("up", life.up), ("down", life.down)):
-                if queue and isinstance(queue[0], QUIET):
+                if queue and isinstance(messages[queue[0]], QUIET):
                     yield (way, port)
                     return
         yield from (("gone", port) for port in self.gone)
@@ -123,25 +185,34 @@ class Model:
 
         So its hello does not arrive before one that the predecessor had sent.
         """
-        earlier = [m for queue in self.gone.values() for m in queue if isinstance(m, Hello)]
-        return isinstance(life.up[0], Hello) and any(
-            hello.worker_id == life.worker_id for hello in earlier
-        )
+        messages = self.parts.messages
+        if not self.gone or not isinstance(messages[life.up[0]], Hello):
+            return False
+        earlier = (messages[number] for queue in self.gone.values() for number in queue)
+        return any(m.worker_id == life.worker_id for m in earlier if isinstance(m, Hello))
 
     def apply(self, move: Move) -> None:
         """Let `move` happen."""
         match move:
             case ("gone", port):
-                self._deliver_up(port, self.gone[port].pop(0))
+                message, *later = self.gone[port]
+                if later:
+                    self.gone[port] = tuple(later)
+                else:
+                    del self.gone[port]
+                self._deliver_up(port, message)
             case ("up", port):
-                self._deliver_up(port, self.lives[port].up.pop(0))
+                message, *later = self.lives[port].up
+                self.lives[port] = self.lives[port]._replace(up=tuple(later))
+                self._deliver_up(port, message)
             case ("down", port):
-                message = self.lives[port].down.pop(0)
-                self.hear(self.lives[port], Received(message))
+                message, *later = self.lives[port].down
+                self.lives[port] = self.lives[port]._replace(down=tuple(later))
+                self.hear(port, Received(self.parts.messages[message]))
             case ("fetch", port, index):
-                self._fetch(self.lives[port], index)
+                self._fetch(port, index)
             case ("act", port):
-                self._act(self.lives[port])
+                self._act(port)
             case ("crash", port):
                 self._crash(port)
         self._tidy()
@@ -149,10 +220,11 @@ class Model:
     def _crash(self, port: int) -> None:
         life = self.lives.pop(port)
         self.crashes += 1
-        self.gone[port] = [*life.up, EOF]
+        self.gone[port] = (*life.up, self.parts.messages.number(EOF))
         self.add_life(life.worker_id)
 
-    def _deliver_up(self, port: int, message: Any) -> None:
+    def _deliver_up(self, port: int, number: int) -> None:
+        message = self.parts.messages[number]
         if message == EOF:
             self.tell(Lost(port, "x"))
         elif isinstance(message, Hello):
@@ -160,78 +232,86 @@ class Model:
         else:
             self.tell(Said(port, message))
 
-    def tell(self, event: Any) -> None:
+    def tell(self, event: TrackerEvent) -> None:
         """Feed the roster; a later effect happens only after an earlier `Persist`."""
-        for effect in self.roster.handle(event, now=0.0):
+        rosters = self.parts.rosters
+        effects, self.number_of_roster = rosters.call(self.number_of_roster, steps.tell, event)
+        for effect in effects:
             if isinstance(effect, Persist):
                 self.journal = effect.durable
-                self._check_verdict()
+                rules.check_verdict(self)
             elif isinstance(effect, Send) and effect.conn in self.lives:
-                message = effect.message
+                message: Any = effect.message
                 if isinstance(message, Revoke):
-                    message = replace(message, reason="x")
-                self._check_sent(message)
-                self.lives[effect.conn].down.append(message)
+                    message = Revoke(message.epoch, "x")
+                rules.check_sent(self, message)
+                life = self.lives[effect.conn]
+                number = self.parts.messages.number(message)
+                self.lives[effect.conn] = life._replace(down=(*life.down, number))
             elif isinstance(effect, Disconnect) and effect.conn in self.lives:
-                self.lives[effect.conn].over = True
+                self.lives[effect.conn] = self.lives[effect.conn]._replace(over=True)
 
-    def hear(self, life: Life, event: Event) -> None:
+    def hear(self, port: int, event: Event) -> None:
         """Feed a core; its messages go up, its fetches begin."""
-        for effect in life.core.handle(event, now=0.0):
-            if isinstance(effect, SendControl):
-                life.up.append(effect.message)
-            elif isinstance(effect, StartFetch):
-                items: list[Any] = [effect.load] if effect.load > PRELUDE else []
-                items += [LocalItem(effect.local_version, rank) for rank in effect.locals]
-                items += [Position(0, run.version, s) for run in effect.runs for s in run.seqnos()]
-                life.fetches.append((effect.epoch, effect.source, items))
-        if life.core.state in (State.FAILED, State.FINISHED):
-            life.over = True
-        life.fetches = [f for f in life.fetches if f[0] == life.core.epoch and self._live(life)]
+        life = self.lives[port]
+        heard, number = self.parts.cores.call(life.core, steps.hear, event)
+        core = self.parts.cores[number]
+        fetches = (*life.fetches, *heard.fetches)
+        live = self._live(core)
+        self.lives[port] = life._replace(
+            core=number,
+            up=(*life.up, *map(self.parts.messages.number, heard.messages)),
+            over=life.over or core.state in (State.FAILED, State.FINISHED),
+            fetches=tuple(f for f in fetches if live and f.epoch == core.epoch),
+        )
 
     @staticmethod
-    def _live(life: Life) -> bool:
-        return life.core.state in (State.RUNNING, State.CATCHING_UP)
+    def _live(core: WorkerCore) -> bool:
+        return core.state in (State.RUNNING, State.CATCHING_UP)
 
     # --- fetching -----------------------------------------------------------------------------
 
-    def _source(self, life: Life, index: int) -> Life | None:
+    def _source(self, life: Life, index: int) -> WorkerCore | None:
         epoch, rank, _ = life.fetches[index]
-        source = self.lives.get(life.core.members[rank].port)
-        if source is None or source.core.epoch != epoch or not self._live(source):
+        source = self.lives.get(self.core(life).members[rank].port)
+        core = None if source is None else self.core(source)
+        if core is None or core.epoch != epoch or not self._live(core):
             return None  # dead, or not yet, or no longer in this epoch: a Revoke will come
-        return source
+        return core
 
-    def _fetch(self, life: Life, index: int) -> None:
+    def _fetch(self, port: int, index: int) -> None:
+        life = self.lives[port]
         source = self._source(life, index)
         assert source is not None
         epoch, rank, items = life.fetches[index]
+        fetches = list(life.fetches)
         if not items:
-            del life.fetches[index]
-            self.hear(life, FetchEnded(epoch, rank))
+            del fetches[index]
+            self.lives[port] = life._replace(fetches=tuple(fetches))
+            self.hear(port, FetchEnded(epoch, rank))
             return
-        item = items.pop(0)
+        item = items[0]
+        fetches[index] = steps.Fetch(epoch, rank, items[1:])
+        self.lives[port] = life._replace(fetches=tuple(fetches))
         if isinstance(item, int):
-            held = source.core.checkpoint
+            held = source.checkpoint
             if held is None or held.version != item:
                 raise Violation(f"rank {rank} was named for checkpoint {item}, but has {held}")
-            self.hear(life, CheckpointFetched(epoch, item, held.value))
+            self.hear(port, CheckpointFetched(epoch, item, held.value))
             return
-        if isinstance(item, LocalItem):
-            local = source.core.locals.get(item.version, item.rank)
-            if local is None:
-                raise Violation(f"rank {rank} was named as a holder of {item}, but has it not")
-            self.hear(life, LocalFetched(epoch, item.version, item.rank, local))
-            return
-        entry = source.core.log.get(item)
-        if entry is None:
+        local = isinstance(item, LocalItem)
+        found = source.locals.get(item.version, item.rank) if local else source.log.get(item)
+        if found is None:
             raise Violation(f"rank {rank} was named as a holder of {item}, but has it not")
-        self.hear(life, ResultFetched(epoch, item, entry.signature, entry.value))
+        if local:
+            self.hear(port, LocalFetched(epoch, item.version, item.rank, found))
+        else:
+            self.hear(port, ResultFetched(epoch, item, found.signature, found.value))
 
     # --- the user's thread --------------------------------------------------------------------
 
     def _can_act(self, life: Life) -> bool:
-        core = life.core
+        core = self.core(life)
         if life.over or core.is_frozen or (core.closed and life.said_bye):
             return False
         if core.closed or core.log.get(core.position) is not None:
@@ -248,149 +328,59 @@ class Model:
             return False
         if self.sent.get((core.epoch, core.rank), None) != core.position:
             return True  # it has not entered yet
-        needed = {0} if letter == "B" else set(range(self.script.ranks))
+        needed = (0,) if letter == "B" else range(self.script.ranks)
         must_copy = self.copied.get((core.epoch, core.rank)) != core.position
         stage = self.sent if letter != "P" or must_copy else self.copied
-        reached = [stage.get((core.epoch, rank)) for rank in needed]
+        reached = (stage.get((core.epoch, rank)) for rank in needed)
         return all(place is not None and place >= core.position for place in reached)
 
-    def _act(self, life: Life) -> None:
-        core, position = life.core, life.core.position
+    def _act(self, port: int) -> None:
+        core = self.core(self.lives[port])
         if core.closed:
-            life.said_bye = True
-            self.hear(life, OwnCloseDone())
+            self.lives[port] = self.lives[port]._replace(said_bye=True)
+            self.hear(port, OwnCloseDone())
             return
-        letter = self.script.kind_at(position)
-        signature = SIGNATURES[letter]
-        step: Any = (core.begin_load if letter == "L" else core.begin)(signature, SITE)
-        if isinstance(step, Entry):
-            replay = core.replay_close if letter == "E" else core.replay
-            assert replay(now=0.0) is Outcome.DONE
-            life.done[position] = 0
-        elif isinstance(step, Checkpoint):
-            assert core.replay_load(step, now=0.0) is Outcome.DONE
-            life.done[position] = 0
+        letter = self.script.kind_at(core.position)
+        step = self._step(port, steps.begin, letter)
+        if step is None:
+            self._note_done(port, core.position, 0)
         elif step is Step.EXECUTE:
-            self._execute(life, letter, signature)
-        if life.core.closed:
-            self.closed.add(core.rank)
-        self._check_copies()
+            self._execute(port, letter)
+        if self.core(self.lives[port]).closed:
+            self.closed |= {core.rank}
+        rules.check_copies(self)
 
-    def _execute(self, life: Life, letter: str, signature: bytes) -> None:
-        core, position, epoch = life.core, life.core.position, life.core.epoch
-        if self.sent.get((epoch, core.rank)) != position:
-            self.sent[epoch, core.rank] = position
-            if letter in "CP" and core.tentative is None:
-                version = position.version + 1
-                local = local_value(version, core.rank) if letter == "P" else None
-                core.offer_checkpoint(version, b"d", local)
-            if letter != "B" or core.rank != 0:
+    def _step(self, port: int, function: Any, *args: Any) -> Any:
+        life = self.lives[port]
+        result, number = self.parts.cores.call(life.core, function, *args)
+        self.lives[port] = life._replace(core=number)
+        return result
+
+    def _note_done(self, port: int, position: Position, epoch: int) -> None:
+        life = self.lives[port]
+        self.lives[port] = life._replace(done=(*life.done, (position, epoch)))
+
+    def _execute(self, port: int, letter: str) -> None:
+        core = self.core(self.lives[port])
+        position, epoch, rank = core.position, core.epoch, core.rank
+        if self.sent.get((epoch, rank)) != position:
+            self.sent[epoch, rank] = position
+            self._step(port, steps.offer, letter)
+            if letter != "B" or rank != 0:
                 return  # a broadcast's root completes alone, at once
-        if letter == "P" and self.copied.get((epoch, core.rank)) != position:
-            self._copy_locals(core, epoch)
+        if letter == "P" and self.copied.get((epoch, rank)) != position:
+            self._step(port, steps.copy_locals, epoch)
+            self.copied[epoch, rank] = position
             return
-        entry = Entry(signature, str(position))
-        if letter == "L":
-            outcome = core.complete_load(epoch, 0, b"", now=0.0)
-        elif letter in "CP":
-            outcome, _ = core.complete_checkpoint(epoch, now=0.0)
-        elif letter == "E":
-            outcome = core.complete_close(epoch, entry, now=0.0)
-        else:
-            outcome, _ = core.complete(epoch, entry, synchronising=letter != "B", now=0.0)
-        if outcome is Outcome.DONE:
-            self._check_first(life, position, epoch)
-            life.done[position] = epoch
+        if self._step(port, steps.complete, letter, epoch) is Outcome.DONE:
+            rules.check_first(self, port, position, epoch)
+            self._note_done(port, position, epoch)
             if letter != "B":
                 self.stable_below = max(self.stable_below, position)
 
-    def _copy_locals(self, core: WorkerCore, epoch: int) -> None:
-        """Everyone has sent its local state; a barrier comes behind."""
-        version = core.position.version + 1
-        for owner in local_owners(core.keep_order, core.rank, LIMITS.local_replicas):
-            kept = core.keep_local(epoch, version, owner, local_value(version, owner))
-            assert kept, "a copy was refused in a healthy epoch"
-        self.copied[epoch, core.rank] = core.position
-
-    # --- rules --------------------------------------------------------------------------------
-
-    def _check_first(self, life: Life, position: Position, epoch: int) -> None:
-        for other in self.lives.values():
-            earlier = other.done.get(position)
-            member = other.core.epoch == epoch and other is not life
-            if member and earlier is not None and earlier < epoch:
-                raise Violation(f"{position} was executed again, rank {other.core.rank} had it")
-
-    def _check_copies(self) -> None:
-        lives = list(self.lives.values())
-        calm = all(
-            x.core.state is State.RUNNING and x.core.epoch == self.roster.epoch for x in lives
-        )
-        if not calm or self.roster.state.name != "RUNNING" or self.roster.awaiting_fetch:
-            return
-        lives = [life for life in lives if not life.over]
-        if len(lives) < self.script.ranks:
-            return
-        self._check_local_copies(lives)
-        top = max(life.core.position for life in lives)
-        for seqno in range(top.seqno):
-            position = Position(0, top.version, seqno)
-            holders = sum(life.core.log.get(position) is not None for life in lives)
-            past = sum(life.core.position > position for life in lives)
-            wanted = SETTINGS.replicas if position < self.stable_below else past
-            if holders < wanted and self.script.kind_at(position) not in "LCP":
-                raise Violation(f"{position} is held {holders} times instead of {wanted} (R3)")
-
-    def _check_local_copies(self, lives: list[Life]) -> None:
-        for core in (life.core for life in lives):
-            version = core.position.version
-            if version <= 0 or "P" not in self.script.letters:
-                continue
-            for owner in (
-                core.rank,
-                *local_owners(core.keep_order, core.rank, LIMITS.local_replicas),
-            ):
-                if core.locals.get(version, owner) != local_value(version, owner):
-                    raise Violation(f"rank {core.rank} lacks {owner}'s local state (R6)")
-
-    def _check_verdict(self) -> None:
-        verdict = self.journal.verdict
-        if verdict is None:
-            return
-        if verdict.error != "JobLostError" or self.crashes < SETTINGS.replicas:
-            raise Violation(f"verdict after {self.crashes} crashes: {verdict.cause}")
-        everyone = verdict.cause.startswith("every member")
-        for life in self.lives.values():
-            held = life.core.log.get(verdict.position) is not None
-            if life.core.caught_up > 0 if everyone else held:
-                raise Violation(f"{verdict.cause}, but rank {life.core.rank} has it")
-
-    def _check_sent(self, message: Any) -> None:
-        if isinstance(message, AllBye) and len(self.closed) < self.script.ranks:
-            raise Violation(f"all-bye, but only {self.closed} have closed (R8)")
-
-    def check_stuck(self) -> None:
-        """No move is left: then everyone must have ended."""
-        waiting = [
-            f"rank {life.core.rank} is {life.core.state.name} at {life.core.position}"
-            for life in self.lives.values()
-            if not life.over and self.script.kind_at(life.core.position)
-        ]
-        if waiting:
-            raise Violation(
-                f"nothing can happen any more, but {waiting}; the tracker is "
-                f"{self.roster.state.name} in epoch {self.roster.epoch}/{self.journal.epoch}"
-            )
-
     def _tidy(self) -> None:
-        """Forget what decides nothing, so that equal states are equal bytes."""
-        self.roster.incidents = []
-        if self.roster.incident is not None:
-            self.roster.incident.reason = "x"
-            self.roster.incident.victims = []
-        self.gone = {port: queue for port, queue in self.gone.items() if queue}
-        oldest = min((life.core.epoch for life in self.lives.values()), default=0)
+        """Forget what decides nothing, so that equal states are equal rows."""
+        oldest = min(self.core(life).epoch for life in self.lives.values())
         for stage in (self.sent, self.copied):
-            kept = {key: stage[key] for key in sorted(stage) if key[0] >= oldest}
-            stage.clear()
-            stage.update(kept)
+            for key in [key for key in stage if key[0] < oldest]:
+                del stage[key]
