@@ -109,6 +109,16 @@ async def test_a_connection_ends_behind_so_many_bytes(how: str) -> None:
         assert await how_it_ends(near) == (0, how)
 
 
+async def test_who_goes_on_sending_behind_a_fin_gets_no_reset_at_once() -> None:
+    """As with a peer that shuts its end down and reads on."""
+    async with through(Weather(cut_after=1000), Weather()) as (_, near, far):
+        await near.send_all(DATA[:1000])
+        assert await how_it_ends(far) == (1000, FIN)
+        await near.send_all(DATA)
+        await near.send_all(DATA)
+        assert await how_it_ends(near) == (0, FIN)
+
+
 @pytest.mark.parametrize("how", [FIN, RST])
 async def test_all_connections_are_cut_at_once_and_new_ones_work(how: str) -> None:
     async with through(Weather()) as (proxy, near, far):
