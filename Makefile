@@ -8,7 +8,7 @@ STAMP := .venv/.stamp
 
 FUZZ_SECONDS ?= 60
 
-.PHONY: demo test test-all fuzz lint bench soak soak-conformance clean
+.PHONY: demo test test-all mutants fuzz lint bench soak soak-conformance clean
 
 demo: $(STAMP) ## train with and without a kill, compare the models
 	$(BIN)/python examples/demo.py
@@ -18,6 +18,9 @@ test: $(STAMP) ## what every change runs
 
 test-all: $(STAMP) ## the slow tests too, on every Python from 3.11 on that is found
 	$(BIN)/python tests/every_python.py -m "slow or not slow"
+
+mutants: $(STAMP) ## each planted defect is caught by its layer, and by no layer without a defect
+	PYTHONPATH=.:tracker:chaos $(BIN)/python -m ftcomm_chaos.defects --layers-first
 
 fuzz: $(STAMP) ## each decoder of foreign bytes for FUZZ_SECONDS, guided by coverage where atheris is to be had
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[fuzz]"

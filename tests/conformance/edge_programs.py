@@ -45,10 +45,33 @@ def empty(record: Recorder) -> Any:
     return total
 
 
+def scribbler(record: Recorder) -> Any:
+    """Overwrites every result as soon as it has it: it is the user's own; inputs stay as they were.
+
+    The arrays are of both ways to send: in one piece, and in cells.
+    """
+    comm = record.comm
+    first, _ = record.load(None)
+    for version in range(first, 2):
+        for step in range(4):
+            x = np.arange((500.0, 20_000.0)[step % 2]) * (comm.rank + 1) + step
+            before = x.copy()
+            got = (record.allreduce(x), record.allgather(x), record.broadcast(x, version))
+            same(x, before, "the input")
+            for result in got:
+                result[...] = -1
+        record.checkpoint(None)
+    return None
+
+
 EMPTY: dict[str, Callable[[Recorder], Array]] = {
     "allreduce": lambda record: record.comm.allreduce(np.zeros(0)),
     "allgather": lambda record: record.comm.allgather(np.zeros((0, 3))),
     "allgatherv": lambda record: record.comm.allgatherv(np.zeros((0, 3))),
 }
 
-PROGRAMS: dict[str, Callable[[Recorder], Any]] = {"sizes": sizes, "empty": empty}
+PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
+    "sizes": sizes,
+    "empty": empty,
+    "scribbler": scribbler,
+}

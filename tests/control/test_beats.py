@@ -56,6 +56,17 @@ async def test_that_a_rank_is_blocked_is_said_once_and_then_five_times_in_detect
     assert await said_at_the_next(looks, driver, mock_clock) == [((1,), 2)] * 5
 
 
+async def test_a_rank_that_computes_and_calls_nothing_beats_five_times_in_detect_within(
+    mock_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    driver = a_blocked_worker()
+    driver.hub.progress.peers = ()
+    nursery.start_soon(_keep_beating, driver)
+    await trio.testing.wait_all_tasks_blocked()
+    looks = round(SETTINGS.detect_within / BLOCKED_AFTER_S)
+    assert await said_at_the_next(looks, driver, mock_clock) == [((), 2)] * 5
+
+
 @pytest.mark.parametrize(
     "change",
     [

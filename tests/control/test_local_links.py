@@ -98,3 +98,18 @@ async def test_a_taken_name_and_an_empty_one_are_no_errors() -> None:
     assert first is not None
     with tcp, first:
         assert await listen_locally("127.0.0.1", port) is None
+
+
+async def test_two_workers_of_one_host_have_two_names() -> None:
+    """A process of another port answers nobody: without this, only the first would be reached."""
+    (tcp, port), (other_tcp, other) = await tcp_listener(), await tcp_listener()
+    with tcp, other_tcp:
+        one, two = await listen_locally("127.0.0.1", port), await listen_locally("127.0.0.1", other)
+        assert one is not None
+        assert two is not None
+        with one, two, trio.fail_after(10):
+            dialled = await connect_locally("127.0.0.1", other)
+            assert dialled is not None
+            with dialled:
+                conn, _ = await two.accept()
+                conn.close()

@@ -1,41 +1,69 @@
-"""Planted defects: each still applies, and each is noticed by the layer that should."""
+"""Planted defects: each still applies, quick ones are noticed; `make mutants` plants them all."""
 
 import pytest
 
-from ftcomm_chaos.defects.gate import Defect, all_defects, check, misplaced
+from ftcomm_chaos.defects.gate import check, check_all, judge
+from ftcomm_chaos.defects.layers import FOUND, TOO_LONG, name_of
+from ftcomm_chaos.defects.planting import ROOT, Defect, Edit, all_defects, misplaced
 
 DEFECTS = all_defects()
+QUICK = [defect.name for defect in DEFECTS if defect.quick]
 
 
-def named(defects: list[Defect]) -> list[object]:
-    return [pytest.param(defect, id=defect.name) for defect in defects]
+def test_there_are_enough_of_them_in_every_layer() -> None:
+    assert len(DEFECTS) >= 48
+    layers = {name_of(defect.layer) for defect in DEFECTS}
+    assert layers == {"sim", "unit", "hostile", "tracker", "process", "conformance", "explorer"}
+    assert len(QUICK) >= 8
 
 
-def test_there_are_enough_of_them() -> None:
-    assert len(DEFECTS) >= 15
-
-
-@pytest.mark.parametrize("defect", named(DEFECTS))
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
 def test_the_defect_still_applies(defect: Defect) -> None:
     assert misplaced(defect) == ""
 
 
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
+def test_the_tests_that_must_notice_it_exist(defect: Defect) -> None:
+    for address in defect.layer.split():
+        file, _, test = address.partition("::")
+        if file.startswith("tests/"):
+            assert f"def {test}(" in (ROOT / file).read_text() or not test, address
+
+
 @pytest.mark.process
 @pytest.mark.timeout(1800)  # it may wait for the whole queue
-@pytest.mark.parametrize(
-    "defect",
-    [
-        pytest.param(defect.name, marks=pytest.mark.background("ftcomm_chaos.defects", defect.name))
-        for defect in DEFECTS
-    ],
-)
-def test_the_defect_is_noticed(defect: str, background: tuple[int, str]) -> None:
+@pytest.mark.background("ftcomm_chaos.defects", "--quick", "--jobs", "1")
+def test_the_quick_ones_are_noticed(background: tuple[int, str]) -> None:
     status, output = background
-    assert (status, output.split()[:3]) == (0, [defect, "caught", "by"]), output
+    caught = sorted(line.split()[0] for line in output.splitlines() if "caught by" in line)
+    assert (status, caught) == (0, QUICK), output
 
 
 def test_a_defect_that_no_longer_applies_fails_the_gate() -> None:
     first = DEFECTS[0]
-    edit = type(first.edits[0])(first.edits[0].file, "no such text", "")
+    edit = Edit(first.edits[0].file, "no such text", "")
     finding = check(Defect(first.name, first.layer, first.why, (edit,)))
     assert (finding.caught, finding.how) == (False, f"its old text occurs 0 times in {edit.file}")
+
+
+def test_each_of_many_is_looked_at_once() -> None:
+    gone = [Defect(name, "sim", "", (Edit("README.md", "no such text", ""),)) for name in "abcd"]
+    found = [(finding.name, finding.caught) for finding in check_all(gone, jobs=3)]
+    assert sorted(found) == [(name, False) for name in "abcd"]
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "finding"),
+    [
+        (FOUND, "E   AssertionError: 3 != 4\n", (True, "E   AssertionError: 3 != 4")),
+        (FOUND, "seed 7: lost\n", (True, "seed 7: lost")),
+        (FOUND, "F9-0: BrokenError: no end\n", (True, "F9-0: BrokenError: no end")),
+        (0, "2 passed", (False, "not noticed (exit status 0)")),
+        (4, "no tests ran", (False, "not noticed (exit status 4)")),
+        (TOO_LONG, "", (False, "not noticed (exit status -1)")),
+        (FOUND, "E   NameError: name 'x'\n", (False, "breaks the program: NameError")),
+        (FOUND, "with pytest.raises(TypeError, match='a'):\nE   seen\n", (True, "E   seen")),
+    ],
+)
+def test_only_a_broken_rule_counts(status: int, output: str, finding: tuple[bool, str]) -> None:
+    assert judge(status, output) == finding

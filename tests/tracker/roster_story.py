@@ -1,5 +1,6 @@
 """A tracker's machine in a test: what it is told, what it answers."""
 
+from dataclasses import replace
 from typing import Any
 
 from ftcomm.protocol.messages import (
@@ -13,6 +14,7 @@ from ftcomm_tracker.events import (
     Effect,
     Event,
     Joined,
+    Persist,
     Said,
     Send,
     Tick,
@@ -67,10 +69,18 @@ class Story:
     def __init__(self, size: int = 2, durable: Durable | None = None) -> None:
         durable = durable or Durable.fresh("job", size)
         self.roster = Roster(SETTINGS, durable, generation=1, now=0.0)
+        self.journalled = durable
         self.now = 0.0
 
     def tell(self, event: Event) -> list[Effect]:
-        return self.roster.handle(event, now=self.now)
+        effects = self.roster.handle(event, now=self.now)
+        for effect in effects:
+            if isinstance(effect, Persist):
+                self.journalled = effect.durable
+        # The tables are every worker's own, and say themselves again: the next write takes them.
+        kept = replace(self.journalled, tables=self.roster.durable.tables)
+        assert self.roster.durable == kept, "a restarted tracker would not know this"
+        return effects
 
     def tell_said(self, conn: int, message: Any) -> list[Effect]:
         return self.tell(Said(conn, message))

@@ -16,6 +16,7 @@ from ftcomm.protocol.messages import (
 from ftcomm.protocol.position import START, Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm_tracker.events import Lost as ConnLost
+from ftcomm_tracker.events import Persist, Send
 from ftcomm_tracker.explain import explain
 from ftcomm_tracker.roster import State
 from ftcomm_tracker.routing import MENDED_AFTER
@@ -102,6 +103,19 @@ def test_without_a_third_rank_one_end_is_given_up_and_its_place_is_free() -> Non
     assert (conn, isinstance(told, Refused) and told.error) == (2, "EvictedError")
     assert "worker w1 (rank 1) and worker w0 (rank 0) cannot reach each other" in told.reason
     assert (story.roster.state, list(story.roster.empty_since)) == (State.COLLECTING, [1])
+
+
+def test_that_one_is_given_up_is_journalled_before_it_is_told() -> None:
+    """Else a tracker that dies in between would have it back, in the place that others gave up."""
+    story = running(2)
+    fails(story, 1, (1, 2))
+    pass_time(story, 2, (1, 2))
+    story.said(1, Suspect(2, (1,), "cannot connect: timed out"))
+    story.said(1, report(3))
+    effects = story.tell_said(2, report(3))
+    told = [isinstance(e, Send) and isinstance(e.message, Refused) for e in effects].index(True)
+    journalled = [e.durable.places[1].nonce for e in effects[:told] if isinstance(e, Persist)]
+    assert journalled == [b""]
 
 
 def test_a_rank_whose_own_calls_are_cut_short_is_not_taken_for_unreachable() -> None:

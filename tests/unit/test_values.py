@@ -111,6 +111,11 @@ def test_an_announcement_that_contradicts_itself_is_refused(
         stored_from_wire(dtype, shape, nbytes, 1 << 30)
 
 
+def test_an_announced_result_above_the_limit_is_refused_before_it_is_given_memory() -> None:
+    with pytest.raises(ProtocolError, match="a result of 24 bytes announced as float32"):
+        stored_from_wire(11, (2, 3), 24, 23)
+
+
 def test_an_announced_result_has_room_for_its_bytes() -> None:
     stored = stored_from_wire(11, (2, 3), 24, 24)
     assert (stored.flat.dtype, len(stored.raw()), stored.dtype) == (F32, 24, 11)

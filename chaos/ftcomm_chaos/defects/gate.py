@@ -1,147 +1,100 @@
 """The gate: plant each defect in a copy of the tree and see that its layer notices.
 
-A layer is ``sim``, ``sim FIRST_SEED`` (an early finding saves time), ``explorer LETTERS RANKS
-CRASHES``, or the address of a unit test.  A defect whose old text is not there exactly once, or
-which breaks the program instead of a rule, fails the gate: it would prove nothing.
+A defect whose old text is not there exactly once, or which breaks the program instead of a rule,
+fails the gate: it would prove nothing.  So does a layer that fails in a copy without any defect.
 """
 
-import os
-import shutil
-import subprocess
-import sys
+import re
 import tempfile
-import tomllib
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
-COPIED = ("ftcomm", "tracker", "chaos", "tests/recovery", "tests/tracker", "pyproject.toml")
-SIM_SEEDS = 2000  # as many as every test run has
-LIMIT_S = 240.0  # for one defect; the slowest takes a tenth on an idle machine
-CRASHED = (  # the defect broke the program, not a rule
-    "ImportError", "SyntaxError", "ModuleNotFoundError", "NameError", "IndentationError",
-    "TypeError", "AttributeError", "KeyError", "IndexError",
-)  # fmt: skip
+from ftcomm_chaos.defects.layers import FOUND, name_of, run_layer, run_unplanted
+from ftcomm_chaos.defects.planting import Defect, copy_tree, misplaced, plant
 
-
-@dataclass(frozen=True)
-class Edit:
-    """One exact replacement."""
-
-    file: str
-    old: str
-    new: str
-
-
-@dataclass(frozen=True)
-class Defect:
-    """One planted defect."""
-
-    name: str
-    layer: str
-    why: str
-    edits: tuple[Edit, ...]
+# The defect broke the program, not a rule.
+CRASHED = re.compile(
+    r"\b(?:ImportError|SyntaxError|ModuleNotFoundError|NameError|UnboundLocalError"
+    r"|IndentationError|TypeError|AttributeError|KeyError|IndexError):"
+)
+# How a line begins that says what was found: in a simulator's words, a test's, a scenario's.
+EVIDENCE = re.compile(r"seed |violation|E   |FAILED |[\w-]+: \w*Error: ")
+EVIDENCE_LENGTH = 110  # characters of such a line that a table has room for
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of a defect."""
+    """What became of a defect.
 
-    defect: Defect
+    Attributes:
+        name: of the defect.
+        layer: one word for it.
+        caught: the layer has noticed it.
+        how: the line that says so, or why it counts as not noticed.
+        seconds: that this took.
+    """
+
+    name: str
+    layer: str
     caught: bool
     how: str
-
-
-def all_defects() -> list[Defect]:
-    """Every file of this folder, by name."""
-    return [_read(path) for path in sorted(HERE.glob("*.toml"))]
-
-
-def _read(path: Path) -> Defect:
-    raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    edits = tuple(Edit(edit["file"], edit["old"], edit["new"]) for edit in raw["edit"])
-    return Defect(path.stem, raw["layer"], raw["why"], edits)
-
-
-def misplaced(defect: Defect, root: Path = ROOT) -> str:
-    """Why the defect does not apply any more; empty if it does."""
-    for edit in defect.edits:
-        count = (root / edit.file).read_text(encoding="utf-8").count(edit.old)
-        if count != 1:
-            return f"its old text occurs {count} times in {edit.file}"
-    return ""
+    seconds: float = 0.0
 
 
 def check(defect: Defect) -> Finding:
     """Plant `defect` in a copy of the tree and run its layer there."""
+    began = time.monotonic()
+    caught, how = _caught(defect)
+    return Finding(defect.name, name_of(defect.layer), caught, how, _since(began))
+
+
+def check_all(defects: Sequence[Defect], *, jobs: int = 1) -> Iterator[Finding]:
+    """Check `defects`, `jobs` at a time; a finding comes as soon as it is there.
+
+    Args:
+        defects: what to plant, one by one.
+        jobs: how many at once.
+    """
+    with ThreadPoolExecutor(jobs) as pool:
+        for done in as_completed([pool.submit(check, defect) for defect in defects]):
+            yield done.result()
+
+
+def check_unplanted(defects: Sequence[Defect]) -> str:
+    """Run the layers of `defects` where nothing is planted; what they find there, or nothing."""
+    with tempfile.TemporaryDirectory(prefix="ftcomm-defect-") as name:
+        copy_tree(Path(name))
+        status, output = run_unplanted([defect.layer for defect in defects], Path(name))
+    return f"{_evidence(output)} (exit status {status})" if status else ""
+
+
+def _caught(defect: Defect) -> tuple[bool, str]:
     problem = misplaced(defect)
     if problem:
-        return Finding(defect, caught=False, how=problem)
-    with tempfile.TemporaryDirectory(prefix="ftcomm-defect-") as name:
-        tree = Path(name)
-        _copy(tree)
-        for edit in defect.edits:
-            path = tree / edit.file
-            text = path.read_text(encoding="utf-8")
-            path.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
-        return _judge(defect, *_run(defect.layer, tree))
+        return False, problem
+    with tempfile.TemporaryDirectory(prefix="ftcomm-defect-", ignore_cleanup_errors=True) as name:
+        copy_tree(Path(name))
+        plant(defect, Path(name))
+        return judge(*run_layer(defect.layer, Path(name)))
 
 
-def _copy(tree: Path) -> None:
-    ignore = shutil.ignore_patterns("__pycache__", "*.toml.bak")
-    for part in COPIED:
-        source = ROOT / part
-        if source.is_dir():
-            shutil.copytree(source, tree / part, ignore=ignore)
-        else:
-            shutil.copy(source, tree / part)
-
-
-def _run(layer: str, tree: Path) -> tuple[int, str]:
-    """Exit status and output of the layer; status -1 if it took too long."""
-    if layer.startswith("sim"):
-        first = layer.partition(" ")[2] or "0"
-        arguments = ["ftcomm_chaos.cli", "sim", "--first", first, "--seeds", str(SIM_SEEDS)]
-        arguments += ["--stop-after", "1"]
-    elif layer.startswith("explorer"):
-        arguments = ["ftcomm_chaos.cli", "explore", *layer.split()[1:]]
-    else:
-        arguments = ["pytest", "-q", "-p", "no:cacheprovider", layer]
-    paths = [str(tree), str(tree / "tracker"), str(tree / "chaos")]
-    environment = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "0"}
-    try:
-        done = subprocess.run(  # noqa: S603 - our own interpreter on our own files
-            [sys.executable, "-m", *arguments],
-            cwd=tree,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return -1, "took too long"
-    return done.returncode, done.stdout + done.stderr
-
-
-def _judge(defect: Defect, status: int, output: str) -> Finding:
-    words = next((w for w in CRASHED if w in output), "")
-    if words:
-        return Finding(defect, caught=False, how=f"breaks the program: {words}")
-    if status != 1:
-        return Finding(defect, caught=False, how=f"not noticed (exit status {status})")
-    return Finding(defect, caught=True, how=_evidence(output))
+def judge(status: int, output: str) -> tuple[bool, str]:
+    """Whether a layer that ended so has noticed a broken rule, and the words for it."""
+    broken = CRASHED.search(output)
+    if broken:
+        return False, f"breaks the program: {broken.group()[:-1]}"
+    if status != FOUND:
+        return False, f"not noticed (exit status {status})"
+    return True, _evidence(output)
 
 
 def _evidence(output: str) -> str:
-    marks = ("seed ", "violation", "E   ")
-    lines = [line.strip() for line in output.splitlines() if line.startswith(marks)]
-    return (lines or ["failed"])[0][:150]
+    lines = [line.strip() for line in output.splitlines() if EVIDENCE.match(line)]
+    return (lines or [output.strip().rpartition("\n")[2] or "failed"])[0][:EVIDENCE_LENGTH]
 
 
-def run_all() -> Iterator[Finding]:
-    """Check every defect, one after the other."""
-    for defect in all_defects():
-        yield check(defect)
+def _since(began: float) -> float:
+    return round(time.monotonic() - began, 1)

@@ -1,0 +1,77 @@
+"""Planting: what a defect is, and a copy of the tree with one in it."""
+
+import shutil
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+COPIED = ("ftcomm", "tracker", "chaos", "tests", "examples", "pyproject.toml")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One exact replacement."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Defect:
+    """One planted defect.
+
+    Attributes:
+        name: of its file.
+        layer: what must notice it; see `layers`.
+        why: the damage that it does, in words.
+        edits: what is replaced.
+        quick: one of those that every test run plants.
+    """
+
+    name: str
+    layer: str
+    why: str
+    edits: tuple[Edit, ...]
+    quick: bool = False
+
+
+def all_defects() -> list[Defect]:
+    """Every file of this folder, by name."""
+    return [_read(path) for path in sorted(HERE.glob("*.toml"))]
+
+
+def _read(path: Path) -> Defect:
+    raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    edits = tuple(Edit(edit["file"], edit["old"], edit["new"]) for edit in raw["edit"])
+    return Defect(path.stem, raw["layer"], raw["why"], edits, quick=raw.get("quick", False))
+
+
+def misplaced(defect: Defect, root: Path = ROOT) -> str:
+    """Why the defect does not apply any more; empty if it does."""
+    for edit in defect.edits:
+        count = (root / edit.file).read_text(encoding="utf-8").count(edit.old)
+        if count != 1:
+            return f"its old text occurs {count} times in {edit.file}"
+    return ""
+
+
+def copy_tree(tree: Path) -> None:
+    """Copy into the empty folder `tree` what the layers run."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    for part in COPIED:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, tree / part, ignore=ignore)
+        else:
+            shutil.copy(source, tree / part)
+
+
+def plant(defect: Defect, tree: Path) -> None:
+    """Carry out the defect's edits in a copy."""
+    for edit in defect.edits:
+        path = tree / edit.file
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace(edit.old, edit.new), encoding="utf-8")

@@ -1,0 +1,62 @@
+"""A peer may have the plan before this side has it: its link waits, and an old one does not."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from ftcomm.control.links import wait_for_epoch
+from ftcomm.errors import ProtocolError
+from ftcomm.recovery.states import State
+
+pytestmark = pytest.mark.trio
+
+
+class Side:
+    """What a listener sees of its worker: the core's state, and when that changes."""
+
+    def __init__(self) -> None:
+        self.hub = SimpleNamespace(core=SimpleNamespace())
+        self.changed = trio.Event()
+        self.is_at(State.RUNNING, epoch=1, revoke_epoch=1)
+
+    def is_at(self, state: State, *, epoch: int, revoke_epoch: int) -> None:
+        core: Any = self.hub.core
+        core.state, core.epoch, core.revoke_epoch = state, epoch, revoke_epoch
+        self.changed.set()
+        self.changed = trio.Event()
+
+
+async def test_a_link_of_an_epoch_to_come_waits_for_the_plan_and_no_longer() -> None:
+    side: Any = Side()
+    entered: list[str] = []
+
+    async def wait() -> None:
+        await wait_for_epoch(side, 2)
+        entered.append(side.hub.core.state.value)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        for state, epoch, revoked in ((State.STOPPED, 1, 2), (State.CATCHING_UP, 2, 2)):
+            await trio.testing.wait_all_tasks_blocked()
+            assert entered == []
+            side.is_at(state, epoch=epoch, revoke_epoch=revoked)
+    assert entered == [State.CATCHING_UP.value]
+
+
+async def test_a_link_whose_epoch_is_passed_over_is_refused() -> None:
+    side: Any = Side()
+    with pytest.RaisesGroup(ProtocolError):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_epoch, side, 2)
+            await trio.testing.wait_all_tasks_blocked()
+            side.is_at(State.STOPPED, epoch=1, revoke_epoch=3)
+
+
+async def test_a_link_of_an_epoch_that_is_over_is_refused() -> None:
+    side: Any = Side()
+    side.is_at(State.STOPPED, epoch=1, revoke_epoch=2)
+    with pytest.raises(ProtocolError, match="a link of epoch 1, this side is at 2"):
+        await wait_for_epoch(side, 1)
