@@ -1,6 +1,7 @@
 """Which recovery is due to which fault, and whether who was killed has died of it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -60,6 +61,14 @@ def test_a_recovery_that_was_cut_short_ends_with_the_next_that_was_not() -> None
     assert phase_times([record])["total"] == [500.0]
 
 
+def test_a_fault_is_not_put_to_a_later_recovery_of_its_own_accord() -> None:
+    record = run(
+        deliveries=[kill(1, 2.0, "1", 11)],
+        incidents=[incident(2, 2.0, "1"), incident(3, 7.0, "1")],
+    )
+    assert joined(record) == [(2, 0.0, 500.0)]
+
+
 def test_a_link_suspicion_names_ranks() -> None:
     record = run(deliveries=[stop(1, 2.0, "1")], incidents=[incident(2, 2.5, suspects=[0, 1])])
     assert joined(record) == [(2, 500.0, 1000.0)]
@@ -83,6 +92,14 @@ def test_deaths_that_no_fault_explains_are_found() -> None:
     ]
     record = run(deliveries=[kill(1, 2.0, "0", 10), stop(2, 3.0, "1")], lives=lives)
     assert [found.pid for found in unplanned_deaths(record)] == [11, 13]
+
+
+def test_who_has_closed_may_die_and_who_runs_at_the_end_is_ended() -> None:
+    killed = "was killed by SIGKILL"
+    lives = [life("0", 10, killed), life("1", 11, killed), life("2", 12, killed)]
+    lives[1] = replace(lives[1], ended_s=None)
+    record = run(lives=lives, closed_s={"0": 8.0, "2": 9.5})
+    assert [found.pid for found in unplanned_deaths(record)] == [12]
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,7 @@ class LiveJob(ABC):
     began_wall: float = field(default_factory=time.time)
     began: float = field(default_factory=trio.current_time)
     formed_at: float | None = None
+    closed_at: dict[str, float] = field(default_factory=dict)
     tracker: Life | None = None
     _recorder: HarnessRecorder | None = None
     _children: list[Child] = field(default_factory=list)
@@ -220,6 +221,8 @@ class LiveJob(ABC):
             self.told.hear(line)
             if self.told.formed and self.formed_at is None:
                 self.formed_at = self.now
+            for worker in self.told.closed - self.closed_at.keys():
+                self.closed_at[worker] = self.now
         self.hear_news()
 
     def environment(self) -> dict[str, str]:

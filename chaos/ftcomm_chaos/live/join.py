@@ -91,16 +91,22 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def unplanned_deaths(record: RunRecord) -> list[LifeRecord]:
-    """Workers' processes that died otherwise than by a fault.
+    """Workers' processes that died otherwise than by a fault, before their work was done.
 
     A fault that kills names its victims; any other excuses what becomes of those that it hit.
+    What still ran at the end has been ended by the runner.
     """
     dying = {pid for delivery in record.delivered for pid in delivery.dies}
     excused = {who for d in record.delivered if not d.dies for who in d.workers}
     return [
         life
         for life in record.lives
-        if life.how and life.pid not in dying and life.who not in excused and not _well(life.how)
+        if life.how
+        and life.ended_s is not None
+        and life.ended_s < record.closed_s.get(life.who, math.inf) - CLOCK_SLACK_S
+        and life.pid not in dying
+        and life.who not in excused
+        and not _well(life.how)
     ]
 
 

@@ -60,6 +60,7 @@ class RunRecord:
         wall_s: from the start to the end.
         formed_s: when all workers had joined, None if they never had.
         result: SHA-256 of the file to compare, empty if it was not written.
+        closed_s: when each worker had done its work; what becomes of it then counts no more.
         lives: every process.
         deliveries: every fault.
         incidents: the tracker's records, with `at_s` added.
@@ -74,6 +75,7 @@ class RunRecord:
     wall_s: float
     formed_s: float | None
     result: str
+    closed_s: dict[str, float] = field(default_factory=dict)
     lives: list[LifeRecord] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
     incidents: list[dict[str, Any]] = field(default_factory=list)

@@ -117,6 +117,7 @@ def _record(
         over_limit_s=options.limit_s if status is None else None,
         wall_s=ended_at,
         formed_s=job.formed_at,
+        closed_s=job.closed_at,
         result="" if options.compare is None else _digest(spec.out / options.compare),
         lives=[
             LifeRecord(life.who, life.number, life.pid, life.began_at, life.ended_at, life.how)

@@ -18,6 +18,7 @@ from ftcomm_chaos.live.processes import Life, open_process, start_tick
 from ftcomm_tracker.children import Child, forward_output
 
 READY_WITHIN_S = 60.0  # a tracker starts in a quarter of a second on an idle machine
+NOTE_S = 0.1  # a note is in the pipe before its process is more than a shell
 LAST_WORDS_S = 35.0  # of supervisors after the tracker's end; they give their workers 30
 
 
@@ -104,7 +105,9 @@ class ServedJob(LiveJob):
     # --- workers ------------------------------------------------------------------------------
 
     def start_worker(self, worker: str) -> None:
-        """Start a supervisor, and so a worker."""
+        """Start a supervisor, and so a worker; nothing if the job is over."""
+        if self._over.is_set():
+            return
         assert self._nursery is not None
         where = ["--tracker", self._ready["address"], "--token-file", self._ready["token_file"]]
         command = [*self.run_with.supervisor_prefix.get(worker, []), *TRACKER_COMMAND, "supervise"]
@@ -119,10 +122,15 @@ class ServedJob(LiveJob):
         Raises:
             NotDeliveredError: no process of the worker runs.
         """
-        child, life = self._supervisors.get(worker), self.life(worker)
-        if child is not None and child.running:
-            self._lost.append(child)
-            child.signal_group(signal.SIGKILL)
+        child, life, known = self._supervisors.get(worker), self.life(worker), len(self.lives)
+        if child is None or not child.running:
+            raise NotDeliveredError(f"worker {worker} did not run")
+        self._lost.append(child)
+        child.signal_group(signal.SIGKILL)
+        if life is None:  # it may have begun in this moment, and its note be on the way
+            await self.until(lambda _: not child.running)
+            await trio.sleep(NOTE_S)
+            life = next((life for life in self.lives[known:] if life.who == worker), None)
         if life is None:
             raise NotDeliveredError(f"worker {worker} did not run")
         await life.gone()
