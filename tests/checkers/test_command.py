@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from ftcomm_chaos.checkers import RULES
 from ftcomm_chaos.cli import main
-from tests.checkers.edits import FIRST, OTHER, set_to
+from tests.checkers.edits import FIRST, LAST, OTHER, set_to
 from tests.checkers.stories import Story, peace
 
 
@@ -79,3 +79,14 @@ def test_nothing_to_check_and_nothing_to_read_are_told_apart(
     status, output = run(folder, *json_too)
     assert (status, "w1-1.jsonl:1: it is not JSON" in output) == (3, True)
     assert run(tmp_path / "nowhere", *json_too)[0] == 3
+
+
+def test_what_a_stranger_wrote_cannot_command_the_terminal(tmp_path: Path) -> None:
+    story = broken()
+    story.find("w1-1", "enter", position=LAST)["kind"] = "barrier"
+    for lines in story.files.values():
+        for line in lines:
+            if line.get("worker") == "w1":
+                line["worker"] = "w1\x1b[2J"
+    status, output = run(written(tmp_path / "job", story))
+    assert (status, "\x1b" in output, "w1\\x1b[2J-1" in output) == (1, False, True)

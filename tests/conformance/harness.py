@@ -22,11 +22,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from ftcomm_chaos.checkers import Limits, check
+from ftcomm_chaos.history import read_history
 from tests.conformance.forker import die_with_parent
 from tests.conformance.plans import ROOT, WALL_S, BrokenError, Forker, Plan, worker_environment
 from tests.conformance.tally import TALLY
 
 Event = dict[str, Any]
+LIMITS = Limits(mismatch_within_s=WALL_S)  # the machine may be busy with other tests
 FINAL = {64, 70, *range(71, 81)}  # exit codes by which a typed error says: do not restart me
 
 
@@ -48,6 +51,7 @@ class Job:
         self._rests: dict[int, bytes] = {}
         self._gates: list[int] = []
         self.state_dir = folder / "state"
+        self.history = folder / "history"
         self.address = self.token_file = ""
 
     # --- life of the job ----------------------------------------------------------------------
@@ -192,6 +196,7 @@ class Job:
             "FTCOMM_LOG": "info",
             "FTCOMM_FAULTS": ",".join(self._faults_for(worker)),
             "FTCOMM_FAULTS_LOG": str(self.folder / "events"),
+            **({"FTCOMM_HISTORY": str(self.history)} if self.plan.is_recorded else {}),
             "CONFORMANCE": json.dumps(dict(self.plan.program)),
             "CONFORMANCE_EVENTS": str(self.folder / "events"),
             "CONFORMANCE_DIR": str(self.folder),
@@ -366,6 +371,18 @@ class Job:
         ):
             if got != expected:
                 raise BrokenError(f"{what}: {got}, planned {expected}\n{self.story()}")
+        if self.history.exists():
+            self.check_history()
+
+    def check_history(self) -> None:
+        """What the lives have written down breaks no rule.
+
+        Raises:
+            BrokenError: naming the rules.
+        """
+        findings = check(read_history(self.history), limits=LIMITS)
+        if findings:
+            raise BrokenError("\n".join([*map(str, findings), self.story()]))
 
     def check_results(self, reference: Mapping[str, str]) -> None:
         """Whatever anybody was given is what the reference run gave.

@@ -87,6 +87,7 @@ def test_a_killed_writer_leaves_a_torn_last_line_which_is_passed_over() -> None:
         (with_field(WHOLE[1], members=[]), "a list of 1 to 1024 members"),
         (with_field(WHOLE[1], members=[["w0", "1"]]), "[worker id, incarnation]"),
         (with_field(WHOLE[2], site="x" * 5000), "a text of at most"),
+        (with_field(WHOLE[2], site="\ud800"), "text that UTF-8 can hold"),
         (WHOLE[0], "a second life begins in this file"),
         (encode(Fault("kill", "w0", 0.0), 1.0), "a harness's event in a life's file"),
     ],
@@ -122,6 +123,14 @@ def test_a_line_that_never_ends_is_refused_before_it_fills_the_memory() -> None:
 def test_random_bytes_end_in_a_typed_error_or_in_nothing(lines: list[bytes]) -> None:
     with contextlib.suppress(HistoryError):
         assert parse_lines(iter(lines), "file") is None
+
+
+@given(st.integers(0, 4), st.integers(0, 10_000), st.integers(0, 255))
+def test_one_wrong_byte_anywhere_is_read_or_refused(line: int, place: int, byte: int) -> None:
+    lines = [bytearray(whole) for whole in WHOLE]
+    lines[line][place % len(lines[line])] = byte
+    with contextlib.suppress(HistoryError):
+        parse_lines(map(bytes, lines), "file")
 
 
 def test_a_folder_is_one_job_with_its_lives_and_its_harness(tmp_path: Path) -> None:

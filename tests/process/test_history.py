@@ -1,7 +1,5 @@
 """Histories of real jobs."""
 
-from pathlib import Path
-
 import pytest
 
 from ftcomm.history import EXECUTED, SERVED, Ended, Entered, Raised
@@ -16,11 +14,7 @@ LOCALS = {"program": "local_recover", "count": 100}
 
 
 class RecordedJob(Job):
-    """A job whose lives are recorded."""
-
-    @property
-    def history(self) -> Path:
-        return self.folder / "history"
+    """A job whose lives are recorded, whatever its plan."""
 
     def _environment(self, worker: str) -> dict[str, str]:
         return {**super()._environment(worker), "FTCOMM_HISTORY": str(self.history)}

@@ -121,6 +121,17 @@ def test_a_stopped_worker_that_has_lost_its_place_is_killed_and_started_again(
     assert len(models(done.stdout)) == 1
 
 
+@pytest.mark.parametrize(
+    ("script", "kept"), [("import ftcomm; ftcomm.init().close()", 0), ("raise SystemExit(64)", 1)]
+)
+def test_a_state_directory_that_was_made_up_is_kept_and_named_only_after_trouble(
+    tmp_path: Path, script: str, kept: int
+) -> None:
+    done = run(script=script, n=1, TMPDIR=str(tmp_path))
+    said = re.findall(r"^ftcomm: the journal .* are kept in (\S+)$", done.stderr, re.MULTILINE)
+    assert (len(said), said) == (kept, [str(folder) for folder in tmp_path.iterdir()]), done.stderr
+
+
 def test_a_failed_job_ends_at_once_when_nobody_is_left_to_hear_why() -> None:
     patient = """
 from ftcomm_tracker import cli, epochs, running

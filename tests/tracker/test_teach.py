@@ -49,7 +49,7 @@ def test_every_status_of_an_error_is_in_the_one_table() -> None:
     ("topic", "words"),
     [
         ("exit-codes", "  71  JobLostError: "),
-        ("environment", "FTCOMM_ADVERTISE\n    address that this worker tells the others"),
+        ("environment", "FTCOMM_ADVERTISE\n    address[:port] that this worker tells the others"),
         ("run", "Run COMMAND as N workers"),
     ],
 )

@@ -61,8 +61,8 @@ async def run_job(options: RunOptions) -> int:
     job = await open_job(replace(options.serving, takes_up=False))
     status = await with_console(lambda console: _run_both(options, job, console))
     job.journal.close()
-    if status == 0 and options.serving.state_dir is None:
-        _tidy(job)
+    if options.serving.state_dir is None and not _tells_of_trouble(job, status):
+        shutil.rmtree(job.state_dir, ignore_errors=True)
     return status
 
 
@@ -91,6 +91,8 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
         nursery.cancel_scope.cancel()
     if failures:
         raise failures[0]
+    if options.serving.state_dir is None and _tells_of_trouble(job, status):
+        console.say(f"the journal and the records of recoveries are kept in {job.state_dir}")
     return status
 
 
@@ -121,7 +123,6 @@ def _environment(job: OpenJob, console: Console) -> dict[str, str]:
     return environment
 
 
-def _tidy(job: OpenJob) -> None:
-    """Remove a directory that we made up, if nothing in it tells of trouble."""
-    if not (job.state_dir / INCIDENTS_FILE).exists():
-        shutil.rmtree(job.state_dir, ignore_errors=True)
+def _tells_of_trouble(job: OpenJob, status: int) -> bool:
+    """True if the state directory, should we have made it up, is worth keeping."""
+    return status != 0 or (job.state_dir / INCIDENTS_FILE).exists()

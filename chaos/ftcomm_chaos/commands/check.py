@@ -29,11 +29,11 @@ def check(folder: Path, reference: Path | None, *, as_json: bool) -> None:
         history = read_history(folder)
         peace = None if reference is None else read_history(reference)
     except HistoryError as error:
-        _say(str(error), {"error": str(error)}, as_json=as_json)
+        _say(_shown(str(error)), {"error": str(error)}, as_json=as_json)
         sys.exit(UNREADABLE)
     for name, read in ((folder, history), (reference, peace)):
         if read is not None and not read.lives:
-            text = f"{name}: no life is recorded there - set FTCOMM_HISTORY for the workers"
+            text = f"{_shown(str(name))}: no life is recorded there - set FTCOMM_HISTORY"
             _say(text, {"error": text}, as_json=as_json)
             sys.exit(NOTHING)
     findings = checkers.check(history, peace)
@@ -45,6 +45,11 @@ def _say(text: str, document: dict[str, object], *, as_json: bool) -> None:
     click.echo(json.dumps({"format": 1, **document}) if as_json else text)
 
 
+def _shown(text: str) -> str:
+    """Fit for a terminal: what a file holds, and what it is called, may be a stranger's."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
 def _calls(history: History) -> int:
     return sum(len(life.returns) for life in history.lives)
 
@@ -52,7 +57,7 @@ def _calls(history: History) -> int:
 def _text(history: History, findings: list[Finding]) -> str:
     head = f"{len(history.lives)} lives of {history.size} ranks, {_calls(history)} calls returned"
     tail = "FAILED" if findings else f"all {len(RULES)} rules hold"
-    return "\n".join([head, *(str(finding) for finding in findings), tail])
+    return "\n".join([head, *(_shown(str(finding)) for finding in findings), tail])
 
 
 def _document(history: History, findings: list[Finding]) -> dict[str, object]:

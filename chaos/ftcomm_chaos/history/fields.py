@@ -41,6 +41,8 @@ class Fields:
         value = self._value(name)
         if not isinstance(value, str) or len(value) > MAX_TEXT:
             self._wrong(name, f"a text of at most {MAX_TEXT} characters")
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
+            self._wrong(name, "text that UTF-8 can hold")
         return value
 
     def one_of(self, name: str, choice: frozenset[str]) -> str:
