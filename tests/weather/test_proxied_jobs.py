@@ -186,9 +186,9 @@ async def test_control_links_that_are_half_open_are_noticed(
 ) -> None:
     async with weathered(tmp_path, detect_s=2.0) as stage:
         stage.control.set_weather(Weather(), Weather(swallow=True))
-        await stage.job.open_gate()
-        await stage.job.tracker.wait_for("no heartbeat of")
+        await stage.job.tracker.wait_for("epoch 2: lost worker")
         stage.control.set_weather()
+        await stage.job.open_gate()
         await same_model(stage, reference)
 
 

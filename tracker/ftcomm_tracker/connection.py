@@ -154,7 +154,10 @@ async def _receive_proof(stream: trio.SocketStream, handshake: ServerHandshake) 
     try:
         return await receive_exactly(stream, handshake.bytes_wanted)
     except ProtocolError as error:
-        cause = "who called left when it had seen this tracker's proof: it holds another token"
+        cause = (
+            "who called left instead of proving itself: it holds another token, or this tracker's"
+            " proof did not reach it"
+        )
         raise AuthenticationError(cause) from error
 
 
