@@ -52,6 +52,14 @@ def test_a_kill_during_a_recovery_has_no_time_of_detection() -> None:
     assert joined(record) == [(2, 0.0, 500.0), (2, None, 200.0)]
 
 
+def test_a_kill_of_who_was_about_to_join_belongs_to_the_recovery_that_waits_for_it() -> None:
+    record = run(
+        deliveries=[kill(1, 2.0, "1", 11), kill(2, 2.3, "1", 12), kill(3, 9.0, "1", 13)],
+        incidents=[incident(2, 2.0, "1"), incident(3, 9.0, "1"), incident(4, 9.6, "1")],
+    )
+    assert joined(record) == [(2, 0.0, 500.0), (2, None, 200.0), (3, 0.0, 500.0)]
+
+
 def test_a_recovery_that_was_cut_short_ends_with_the_next_that_was_not() -> None:
     record = run(
         deliveries=[kill(1, 2.0, "1", 11)],

@@ -18,37 +18,31 @@ def confirm(record: RunRecord) -> None:
 
 
 def join_recoveries(record: RunRecord) -> None:
-    """Put to each delivery the recovery that names one of its workers.
+    """Put to each delivery the recovery that is due to it.
 
-    A recovery belongs to the newest fault before it that hit one of its victims, else to one that
-    came while it went on already, which has no time of detection of its own.
+    A recovery belongs to the newest fault before it that hit one of those whom it names.  A kill
+    that came while it went on belongs to it too, named or not (the victim may have been about to
+    join), and has no time of detection of its own.
     """
     for incident in record.incidents:
+        begins_s = incident["at_s"] + CLOCK_SLACK_S
         ends_s = incident["at_s"] + incident["ms"]["total"] / 1000
         for who in {*incident["victims"], *map(str, incident["suspects"])}:
-            delivery = _newest(record.delivered, who, (-math.inf, incident["at_s"] + CLOCK_SLACK_S))
-            delivery = delivery or _newest(record.delivered, who, (incident["at_s"], ends_s))
-            if delivery is None:
-                continue
-            delivery.epoch = incident["epoch"]
-            detect_s = incident["at_s"] - delivery.at_s
-            if detect_s > -CLOCK_SLACK_S:
+            delivery = _newest(record.delivered, who, begins_s)
+            if delivery is not None and delivery.epoch is None:
+                delivery.epoch = incident["epoch"]
+                detect_s = incident["at_s"] - delivery.at_s
                 delivery.detect_ms = round(max(detect_s, 0.0) * 1000, 1)
+        for delivery in record.delivered:
+            during = incident["at_s"] <= delivery.at_s < ends_s
+            if during and delivery.dies and delivery.workers and delivery.epoch is None:
+                delivery.epoch = incident["epoch"]
     for delivery in record.deliveries:
         delivery.recover_ms = _recovered_after(delivery, record.incidents)
 
 
-def _newest(
-    deliveries: Iterable[Delivery], who: str, between: tuple[float, float]
-) -> Delivery | None:
-    after_s, before_s = between
-    hit = [
-        delivery
-        for delivery in deliveries
-        if who in delivery.workers
-        and delivery.epoch is None
-        and after_s <= delivery.at_s < before_s
-    ]
+def _newest(deliveries: Iterable[Delivery], who: str, before_s: float) -> Delivery | None:
+    hit = [d for d in deliveries if who in d.workers and d.at_s <= before_s]
     return max(hit, key=lambda delivery: delivery.at_s, default=None)
 
 
