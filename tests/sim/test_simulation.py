@@ -6,21 +6,34 @@ from click.testing import CliRunner
 from ftcomm_chaos.cli import main
 from ftcomm_chaos.sim.plan import Kind
 from ftcomm_chaos.sim.simulation import Simulation, run_seed
-from ftcomm_chaos.sim.sweep import MIN_FAULTS_PER_RUN, run_seeds
+from ftcomm_chaos.sim.sweep import MIN_FAULTS_PER_RUN, Sweep, run_seeds
 
-SHARES = 5
+SHARES = 12
 ENDINGS = {"finished", "JobLostError", "CollectiveMismatchError", "ProcessFailedError"}
-PER_SHARE = 400  # 2,000 schedules in all
+PER_SHARE = 250  # 3,000 schedules in all, with more than 25,000 faults
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("share", range(SHARES))
 def test_every_rule_holds_under_faults(share: int) -> None:
     sweep = run_seeds(range(share * PER_SHARE, (share + 1) * PER_SHARE))
     assert [(failure.replay, failure.what) for failure in sweep.failures] == []
     assert sweep.runs == PER_SHARE
     assert sweep.faults_per_run >= MIN_FAULTS_PER_RUN
+    assert sweep.ok
     assert set(sweep.faults) == {kind.value for kind in Kind}
     assert set(sweep.endings) == ENDINGS
+
+
+def test_a_sweep_in_which_too_little_went_wrong_fails() -> None:
+    sweep = Sweep()
+    for _ in range(10):
+        sweep.add(run_seed(3, faulty=False))
+    assert (sweep.ok, sweep.too_few_faults) == (False, True)
+
+    done = CliRunner().invoke(main, ["sim", "--seeds", "0"])
+    assert done.exit_code == 3
+    assert "too few faults" in done.output.splitlines()[-1]
 
 
 def test_without_faults_every_job_finishes_in_one_epoch() -> None:

@@ -13,7 +13,7 @@ from ftcomm_chaos.sim.streams import Frame
 from ftcomm_chaos.sim.wire_data import FrameReader, frame_bytes
 from ftcomm_chaos.sim.wire_fetch import ItemReader, item_bytes
 
-WIRED = [seed for seed in range(400) if Simulation(seed).wire]
+WIRED = [seed for seed in range(400) if Simulation(seed).conditions.wire]
 HERE = Position(0, 2, 3)
 
 

@@ -10,6 +10,8 @@ from ftcomm_chaos.sim.shrink import shrink
 from ftcomm_chaos.sim.simulation import Simulation
 from ftcomm_chaos.sim.sweep import MIN_FAULTS_PER_RUN, Sweep, run_seeds
 
+FAILED, TOO_FEW_FAULTS = 1, 3  # exit statuses; a wrong option is click's 2
+
 
 def _numbers(
     ctx: click.Context, param: click.Parameter, value: str | None
@@ -24,7 +26,7 @@ def _numbers(
 
 
 @click.command()
-@click.option("--seeds", default=2000, show_default=True, help="How many jobs to simulate.")
+@click.option("--seeds", default=3000, show_default=True, help="How many jobs to simulate.")
 @click.option("--first", default=0, show_default=True, help="The first seed.")
 @click.option("--seed", type=int, help="Simulate this one only.")
 @click.option("--trace", is_flag=True, help="Print all that happens (with --seed).")
@@ -56,7 +58,7 @@ def sim(
     sweep = run_seeds(range(first, first + seeds), stop_after=stop_after, digesting=digest)
     seconds = time.perf_counter() - began
     click.echo(json.dumps(_document(sweep, seconds)) if as_json else _text(sweep, seconds))
-    sys.exit(0 if sweep.ok else 1)
+    sys.exit(0 if sweep.ok else FAILED if sweep.failures else TOO_FEW_FAULTS)
 
 
 def _one(seed: int, only: tuple[int, ...] | None, *, trace: bool) -> int:
@@ -97,7 +99,7 @@ def _document(sweep: Sweep, seconds: float) -> dict[str, object]:
         "epochs": sweep.epochs,
         "endings": dict(sweep.endings),
         "faults": dict(sweep.faults),
-        "faults_per_faulty_run": round(sweep.faults_per_run, 2),
+        "faults_per_run": round(sweep.faults_per_run, 2),
         "digest": sweep.digest,
         "failures": [
             {"seed": failure.seed, "what": failure.what, "replay": failure.replay}
@@ -110,8 +112,8 @@ def _text(sweep: Sweep, seconds: float) -> str:
     lines = [
         f"{sweep.runs} jobs, {sweep.events} events, {sweep.epochs} epochs in {seconds:.1f} s",
         "endings: " + _counts(sweep.endings),
-        "faults:  " + _counts(sweep.faults),
-        f"{sweep.faults_per_run:.1f} faults per faulty job (at least {MIN_FAULTS_PER_RUN})",
+        f"{sum(sweep.faults.values())} faults: {_counts(sweep.faults)}",
+        f"{sweep.faults_per_run:.1f} faults per job (at least {MIN_FAULTS_PER_RUN})",
     ]
     if sweep.digest:
         lines.append(f"digest:  {sweep.digest}")
@@ -121,7 +123,8 @@ def _text(sweep: Sweep, seconds: float) -> str:
             f"  again with: {failure.replay}",
             f"  make it small with: ftcomm-chaos sim --seed {failure.seed} --shrink",
         ]
-    lines.append("all rules held" if sweep.ok else "FAILED")
+    words = "FAILED" if sweep.failures else "FAILED: too few faults happened to show anything"
+    lines.append("all rules held" if sweep.ok else words)
     return "\n".join(lines)
 
 

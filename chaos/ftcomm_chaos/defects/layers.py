@@ -15,10 +15,11 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-SIM_SEEDS = 3000  # half as many again as every test run has: what a seed does may change
+SIM_SEEDS = 4000  # a third more than every test run has: what a seed does may change
 NEAR = 40  # seeds that are tried first where one is named: it saves time, nothing depends on it
 LIMIT_S = 300.0  # for one command; the slowest takes a fifth of it on an idle machine
 NOTHING_FOUND, FOUND, TOO_LONG = 0, 1, -1  # exit statuses; any other is a broken program
+TOO_FEW_FAULTS = 3  # of the simulator, in so few seeds by chance: it has found nothing
 
 # By the folder of a test: what the table says. Others are tests of single pieces.
 _FOLDERS = {"hostile": "hostile", "tracker": "tracker", "process": "process"}
@@ -37,6 +38,8 @@ def run_layer(layer: str, tree: Path) -> tuple[int, str]:
     status, output = NOTHING_FOUND, ""
     for arguments in _commands(layer):
         status, output = _run(arguments, tree)
+        if status == TOO_FEW_FAULTS:
+            status = NOTHING_FOUND
         if status != NOTHING_FOUND:
             break
     return status, output

@@ -46,7 +46,7 @@ def run(
 ) -> Thread:
     """Run `schedule`, its frames numbered from `base`; None if the attempt has failed."""
     core = life.core
-    epoch, position = core.epoch, core.position
+    epoch, position = life.turn = core.epoch, core.position
     life.require(core.state is not State.FINISHED, "all have closed, but it has not (R8)")
     for peer in schedule.peers:
         life.net.connect(life, peer)

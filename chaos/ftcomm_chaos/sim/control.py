@@ -23,13 +23,13 @@ class ControlConn:
         self._arrives = {"up": 0.0, "down": 0.0}
 
     def _when(self, direction: str) -> float:
-        when = max(self.world.now + self.world.between(0.0005, 0.02), self._arrives[direction])
+        when = max(self.world.now + self.world.transit(), self._arrives[direction])
         self._arrives[direction] = when
         return when
 
     def begin(self) -> None:
         """The tracker's kernel has accepted it."""
-        delay = self.world.between(0.0005, 0.01)
+        delay = self.world.transit()
         self.world.after(delay, self.life.deliver, self.life.on_attached, self)
 
     def to_tracker(self, message: Any) -> None:
@@ -79,7 +79,7 @@ class ControlConn:
         )  # fmt: skip
 
     def _tracker_sees(self) -> None:
-        if self.tracker.conns.pop(self.number, None) is not None:
+        if self.tracker.forget(self):
             self.tracker.hear(Lost(self.number, "connection reset"))
 
     def worker_gone(self) -> None:
@@ -90,6 +90,6 @@ class ControlConn:
 
     def close(self) -> None:
         """The tracker closes: the worker sees the end after what was sent."""
-        self.tracker.conns.pop(self.number, None)
+        self.tracker.forget(self)
         when = self._when("down")
         self.world.at(when, self.life.deliver, self.life.on_detached, self, "closed by the tracker")

@@ -24,6 +24,10 @@ class Killed(BaseException):
     """Unwinds the event in which a process has killed itself."""
 
 
+class CutShort(Exception):  # noqa: N818 - it stands for KeyboardInterrupt
+    """A local exception that ends the user's call."""
+
+
 class Faults:
     """The faults of one run.
 
@@ -54,7 +58,7 @@ class Faults:
 
     def _may(self, kind: Kind) -> bool:
         """A gentle run lets the job recover wholly before the next death."""
-        if not self.sim.gentle or kind not in DEADLY:
+        if not self.sim.conditions.gentle or kind not in DEADLY:
             return True
         return not self.replacing and bool(self.sim.settled_lives())
 
@@ -70,6 +74,7 @@ class Faults:
             Kind.BARRIER: self._barrier,
             Kind.SILENT_BARRIER: self._silent_barrier,
             Kind.CUT_CONTROL: self._cut_control,
+            Kind.CUT_SHORT: self._cut_short,
             Kind.PAUSE: self._pause,
             Kind.LONG_PAUSE: self._long_pause,
             Kind.DUPLICATE: self._duplicate,
@@ -138,6 +143,13 @@ class Faults:
         del luck
         if life.conn is not None:
             life.conn.cut()
+
+    @staticmethod
+    def _cut_short(life: "Life", luck: random.Random) -> None:
+        """The next time that the user's thread runs in a call."""
+        del luck
+        life.cut_next = True
+        life.poke()
 
     def _pause(self, life: "Life", luck: random.Random) -> None:
         self._stop(life, luck.uniform(0.05, 0.95))

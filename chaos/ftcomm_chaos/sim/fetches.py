@@ -70,7 +70,7 @@ class FetchLink:
             return
         self._deliver(event)
         self.far.point("serving")
-        slow = 0.3 if self.world.chance(0.1) else 0.02
+        slow = 0.3 if self.world.chance(0.1) else self.world.transit_s
         self.world.after(self.world.between(0.0005, slow), self.step)
 
     def fail(self, why: str) -> None:
@@ -80,7 +80,7 @@ class FetchLink:
             self._deliver(FetchEnded(self.epoch, self.source, why))
 
     def _deliver(self, event: Item | FetchEnded) -> None:
-        when = max(self.world.now + self.world.between(0.0005, 0.02), self._arrives)
+        when = max(self.world.now + self.world.transit(), self._arrives)
         self._arrives = when
         self.world.at(when, self.life.deliver, self.life.hear, event)
 

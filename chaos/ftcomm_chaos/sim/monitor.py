@@ -225,21 +225,37 @@ class Monitor:
             return
         if verdict.error == "ProcessFailedError" and self._are_apart(verdict):
             return
+        if verdict.error == "ProcessFailedError" and self._stayed_empty(verdict):
+            return
         if verdict.error != "JobLostError":
             raise Violation(f"verdict without a reason: {verdict.error}: {verdict.cause}")
         current = self.sim.current_lives()
-        # Nobody waits for one that has closed and was then stopped for longer than the deadline.
-        awaited = [life for life in current if not (life.core.closed and life.paused_until)]
-        holders = [life for life in awaited if self._could_help(life, verdict)]
+        holders = [life for life in current if self._could_help(life, verdict)]
+        awaited = [life for life in holders if not self._is_given_up(life)]
+        if awaited:
+            raise Violation(f"{verdict.cause}: but {awaited} could have helped")
         if holders:
-            raise Violation(f"{verdict.cause}: but {holders} could have helped")
+            return
         fatal = len(self.owners - {life.core.identity.nonce for life in current})
         settings = self.sim.settings
         local = verdict.cause.startswith(LOCAL_LOST)
         copies = settings.local_replicas + 1 if local else settings.replicas
         enough = min(copies, self.sim.world_size)
-        if (self.sim.gentle and not self.given_up) or fatal < enough:
+        if (self.sim.conditions.gentle and not self.given_up) or fatal < enough:
             raise Violation(f"lost after {fatal} separate deaths: {verdict.cause}")
+
+    def _is_given_up(self, life: "Life") -> bool:
+        """It has closed, and is stopped or was away for too long: that counts as a death."""
+        tracker = self.sim.tracker
+        connected = any(conn.life is life and conn.joined for conn in tracker.conns.values())
+        patience = self.sim.settings.reattach_within
+        away = not connected and self.sim.world.now >= life.lost_at + patience
+        return life.core.closed and (life.paused_until is not None or away)
+
+    def _stayed_empty(self, verdict: Verdict) -> bool:
+        """The launcher was too slow, as conditions have it."""
+        late = self.sim.conditions.may_stay_empty
+        return late and "was not replaced within" in verdict.cause
 
     def _are_apart(self, verdict: Verdict) -> bool:
         """Two alone could not reach each other, and no replacement helped or was possible (R12)."""

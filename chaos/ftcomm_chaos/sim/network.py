@@ -64,7 +64,7 @@ class Network:
     def _deliver(
         self, stream: Stream, far: "Life", action: Callable[..., None], *args: Any
     ) -> None:
-        delay = self.world.between(0.0001, 0.02)
+        delay = self.world.transit()
         when = max(self.world.now + delay, stream.arrives.get(far.port, 0.0))
         stream.arrives[far.port] = when
         self.world.at(when, self._arrive, stream, far, action, args)
@@ -127,7 +127,7 @@ class Network:
             life.on_link_broken(stream.epoch, stream.other_rank(life))
             if self.world.chance(0.5):  # a reset overtakes what is under way
                 stream.broken = True
-                self._tell(stream, far, self.world.now + self.world.between(0.0001, 0.02))
+                self._tell(stream, far, self.world.now + self.world.transit())
             else:
                 self._deliver(stream, far, self._end, stream, far)
 
@@ -164,4 +164,4 @@ class Network:
         far = self.lives[life.core.members[order.source].port]
         link = FetchLink(self.world, life, far, order)
         self.fetches = [f for f in self.fetches if not f.over] + [link]
-        self.world.after(self.world.between(0.0005, 0.02), link.ask)
+        self.world.after(self.world.transit(), link.ask)

@@ -12,7 +12,6 @@ from ftcomm_chaos.sim.world import World
 
 SLICED = 0.3  # share of writes that arrive in pieces
 MOST_SLICES = 4
-DELAY_S = (0.0001, 0.02)  # of a piece; low values are the most frequent
 TOLD_S = (0.001, 0.1)  # until a kernel knows of a reset
 
 
@@ -69,7 +68,7 @@ class End:
             return
         world = self.pipe.world
         for piece in _slices(world, data):
-            when = max(world.now + world.between(*DELAY_S), self.out.arrives)
+            when = max(world.now + world.transit(), self.out.arrives)
             self.out.arrives = when
             world.at(when, self.pipe.arrive, self, piece)
 
@@ -86,9 +85,9 @@ class End:
             return
         if not gently and world.chance(0.5):
             self.pipe.is_reset = True
-            world.after(world.between(*DELAY_S), far.owner.deliver, far.learn, "reset")
+            world.after(world.transit(), far.owner.deliver, far.learn, "reset")
         else:
-            when = max(world.now + world.between(*DELAY_S), self.out.arrives)
+            when = max(world.now + world.transit(), self.out.arrives)
             world.at(when, self.pipe.close_arrives, far)
 
     def learn(self, reason: str) -> None:

@@ -21,6 +21,7 @@ class Kind(enum.Enum):
     BARRIER = "pair cannot connect"
     SILENT_BARRIER = "pair silent"
     CUT_CONTROL = "control link cut"
+    CUT_SHORT = "call cut short"
     PAUSE = "short stop"
     LONG_PAUSE = "long stop"
     DUPLICATE = "second life"
@@ -50,6 +51,10 @@ HOT = frozenset(
     }
 )
 AIMED = 0.3  # share of faults that wait for one of these
+RECOVERING = ("reported", "planned", "fetching", "serving", "joined")
+BURSTS = 0.12  # share of faults that others follow, in the recovery from the first
+LONGEST_BURST = 3  # further faults
+INTERRUPTED = 0.3  # share of the seeds in which users cut calls short
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +85,41 @@ def draw_plan(seed: int, *, count: int, span: int, gentle: bool, wire: bool) -> 
 
     Args:
         seed: the run's.
-        count: how many.
+        count: how many, beside calls that users cut short; with none there are none of these.
         span: the last point at which one may begin to wait.
         gentle: at most one process dies at a time.
         wire: connections are bytes, and can be hurt at any one.
     """
     rng = random.Random(f"faults of {seed}")  # noqa: S311 - drawn from the seed
     excluded = {Kind.CRASH_TWO} if gentle else set()
-    usual = [kind for kind in Kind if kind not in excluded | OF_BYTES]
+    usual = [kind for kind in Kind if kind not in excluded | OF_BYTES | {Kind.CUT_SHORT}]
     kinds = [*rng.sample(usual, rng.randint(1, 5)), Kind.CRASH]
     if wire:
         kinds += rng.sample(sorted(OF_BYTES, key=lambda kind: kind.value), rng.randint(1, 4))
-    drawn = []
-    for _ in range(count):
+    drawn: list[tuple[int, Kind, str]] = []
+    while len(drawn) < count:
         kind = rng.choice(kinds)
         name = rng.choice(sorted(HOT)) if rng.random() < AIMED else ""
         drawn.append((rng.randrange(span), kind, name))
+        if rng.random() < BURSTS:
+            drawn += _burst(rng, drawn[-1][0], kinds)
+    if count:
+        drawn += _interrupts(random.Random(f"interrupts of {seed}"), span)  # noqa: S311 - likewise
     drawn.sort(key=lambda fault: fault[0])
     return tuple(
         Planned(number, kind, at_point, name) for number, (at_point, kind, name) in enumerate(drawn)
     )
+
+
+def _interrupts(rng: random.Random, span: int) -> list[tuple[int, Kind, str]]:
+    """Calls that the user cuts short, which hurts nobody else and is no reason to be gentle."""
+    count = rng.randint(1, 3) if rng.random() < INTERRUPTED else 0
+    return [(rng.randrange(span), Kind.CUT_SHORT, "") for _ in range(count)]
+
+
+def _burst(rng: random.Random, first: int, kinds: list[Kind]) -> list[tuple[int, Kind, str]]:
+    """Faults while the job recovers from the one at the point `first`: the double and triple."""
+    return [
+        (first + rng.randint(1, 8), rng.choice(kinds), rng.choice(RECOVERING))
+        for _ in range(rng.randint(1, LONGEST_BURST))
+    ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from ftcomm import errors
 from ftcomm.protocol.messages import Fenced, Plan, Report, WorkerMessage
+from ftcomm.protocol.position import Position
 from ftcomm.recovery.events import (
     Attached,
     Beat,
@@ -23,6 +24,7 @@ from ftcomm.recovery.events import (
 )
 from ftcomm.recovery.worker import Identity, Limits, State, WorkerCore
 from ftcomm_chaos.sim import user
+from ftcomm_chaos.sim.faults import CutShort
 from ftcomm_chaos.sim.streams import Frame
 from ftcomm_chaos.sim.world import Violation
 
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from ftcomm_chaos.sim.control import ControlConn
     from ftcomm_chaos.sim.simulation import Simulation
 
-TRACKER_TIMEOUT_S = 20.0  # longer than any tracker of the simulator is away
 RACE_S = 0.002  # how long a thread may sit between two steps that another can cut
 
 
@@ -44,6 +45,7 @@ class Life:
         self.ended: str | None = None  # how the script ended, None while it runs
         self.paused_until: float | None = None
         self.resumed_at = 0.0
+        self.lost_at = 0.0  # when a tracker last lost a connection of it
         self.heard_after_resume = True
         self.last_report: Report | None = None
         self.inbox: dict[tuple[int, int], deque[Frame]] = defaultdict(deque)
@@ -52,6 +54,9 @@ class Life:
         self.blocked_on: tuple[int, ...] = ()
         self.blocked_since = 0.0
         self.step = -1  # of its schedule, in which it stands
+        self.turn: tuple[int, Position] | None = None  # epoch and position last executed
+        self.in_call = False  # where a local exception can be survived
+        self.cut_next = False  # it comes when the user's thread runs in a call
         self.conn: ControlConn | None = None
         identity = Identity(
             worker_id, f"{worker_id}/{port}".encode(), sim.host_of(worker_id), "sim", port
@@ -60,7 +65,7 @@ class Life:
             detect_within=sim.settings.detect_within,
             replicas=sim.settings.replicas,
             local_replicas=sim.settings.local_replicas,
-            tracker_timeout=TRACKER_TIMEOUT_S,
+            tracker_timeout=sim.conditions.tracker_timeout,
         )
         self.core = WorkerCore(identity, limits, now=self.world.now)
         self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -125,7 +130,7 @@ class Life:
             return
         self._poked = False
         try:
-            delay = next(self._script)
+            delay = self._go_on()
         except StopIteration:
             self._end("finished")
             return
@@ -136,6 +141,13 @@ class Life:
             self.world.after(delay or 0.0001, self.deliver, self._run_user)
         else:
             self._idle = True
+
+    def _go_on(self) -> float | None:
+        if not (self.cut_next and self.in_call):
+            return next(self._script)
+        self.cut_next = False
+        self.sim.counters["cut short"] += 1
+        return self._script.throw(CutShort())
 
     def _end(self, how: str) -> None:
         self.ended = how

@@ -19,6 +19,7 @@ from ftcomm.protocol.signature import Algorithm, Kind, Op, Signature
 Value = tuple[float, ...]
 FLOAT64 = 12
 ITEM_BYTES = 8
+SIZES = ((0, 1, 3), (0, 1, 3), (1, 2, 5, 9), (0, 17))  # elements; uneven parts, and none at all
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ class Program:
         self.checkpoint = LOCAL_CHECKPOINT if keeps_locals else CHECKPOINT
         self.locals: dict[tuple[int, int], int] = {}
         self._salt = 0
+        self._counts = rng.choice(SIZES)
         self.prelude = [self._draw(rng) for _ in range(rng.choice((0, 1, 2, 3)))]
         self.skips = rng.random() < 0.3
         self.loads = rng.random() < 0.85
@@ -131,7 +133,7 @@ class Program:
 
     def _draw(self, rng: random.Random) -> Call:
         self._salt += 1
-        count = rng.choice((0, 1, 3))
+        count = rng.choice(self._counts)
         algorithm = Algorithm.AUTO
         root = -1
         kind = rng.choice(

@@ -2,10 +2,10 @@
 
 import random
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ftcomm.recovery.worker import State
-from ftcomm.settings import JobSettings
+from ftcomm_chaos.sim.conditions import draw_conditions
 from ftcomm_chaos.sim.faults import Faults, Killed
 from ftcomm_chaos.sim.network import Network
 from ftcomm_chaos.sim.plan import draw_plan
@@ -17,11 +17,9 @@ from ftcomm_chaos.sim.wire_network import WireNetwork
 from ftcomm_chaos.sim.world import Violation, World
 from ftcomm_tracker.roster import State as JobState
 
-QUIET_S = 60.0  # virtual seconds after the last fault within which everything must have ended
-WIRED = 0.25  # share of the seeds whose connections are bytes
+ODD = 0.08  # share of the scripts with a rank that calls something else
 POINTS_PER_CALL = 3  # places at which a fault may happen, on each rank
 MAX_STEPS = 400_000  # events of one run; the longest honest one had a tenth
-SETTINGS = JobSettings(detect_within=1.0, reattach_within=3.0, replace_within=50.0)
 
 
 @dataclass(frozen=True)
@@ -56,49 +54,37 @@ class Simulation:
         only: tuple[int, ...] | None = None,
     ) -> None:
         self.world = World(seed, tracing=tracing)
-        rng = self.world.rng
-        self.world_size = rng.choice((1, 2, 2, 3, 3, 4, 5)) if faulty else rng.randint(1, 5)
-        self.gentle = rng.random() < 0.6
-        self.wire = rng.random() < WIRED
-        self.think_s = rng.choice((0.002, 0.002, 0.02, 0.2))
-        copies = (2, 2, 3) if self.gentle else (1, 2, 2, 2, 3)
-        shadow = random.Random(f"local states of {seed}")  # noqa: S311 - drawn from the seed
-        self.settings = replace(
-            SETTINGS,
-            replicas=rng.choice(copies),
-            local_replicas=shadow.choice((1, 1, 2, 3) if self.gentle else (0, 1, 2, 2)),
-        )
-        self.program = Program(rng, self.world_size, keeps_locals=shadow.random() < 0.5)
-        # A spare takes a place at once, also that of a life which had only lost its connection.
-        self.spares = ["s0"] if faulty and not self.gentle and rng.random() < 0.25 else []
-        self.odd_one = self._draw_odd_one() if faulty else None
+        script = random.Random(f"script of {seed}")  # noqa: S311 - drawn from the seed
+        self.conditions = draw_conditions(seed, faulty=faulty)
+        self.world_size, self.settings = self.conditions.world_size, self.conditions.settings
+        self.program = Program(script, self.world_size, keeps_locals=self.conditions.keeps_locals)
+        self.odd_one = self._draw_odd_one(script) if faulty else None
+        self.world.transit_s = self.conditions.transit_s
         self.counters: Counter[str] = Counter()
-        self.network = WireNetwork(self.world) if self.wire else Network(self.world)
+        self.network = WireNetwork(self.world) if self.conditions.wire else Network(self.world)
         self.monitor = RecordingMonitor(self)
         self.worker_ids = [f"w{rank}" for rank in range(self.world_size)]
-        self.worker_ids += self.spares
-        # A group of one has nobody who could keep anything.
-        deadly = faulty and not (self.gentle and self.world_size == 1)
+        self.worker_ids += [f"s{number}" for number in range(self.conditions.spares)]
         self.plan = draw_plan(
             seed,
-            count=rng.randint(4, 13) if deadly else 0,
+            count=self.conditions.faults,
             span=POINTS_PER_CALL * self.world_size * len(self.program.calls),
-            gentle=self.gentle,
-            wire=self.wire,
+            gentle=self.conditions.gentle,
+            wire=self.conditions.wire,
         )
         kept = [p for p in self.plan if only is None or p.number in only]
         self.faults = Faults(self, tuple(kept))
         self.tracker = Tracker(self)
         self.restarting: Counter[str] = Counter()
+        self.living = 0
         self._ports = 0
-        self._hosts = rng.randint(1, 3)
         for worker_id in self.worker_ids:
             self.restarting[worker_id] += 1
-            self.world.after(rng.uniform(0.0, 0.3), self._restart, worker_id)
+            self.world.after(self.world.rng.uniform(0.0, 0.3), self._restart, worker_id)
 
-    def _draw_odd_one(self) -> tuple[int, object] | None:
-        rng = self.world.rng
-        if rng.random() > 0.08 or self.world_size == 1:
+    def _draw_odd_one(self, rng: random.Random) -> tuple[int, object] | None:
+        """A rank that calls something else at one position."""
+        if rng.random() > ODD or self.world_size == 1:
             return None
         ordinary = [p for p, call in self.program.calls.items() if call.salt]
         return (rng.randrange(self.world_size), rng.choice(ordinary)) if ordinary else None
@@ -107,7 +93,7 @@ class Simulation:
 
     def host_of(self, worker_id: str) -> str:
         """Where a worker runs."""
-        return f"host{int(worker_id[1:]) % self._hosts}"
+        return f"host{int(worker_id[1:]) % self.conditions.hosts}"
 
     def _restart(self, worker_id: str) -> None:
         self.restarting[worker_id] -= 1
@@ -117,11 +103,13 @@ class Simulation:
     def start_life(self, worker_id: str) -> None:
         """A new process of `worker_id`."""
         self._ports += 1
+        self.living += 1
         life = Life(self, worker_id, self._ports)
         self.world.trace(f"{life} starts")
 
     def on_death(self, life: Life) -> None:
         """A launcher starts again what was killed, not what has ended."""
+        self.living -= 1
         others = [
             x.port for x in self.network.lives.values() if x.alive and x.worker_id == life.worker_id
         ]
@@ -131,7 +119,9 @@ class Simulation:
         displaced = life.ended is not None and life.ended.startswith(lost) and not others
         if killed or (displaced and not self.restarting[life.worker_id]):
             self.restarting[life.worker_id] += 1
-            self.world.after(self.world.between(0.02, 2.0), self._restart, life.worker_id)
+            self.world.after(
+                self.world.between(0.02, self.conditions.restart_s), self._restart, life.worker_id
+            )
 
     def current_lives(self) -> list[Life]:
         """Processes that own a place and are alive."""
@@ -160,9 +150,7 @@ class Simulation:
     @property
     def is_over(self) -> bool:
         """Nobody is left who could do anything."""
-        return not any(self.restarting.values()) and not any(
-            life.alive for life in self.network.lives.values()
-        )
+        return not self.living and not any(self.restarting.values())
 
     def run(self) -> Outcome:
         """Run to the end.
@@ -176,7 +164,7 @@ class Simulation:
             except Killed:
                 continue
             last = self.faults.fired[-1][0] if self.faults.fired else 0.0
-            long = self.world.now > last + QUIET_S or self.world.steps > MAX_STEPS
+            long = self.world.now > last + self.conditions.quiet_s or self.world.steps > MAX_STEPS
             if long or not going:
                 raise Violation(f"the job does not end; {self.pending()}")
         self.monitor.check_end()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ftcomm_chaos.sim.simulation import Outcome, Simulation
 
-MIN_FAULTS_PER_RUN = 5.0  # fewer on average, and the sweep tests less than it says
+MIN_FAULTS_PER_RUN = 8.4  # on average: 25,000 in 3,000 jobs; fewer test less than is said
 
 
 def replay_command(seed: int, only: tuple[int, ...] | None = None) -> str:
@@ -34,7 +34,6 @@ class Sweep:
     """What a range of seeds came to."""
 
     runs: int = 0
-    faulty_runs: int = 0
     events: int = 0
     epochs: int = 0
     endings: Counter[str] = field(default_factory=Counter)
@@ -45,7 +44,6 @@ class Sweep:
     def add(self, outcome: Outcome) -> None:
         """Count one run."""
         self.runs += 1
-        self.faulty_runs += bool(outcome.faults)
         self.events += outcome.steps
         self.epochs += outcome.epochs
         self.endings[outcome.verdict] += 1
@@ -53,13 +51,18 @@ class Sweep:
 
     @property
     def faults_per_run(self) -> float:
-        """Faults that really fired, per run that had any."""
-        return sum(self.faults.values()) / max(self.faulty_runs, 1)
+        """Faults that really happened."""
+        return sum(self.faults.values()) / max(self.runs, 1)
+
+    @property
+    def too_few_faults(self) -> bool:
+        """So little went wrong that nothing is shown by it."""
+        return self.faults_per_run < MIN_FAULTS_PER_RUN
 
     @property
     def ok(self) -> bool:
         """No rule was broken, and enough went wrong to say so."""
-        return not self.failures and self.faults_per_run >= MIN_FAULTS_PER_RUN
+        return not self.failures and not self.too_few_faults
 
 
 def run_seeds(seeds: Iterable[int], *, stop_after: int = 10, digesting: bool = False) -> Sweep:

@@ -47,6 +47,7 @@ class Tracker:
         self.generation += 1
         self.up = True
         durable = Durable.from_wire(self.journal.to_wire())
+        self._alarm_at: float | None = None
         self.roster = Roster(
             self.sim.settings, durable, generation=self.generation, now=self.world.now
         )
@@ -58,12 +59,17 @@ class Tracker:
         if not self.up or refused:
             return False
         self._next_conn += 1
-        kind = WiredControl if self.sim.wire else ControlConn
+        kind = WiredControl if self.sim.conditions.wire else ControlConn
         conn = kind(self, life, self._next_conn)
         self.conns[conn.number] = conn
         life.conn = conn
         conn.begin()
         return True
+
+    def forget(self, conn: ControlConn) -> bool:
+        """The connection has ended here; False if that was known."""
+        conn.life.lost_at = self.world.now
+        return self.conns.pop(conn.number, None) is not None
 
     def refuse(self, worker_id: str, seconds: float) -> None:
         """What this worker dials is refused for a while."""
@@ -81,6 +87,7 @@ class Tracker:
         self.crash_after = None
         conns, self.conns = self.conns, {}
         for conn in conns.values():
+            conn.life.lost_at = self.world.now
             conn.tracker_gone()
         if not self.ended:
             self.world.after(self.world.between(0.1, 1.5), self.start)
@@ -159,10 +166,17 @@ class Tracker:
                 assert_never(effect)
 
     def _set_alarm(self) -> None:
+        """One alarm at a time; one that rings too early is set anew."""
         deadline = self.roster.next_deadline()
-        if deadline is not None:
+        if deadline is not None and (self._alarm_at is None or deadline < self._alarm_at):
+            self._alarm_at = deadline
             self.world.at(deadline, self.deliver, self._alarm, self.generation, deadline)
 
     def _alarm(self, generation: int, deadline: float) -> None:
-        if generation == self.generation and self.roster.next_deadline() == deadline:
+        if generation != self.generation or deadline != self._alarm_at:
+            return
+        self._alarm_at = None
+        due = self.roster.next_deadline()
+        if due is not None and due <= self.world.now:
             self.hear(Tick())
+        self._set_alarm()

@@ -4,17 +4,20 @@ Generators stand for the thread: they yield a delay where the control thread may
 steps, and None where the thread sleeps until it is woken.
 """
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ftcomm.collectives.choose import synchronising
 from ftcomm.collectives.shift import shift
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
-from ftcomm.recovery.events import MismatchSeen, OwnCloseDone
+from ftcomm.recovery.events import Leaving, LinkDown, MismatchSeen, OwnCloseDone
 from ftcomm.recovery.keepers import local_distances
 from ftcomm.recovery.log import Entry
 from ftcomm.recovery.worker import Checkpoint, Outcome, State, Step
 from ftcomm_chaos.sim.attempt import SITE, Thread, execute, race, run
+from ftcomm_chaos.sim.faults import CutShort, Killed
 from ftcomm_chaos.sim.program import (
     CHECKPOINT,
     CLOSE,
@@ -42,25 +45,66 @@ def script(life: "Life") -> Thread:
         if program.skips and program.loads and core.frontier.past_load:
             break  # a restarted script may load early (R6)
         yield from _think(life)
-        yield from _collective(life, call)
+        yield from _called(life, functools.partial(_collective, life, call))
     yield from _think(life)
     if program.loads:
-        version, state, local = yield from _load(life)
+        version, state, local = yield from _called(life, functools.partial(_load, life))
         for calls in program.versions[version:]:
             for call in calls:
                 yield from _think(life)
-                result = yield from _collective(life, call)
+                result = yield from _called(life, functools.partial(_collective, life, call))
                 state = next_state(state, result)
             yield from _think(life)
             if version < len(program.versions) - 1:
                 local = next_local(local, state, core.rank)
-                yield from _checkpoint(life, state, local)
+                yield from _saved(life, state, local)
             version += 1
+    yield from _called(life, functools.partial(_leave_together, life))
+    life.sim.monitor.on_finished(life, core.position)
+
+
+def _leave_together(life: "Life") -> Thread:
+    """The whole of close(): also when it is called again."""
     yield from _close(life)
     life.hear(OwnCloseDone())
     life.point("closed")
     yield from _wait_for(life, State.FINISHED)
-    life.sim.monitor.on_finished(life, core.position)
+
+
+def _called(life: "Life", body: Callable[[], Thread]) -> Thread:
+    """A call that the user makes again when a local exception, as Ctrl-C, has cut it short."""
+    while True:
+        life.in_call = True
+        try:
+            return (yield from body())
+        except CutShort:
+            _cut_short(life)
+        finally:
+            life.in_call = False
+        yield from _think(life)
+
+
+def _cut_short(life: "Life") -> None:
+    """As the data plane does: half of a frame may be on a link, so new links are needed."""
+    core = life.core
+    core.signature, core.site = b"", ""
+    turn = (core.epoch, core.position)
+    if life.turn == turn and core.world_size > 1:
+        life.hear(LinkDown(core.epoch, core.rank, "a call was cut short"))
+
+
+def _saved(life: "Life", state: int, local: int) -> Thread:
+    """A checkpoint that is cut short cannot be made again: others may have committed it."""
+    gentle = life.sim.conditions.gentle  # leaving counts as a death
+    life.in_call = not gentle
+    try:
+        yield from _checkpoint(life, state, local)
+    except CutShort:
+        life.hear(Leaving("a call was cut short"))
+        life.die("left")
+        raise Killed from None
+    finally:
+        life.in_call = False
 
 
 def _wait_for(life: "Life", state: State) -> Thread:
@@ -71,7 +115,7 @@ def _wait_for(life: "Life", state: State) -> Thread:
 
 
 def _think(life: "Life") -> Thread:
-    yield life.world.between(0.0005, life.sim.think_s)
+    yield life.world.between(0.0005, life.sim.conditions.think_s)
 
 
 def _collective(life: "Life", call: Call) -> Thread:

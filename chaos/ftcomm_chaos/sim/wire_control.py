@@ -112,7 +112,7 @@ class WiredControl(ControlConn):
             self._tracker_learns("no hello in time")
 
     def _tracker_learns(self, reason: str) -> None:
-        if self.tracker.conns.pop(self.number, None) is not None:
+        if self.tracker.forget(self):
             self.tracker.hear(Lost(self.number, reason))
 
     def to_worker(self, message: Any) -> None:
@@ -127,7 +127,7 @@ class WiredControl(ControlConn):
 
     def close(self) -> None:
         """The tracker ends it."""
-        self.tracker.conns.pop(self.number, None)
+        self.tracker.forget(self)
         self._far.end.close(gently=True)
 
     def tracker_gone(self) -> None:

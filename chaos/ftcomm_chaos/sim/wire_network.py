@@ -68,7 +68,7 @@ class WireNetwork(Network):
     def fetch(self, life: "Life", order: StartFetch) -> None:
         """Begin what the core ordered."""
         fetch = WireFetch(self, life, order)
-        self.world.after(self.world.between(0.0005, 0.02), life.deliver, fetch.ask)
+        self.world.after(self.world.transit(), life.deliver, fetch.ask)
 
     # --- connections --------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ class World:
 
     Attributes:
         now: virtual seconds.
+        transit_s: the longest that a message is on its way.
         rng: the only source of luck.
         lines: the trace, kept if `tracing`.
     """
@@ -26,6 +27,7 @@ class World:
     def __init__(self, seed: int, *, tracing: bool = False) -> None:
         self.seed = seed
         self.now = 0.0
+        self.transit_s = 0.02
         self.rng = random.Random(seed)  # noqa: S311 - a run must replay from its seed
         self.tracing = tracing
         self.lines: list[str] = []
@@ -61,6 +63,10 @@ class World:
         """A delay in seconds; low values are the most frequent."""
         luck = self.rng.random()
         return lo + (hi - lo) * luck * luck
+
+    def transit(self) -> float:
+        """How long a message is on its way."""
+        return self.between(0.0001, self.transit_s)
 
     def trace(self, text: str) -> None:
         """Note what happens, for people who look for the cause of a violation."""
