@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,9 @@ KILL = [{"at": {"position": "1.5.0.0@enter"}, "kind": "sigkill"}]
     ],
 )
 def test_what_cannot_be_run_is_refused_at_once(
-    tmp_path: Path, options: list[str], status: int, complaint: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], status: int, complaint: str
 ) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))  # nothing is made yet
     plan, trace = tmp_path / "plan.json", tmp_path / "trace.csv"
     plan.write_text(json.dumps(KILL))
     trace.write_text("0,add,a\n1,remove,a")

@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -129,15 +129,17 @@ def run(**given: Any) -> None:
         if lacks := _lacks(asked):
             _say("\n".join(f"needed, and not here: {lack}" for lack in lacks))
             sys.exit(Outcome.LACKING)
+        request = _request(asked)
         folder = _folder(asked)
-        request = _request(asked, folder)
     except ConfigError as error:
         _say(str(error))
         sys.exit(Outcome.NOTHING_TESTED)
     adopt_orphans()
+    job = replace(request.job, folder=folder / request.job.folder)
+    request = replace(request, job=job)
     session = trio.run(_until_signal, request)
     if isinstance(session, int):
-        _say(f"{signal.Signals(session).name}: every process has been ended")
+        _say(f"{signal.Signals(session).name}: every process has been ended; {folder} is left")
         sys.exit(128 + session)
     _report(asked, session, folder)
     sys.exit(session.verdict.outcome)
@@ -189,7 +191,8 @@ def _folder(asked: Asked) -> Path:
     return asked.keep.absolute()
 
 
-def _request(asked: Asked, folder: Path) -> Request:
+def _request(asked: Asked) -> Request:
+    """What is asked for, checked; its folder is made when nothing is left to refuse."""
     trace = [] if asked.trace is None else read_trace(asked.trace)
     speed = asked.trace_speed or 1.0
     if trace and asked.trace_speed is None and asked.duration is not None:
@@ -203,7 +206,7 @@ def _request(asked: Asked, folder: Path) -> Request:
     compare = None if asked.compare is None else _inside(asked.compare)
     job = JobSpec(
         name="without faults",
-        folder=folder / "reference",
+        folder=Path("reference"),
         world_size=asked.world_size,
         command=asked.command,
         # We kill as often as the plan says: the patience of a job is not what is tested.
