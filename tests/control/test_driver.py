@@ -6,10 +6,14 @@ import pytest
 import trio
 import trio.testing
 
+from ftcomm.config import WorkerOptions
 from ftcomm.control.driver import Driver
 from ftcomm.control.hub import Hub
-from ftcomm.protocol.messages import Leave, WorkerMessage
-from ftcomm.recovery.events import SendControl
+from ftcomm.protocol.messages import Leave, Welcome, WorkerMessage
+from ftcomm.recovery.events import Received, SendControl
+from ftcomm.recovery.states import Identity, Limits
+from ftcomm.recovery.worker import WorkerCore
+from ftcomm.settings import JobSettings
 
 
 async def a_driver_with_one_unwritten_message(nursery: trio.Nursery) -> Driver:
@@ -46,3 +50,30 @@ async def test_nobody_waits_for_words_to_a_connection_that_has_ended(
     driver.closed()
     await trio.testing.wait_all_tasks_blocked()
     assert not nursery.child_tasks
+
+
+@pytest.mark.trio
+async def test_a_tracker_that_takes_no_more_is_cut_off_and_nothing_is_left_out(
+    nursery: trio.Nursery,
+) -> None:
+    """On the next connection all that matters is said again; on this one it would be missing."""
+    driver = await a_driver_with_one_unwritten_message(nursery)
+    driver.cut_control = trio.CancelScope()
+    for _ in range(4):
+        assert not driver.cut_control.cancel_called
+        driver.perform([SendControl(Leave("an error"))])
+    assert driver.cut_control.cancel_called
+
+
+@pytest.mark.trio
+async def test_the_jobs_settings_hold_for_the_core_from_the_welcome_on(
+    nursery: trio.Nursery,
+) -> None:
+    job = JobSettings(detect_within=1.5, replicas=3, local_replicas=1)
+    identity = Identity("0", b"n" * 16, "here", "127.0.0.1", 1)
+    core = WorkerCore(identity, Limits(), now=0.0)
+    hub = Hub(core, WorkerOptions(tracker_timeout=7.0), b"")
+    Driver(hub, nursery).apply(Received(Welcome("job", 1, 1, 2, 0, job.to_wire())))
+    assert core.limits == Limits(1.5, 3, 1, 7.0)
+    assert hub.settings == job
+    hub.close()

@@ -227,6 +227,16 @@ def test_a_stopped_process_hears_the_tracker_before_it_completes_anything() -> N
     assert core.complete(1, entry, synchronising=True, now=4.0)[0] is Outcome.DONE
 
 
+def test_an_answer_to_a_heartbeat_from_before_the_stop_is_not_being_heard() -> None:
+    core = a_member()
+    core.handle(Beat(), now=1.0)
+    core.handle(Beat(), now=9.0)  # the second, after the stop
+    assert hear(core, HeartbeatAck(1), 9.0) == []
+    outcome, _ = core.complete(core.epoch, Entry(SIG, 1), synchronising=True, now=9.0)
+    assert outcome is Outcome.HEAR_FIRST
+    assert hear(core, HeartbeatAck(2), 9.0) == [Wake()]
+
+
 def test_a_welcome_to_a_hello_from_before_the_stop_is_not_being_heard() -> None:
     core = a_member()
     core.handle(Attached(), now=0.1)

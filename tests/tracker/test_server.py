@@ -283,6 +283,23 @@ async def test_its_own_stall_costs_nobody_his_place(
         assert worker
 
 
+async def test_a_tracker_that_was_stopped_and_replaced_ends_before_it_hears_anything(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """It has nothing to write, so it would not notice, and go on speaking to the workers."""
+    job = await open_job(ServeOptions(1, state_dir=tmp_path))
+    with pytest.RaisesGroup(SupersededError):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(job.server.run)
+            await joined_without_socket(job)
+            Journal.open(tmp_path).close()
+            autojump_clock.autojump_threshold = float("inf")
+            autojump_clock.jump(60.0)
+            await job.server.ask(Tick())
+            nursery.cancel_scope.cancel()
+    job.journal.close()
+
+
 async def joined_without_socket(job) -> int:
     """A member whose connection needs no kernel, so that the clock may be a mock."""
     await job.server.ask(Joined(10_000, hello("0")))

@@ -93,3 +93,34 @@ async def test_the_end_of_a_job_is_not_awaited_from_a_tracker_that_is_gone() -> 
     launcher = Launcher(options, ForsakenJob(), console, {"PATH": "/bin:/usr/bin"})
     with pytest.RaisesGroup(TrackerLostError):
         await launcher.run()
+
+
+class HeardLateJob(LostJob):
+    """Its only worker has closed and ended; the tracker has yet to read that it has closed."""
+
+    outcome = Ended(True)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    async def catch_up(self) -> None:
+        self.asked += 1
+        if self.asked > 1:
+            self.over.set()
+
+    def has_closed(self, worker_id: str) -> bool:
+        return self.asked > 0
+
+
+async def test_what_a_worker_said_last_is_heard_before_its_end_is_judged() -> None:
+    """It would count as dead, and be started again into a job that is done."""
+    said = io.BytesIO()
+    console = Console(io.BytesIO(), said, live=False)
+    options = LaunchOptions(("0",), ("true",))
+    job = HeardLateJob()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(console.run)
+        status = await Launcher(options, job, console, {"PATH": "/bin:/usr/bin"}).run()
+        console.close()
+    assert (status, said.getvalue().decode()) == (0, "")

@@ -18,6 +18,7 @@ from pathlib import Path
 SIM_SEEDS = 4000  # a third more than every test run has: what a seed does may change
 NEAR = 40  # seeds that are tried first where one is named: it saves time, nothing depends on it
 LIMIT_S = 300.0  # for one command; the slowest takes a fifth of it on an idle machine
+TEST_LIMIT_S = 60  # for one test: where a defect makes it wait, half of what it has else is enough
 NOTHING_FOUND, FOUND, TOO_LONG = 0, 1, -1  # exit statuses; any other is a broken program
 TOO_FEW_FAULTS = 3  # of the simulator, in so few seeds by chance: it has found nothing
 
@@ -81,7 +82,8 @@ def _soak(scenarios: str) -> list[str]:
 
 
 def _pytest(*addresses: str) -> list[str]:
-    return ["pytest", "-qx", "--tb=short", "-p", "no:cacheprovider", *addresses]
+    options = ["-qx", "--tb=short", "-p", "no:cacheprovider", "--timeout", str(TEST_LIMIT_S)]
+    return ["pytest", *options, *addresses]
 
 
 def _run(arguments: list[str], tree: Path) -> tuple[int, str]:
