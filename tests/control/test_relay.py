@@ -166,12 +166,12 @@ async def test_the_end_of_the_epoch_ends_the_pipe() -> None:
 
 async def test_only_the_relay_of_the_plan_passes_bytes_on() -> None:
     core = SimpleNamespace(
-        rank=2, members=("m0", "m1", "m2"), relays_between=lambda a, b: {a, b} == {0, 1}
+        rank=2, members=("m0", "m1", "m2", "m3"), relays_between=lambda a, b: {a, b} == {0, 1}
     )
     driver: Any = SimpleNamespace(hub=SimpleNamespace(core=core))
     listener = Listener(driver, lambda *_: None)  # type: ignore[arg-type,return-value]  # unused here
     assert listener._member("relay", DataContext("job", EPOCH, 0, 1, 1)) == "m0"
-    for role, ends in (("relay", (0, 2)), ("data", (0, 1)), ("fetch", (1, 0))):
+    for role, ends in (("relay", (0, 2)), ("relay", (0, 3)), ("data", (0, 1)), ("fetch", (1, 0))):
         with pytest.raises(ProtocolError, match=f"a link for {role}"):
             listener._member(role, DataContext("job", EPOCH, *ends, 1))
 

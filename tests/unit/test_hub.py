@@ -1,15 +1,20 @@
 """The hub's links: whose they are, and of which epoch."""
 
+import os
+import socket
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 
 from ftcomm.config import WorkerOptions
 from ftcomm.control.hub import Hub
+from ftcomm.exits import use_exit_codes
 from ftcomm.recovery.states import Identity, Limits, State
 from ftcomm.recovery.worker import WorkerCore
+from ftcomm.transport.tcp import Link
 
 
 @pytest.fixture
@@ -50,3 +55,28 @@ def test_the_control_thread_shuts_links_down_and_the_users_thread_closes_them(hu
     assert (link.done, hub.links) == (["shut down"], {})
     hub.close_retired()
     assert link.done == ["shut down", "closed"]
+
+
+@pytest.mark.process
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # the child runs little
+def test_a_forked_child_keeps_no_connection_open(hub: Hub) -> None:
+    """As long as it did, a peer and the tracker would not see that its parent has died."""
+    use_exit_codes()  # as `init` does
+    (link, peer), (control, tracker) = socket.socketpair(), socket.socketpair()
+    hub.add_link(3, Link(link, 1))
+    ended, end = os.pipe()
+    with hub.kept_from_children(trio.socket.from_stdlib_socket(control)), peer, tracker:
+        child = os.fork()
+        if child == 0:
+            os.close(end)
+            os.read(ended, 1)
+            os._exit(0)
+        hub.links.pop(1).close()  # as the kernel does at the parent's death: without a shutdown
+        os.close(control.fileno())
+        control.detach()
+        for other_end in (peer, tracker):
+            other_end.settimeout(30.0)
+            assert other_end.recv(1) == b""
+    os.close(ended)
+    os.close(end)
+    assert os.waitpid(child, 0)[1] == 0
