@@ -15,6 +15,7 @@ from ftcomm_tracker.events import GivenUp, Lost, StopAsked
 from ftcomm_tracker.explain import explain, explanation
 from ftcomm_tracker.status import status_document, table
 from tests.tracker.roster_story import Story, at, hello, report, running
+from tests.tracker.test_last_hope import lost_without_the_closed_one
 
 SUM = Signature(Kind.ALLREDUCE, Op.SUM, 12, count=3, ndim=1, dims=(3, 0, 0, 0)).encode()
 
@@ -53,6 +54,26 @@ def test_a_group_that_waits_to_form() -> None:
             " 10.0.0.5:4711`."
         ),
     ]
+
+
+def test_a_closed_member_that_may_hold_what_is_missing() -> None:
+    story = lost_without_the_closed_one()
+    story.tick(3.0)
+    assert sentences(story) == [
+        (
+            "a result or checkpoint that is needed is with nobody who is here; whoever has closed"
+            " and lost its connection may hold it."
+        ),
+        "  - epoch 2 began 3.0 s ago: lost worker w1: connection reset (rank 1)",
+        "  - worker w0 (rank 0, h) has closed and is away",
+        "  - the job is lost if none of them is back in 28 s",
+        (
+            "  To do: if such a process still runs, mend its way to the tracker; nothing else has"
+            " a copy."
+        ),
+    ]
+    story.joined(4, hello("w0", plan_epoch=1, revoke_epoch=1, closed=True))
+    assert kinds(story) == [("report", True)]
 
 
 def test_a_place_that_is_empty() -> None:

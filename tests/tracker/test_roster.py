@@ -87,6 +87,10 @@ def test_who_is_lost_while_an_epoch_waits_for_its_plan_is_named() -> None:
     notes = [e for e in story.tell(ConnLost(3, "its connection ended")) if isinstance(e, Note)]
     words = "epoch 2, not yet planned: lost worker w2: its connection ended (rank 2)"
     assert notes == [Note("info", words)]
+    notes = [e for e in story.tell_said(1, Leave("ValueError: no")) if isinstance(e, Note)]
+    assert notes == [
+        Note("info", "epoch 2, not yet planned: worker w0 left: ValueError: no (rank 0)")
+    ]
 
 
 def test_when_all_have_died_the_verdict_tells_of_the_first_loss() -> None:

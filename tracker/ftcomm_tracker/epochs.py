@@ -121,8 +121,11 @@ class Epochs(Routing):
             return False
         if self._hope_until == float("inf"):
             self._hope_until = self._now + self.settings.reattach_within
-            text = f"only worker {', '.join(names)} may hold what is missing; it has closed, and is"
-            self._note("warning", f"{text} awaited for {self.settings.reattach_within:g} s")
+            self._note(
+                "warning",
+                f"what is missing may be with worker {', '.join(names)}, which has closed and lost"
+                f" its connection: awaited for {self.settings.reattach_within:g} s",
+            )
         return True
 
     def _closed_and_away(self) -> list[int]:

@@ -100,10 +100,28 @@ def _collecting(document: Mapping[str, Any]) -> list[Finding]:
     findings = [_empty(document, row) for row in _open(document) if not row["connected"]]
     findings += [
         _unreported(document, row)
-        for row in _open(document)
+        for row in document["members"]  # who has closed and is here reports too
         if row["connected"] and not row["reported"]
     ]
+    if document.get("hope_s") is not None:
+        findings.append(_hoping(document))
     return findings
+
+
+def _hoping(document: Mapping[str, Any]) -> Finding:
+    away = [row for row in document["members"] if row["closed"] and not row["connected"]]
+    return Finding(
+        "last_hope",
+        waiting=True,
+        what="a result or checkpoint that is needed is with nobody who is here; whoever has closed"
+        " and lost its connection may hold it",
+        evidence=(
+            *_cause(document),
+            *(f"{_name(row)} has closed and is away" for row in away[:MAX_ROWS]),
+            f"the job is lost if none of them is back in {document['hope_s']:.0f} s",
+        ),
+        todo="if such a process still runs, mend its way to the tracker; nothing else has a copy",
+    )
 
 
 def _empty(document: Mapping[str, Any], row: Row) -> Finding:

@@ -56,11 +56,8 @@ class Hearing(Admission):
             case Finding() if rank is not None:
                 self.on_finding(peer, rank, message)
             case Leave(reason):
-                text = f"worker {peer.hello.worker_id} left: {reason}"
-                if self.state is State.COLLECTING:  # else the new epoch's line says it
-                    self._note("info", text)
                 self._drop(peer.conn, reason)
-                self._after_loss(rank, text)
+                self._after_loss(rank, f"worker {peer.hello.worker_id} left: {reason}")
             case _:
                 pass  # a spare has nothing to say, and a second Hello says nothing new
 

@@ -157,6 +157,7 @@ class Roster(Hearing):
             "reattach_s": round(self._reattach_by - now, 3)
             if self.state is State.REATTACHING
             else None,
+            "hope_s": round(self._hope_until - now, 3) if self._hoped_for() else None,
             "recovery": self._recovery(now),
             "members": [
                 self._member_row(rank, now, progress) for rank in range(len(self.durable.places))
@@ -213,12 +214,15 @@ class Roster(Hearing):
         if self.state is State.COLLECTING:
             silent = sorted(set(self.seats) - set(self.reports))
             absent += [f"the report of worker {names[rank]}" for rank in silent]
-            if self._hope_until < float("inf"):
-                away = self._closed_and_away()
-                absent += [
-                    f"worker {names[rank]} to come back, though it has closed" for rank in away
-                ]
+            absent += [
+                f"worker {names[rank]} to come back, though it has closed"
+                for rank in self._hoped_for()
+            ]
         return absent
+
+    def _hoped_for(self) -> list[int]:
+        """Closed members that are awaited, since they may hold what nobody else does."""
+        return self._closed_and_away() if self._hope_until < float("inf") else []
 
 
 __all__ = ["Peer", "Roster", "State"]
