@@ -13,6 +13,7 @@ from urllib.parse import quote
 from ftcomm.protocol.position import Position
 
 FORMAT = 1  # raised when a reader of the old format could misread a new line
+MAX_TEXT = 4096  # characters of a field: causes are sentences, and what is longer is cut
 EXECUTED = "executed"
 SERVED = "served"
 CLOSED = "closed"
@@ -192,9 +193,16 @@ class Recordable(Protocol):
 
 def encode(event: Recordable, t: float) -> bytes:
     """One line: the event at `t` seconds of the machine's monotonic clock."""
-    fields = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
-    record = {"event": event.event, "t": round(t, 6), **fields}
+    record = {"event": event.event, "t": round(t, 6)}
+    for field in dataclasses.fields(event):
+        value = getattr(event, field.name)
+        record[field.name] = _readable(value) if isinstance(value, str) else value
     return json.dumps(record, separators=(",", ":")).encode() + b"\n"
+
+
+def _readable(text: str) -> str:
+    """As far as a reader takes it: a script's exception may say anything, at any length."""
+    return text[:MAX_TEXT].encode("utf-8", "replace").decode()
 
 
 def file_name(worker: str, incarnation: int) -> str:

@@ -49,6 +49,7 @@ class Recorder:
         self._folder = folder
         self._log = log
         self._file = -1
+        self._has_failed = False
         self._epoch = 0
         self._is_over = False
         self._calls = 0
@@ -68,7 +69,7 @@ class Recorder:
 
     def write(self, event: LifeEvent) -> None:
         """Append one event; nothing before the first plan, or after the disk has failed."""
-        if self._file < 0:
+        if self._file < 0 or self._has_failed:
             return
         line = encode(event, time.monotonic())
         try:
@@ -87,9 +88,11 @@ class Recorder:
                 self.write(taken_resources())
 
     def end(self, how: str, cause: str) -> None:
-        """Write the last line."""
+        """Write the last line; the control thread has ended."""
         self.write(Ended(how, cause))
-        self._close()
+        if self._file >= 0:
+            file, self._file = self._file, -1
+            os.close(file)
 
     def _open(self, core: Standing) -> None:
         path = self._folder / file_name(core.identity.worker_id, core.incarnation)
@@ -114,13 +117,10 @@ class Recorder:
         )
 
     def _give_up(self, why: str) -> None:
+        # The file stays open until `end`: the other thread may be about to write to its number,
+        # which would be that of a link by then.
+        self._has_failed = True
         self._log.warning("FTCOMM_HISTORY: the history ends here: %s: %s", self._folder, why)
-        self._close()
-
-    def _close(self) -> None:
-        if self._file >= 0:
-            file, self._file = self._file, -1
-            os.close(file)
 
 
 def taken_resources() -> Resources:

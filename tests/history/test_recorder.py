@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ftcomm.errors import ConfigError, FencedError
-from ftcomm.history import Ended, Over, Planned, Resources
+from ftcomm.history import Ended, Over, Planned, Raised, Resources
 from ftcomm.logs import JobLogger, LogContext
 from ftcomm.protocol.messages import Member
 from ftcomm.protocol.position import START
@@ -69,14 +69,32 @@ def test_resources_are_noted_at_checkpoints_and_now_and_then(tmp_path: Path) -> 
     assert all(sample.rss > 1 << 20 and sample.fds > 2 for sample in taken)
 
 
+def test_whatever_an_exception_says_can_be_read(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, LOG)
+    recorder.note(member_of(epoch=1))
+    recorder.write(Raised(START, "allreduce", "ValueError", "x" * 10_000, 1))
+    recorder.end("left", "no file \udcff")  # as the system gives names that are not UTF-8
+    (life,) = read_history(tmp_path).lives
+    assert [line.event for line in life.lines][-2:] == [
+        Raised(START, "allreduce", "ValueError", "x" * 4096, 1),
+        Ended("left", "no file ?"),
+    ]
+
+
 def test_a_full_disk_ends_the_history_and_not_the_job(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    closed: list[int] = []
+    monkeypatch.setattr(os, "close", closed.append)
     (tmp_path / "w1-2.jsonl").symlink_to("/dev/full")
     recorder = Recorder(tmp_path, LOG)
     with caplog.at_level(logging.WARNING):
         recorder.note(member_of(epoch=1))
+        assert closed == []  # the script's thread may be about to write to it
         recorder.end("closed", "")
+    monkeypatch.undo()
+    (number,) = closed
+    os.close(number)
     (record,) = caplog.records
     assert "the history ends here" in record.getMessage()
     assert "No space left" in record.getMessage()

@@ -3,9 +3,9 @@
 import json
 from typing import Any, Never
 
+from ftcomm.history import MAX_TEXT
 from ftcomm.protocol.position import PRELUDE, Position
 
-MAX_TEXT = 4096  # characters: causes are sentences, the longest part of a line
 MAX_WHOLE = 1 << 62  # nothing that is counted comes near
 MAX_SECONDS = 1e12  # 30,000 years: an uptime is less
 MAX_MEMBERS = 1024  # workers of a job
