@@ -14,6 +14,7 @@ from ftcomm.errors import ProtocolError
 
 _ARRAY, _TUPLE, _BIG_INT, _SCALAR = 1, 2, 3, 4
 _LEAVES = (bool, int, float, str, bytes, np.ndarray, np.generic)
+_USUAL_LEAVES = frozenset((bool, int, float, str, bytes, type(None), np.ndarray))
 MAX_DEPTH = 64  # nesting of a state; deeper is a cycle or a mistake
 
 
@@ -71,6 +72,9 @@ def _must_be_plain(value: Any, depth: int) -> None:
             _key(key, "it")
             _must_be_plain(item, depth + 1)
     elif isinstance(value, (list, tuple)):
+        # Most long ones hold nothing else, and to look at each costs more than to read it did.
+        if depth < MAX_DEPTH and _USUAL_LEAVES.issuperset(map(type, value)):
+            return
         for item in value:
             _must_be_plain(item, depth + 1)
     elif not (value is None or isinstance(value, _LEAVES)):
