@@ -192,10 +192,14 @@ def parse_address(text: str) -> tuple[str, int]:
     elif ":" in host:
         raise ConfigError(f"address {text!r}: write IPv6 as [address]:port")
     number = _natural(port)
-    is_host = host.isprintable() and not set(host) & set("[] ")
-    if not (colon and host and is_host and number is not None and 0 < number <= 65535):
+    if not (colon and _is_host(host) and number is not None and 0 < number <= 65535):
         raise ConfigError(f"address {text!r} is not host:port")
     return host, number
+
+
+def _is_host(text: str) -> bool:
+    """True if it can be a name or an address without brackets."""
+    return bool(text) and text.isprintable() and not set(text) & set("[] ")
 
 
 def parse_endpoint(text: str, *, name: str) -> tuple[str, int]:
@@ -204,13 +208,16 @@ def parse_endpoint(text: str, *, name: str) -> tuple[str, int]:
     Raises:
         ConfigError: it is none of these; the text says what `name` was set to.
     """
-    host, port = text.strip(), 0
+    host = text.strip()
+    refusal = ConfigError(f"{name} is {text!r}, must be an address or address:port")
     if host.startswith("[") or host.count(":") == 1:
         try:
-            host, port = parse_address(host)
+            return parse_address(host)
         except ConfigError:
-            raise ConfigError(f"{name} is {text!r}, must be an address or address:port") from None
-    return host, port
+            raise refusal from None
+    if not _is_host(host):
+        raise refusal
+    return host, 0
 
 
 def read_token(path: str | Path | None) -> bytes:

@@ -77,6 +77,18 @@ async def test_what_a_worker_would_be_told_to_do(
 
 
 @pytest.mark.trio
+async def test_the_port_that_the_others_will_dial_is_tried(tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        where = f"127.0.0.1:{closed.getsockname()[1]}"
+        async with tracker(tmp_path) as job:
+            found = await examine(options(job, advertise=where))
+    (dialled,) = (check for check in found if check.name == "dial_back")
+    assert dialled.level == "fail"
+    assert f"the tracker cannot reach {where}: " in dialled.what
+
+
+@pytest.mark.trio
 async def test_an_address_that_is_not_of_this_machine_cannot_be_listened_on(tmp_path: Path) -> None:
     async with tracker(tmp_path) as job:
         *_, last = await examine(options(job, bind="192.0.2.1"))

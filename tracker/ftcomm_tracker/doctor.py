@@ -122,7 +122,8 @@ async def _examine_listening(
             words = f"cannot listen on {options.bind or local}: {error.strerror}"
             return [Check("listen", "fail", words, "correct FTCOMM_BIND")]
         sock.listen(8)
-        port = int(sock.getsockname()[1])
+        _, told = parse_endpoint(options.advertise or local, name="FTCOMM_ADVERTISE")
+        port = told or int(sock.getsockname()[1])  # what the others will dial
         listening = Check("listen", "ok", f"a worker here listens on {options.bind or local}")
         nonce = os.urandom(NONCE_BYTES)
         try:
