@@ -199,6 +199,10 @@ def parse_address(text: str) -> tuple[str, int]:
 
 def _is_host(text: str) -> bool:
     """True if it can be a name or an address without brackets."""
+    try:
+        text.encode("idna")
+    except UnicodeError:  # empty or too long between two dots: no resolver is even asked
+        return False
     return bool(text) and text.isprintable() and not set(text) & set("[] ")
 
 

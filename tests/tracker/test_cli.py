@@ -94,6 +94,8 @@ def test_nobody_at_the_address_is_said(tmp_path: Path) -> None:
         (["serve", "-n", "0"], 64, "1 to 1024 workers"),
         (["serve", "-n", "2", "--detect-within", "-1"], 64, "DETECT_WITHIN"),
         (["serve", "-n", "2", "--host", "192.0.2.1"], 64, "cannot listen on 192.0.2.1"),
+        (["serve", "-n", "2", "--host", "node..1"], 64, "cannot listen on node..1"),
+        (["status", "--tracker", "node..1:4711"], 64, "host:port"),
         (["serve", "-n", "2", "--log-limit", "many"], 2, "not a size"),
         (["run", "-n", "2"], 2, "Missing argument"),
         (["status", "--tracker", "nonsense"], 64, "host:port"),

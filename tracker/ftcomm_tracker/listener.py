@@ -23,9 +23,10 @@ async def open_listener(host: str, port: int) -> trio.SocketListener:
         listeners: Sequence[trio.SocketListener] = await trio.open_tcp_listeners(
             port, host=address, backlog=BACKLOG
         )
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter: a name that no resolver takes
+        cause = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"cannot listen on {join_address(host, port)}: {error.strerror or error}",
+            f"cannot listen on {join_address(host, port)}: {cause}",
             remedy="if another tracker runs there, end it; else give another --host or --port",
         ) from error
     return listeners[0]
