@@ -102,6 +102,13 @@ def test_deaths_that_no_fault_explains_are_found() -> None:
     assert [found.pid for found in unplanned_deaths(record)] == [11, 13]
 
 
+def test_a_fault_excuses_no_death_before_it() -> None:
+    dead = life("1", 12, "exited with status 1")
+    assert dead.ended_s == 9.0
+    for at_s, found in ((8.0, []), (9.5, [dead])):
+        assert unplanned_deaths(run(deliveries=[stop(1, at_s, "1")], lives=[dead])) == found
+
+
 def test_who_has_closed_may_die_and_who_runs_at_the_end_is_ended() -> None:
     killed = "was killed by SIGKILL"
     lives = [life("0", 10, killed), life("1", 11, killed), life("2", 12, killed)]

@@ -1,14 +1,19 @@
-"""What ``ftcomm-chaos run`` refuses before it starts anything, and what it says then."""
+"""What ``ftcomm-chaos run`` makes of its options, what it refuses at once, and how it is ended."""
 
 import json
+import signal
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 from click.testing import CliRunner
 
 from ftcomm_chaos.cli import main
+from ftcomm_chaos.commands import run as run_command
+from ftcomm_chaos.live.session import Request
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all is refused")
 KILL = [{"at": {"position": "1.5.0.0@enter"}, "kind": "sigkill"}]
@@ -23,6 +28,11 @@ KILL = [{"at": {"position": "1.5.0.0@enter"}, "kind": "sigkill"}]
         (["-n", "1", "--plan", "{plan}", "--", "true"], 2, "there are ranks 0 to 0"),
         (["-n", "2", "--plan", "/none", "--", "true"], 2, "the plan /none cannot be read"),
         (["-n", "2", "--trace", "{trace}", "--min-lost", "2", "--", "true"], 2, "takes 1 workers"),
+        (["-n", "2", "--trace", "{trace}", "--min-lost", "0", "--", "true"], 2, "not in the range"),
+        (["-n", "2", "--random", "--min-lost", "20", "--", "true"], 2, "are for a trace"),
+        (["-n", "2", "--random", "-o", "replica=3", "--", "true"], 2, "No such option"),
+        (["-n", "2", "--random", "-o", "replicas=x", "--", "true"], 2, "not a valid integer"),
+        (["-n", "2", "--random", "--html", "/none/x.html", "--", "true"], 2, "no such folder"),
         (["-n", "2", "--random", "--compare", "../x", "--", "true"], 2, "is not in {out}"),
         (["-n", "2", "--random", "-o", "state-dir=x", "--", "true"], 2, "is not NAME=VALUE"),
         (["-n", "2", "--random", "--keep", "{folder}", "--", "true"], 2, "name a folder that"),
@@ -40,3 +50,51 @@ def test_what_cannot_be_run_is_refused_at_once(
     done = CliRunner().invoke(main, ["run", *line])
     assert (done.exit_code, done.stdout) == (status, ""), done.stderr
     assert complaint in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "kinds"),
+    [
+        (["--random"], ["sigkill"]),
+        (["--random", "--stop-every", "3s"], ["sigkill", "sigstop"]),
+        (["--stop-every", "3s"], ["sigstop"]),
+    ],
+)
+def test_what_is_asked_for_at_random_is_in_the_plan(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], kinds: list[str]
+) -> None:
+    asked: list[Request] = []
+
+    def interrupted(_: object, request: Request) -> int:
+        asked.append(request)
+        return 2
+
+    monkeypatch.setattr(trio, "run", interrupted)
+    line = ["run", "-n", "2", *options, "-o", "max-restarts=3", "-o", "replicas=2", "--", "true"]
+    done = CliRunner().invoke(main, line)
+    assert done.exit_code == 128 + 2
+    (request,) = asked
+    assert [entry["kind"] for entry in request.plan] == kinds
+    assert request.job.options[-2:] == ("--replicas", "2")  # `serve` has no other option of these
+    assert request.job.patience[-2:] == ("--max-restarts", "3")
+
+
+def test_who_is_impatient_and_interrupts_again_does_not_interrupt_the_cleaning_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    story = []
+
+    async def session(*_: object) -> None:
+        await trio.testing.wait_all_tasks_blocked()  # signals are listened to
+        try:
+            signal.raise_signal(signal.SIGINT)
+            await trio.sleep_forever()
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.raise_signal(number)
+            story.append("cleaned up")
+
+    monkeypatch.setattr(run_command, "run_session", session)
+    done = CliRunner().invoke(main, ["run", "-n", "2", "--random", "--", "true"])
+    assert (done.exit_code, story) == (128 + signal.SIGINT, ["cleaned up"]), done.output
+    assert "SIGINT: every process has been ended" in done.stderr

@@ -54,6 +54,14 @@ PASSED: 1 runs with 1 faults, 1 processes killed
     )
 
 
+def test_a_terminal_obeys_nothing_that_a_script_or_a_trace_says() -> None:
+    nasty = killed_once(findings=["rule: \x1b[2J"])
+    nasty.deliveries[0].what = "\x1b]0;node\x07 goes"
+    text = report_text(session(nasty))
+    assert "\x1b" not in text
+    assert "\ufffd]0;node\ufffd goes" in text
+
+
 def test_a_long_list_of_faults_is_cut_on_a_terminal_and_whole_elsewhere() -> None:
     many = killed_once(deliveries=[kill(1, n, "1", 11) for n in range(MOST_SHOWN + 7)])
     assert "  and 7 more" in report_text(session(many))

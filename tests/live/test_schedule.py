@@ -57,8 +57,12 @@ class Blow:
 
     async def undo(self, job: Any) -> None:
         self.story.append(("undo", self.job.now))
+        if self.shy:
+            raise NotDeliveredError("nobody is left")
 
     def happened(self, job: Any, worker: str) -> Hit:
+        if self.shy:
+            raise NotDeliveredError("nobody was there")
         return Hit((worker,), "the library's own")
 
 
@@ -142,3 +146,28 @@ async def test_a_fault_at_a_position_is_delivered_when_the_library_says_so(
     assert [d.what for d in schedule.deliveries] == ["the library's own"] * reached
     assert [what for what, _ in blow.story] == ["undo"] * reached
     assert schedule.missed() == [entry] * (not reached)
+
+
+async def test_a_fault_of_which_no_process_is_known_is_not_delivered(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    job = Job()
+    schedule, entry, _ = planned(job, {"at": {"position": "1.2.0.0@enter"}}, shy=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(deliver, schedule, job, 10.0)
+        await trio.testing.wait_all_tasks_blocked()
+        schedule.hear(Fired("1.2.0.0@enter=stop", by_tracker=False))
+    assert [d.failed for d in schedule.deliveries] == ["nobody was there"]
+    assert schedule.missed() == [entry]
+
+
+async def test_what_cannot_be_undone_is_said_and_ends_no_session(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    job = Job()
+    at = {"at": {"every": 2, "count": 1}, "for": 1}
+    schedule, _, _ = planned(job, at, shy=True)
+    await deliver(schedule, job)
+    failed, done = schedule.deliveries
+    assert (failed.failed, done.until_s) == ("nobody is there", None)
+    assert done.what == "a blow, and could not be undone: nobody is left"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ftcomm_chaos.live.record import RunRecord
-from ftcomm_chaos.live.verdict import Demands, Outcome, judge
+from ftcomm_chaos.live.verdict import Demands, Outcome, differs, judge
 from tests.live.stories import killed_once, life, run
 
 CALM = run("without faults")
@@ -15,7 +15,7 @@ CALM = run("without faults")
     ("broken", "complaint"),
     [
         (killed_once(result="77aa"), "differs: 77aa..., without faults 5af3..."),
-        (killed_once(result=""), "is missing, and without faults it is there"),
+        (killed_once(result=""), "is missing or empty, and without faults it is there"),
         (killed_once(status=None, over_limit_s=60.0), "no end within 60 s; `output.txt` in /there"),
         (killed_once(status=72, tail=["said"]), "status 72 (CollectiveMismatchError): said"),
         (killed_once(findings=["rule X: bad"]), "run 1 with faults: rule X: bad"),
@@ -64,6 +64,20 @@ def test_equal_results_and_a_delivered_fault_pass() -> None:
     assert judge(CALM, [killed_once()], Demands()).outcome is Outcome.PASSED
 
 
-def test_a_script_that_differs_from_itself_is_told_so() -> None:
-    verdict = judge(CALM, [killed_once(result="77aa")], Demands(), again=run(result="0bad"))
-    assert "the script does not compute the same twice" in verdict.reasons[-1]
+@pytest.mark.parametrize(
+    ("broken", "again", "where"),
+    [
+        (killed_once(result="77aa"), run(result="0bad"), "the result"),
+        (killed_once(findings=["a: b"]), run(findings=["as-reference: c"]), "as-reference: c"),
+    ],
+)
+def test_a_script_that_differs_from_itself_is_told_so(
+    broken: RunRecord, again: RunRecord, where: str
+) -> None:
+    assert differs(CALM, [broken])
+    verdict = judge(CALM, [broken], Demands(), again=again)
+    assert f"too, in {where}: the script does not compute the same twice" in verdict.reasons[-1]
+
+
+def test_a_script_is_run_again_only_where_something_differs() -> None:
+    assert not differs(CALM, [killed_once(), killed_once(status=72, result="77aa")])

@@ -59,6 +59,11 @@ def test_a_job_goes_through_partitions_and_bad_links(tmp_path: Path) -> None:
 
 
 def test_proxies_and_hosts_do_not_go_together() -> None:
-    plan = [at("1.2.0.0@done", "weather"), at("1.3.0.0@done", "partition")]
+    plan = [at("1.2.0.0@done", "weather", paused=True), at("1.3.0.0@done", "partition")]
     with pytest.raises(ConfigError, match="fault 2 of the plan: kind is partition, which cannot"):
         check_plan(plan, 2)
+
+
+def test_weather_without_a_condition_would_test_nothing() -> None:
+    with pytest.raises(ConfigError, match="parameters name no condition - set one of latency_ms"):
+        check_plan([at("1.2.0.0@done", "weather", direction="in")], 2)

@@ -20,14 +20,18 @@ from ftcomm_chaos.live.job import JobSpec
 from ftcomm_chaos.live.page import report_page
 from ftcomm_chaos.live.plan import check_plan, missing_for, random_plan
 from ftcomm_chaos.live.processes import adopt_orphans
+from ftcomm_chaos.live.safe import printable
 from ftcomm_chaos.live.session import Request, Session, run_session
 from ftcomm_chaos.live.text import document, report_text
 from ftcomm_chaos.live.trace import losses, read_trace
 from ftcomm_chaos.live.verdict import Outcome
+from ftcomm_tracker.cli import run as run_job
 
 _UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _FILE = click.Path(dir_okay=False, path_type=Path)
 USUAL_KILL_EVERY_S = 2.0
+PATIENCE = ("max-restarts", "give-up-after")  # not `serve`'s, but `supervise`'s
+LATE_SIGNALS_S = 0.05
 EPILOG = """\b
 Examples:
   ftcomm-chaos run --kill-every 2s -n 4 -- python train.py
@@ -75,7 +79,7 @@ class Asked:
     tracker_kill_every: float | None
     trace: Path | None
     trace_speed: float | None
-    min_lost: int
+    min_lost: int | None
     seed: int
     duration: float | None
     limit: float | None
@@ -97,7 +101,9 @@ class Asked:
 @click.option("--tracker-kill-every", type=TIME, help="SIGKILL and restart of the tracker.")
 @click.option("--trace", type=_FILE, help="Replay machines that come and go: ms,add|remove,node.")
 @click.option("--trace-speed", type=click.FloatRange(0.001), help="[default: from --duration].")
-@click.option("--min-lost", default=1, show_default=True, help="Fewer lost workers test nothing.")
+@click.option(
+    "--min-lost", type=click.IntRange(1), help="Fewer lost workers test nothing [default: 1]."
+)
 @click.option("--seed", default=0, show_default=True, help="Of all luck.")
 @click.option("--duration", type=TIME, help="How long to break things [default: one job].")
 @click.option("--limit", type=TIME, help="For one job; then it hangs.")
@@ -171,9 +177,8 @@ def _plan(asked: Asked) -> list[dict[str, Any]]:
         return list(plan)
     if not by_luck:
         return []
-    kill = asked.kill_every if any(every) else USUAL_KILL_EVERY_S
     return random_plan(
-        kill_every_s=kill,
+        kill_every_s=asked.kill_every or (USUAL_KILL_EVERY_S if asked.random else None),
         stop_every_s=asked.stop_every,
         stop_for_s=asked.stop_for,
         tracker_every_s=asked.tracker_kill_every,
@@ -194,28 +199,35 @@ def _folder(asked: Asked) -> Path:
 def _request(asked: Asked) -> Request:
     """What is asked for, checked; its folder is made when nothing is left to refuse."""
     trace = [] if asked.trace is None else read_trace(asked.trace)
+    if asked.trace is None and (asked.min_lost or asked.trace_speed):
+        raise ConfigError(
+            "--min-lost and --trace-speed are for a trace", remedy="give --trace too, or neither"
+        )
+    least = asked.min_lost or 1
     speed = asked.trace_speed or 1.0
     if trace and asked.trace_speed is None and asked.duration is not None:
         speed = max(trace[-1].at_s / asked.duration, 0.001)
-    if trace and losses(trace, asked.world_size) < asked.min_lost:
+    if trace and losses(trace, asked.world_size) < least:
         raise ConfigError(
             f"the trace takes {losses(trace, asked.world_size)} workers of {asked.world_size},"
-            f" and --min-lost is {asked.min_lost}",
+            f" and --min-lost is {least}",
             remedy="take more workers, or another trace",
         )
     compare = None if asked.compare is None else _inside(asked.compare)
+    options, patience = _settings(asked.settings)
+    if asked.html is not None and not asked.html.absolute().parent.is_dir():
+        raise ConfigError(f"--html {asked.html}: there is no such folder", remedy="make it first")
     job = JobSpec(
         name="without faults",
         folder=Path("reference"),
         world_size=asked.world_size,
         command=asked.command,
         # We kill as often as the plan says: the patience of a job is not what is tested.
-        options=("--max-incarnations", "1000000", *_settings(asked.settings)),
-        patience=("--max-restarts", "1000000", "--give-up-after", "10"),
+        options=("--max-incarnations", "1000000", *options),
+        patience=("--max-restarts", "1000000", "--give-up-after", "10", *patience),
         environment=_environment(),
         in_out=asked.chdir,
     )
-    least = asked.min_lost if trace else 1
     return Request(
         job,
         plan=_plan(asked),
@@ -240,14 +252,21 @@ def _inside(compare: str) -> str:
     return str(path)
 
 
-def _settings(given: Sequence[str]) -> list[str]:
-    options = []
+def _settings(given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Options for the job, and for who starts its workers again."""
+    options: list[str] = []
+    patience: list[str] = []
     for text in given:
         name, equals, value = text.partition("=")
         if not (re.fullmatch(r"[a-z-]+", name) and equals) or name in ("state-dir", "workers"):
             raise ConfigError(f"-o {text} is not NAME=VALUE of an option of ftcomm-tracker run")
-        options += [f"--{name}", value]
-    return options
+        (patience if name in PATIENCE else options).extend((f"--{name}", value))
+    try:
+        run_job.make_context("ftcomm-tracker run", [*options, *patience, "--", "true"])
+    except click.UsageError as error:
+        remedy = "see ftcomm-tracker run --help"
+        raise ConfigError(f"-o: {error.format_message()}", remedy=remedy) from None
+    return options, patience
 
 
 def _environment() -> dict[str, str]:
@@ -259,6 +278,7 @@ def _environment() -> dict[str, str]:
 async def _until_signal(request: Request) -> Session | int:
     """Run the session; a signal ends every process and is returned."""
     session: Session | int = 0
+    running = trio.CancelScope()
     async with trio.open_nursery() as nursery:
 
         async def watch() -> None:
@@ -266,11 +286,14 @@ async def _until_signal(request: Request) -> Session | int:
             ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
             with trio.open_signal_receiver(*ends) as signals:
                 async for number in signals:
-                    session = number
-                    nursery.cancel_scope.cancel()
+                    session = session or number
+                    running.cancel()
 
         nursery.start_soon(watch)
-        session = await run_session(request, _say)
+        with running:
+            session = await run_session(request, _say)
+        # Whoever was impatient has sent more of them: `watch` takes these too, and they do nothing.
+        await trio.sleep(LATE_SIGNALS_S)
         nursery.cancel_scope.cancel()
     return session
 
@@ -289,4 +312,4 @@ def _report(asked: Asked, session: Session, folder: Path) -> None:
 
 
 def _say(text: str) -> None:
-    click.echo(f"ftcomm-chaos: {text}", err=True)
+    click.echo(f"ftcomm-chaos: {printable(text)}", err=True)

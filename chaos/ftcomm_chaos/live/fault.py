@@ -116,6 +116,9 @@ class RunningJob(Protocol):
     def life(self, worker: str) -> "Life | None":
         """The newest life of a worker, None if none runs now or it has done its work."""
 
+    def newest_life(self, worker: str) -> "Life | None":
+        """The newest life of a worker, whether or not it still runs; None if none has begun."""
+
     @property
     def tracker(self) -> "Life | None":
         """The own tracker's process, None if none runs now."""
@@ -167,6 +170,8 @@ class LibraryFault(Fault, Protocol):
 
     def happened(self, job: RunningJob, worker: str) -> Hit:
         """The library says that it delivers it now; `worker` is of the rank in its address.
+
+        It may have died of it before we hear of it.
 
         Raises:
             NotDeliveredError: no such process is known.

@@ -103,8 +103,12 @@ class LiveJob(ABC):
         """The newest life of a worker, None if none runs now or it has done its work."""
         if worker in self.told.closed:
             return None
-        newest = next((life for life in reversed(self.lives) if life.who == worker), None)
+        newest = self.newest_life(worker)
         return newest if newest is not None and newest.runs else None
+
+    def newest_life(self, worker: str) -> Life | None:
+        """The newest life of a worker, whether or not it still runs; None if none has begun."""
+        return next((life for life in reversed(self.lives) if life.who == worker), None)
 
     async def start_tracker(self) -> None:
         """Start the own tracker again on its state directory."""

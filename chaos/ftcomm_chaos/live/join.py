@@ -87,11 +87,11 @@ def percentile(values: Sequence[float], share: float) -> float:
 def unplanned_deaths(record: RunRecord) -> list[LifeRecord]:
     """Workers' processes that died otherwise than by a fault, before their work was done.
 
-    A fault that kills names its victims; any other excuses what becomes of those that it hit.
+    A fault that kills names its victims; any other excuses what becomes later of those that it hit.
     What still ran at the end has been ended by the runner.
     """
     dying = {pid for delivery in record.delivered for pid in delivery.dies}
-    excused = {who for d in record.delivered if not d.dies for who in d.workers}
+    hit = [(who, d.at_s) for d in record.delivered if not d.dies for who in d.workers]
     return [
         life
         for life in record.lives
@@ -99,7 +99,7 @@ def unplanned_deaths(record: RunRecord) -> list[LifeRecord]:
         and life.ended_s is not None
         and life.ended_s < record.closed_s.get(life.who, math.inf) - CLOCK_SLACK_S
         and life.pid not in dying
-        and life.who not in excused
+        and not any(who == life.who and at_s <= life.ended_s for who, at_s in hit)
         and not _well(life.how)
     ]
 

@@ -118,7 +118,7 @@ def _record(
         wall_s=ended_at,
         formed_s=job.formed_at,
         closed_s=job.closed_at,
-        result="" if options.compare is None else _digest(spec.out / options.compare),
+        result="" if options.compare is None else digest_of(spec.out / options.compare),
         lives=[
             LifeRecord(life.who, life.number, life.pid, life.began_at, life.ended_at, life.how)
             for life in job.lives
@@ -136,9 +136,11 @@ def _record(
     return record
 
 
-def _digest(path: Path) -> str:
-    """SHA-256 of a file, empty if there is none."""
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, empty if there is none or nothing in it: that compares nothing."""
     try:
+        if not path.stat().st_size:
+            return ""
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:

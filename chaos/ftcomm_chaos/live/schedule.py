@@ -85,15 +85,22 @@ class Schedule:
         if not entry.kind.library_action:
             await self._fire(entry, job, dice)
             return
-        if entry.target.kind == TRACKER:
-            life = job.tracker
-            hit = Hit((), f"tracker_kill at {address}", () if life is None else (life,))
-        else:
-            hit = cast("LibraryFault", entry.fault).happened(job, entry.target.workers[0])
+        try:
+            hit = self._happened(entry, address, job)
+        except NotDeliveredError as error:
+            self._note_failure(entry, job.now, error)
+            return
         delivery = self._note(entry, job, hit, job.now, job.told.epoch)
         for life in hit.lives:
             await life.gone()
         await self._end(entry, job, delivery)
+
+    @staticmethod
+    def _happened(entry: Entry, address: str, job: LiveJob) -> Hit:
+        if entry.target.kind == TRACKER:
+            life = job.tracker
+            return Hit((), f"tracker_kill at {address}", () if life is None else (life,))
+        return cast("LibraryFault", entry.fault).happened(job, entry.target.workers[0])
 
     async def _fire(self, entry: Entry, job: LiveJob, dice: random.Random) -> bool:
         """Deliver once; returns whether it was delivered."""
@@ -101,11 +108,14 @@ class Schedule:
         try:
             hit = await entry.fault.fire(job, dice)
         except NotDeliveredError as error:
-            failed = Delivery(entry.number, entry.kind.name, began, (), "", failed=str(error))
-            self.deliveries.append(failed)
+            self._note_failure(entry, began, error)
             return False
         await self._end(entry, job, self._note(entry, job, hit, began, epoch))
         return True
+
+    def _note_failure(self, entry: Entry, at_s: float, error: NotDeliveredError) -> None:
+        failed = Delivery(entry.number, entry.kind.name, at_s, (), "", failed=str(error))
+        self.deliveries.append(failed)
 
     def _note(self, entry: Entry, job: LiveJob, hit: Hit, at_s: float, epoch: int) -> Delivery:
         delivery = Delivery(
@@ -126,8 +136,11 @@ class Schedule:
     async def _end(self, entry: Entry, job: LiveJob, delivery: Delivery) -> None:
         if entry.for_s is not None:
             await trio.sleep(entry.for_s)
-            await entry.fault.undo(job)
-            delivery.until_s = job.now
+            try:
+                await entry.fault.undo(job)
+                delivery.until_s = job.now
+            except NotDeliveredError as error:
+                delivery.what += f", and could not be undone: {error}"
 
 
 def _formed(told: Told) -> bool:

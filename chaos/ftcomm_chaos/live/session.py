@@ -94,7 +94,8 @@ async def run_session(request: Request, say: Say) -> Session:
         say(
             "results differ: running without faults again, to see whether they differ by themselves"
         )
-        again, _, _ = await _run(_named(request.job, "without faults, again", "again"), options)
+        job = _named(request.job, "without faults, again", "again")
+        again, _, _ = await _run(job, options, peace)
     demands = Demands(missed, request.least, request.result_name)
     return Session(request, reference, runs, judge(reference, runs, demands, again), again)
 
@@ -110,13 +111,13 @@ async def _break_things(
         number = len(runs)
         job = _named(request.job, f"run {number + 1} with faults", f"run-{number + 1}")
         say(f"running with faults{f', job {number + 1}' if number else ''}")
-        limit_s = request.limit_s or SLOWER * reference.wall_s + STARTS_S
+        patience_s = SLOWER * reference.wall_s + STARTS_S + (request.duration_s or 0.0)
         options = RunOptions(
             entries=() if request.trace else request.entries(),
             seed=request.seed,
             run=number,
             stop_after_s=float("inf") if end is None else end - trio.current_time(),
-            limit_s=limit_s + (request.duration_s or 0.0),
+            limit_s=request.limit_s or patience_s,
             compare=request.compare,
         )
         if request.trace:
@@ -127,7 +128,14 @@ async def _break_things(
         say(_ended(run))
         if run.status != 0:
             break
-    return runs, missed
+    return runs, missed + never_delivered(request, runs)
+
+
+def never_delivered(request: Request, runs: Sequence[RunRecord]) -> list[str]:
+    """What was to come again and again, and never came."""
+    done = {delivery.entry for run in runs for delivery in run.delivered}
+    again = [entry for entry in request.entries() if not entry.once]
+    return [str(entry) for entry in again if entry.number not in done]
 
 
 def _worth_another(request: Request, runs: Sequence[RunRecord], end: float) -> bool:

@@ -1,5 +1,6 @@
 """Faults that are signals: death, a polite death, a stop; for workers and for the tracker."""
 
+import contextlib
 import random
 import signal
 import sys
@@ -46,24 +47,32 @@ class SignalFault:
         else:
             workers = self.target.pick(job, dice)
             lives = [_running(job.life(worker), f"worker {worker}") for worker in workers]
-        for life in lives:
-            life.signal(signal.Signals[self.name])
-        hit = self._hit(workers, lives)
+        hit = self._hit(workers, self._send(lives))
         for life in hit.lives:
             await life.gone()
         return hit
 
     def happened(self, job: RunningJob, worker: str) -> Hit:
         """The library has done it, or does it now."""
-        return self._hit((worker,), [_running(job.life(worker), f"worker {worker}")])
+        return self._hit((worker,), [_running(job.newest_life(worker), f"worker {worker}")])
 
     async def undo(self, job: RunningJob) -> None:
         """Let what was stopped go on."""
         del job
         while self._stopped:
-            life = self._stopped.pop()
-            if life.runs:
-                life.signal(signal.SIGCONT)
+            with contextlib.suppress(NotDeliveredError):  # it has ended meanwhile
+                self._stopped.pop().signal(signal.SIGCONT)
+
+    def _send(self, lives: list[Life]) -> list[Life]:
+        """Those whom the signal has reached: one of several may just have ended."""
+        reached = []
+        for life in lives:
+            with contextlib.suppress(NotDeliveredError):
+                life.signal(signal.Signals[self.name])
+                reached.append(life)
+        if not reached:
+            raise NotDeliveredError(f"{self.target} has ended")
+        return reached
 
     def _hit(self, workers: tuple[str, ...], lives: list[Life]) -> Hit:
         if self.name == "SIGSTOP":
@@ -103,7 +112,7 @@ class ByLibrary:
 
     def happened(self, job: RunningJob, worker: str) -> Hit:
         """The library has done it, or does it now."""
-        life = _running(job.life(worker), f"worker {worker}")
+        life = _running(job.newest_life(worker), f"worker {worker}")
         return Hit((worker,), f"{self.name} in {life}", (life,) if self.deadly else ())
 
     async def undo(self, job: RunningJob) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from ftcomm_chaos.live.join import percentile, phase_times
 from ftcomm_chaos.live.record import RunRecord
+from ftcomm_chaos.live.safe import printable
 from ftcomm_chaos.live.session import Session
 from ftcomm_chaos.live.verdict import Outcome
 
@@ -38,7 +39,7 @@ def report_text(session: Session) -> str:
     if goodput is not None:
         lines.append(f"goodput {100 * goodput:.1f} % of the run without faults")
     lines += ["", *verdict_lines(session)]
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def verdict_lines(session: Session) -> list[str]:

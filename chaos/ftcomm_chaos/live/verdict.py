@@ -64,10 +64,11 @@ def judge(
     for run in runs:
         broken += _broken(run)
         broken += _against(reference, run, demands.result_name)
-    if again is not None and again.result != reference.result:
+    if again is not None and (again.result != reference.result or again.findings):
+        what = demands.result_name if again.result != reference.result else again.findings[0]
         broken.append(
-            f"two runs without faults differ in {demands.result_name} too: the script does not"
-            " compute the same twice (unseeded luck, time, process ids, or order of files)"
+            f"two runs without faults differ too, in {what}: the script does not compute the same"
+            " twice (unseeded luck, time, process ids, or order of files)"
         )
     if broken:
         return Verdict(Outcome.VIOLATED, broken)
@@ -76,8 +77,8 @@ def judge(
 
 
 def differs(reference: RunRecord, runs: Sequence[RunRecord]) -> bool:
-    """True if some run ended well with another result."""
-    return any(run.status == 0 and run.result != reference.result for run in runs)
+    """True if some run ended well with another result, last or on the way to it."""
+    return any(run.status == 0 and (run.result != reference.result or run.findings) for run in runs)
 
 
 def _broken(run: RunRecord) -> list[str]:
@@ -109,7 +110,7 @@ def _against(reference: RunRecord, run: RunRecord, what: str) -> list[str]:
     if reference.status != 0 or run.status != 0 or run.result == reference.result:
         return []
     if not run.result:
-        return [f"{run.name}: {what} is missing, and without faults it is there"]
+        return [f"{run.name}: {what} is missing or empty, and without faults it is there"]
     calm = f"{reference.result[:16]}..." if reference.result else "none"
     return [f"{run.name}: {what} differs: {run.result[:16]}..., without faults {calm}"]
 
@@ -124,7 +125,7 @@ def _untested(reference: RunRecord, runs: Sequence[RunRecord], demands: Demands)
         )
     if not reference.result:
         found.append(
-            f"{demands.result_name} is not there, so nothing was compared; name a file that the"
-            " script writes to {out} by --compare"
+            f"{demands.result_name} is not there or empty, so nothing was compared; name a file"
+            " that the script writes to {out} by --compare"
         )
     return found

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ftcomm.config import parse_address, process_environment
+from ftcomm.errors import ConfigError
 from ftcomm_chaos.live.fault import (
     ALL,
     RANDOM,
@@ -242,6 +243,8 @@ def _weather(target: Target, parameters: Mapping[str, Any]) -> BadWeather:
         swallow=parameters["swallow"],
         paused=parameters["paused"],
     )
+    if weather == FAIR:
+        raise ConfigError("name no condition", remedy=f"set one of {', '.join(parameters)}")
     return BadWeather(target, weather, parameters["direction"])
 
 

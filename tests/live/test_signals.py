@@ -1,0 +1,79 @@
+"""Signals to processes some of which have just ended; the processes are played."""
+
+import random
+import signal
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from ftcomm_chaos.live.fault import NotDeliveredError, Target
+from ftcomm_chaos.live.signals import ByLibrary, SignalFault
+
+
+@dataclass(eq=False)
+class Life:
+    """A process that may have ended without our having seen it."""
+
+    worker: str
+    ended: bool = False
+    got: list[int] = field(default_factory=list)
+
+    def signal(self, number: int) -> None:
+        if self.ended:
+            raise NotDeliveredError(f"{self.worker} has ended")
+        self.got.append(number)
+
+    async def gone(self) -> None:
+        """It is."""
+
+
+@dataclass
+class Job:
+    lives: dict[str, Any]
+    seen_to_end: tuple[str, ...] = ()
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        return tuple(self.lives)
+
+    def life(self, worker: str) -> Any:
+        return None if worker in self.seen_to_end else self.lives[worker]
+
+    def newest_life(self, worker: str) -> Any:
+        return self.lives.get(worker)
+
+
+def job(*, ended: str = "") -> Any:
+    return Job({worker: Life(worker, worker in ended) for worker in "012"})
+
+
+@pytest.mark.trio
+async def test_one_of_several_that_has_just_ended_is_passed_over_and_the_others_are_hit() -> None:
+    there = job(ended="1")
+    hit = await SignalFault(Target("all"), "SIGKILL").fire(there, random.Random(1))
+    assert [life.worker for life in hit.lives] == ["0", "2"]
+    with pytest.raises(NotDeliveredError, match="all has ended"):
+        await SignalFault(Target("all"), "SIGKILL").fire(job(ended="012"), random.Random(1))
+
+
+@pytest.mark.trio
+async def test_what_was_stopped_goes_on_though_one_of_them_has_ended() -> None:
+    there, stop = job(), SignalFault(Target("all"), "SIGSTOP")
+    await stop.fire(there, random.Random(1))
+    there.lives["2"].ended = True
+    await stop.undo(there)
+    both = [signal.SIGSTOP, signal.SIGCONT]
+    assert [life.got for life in there.lives.values()] == [both, both, [signal.SIGSTOP]]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [SignalFault(Target("workers", ("1",)), "SIGKILL"), ByLibrary("kill_rst", deadly=True)],
+)
+def test_who_has_died_of_it_before_we_hear_of_it_is_hit_all_the_same(fault: Any) -> None:
+    there = job()
+    there.seen_to_end = ("1",)
+    assert fault.happened(there, "1").lives == (there.lives["1"],)
+    with pytest.raises(NotDeliveredError, match="worker 7 does not run"):
+        fault.happened(there, "7")
