@@ -7,6 +7,7 @@ process: addresses, its id, its log.  Arguments come before the environment.
 
 import errno
 import os
+import socket
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -201,7 +202,9 @@ def _is_host(text: str) -> bool:
     """True if it can be a name or an address without brackets."""
     try:
         text.encode("idna")
-    except UnicodeError:  # empty or too long between two dots: no resolver is even asked
+        if ":" in text:
+            socket.inet_pton(socket.AF_INET6, text.partition("%")[0])
+    except (ValueError, OSError):  # the former for what is empty or too long between two dots
         return False
     return bool(text) and text.isprintable() and not set(text) & set("[] ")
 

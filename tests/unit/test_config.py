@@ -142,7 +142,10 @@ def test_an_address_may_name_a_port(text: str, endpoint: tuple[str, int]) -> Non
 
 @pytest.mark.parametrize(
     "text",
-    ["node1:", ":7000", "node1:0", "node1:65536", "[fd00::5]", " ", "10.0.0.1 10.0.0.2", "node..1"],
+    [
+        *("node1:", ":7000", "node1:0", "node1:65536", "[fd00::5]", "node1:7000:7001", "[a:b]:1"),
+        *(" ", "10.0.0.1 10.0.0.2", "node..1"),
+    ],
 )
 @pytest.mark.parametrize("name", ["FTCOMM_BIND", "FTCOMM_ADVERTISE"])
 def test_an_address_that_is_none_is_named(name: str, text: str) -> None:
