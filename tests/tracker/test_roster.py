@@ -65,6 +65,16 @@ def test_the_epoch_is_journalled_before_anyone_hears_of_it() -> None:
     assert journalled[-1].durable.epoch == 1
 
 
+def test_that_the_job_has_begun_is_journalled_before_the_first_plan_is_sent() -> None:
+    """Else, if the tracker and all members die behind it, the job would begin anew in silence."""
+    story = Story(1)
+    story.joined(1, hello("w0"))
+    effects = story.tell_said(1, report(1))
+    sent = [isinstance(e, Send) and isinstance(e.message, Plan) for e in effects].index(True)
+    begun = [e.durable.first_lives for e in effects[:sent] if isinstance(e, Persist)]
+    assert begun == [(b"w0-a",)]
+
+
 def test_a_restarted_worker_keeps_its_rank_and_everyone_gets_a_new_epoch() -> None:
     story = running()
     lost = sends(story.tell(ConnLost(2, "connection reset")))
