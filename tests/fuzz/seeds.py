@@ -37,7 +37,7 @@ from ftcomm.protocol.position import START, Position
 from ftcomm.protocol.schema import Bool, Bytes, Field, Int, Many, Maybe, Pair, Record, Text
 from ftcomm.settings import JobSettings
 from ftcomm.state import pack_state
-from ftcomm_chaos.live.plan import random_plan
+from ftcomm_chaos.live.luck import random_plan
 from ftcomm_tracker.durable import Durable, Place
 from ftcomm_tracker.journal import FILE_NAME, Journal, Remembered, text_of
 from tests.fuzz.wire import HEADER, KEY, SERVER_NONCE, SIGNATURE, a_client

@@ -8,15 +8,14 @@ import pytest
 
 from ftcomm.errors import ConfigError
 from ftcomm_chaos.live.fault import KINDS, Kind, Parameter
+from ftcomm_chaos.live.luck import dice_of, random_plan
 from ftcomm_chaos.live.plan import (
     Every,
     check_plan,
-    dice_of,
     kinds_table,
     library_faults,
     missing_for,
     parse_plan,
-    random_plan,
     tracker_faults,
 )
 from ftcomm_chaos.live.signals import ByLibrary
@@ -50,6 +49,13 @@ def test_a_plan_of_every_form_is_understood() -> None:
     assert tracker_faults(entries) == "1.2@plan_sent#2"
 
 
+def test_what_comes_before_lives_are_counted_is_for_a_workers_first_process() -> None:
+    positions = ("0.-1.0.0@connected#2", "1.-1.0.0@authenticated", "1.-1.0.0@ranked")
+    entries = check_plan([{"at": {"position": at}, "kind": "sigkill"} for at in positions], 2)
+    assert library_faults(entries).count("=kill") == 3
+    assert library_faults(entries, joined=True) == "1.-1.0.0@ranked=kill"
+
+
 @pytest.mark.parametrize(
     ("entry", "complaint"),
     [
@@ -79,6 +85,10 @@ def test_a_plan_of_every_form_is_understood() -> None:
         ({"at": AT, "kind": "cut"}, "at names no position, as cut needs"),
         ({"at": {"position": "here"}, "kind": "cut"}, "'here=cut' is not rank.version.seqno"),
         ({"at": {"position": "4.0.0.0@enter"}, "kind": "cut"}, "there are ranks 0 to 3"),
+        (
+            {"at": {"position": "0.-1.0.1@connected"}, "kind": "cut"},
+            "before lives are counted - wr",
+        ),
         ({"at": {"position": "0-1@link"}, "kind": "sigkill"}, "'0-1@link=kill' is not"),
         ({"at": {"position": "0.0.0.0@enter,1.0.0.0@enter"}, "kind": "cut"}, "'0.0.0.0@enter,1"),
         ({"at": {"position": "0.0.0.0@enter"}, "kind": "cut", "target": 0}, "beside a position"),

@@ -72,6 +72,7 @@ def test_a_job_whose_workers_and_tracker_are_killed_returns_the_same(tmp_path: P
         *KILL,
         {"at": {"position": "0.7.0.0@done"}, "kind": "sigstop", "for": 0.2},
         {"at": {"position": "1.2@plan_sent"}, "kind": "tracker_kill", "for": 0.1},
+        {"at": {"position": "0.-1.0.0@connected"}, "kind": "sigkill"},
     ]
     html = tmp_path / "report.html"
     status, report, said = chaos(tmp_path, GOOD, plan, "--html", str(html))
@@ -79,6 +80,7 @@ def test_a_job_whose_workers_and_tracker_are_killed_returns_the_same(tmp_path: P
     (run,) = report["runs"]
     whats = sorted(delivery["what"].split(" (")[0] for delivery in run["deliveries"])
     assert whats == [
+        "SIGKILL for worker 0",
         "SIGKILL for worker 1",
         "SIGSTOP for worker 0",
         "tracker_kill at 1.2@plan_sent#1",

@@ -8,7 +8,7 @@ import pytest
 
 from ftcomm_chaos.live import session
 from ftcomm_chaos.live.job import JobSpec
-from ftcomm_chaos.live.plan import random_plan
+from ftcomm_chaos.live.luck import random_plan
 from ftcomm_chaos.live.record import RunRecord
 from ftcomm_chaos.live.runner import RunOptions, digest_of
 from ftcomm_chaos.live.schedule import Schedule

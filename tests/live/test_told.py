@@ -47,6 +47,13 @@ def test_a_fault_whose_recovery_has_not_begun_is_awaited() -> None:
     assert told.calm
 
 
+def test_who_died_before_the_group_was_complete_is_recovered_from_by_then() -> None:
+    told = Told(expecting=True)
+    told.hear("ftcomm: epoch 1: the group is complete")
+    told.hear("ftcomm: epoch 1 runs: frontier -1.0 (rank 0 stands at -1.0)")
+    assert told.calm
+
+
 def test_the_tail_is_bounded() -> None:
     told = Told()
     for number in range(3 * TAIL_LINES):

@@ -76,7 +76,7 @@ def test_a_script_that_differs_from_itself_is_told_so(
 ) -> None:
     assert differs(CALM, [broken])
     verdict = judge(CALM, [broken], Demands(), again=again)
-    assert f"too, in {where}: the script does not compute the same twice" in verdict.reasons[-1]
+    assert f"too, in {where}: the script does not compute the same twice" in verdict.reasons[0]
 
 
 def test_a_script_is_run_again_only_where_something_differs() -> None:

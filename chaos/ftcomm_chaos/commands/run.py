@@ -17,8 +17,9 @@ import trio
 from ftcomm.config import process_environment
 from ftcomm.errors import ConfigError
 from ftcomm_chaos.live.job import JobSpec
+from ftcomm_chaos.live.luck import random_plan
 from ftcomm_chaos.live.page import report_page
-from ftcomm_chaos.live.plan import check_plan, missing_for, random_plan
+from ftcomm_chaos.live.plan import check_plan, missing_for
 from ftcomm_chaos.live.processes import adopt_orphans
 from ftcomm_chaos.live.safe import printable
 from ftcomm_chaos.live.session import Request, Session, run_session

@@ -57,7 +57,11 @@ class Notes:
         self._file = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def wrap(
-        self, command: Sequence[str], run: Preparation, work_in: Path | None = None
+        self,
+        command: Sequence[str],
+        run: Preparation,
+        work_in: Path | None = None,
+        later_faults: str = "",
     ) -> list[str]:
         """The command that notes its start and becomes `command`, as `run` says for its worker.
 
@@ -65,12 +69,16 @@ class Notes:
             command: the user's.
             run: variables and prefixes.
             work_in: folder to change to first.
+            later_faults: `FTCOMM_FAULTS` of all processes of a worker but its first.
         """
         quoted = {"events": shlex.quote(str(self.path)), "folder": shlex.quote(str(self._folder))}
         self._shim.write_text(_SHIM.format(**quoted), encoding="utf-8")
         for worker in run.workers:
             variables = run.worker_variables.get(worker, {})
             lines = [f"export {name}={shlex.quote(text)}" for name, text in variables.items()]
+            began = shlex.quote(str(self._folder / f"worker-{worker}.began"))
+            faults = shlex.quote(later_faults)
+            lines.append(f"if [ -e {began} ]; then export FTCOMM_FAULTS={faults}; fi; : > {began}")
             if work_in is not None:
                 lines.append(f"cd {shlex.quote(str(work_in))} || exit 1")
             prefix = shlex.join(run.worker_prefix.get(worker, []))

@@ -13,7 +13,6 @@ Seconds count from when all workers have joined for the first time.  A position 
 """
 
 import json
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
@@ -31,6 +30,8 @@ LONGEST_S = 7 * 86400.0  # a plan for longer than a week is a slip
 MAX_ENTRIES = 10_000
 MAX_WORKERS_NAMED = 1024
 NOTE = "note"  # what the library does at a position for faults that it cannot do itself
+# Points at which a process has not been told how many lives were before its own.
+BEFORE_LIVES = ("connected", "authenticated")
 _ENTRY_FIELDS = ("at", "kind", "target", "for", "parameters")
 _EVERY_FIELDS = ("every", "from", "until", "count", "overlap")
 _AT_REMEDY = 'write {"seconds": S}, {"every": S} or {"position": "rank.version.seqno.life@point"}'
@@ -67,6 +68,11 @@ class AtPosition:
     """Once, when a rank (or the tracker) is at an address."""
 
     address: str
+
+    @property
+    def point(self) -> str:
+        """What is behind the at sign, without the number of a step."""
+        return self.address.partition("@")[2].partition("#")[0]
 
 
 When = AtSeconds | Every | AtPosition
@@ -145,45 +151,25 @@ def _must_go_together(entries: Sequence[Entry]) -> None:
                 raise _wrong(entry.number, "kind", error)
 
 
-def random_plan(
-    *,
-    kill_every_s: float | None = None,
-    stop_every_s: float | None = None,
-    stop_for_s: float = 1.0,
-    tracker_every_s: float | None = None,
-) -> list[dict[str, Any]]:
-    """A plan, as its file would say it, of faults for random workers at random moments.
-
-    The moments and the workers are drawn when the plan is run, from the run's seed.
-    """
-    entries: list[dict[str, Any]] = []
-    if kill_every_s is not None:
-        entries.append({"at": {"every": kill_every_s}, "kind": "sigkill", "target": RANDOM})
-    if stop_every_s is not None:
-        stop = {"at": {"every": stop_every_s}, "kind": "sigstop", "target": RANDOM}
-        entries.append({**stop, "for": stop_for_s})
-    if tracker_every_s is not None:
-        entries.append({"at": {"every": tracker_every_s}, "kind": "tracker_kill"})
-    return entries
-
-
-def dice_of(seed: int, run: int, entry: Entry) -> random.Random:
-    """The dice of one entry in one run: what one entry draws does not change another's luck."""
-    return random.Random(f"{seed}/{run}/{entry.number}")  # noqa: S311 - luck, not secrets
-
-
 def missing_for(entries: Sequence[Entry]) -> list[str]:
     """What this machine lacks for a plan, each thing once."""
     lacks = (entry.fault.missing() for entry in entries)
     return sorted({lack for lack in lacks if lack})
 
 
-def library_faults(entries: Sequence[Entry]) -> str:
-    """The value of ``FTCOMM_FAULTS`` for a plan."""
+def library_faults(entries: Sequence[Entry], *, joined: bool = False) -> str:
+    """The value of ``FTCOMM_FAULTS`` for a plan.
+
+    Args:
+        entries: the plan.
+        joined: leave out what comes before a process knows its life.
+    """
     return ",".join(
         f"{entry.at.address}={entry.kind.library_action or NOTE}"
         for entry in entries
-        if isinstance(entry.at, AtPosition) and entry.target.kind != TRACKER
+        if isinstance(entry.at, AtPosition)
+        and entry.target.kind != TRACKER
+        and not (joined and entry.at.point in BEFORE_LIVES)
     )
 
 
@@ -343,6 +329,11 @@ def _addressed(
     if found[0].rank >= world_size:
         remedy = f"there are ranks 0 to {world_size - 1}"
         raise ConfigError(f"has the address {at.address!r}", remedy=remedy)
+    if found[0].point in BEFORE_LIVES and found[0].life:
+        remedy = "write 0, the worker's first process"
+        raise ConfigError(
+            f"has the address {at.address!r}, before lives are counted", remedy=remedy
+        )
     address = str(found[0]).partition("=")[0]
     return AtPosition(address), Target("workers", (str(found[0].rank),))
 

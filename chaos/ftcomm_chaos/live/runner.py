@@ -90,7 +90,8 @@ def _preparation(spec: JobSpec, nursery: trio.Nursery, at_end: contextlib.ExitSt
 def _job(
     spec: JobSpec, run: Preparation, notes: Notes, schedule: Schedule, options: RunOptions
 ) -> LiveJob:
-    command = notes.wrap(spec.user_command(), run, spec.out if spec.in_out else None)
+    later = library_faults(options.entries, joined=True)
+    command = notes.wrap(spec.user_command(), run, spec.out if spec.in_out else None, later)
     planned = library_faults(options.entries)
     if planned:
         spec = replace(spec, environment={**spec.environment, "FTCOMM_FAULTS": planned})

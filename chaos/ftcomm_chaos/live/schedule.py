@@ -9,8 +9,9 @@ import trio
 
 from ftcomm_chaos.live.fault import TRACKER, Hit, LibraryFault, NotDeliveredError
 from ftcomm_chaos.live.job import LiveJob
+from ftcomm_chaos.live.luck import dice_of
 from ftcomm_chaos.live.notes import Fired
-from ftcomm_chaos.live.plan import AtPosition, AtSeconds, Entry, Every, dice_of
+from ftcomm_chaos.live.plan import AtPosition, AtSeconds, Entry, Every
 from ftcomm_chaos.live.record import Delivery
 from ftcomm_chaos.live.told import Told
 

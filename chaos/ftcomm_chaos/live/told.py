@@ -62,7 +62,7 @@ class Told:
     def _hear_of_epoch(self, epoch: int, *, runs: bool) -> None:
         if runs and not self.formed:
             self.formed = True
-            self.recovering = False
+            self.recovering = self.expecting = False  # also of who had died before
         elif not runs and epoch > self.epoch:
             self.recovering = True
             self.expecting = False

@@ -62,13 +62,14 @@ def judge(
     """
     broken = [*_broken(reference)]
     for run in runs:
-        broken += _broken(run)
         broken += _against(reference, run, demands.result_name)
+        broken += _broken(run)
     if again is not None and (again.result != reference.result or again.findings):
         what = demands.result_name if again.result != reference.result else again.findings[0]
-        broken.append(
+        broken.insert(  # it explains the others
+            0,
             f"two runs without faults differ too, in {what}: the script does not compute the same"
-            " twice (unseeded luck, time, process ids, or order of files)"
+            " twice (unseeded luck, time, process ids, or order of files)",
         )
     if broken:
         return Verdict(Outcome.VIOLATED, broken)
