@@ -1,5 +1,6 @@
 """The control thread: one trio loop for everything that must go on while the user computes."""
 
+import math
 import threading
 import time
 
@@ -92,22 +93,22 @@ async def _keep_beating(driver: Driver) -> None:
     """
     hub = driver.hub
     said: object = None
-    due = 0.0
+    beaten_at = -math.inf
     looked_at, ran_since = trio.current_time(), 0.0
     while True:
         woken_at = trio.current_time()
         if woken_at > looked_at + hub.settings.detect_within / 2:
             ran_since = time.monotonic()  # it was stopped: what came meanwhile has yet to be read
         looked_at = woken_at
-        every = hub.settings.heartbeat_every
+        every = hub.settings.heartbeat_every  # the job's own, once the tracker has told it
         period = min(every, BLOCKED_AFTER_S)
         step = hub.progress.step  # before the peers: see `Progress`
         peers, blocked_s = _blocked_on(hub, ran_since)
         # The epoch and the connection too: whoever listens there has not heard it yet.
         news = (peers, step, hub.core.position, hub.core.epoch, driver.outbox) if peers else None
-        if news != said or woken_at + period / 2 >= due:
+        if news != said or woken_at + period / 2 >= beaten_at + every:
             driver.apply(Beat(peers, int(blocked_s * 1000), step))
-            said, due = news, woken_at + every
+            said, beaten_at = news, woken_at
         deadline = hub.deadline  # read once: the user's thread may end the call meanwhile
         if deadline is not None:
             _look_at_deadline(driver, deadline)

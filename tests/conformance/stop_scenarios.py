@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 
 from tests.conformance.bench import Bench
-from tests.conformance.harness import Job
+from tests.conformance.harness import Event, Job
 from tests.conformance.plans import Plan
 from tests.conformance.scenario import (
     DETECT_S,
@@ -67,10 +67,16 @@ def stopped_inside_a_collective(bench: Bench) -> None:
     with bench.job(Plan(4, QUIET, (fault,), {"detect_within": DETECT_S})) as job:
         job.start_tracker()
         job.start_all()
-        job.wait_for("tracker", text="no heartbeat of worker 1")
+        job.wait_for("stopped", worker="1")
+        job.wait(is_evicted)  # a second later at the earliest, so it has yet to come
         job.kill(1, signal.SIGCONT)
         job.finish()
         job.check_against(reference)
+
+
+def is_evicted(event: Event) -> bool:
+    """The tracker has waited for worker 1 for long enough."""
+    return event["kind"] == "tracker" and "no heartbeat of worker 1" in event["text"]
 
 
 def one_link_breaks(action: str) -> Run:

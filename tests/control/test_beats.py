@@ -88,6 +88,17 @@ async def test_who_may_not_know_that_a_rank_is_blocked_is_told_at_once(
     assert await said_at_the_next(1, driver, mock_clock) == []
 
 
+async def test_the_jobs_own_settings_count_as_soon_as_they_are_known(
+    mock_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """Else a job with a short deadline would miss a worker that has just joined it."""
+    driver = a_blocked_worker()
+    nursery.start_soon(_keep_beating, driver)
+    await trio.testing.wait_all_tasks_blocked()
+    driver.hub.settings = JobSettings(detect_within=1.0)
+    assert await said_at_the_next(3, driver, mock_clock) == [((1,), 2)] * 3
+
+
 async def test_a_wait_begins_anew_after_a_stop_of_this_process(
     mock_clock: trio.testing.MockClock, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
