@@ -49,6 +49,11 @@ def test_a_plan_of_every_form_is_understood() -> None:
     assert tracker_faults(entries) == "1.2@plan_sent#2"
 
 
+def test_who_is_named_twice_is_hit_once() -> None:
+    (entry,) = check_plan([{"at": {"seconds": 1}, "kind": "sigkill", "target": [1, 0, 1]}], 2)
+    assert entry.target.workers == ("1", "0")
+
+
 def test_what_comes_before_lives_are_counted_is_for_a_workers_first_process() -> None:
     positions = ("0.-1.0.0@connected#2", "1.-1.0.0@authenticated", "1.-1.0.0@ranked")
     entries = check_plan([{"at": {"position": at}, "kind": "sigkill"} for at in positions], 2)
@@ -72,6 +77,10 @@ def test_what_comes_before_lives_are_counted_is_for_a_workers_first_process() ->
         ({"at": {"seconds": True}, "kind": "sigkill"}, "at is"),
         ({"at": {"seconds": 1, "every": 2}, "kind": "sigkill"}, "at is"),
         ({"at": {"every": 0}, "kind": "sigkill"}, "at is"),
+        (
+            {"at": {"every": 1, "till": 9}, "kind": "sigkill"},
+            "beside every, use from, until, count",
+        ),
         ({"at": {"every": 1, "count": 0}, "kind": "sigkill"}, "count is a whole number from 1"),
         ({"at": {"every": 1, "overlap": 1}, "kind": "sigkill"}, "overlap is true or false"),
         ({"at": AT, "kind": "sigkill", "target": 4}, "names worker 4 - there are workers 0 to 3"),

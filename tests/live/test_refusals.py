@@ -22,7 +22,12 @@ KILL = [{"at": {"position": "1.5.0.0@enter"}, "kind": "sigkill"}]
 @pytest.mark.parametrize(
     ("options", "status", "complaint"),
     [
-        (["-n", "2", "--plan", "{plan}", "--", "no-such-command"], 3, "'no-such-command'"),
+        (
+            ["-n", "2", "--plan", "{plan}", "--", "no-such-command"],
+            3,
+            "here: there is no command 'no",
+        ),
+        (["-n", "2", "--plan", "{empty}", "--", "true"], 2, "empty.json names no fault"),
         (["-n", "2", "--", "true"], 2, "what to break is not said"),
         (["-n", "2", "--random", "--plan", "{plan}", "--", "true"], 2, "or twice"),
         (["-n", "1", "--plan", "{plan}", "--", "true"], 2, "there are ranks 0 to 0"),
@@ -46,7 +51,12 @@ def test_what_cannot_be_run_is_refused_at_once(
     plan, trace = tmp_path / "plan.json", tmp_path / "trace.csv"
     plan.write_text(json.dumps(KILL))
     trace.write_text("0,add,a\n1,remove,a")
-    line = [part.format(plan=plan, trace=trace, out="{out}", folder=tmp_path) for part in options]
+    empty = tmp_path / "empty.json"
+    empty.write_text("[]")
+    line = [
+        part.format(plan=plan, empty=empty, trace=trace, out="{out}", folder=tmp_path)
+        for part in options
+    ]
     done = CliRunner().invoke(main, ["run", *line])
     assert (done.exit_code, done.stdout) == (status, ""), done.stderr
     assert complaint in done.stderr

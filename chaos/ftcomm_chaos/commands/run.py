@@ -134,7 +134,8 @@ def run(**given: Any) -> None:
     asked = Asked(**given)
     try:
         if lacks := _lacks(asked):
-            _say("\n".join(f"needed, and not here: {lack}" for lack in lacks))
+            for lack in lacks:
+                _say(f"cannot be done here: {lack}")
             sys.exit(Outcome.LACKING)
         request = _request(asked)
         folder = _folder(asked)
@@ -153,10 +154,10 @@ def run(**given: Any) -> None:
 
 
 def _lacks(asked: Asked) -> list[str]:
-    """What this machine lacks."""
-    found = [] if sys.platform == "linux" else ["Linux (pidfd, /proc)"]
+    """What this machine lacks, each in words."""
+    found = [] if sys.platform == "linux" else ["needs Linux (pidfd, /proc)"]
     if shutil.which(asked.command[0]) is None:
-        found.append(f"the command {asked.command[0]!r}")
+        found.append(f"there is no command {asked.command[0]!r}")
     return found + missing_for(check_plan(_plan(asked), asked.world_size))
 
 
@@ -174,7 +175,8 @@ def _plan(asked: Asked) -> list[dict[str, Any]]:
             plan = json.loads(asked.plan.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"the plan {asked.plan} cannot be read: {error}") from None
-        check_plan(plan, asked.world_size)
+        if not check_plan(plan, asked.world_size):
+            raise ConfigError(f"the plan {asked.plan} names no fault", remedy="write one at least")
         return list(plan)
     if not by_luck:
         return []

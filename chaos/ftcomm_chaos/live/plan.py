@@ -260,6 +260,9 @@ def _when(raw: Any, kind: Kind) -> When:
             return AtPosition(raw["position"])
         if "every" in raw and set(raw) <= set(_EVERY_FIELDS):
             return _every(raw)
+        if "every" in raw:
+            remedy = f"beside every, use {', '.join(_EVERY_FIELDS[1:])}"
+            raise ConfigError(f"is {_short(raw)}", remedy=remedy)
     raise ConfigError(f"is {_short(raw)}", remedy=_AT_REMEDY)
 
 
@@ -309,7 +312,7 @@ def _target(raw: Any, world_size: int) -> Target:
     if max(named) >= world_size:
         remedy = f"there are workers 0 to {world_size - 1}"
         raise ConfigError(f"names worker {max(named)}", remedy=remedy)
-    return Target("workers", tuple(str(worker) for worker in named))
+    return Target("workers", tuple(dict.fromkeys(map(str, named))))
 
 
 def _addressed(
