@@ -26,9 +26,12 @@ def test_fair_weather_changes_nothing() -> None:
 
 
 @settings(deadline=None)  # the machine may be busy
-@given(CHUNKS)
-def test_the_same_bits_are_flipped_however_the_bytes_arrive(chunks: list[bytes]) -> None:
-    weather = Weather(flip_every=300, flips=(0, 1023), slice_bytes=50)
+@given(CHUNKS, st.sampled_from([(300, 50), (300, 0), (5, 50), (5, 0)]))
+def test_the_same_bits_are_flipped_however_the_bytes_arrive(
+    chunks: list[bytes], usual: tuple[int, int]
+) -> None:
+    flip_every, slice_bytes = usual
+    weather = Weather(flip_every=flip_every, flips=(0, 1023), slice_bytes=slice_bytes)
     whole, parts = Stream("s"), Stream("s")
     first = b"".join(piece.data for piece in whole.take(DATA, weather, now=0.0))
     again = b"".join(piece.data for piece in pour(parts, chunks, weather))

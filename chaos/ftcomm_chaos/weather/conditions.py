@@ -82,6 +82,7 @@ class Stream:
         self.taken = 0
         self.flipped: list[int] = []
         self.deaf = False
+        self._seed = seed
         self._slice_dice, self._flip_dice, self._jitter_dice = (
             random.Random(f"{seed}/{what}")  # noqa: S311 - weather, not secrets
             for what in ("slices", "flips", "jitter")
@@ -124,16 +125,20 @@ class Stream:
 
     def _with_flips(self, part: bytes, weather: Weather) -> bytes:
         first, self.taken = self.taken, self.taken + len(part)
-        places = [place for place in weather.flips if first <= place < self.taken]
+        places = {place for place in weather.flips if first <= place < self.taken}
         if weather.flip_every:
-            places += self._drawn_flips(first, weather.flip_every)
+            places.update(self._drawn_flips(first, weather.flip_every))
         if not places:
             return part
         changed = bytearray(part)
-        for place in places:
-            changed[place - first] ^= 1 << self._flip_dice.randrange(BITS)
-        self.flipped += places
+        for place in sorted(places):
+            changed[place - first] ^= 1 << self._bit(place)
+            self.flipped.append(place)
         return bytes(changed)
+
+    def _bit(self, place: int) -> int:
+        """Which bit is flipped there; by dice of its own, as arrival has a say in the pieces."""
+        return random.Random(f"{self._seed}/bit {place}").randrange(BITS)  # noqa: S311 - weather
 
     def _drawn_flips(self, first: int, mean: int) -> list[int]:
         """Places from `first` to `taken` that the dice name; the next one is drawn ahead."""
