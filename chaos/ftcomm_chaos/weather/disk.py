@@ -27,8 +27,10 @@ class DiskError(Exception):
 
 def missing() -> str:
     """What this machine lacks for a disk of its own; empty if nothing."""
-    if sys.platform != "linux":
-        return "needs Linux (mount namespaces)"
+    return _lacking() if sys.platform == "linux" else "needs Linux (mount namespaces)"
+
+
+def _lacking() -> str:
     absent = [tool for tool in TOOLS if shutil.which(tool) is None]
     if absent:
         return f"needs {', '.join(absent)}"
