@@ -6,7 +6,7 @@ import pytest
 
 from ftcomm.protocol.messages import Verdict
 from ftcomm.protocol.position import START
-from ftcomm_chaos.sim.barriers import Barriers
+from ftcomm_chaos.sim.barriers import Barriers, Hurdle
 from ftcomm_chaos.sim.monitor import Monitor
 from ftcomm_chaos.sim.plan import Kind
 from ftcomm_chaos.sim.world import Violation
@@ -14,8 +14,11 @@ from ftcomm_chaos.sim.world import Violation
 APART = Verdict("ProcessFailedError", "w0 and w1 cannot reach each other", 1, START, 0)
 
 
-def monitor_of(kinds: list[Kind], *workers: str) -> Monitor:
-    """A job of these workers in which these faults have fired."""
+def monitor_of(kinds: list[Kind], *workers: str, barred: tuple[str, ...] = ()) -> Monitor:
+    """A job of these workers in which these faults have fired; two were `barred` for a while."""
+    barriers = Barriers()
+    if barred:
+        barriers.put_up(frozenset(barred), Hurdle.SILENT)
     places = [SimpleNamespace(worker_id=name) for name in workers]
     tracker = SimpleNamespace(
         journal=SimpleNamespace(byes=(), places=places), roster=SimpleNamespace(seats={})
@@ -23,7 +26,8 @@ def monitor_of(kinds: list[Kind], *workers: str) -> Monitor:
     return Monitor(
         SimpleNamespace(
             tracker=tracker,
-            network=SimpleNamespace(barriers=Barriers()),
+            network=SimpleNamespace(barriers=barriers),
+            conditions=SimpleNamespace(may_stay_empty=False),
             faults=SimpleNamespace(fired=[(0.0, SimpleNamespace(kind=kind)) for kind in kinds]),
         )  # type: ignore[arg-type]  # as much of a simulation as it looks at
     )
@@ -33,6 +37,13 @@ def test_two_alone_may_be_given_up_when_every_plan_has_lost_a_link() -> None:
     monitor_of(
         [Kind.CUT_DATA, Kind.SILENCE, Kind.CUT_DATA, Kind.CUT_INSIDE], "w0", "w1"
     ).on_verdict(APART)
+
+
+def test_two_of_three_may_be_given_up_when_their_relay_loses_links_too() -> None:
+    job = ["w0", "w1", "w2"]
+    monitor_of([Kind.CUT_DATA] * 4, *job, barred=("w0", "w1")).on_verdict(APART)
+    with pytest.raises(Violation, match="verdict without a reason"):
+        monitor_of([Kind.CUT_DATA] * 3, *job, barred=("w0", "w1")).on_verdict(APART)
 
 
 @pytest.mark.parametrize(

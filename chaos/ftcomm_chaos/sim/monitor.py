@@ -258,21 +258,25 @@ class Monitor:
         return late and "was not replaced within" in verdict.cause
 
     def _are_apart(self, verdict: Verdict) -> bool:
-        """Two alone could not reach each other, and no replacement helped or was possible (R12)."""
+        """Two could not reach each other, and no relay or replacement helped or was possible (R12).
+
+        Two alone for one reason: something stands between them, or their links broke in every
+        plan. With a relay it takes both.
+        """
         journal, roster = self.sim.tracker.journal, self.sim.tracker.roster
         left = set(journal.byes) - set(roster.seats)
         names = {p.worker_id for rank, p in enumerate(journal.places) if rank not in left}
-        barred = frozenset(names) in self.sim.network.barriers.ever
-        apart = len(names) == 2 and (barred or self._each_plan_lost_a_link())
+        barred = any(pair <= names for pair in self.sim.network.barriers.ever)
+        reasons = barred + self._each_plan_lost_a_link()
+        apart = reasons >= (1 if len(names) == 2 else 2)
         words = ("cannot reach each other", "links keep failing")
         return apart and any(word in verdict.cause for word in words)
 
     def _each_plan_lost_a_link(self) -> bool:
         """Single links broke so often that two alone may have failed in every plan it takes."""
         broken = sum(planned.kind in LINK_FAULTS for _, planned in self.sim.faults.fired)
-        return (
-            broken >= 2 * RUNNING
-        )  # one end is given up after so many, the job after as many more
+        # One end is given up after so many, the job after as many more.
+        return broken >= 2 * RUNNING
 
     @staticmethod
     def _could_help(life: "Life", verdict: Verdict) -> bool:
