@@ -37,6 +37,7 @@ LONGEST_WAIT_S = 0.5  # before a kill: a step takes about 20 ms, a start half a 
 WALL_S = 90.0  # for one job; it takes about five seconds on two busy cores
 # Each life notes its number, so that the newest can be found, and becomes the worker.
 NOTE_PID = 'echo $$ >> "$0/$FTCOMM_WORKER_ID"; exec "$@"'
+REAPED_AFTER = re.compile(r"ftcomm: worker \d+ was killed by SIGKILL$")
 REAPED = re.compile(r"ftcomm: worker (\d+) was killed by SIGKILL: (.*)")
 
 
@@ -52,6 +53,7 @@ class Told:
     models: set[str] = field(default_factory=set)
     reaped: list[int] = field(default_factory=list)
     calm: bool = True  # no kill is being recovered from
+    died_after: bool = False  # a process was killed when its worker had closed
 
     def hear(self, line: str) -> None:
         """Take one line in."""
@@ -62,6 +64,8 @@ class Told:
             self.reaped.append(int(found[1]))
         elif "ftcomm: recovered, " in line or "ftcomm: epoch 1 runs" in line:
             self.calm = True
+        elif REAPED_AFTER.match(line):
+            self.died_after = True
 
 
 class Job:
@@ -135,7 +139,7 @@ class Job:
         while self._open:
             self._listen_more()
         status = self._process.wait()
-        if status != 0:
+        if status != self._wanted_status():
             raise self._broken(f"the job ended with status {status}")
         digest = hashlib.sha256((self.folder / "model").read_bytes()).hexdigest()
         if self.told.models != {digest}:
@@ -143,6 +147,10 @@ class Job:
         if not self._killed_are_reaped():
             raise self._broken(f"killed {self.killed}, reaped {self.told.reaped}")
         return digest
+
+    def _wanted_status(self) -> int:
+        """Not 0 where a process was killed when its worker had closed: it did not end well."""
+        return 128 + signal.SIGKILL if self.told.died_after else 0
 
     def _killed_are_reaped(self) -> bool:
         """Whom we killed has died of it, in order, and nobody else; the last may have ended."""

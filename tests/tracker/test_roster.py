@@ -1,5 +1,7 @@
 """Stories of the tracker's machine: what happens on connections, what is decided."""
 
+from dataclasses import replace
+
 import pytest
 
 from ftcomm.protocol.messages import (
@@ -32,9 +34,10 @@ from ftcomm_tracker.events import (
     Persist,
     Said,
     Send,
+    Tick,
 )
 from ftcomm_tracker.events import Lost as ConnLost
-from ftcomm_tracker.roster import State
+from ftcomm_tracker.roster import Roster, State
 from tests.tracker.roster_story import (
     SETTINGS,
     Story,
@@ -368,3 +371,14 @@ def test_a_finding_of_another_name_is_not_believed() -> None:
     effects = story.tell(Said(2, Finding(1, at(0, 4), "JobFinishedError", "all done")))
     assert [effect.conn for effect in effects if isinstance(effect, Disconnect)] == [2]
     assert story.roster.durable.verdict is None
+
+
+def test_a_tracker_that_awaits_its_workers_sleeps_until_it_stops_awaiting_them() -> None:
+    """It may await them for longer than a place may be empty: that is no deadline then."""
+    settings = replace(SETTINGS, replace_within=4.0, reattach_within=8.0)
+    durable = running(2).roster.durable
+    roster = Roster(settings, durable, generation=2, now=100.0)
+    assert roster.state is State.REATTACHING
+    assert roster.next_deadline() == 108.0
+    assert roster.handle(Tick(), now=104.0) == []
+    assert roster.next_deadline() == 108.0

@@ -81,10 +81,10 @@ class Roster(Hearing):
         times += [
             peer.last_heard + self.settings.detect_within / 2 for peer in peers if not peer.late
         ]
-        if self.durable.places:
-            times += [since + self.settings.replace_within for since in self.empty_since.values()]
-        if self.state is State.REATTACHING:
+        if self.state is State.REATTACHING:  # who is away then is awaited by another rule
             times.append(self._reattach_by)
+        elif self.durable.places:
+            times += [since + self.settings.replace_within for since in self.empty_since.values()]
         if self.state is State.RUNNING:
             times.append(self._mended_at)
         times.append(self._hope_until)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from ftcomm.protocol.messages import Plan
 from ftcomm_chaos.sim.control import ControlConn
 from ftcomm_chaos.sim.wire_control import WiredControl
+from ftcomm_chaos.sim.world import Violation
 from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.events import (
     Disconnect,
@@ -179,4 +180,11 @@ class Tracker:
         due = self.roster.next_deadline()
         if due is not None and due <= self.world.now:
             self.hear(Tick())
+            self._check_alarm()
         self._set_alarm()
+
+    def _check_alarm(self) -> None:
+        """What was due is done: a tracker that is due again at once takes a core for nothing."""
+        due = self.roster.next_deadline()
+        if self.up and due is not None and due <= self.world.now:
+            raise Violation(f"the tracker has nothing to do at {due:.4f}, and is due at once again")
