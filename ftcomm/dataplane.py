@@ -25,7 +25,7 @@ from ftcomm.recovery.keepers import local_distances
 from ftcomm.transport.executor import Executor
 from ftcomm.transport.faults import Interrupted, LinkLost, SignatureMismatch
 from ftcomm.transport.frame_check import CallHeader
-from ftcomm.transport.tcp import Link
+from ftcomm.transport.link import Link
 from ftcomm.values import Array, Stored
 
 # Sub-collectives of one position (a load is a length, a payload and a barrier) are told apart by

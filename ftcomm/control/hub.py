@@ -8,8 +8,6 @@ cut a transfer that is going well.
 import contextlib
 import os
 import select
-import socket
-import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +23,7 @@ from ftcomm.logs import JobLogger, LogContext
 from ftcomm.protocol.position import Position
 from ftcomm.recorder import Recorder
 from ftcomm.recovery.worker import State, WorkerCore
-from ftcomm.transport.tcp import Link
+from ftcomm.transport.link import Link
 from ftcomm.transport.waiting import Progress
 from ftcomm.transport.waker import Waker
 from ftcomm.values import Pool
@@ -46,9 +44,6 @@ class Deadline(NamedTuple):
     position: Position
     at: float
     seconds: float
-
-
-_RST_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 class Hub:
@@ -156,7 +151,7 @@ class Hub:
         """Fault injection: end all data links, by FIN or by RST, and go on."""
         for link in list(self.links.values()):
             if reset:
-                linger_reset(link)
+                link.reset()
             else:
                 link.shutdown()
 
@@ -181,16 +176,3 @@ class Hub:
         self.context.rank = core.rank if core.rank >= 0 else None
         self.context.epoch = core.epoch or None
         self.context.position = core.position
-
-
-def linger_reset(link: Link) -> None:
-    """Make the kernel send RST on `link` now; its owner finds a dead descriptor and closes it."""
-    sock = socket.socket(fileno=link.fd)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
-    finally:
-        sock.detach()
-    dead, other = socket.socketpair()
-    other.close()
-    os.dup2(dead.fileno(), link.fd)  # closes the connection: with the lingering off, by RST
-    dead.close()

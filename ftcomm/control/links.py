@@ -27,7 +27,7 @@ from ftcomm.protocol.handshake import DataContext, epoch_key
 from ftcomm.protocol.messages import Member
 from ftcomm.recovery.events import LinkDown
 from ftcomm.recovery.worker import State
-from ftcomm.transport.tcp import Link
+from ftcomm.transport.sockets import SocketLink
 
 MAX_UNAUTHENTICATED = 64  # connections; at the limit the oldest is dropped (rule R9)
 DIAL_ATTEMPTS = 4  # an honest dialler that was dropped at the limit tries again before it suspects
@@ -162,7 +162,7 @@ async def wait_for_epoch(driver: Driver, epoch: int) -> None:
 def hand_over(driver: Driver, conn: trio.socket.SocketType, epoch: int, rank: int) -> None:
     """Give an authenticated socket to the user's thread, if its epoch still runs."""
     raw = socket.socket(fileno=conn.detach())
-    link = Link(raw, rank)
+    link = SocketLink(raw, rank)
     if not driver.hub.add_link(epoch, link):
         link.close()
 

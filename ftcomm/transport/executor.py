@@ -16,10 +16,10 @@ from ftcomm.collectives.schedule import CELL_BYTES, NOBODY, Reduce, Schedule, St
 from ftcomm.protocol.frames import DATA_FRAME, FRAME_MAGIC, HEADER_BYTES, PREFIX, PREFIX_BYTES
 from ftcomm.transport.faults import Interrupted, LinkLost
 from ftcomm.transport.frame_check import CallHeader, check_header
+from ftcomm.transport.link import Link
 from ftcomm.transport.moves import SMALL_BYTES, Move, Moves
 from ftcomm.transport.quiet import Quiet
 from ftcomm.transport.streams import NO_SIGNAL, Incoming, Outgoing, Probe, byte_view
-from ftcomm.transport.tcp import Link
 from ftcomm.transport.waiting import EMPTY_TRIES, Progress, Waiter, let_others_run
 from ftcomm.transport.waker import Waker
 

@@ -14,7 +14,7 @@ from ftcomm.collectives.ops import Array, Reducer
 from ftcomm.collectives.schedule import CELL_BYTES, Reduce, Step
 from ftcomm.protocol.frames import HEADER_BYTES
 from ftcomm.transport.faults import LinkLost
-from ftcomm.transport.tcp import Link
+from ftcomm.transport.link import Link
 
 Probe = Callable[[str, int], None]
 

@@ -6,7 +6,7 @@ import select
 import time
 
 from ftcomm.transport.faults import Interrupted
-from ftcomm.transport.tcp import Link
+from ftcomm.transport.link import Link
 from ftcomm.transport.waker import Waker
 
 # Empty tries before the thread sleeps: about 30 us, what a peer needs for a small step. More would
@@ -54,12 +54,14 @@ class Waiter:
         if self._waker.is_set:
             raise Interrupted
         masks: dict[int, int] = {}
-        peers = []
-        for link, mask in ((receiving, select.POLLIN), (sending, select.POLLOUT)):
-            if link is not None:
-                masks[link.fd] = masks.get(link.fd, 0) | mask
-                peers.append(link.rank)
-        self._sleep(masks, tuple(dict.fromkeys(peers)))
+        links = [link for link in (receiving, sending) if link is not None]
+        for link in dict.fromkeys(links):
+            wanted = link.poll_for(reading=link is receiving, writing=link is sending)
+            for fd, mask in wanted:
+                masks[fd] = masks.get(fd, 0) | mask
+            if not wanted:
+                return
+        self._sleep(masks, tuple(dict.fromkeys(link.rank for link in links)))
         if self._waker.is_set:
             raise Interrupted
 

@@ -16,7 +16,7 @@ from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.transport.executor import Executor
 from ftcomm.transport.frame_check import CallHeader
-from ftcomm.transport.tcp import Link
+from ftcomm.transport.sockets import SocketLink
 from ftcomm.transport.waker import Waker
 
 POSITION = Position(0, 2, 5)
@@ -39,7 +39,7 @@ class Rank:
         self.rank = rank
         self.waker = Waker()
         self.executor = Executor(self.waker)
-        self.links: dict[int, Link] = {}
+        self.links: dict[int, SocketLink] = {}
 
     def run(
         self,
@@ -80,8 +80,8 @@ def group(
     ranks = [Rank(rank) for rank in range(world_size)]
     for low, high in itertools.combinations(ranks, 2):
         near, far = make_pair()
-        low.links[high.rank] = Link(near, high.rank, buffer_bytes=buffer_bytes)
-        high.links[low.rank] = Link(far, low.rank, buffer_bytes=buffer_bytes)
+        low.links[high.rank] = SocketLink(near, high.rank, buffer_bytes=buffer_bytes)
+        high.links[low.rank] = SocketLink(far, low.rank, buffer_bytes=buffer_bytes)
     try:
         yield ranks
     finally:

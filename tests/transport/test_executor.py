@@ -154,7 +154,7 @@ def test_probes_fire_once_in_the_middle_of_every_transfer_and_change_no_bit(buil
 def test_a_probe_at_half_sent_is_called_with_half_a_frame_in_the_kernel():
     near, far = socket.socketpair()
     with near, far:
-        link = rig.Link(near, 1)
+        link = rig.SocketLink(near, 1)
         sent_so_far = []
         payload = bytes(range(100))
         outgoing = Outgoing(
@@ -179,8 +179,8 @@ def test_frames_may_be_cut_at_any_byte():
     frame_bytes = 96 + 12
     with rig.group(1) as (left,), rig.group(1) as (right,):
         sockets = [socket.socketpair() for _ in range(2)]
-        left.links[1] = rig.Link(sockets[0][0], 1)
-        right.links[0] = rig.Link(sockets[1][0], 0)
+        left.links[1] = rig.SocketLink(sockets[0][0], 1)
+        right.links[0] = rig.SocketLink(sockets[1][0], 0)
         (_, by_left), (_, by_right) = sockets
 
         def proxy(cut):

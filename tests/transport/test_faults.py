@@ -17,7 +17,7 @@ from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.transport.executor import Executor
 from ftcomm.transport.faults import Interrupted, LinkLost, SignatureMismatch
-from ftcomm.transport.tcp import Link
+from ftcomm.transport.sockets import SocketLink
 from ftcomm.transport.waker import Waker
 
 SIZES = [2, 2_000_000]  # elements: below and above what the kernel's buffers hold
@@ -29,7 +29,7 @@ def peer_of_one():
     """A rank 0 of two, and the plain socket at its peer's end."""
     with rig.group(1) as (rank,):
         near, far = rig.tcp_pair()
-        rank.links[1] = Link(near, 1)
+        rank.links[1] = SocketLink(near, 1)
         with far:
             yield rank, far
 

@@ -14,7 +14,7 @@ from ftcomm.control.hub import Hub
 from ftcomm.exits import use_exit_codes
 from ftcomm.recovery.states import Identity, Limits, State
 from ftcomm.recovery.worker import WorkerCore
-from ftcomm.transport.tcp import Link
+from ftcomm.transport.sockets import SocketLink
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_forked_child_keeps_no_connection_open(hub: Hub) -> None:
     """As long as it did, a peer and the tracker would not see that its parent has died."""
     use_exit_codes()  # as `init` does
     (link, peer), (control, tracker) = socket.socketpair(), socket.socketpair()
-    hub.add_link(3, Link(link, 1))
+    hub.add_link(3, SocketLink(link, 1))
     ended, end = os.pipe()
     with hub.kept_from_children(trio.socket.from_stdlib_socket(control)), peer, tracker:
         child = os.fork()

@@ -1,29 +1,30 @@
-"""Link: one authenticated, non-blocking socket to one peer of one epoch."""
+"""Links over sockets, of TCP or within a host: authenticated, non-blocking."""
 
 import contextlib
+import os
+import select
 import socket
+import struct
 import sys
+from collections.abc import Sequence
 
 # Of a Unix socket: a seventh faster for 100 MB than the system's default of 208 KiB, and both ends'
 # share of it fits into a second-level cache.
 LOCAL_BUFFER_BYTES = 2 * 1024 * 1024
+_RST_ON_CLOSE = struct.pack("ii", 1, 0)
 _SO_NOSIGPIPE = 0x1022  # of <sys/socket.h> on macOS, where Python may have no MSG_NOSIGNAL
 
 
-class Link:
-    """A socket on which data frames to and from `rank` travel.
-
-    The thread that runs collectives owns the link and closes it; another thread may only
-    `shutdown` it, which ends whatever the owner is waiting for.
+class SocketLink:
+    """A `Link` that is one socket.
 
     Attributes:
         rank: the peer.
-        fd: the descriptor to poll.
         sendmsg: the socket's own method, bound once.
         recv_into: likewise.
     """
 
-    __slots__ = ("_sock", "fd", "rank", "recv_into", "sendmsg")
+    __slots__ = ("_fd", "_sock", "rank", "recv_into", "sendmsg")
 
     def __init__(self, sock: socket.socket, rank: int, *, buffer_bytes: int | None = None) -> None:
         """Take over a connected socket.
@@ -39,14 +40,26 @@ class Link:
             _tune(sock, buffer_bytes)
         self._sock = sock
         self.rank = rank
-        self.fd = sock.fileno()
+        self._fd = sock.fileno()
         self.sendmsg = sock.sendmsg
         self.recv_into = sock.recv_into
+
+    def poll_for(self, *, reading: bool, writing: bool) -> Sequence[tuple[int, int]]:
+        """The socket, for what is wanted of it."""
+        return ((self._fd, reading * select.POLLIN | writing * select.POLLOUT),)
 
     def shutdown(self) -> None:
         """End both directions at once; safe from any thread, any number of times."""
         with contextlib.suppress(OSError):  # not connected any more: nothing left to end
             self._sock.shutdown(socket.SHUT_RDWR)
+
+    def reset(self) -> None:
+        """Fault injection: have the kernel send RST now; the owner finds a dead descriptor."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
+        dead, other = socket.socketpair()
+        other.close()
+        os.dup2(dead.fileno(), self._fd)  # closes the connection: with the lingering off, by RST
+        dead.close()
 
     def close(self) -> None:
         """Give the descriptor back; only the owner may."""
