@@ -116,22 +116,44 @@ def test_the_largest_plan_fits_a_frame() -> None:
     assert len(encode(plan)) <= MAX_CONTROL_FRAME
 
 
-def test_links_that_keep_failing_without_any_progress_end_the_job_in_bounded_time() -> None:
-    story = running()
-    epoch, verdicts = 1, []
-    while not verdicts and story.now < 10 * SETTINGS.replace_within:
+def fail_links(story: Story, epoch: int, until: float) -> tuple[int, list[Verdict]]:
+    """Rank 0 loses rank 1 in plan after plan; gives the next epoch, and verdicts if any."""
+    while story.now < until:
         for conn in (1, 2, 1, 2):
             story.now += SETTINGS.detect_within / 4
             story.said(conn, Heartbeat(epoch, epoch, START))
         sent = story.said(1, Suspect(epoch, (1,), "cannot connect"))
         verdicts = [message for _, message in sent if isinstance(message, Verdict)]
         epoch += 1
-        for seqno in (0, 1):  # each holds what the other lacks: neither can be given up
-            held = (Run(-1, seqno, seqno + 1),)
-            story.said(seqno + 1, report(epoch, at(-1, 2), runs=held))
+        if verdicts:
+            return epoch, verdicts
+        report_halves(story, epoch)
+    return epoch, []
+
+
+def report_halves(story: Story, epoch: int) -> None:
+    """Each holds what the other lacks: neither can be given up."""
+    for seqno in (0, 1):
+        story.said(seqno + 1, report(epoch, at(-1, 2), runs=(Run(-1, seqno, seqno + 1),)))
+
+
+def test_links_that_keep_failing_without_any_progress_end_the_job_in_bounded_time() -> None:
+    story = running()
+    _, verdicts = fail_links(story, 1, 10 * SETTINGS.replace_within)
     assert [v.error for v in verdicts] == ["ProcessFailedError"] * 2
     assert "links keep failing: rank 0 lost its link to rank 1" in verdicts[0].cause
     assert story.now <= SETTINGS.replace_within + 2 * SETTINGS.detect_within
+
+
+def test_a_new_life_is_not_charged_with_the_links_of_the_one_before_it() -> None:
+    story = running()
+    epoch, verdicts = fail_links(story, 1, SETTINGS.replace_within - SETTINGS.detect_within)
+    assert not verdicts
+    story.joined(2, hello("w1", life="b"))
+    epoch += 1
+    report_halves(story, epoch)
+    _, verdicts = fail_links(story, epoch, SETTINGS.replace_within + 2 * SETTINGS.detect_within)
+    assert not verdicts
 
 
 def test_a_life_whose_place_went_to_a_spare_is_fenced_when_it_comes_back() -> None:

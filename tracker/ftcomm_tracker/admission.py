@@ -197,6 +197,7 @@ class Admission(Epochs):
             self._persist(places=tuple(places))
         self._untold = self._untold - {previous} | {hello.worker_id}
         self._seat(conn, hello, incarnation, rank)
+        self._links_failed = None  # those of another life: this one's may work
         self.reports.pop(rank, None)
         if self.state is State.RUNNING:
             self._begin_epoch(f"worker {previous} was replaced", victim=previous)
