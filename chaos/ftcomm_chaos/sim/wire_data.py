@@ -78,8 +78,8 @@ class LinkEnd:
         return self.broken or self._talk is not None
 
     def take_over(self, talk: Talk) -> None:
-        """The handshake of `talk` is done."""
-        if self.broken:
+        """The handshake of `talk` is done; there is one link in an epoch, as in `Hub.add_link`."""
+        if self.broken or self._talk is not None:
             talk.end.close()
             return
         self._talk = talk
