@@ -189,7 +189,7 @@ SCHEMAS: dict[int, Record] = {
         load=VERSION,
         load_from=RANKS,
         fetches=Many(FETCH, MAX_ARRAY),
-        keep_order=RANKS,
+        grouping=RANKS,
         locals=Maybe(Many(LOCAL_FETCH, MAX_WORLD_SIZE)),
         routes=Many(ROUTE, MAX_ROUTES),
     ),

@@ -6,6 +6,7 @@ at most 256 KiB; nothing bulky travels here.
 
 from dataclasses import dataclass
 
+from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.operations import OperatorMessage
 from ftcomm.protocol.position import PRELUDE, Position
 
@@ -254,9 +255,8 @@ class Plan:
     ``commit`` is the tentative version that is now committed (-1: none).  ``load`` is the
     checkpoint version that this member must fetch from one of ``load_from`` (-1: none).
     Positions below ``frontier`` are served from the log, at and above it executed by all.
-    ``keep_order`` is the rank order from which keepers are computed; it never changes in a job.
-    ``locals`` are the local states of the frontier's version that this member must fetch, None if
-    that version has none.
+    ``grouping`` says which ranks shared a host when the group formed; it never changes in a job.
+    ``locals`` are the local states of its version that this member must fetch, None: it has none.
     ``routes`` are the pairs of ranks whose links go through a third.
     """
 
@@ -269,7 +269,7 @@ class Plan:
     load: int
     load_from: tuple[int, ...]
     fetches: tuple[Fetch, ...]
-    keep_order: tuple[int, ...]
+    grouping: Grouping
     locals: tuple[LocalFetch, ...] | None = None
     routes: tuple[Route, ...] = ()
 

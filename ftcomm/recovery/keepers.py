@@ -8,10 +8,12 @@ on one host and would die together.
 
 from collections.abc import Sequence
 
+from ftcomm.protocol.grouping import Grouping
 
-def keep_order(hosts: Sequence[str]) -> tuple[int, ...]:
-    """Ranks sorted by host, then rank: `hosts[r]` is the host of rank r at job start."""
-    return tuple(sorted(range(len(hosts)), key=lambda rank: (hosts[rank], rank)))
+
+def keep_order(grouping: Grouping) -> tuple[int, ...]:
+    """Ranks sorted by host, then rank."""
+    return tuple(sorted(range(len(grouping)), key=lambda rank: (grouping[rank], rank)))
 
 
 def keep_stride(world_size: int, replicas: int) -> int:

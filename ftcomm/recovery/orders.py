@@ -7,7 +7,7 @@ from ftcomm.recovery.events import StartFetch
 
 def flaw_in(plan: Plan) -> str:
     """Why nobody can carry `plan` out, empty for all that a tracker of ours makes."""
-    if plan.rank not in plan.keep_order:
+    if not 0 <= plan.rank < len(plan.grouping):
         return f"the plan of epoch {plan.epoch} is for rank {plan.rank}, which has no place in it"
     if plan.load > PRELUDE and not plan.load_from:
         return f"the plan of epoch {plan.epoch} loads version {plan.load} from nobody"

@@ -9,6 +9,7 @@ a report.
 from typing import Any
 
 from ftcomm import errors
+from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.messages import (
     Finding,
     Member,
@@ -54,7 +55,8 @@ class Standing:
         self.caught_up = 0
         self.rank = -1
         self.members: tuple[Member, ...] = ()
-        self.keep_order: tuple[int, ...] = ()
+        self.grouping: Grouping = ()
+        self.keep_order: tuple[int, ...] = ()  # follows from the grouping
         self.routes: tuple[Route, ...] = ()
         self.suspects: tuple[int, ...] = ()
         self.accusation: Mismatch | Finding | None = None

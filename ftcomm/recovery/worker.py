@@ -52,7 +52,7 @@ from ftcomm.recovery.events import (
     SendControl,
     Wake,
 )
-from ftcomm.recovery.keepers import keep_stride
+from ftcomm.recovery.keepers import keep_order, keep_stride
 from ftcomm.recovery.log import Entry
 from ftcomm.recovery.orders import fetch_orders, flaw_in
 from ftcomm.recovery.standing import Standing
@@ -205,7 +205,8 @@ class WorkerCore(Standing):
         self.prelude_length = plan.prelude_length
         self.suspects = ()
         self.replayed = self.fetched = 0
-        self.keep_order = order = plan.keep_order
+        self.grouping = plan.grouping
+        self.keep_order = order = keep_order(plan.grouping)
         self.log.set_keeping(order.index(plan.rank), keep_stride(len(order), self.limits.replicas))
         if self.tentative is not None and self.tentative.version == plan.commit:
             self._commit_tentative()

@@ -236,7 +236,7 @@ def a_durable() -> Durable:
         first_lives=(b"a", b"b"),
         incarnations=(("w0", 1), ("w1", 2)),
         places=(Place("w0", 1, b"a", "h"), Place("w1", 2, b"c", "h")),
-        keep_order=(0, 1),
+        grouping=(0, 0),
         tables=b"t",
         verdict=Verdict("JobLostError", "all have died", 3, START, -1),
     )

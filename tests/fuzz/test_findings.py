@@ -89,7 +89,7 @@ def test_a_history_with_a_time_beyond_all_floats_is_refused_by_line() -> None:
     ("change", "cause"),
     [
         ({"rank": -1}, "is for rank -1, which has no place in it"),
-        ({"keep_order": ()}, "is for rank 0, which has no place in it"),
+        ({"grouping": ()}, "is for rank 0, which has no place in it"),
         ({"load": 3}, "loads version 3 from nobody"),
     ],
 )

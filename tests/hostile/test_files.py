@@ -28,7 +28,7 @@ DURABLE = Durable(
     first_lives=(b"a", b"b"),
     incarnations=(("0", 1), ("1", 2)),
     places=(Place("0", 1, b"a", "h"), Place("1", 2, b"c", "h")),
-    keep_order=(0, 1),
+    grouping=(0, 0),
     tables=b"t",
 )
 
@@ -209,13 +209,13 @@ def test_a_journal_of_a_later_version_is_refused_and_says_what_to_do(tmp_path: P
         {"tables": 10**12},
         {"first_lives": [10**12, 1]},
         {"places": [["0", 1, b"a", "h"]]},
-        {"keep_order": [0, 0]},
+        {"grouping": [0, 2]},
         {"byes": [7]},
         {"epoch": -1},
         {"version": -2},
         {"verdict": ["X"]},
         {"settings": 7},
-        {"format": 2},
+        {"format": 1},
     ],
     ids=lambda change: json.dumps(change, default=repr),
 )

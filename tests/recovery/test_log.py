@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftcomm.protocol.grouping import grouping_of
 from ftcomm.protocol.messages import Run
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.keepers import (
@@ -85,7 +86,7 @@ def test_compress_loses_and_invents_nothing(seqnos: set[int]) -> None:
 def test_every_result_has_enough_keepers_on_as_many_hosts(
     hosts: list[str], replicas: int, seqno: int
 ) -> None:
-    order, stride = keep_order(hosts), keep_stride(len(hosts), replicas)
+    order, stride = keep_order(grouping_of(hosts)), keep_stride(len(hosts), replicas)
     keepers = [rank for index, rank in enumerate(order) if is_keeper(index, seqno, stride)]
     assert len(keepers) >= min(replicas, len(hosts))
     crowd = max(hosts.count(host) for host in hosts)
@@ -97,7 +98,7 @@ def test_every_result_has_enough_keepers_on_as_many_hosts(
 def test_every_local_state_has_enough_keepers_on_as_many_hosts(
     hosts: list[str], replicas: int
 ) -> None:
-    order, size = keep_order(hosts), len(hosts)
+    order, size = keep_order(grouping_of(hosts)), len(hosts)
     for owner in range(size):
         holders = {owner, *local_keepers(order, owner, replicas)}
         assert len(holders) == min(replicas, size - 1) + 1

@@ -73,7 +73,7 @@ def plan(epoch: int, frontier: Position = START, **changes: Any) -> Plan:
         "load": -1,
         "load_from": (),
         "fetches": (),
-        "keep_order": (0, 1),
+        "grouping": (0, 0),
     }
     return Plan(**{**fields, **changes})
 
@@ -250,7 +250,7 @@ def test_a_welcome_to_a_hello_from_before_the_stop_is_not_being_heard() -> None:
 def test_replay_proves_nothing() -> None:
     core = a_member()
     hear(core, Revoke(2, "rank 3 died"))
-    group = {"members": members(count=4), "keep_order": (0, 1, 2, 3)}  # no one keeps everything
+    group = {"members": members(count=4), "grouping": (0, 0, 0, 0)}  # no one keeps everything
     hear(core, plan(2, at(-1, 3), rank=1, fetches=(Fetch(0, Run(-1, 0, 3)),), **group))
     for seqno in range(3):
         core.handle(ResultFetched(2, at(-1, seqno), SIG, "x"), now=0.0)

@@ -109,7 +109,7 @@ def test_the_largest_plan_fits_a_frame() -> None:
         load=2**31 - 1,
         load_from=ranks,
         fetches=(Fetch(last, Run(2**31 - 1, MAX_SEQNO, MAX_SEQNO, size)),) * (size + 2),
-        keep_order=ranks,
+        grouping=ranks,
         locals=(LocalFetch(last, last),) * size,
         routes=(Route(last, last, last),) * MAX_ROUTES,
     )

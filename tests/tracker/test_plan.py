@@ -44,7 +44,7 @@ def decide(
     *reports: Report, all_replaced: bool = False, highest: int = PRELUDE, local_replicas: int = 2
 ) -> Decided | Lost:
     count = len(reports)
-    facts = Facts(5, all_replaced, tuple(range(count)), 2, local_replicas, highest)
+    facts = Facts(5, all_replaced, (0,) * count, 2, local_replicas, highest)
     return plan(members(count), facts, dict(enumerate(reports)))
 
 

@@ -118,7 +118,7 @@ def test_who_has_closed_and_gone_needs_its_local_state_no_more() -> None:
 
 
 def decided_without_first(*reports: Report) -> Decided:
-    facts = Facts(5, all_replaced=False, keep_order=(0, 1, 2), replicas=2, local_replicas=2)
+    facts = Facts(5, all_replaced=False, grouping=(0, 0, 0), replicas=2, local_replicas=2)
     decision = plan(members(3), facts, dict(enumerate(reports, 1)))
     assert isinstance(decision, Decided)
     return decision

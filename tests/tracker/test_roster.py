@@ -94,6 +94,21 @@ def test_a_restarted_worker_keeps_its_rank_and_everyone_gets_a_new_epoch() -> No
     ]
 
 
+def test_the_grouping_stays_what_it_was_wherever_a_later_life_runs() -> None:
+    story = Story(3)
+    for rank, host in enumerate(("b", "a", "b")):
+        story.joined(rank + 1, hello(f"w{rank}", host=host))
+    plans = [story.said(rank + 1, report(1)) for rank in range(3)][-1]
+    story.tell(ConnLost(3, "connection reset"))
+    story.joined(4, hello("w2", "b", host="c"))
+    later = Story(3, story.journalled)  # a restarted tracker knows it too
+    for rank, (life, host) in enumerate((("a", "b"), ("a", "a"), ("b", "c"))):
+        later.joined(rank + 1, hello(f"w{rank}", life, host=host, revoke_epoch=2))
+    plans += [later.said(rank + 1, report(3)) for rank in range(3)][-1]
+    groupings = [(m.epoch, m.grouping) for _, m in plans if isinstance(m, Plan)]
+    assert groupings == [(1, (0, 1, 0))] * 3 + [(3, (0, 1, 0))] * 3
+
+
 def test_who_is_lost_while_an_epoch_waits_for_its_plan_is_named() -> None:
     story = running(3)
     story.tell(ConnLost(2, "connection reset"))

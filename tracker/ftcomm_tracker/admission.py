@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 from ftcomm.protocol.codec import MAX_CONTROL_FRAME
+from ftcomm.protocol.grouping import grouping_of
 from ftcomm.protocol.messages import (
     AllBye,
     Fenced,
@@ -12,7 +13,6 @@ from ftcomm.protocol.messages import (
     Revoke,
     Welcome,
 )
-from ftcomm.recovery.keepers import keep_order
 from ftcomm_tracker.durable import Place
 from ftcomm_tracker.epochs import Epochs
 from ftcomm_tracker.events import (
@@ -244,7 +244,7 @@ class Admission(Epochs):
             Place(p.hello.worker_id, p.incarnation, p.hello.nonce, p.hello.host) for p in chosen
         )
         self._untold = {place.worker_id for place in places}
-        self._persist(places=places, keep_order=keep_order([place.host for place in places]))
+        self._persist(places=places, grouping=grouping_of([place.host for place in places]))
         self.seats = {rank: peer.conn for rank, peer in enumerate(chosen)}
         self._begin_epoch("the group is complete")
 

@@ -6,10 +6,11 @@ from typing import Any
 
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.codec import MAX_WORLD_SIZE, MEMBER, encode
+from ftcomm.protocol.grouping import Grouping, is_grouping
 from ftcomm.protocol.messages import AllBye, Member, Revoke, Verdict, Welcome
 from ftcomm.protocol.position import Position
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Durable:
             (a spare's first incarnation is no longer that life); empty before.
         incarnations: (worker id, number of its newest life), sorted.
         places: by rank, empty until the group has formed.
-        keep_order: ranks in the order from which keepers are computed; fixed when formed.
+        grouping: which ranks share a host; fixed when formed, wherever later lives run.
         tables: digest of the algorithm tables, from the first worker.
         version: the highest version that a plan has named: what was committed is not undone.
         byes: ranks whose own close() has completed.
@@ -50,7 +51,7 @@ class Durable:
     first_lives: tuple[bytes, ...] = ()
     incarnations: tuple[tuple[str, int], ...] = ()
     places: tuple[Place, ...] = ()
-    keep_order: tuple[int, ...] = ()
+    grouping: Grouping = ()
     tables: bytes = b""
     version: int = -1
     byes: tuple[int, ...] = ()
@@ -85,7 +86,7 @@ class Durable:
             "first_lives": list(self.first_lives),
             "incarnations": [list(pair) for pair in self.incarnations],
             "places": [[p.worker_id, p.incarnation, p.nonce, p.host] for p in self.places],
-            "keep_order": list(self.keep_order),
+            "grouping": list(self.grouping),
             "tables": self.tables,
             "version": self.version,
             "byes": list(self.byes),
@@ -123,7 +124,7 @@ class Durable:
                 places=tuple(
                     Place(str(w), int(i), _raw(n), str(h)) for w, i, n, h in raw["places"]
                 ),
-                keep_order=tuple(int(rank) for rank in raw["keep_order"]),
+                grouping=tuple(int(host) for host in raw["grouping"]),
                 tables=_raw(raw["tables"]),
                 version=int(raw["version"]),
                 byes=tuple(int(rank) for rank in raw["byes"]),
@@ -147,8 +148,8 @@ class Durable:
         for name in ("places", "first_lives"):
             if len(getattr(self, name)) not in (0, size):
                 raise ValueError(f"{len(getattr(self, name))} {name} for {size} workers")
-        if self.places and sorted(self.keep_order) != list(range(size)):
-            raise ValueError(f"the keepers' order {self.keep_order} for {size} workers")
+        if len(self.grouping) != len(self.places) or not is_grouping(self.grouping):
+            raise ValueError(f"the grouping {self.grouping} for {len(self.places)} places")
         if not set(self.byes) <= set(range(len(self.places))):
             raise ValueError(f"ranks {self.byes} have closed")
         if self.epoch < 0 or min(self.version, self.final_version) < -1:

@@ -68,7 +68,7 @@ class Epochs(Routing):
         facts = Facts(
             epoch=self.durable.epoch,
             all_replaced=self._all_replaced(),
-            keep_order=self.durable.keep_order,
+            grouping=self.durable.grouping,
             replicas=self.settings.replicas,
             local_replicas=self.settings.local_replicas,
             highest_version=self.highest_version,

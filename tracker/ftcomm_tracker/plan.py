@@ -4,12 +4,13 @@ Nothing here assumes that a member holds what it did not report.  A decision car
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.messages import Fetch, Member, Plan, Report, Route, Run
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import signature_text
-from ftcomm.recovery.keepers import is_keeper, keep_stride
+from ftcomm.recovery.keepers import is_keeper, keep_order, keep_stride
 from ftcomm.recovery.log import compress
 from ftcomm_tracker.plan_locals import all_copied, local_fetches, local_holders, local_lost_text
 
@@ -21,20 +22,25 @@ class Facts:
     Attributes:
         epoch: the epoch that is being decided.
         all_replaced: a plan was sent before, and none of the lives of that time is left.
-        keep_order: the rank order from which keepers are computed.
+        grouping: which ranks shared a host when the group formed.
         replicas: how many copies the job asked for.
         local_replicas: how many copies of each rank's local state, beside its own.
         highest_version: highest version that any member was ever heard to be in.
         routes: pairs of ranks whose links go through a third.
+        keep_order: the rank order from which keepers are computed; it follows from the grouping.
     """
 
     epoch: int
     all_replaced: bool
-    keep_order: tuple[int, ...]
+    grouping: Grouping
     replicas: int
     local_replicas: int
     highest_version: int = PRELUDE
     routes: tuple[Route, ...] = ()
+    keep_order: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keep_order", keep_order(self.grouping))
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +263,7 @@ def _orders(members: Sequence[Member], facts: Facts, survey: _Survey) -> Decided
             load=survey.version if must_load else PRELUDE,
             load_from=load_from if must_load else (),
             fetches=tuple(fetches),
-            keep_order=facts.keep_order,
+            grouping=facts.grouping,
             locals=locals_,
             routes=facts.routes,
         )

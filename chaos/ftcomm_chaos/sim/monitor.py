@@ -3,6 +3,7 @@
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.messages import Plan, Report, Verdict
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind
@@ -39,6 +40,7 @@ class Monitor:
         self.endings: set[str] = set()
         self.given_up = False  # a member had to go, which counts as a death
         self.owners: set[bytes] = set()  # lives that have ever had a place
+        self.grouping: Grouping | None = None  # of the first plan
 
     def on_point(self, life: "Life", name: str) -> None:
         """`life` is at a place where a fault may be planned: nothing to check."""
@@ -145,19 +147,23 @@ class Monitor:
         life.require(not ahead, f"the report misses {ahead}, which the script has (R2)")
 
     def on_decided(self, plan: Plan) -> None:
-        """A plan is sent. If whoever knew of a result has died, the job is lost, not begun anew."""
+        """A plan is sent: what has been known is in it, and the grouping is that of the first."""
         if plan.frontier < self.stable_below:
             raise Violation(
                 f"epoch {plan.epoch} begins at {plan.frontier}; all had completed what is below "
                 f"{self.stable_below}"
             )
+        if self.grouping is None:
+            self.grouping = plan.grouping
+        if plan.grouping != self.grouping:
+            raise Violation(f"the grouping {self.grouping} became {plan.grouping} (R5)")
 
     def on_plan(self, life: "Life", plan: Plan) -> None:
         """A plan is taken: one membership per epoch, epochs grow, the position has not moved."""
         before = self.life_epoch.get(life.port, 0)
         life.require(plan.epoch > before, f"plan of epoch {plan.epoch} after {before}")
         self.life_epoch[life.port] = plan.epoch
-        what = (plan.members, plan.frontier, plan.commit, plan.keep_order)
+        what = (plan.members, plan.frontier, plan.commit, plan.grouping)
         first = self.epochs.setdefault(plan.epoch, what)
         life.require(first == what, f"two plans for epoch {plan.epoch}: {first} and {what}")
         life.require(plan.members[plan.rank].port == life.port, "took another life's plan")

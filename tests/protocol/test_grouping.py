@@ -1,0 +1,26 @@
+"""Which ranks shared a host: from hosts to numbers and back."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftcomm.protocol.grouping import grouping_of, is_grouping, is_hierarchical, members_of
+
+
+def test_hosts_are_numbered_by_their_lowest_ranks_whatever_they_are_called() -> None:
+    assert grouping_of(["z", "a", "z", "b"]) == (0, 1, 0, 2)
+    assert grouping_of(["a", "z", "a", "b"]) == (0, 1, 0, 2)
+    assert members_of((0, 1, 0, 2)) == ((0, 2), (1,), (3,))
+
+
+def test_a_hierarchy_has_several_hosts_and_several_ranks_on_one() -> None:
+    flat = [(), (0,), (0, 0, 0), (0, 1, 2)]
+    assert [is_hierarchical(grouping) for grouping in flat] == [False] * 4
+    assert is_hierarchical((0, 1, 1))
+
+
+@given(st.lists(st.sampled_from("abcde"), max_size=20))
+def test_only_numbers_that_hosts_can_give_are_a_grouping(hosts: list[str]) -> None:
+    grouping = grouping_of(hosts)
+    assert is_grouping(grouping)
+    assert sorted(rank for ranks in members_of(grouping) for rank in ranks) == [*range(len(hosts))]
+    assert not is_grouping([number + 1 for number in grouping]) or not hosts
