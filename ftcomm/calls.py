@@ -133,6 +133,11 @@ class CallFactory:
             or self._broadcast_bytes + nbytes >= FLUSH_BYTES
         )
 
+    def look_at_flush(self, call: Call) -> None:
+        """Decide again for a call that was made before others had completed."""
+        if call.kind is Kind.BROADCAST:
+            call.flush = self._must_flush(call.source.nbytes)
+
     def completed(self, kind: Kind, nbytes: int = 0) -> None:
         """Count a result, executed or replayed; a call that raised has none."""
         if kind is not Kind.BROADCAST or self._must_flush(nbytes):

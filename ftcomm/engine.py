@@ -12,7 +12,7 @@ from typing import TypeVar
 from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.dataplane import DataPlane, Turn
-from ftcomm.errors import FtcommError, LogLimitError
+from ftcomm.errors import ClosedError, FtcommError, LogLimitError
 from ftcomm.forms import Call, Lazy, Saving
 from ftcomm.protocol.messages import Resumed
 from ftcomm.protocol.position import Position
@@ -287,6 +287,10 @@ class Engine:
     def condemn(self, error: FtcommError) -> None:
         """Have the tracker raise `error` on all ranks, this one included."""
         self._control.driver.act(Found(type(error).__name__, error.cause))
+
+    def abort(self) -> None:
+        """Have the call that another thread runs here raise `ClosedError`."""
+        self._control.fail_from_outside(ClosedError("the communicator was left during this call"))
 
     def stop(self) -> None:
         """End the control thread and close every socket of this process."""

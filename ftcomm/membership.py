@@ -9,6 +9,7 @@ The communicator is one object, written in layers of which each calls only those
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -25,6 +26,7 @@ from ftcomm.protocol.signature import Kind
 from ftcomm.sites import call_site
 from ftcomm.solo import SoloEngine
 from ftcomm.stats import Stats, Tally
+from ftcomm.turns import Turns
 from ftcomm.values import Array, Stored
 
 R = TypeVar("R")
@@ -38,9 +40,10 @@ class Membership:
         self._worker_id = worker_id
         self._calls = CallFactory(engine)
         self._account = LogAccount(engine)
-        self._admit = self._account.check  # bound once, not in every call
+        self._admit: Callable[[int], None] = self._account.check  # bound once, not in every call
         self._tally = Tally()
         self._gate = Gate(self._is_the_end)
+        self._turns = self._gate.pending = Turns(self._gate)
 
     # --- where we stand ----------------------------------------------------------------------
 
@@ -115,9 +118,19 @@ class Membership:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is None:
-            self._close(call_site())  # the user's `with` statement
-        elif self.is_usable:
+        site = call_site()  # the user's `with` statement
+        if error is not None:
+            self._leave_by(error)
+            return
+        try:
+            self._close(site)
+        except BaseException as failure:  # of an asynchronous call, for example
+            self._leave_by(failure)
+            raise
+
+    def _leave_by(self, error: BaseException) -> None:
+        """`error` leaves the user's block."""
+        if self.is_usable:
             if isinstance(error, LogLimitError):  # all reach it here; who is behind is told
                 self._engine.condemn(error)
                 self._end()
@@ -135,7 +148,7 @@ class Membership:
 
     def _end(self) -> None:
         self._gate.is_closed = True
-        self._engine.stop()
+        self._turns.end(self._engine.abort, self._engine.stop)
 
     # --- one call -----------------------------------------------------------------------------
 
@@ -203,6 +216,20 @@ class Membership:
         known = self._calls.known(kind, op=op, root=root, algorithm=algorithm)
         lazy = Lazy(kind, known, site, made, check)
         return self._run(lazy, hand_out, timeout)
+
+    def _run_later(
+        self, call: Call | Lazy, hand_out: Callable[[Stored], R], timeout: float | None
+    ) -> R:
+        """A call that was made earlier has its turn: what hangs on those before it is looked up."""
+        if isinstance(call, Call):
+            return self._run(self._renewed(call), hand_out, timeout)
+        make = call.make
+        return self._run(replace(call, make=lambda: self._renewed(make())), hand_out, timeout)
+
+    def _renewed(self, call: Call) -> Call:
+        call.admit(call.form.nbytes)
+        self._calls.look_at_flush(call)
+        return call
 
     def _admitted(self, call: Call) -> Call:
         """Refuse a call whose result has no room in the log."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.engine import Engine
-from ftcomm.errors import FtcommError
+from ftcomm.errors import ClosedError, FtcommError
 from ftcomm.forms import DIGEST_BYTES, Call, Lazy, Saving
 from ftcomm.history import CLOSED, EXECUTED, LEFT, SERVED, Entered, Raised, Returned
 from ftcomm.protocol.signature import Kind
@@ -96,8 +96,9 @@ class RecordingEngine(Engine):
     def stop(self) -> None:
         """As the engine's; ends the history."""
         super().stop()
-        if self._end[0] != CLOSED and self.error is not None:
-            self._end = (type(self.error).__name__, self.error.cause)
+        error = self.error
+        if self._end[0] != CLOSED and error is not None and not isinstance(error, ClosedError):
+            self._end = (type(error).__name__, error.cause)
         self._recorder.end(*self._end)
 
     def _complete_heard(self, attempt: Callable[..., Outcome], *arguments: object) -> bool:

@@ -3,12 +3,28 @@
 import functools
 import sys
 from pathlib import Path
+from types import FrameType
+
+_passing_on: set[str] = set()  # files of this library that make calls for the user
+
+
+def passes_on(file: str) -> None:
+    """Calls that are made in this `file` were made where its functions were called."""
+    _passing_on.add(file)
 
 
 def call_site() -> str:
     """File and line from which the caller of this function was called, for messages."""
     frame = sys._getframe(2)  # noqa: SLF001 - the documented way costs 100 times as much
+    if frame.f_code.co_filename in _passing_on:
+        frame = _user_frame(frame)
     return _text(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _user_frame(frame: FrameType) -> FrameType:
+    while frame.f_code.co_filename in _passing_on and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
 
 @functools.lru_cache(maxsize=1024)

@@ -80,5 +80,8 @@ class SoloEngine:
     def leave(self, reason: str) -> None:
         """Nobody needs to know."""
 
+    def abort(self) -> None:
+        """A call of one waits for nobody."""
+
     def stop(self) -> None:
         """Nothing to stop."""

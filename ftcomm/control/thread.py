@@ -57,11 +57,12 @@ class ControlThread:
                 f"the control thread of this process failed: {error!r}",
                 remedy="this is a defect of ftcomm: please report it with the log",
             )
-            self._fail_from_outside(failure)
+            self.fail_from_outside(failure)
         finally:
             self._ready.set()
 
-    def _fail_from_outside(self, error: FtcommError) -> None:
+    def fail_from_outside(self, error: FtcommError) -> None:
+        """Whatever runs or waits on another thread raises `error`; for any thread."""
         with self._hub.lock:
             self._hub.core.fail(error)
         self._hub.retire_links()

@@ -11,13 +11,20 @@ from collections.abc import Callable
 from typing import Any
 
 import ftcomm
-from tests.conformance import edge_programs, kinds, local_programs, training_programs
+from tests.conformance import (
+    edge_programs,
+    kinds,
+    local_programs,
+    pending_programs,
+    training_programs,
+)
 from tests.conformance.recorder import Events, Recorder, digest
 
 PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     **edge_programs.PROGRAMS,
     **kinds.PROGRAMS,
     **local_programs.PROGRAMS,
+    **pending_programs.PROGRAMS,
     **training_programs.PROGRAMS,
 }
 

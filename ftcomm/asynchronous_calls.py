@@ -1,0 +1,171 @@
+"""The collectives without waiting: each returns a `Handle` at once."""
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
+
+from ftcomm.arguments import checked_timeout
+from ftcomm.collective_calls import CollectiveCalls, Result
+from ftcomm.collectives.ops import UserFunction
+from ftcomm.engine import Engine
+from ftcomm.forms import Call, Lazy
+from ftcomm.handles import Handle
+from ftcomm.sites import passes_on
+from ftcomm.solo import SoloEngine
+from ftcomm.values import Stored
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+passes_on(__file__)
+
+
+class _Writer(CollectiveCalls):
+    """The same collectives, checked in the same way, but written down instead of run.
+
+    It has forms of its own, so that the two threads share none.
+
+    Attributes:
+        written: what the newest call comes to.
+    """
+
+    written: tuple[Call | Lazy, Callable[[Stored], Any], float | None]
+
+    def __init__(
+        self, engine: Engine | SoloEngine, worker_id: str, admit: Callable[[int], None]
+    ) -> None:
+        super().__init__(engine, worker_id)
+        self._admit = admit
+
+    def _admitted(self, call: Call) -> Call:
+        call.admit = self._admit  # whether there is room is asked when its turn has come
+        return call
+
+    def _run(self, call: Call | Lazy, hand_out: Callable[[Stored], R], timeout: float | None) -> R:
+        if timeout is not None:
+            checked_timeout(timeout)
+        self.written = call, hand_out, timeout
+        return cast("R", None)  # its one caller asks for `written`
+
+
+class AsynchronousCalls(CollectiveCalls):
+    """Every method here takes the arguments of its synchronous sister and returns a `Handle`.
+
+    The order of the calls is the order of positions, whichever thread runs them; that of the
+    handles' waits plays no part.  A rank may call the one where another calls the other.  A
+    synchronous call waits for all that is pending, and so do `load_checkpoint`, `checkpoint` and
+    `close`.
+
+    Local mistakes are raised here, what the collective raises by the handle.  All calls that were
+    made before the user has heard of an error raise it too: none of them has run.
+
+    The input is not copied: it belongs to the call, as ``out=`` does, until the handle's `wait` has
+    returned.  An input function is called on another thread, at most once.  A `timeout` counts from
+    the call's turn on.  At most 1,024 calls wait for their turn; one more waits here.
+    """
+
+    def __init__(self, engine: Engine | SoloEngine, worker_id: str) -> None:
+        super().__init__(engine, worker_id)
+        self._writer = _Writer(engine, worker_id, self._admit)
+
+    def iallreduce(
+        self,
+        x: Any,
+        op: str | UserFunction = "sum",
+        *,
+        out: Result | None = None,
+        copy: bool = True,
+        algorithm: str | None = None,
+        timeout: float | None = None,
+    ) -> Handle[Result]:
+        """Begin an `allreduce`."""
+        return self._begin(
+            self._writer.allreduce,
+            x,
+            op,
+            out=out,
+            copy=copy,
+            algorithm=algorithm,
+            timeout=timeout,
+        )
+
+    def ibroadcast(
+        self, x: Any, root: int = 0, *, copy: bool = True, timeout: float | None = None
+    ) -> Handle[Result]:
+        """Begin a `broadcast`."""
+        return self._begin(self._writer.broadcast, x, root, copy=copy, timeout=timeout)
+
+    def iallgather(
+        self, x: Any, *, copy: bool = True, timeout: float | None = None
+    ) -> Handle[Result]:
+        """Begin an `allgather`."""
+        return self._begin(self._writer.allgather, x, copy=copy, timeout=timeout)
+
+    def iallgatherv(
+        self, x: Any, *, copy: bool = True, timeout: float | None = None
+    ) -> Handle[Result]:
+        """Begin an `allgatherv`."""
+        return self._begin(self._writer.allgatherv, x, copy=copy, timeout=timeout)
+
+    def ireduce(
+        self,
+        x: Any,
+        op: str | UserFunction = "sum",
+        root: int = 0,
+        *,
+        algorithm: str | None = None,
+        timeout: float | None = None,
+    ) -> Handle[Result | None]:
+        """Begin a `reduce`."""
+        return self._begin(self._writer.reduce, x, op, root, algorithm=algorithm, timeout=timeout)
+
+    def igather(
+        self, x: Any, root: int = 0, *, timeout: float | None = None
+    ) -> Handle[Result | None]:
+        """Begin a `gather`."""
+        return self._begin(self._writer.gather, x, root, timeout=timeout)
+
+    def igatherv(
+        self, x: Any, root: int = 0, *, timeout: float | None = None
+    ) -> Handle[Result | None]:
+        """Begin a `gatherv`."""
+        return self._begin(self._writer.gatherv, x, root, timeout=timeout)
+
+    def iscatter(
+        self, x: Any = None, root: int = 0, *, timeout: float | None = None
+    ) -> Handle[Result]:
+        """Begin a `scatter`."""
+        return self._begin(self._writer.scatter, x, root, timeout=timeout)
+
+    def ibroadcast_object(
+        self, obj: Any = None, root: int = 0, *, timeout: float | None = None
+    ) -> Handle[Any]:
+        """Begin a `broadcast_object`; the object is packed now, and may change afterwards."""
+        return self._begin(self._writer.broadcast_object, obj, root, timeout=timeout)
+
+    def iallgather_object(self, obj: Any, *, timeout: float | None = None) -> Handle[list[Any]]:
+        """Begin an `allgather_object`; the object is packed now, and may change afterwards."""
+        return self._begin(self._writer.allgather_object, obj, timeout=timeout)
+
+    def ibarrier(self, *, timeout: float | None = None) -> Handle[None]:
+        """Begin a `barrier`: it is done when every rank has begun it."""
+        return self._begin(self._writer.barrier, timeout=timeout)
+
+    def _begin(
+        self, write: Callable[P, R], /, *arguments: P.args, **options: P.kwargs
+    ) -> Handle[R]:
+        """Write a call down and put it in line."""
+        with self._turns.one_user():
+            write(*arguments, **options)
+            return self._turns.put(self._handle(*self._writer.written))
+
+    def _handle(
+        self,
+        call: Call | Lazy,
+        hand_out: Callable[[Stored], Any],
+        timeout: float | None,
+        is_due: Callable[[], bool] | None = None,
+    ) -> Handle[Any]:
+        def work() -> Any:
+            return self._run_later(call, hand_out, timeout)
+
+        return Handle(self._turns, work, call.kind.name.lower(), is_due)

@@ -1,0 +1,268 @@
+"""Turns: asynchronous calls, one after the other, in the order in which they were made.
+
+They run on one thread, started by the first of them.  A communicator has one engine, which is for
+one thread at a time; whoever holds the gate's baton may use it.  A synchronous call takes the baton
+and gives it back.  The first asynchronous call takes it for the thread of this module, which gives
+it back when nothing is pending: a synchronous call that finds nothing pending pays nothing for all
+this, and one that finds the baton taken asks here, and waits for its turn.
+
+A call that raises takes along all that were made before the user has heard of it: with its place
+empty, each would run at the position of another.  So the error is kept, with the baton, until
+`Handle.wait` or the next synchronous call has raised it.
+"""
+
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from ftcomm.errors import ClosedError, ForkError, ThreadError
+from ftcomm.gate import Gate
+from ftcomm.handles import Handle
+
+R = TypeVar("R")
+
+# Calls that wait for their turn; the next one waits until there is room.  Each holds its input.
+MAX_PENDING = 1024
+# A call that runs ends within milliseconds when the communicator does, but for a user's function.
+LEAVE_WITHIN_S = 5.0
+
+
+class Turns:
+    """The asynchronous calls of one communicator; `put` and `hand_back` are for the user's thread.
+
+    Lock order: `_users`, then `_lock`.  The baton is passed on under `_lock`.
+    """
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._pid = os.getpid()
+        self._users = threading.Lock()  # one thread makes calls, or waits to make one
+        self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)  # something for our thread
+        self._changed = threading.Condition(self._lock)  # something for the user's
+        self._waiting: deque[Handle[Any]] = deque()
+        self._running: Handle[Any] | None = None
+        self._has_baton = False
+        self._failure: BaseException | None = None  # that the user has not heard of
+        self._is_over = self._has_ended = False
+        self._finish: Callable[[], None] | None = None
+        self._thread: threading.Thread | None = None
+
+    # --- the user's thread --------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def one_user(self) -> Iterator[None]:
+        """While inside, no other thread makes a call.
+
+        Raises:
+            FtcommError: another one does, or the communicator is over or another process's.
+        """
+        if os.getpid() != self._pid:
+            raise ForkError("this communicator belongs to the parent process")
+        if self._is_own_thread or not self._users.acquire(blocking=False):
+            raise _used_twice()
+        try:
+            if self._gate.is_closed:
+                with self._lock:
+                    self._changed.wait_for(self._is_settled)
+                self._gate.refuse()
+            yield
+        finally:
+            self._users.release()
+
+    def put(self, handle: Handle[R]) -> Handle[R]:
+        """Give a call its place, behind all before it; waits while too many are pending."""
+        with self._lock:
+            self._changed.wait_for(lambda: len(self._waiting) < MAX_PENDING)
+            if self._failure is not None:
+                handle.fail(self._failure)
+            elif self._is_over:
+                handle.fail(_ended())
+            else:
+                self._start()
+                self._take_baton()
+                self._waiting.append(handle)
+                self._arrived.notify()
+        return handle
+
+    def hand_back(self) -> bool:
+        """Take the baton for a synchronous call, behind all that is pending.
+
+        Returns:
+            False if it is not for this thread: another one is in a call, this one runs a
+            function of the user's, or the communicator is over.
+
+        Raises:
+            BaseException: what an asynchronous call has raised, if the user has not heard of it.
+        """
+        if self._is_own_thread or not self._users.acquire(blocking=False):
+            return False
+        try:
+            with self._lock:
+                self._changed.wait_for(self._is_settled)
+                if self._is_over:
+                    return False
+                if self._failure is not None:
+                    failure = self._failure
+                    self._forget_failure()
+                    raise failure
+                return self._gate.try_take()
+        finally:
+            self._users.release()
+
+    def wait_for(self, handle: Handle[Any], timeout: float | None) -> None:
+        """As the protocol of handles says; from any thread but our own.
+
+        Raises:
+            TimeoutError: it is still pending after `timeout` seconds.
+            ThreadError: called by a function of the user's that a collective runs.
+            ForkError: in a forked child.
+        """
+        if os.getpid() != self._pid:
+            raise ForkError("this handle belongs to the parent process")
+        if self._is_own_thread:
+            raise ThreadError(
+                "an input function or a reduction waits for an asynchronous call, which waits for "
+                "it; wait outside"
+            )
+        with self._lock:
+            if not self._changed.wait_for(handle.done, timeout):
+                raise TimeoutError(f"{handle.what} is still pending after {timeout:g} s")
+
+    def note_raised(self, error: BaseException) -> None:
+        """The user hears of `error` now: calls made from here on run again."""
+        with self._lock:
+            if error is self._failure:
+                self._forget_failure()
+
+    def look_again(self) -> None:
+        """A pending call may have become due; from any thread."""
+        with self._lock:
+            self._arrived.notify()
+
+    def end(self, abort: Callable[[], None], finish: Callable[[], None]) -> None:
+        """The communicator ends: nothing runs any more.
+
+        Args:
+            abort: makes the call that runs raise.
+            finish: called when none runs: now, or where a user's function does not end, by our
+                thread as soon as it does.
+        """
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = True
+            if not self._is_own_thread:  # else what waits gets the error that ends it all
+                self._drop(_ended())
+                self._arrived.notify()
+        if self._thread is None or self._is_own_thread:
+            finish()
+            return
+        abort()
+        try:
+            self._thread.join(LEAVE_WITHIN_S)
+        finally:
+            with self._lock:
+                self._finish = finish
+                is_ours = self._has_ended
+            if is_ours:
+                finish()
+
+    # --- our own thread -----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (handle := self._next()) is not None:
+            assert handle.work is not None, "a call that is pending has not run"
+            try:
+                value = handle.work()
+            except BaseException as error:  # noqa: BLE001 - handed to the user, whose thread it is not
+                self._failed(handle, error)
+            else:
+                with self._lock:
+                    handle.succeed(value)
+                    self._running = None
+                    self._rest_if_idle()
+                    self._changed.notify_all()
+                del value  # the next call may take long, and the user may have dropped it
+            del handle
+        with self._lock:
+            self._has_ended = True
+            finish = self._finish
+        if finish is not None:
+            finish()
+
+    def _next(self) -> Handle[Any] | None:
+        with self._lock:
+            self._arrived.wait_for(self._is_next_due)
+            if not self._waiting:
+                return None
+            self._running = self._waiting.popleft()
+            self._changed.notify_all()
+            return self._running
+
+    def _is_next_due(self) -> bool:
+        if not self._waiting:
+            return self._is_over
+        is_due = self._waiting[0].is_due
+        return is_due is None or is_due()
+
+    def _failed(self, handle: Handle[Any], error: BaseException) -> None:
+        try:
+            self._gate.heed(error)  # may end the communicator, before anybody hears of it
+        finally:
+            with self._lock:
+                handle.fail(error)
+                self._running = None
+                if not self._is_over:
+                    self._failure = error
+                self._drop(error)
+
+    # --- under the lock -----------------------------------------------------------------------
+
+    @property
+    def _is_own_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def _is_idle(self) -> bool:
+        return not self._waiting and self._running is None
+
+    def _is_settled(self) -> bool:
+        """Nothing runs, or nobody waits any more for the user's function that does."""
+        return self._is_idle() or self._finish is not None
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="ftcomm-engine", daemon=True)
+            self._thread.start()
+
+    def _take_baton(self) -> None:
+        if not self._has_baton:
+            if not self._gate.try_take():
+                raise _used_twice()
+            self._has_baton = True
+
+    def _rest_if_idle(self) -> None:
+        if self._has_baton and self._is_idle():
+            self._has_baton = False
+            self._gate.give_back()
+
+    def _forget_failure(self) -> None:
+        self._failure = None
+        self._rest_if_idle()
+
+    def _drop(self, error: BaseException) -> None:
+        """No call that waits will run."""
+        while self._waiting:
+            self._waiting.popleft().fail(error)
+        self._changed.notify_all()
+
+
+def _used_twice() -> ThreadError:
+    return ThreadError("two threads use this communicator, or it is used in a callback")
+
+
+def _ended() -> ClosedError:
+    return ClosedError("the communicator ended before this call had its turn")

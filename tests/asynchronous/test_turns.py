@@ -1,0 +1,317 @@
+"""Turns: one order, one thread, and a baton that is where it should be."""
+
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ftcomm.errors import ClosedError, ForkError, FtcommError, JobLostError, ThreadError
+from ftcomm.gate import Gate
+from ftcomm.handles import Handle
+from ftcomm.turns import MAX_PENDING, Turns
+
+WITHIN_S = 60.0  # a hang is a failure; nothing here takes a second
+
+
+class Line:
+    """A gate with its turns, and calls that block until they are let go."""
+
+    def __init__(self) -> None:
+        self.gate = Gate(self._judge)
+        self.turns = self.gate.pending = Turns(self.gate)
+        self.judge: Callable[[FtcommError], bool] = lambda _: False
+        self.ran: list[Any] = []
+        self.doors: list[threading.Event] = []
+        self.ended: list[str] = []
+
+    def _judge(self, error: FtcommError) -> bool:
+        return self.judge(error)
+
+    def begin(self, value: Any = None, work: Callable[[], Any] | None = None) -> Handle[Any]:
+        def default() -> Any:
+            self.ran.append(value)
+            return value
+
+        with self.turns.one_user():
+            return self.turns.put(Handle(self.turns, work or default, "a call"))
+
+    def blocked(self) -> tuple[Handle[Any], threading.Event]:
+        """A call that runs, and what lets it go."""
+        entered, door = threading.Event(), threading.Event()
+
+        def work() -> str:
+            entered.set()
+            assert door.wait(WITHIN_S)
+            return "went through"
+
+        self.doors.append(door)
+        handle = self.begin(work=work)
+        assert entered.wait(WITHIN_S)
+        return handle, door
+
+    def end(self) -> None:
+        self.gate.is_closed = True
+        self.turns.end(lambda: self.ended.append("abort"), lambda: self.ended.append("finish"))
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    line = Line()
+    yield line
+    for door in line.doors:
+        door.set()
+    line.end()
+
+
+def in_thread(function: Callable[[], Any]) -> list[Any]:
+    """What `function` returns or raises on another thread."""
+    got: list[Any] = []
+
+    def run() -> None:
+        try:
+            got.append(function())
+        except BaseException as error:  # noqa: BLE001 - handed to the test, which looks at it
+            got.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(WITHIN_S)
+    assert not thread.is_alive()
+    return got
+
+
+def raiser(error: BaseException) -> Callable[[], None]:
+    def work() -> None:
+        raise error
+
+    return work
+
+
+# --- order --------------------------------------------------------------------------------------
+
+
+def test_calls_run_in_their_order_and_not_in_that_of_their_waits(line: Line) -> None:
+    first, door = line.blocked()
+    others = [line.begin(number) for number in range(20)]
+    assert [handle.done() for handle in (first, *others)] == [False] * 21
+    door.set()
+    assert [handle.wait() for handle in reversed(others)] == list(range(19, -1, -1))
+    assert line.ran == list(range(20))
+
+
+def test_a_synchronous_call_comes_behind_all_that_is_pending(line: Line) -> None:
+    _, door = line.blocked()
+    line.begin("before")
+    threading.Timer(0.05, door.set).start()  # whenever it fires, the order is the same
+    with line.gate:
+        line.ran.append("synchronous")
+    line.begin("after").wait()
+    assert line.ran == ["before", "synchronous", "after"]
+
+
+def test_nothing_runs_beside_a_synchronous_call(line: Line) -> None:
+    line.begin().wait()
+    with line.gate:
+        (refused,) = in_thread(lambda: line.begin("beside"))
+    assert (type(refused), line.ran) == (ThreadError, [None])
+
+
+def test_a_gate_with_nothing_pending_asks_nobody(line: Line) -> None:
+    line.begin().wait()
+    line.gate.pending = None
+    with line.gate:
+        pass
+
+
+def test_a_call_waits_until_it_is_due(line: Line) -> None:
+    due = threading.Event()
+    with line.turns.one_user():
+        late = line.turns.put(Handle(line.turns, lambda: line.ran.append("late"), "x", due.is_set))
+    behind = line.begin("behind")
+    line.turns.look_again()
+    assert (late.done(), behind.done(), line.ran) == (False, False, [])
+    due.set()
+    line.turns.look_again()
+    behind.wait()
+    assert line.ran == ["late", "behind"]
+
+
+def test_a_call_too_many_waits_for_room(line: Line) -> None:
+    _, door = line.blocked()
+    handles = [line.begin(number) for number in range(MAX_PENDING)]
+    threading.Timer(0.05, door.set).start()
+    handles.append(line.begin(MAX_PENDING))  # returns only because the door is opened
+    assert door.is_set()
+    assert handles[-1].wait() == MAX_PENDING
+    assert line.ran == list(range(MAX_PENDING + 1))
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+def test_an_error_takes_along_all_that_was_called_before_it_was_heard(line: Line) -> None:
+    _, door = line.blocked()
+    error = ValueError("the third")
+    failing, behind = line.begin(work=raiser(error)), line.begin("behind")
+    door.set()
+    with pytest.raises(ValueError, match="the third"):
+        behind.wait()
+    again = line.begin("after")
+    for handle in (failing, behind):  # told as often as asked, and nothing new fails by it
+        with pytest.raises(ValueError, match="the third"):
+            handle.result()
+    assert (again.wait(), line.ran) == ("after", ["after"])
+
+
+def test_a_call_made_after_an_error_that_nobody_has_heard_of_fails_at_once(line: Line) -> None:
+    failing = line.begin(work=raiser(ValueError("unheard")))
+    with line.turns._lock:
+        assert line.turns._changed.wait_for(failing.done, WITHIN_S)
+    late = line.begin("late")
+    assert late.done()
+    with pytest.raises(ValueError, match="unheard"):
+        late.wait()
+    assert line.ran == []
+
+
+def test_an_error_of_a_handle_that_was_dropped_leaves_the_next_synchronous_call(line: Line) -> None:
+    line.begin(work=raiser(ValueError("dropped")))
+    gc.collect()
+    with pytest.raises(ValueError, match="dropped"), line.gate:
+        line.ran.append("never")
+    with line.gate:
+        line.ran.append("once it was heard")
+    assert line.ran == ["once it was heard"]
+
+
+def test_an_end_of_the_job_is_raised_by_what_is_pending_and_by_every_later_call(line: Line) -> None:
+    lost = JobLostError("all is lost")
+
+    def judge(error: FtcommError) -> bool:
+        line.end()
+        return error is lost
+
+    line.judge = judge
+    _, door = line.blocked()
+    handles = [line.begin(work=raiser(lost)), line.begin("behind")]
+    door.set()
+    for ask in (handles[0].wait, handles[1].wait, line.gate.__enter__, line.begin):
+        with pytest.raises(JobLostError, match="all is lost"):
+            ask()
+    assert (line.ran, line.ended) == ([], ["finish"])
+
+
+# --- waiting ------------------------------------------------------------------------------------
+
+
+def test_a_wait_with_a_limit_leaves_the_call_running(line: Line) -> None:
+    handle, door = line.blocked()
+    with pytest.raises(TimeoutError, match=r"a call is still pending after 0\.001 s"):
+        handle.wait(0.001)
+    door.set()
+    assert handle.wait(WITHIN_S) == "went through"
+
+
+def test_ctrl_c_in_a_wait_leaves_the_call_running(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle, door = line.blocked()
+
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Condition, "wait_for", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            handle.wait()
+    assert not handle.done()
+    door.set()
+    assert handle.wait() == "went through"
+
+
+def test_any_thread_may_wait(line: Line) -> None:
+    handle = line.begin("result")
+    assert in_thread(handle.wait) == ["result"]
+
+
+def test_a_function_inside_a_call_can_neither_wait_nor_call(line: Line) -> None:
+    got: list[Any] = []
+
+    def work() -> None:
+        for forbidden in (later.wait, line.gate.__enter__, line.begin):
+            with pytest.raises(ThreadError) as caught:
+                forbidden()
+            got.append(caught.type)
+
+    _, door = line.blocked()
+    inside, later = line.begin(work=work), line.begin("later")
+    door.set()
+    inside.wait()
+    assert (got, later.wait()) == ([ThreadError] * 3, "later")
+
+
+def test_of_two_threads_that_call_at_once_one_is_refused(line: Line) -> None:
+    _, door = line.blocked()
+    with line.turns.one_user():
+        refused = in_thread(line.begin) + in_thread(line.gate.__enter__)
+    assert [type(error) for error in refused] == [ThreadError] * 2
+    door.set()
+
+
+# --- the end ------------------------------------------------------------------------------------
+
+
+def test_who_leaves_ends_what_runs_and_drops_what_waits(line: Line) -> None:
+    running, door = line.blocked()
+    waiting = line.begin("never")
+    line.turns.end(door.set, lambda: line.ended.append("finish"))
+    assert (running.wait(), line.ended, line.ran) == ("went through", ["finish"], [])
+    with pytest.raises(ClosedError, match="ended before this call had its turn"):
+        waiting.wait()
+
+
+def test_a_users_function_that_does_not_end_is_not_waited_for(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ftcomm.turns.LEAVE_WITHIN_S", 0.001)
+    _, door = line.blocked()
+    finished = threading.Event()
+    line.turns.end(lambda: None, finished.set)
+    assert not finished.is_set()  # its sockets are still in use
+    door.set()
+    assert finished.wait(WITHIN_S)
+
+
+def test_an_end_without_any_asynchronous_call_is_immediate(line: Line) -> None:
+    line.end()
+    line.end()
+    assert line.ended == ["finish"]
+    with pytest.raises(ClosedError, match="is closed"):
+        line.begin()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_can_neither_wait_nor_call(line: Line) -> None:
+    handle, door = line.blocked()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        words = []
+        for forbidden in (handle.wait, line.begin, line.gate.__enter__):
+            try:
+                forbidden()
+            except ForkError as error:
+                words.append(error.cause)
+        os.write(writing, "\n".join(words).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        words = told.read().splitlines()
+    os.waitpid(child, 0)
+    parents = "belongs to the parent process"
+    assert words == [f"this handle {parents}", *[f"this communicator {parents}"] * 2]
+    door.set()
+    assert handle.wait() == "went through"

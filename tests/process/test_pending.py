@@ -1,0 +1,79 @@
+"""Asynchronous calls in flight when something ends: the job, a life, a wait."""
+
+import signal
+from typing import Any
+
+import pytest
+
+from tests.conformance.bench import Bench
+from tests.conformance.harness import Job
+from tests.conformance.plans import Plan
+from tests.conformance.scenario import all_at_gate
+
+pytestmark = pytest.mark.process
+
+
+def test_another_op_is_the_same_mismatch_for_all_that_is_pending_and_for_all_ranks(
+    bench: Bench,
+) -> None:
+    with bench.job(Plan(3, {"program": "unlike_pending", "odd": 1}, exits=(72,) * 3)) as job:
+        job.run()
+        assert job.tracker_status() == 72
+        texts = {event["text"] for event in job.of("mismatch")}
+        assert sorted(event["rank"] for event in job.of("mismatch")) == [0, 1, 2]
+    (text,) = texts
+    assert text.count("at pending_programs.py:") == 2  # the user's line, not one of the library
+
+
+def test_a_calls_own_limit_ends_the_job_for_all(bench: Bench) -> None:
+    program: dict[str, Any] = {
+        "program": "timed_pending",
+        "timeout": 0.6,
+        "gates": {"2:0.1": "gate"},
+    }
+    with bench.job(Plan(3, program, exits=(80,) * 3)) as job:
+        job.start_tracker()
+        job.start_all()
+        job.wait_for("tracker", text="CollectiveTimeoutError")
+        job.open_gate("gate")
+        job.finish()
+        assert job.tracker_status() == 80
+
+
+@pytest.mark.parametrize(("how", "status"), [("exception", 1), ("input", 1), ("exit", 3)])
+def test_who_leaves_with_calls_in_flight_is_a_failure_at_once_and_the_next_life_goes_on(
+    bench: Bench, how: str, status: int
+) -> None:
+    """Rank 0 is held back, so that the calls of rank 1 are blocked when it leaves."""
+    program = {"program": "left_while_pending", "how": how, "gates": {"0:1.0": "gate"}}
+    reference = bench.reference(Plan(3, {"program": "left_while_pending", "how": "never"}))
+    with bench.job(Plan(3, program, exits=(status,))) as job:
+        job.start_tracker()
+        job.start_all()
+        all_at_gate(job, "gate", 1)
+        job.wait_for("leaving", rank=1)
+        if how != "input":  # its turn comes behind those that are blocked
+            job.wait_for("exit", worker="1", status=status)
+        job.open_gate("gate")
+        job.finish()
+        job.check_against(reference)
+        assert _status_of(job, "1") == [status, 0]
+
+
+def _status_of(job: Job, worker: str) -> list[int]:
+    return [event["status"] for event in job.of("exit") if event["worker"] == worker]
+
+
+def test_ctrl_c_in_a_wait_costs_no_epoch(bench: Bench) -> None:
+    program = {"program": "interrupted_wait", "gates": {"0:0.0": "gate"}}
+    with bench.job(Plan(3, program)) as job:
+        job.start_tracker()
+        job.start_all()
+        all_at_gate(job, "gate", 1)
+        job.wait_for("waiting", rank=1)
+        job.kill(1, signal.SIGINT)
+        assert job.wait_for("interrupted", rank=1)["done"] is False
+        job.open_gate("gate")
+        job.finish()
+        assert {event["epoch"] for event in job.of("result")} == {1}
+        assert len({event["sha"] for event in job.of("end")}) == 1
