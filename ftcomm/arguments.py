@@ -6,9 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ftcomm.collectives.dtypes import dtype_code
-from ftcomm.protocol.signature import MAX_NAMED_DIMS, RAGGED, Algorithm, Kind, Op, Signature
+from ftcomm.collectives.bfloat16 import round_to_bfloat16
+from ftcomm.collectives.dtypes import AnyDtype, dtype_code
+from ftcomm.protocol.signature import MAX_NAMED_DIMS, RAGGED, Algorithm, Kind, Op, Signature, Wire
 from ftcomm.values import Array
+
+_FLOAT32: AnyDtype = np.dtype(np.float32)
+_WIRES = {None: Wire.SAME, "bf16": Wire.BF16}
 
 
 def as_elements(x: Any) -> tuple[Array, tuple[int, ...]]:
@@ -47,6 +51,37 @@ def _as_array(x: Any) -> Array:
             "carried by collectives; make a dense array of numbers of it, or use allgather_object"
         )
     return array
+
+
+def wire_code(name: str | None) -> Wire:
+    """The format that a user's ``wire=`` names.
+
+    Raises:
+        ValueError: none has this name.
+    """
+    if name not in _WIRES:
+        raise ValueError(f"no wire format is called {name!r}; use 'bf16', or None for x as it is")
+    return _WIRES[name]
+
+
+def rounded(source: Array, wire: str) -> Array:
+    """A user's elements as they travel in the format `wire`: a new array.
+
+    Raises:
+        ValueError: no format has this name.
+        TypeError: the format is not for elements of this dtype.
+    """
+    wire_code(wire)
+    if source.dtype != np.float32:
+        raise TypeError(f"wire='bf16' is for float32, x is {source.dtype.name}; convert it")
+    bits: Array = np.empty(len(source), np.uint16)
+    round_to_bfloat16(source, bits)
+    return bits
+
+
+def result_dtype(elements: AnyDtype, wire: str | None) -> AnyDtype:
+    """What the user gets where elements of this dtype have travelled in the format `wire`."""
+    return elements if wire is None else _FLOAT32
 
 
 def is_input_function(x: Any) -> bool:
@@ -112,8 +147,19 @@ def signature_of(
     op_hash: int = 0,
     root: int = -1,
     algorithm: Algorithm = Algorithm.AUTO,
+    wire: str | None = None,
 ) -> bytes:
     """The 40 bytes that all ranks must agree on.
+
+    Args:
+        kind: the collective.
+        source: its elements, as they travel.
+        shape: of the user's array.
+        op: the reduction.
+        op_hash: of a user's function.
+        root: the root rank, -1 without one.
+        algorithm: the caller's wish.
+        wire: the format that the user's elements were rounded to.
 
     Raises:
         TypeError: a dtype that collectives do not carry.
@@ -121,13 +167,14 @@ def signature_of(
     return Signature(
         kind=kind,
         op=op,
-        dtype=dtype_code(source.dtype),
+        dtype=dtype_code(result_dtype(source.dtype, wire)),
         algorithm=algorithm,
         root=root,
         count=0 if kind in RAGGED else len(source),
         ndim=len(shape),
         dims=_dims(shape[1:] if kind in RAGGED else shape),
         op_hash=op_hash,
+        wire=wire_code(wire),
     ).encode()
 
 

@@ -7,8 +7,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ftcomm.arguments import as_elements, checked_root, signature_of
+from ftcomm.arguments import as_elements, checked_root, rounded, signature_of, wire_code
 from ftcomm.blobs import pack_item, pack_object, pack_parts
+from ftcomm.collectives.bfloat16 import bfloat16_reducer
 from ftcomm.collectives.choose import SCHEDULES_KEPT, schedule_for
 from ftcomm.collectives.dtypes import AnyDtype, dtype_code
 from ftcomm.collectives.ops import Reducer, UserFunction, make_reducer, needs_whole, op_code
@@ -57,20 +58,30 @@ class CallFactory:
         self._forms: dict[object, Form] = {}
 
     def allreduce(
-        self, x: Any, op: str | UserFunction, algorithm: str | None, site: str, root: int = -1
+        self,
+        x: Any,
+        op: str | UserFunction,
+        algorithm: str | None,
+        site: str,
+        root: int = -1,
+        wire: str | None = None,
     ) -> Call:
         """A validated allreduce, or, with a root, a reduce.
 
         Raises:
-            TypeError, ValueError: x, op or algorithm do not fit.
+            TypeError, ValueError: x, op, algorithm or wire do not fit.
         """
         source, shape = as_elements(x)
+        if wire is not None:
+            source = rounded(source, wire)
         if not isinstance(op, str):  # a function may hold on to anything: its form is not kept
-            return Call(self._reduction_form(source, shape, op, algorithm, site, root), source)
-        key = (source.dtype, shape, op, algorithm, site, root)
+            return Call(
+                self._reduction_form(source, shape, op, algorithm, site, root, wire), source
+            )
+        key = (source.dtype, shape, op, algorithm, site, root, wire)
         form = self._forms.get(key)
         if form is None:
-            form = self._reduction_form(source, shape, op, algorithm, site, root)
+            form = self._reduction_form(source, shape, op, algorithm, site, root, wire)
             self._keep(key, form)
         return Call(form, source)
 
@@ -90,9 +101,13 @@ class CallFactory:
         algorithm: str | None,
         site: str,
         root: int,
+        wire: str | None,
     ) -> Form:
         wish = self._wish(algorithm, op)
-        reducer = make_reducer(op, source.dtype, shape=shape)
+        if wire is None:
+            reducer = make_reducer(op, source.dtype, shape=shape)
+        else:
+            reducer = bfloat16_reducer(op)
         kind = Kind.ALLREDUCE if root < 0 else Kind.REDUCE
         signature = signature_of(
             kind,
@@ -102,6 +117,7 @@ class CallFactory:
             op_hash=reducer.op_hash,
             algorithm=wish,
             root=root,
+            wire=wire,
         )
         schedule = self._schedule(
             Kind.ALLREDUCE, len(source), source.itemsize, algorithm=wish, whole=reducer.whole
@@ -237,17 +253,20 @@ class CallFactory:
         op: str | UserFunction | None = None,
         root: int = -1,
         algorithm: str | None = None,
+        wire: str | None = None,
     ) -> bytes:
         """The signature of a call as far as it is known without the input.
 
         Raises:
-            TypeError, ValueError: op, root or algorithm do not fit.
+            TypeError, ValueError: op, root, algorithm or wire do not fit.
         """
         if op is None:
             return Signature(kind, root=root).encode()
         code, op_hash = op_code(op)
         wish = self._wish(algorithm, op)
-        return Signature(kind, code, algorithm=wish, root=root, op_hash=op_hash).encode()
+        return Signature(
+            kind, code, algorithm=wish, root=root, op_hash=op_hash, wire=wire_code(wire)
+        ).encode()
 
     def _wish(self, algorithm: str | None, op: str | UserFunction) -> Algorithm:
         if algorithm not in _ALGORITHMS:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ftcomm.accounting import LogAccount
-from ftcomm.arguments import check_out, checked_timeout, is_input_function
+from ftcomm.arguments import check_out, checked_timeout, is_input_function, result_dtype
 from ftcomm.calls import CallFactory
 from ftcomm.collectives.ops import UserFunction
 from ftcomm.engine import Engine
@@ -189,6 +189,7 @@ class Membership:
         op: str | UserFunction | None = None,
         root: int = -1,
         algorithm: str | None = None,
+        wire: str | None = None,
     ) -> R:
         """One call with the input `x`, or with what `x` returns if it is a function.
 
@@ -203,17 +204,18 @@ class Membership:
             op: as far as the kind has one, like the next two.
             root: what is known of the signature without the input.
             algorithm: the user's wish.
+            wire: likewise.
         """
         if not is_input_function(x):
             return self._run(self._admitted(make(x)), hand_out, timeout)
 
         def check(stored: Stored) -> None:
-            check_out(out, stored.flat.dtype, stored.shape)
+            check_out(out, result_dtype(stored.flat.dtype, wire), stored.shape)
 
         def made() -> Call:
             return self._admitted(make(x()))
 
-        known = self._calls.known(kind, op=op, root=root, algorithm=algorithm)
+        known = self._calls.known(kind, op=op, root=root, algorithm=algorithm, wire=wire)
         lazy = Lazy(kind, known, site, made, check)
         return self._run(lazy, hand_out, timeout)
 

@@ -18,6 +18,7 @@ from ftcomm.protocol.signature import Op
 
 Array = np.ndarray[Any, AnyDtype]
 Combine = Callable[[Array, Array, Array], object]
+Divide = Callable[[Array, int], object]
 UserFunction = Callable[[Array, Array], Any]
 
 _ALL = "biufc"
@@ -41,6 +42,10 @@ def _minimum(accumulator: Array, operand: Array, out: Array) -> None:
 
 def _maximum(accumulator: Array, operand: Array, out: Array) -> None:
     np.maximum(accumulator, operand, out=out)
+
+
+def _divide(work: Array, world_size: int) -> None:
+    np.true_divide(work, work.dtype.type(world_size), work)
 
 
 _COMBINES: dict[str, Combine] = {
@@ -107,6 +112,7 @@ class Reducer:
         whole: the operation must see whole arrays in rank order, not cells.
         floating: may raise floating-point warnings, which are the same on no two machines and
             so are silenced.
+        divide: ``divide(work, world_size)`` turns a sum into the mean, in place.
     """
 
     op: Op
@@ -114,11 +120,12 @@ class Reducer:
     combine: Combine
     whole: bool = False
     floating: bool = False
+    divide: Divide = _divide
 
     def finish(self, work: Array, world_size: int) -> None:
         """Turn the combination of all ranks' operands into the result, in place."""
         if self.op is Op.MEAN:
-            np.true_divide(work, work.dtype.type(world_size), work)
+            self.divide(work, world_size)
         elif world_size == 1 and self.op in (Op.LAND, Op.LOR):
             np.not_equal(work, 0, work)
 
@@ -171,6 +178,11 @@ def make_reducer(
     whole = needs_whole(op)
     combine = _call_user(op, shape if whole else None)
     return Reducer(code, op_hash, combine, whole=whole)
+
+
+def float_combine(op: str) -> Combine:
+    """What a named operation does with two arrays of floats."""
+    return _COMBINES[op]
 
 
 @functools.lru_cache(maxsize=256)

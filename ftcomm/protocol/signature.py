@@ -15,7 +15,7 @@ SIGNATURE_BYTES = 40
 SITE_BYTES = 24
 MAX_NAMED_DIMS = 4  # more dimensions are compared by digest and shown as a number
 
-_LAYOUT = struct.Struct("<BBBBhBxQ4IQ")
+_LAYOUT = struct.Struct("<BBBBhBBQ4IQ")
 assert _LAYOUT.size == SIGNATURE_BYTES
 
 
@@ -68,6 +68,13 @@ class Algorithm(enum.IntEnum):
     BINOMIAL = 3
 
 
+class Wire(enum.IntEnum):
+    """How elements travel; SAME means as they are, the others name what they are rounded to."""
+
+    SAME = 0
+    BF16 = 1
+
+
 # Wire code -> numpy name. Codes are never reused.
 DTYPE_NAMES: dict[int, str] = {
     0: "none",
@@ -103,6 +110,7 @@ class Signature:
         ndim: number of dimensions.
         dims: the shape's dimensions, or a digest of it when it does not fit; of the `RAGGED` kinds
             those behind the first.
+        wire: what elements of `dtype` are rounded to for this call.
     """
 
     kind: Kind
@@ -114,6 +122,7 @@ class Signature:
     ndim: int = 0
     dims: tuple[int, int, int, int] = (0, 0, 0, 0)
     op_hash: int = 0
+    wire: Wire = Wire.SAME
 
     def encode(self) -> bytes:
         """The 40 wire bytes; two signatures agree iff these are equal."""
@@ -124,6 +133,7 @@ class Signature:
             self.algorithm,
             self.root,
             self.ndim,
+            self.wire,
             self.count,
             *self.dims,
             self.op_hash,
@@ -138,7 +148,7 @@ class Signature:
         """
         if len(raw) != SIGNATURE_BYTES:
             raise ProtocolError(f"signature of {len(raw)} bytes, expected {SIGNATURE_BYTES}")
-        kind, op, dtype, algorithm, root, ndim, count, d0, d1, d2, d3, op_hash = _LAYOUT.unpack(raw)
+        kind, op, dtype, algorithm, root, ndim, wire, count, *dims, op_hash = _LAYOUT.unpack(raw)
         if dtype not in DTYPE_NAMES:
             raise ProtocolError(f"signature with unknown dtype code {dtype}")
         try:
@@ -150,8 +160,9 @@ class Signature:
                 root,
                 count,
                 ndim,
-                (d0, d1, d2, d3),
+                (dims[0], dims[1], dims[2], dims[3]),
                 op_hash,
+                Wire(wire),
             )
         except ValueError as error:
             raise ProtocolError(f"signature with an unknown code: {error}") from None
@@ -171,6 +182,8 @@ class Signature:
             parts.append(f"root={self.root}")
         if self.algorithm is not Algorithm.AUTO:
             parts.append(f"algorithm={self.algorithm.name.lower()}")
+        if self.wire is not Wire.SAME:
+            parts.append(f"wire={self.wire.name.lower()}")
         return f"{self.kind.name.lower()}({', '.join(parts)})"
 
     def _shape_text(self) -> str:
@@ -184,10 +197,11 @@ class Signature:
 def is_compatible(known: bytes, whole: bytes) -> bool:
     """Whether `whole` may be the signature of which only `known` is known so far.
 
-    Kind, reduction, algorithm and root are known; what follows from the input is not.
+    Kind, reduction, algorithm, wire and root are known; what follows from the input is not.
     """
     one, other = Signature.decode(known), Signature.decode(whole)
-    return (one.kind, one.op, one.op_hash, one.algorithm, one.root) == (
+    return (one.wire, one.kind, one.op, one.op_hash, one.algorithm, one.root) == (
+        other.wire,
         other.kind,
         other.op,
         other.op_hash,

@@ -197,6 +197,33 @@ def lazy_unlike(record: Recorder) -> Any:
     return record.checkpoint(None)
 
 
+def half_wire(record: Recorder) -> Any:
+    """Float32 that travels as bfloat16, small and large, as arrays and from functions."""
+    comm = record.comm
+    first, total = record.load(np.zeros(5, np.float32))
+    for version in range(first, 2):
+        rng = np.random.default_rng((version, comm.rank))
+        for op, count in (("sum", 5), ("mean", 300_000), ("max", 5)):
+            x = rng.standard_normal(count).astype(np.float32)
+            got = record.allreduce(x, op, wire="bf16")
+            again = record.allreduce(functools.partial(np.copy, x), op, wire="bf16")
+            assert got.dtype == np.float32
+            assert got.tobytes() == again.tobytes()
+            total = total + got[:5]
+        wanted = record.allreduce(x, wire="bf16")
+        reduced = comm.reduce(x, root=1, wire="bf16")
+        assert reduced is None if comm.rank != 1 else reduced.tobytes() == wanted.tobytes()
+        record.checkpoint(total)
+    return total
+
+
+def unlike_wires(record: Recorder) -> Any:
+    """One rank asks for another format than the others."""
+    record.load(None)
+    record.allreduce(np.ones(3, np.float32))
+    return record.allreduce(np.ones(3, np.float32), wire="bf16" if record.comm.rank else None)
+
+
 def timed(record: Recorder) -> Any:
     """A collective with a timeout that somebody does not enter in time."""
     record.load(None)
@@ -281,10 +308,12 @@ PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     function.__name__: function
     for function in (
         every_kind,
+        half_wire,
         lazy_broadcasts,
         lazy_unlike,
         timed,
         too_much,
+        unlike_wires,
         unsteady,
         surroundings,
     )

@@ -1,0 +1,27 @@
+"""Collectives whose elements travel as bfloat16, with deaths in them."""
+
+import pytest
+
+from tests.conformance.bench import Bench
+from tests.conformance.plans import Plan
+
+pytestmark = pytest.mark.process
+
+PROGRAM = {"program": "half_wire"}
+
+
+@pytest.mark.parametrize("settings", [{}, {"verify": "inputs"}])
+def test_executed_replayed_and_fetched_results_are_those_of_a_run_in_peace(
+    bench: Bench, settings: dict[str, object]
+) -> None:
+    faults = ("1.0.4.0@half_received", "0.1.2.0@half_sent", "2.1.5.0@done", "1.1.7.1@enter")
+    bench.run(Plan(3, PROGRAM, faults[:3] if settings else faults, settings))
+
+
+def test_ranks_that_ask_for_different_formats_are_told(bench: Bench) -> None:
+    with bench.job(Plan(2, {"program": "unlike_wires"}, exits=(72, 72))) as job:
+        job.run()
+        text = (job.folder / "0.0.log").read_text()
+    assert "CollectiveMismatchError" in text
+    assert "allreduce(op=sum, float32[3], wire=bf16)" in text
+    assert "allreduce(op=sum, float32[3])" in text
