@@ -86,6 +86,36 @@ def pending(record: Recorder) -> Any:
     return total
 
 
+def bucketed(record: Recorder) -> Any:
+    """Gradients of many sizes and two dtypes in buckets, into themselves every other time."""
+    comm, spec = record.comm, record.spec
+    shapes = [(3, 50), (700,), (), (40, 40), (0, 3), (9,), (2500,)]
+
+    def gradients(rank: int, step: int) -> list[Array]:
+        return [
+            np.full(shape, 1.0 + rank * step + number).astype(("f4", "f8")[number % 2])
+            for number, shape in enumerate(shapes)
+        ]
+
+    first, total = record.load(0.0)
+    for version in range(first, 3):
+        buckets = 0
+        for step in range(3):
+            mine = gradients(comm.rank, step)
+            out = mine if step % 2 else None
+            got = comm.bucketed(mine, bucket_bytes=spec["bucket_bytes"], out=out)
+            ranks = [gradients(rank, step) for rank in range(comm.world_size)]
+            for number, parts in enumerate(zip(*ranks, strict=True)):
+                same(got[number], np.add.reduce(parts, dtype=parts[0].dtype), f"part {number}")
+            record._write_result("bucketed", f"{version}.{step}", tuple(got))
+            total += sum(float(part.sum()) for part in got)
+            buckets = comm.seqno
+        assert buckets == 3 * spec["buckets"]
+        comm.checkpoint(total)
+        record._write_result("checkpoint", f"{version}.{buckets}", total)
+    return total
+
+
 def unlike_pending(record: Recorder) -> Any:
     """The odd rank calls another op in the middle of what is pending."""
     comm = record.comm
@@ -158,6 +188,7 @@ def interrupted_wait(record: Recorder) -> Any:
 
 PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     "pending": pending,
+    "bucketed": bucketed,
     "unlike_pending": unlike_pending,
     "timed_pending": timed_pending,
     "left_while_pending": left_while_pending,

@@ -46,6 +46,10 @@ def _scenarios() -> Iterator[Scenario]:
     yield Scenario("A-prelude", dies_in_the_prelude, quick=True)
     for how in ("asynchronous", "mixed"):
         yield Scenario(f"A-large-{how}", _large(how), quick=how == "mixed")
+    # bytes of float32: 600 + 4 + 0, 10,000; of float64: 5,600, 12,800, 72
+    program = {"program": "bucketed", "bucket_bytes": 8000, "buckets": 5}
+    faults = ("1.0.3.0@half_received", "0.1.6.0@enter", "2.2.14.0@done")
+    yield Scenario("A-buckets", planned(*faults, n=3, program=program), quick=True)
 
 
 SCENARIOS = tuple(_scenarios())

@@ -1,0 +1,133 @@
+"""Bucketed calls: one call for many arrays, such as the gradients of a model's layers."""
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from ftcomm.arguments import as_elements, check_out
+from ftcomm.asynchronous_calls import AsynchronousCalls
+from ftcomm.buckets import BUCKET_BYTES, Bucket, cut
+from ftcomm.collective_calls import Result
+from ftcomm.collectives.ops import UserFunction, needs_whole
+from ftcomm.handles import Handle
+from ftcomm.sites import passes_on
+from ftcomm.values import Array
+
+passes_on(__file__)
+
+
+class BucketedCalls(AsynchronousCalls):
+    """Several arrays in one call; it takes a position for each bucket."""
+
+    def bucketed(
+        self,
+        arrays: Sequence[Any],
+        op: str | UserFunction = "sum",
+        *,
+        bucket_bytes: int = BUCKET_BYTES,
+        out: Sequence[Result] | None = None,
+        algorithm: str | None = None,
+        timeout: float | None = None,
+    ) -> list[Result]:
+        """Combine each of `arrays` over all ranks, in few collectives.
+
+        The arrays are copied, one after the other, into buckets of one dtype; a bucket is under way
+        while the next one is being filled.  How they are cut into buckets follows from shapes and
+        dtypes in the order given, and from `bucket_bytes`.  It is part of the order of operands:
+        another `bucket_bytes` may give other last bits, as an `allreduce` of each array may.
+
+        Args:
+            arrays: array-likes; the same number, dtypes and shapes on all ranks; never written.
+            op: as for `allreduce`; a function must be elementwise.
+            bucket_bytes: how large a bucket of several arrays may be; the same on all ranks.
+            out: where to put the results, an array for each; unchanged if the call raises. May be
+                `arrays` themselves.
+            algorithm: as for `allreduce`, for every bucket.
+            timeout: seconds after which the job ends, for every bucket from its turn on.
+
+        Returns:
+            a list of `out`'s arrays, or of new ones of the same dtypes and shapes, in order.
+            New ones of one bucket share their memory: to keep one array keeps all of them.
+
+        Raises:
+            TypeError, ValueError: local mistakes; no position is taken.
+            FtcommError: see `allreduce`.
+        """
+        if not isinstance(op, str) and needs_whole(op):
+            raise ValueError("op wants whole arrays, and buckets are cut otherwise; use allreduce")
+        limit = _checked_bytes(bucket_bytes)
+        parts = [as_elements(x) for x in arrays]
+        _check_outs(out, parts)
+        members = cut([(flat.nbytes, flat.dtype.str) for flat, _ in parts], limit)
+        buckets = [Bucket([parts[number] for number in numbers]) for numbers in members]
+        found: list[Any] = [None] * len(parts)
+        for numbers, results in zip(
+            members, self._combine(buckets, op, algorithm, timeout), strict=True
+        ):
+            for number, result in zip(numbers, results, strict=True):
+                found[number] = result
+        if out is None:
+            return found
+        for place, result in zip(out, found, strict=True):
+            place[...] = result
+        return list(out)
+
+    def _combine(
+        self,
+        buckets: Sequence[Bucket],
+        op: str | UserFunction,
+        algorithm: str | None,
+        timeout: float | None,
+    ) -> list[list[Result]]:
+        """Each bucket's parts, combined; all are checked before the first is under way."""
+        handles: list[Handle[Result]] = []
+        with self._turns.one_user():
+            waiting = [self._bucket_handle(b, op, algorithm, timeout) for b in buckets]
+            try:
+                for bucket, handle in zip(buckets, waiting, strict=True):
+                    bucket.pack()
+                    handles.append(self._turns.put(handle))
+                results = [handle.wait() for handle in handles]
+            except BaseException as error:
+                if not all(handle.done() for handle in handles):  # Ctrl-C: results would be lost
+                    self._give_up(error)
+                raise
+        return [bucket.unpack(result) for bucket, result in zip(buckets, results, strict=True)]
+
+    def _bucket_handle(
+        self,
+        bucket: Bucket,
+        op: str | UserFunction,
+        algorithm: str | None,
+        timeout: float | None,
+    ) -> Handle[Result]:
+        self._writer.allreduce(
+            bucket.flat,
+            op,
+            out=bucket.flat if bucket.is_shared else None,
+            algorithm=algorithm,
+            timeout=timeout,
+        )
+        return self._handle(*self._writer.written)
+
+
+def _checked_bytes(bucket_bytes: Any) -> int:
+    try:
+        nbytes = operator.index(bucket_bytes)
+    except TypeError:
+        name = type(bucket_bytes).__name__
+        raise TypeError(f"bucket_bytes is a {name}, must be a whole number of bytes") from None
+    if nbytes < 1:
+        raise ValueError(f"bucket_bytes is {nbytes}, must be at least 1")
+    return nbytes
+
+
+def _check_outs(
+    out: Sequence[Result] | None, parts: Sequence[tuple[Array, tuple[int, ...]]]
+) -> None:
+    if out is None:
+        return
+    if len(out) != len(parts):
+        raise ValueError(f"out has {len(out)} arrays, and there are {len(parts)} to combine")
+    for place, (flat, shape) in zip(out, parts, strict=True):
+        check_out(place, flat.dtype, shape)

@@ -1,0 +1,115 @@
+"""Buckets: a cut that follows from sizes and dtypes, and results as of single arrays."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+import ftcomm
+from ftcomm.buckets import cut
+from ftcomm.errors import ThreadError
+
+SIZES = some.lists(some.tuples(some.integers(0, 120), some.sampled_from(["<f4", "<f8", "|b1"])))
+
+
+@pytest.fixture
+def comm() -> Iterator[ftcomm.Communicator]:
+    with ftcomm.init("none") as communicator:
+        yield communicator
+
+
+@given(sizes=SIZES, limit=some.integers(1, 200))
+def test_every_array_is_in_one_bucket_of_its_dtype_and_none_is_too_full_or_too_empty(
+    sizes: list[tuple[int, str]], limit: int
+) -> None:
+    buckets = cut(sizes, limit)
+    assert sorted(number for bucket in buckets for number in bucket) == list(range(len(sizes)))
+    last: dict[str, tuple[int, ...]] = {}
+    for bucket in buckets:
+        (dtype,) = {sizes[number][1] for number in bucket}
+        nbytes = sum(sizes[number][0] for number in bucket)
+        assert list(bucket) == sorted(bucket)
+        assert nbytes <= limit or len(bucket) == 1
+        before = last.get(dtype)
+        if before:  # in order, and closed only because this one's first did not fit
+            filled = sum(sizes[number][0] for number in before)
+            assert before[-1] < bucket[0]
+            assert filled + sizes[bucket[0]][0] > limit
+        last[dtype] = bucket
+
+
+def test_buckets_are_under_way_in_the_order_in_which_they_are_full() -> None:
+    sizes = [(40, "<f4"), (60, "<f8"), (60, "<f4"), (500, "<f8"), (10, "<f4"), (1, "<f8")]
+    assert cut(sizes, 100) == [(1,), (0, 2), (3,), (4,), (5,)]
+
+
+def arrays() -> list[Any]:
+    return [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.arange(4.0)[::-1],
+        3,
+        np.zeros((0, 5), np.float32),
+        np.ones((2, 2), dtype=">f4"),
+        np.float32(7),
+    ]
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 30, 1 << 20])
+def test_results_are_as_of_single_arrays(comm: ftcomm.Communicator, bucket_bytes: int) -> None:
+    results = comm.bucketed(arrays(), "max", bucket_bytes=bucket_bytes)
+    expected = [comm.allreduce(x, "max") for x in arrays()]
+    assert [(r.dtype.str, r.shape, r.tobytes()) for r in results] == [
+        (x.dtype.str, x.shape, x.tobytes()) for x in expected
+    ]
+    for result in results:
+        result[...] = 1  # they are the caller's own
+
+
+def test_each_bucket_is_a_position(comm: ftcomm.Communicator) -> None:
+    comm.bucketed(arrays())
+    assert (comm.seqno, comm.bucketed([]), comm.seqno) == (3, [], 3)
+    assert comm.stats().kinds["allreduce"].count == 3
+
+
+def test_out_may_be_the_arrays_and_is_returned(comm: ftcomm.Communicator) -> None:
+    xs = [np.arange(5.0), np.arange(12).reshape(3, 4)[:, ::2]]
+    before = [x.copy() for x in xs]
+    results = comm.bucketed(xs, out=xs)
+    assert [result is x for result, x in zip(results, xs, strict=True)] == [True, True]
+    assert [x.tolist() for x in xs] == [x.tolist() for x in before]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error"),
+    [
+        (([np.ones(2), "text"],), {}, TypeError),
+        (([np.ones(2), lambda: 1],), {}, TypeError),
+        (([np.ones(2, int), np.ones(2)], "band"), {}, TypeError),
+        (([np.ones(2)],), {"bucket_bytes": 0}, ValueError),
+        (([np.ones(2)],), {"bucket_bytes": 1.5}, TypeError),
+        (([np.ones(2)],), {"out": []}, ValueError),
+        (([np.ones(2)],), {"out": [np.ones(3)]}, ValueError),
+        (([np.ones(2)], ftcomm.reduction(np.add, elementwise=False)), {}, ValueError),
+    ],
+    ids=["text", "function", "op", "no bytes", "half a byte", "too few", "shape", "whole"],
+)
+def test_local_mistakes_take_no_position(
+    comm: ftcomm.Communicator,
+    arguments: tuple[Any, ...],
+    options: dict[str, Any],
+    error: type[Exception],
+) -> None:
+    with pytest.raises(error):
+        comm.bucketed(*arguments, **options)
+    assert comm.seqno == 0
+
+
+def test_it_is_refused_inside_a_callback(comm: ftcomm.Communicator) -> None:
+    def x() -> Any:
+        return comm.bucketed([1])
+
+    with pytest.raises(ThreadError):
+        comm.iallreduce(x).wait()
