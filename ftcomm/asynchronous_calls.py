@@ -75,6 +75,7 @@ class AsynchronousCalls(CollectiveCalls):
         out: Result | None = None,
         copy: bool = True,
         algorithm: str | None = None,
+        wire: str | None = None,
         timeout: float | None = None,
     ) -> Handle[Result]:
         """Begin an `allreduce`."""
@@ -85,6 +86,7 @@ class AsynchronousCalls(CollectiveCalls):
             out=out,
             copy=copy,
             algorithm=algorithm,
+            wire=wire,
             timeout=timeout,
         )
 
@@ -113,10 +115,13 @@ class AsynchronousCalls(CollectiveCalls):
         root: int = 0,
         *,
         algorithm: str | None = None,
+        wire: str | None = None,
         timeout: float | None = None,
     ) -> Handle[Result | None]:
         """Begin a `reduce`."""
-        return self._begin(self._writer.reduce, x, op, root, algorithm=algorithm, timeout=timeout)
+        return self._begin(
+            self._writer.reduce, x, op, root, algorithm=algorithm, wire=wire, timeout=timeout
+        )
 
     def igather(
         self, x: Any, root: int = 0, *, timeout: float | None = None

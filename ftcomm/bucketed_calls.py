@@ -27,6 +27,7 @@ class BucketedCalls(AsynchronousCalls):
         bucket_bytes: int = BUCKET_BYTES,
         out: Sequence[Result] | None = None,
         algorithm: str | None = None,
+        wire: str | None = None,
         timeout: float | None = None,
     ) -> list[Result]:
         """Combine each of `arrays` over all ranks, in few collectives.
@@ -43,6 +44,7 @@ class BucketedCalls(AsynchronousCalls):
             out: where to put the results, an array for each; unchanged if the call raises. May be
                 `arrays` themselves.
             algorithm: as for `allreduce`, for every bucket.
+            wire: likewise.
             timeout: seconds after which the job ends, for every bucket from its turn on.
 
         Returns:
@@ -62,7 +64,7 @@ class BucketedCalls(AsynchronousCalls):
         buckets = [Bucket([parts[number] for number in numbers]) for numbers in members]
         found: list[Any] = [None] * len(parts)
         for numbers, results in zip(
-            members, self._combine(buckets, op, algorithm, timeout), strict=True
+            members, self._combine(buckets, op, algorithm, wire, timeout), strict=True
         ):
             for number, result in zip(numbers, results, strict=True):
                 found[number] = result
@@ -77,38 +79,30 @@ class BucketedCalls(AsynchronousCalls):
         buckets: Sequence[Bucket],
         op: str | UserFunction,
         algorithm: str | None,
+        wire: str | None,
         timeout: float | None,
     ) -> list[list[Result]]:
-        """Each bucket's parts, combined; all are checked before the first is under way."""
+        """Each bucket's parts, combined."""
+        writer = self._writer
         handles: list[Handle[Result]] = []
+
+        def write_down(flat: Array, out: Result | None) -> None:
+            writer.allreduce(flat, op, out=out, algorithm=algorithm, wire=wire, timeout=timeout)
+
         with self._turns.one_user():
-            waiting = [self._bucket_handle(b, op, algorithm, timeout) for b in buckets]
+            for bucket in buckets:
+                write_down(bucket.flat[:0], None)  # all mistakes, before the first is under way
             try:
-                for bucket, handle in zip(buckets, waiting, strict=True):
+                for bucket in buckets:
                     bucket.pack()
-                    handles.append(self._turns.put(handle))
+                    write_down(bucket.flat, bucket.flat if bucket.is_shared else None)
+                    handles.append(self._turns.put(self._handle(*writer.written)))
                 results = [handle.wait() for handle in handles]
             except BaseException as error:
                 if not all(handle.done() for handle in handles):  # Ctrl-C: results would be lost
                     self._give_up(error)
                 raise
         return [bucket.unpack(result) for bucket, result in zip(buckets, results, strict=True)]
-
-    def _bucket_handle(
-        self,
-        bucket: Bucket,
-        op: str | UserFunction,
-        algorithm: str | None,
-        timeout: float | None,
-    ) -> Handle[Result]:
-        self._writer.allreduce(
-            bucket.flat,
-            op,
-            out=bucket.flat if bucket.is_shared else None,
-            algorithm=algorithm,
-            timeout=timeout,
-        )
-        return self._handle(*self._writer.written)
 
 
 def _checked_bytes(bucket_bytes: Any) -> int:

@@ -68,6 +68,13 @@ def test_results_are_as_of_single_arrays(comm: ftcomm.Communicator, bucket_bytes
         result[...] = 1  # they are the caller's own
 
 
+def test_half_the_bytes_on_the_wire_are_the_rounded_inputs(comm: ftcomm.Communicator) -> None:
+    xs = [np.float32([1, 1 / 3]), np.full((2, 2), np.float32(2 / 7))]
+    results = comm.bucketed(xs, wire="bf16")
+    expected = [comm.allreduce(x, wire="bf16") for x in xs]
+    assert [r.tobytes() for r in results] == [x.tobytes() for x in expected]
+
+
 def test_each_bucket_is_a_position(comm: ftcomm.Communicator) -> None:
     comm.bucketed(arrays())
     assert (comm.seqno, comm.bucketed([]), comm.seqno) == (3, [], 3)
