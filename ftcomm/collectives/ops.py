@@ -48,6 +48,28 @@ def _divide(work: Array, world_size: int) -> None:
     np.true_divide(work, work.dtype.type(world_size), work)
 
 
+def _add_inexact(accumulator: Array, operand: Array, out: Array) -> None:
+    if len(out) == 1:
+        _apart(np.add, accumulator, operand, out)
+    else:
+        np.add(accumulator, operand, out)
+
+
+def _multiply_complex(accumulator: Array, operand: Array, out: Array) -> None:
+    if len(out) == 1:
+        _apart(np.multiply, accumulator, operand, out)
+    else:
+        np.multiply(accumulator, operand, out)
+
+
+def _apart(ufunc: np.ufunc, accumulator: Array, operand: Array, out: Array) -> None:
+    """One element, never in place: numpy would take another path, and prefer the other NaN.
+
+    Which rank works in place depends on its place in the schedule, so ranks would differ.
+    """
+    out[:] = ufunc(accumulator, operand)
+
+
 _COMBINES: dict[str, Combine] = {
     "sum": np.add,
     "prod": np.multiply,
@@ -60,7 +82,16 @@ _COMBINES: dict[str, Combine] = {
     "land": np.logical_and,
     "lor": np.logical_or,
 }
-_ON_BOOL: dict[str, Combine] = {"sum": np.logical_or, "prod": np.logical_and}
+# By the kind of dtype, where it is another one.
+_SPECIAL: dict[tuple[str, str], Combine] = {
+    ("sum", "b"): np.logical_or,
+    ("prod", "b"): np.logical_and,
+    ("sum", "f"): _add_inexact,
+    ("sum", "c"): _add_inexact,
+    ("mean", "f"): _add_inexact,
+    ("mean", "c"): _add_inexact,
+    ("prod", "c"): _multiply_complex,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +222,7 @@ def _named_reducer(op: str, dtype: AnyDtype) -> Reducer:
     dtype_code(dtype)
     if dtype.kind not in _KINDS_OF_OP[op]:
         raise TypeError(f"op {op!r} is not defined for dtype {dtype.name}")
-    combine = _ON_BOOL.get(op, _COMBINES[op]) if dtype.kind == "b" else _COMBINES[op]
+    combine = _SPECIAL.get((op, dtype.kind), _COMBINES[op])
     return Reducer(code, 0, combine, floating=dtype.kind in "fc")
 
 

@@ -1,5 +1,6 @@
 """Operations: what they compute, and what they refuse by name."""
 
+import itertools
 import warnings
 
 import numpy as np
@@ -42,6 +43,36 @@ def test_an_operation_computes_and_keeps_the_dtype(op, dtype, left, right, wante
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert combined(op, dtype, left, right) == wanted
+
+
+BITS = {
+    "float16": np.array([0x7E01, 0xFE02, 0x7C00, 0xFC00, 0x3C00, 0x8000], np.uint16),
+    "float32": np.array([0x7FC00001, 0xFFC00002, 0x7F800000, 0xFF800000, 1, 1 << 31], np.uint32),
+    "float64": np.array([0x7FF8 << 48, (0xFFF8 << 48) + 1, 0x7FF0 << 48, 1, 1 << 63], np.uint64),
+}
+BITS["complex64"], BITS["complex128"] = BITS["float32"], BITS["float64"]
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    [
+        (op, dtype)
+        for op, dtype in itertools.product(("sum", "prod", "mean", "min", "max"), BITS)
+        if op not in {"min", "max"} or not dtype.startswith("complex")
+    ],
+)
+def test_in_place_or_not_the_bits_are_the_same(op, dtype):
+    reducer = make_reducer(op, np.dtype(dtype))
+    rng = np.random.default_rng(5)
+    with np.errstate(all="ignore"):
+        for size in [1] * 100 + [2, 3, 4, 7, 16, 33]:
+            words = size * (1 + dtype.startswith("complex"))
+            left, right = (rng.choice(BITS[dtype], words).view(dtype) for _ in range(2))
+            apart, first, second = np.empty_like(left), left.copy(), right.copy()
+            reducer.combine(left, right, apart)
+            reducer.combine(first, right, first)
+            reducer.combine(left, second, second)
+            assert apart.tobytes() == first.tobytes() == second.tobytes(), (left, right)
 
 
 @pytest.mark.parametrize(
