@@ -29,6 +29,7 @@ _ALGORITHMS = {
     "auto": Algorithm.AUTO,
     "ring": Algorithm.RING,
     "recursive_doubling": Algorithm.RECURSIVE_DOUBLING,
+    "halving_doubling": Algorithm.HALVING_DOUBLING,
 }
 
 

@@ -55,7 +55,8 @@ VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_REPLICAS": "job: members that keep each result and checkpoint (2)",
     "FTCOMM_LOCAL_REPLICAS": "job: other members that keep each rank's local state (2)",
     "FTCOMM_LOG_LIMIT": "job: bytes of results kept per worker between checkpoints (2147483648)",
-    "FTCOMM_ALGORITHM": "job: auto, ring or recursive_doubling (auto)",
+    "FTCOMM_ALGORITHM": "job: of every allreduce: auto, ring, recursive_doubling or"
+    " halving_doubling (auto)",
     "FTCOMM_TRANSPORT": "job: auto (Unix sockets within a host, else TCP) or tcp (auto)",
     "FTCOMM_REPLACE_WITHIN": "job: seconds that a place may stay empty (600)",
     "FTCOMM_REATTACH_WITHIN": "job: seconds that a restarted tracker waits for its workers (30)",

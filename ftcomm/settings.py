@@ -10,7 +10,7 @@ from typing import Any, Final
 from ftcomm.errors import ConfigError
 
 MIN_DETECT_WITHIN_S = 0.1  # below, a busy scheduler's own pauses look like death
-ALGORITHMS: Final = ("auto", "ring", "recursive_doubling")
+ALGORITHMS: Final = ("auto", "ring", "recursive_doubling", "halving_doubling")
 TRANSPORTS: Final = ("auto", "tcp")
 VERIFY: Final = ("none", "inputs")
 GIB = 1 << 30

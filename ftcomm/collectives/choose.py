@@ -5,10 +5,13 @@ Nothing measured at run time enters here (rule R5).  Schedules are made once per
 
 import functools
 import hashlib
+from collections.abc import Callable
 
 from ftcomm.collectives.allgather import ring_allgather, ring_allgatherv
 from ftcomm.collectives.binomial import binomial_broadcast
+from ftcomm.collectives.chain import MOST_SEGMENTS, SEGMENT_BYTES, chain_broadcast
 from ftcomm.collectives.doubling import barrier, doubling_allreduce
+from ftcomm.collectives.halving import halving_allreduce
 from ftcomm.collectives.ring import ring_allreduce
 from ftcomm.collectives.schedule import CELL_BYTES, Schedule
 from ftcomm.protocol.signature import Algorithm, Kind
@@ -23,19 +26,28 @@ RING_FROM_BYTES: tuple[tuple[int, int], ...] = (
     (64, 512 * 1024),
     (1024, 4 * 1024 * 1024),
 )
-ORDER_REVISION = 1  # raised whenever any algorithm's operand order or cut points change
+ORDER_REVISION = 2  # raised whenever any algorithm's operand order or cut points change
 
 _ALLOWED: dict[Kind, tuple[Algorithm, ...]] = {
-    Kind.ALLREDUCE: (Algorithm.RING, Algorithm.RECURSIVE_DOUBLING),
-    Kind.BROADCAST: (Algorithm.BINOMIAL,),
+    Kind.ALLREDUCE: (
+        Algorithm.RING,
+        Algorithm.RECURSIVE_DOUBLING,
+        Algorithm.HALVING_DOUBLING,
+    ),
+    Kind.BROADCAST: (Algorithm.BINOMIAL, Algorithm.CHAIN),
     Kind.ALLGATHER: (Algorithm.RING,),
     Kind.BARRIER: (Algorithm.RECURSIVE_DOUBLING,),
+}
+_ALLREDUCES: dict[Algorithm, Callable[[int, int, int], Schedule]] = {
+    Algorithm.RING: ring_allreduce,
+    Algorithm.RECURSIVE_DOUBLING: doubling_allreduce,
+    Algorithm.HALVING_DOUBLING: halving_allreduce,
 }
 
 
 def tables_digest() -> bytes:
     """32 bytes that are equal iff two processes cut, order and choose alike."""
-    text = repr((ORDER_REVISION, CELL_BYTES, RING_FROM_BYTES))
+    text = repr((ORDER_REVISION, CELL_BYTES, SEGMENT_BYTES, MOST_SEGMENTS, RING_FROM_BYTES))
     return hashlib.sha256(text.encode()).digest()
 
 
@@ -77,7 +89,7 @@ def choose_algorithm(
                 f"algorithm {override.name.lower()} does not fit this {kind.name.lower()}"
             )
         return override
-    if len(allowed) == 1:
+    if len(allowed) == 1 or kind is Kind.BROADCAST:
         return allowed[0]
     return Algorithm.RING if nbytes >= _ring_from(world_size) else Algorithm.RECURSIVE_DOUBLING
 
@@ -110,11 +122,11 @@ def schedule_for(
         return barrier(world_size, rank)
     if kind is Kind.ALLGATHER:
         return ring_allgather(world_size, rank, count)
+    if chosen is Algorithm.CHAIN:
+        return chain_broadcast(world_size, rank, count, root, itemsize)
     if kind is Kind.BROADCAST:
         return binomial_broadcast(world_size, rank, count, root)
-    if chosen is Algorithm.RING:
-        return ring_allreduce(world_size, rank, count)
-    return doubling_allreduce(world_size, rank, count)
+    return _ALLREDUCES[chosen](world_size, rank, count)
 
 
 @functools.lru_cache(maxsize=SCHEDULES_KEPT)

@@ -212,16 +212,41 @@ def expected_ring(sources: Sequence[Array], reducer: Reducer) -> Array:
 
 def expected_doubling(sources: Sequence[Array], reducer: Reducer) -> Array:
     """A tree over neighbours in rank order, lower operand first; see the module of doubling."""
+    values = _power_of_two_values(sources, reducer)
+    while len(values) > 1:
+        values = _paired(values, reducer)
+    reducer.finish(values[0], len(sources))
+    return values[0]
+
+
+def expected_halving(sources: Sequence[Array], reducer: Reducer) -> Array:
+    """The same tree, whose every level cuts the array in two halves before it combines them."""
+
+    def complete(values: Sequence[Array]) -> Array:
+        if len(values) == 1:
+            return values[0]
+        middle = (values[0].size + 1) // 2
+        lower = complete(_paired([value[:middle] for value in values], reducer))
+        upper = complete(_paired([value[middle:] for value in values], reducer))
+        return np.concatenate([lower, upper])
+
+    result = complete(_power_of_two_values(sources, reducer))
+    reducer.finish(result, len(sources))
+    return result
+
+
+def _power_of_two_values(sources: Sequence[Array], reducer: Reducer) -> list[Array]:
+    """As many operands as the largest power of two: the first ones are combined in pairs."""
     world_size, power = len(sources), 1
     while power * 2 <= world_size:
         power *= 2
     extra = world_size - power
     values = [_combined(reducer, sources[2 * pair], sources[2 * pair + 1]) for pair in range(extra)]
-    values += [source.copy() for source in sources[2 * extra :]]
-    while len(values) > 1:
-        values = [_combined(reducer, values[at], values[at + 1]) for at in range(0, len(values), 2)]
-    reducer.finish(values[0], world_size)
-    return values[0]
+    return values + [source.copy() for source in sources[2 * extra :]]
+
+
+def _paired(values: Sequence[Array], reducer: Reducer) -> list[Array]:
+    return [_combined(reducer, values[at], values[at + 1]) for at in range(0, len(values), 2)]
 
 
 def _combined(reducer: Reducer, left: Array, right: Array) -> Array:

@@ -66,6 +66,8 @@ class Algorithm(enum.IntEnum):
     RING = 1
     RECURSIVE_DOUBLING = 2
     BINOMIAL = 3
+    HALVING_DOUBLING = 4
+    CHAIN = 5
 
 
 class Wire(enum.IntEnum):

@@ -14,13 +14,28 @@ from ftcomm.collectives.bfloat16 import (
     widen_bfloat16,
 )
 from ftcomm.collectives.doubling import doubling_allreduce
-from ftcomm.collectives.reference import expected_doubling, expected_ring, run_in_memory
+from ftcomm.collectives.halving import halving_allreduce
+from ftcomm.collectives.reference import (
+    expected_doubling,
+    expected_halving,
+    expected_ring,
+    run_in_memory,
+)
 from ftcomm.collectives.ring import ring_allreduce
 from ftcomm.collectives.schedule import CELL_BYTES
 
 U = Fraction(1, 2**8)
 ROUNDING = 2.0**-134  # below the normal range
-ADDITIONS = {ring_allreduce: lambda n: n - 1, doubling_allreduce: lambda n: (n - 1).bit_length()}
+ADDITIONS = {
+    ring_allreduce: lambda n: n - 1,
+    doubling_allreduce: lambda n: (n - 1).bit_length(),
+    halving_allreduce: lambda n: (n - 1).bit_length(),
+}
+DEFINITIONS = {
+    ring_allreduce: expected_ring,
+    doubling_allreduce: expected_doubling,
+    halving_allreduce: expected_halving,
+}
 
 
 def rounded(x: np.ndarray) -> np.ndarray:
@@ -146,7 +161,7 @@ def test_blocks_of_many_cells_have_the_bits_of_the_definition_on_all_ranks(build
         source[rank::1001] = (0x7F80, 0xFF80, 0x7FC1, 0x8000, 0xFFC0)[rank]
     reducer = bfloat16_reducer("mean")
     results = run_in_memory([build(n, rank, count) for rank in range(n)], sources, reducer)
-    wanted = (expected_ring if build is ring_allreduce else expected_doubling)(sources, reducer)
+    wanted = DEFINITIONS[build](sources, reducer)
     assert all(result.tobytes() == wanted.tobytes() for result in results)
 
 

@@ -8,11 +8,14 @@ import pytest
 from ftcomm.collectives import choose
 from ftcomm.collectives.allgather import ring_allgather, ring_allgatherv
 from ftcomm.collectives.binomial import binomial_broadcast
+from ftcomm.collectives.chain import MOST_SEGMENTS, SEGMENT_BYTES, chain_broadcast, segments_of
 from ftcomm.collectives.doubling import barrier, doubling_allreduce
+from ftcomm.collectives.halving import halving_allreduce
 from ftcomm.collectives.ops import make_reducer, reduction
 from ftcomm.collectives.reference import (
     DeadlockError,
     expected_doubling,
+    expected_halving,
     expected_ring,
     knowledge,
     run_in_memory,
@@ -22,15 +25,22 @@ from ftcomm.collectives.schedule import CELL_BYTES, block_bounds
 from ftcomm.collectives.shift import shift
 from ftcomm.protocol.signature import Algorithm, Kind
 
-SIZES = range(1, 34)
+SIZES = range(1, 65)
 ALGORITHMS = {
     Algorithm.RING: (ring_allreduce, expected_ring),
     Algorithm.RECURSIVE_DOUBLING: (doubling_allreduce, expected_doubling),
+    Algorithm.HALVING_DOUBLING: (halving_allreduce, expected_halving),
 }
 
 
 def counts_for(n: int) -> list[int]:
+    if n > 20:  # what many ranks add is ranks; the counts were seen with fewer
+        return [0, n + 1]
     return sorted({0, 1, 2, n - 1, n, n + 1, 3 * n + 1, 97})
+
+
+def roots_of(n: int) -> set[int]:
+    return {0, n // 2, n - 1} if n <= 20 else {n // 2}
 
 
 def awkward_floats(n: int, count: int, dtype: str = "float32") -> list[np.ndarray]:
@@ -40,8 +50,8 @@ def awkward_floats(n: int, count: int, dtype: str = "float32") -> list[np.ndarra
     for rank, source in enumerate(sources):
         source[rank % 5 :: 7] = -0.0
         source[rank % 3 :: 11] = np.inf
-        if source.dtype == np.float32 and count > 4:
-            source.view(np.uint32)[4::13] = 0x7FC00000 + rank + (rank % 2 << 31)
+        if source.dtype == np.float32:
+            source.view(np.uint32)[count % 5 :: 13] = 0x7FC00000 + rank + (rank % 2 << 31)
     return sources
 
 
@@ -73,6 +83,22 @@ def test_blocks_of_many_cells_keep_the_canonical_order(algorithm, n):
     results = run_in_memory([build(n, r, count) for r in range(n)], sources, reducer)
     wanted = expected(sources, reducer)
     assert all(same_bits(result, wanted) for result in results)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("op", ["sum", "prod"])
+def test_nans_of_every_rank_give_one_nan_also_in_blocks_of_one_element(algorithm, dtype, op):
+    """numpy takes another path for one element in place, which only some ranks would take."""
+    build, expected = ALGORITHMS[algorithm]
+    reducer = make_reducer(op, np.dtype(dtype))
+    for n, count in itertools.product(range(2, 10), range(1, 10)):
+        patterns = [np.uint32(0x7FC00001 + rank + (rank % 2 << 31)) for rank in range(n)]
+        width = np.dtype(dtype).itemsize // 4
+        sources = [np.full(count * width, pattern).view(dtype) for pattern in patterns]
+        results = run_in_memory([build(n, r, count) for r in range(n)], sources, reducer)
+        wanted = expected(sources, reducer)
+        assert all(same_bits(result, wanted) for result in results), (n, count)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -125,10 +151,40 @@ def test_allgather_and_broadcast_move_every_block_to_its_place(rendezvous):
             wanted = np.concatenate(sources)
             results = run_in_memory(schedules, sources, rendezvous=rendezvous)
             assert all(same_bits(result, wanted) for result in results)
-            for root in {0, n // 2, n - 1}:
+            for root in roots_of(n):
                 schedules = [binomial_broadcast(n, rank, count, root) for rank in range(n)]
                 results = run_in_memory(schedules, sources, rendezvous=rendezvous)
                 assert all(same_bits(result, sources[root]) for result in results)
+
+
+@pytest.mark.parametrize("rendezvous", [False, True])
+def test_a_chain_passes_every_segment_on_to_its_end(rendezvous):
+    segment = SEGMENT_BYTES // 8
+    for n, count in itertools.product(SIZES, (0, 1, segment + 1)):
+        sources = [np.arange(count) + 100 * rank for rank in range(n)]
+        for root in roots_of(n):
+            schedules = [chain_broadcast(n, rank, count, root, 8) for rank in range(n)]
+            results = run_in_memory(schedules, sources, rendezvous=rendezvous)
+            assert all(same_bits(result, sources[root]) for result in results)
+    for count in (2 * segment, 5 * segment + 3):
+        source = np.arange(count)
+        schedules = [chain_broadcast(5, rank, count, 3, 8) for rank in range(5)]
+        results = run_in_memory(schedules, [source] * 5, rendezvous=rendezvous)
+        assert all(same_bits(result, source) for result in results)
+
+
+def test_a_chain_sends_the_bytes_once_from_each_rank_in_the_steps_that_it_promises():
+    n, count = 5, 3 * SEGMENT_BYTES
+    schedules = [chain_broadcast(n, rank, count, 0, 1) for rank in range(n)]
+    sent = [sum(step.send_hi - step.send_lo for step in one.steps) for one in schedules]
+    assert sent == [count] * (n - 1) + [0]
+    assert max(step.tag for one in schedules for step in one.steps) + 1 == n - 2 + 3
+    assert [segments_of(size) for size in (0, SEGMENT_BYTES, SEGMENT_BYTES + 1, 1 << 40)] == [
+        1,
+        1,
+        2,
+        MOST_SEGMENTS,
+    ]
 
 
 def test_allgatherv_takes_blocks_of_any_lengths():
@@ -172,9 +228,14 @@ def test_every_synchronising_kind_has_a_path_from_every_rank_to_every_rank():
 def test_broadcast_tells_its_root_nothing_and_is_not_called_synchronising():
     assert not choose.synchronising(Kind.BROADCAST)
     for n in SIZES:
-        known = knowledge([binomial_broadcast(n, rank, 3, n // 2) for rank in range(n)])
-        assert known[n // 2] == {n // 2}
-        assert all(n // 2 in ranks for ranks in known)
+        root = n // 2
+        for schedules in (
+            [binomial_broadcast(n, rank, 3, root) for rank in range(n)],
+            [chain_broadcast(n, rank, 3, root, 8) for rank in range(n)],
+        ):
+            known = knowledge(schedules)
+            assert known[root] == {root}
+            assert all(root in ranks for ranks in known)
 
 
 def test_schedules_that_do_not_fit_together_are_called_a_deadlock():
@@ -183,6 +244,23 @@ def test_schedules_that_do_not_fit_together_are_called_a_deadlock():
         run_in_memory(schedules, [np.zeros(1)] * 2, rendezvous=True)
     with pytest.raises(DeadlockError, match="nobody receives"):
         run_in_memory(schedules, [np.zeros(1)] * 2)
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 16])
+def test_halving_sends_as_little_as_the_ring_in_far_fewer_steps(n):
+    count = 64 * n
+    for rank in range(n):
+        steps = halving_allreduce(n, rank, count).steps
+        assert len(steps) == 2 * (n.bit_length() - 1)
+        assert sum(step.send_hi - step.send_lo for step in steps) == 2 * (n - 1) * count // n
+
+
+def test_halving_has_the_bits_of_doubling():
+    """Every element is the same tree; where it is cut matters to nothing but SIMD's odd ends."""
+    reducer = make_reducer("sum", np.dtype("float64"))
+    for n in range(1, 20):
+        sources = list(np.random.default_rng(n).standard_normal((n, 101)))
+        assert same_bits(expected_halving(sources, reducer), expected_doubling(sources, reducer))
 
 
 def test_ring_sends_the_bytes_that_its_module_promises():

@@ -76,7 +76,7 @@ def _scenarios() -> Iterator[Scenario]:
     yield Scenario("S2", planned(*S2, program=full))
     yield Scenario("S3-small", planned(*S3, program=small))
     yield Scenario("S3", planned(*S3, program=full))
-    for algorithm in ("ring", "recursive_doubling"):
+    for algorithm in ("ring", "recursive_doubling", "halving_doubling"):
         yield Scenario(f"S8-{algorithm}", forced(algorithm, 1_000))
     for rank in (0, 1, 9):
         yield Scenario(f"F9-{rank}", planned(f"{rank}.1.0.0@enter", program=small))

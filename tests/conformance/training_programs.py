@@ -11,7 +11,7 @@ import numpy as np
 import ftcomm
 from ftcomm.collectives.choose import choose_algorithm
 from ftcomm.collectives.ops import make_reducer
-from ftcomm.collectives.reference import expected_doubling, expected_ring
+from ftcomm.collectives.reference import expected_doubling, expected_halving, expected_ring
 from ftcomm.protocol.signature import Algorithm, Kind
 from ftcomm.recovery.worker import WorkerCore
 from tests.conformance.recorder import Array, Recorder, same
@@ -21,6 +21,12 @@ _FORCED = {
     "auto": Algorithm.AUTO,
     "ring": Algorithm.RING,
     "recursive_doubling": Algorithm.RECURSIVE_DOUBLING,
+    "halving_doubling": Algorithm.HALVING_DOUBLING,
+}
+_DEFINITIONS = {
+    Algorithm.RING: expected_ring,
+    Algorithm.RECURSIVE_DOUBLING: expected_doubling,
+    Algorithm.HALVING_DOUBLING: expected_halving,
 }
 
 
@@ -31,8 +37,7 @@ def expected_allreduce(inputs: list[Array], op: str, forced: str) -> Array:
     algorithm = choose_algorithm(
         Kind.ALLREDUCE, len(inputs), first.nbytes, _FORCED[forced], whole=reducer.whole
     )
-    by = expected_ring if algorithm is Algorithm.RING else expected_doubling
-    return by(inputs, reducer)
+    return _DEFINITIONS[algorithm](inputs, reducer)
 
 
 # --- the programs of the list ---------------------------------------------------------------------

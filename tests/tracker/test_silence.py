@@ -7,7 +7,9 @@ import pytest
 
 from ftcomm.collectives.allgather import ring_allgather
 from ftcomm.collectives.binomial import binomial_broadcast
+from ftcomm.collectives.chain import SEGMENT_BYTES, chain_broadcast
 from ftcomm.collectives.doubling import barrier, doubling_allreduce
+from ftcomm.collectives.halving import halving_allreduce
 from ftcomm.collectives.ring import ring_allreduce
 from ftcomm.collectives.schedule import NOBODY, Schedule
 from ftcomm.collectives.shift import shift
@@ -76,6 +78,7 @@ def test_the_links_at_fault(stands: dict[int, Stand], pairs: tuple[tuple[int, in
 def all_schedules(n: int) -> Iterator[list[Schedule]]:
     ranks = range(n)
     yield [doubling_allreduce(n, rank, 5) for rank in ranks]
+    yield [halving_allreduce(n, rank, 5) for rank in ranks]
     yield [ring_allreduce(n, rank, 5) for rank in ranks]
     yield [ring_allgather(n, rank, 2) for rank in ranks]
     yield [barrier(n, rank) for rank in ranks]
@@ -83,6 +86,7 @@ def all_schedules(n: int) -> Iterator[list[Schedule]]:
         yield [shift(tuple(ranks), rank, distance, (1,) * n) for rank in ranks]
     for root in ranks:
         yield [binomial_broadcast(n, rank, 5, root) for rank in ranks]
+        yield [chain_broadcast(n, rank, 3 * SEGMENT_BYTES, root, 1) for rank in ranks]
 
 
 def stands_with_a_silent_link(

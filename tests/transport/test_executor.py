@@ -9,7 +9,9 @@ import ranks_in_threads as rig
 
 from ftcomm.collectives.allgather import ring_allgather
 from ftcomm.collectives.binomial import binomial_broadcast
+from ftcomm.collectives.chain import chain_broadcast
 from ftcomm.collectives.doubling import barrier, doubling_allreduce
+from ftcomm.collectives.halving import halving_allreduce
 from ftcomm.collectives.ops import make_reducer, reduction
 from ftcomm.collectives.reference import run_in_memory
 from ftcomm.collectives.ring import ring_allreduce
@@ -45,7 +47,7 @@ def assert_same_bits(results, wanted):
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
-@pytest.mark.parametrize("build", [ring_allreduce, doubling_allreduce])
+@pytest.mark.parametrize("build", [ring_allreduce, doubling_allreduce, halving_allreduce])
 def test_allreduce_has_the_bits_of_the_reference(n, build):
     reducer = make_reducer("sum", np.dtype("f4"))
     with rig.group(n) as ranks:
@@ -65,6 +67,8 @@ def test_allgather_broadcast_and_barrier_move_what_they_should(n):
             assert_same_bits(run_group(ranks, gather, sources), run_in_memory(gather, sources))
             cast = [binomial_broadcast(n, rank, count, n - 1) for rank in range(n)]
             assert_same_bits(run_group(ranks, cast, sources), [sources[n - 1]] * n)
+            chain = [chain_broadcast(n, rank, count, 1, 4) for rank in range(n)]
+            assert_same_bits(run_group(ranks, chain, sources), [sources[1]] * n)
         fences = [barrier(n, rank) for rank in range(n)]
         assert all(len(work) == 0 for work in run_group(ranks, fences, floats(n, 0)))
 
@@ -75,7 +79,7 @@ def test_allgather_broadcast_and_barrier_move_what_they_should(n):
 def test_tcp_links_and_small_kernel_buffers_change_nothing(make_pair, buffer_bytes):
     reducer = make_reducer("mean", np.dtype("f4"))
     with rig.group(3, make_pair, buffer_bytes=buffer_bytes) as ranks:
-        for build in (ring_allreduce, doubling_allreduce):
+        for build in (ring_allreduce, doubling_allreduce, halving_allreduce):
             for count in (5, SMALL_BYTES // 4, 200_000):
                 sources = floats(3, count)
                 schedules = [build(3, rank, count) for rank in range(3)]
@@ -133,7 +137,9 @@ def test_the_users_floating_point_settings_stop_nobody():
         assert_same_bits(results, [np.full(4, np.float32(np.inf))] * 2)
 
 
-@pytest.mark.parametrize("build", [ring_allreduce, doubling_allreduce, ring_allgather])
+@pytest.mark.parametrize(
+    "build", [ring_allreduce, doubling_allreduce, halving_allreduce, ring_allgather]
+)
 @pytest.mark.parametrize("count", [0, 1, 3, 100_000])
 def test_probes_fire_once_in_the_middle_of_every_transfer_and_change_no_bit(build, count):
     reducer = make_reducer("sum", np.dtype("f4"))
