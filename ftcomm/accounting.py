@@ -20,6 +20,10 @@ class Measured(Protocol):
         """Bytes of results that the job allows between two checkpoints."""
 
     @property
+    def keeps_results(self) -> bool:
+        """Whether there is a log."""
+
+    @property
     def replicas(self) -> int:
         """Copies of each stable result."""
 
@@ -51,6 +55,7 @@ class LogAccount:
         self._engine = engine
         self._limit = engine.log_limit  # these two hold for the job's life
         self._share = min(engine.replicas, engine.world_size) / engine.world_size
+        self._share *= engine.keeps_results
         self.nbytes = 0
         self._warned = False
 

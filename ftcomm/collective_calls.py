@@ -14,7 +14,7 @@ from ftcomm.forms import Call
 from ftcomm.membership import Membership
 from ftcomm.protocol.signature import Kind
 from ftcomm.sites import call_site
-from ftcomm.values import Stored
+from ftcomm.values import Pool, Stored
 
 Result = np.ndarray[Any, Any]
 
@@ -49,7 +49,7 @@ class CollectiveCalls(Membership):
             op: sum prod min max mean band bor bxor land lor, or a function of
                 (accumulator, operand) that is elementwise and commutative.
             out: where to put the result: same dtype and shape, C-contiguous, writable; unchanged
-                if the call raises. May be `x` itself.
+                if the call raises, unless the job runs with ``replay=off``. May be `x` itself.
             copy: False returns a read-only view of the log's own memory (with `wire`, which the
                 log keeps in its own format, a new array as ever).
             algorithm: ``ring``, ``recursive_doubling`` or ``halving_doubling``, on all ranks.
@@ -75,9 +75,10 @@ class CollectiveCalls(Membership):
                 call = self._calls.allreduce(x, op, algorithm, site, wire=wire)
                 if out is not None:
                     check_out(out, result_dtype(call.form.dtype, wire), call.form.shape)
+                    call.place = self._place_in(out, call) if wire is None else None
                 return call
 
-            hand_out = _given(out, copy=copy) if wire is None else _widened_into(out)
+            hand_out = self._given(out, copy=copy) if wire is None else _widened_into(out)
             return self._perform(
                 x,
                 make,
@@ -109,7 +110,7 @@ class CollectiveCalls(Membership):
                 return self._calls.broadcast(x, root, site)
 
             return self._perform(
-                x, make, _given(copy=copy), Kind.BROADCAST, site, timeout, root=root
+                x, make, self._given(copy=copy), Kind.BROADCAST, site, timeout, root=root
             )
 
     def allgather(self, x: Any, *, copy: bool = True, timeout: float | None = None) -> Result:
@@ -126,7 +127,7 @@ class CollectiveCalls(Membership):
             def make(x: Any) -> Call:
                 return self._calls.allgather(x, site)
 
-            return self._perform(x, make, _given(copy=copy), Kind.ALLGATHER, site, timeout)
+            return self._perform(x, make, self._given(copy=copy), Kind.ALLGATHER, site, timeout)
 
     def allgatherv(self, x: Any, *, copy: bool = True, timeout: float | None = None) -> Result:
         """The arrays of all ranks, one after the other along axis 0, in rank order.
@@ -143,7 +144,7 @@ class CollectiveCalls(Membership):
             def make(x: Any) -> Call:
                 return self._calls.allgatherv(x, site)
 
-            return self._perform(x, make, _given(copy=copy), Kind.ALLGATHERV, site, timeout)
+            return self._perform(x, make, self._given(copy=copy), Kind.ALLGATHERV, site, timeout)
 
     def reduce(
         self,
@@ -168,7 +169,7 @@ class CollectiveCalls(Membership):
             return self._perform(
                 x,
                 make,
-                self._on(root, _copied if wire is None else _widened_into()),
+                self._on(root, self._given(copy=True) if wire is None else _widened_into()),
                 Kind.REDUCE,
                 site,
                 timeout,
@@ -187,7 +188,13 @@ class CollectiveCalls(Membership):
                 return self._calls.allgather(x, site, root)
 
             return self._perform(
-                x, make, self._on(root, _copied), Kind.GATHER, site, timeout, root=root
+                x,
+                make,
+                self._on(root, self._given(copy=True)),
+                Kind.GATHER,
+                site,
+                timeout,
+                root=root,
             )
 
     def gatherv(self, x: Any, root: int = 0, *, timeout: float | None = None) -> Result | None:
@@ -199,7 +206,13 @@ class CollectiveCalls(Membership):
                 return self._calls.allgatherv(x, site, root)
 
             return self._perform(
-                x, make, self._on(root, _copied), Kind.GATHERV, site, timeout, root=root
+                x,
+                make,
+                self._on(root, self._given(copy=True)),
+                Kind.GATHERV,
+                site,
+                timeout,
+                root=root,
             )
 
     def scatter(self, x: Any = None, root: int = 0, *, timeout: float | None = None) -> Result:
@@ -265,22 +278,43 @@ class CollectiveCalls(Membership):
         with self._gate:
             self._run(self._calls.plain(Kind.BARRIER, call_site()), _dropped, timeout)
 
+    # --- handing out --------------------------------------------------------------------------
+
     def _on(
         self, root: int, hand_out: Callable[[Stored], Result]
     ) -> Callable[[Stored], Result | None]:
         """The result on the root; the others have it in their logs alone (rule R11)."""
         return hand_out if self.rank == root else _dropped
 
+    def _given(self, out: Result | None = None, *, copy: bool) -> Callable[[Stored], Result]:
+        """What the user gets of a result, who never gets the log's own memory writable."""
+        if out is not None:
+            return functools.partial(_filled if self._keeps_results else _made_or_filled, out)
+        if not copy:
+            return _viewed
+        return self._copied if self._keeps_results else _shaped
 
-def _given(out: Result | None = None, *, copy: bool) -> Callable[[Stored], Result]:
-    """What the user gets of a result, who never gets the log's own memory writable."""
-    if out is not None:
-        return functools.partial(_filled, out)
-    return _copied if copy else _viewed
+    def _copied(self, stored: Stored) -> Result:
+        flat = stored.flat
+        if flat.nbytes < Pool.MIN_BYTES:
+            return flat.reshape(stored.shape).copy()
+        copy = self._engine.lend(len(flat), flat.dtype)
+        copy[:] = flat
+        return copy.reshape(stored.shape)
+
+    def _place_in(self, out: Result, call: Call) -> Result | None:
+        """Where nothing is replayed, `out` itself: its content after an error is not kept then.
+
+        The input is: the call is made again from it after a failure that cost nobody a result.
+        """
+        large = not self._keeps_results and out.nbytes >= Pool.MIN_BYTES
+        if not large or not out.flags.c_contiguous or np.may_share_memory(out, call.source):
+            return None
+        return out.reshape(-1)
 
 
-def _copied(stored: Stored) -> Result:
-    return stored.flat.reshape(stored.shape).copy()
+def _shaped(stored: Stored) -> Result:
+    return stored.flat.reshape(stored.shape)
 
 
 def _viewed(stored: Stored) -> Result:
@@ -292,6 +326,10 @@ def _viewed(stored: Stored) -> Result:
 def _filled(out: Result, stored: Stored) -> Result:
     out[...] = stored.flat.reshape(stored.shape)
     return out
+
+
+def _made_or_filled(out: Result, stored: Stored) -> Result:
+    return out if np.may_share_memory(out, stored.flat) else _filled(out, stored)
 
 
 def _widened_into(out: Result | None = None) -> Callable[[Stored], Result]:

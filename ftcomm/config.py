@@ -62,6 +62,7 @@ VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_REATTACH_WITHIN": "job: seconds that a restarted tracker waits for its workers (30)",
     "FTCOMM_MAX_INCARNATIONS": "job: lives of one worker id (100)",
     "FTCOMM_VERIFY": "job: none, or inputs: compare what a restarted worker passes (none)",
+    "FTCOMM_REPLAY": "job: on, or off: keep no results, lose the job where one is needed (on)",
 }
 
 # Schedulers and launchers that number their processes: index variable, world size variable.

@@ -75,7 +75,7 @@ class DataPlane:
 
     def _one_schedule(self, call: Call, schedule: Schedule, header: CallHeader) -> Stored | None:
         form, source = call.form, call.source
-        work = self._take(form.work_count, form.dtype)
+        work = self._take(form.work_count, form.dtype) if call.place is None else call.place
         if form.kind is Kind.BROADCAST:
             if form.root == self._core.rank:
                 work[:] = source
@@ -103,8 +103,11 @@ class DataPlane:
         return stored_rows(form, work, int(rows.sum()))
 
     def _take(self, count: int, dtype: AnyDtype) -> Array:
-        with self._hub.lock:
-            return self._hub.pool.take(count, dtype)
+        hub = self._hub
+        with hub.lock:
+            if hub.settings.keeps_results:
+                return hub.pool.take(count, dtype)
+            return hub.pool.lend(count, dtype)  # the result itself goes to the user
 
     def gather_digests(
         self, digest: bytes, signature: bytes, site: str, turn: Turn

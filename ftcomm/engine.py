@@ -14,8 +14,8 @@ from ftcomm.control.thread import ControlThread
 from ftcomm.dataplane import DataPlane, Turn
 from ftcomm.errors import ClosedError, FtcommError, LogLimitError
 from ftcomm.forms import Call, Lazy, Saving
+from ftcomm.place import Place
 from ftcomm.protocol.messages import Resumed
-from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import is_compatible, with_state_digest
 from ftcomm.recovery.events import Found, Leaving, OwnCloseDone
 from ftcomm.recovery.log import Entry
@@ -29,58 +29,14 @@ Answer = Step | Entry | Checkpoint | None
 R = TypeVar("R")
 
 
-class Engine:
+class Engine(Place):
     """One communicator under a tracker; used by one thread."""
 
     def __init__(self, hub: Hub, control: ControlThread) -> None:
-        self._hub = hub
-        self._core = hub.core
+        super().__init__(hub)
         self._control = control
         self._plane = DataPlane(hub, control)
         self._resumed_epoch = 0
-        self.recovered = hub.recovered
-
-    # --- where we stand -----------------------------------------------------------------------
-
-    @property
-    def rank(self) -> int:
-        """This worker's place; it never changes."""
-        return self._core.rank
-
-    @property
-    def world_size(self) -> int:
-        """Number of places."""
-        return self._core.world_size
-
-    @property
-    def epoch(self) -> int:
-        """The epoch whose plan is in force."""
-        return self._core.epoch
-
-    @property
-    def position(self) -> Position:
-        """The collective that this worker will complete next."""
-        return self._core.position
-
-    @property
-    def error(self) -> FtcommError | None:
-        """What ended this communicator, None while it lives."""
-        return self._core.error
-
-    @property
-    def log_limit(self) -> int:
-        """Bytes of results that the job allows between two checkpoints."""
-        return self._hub.settings.log_limit
-
-    @property
-    def replicas(self) -> int:
-        """Copies of each stable result."""
-        return self._hub.settings.replicas
-
-    @property
-    def algorithm(self) -> str:
-        """The job's own choice of algorithm, ``auto`` for the table's."""
-        return self._hub.settings.algorithm
 
     # --- calls --------------------------------------------------------------------------------
 

@@ -65,6 +65,7 @@ class Call:
         admit: told the result's bytes when they are known only in the run; raises if there is no
             room for them, alike on all ranks.
         flush: a broadcast that ends with a barrier, so that the log stays bounded (rule R3).
+        place: where to make the result, 1-D, contiguous; None for memory of the log's own.
     """
 
     form: Form
@@ -72,6 +73,7 @@ class Call:
     rows: int = 0
     admit: Callable[[int], None] = anything
     flush: bool = False
+    place: Array | None = None
 
     @property
     def kind(self) -> Kind:

@@ -38,6 +38,7 @@ class Membership:
     def __init__(self, engine: Engine | SoloEngine, worker_id: str) -> None:
         self._engine = engine
         self._worker_id = worker_id
+        self._keeps_results = engine.keeps_results
         self._calls = CallFactory(engine)
         self._account = LogAccount(engine)
         self._admit: Callable[[int], None] = self._account.check  # bound once, not in every call

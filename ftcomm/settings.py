@@ -13,6 +13,7 @@ MIN_DETECT_WITHIN_S = 0.1  # below, a busy scheduler's own pauses look like deat
 ALGORITHMS: Final = ("auto", "ring", "recursive_doubling", "halving_doubling")
 TRANSPORTS: Final = ("auto", "tcp")
 VERIFY: Final = ("none", "inputs")
+REPLAY: Final = ("on", "off")
 GIB = 1 << 30
 
 
@@ -33,6 +34,8 @@ class JobSettings:
         max_incarnations: lives of one worker id before the job gives it up.
         verify: ``inputs`` keeps a digest of each rank's input with every result, and compares it
             in replay: a script that computes something else after a restart is found out.
+        replay: ``off`` keeps no results: calls cost less, and a failure that leaves somebody
+            without a result ends the job with ``JobLostError``.
 
     Raises:
         ConfigError: a value is out of range, named with its variable.
@@ -48,6 +51,7 @@ class JobSettings:
     reattach_within: float = 30.0
     max_incarnations: int = 100
     verify: str = "none"
+    replay: str = "on"
 
     def __post_init__(self) -> None:
         between("detect_within", self.detect_within, MIN_DETECT_WITHIN_S, 3600)
@@ -57,6 +61,12 @@ class JobSettings:
         one_of("algorithm", self.algorithm, ALGORITHMS)
         one_of("transport", self.transport, TRANSPORTS)
         one_of("verify", self.verify, VERIFY)
+        one_of("replay", self.replay, REPLAY)
+        if self.verify != "none" and not self.keeps_results:
+            raise ConfigError(
+                f"FTCOMM_VERIFY is {self.verify!r}, which compares in replay, and FTCOMM_REPLAY is "
+                "'off': nothing is replayed; choose one of the two"
+            )
         between("replace_within", self.replace_within, 0, 30 * 86400)
         between("reattach_within", self.reattach_within, 0, 86400)
         between("max_incarnations", self.max_incarnations, 1, 1_000_000, whole=True)
@@ -65,6 +75,11 @@ class JobSettings:
     def heartbeat_every(self) -> float:
         """Seconds between two heartbeats: five chances within the deadline."""
         return self.detect_within / 5
+
+    @property
+    def keeps_results(self) -> bool:
+        """Whether results are logged, so that they can be replayed."""
+        return self.replay == "on"
 
     def to_wire(self) -> tuple[tuple[str, str], ...]:
         """Name and text of every setting, as welcome and journal carry them."""

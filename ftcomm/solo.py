@@ -1,12 +1,15 @@
 """A group of one: the same calls without a tracker, sockets or threads."""
 
+import numpy as np
+
+from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.config import JobSettings
 from ftcomm.control.hub import Recovered
 from ftcomm.errors import FtcommError
 from ftcomm.forms import Call, Lazy, Saving, stored_rows
 from ftcomm.protocol.position import START, Position
 from ftcomm.recovery.worker import Checkpoint
-from ftcomm.values import Stored
+from ftcomm.values import Array, Stored
 
 
 class SoloEngine:
@@ -21,7 +24,12 @@ class SoloEngine:
         self.position: Position = START
         self.log_limit = settings.log_limit
         self.replicas = settings.replicas
+        self.keeps_results = settings.keeps_results
         self.algorithm = settings.algorithm
+
+    def lend(self, count: int, dtype: AnyDtype) -> Array:
+        """Memory for a result that the user gets."""
+        return np.empty(count, dtype)
 
     def wait_until_member(self) -> None:
         """There is nobody to wait for."""

@@ -43,6 +43,15 @@ def _references(stored: Stored) -> tuple[int, int]:
 # As counted for a result that nobody else refers to; what a frame adds differs by interpreter.
 _UNSHARED = _references(Stored(np.empty(8, np.uint8).view(np.float32), (2,)))
 
+
+def _references_to(lent: "_Lent") -> int:
+    """How many references there are to lent memory; each of a user's views of it has one."""
+    return sys.getrefcount(lent[1])
+
+
+_Lent = tuple[int, np.ndarray[Any, Any]]  # the version that lent it, and the memory
+_LET_GO = _references_to((0, np.empty(8, np.uint8)))
+
 # A free-threaded interpreter counts in two places and other threads may be counting meanwhile.
 _COUNTS_ARE_EXACT = "t" not in getattr(sys, "abiflags", "")
 
@@ -76,15 +85,21 @@ class Pool:
     """Buffers of dropped results, by size: fresh pages cost as much as the copy into them.
 
     A buffer is taken again only if nothing refers to it: a user's view of a ``copy=False`` result
-    or a transfer that is still serving it keeps it out.
+    or a transfer that is still serving it keeps it out.  The same holds for what is lent to the
+    user: a training loop drops the results of its last step when it has those of the next.
 
     What `KEPT_VERSIONS` versions in a row did not need is given back to the system.
     """
 
     KEPT_VERSIONS = 4  # programs do not do the same in all versions: there is an evaluation in some
     MIN_BYTES = 64 * 1024  # below, the allocator's own lists are as fast
+    # Of what users were given: a step's results of one program, and no more memory than nobody
+    # misses who has let go of it.
+    MAX_LENT = 16
+    MAX_LENT_BYTES = 512 * 1024 * 1024
 
     def __init__(self) -> None:
+        self._lent: list[_Lent] = []  # to the user, who may have let go of it since
         self._version = 0
         # by size: buffers and the version that left them; the newest, still in a cache, last
         self._free: dict[int, list[tuple[int, np.ndarray[Any, Any]]]] = {}
@@ -99,10 +114,32 @@ class Pool:
         nbytes = count * dtype.itemsize
         if nbytes < self.MIN_BYTES:
             return np.empty(count, dtype)
+        return self._memory(nbytes).view(dtype)
+
+    def lend(self, count: int, dtype: AnyDtype) -> Array:
+        """As `take`, for the user, who may write to it and drops it some time."""
+        nbytes = count * dtype.itemsize
+        if nbytes < self.MIN_BYTES:
+            return np.empty(count, dtype)
+        memory = self._memory(nbytes)
+        if _COUNTS_ARE_EXACT:
+            self._lent.append((self._version, memory))
+            self._forget_lent()
+        return memory.view(dtype)
+
+    def _memory(self, nbytes: int) -> np.ndarray[Any, Any]:
         shelf = self._free.get(nbytes)
         if shelf:
-            return shelf.pop()[1].view(dtype)
-        return np.empty(nbytes, np.uint8).view(dtype)
+            return shelf.pop()[1]
+        for index, lent in enumerate(self._lent):
+            if lent[1].nbytes == nbytes and _references_to(lent) == _LET_GO:
+                return self._lent.pop(index)[1]
+        return np.empty(nbytes, np.uint8)
+
+    def _forget_lent(self) -> None:
+        total = sum(memory.nbytes for _, memory in self._lent)
+        while len(self._lent) > self.MAX_LENT or total > self.MAX_LENT_BYTES:
+            total -= self._lent.pop(0)[1].nbytes
 
     def give(self, stored: Any) -> None:
         """Offer a dropped result's memory, if it is ours alone."""
@@ -131,5 +168,6 @@ class Pool:
             for nbytes, shelf in self._free.items()
             if shelf
         }
+        self._lent = [lent for lent in self._lent if lent[0] > oldest]
         while dropped:
             self.give(dropped.pop())

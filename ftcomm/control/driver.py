@@ -202,6 +202,7 @@ class Driver:
             replicas=settings.replicas,
             local_replicas=settings.local_replicas,
             tracker_timeout=self.hub.options.tracker_timeout,
+            keeps_results=settings.keeps_results,
         )
 
     def _note_change(self, state_before: State | None) -> None:

@@ -190,9 +190,10 @@ class Standing:
         refusal = self._may_not_complete(epoch, now)
         if refusal is not None:
             return refusal, []
-        position = self.position
-        self.log.add(position, entry)
-        dropped = self.log.prove_stable(position) if synchronising else []
+        position, dropped = self.position, []
+        if self.limits.keeps_results:
+            self.log.add(position, entry)
+            dropped = self.log.prove_stable(position) if synchronising else []
         self._advance(position.next())
         return Outcome.DONE, dropped
 
@@ -250,9 +251,11 @@ class Standing:
 
     def complete_close(self, epoch: int, entry: Entry, *, now: float) -> Outcome:
         """The close collective was executed; this rank goes on serving until all have closed."""
+        position = self.position
         outcome, _ = self.complete(epoch, entry, synchronising=True, now=now)
         if outcome is Outcome.DONE:
             self.closed = True
+            self.log.add(position, entry)  # whatever else is kept: whoever lags is served (rule R8)
         return outcome
 
     def replay_close(self, *, now: float) -> Outcome:

@@ -82,12 +82,13 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times and counts that the core needs; seconds."""
+    """What the core needs of the job's settings; times are in seconds."""
 
     detect_within: float = 5.0
     replicas: int = 2
     local_replicas: int = 2
     tracker_timeout: float = 600.0
+    keeps_results: bool = True
 
 
 @dataclass(frozen=True, slots=True)

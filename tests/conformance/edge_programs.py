@@ -64,6 +64,23 @@ def scribbler(record: Recorder) -> Any:
     return None
 
 
+def in_place(record: Recorder) -> Any:
+    """Results in the user's own arrays: beside the input, and over it."""
+    comm = record.comm
+    first, _ = record.load(None)
+    for _ in range(first, 2):
+        out = np.zeros(20_000)
+        for step in range(3):
+            x = np.arange(20_000.0) * (comm.rank + 1) + step
+            before = x.copy()
+            assert record.allreduce(x, out=out) is out
+            same(x, before, "the input")
+            assert record.allreduce(x, out=x) is x
+            same(x, out, "in place")
+        record.checkpoint(out)
+    return None
+
+
 EMPTY: dict[str, Callable[[Recorder], Array]] = {
     "allreduce": lambda record: record.comm.allreduce(np.zeros(0)),
     "allgather": lambda record: record.comm.allgather(np.zeros((0, 3))),
@@ -73,5 +90,6 @@ EMPTY: dict[str, Callable[[Recorder], Array]] = {
 PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     "sizes": sizes,
     "empty": empty,
+    "in_place": in_place,
     "scribbler": scribbler,
 }

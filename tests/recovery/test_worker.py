@@ -374,3 +374,16 @@ def test_a_byte_in_between_shows_that_the_peer_lives() -> None:
         assert cut_off(core, until=400.0, blocked_ms=5000) == []
         core.handle(Beat(), now=400.0)
     assert core.error is None
+
+
+def test_with_replay_off_nothing_is_kept_but_the_close() -> None:
+    core = a_member()
+    core.limits = Limits(keeps_results=False)
+    execute(core, "a")
+    execute(core, "b")
+    assert (core.position, len(core.log)) == (at(-1, 2), 0)
+    assert core.begin(CLOSE, "t.py:2") is Step.EXECUTE
+    core.complete_close(core.epoch, Entry(CLOSE, "closed"), now=0.0)
+    assert (core.closed, core.log.positions()) == (True, [at(-1, 2)])
+    hear(core, Revoke(2, "x"))
+    assert core.report().runs == (Run(-1, 2, 3),)

@@ -42,6 +42,7 @@ def test_settings_survive_the_wire() -> None:
         "reattach_within": "30.0",
         "max_incarnations": "100",
         "verify": "none",
+        "replay": "on",
     }
 
 
@@ -73,11 +74,17 @@ def test_overrides_beat_variables_and_variables_beat_defaults() -> None:
         ("replace_within", -1),
         ("reattach_within", float("inf")),
         ("max_incarnations", 0),
+        ("replay", "sometimes"),
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_its_variable(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"FTCOMM_{name.upper()} is"):
         JobSettings(**{name: value})  # a whole-number or float range
+
+
+def test_what_replay_compares_needs_replay() -> None:
+    with pytest.raises(ConfigError, match=r"FTCOMM_VERIFY is 'inputs'.* FTCOMM_REPLAY is 'off'"):
+        JobSettings(verify="inputs", replay="off")
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,38 @@ def test_memory_goes_when_some_versions_have_not_needed_it() -> None:
     assert held == [2, 2, 2, 1]
 
 
+def test_what_the_user_was_lent_is_taken_again_when_nothing_refers_to_it() -> None:
+    pool = Pool()
+    result = pool.lend(COUNT, F32).reshape(2, -1)
+    where, row = address(result), result[1]
+    del result
+    other = pool.lend(COUNT, F32)
+    assert not np.shares_memory(other, row)
+    del row
+    assert address(pool.take(COUNT, F32)) == where
+
+
+def test_little_is_remembered_of_what_users_were_lent() -> None:
+    pool = Pool()
+    for count in range(COUNT, COUNT + 2 * Pool.MAX_LENT):
+        pool.lend(count, F32)
+    assert len(pool._lent) == Pool.MAX_LENT
+    pool.lend(Pool.MAX_LENT_BYTES, np.dtype(np.uint8))
+    assert len(pool._lent) == 1
+    pool.lend(Pool.MAX_LENT_BYTES + 1, np.dtype(np.uint8))
+    assert pool._lent == []
+
+
+def test_lent_memory_goes_when_some_versions_have_not_needed_it() -> None:
+    pool = Pool()
+    pool.lend(COUNT, F32)
+    held = []
+    for _ in range(Pool.KEPT_VERSIONS):
+        pool.renew([])
+        held.append(len(pool._lent))
+    assert held == [1, 1, 1, 0]
+
+
 @given(st.lists(st.integers(0, 9), max_size=40))
 def test_no_two_results_in_use_share_memory(moves: list[int]) -> None:
     """Each number takes a buffer (even) or drops one (odd), and now and then a view is kept."""
@@ -89,7 +121,10 @@ def test_no_two_results_in_use_share_memory(moves: list[int]) -> None:
     held: list[Stored] = []
     views: list[np.ndarray[Any, Any]] = []
     for move in moves:
-        if move % 2 == 0:
+        if move in (2, 3):
+            views.append(pool.lend(COUNT + move, F32).reshape(-1, 1))
+            del views[: -move - 1]
+        elif move % 2 == 0:
             held.append(logged(pool, COUNT + move % 3))
         elif held:
             index = move % len(held)

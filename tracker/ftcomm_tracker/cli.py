@@ -11,7 +11,7 @@ import click
 import ftcomm
 from ftcomm.config import WorkerOptions
 from ftcomm.errors import exit_code_of
-from ftcomm.settings import ALGORITHMS, TRANSPORTS, VERIFY
+from ftcomm.settings import ALGORITHMS, REPLAY, TRANSPORTS, VERIFY
 from ftcomm_tracker.command_line import DIRECTORY, FILE, run_and_exit, with_options
 from ftcomm_tracker.faults import TrackerFaults
 from ftcomm_tracker.opening import ServeOptions, open_job
@@ -131,6 +131,11 @@ _SERVE_OPTIONS = (
         "--verify",
         type=click.Choice(VERIFY),
         help="inputs: compare what a restarted worker passes with what it passed [default: none].",
+    ),
+    click.option(
+        "--replay",
+        type=click.Choice(REPLAY),
+        help="off: keep no results; a death between checkpoints ends the job [default: on].",
     ),
 )
 _RESTART_OPTIONS = (

@@ -72,6 +72,7 @@ class Epochs(Routing):
             replicas=self.settings.replicas,
             local_replicas=self.settings.local_replicas,
             highest_version=self.highest_version,
+            keeps_results=self.settings.keeps_results,
         )
         lost = self._decide_routes(facts)
         if self.empty_since:  # somebody had to go

@@ -27,6 +27,7 @@ class Facts:
         local_replicas: how many copies of each rank's local state, beside its own.
         highest_version: highest version that any member was ever heard to be in.
         routes: pairs of ranks whose links go through a third.
+        keeps_results: the job's setting ``replay`` is on.
         keep_order: the rank order from which keepers are computed; it follows from the grouping.
     """
 
@@ -37,6 +38,7 @@ class Facts:
     local_replicas: int
     highest_version: int = PRELUDE
     routes: tuple[Route, ...] = ()
+    keeps_results: bool = True
     keep_order: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -342,6 +344,10 @@ def _order(
 
 
 def _result_lost(position: Position, facts: Facts, members: Sequence[Member]) -> Lost:
+    needed = f"the result of collective {position} is needed and exists nowhere"
+    if not facts.keeps_results:
+        cause = f"{needed}: this job runs with replay=off and keeps no results"
+        return Lost("JobLostError", cause, position)
     stride = keep_stride(len(facts.keep_order), facts.replicas)
     keepers = [
         rank
@@ -351,8 +357,7 @@ def _result_lost(position: Position, facts: Facts, members: Sequence[Member]) ->
     names = ", ".join(f"{members[rank].worker_id} (rank {rank})" for rank in sorted(keepers))
     return Lost(
         "JobLostError",
-        f"the result of collective {position} is needed and exists nowhere any more; "
-        f"its keepers were {names}",
+        f"{needed} any more; its keepers were {names}",
         position,
     )
 

@@ -23,8 +23,8 @@ LOCAL = FENCED | {
 MISMATCH = errors.CollectiveMismatchError.__name__
 LOST = errors.JobLostError.__name__
 # Of local states fewer copies may be kept; and who has had a place without hearing of it, and has
-# died, counts as a member that has died, and has no history.
-UNTOLD_LOSSES = ("local state", "every member")
+# died, counts as a member that has died, and has no history.  With replay=off none is kept at all.
+UNTOLD_LOSSES = ("local state", "every member", "replay=off")
 
 
 def _verdicts(case: Case) -> list[tuple[LifeRecord, Line[Over]]]:

@@ -10,6 +10,7 @@ CROWDED = 0.05  # share with more ranks than usual
 GENTLE = 0.6  # share in which one process dies at a time
 # Seconds for which nothing may come farther: so long that only links without a way round take it.
 NO_PROGRESS = 50.0
+FORGETFUL = 0.04  # share of the jobs that run with replay=off
 SLOW_LAUNCHERS = 0.06  # share in which nobody may be started in place of who has died
 
 
@@ -75,6 +76,9 @@ def draw_conditions(seed: int, *, faulty: bool) -> Conditions:
     if rng.random() < SLOW_LAUNCHERS and not gentle:
         settings = replace(settings, replace_within=4.0 * max(settings.detect_within, 1.0))
         restart_s = settings.replace_within * 1.5
+    # Drawn by itself, so that all other seeds' jobs are what they were before this was thought of.
+    if random.Random(f"replay of {seed}").random() < FORGETFUL:  # noqa: S311 - drawn from the seed
+        settings = replace(settings, replay="off")
     count = rng.randint(6, 18) if gentle else rng.randint(8, 30)
     return Conditions(
         world_size=size,

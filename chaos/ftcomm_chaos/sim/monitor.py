@@ -23,6 +23,7 @@ LINK_FAULTS = frozenset(  # of one link, in one epoch
     (Fault.CUT_DATA, Fault.SILENCE, Fault.CUT_INSIDE, Fault.STALL, Fault.HALF_OPEN, Fault.ONE_WAY)
 )
 LOCAL_LOST = "the local state of"  # how the verdict begins
+NOT_KEPT = "replay=off"  # in a verdict: no result of this job is kept
 
 
 class Monitor:
@@ -185,6 +186,13 @@ class Monitor:
         lives = self.sim.settled_lives()
         if not lives:
             return
+        if self.sim.settings.keeps_results:
+            self._check_results_kept(lives)
+        else:
+            self._check_nothing_kept(lives)
+        self._check_local_copies(lives)
+
+    def _check_results_kept(self, lives: list["Life"]) -> None:
         top = max(life.core.position for life in lives)
         enough = min(self.sim.settings.replicas, self.sim.world_size)
         for position, call in self.sim.program.calls.items():
@@ -199,7 +207,11 @@ class Monitor:
             if short or (position >= self.stable_below and not set(past) <= set(holders)):
                 raise Violation(f"{position} is held by {holders}, but due by {wanted} (R3)")
 
-        self._check_local_copies(lives)
+    def _check_nothing_kept(self, lives: list["Life"]) -> None:
+        """Users may write to results that nobody keeps: none may be served; a close is none."""
+        for life in lives:
+            kept = [p for p in life.core.log.positions() if p != self.sim.program.end]
+            life.require(not kept, f"keeps {kept}, and replay is off")
 
     def _check_local_copies(self, lives: list["Life"]) -> None:
         """Each holds its own local state and those that it keeps for others, bit by bit (R6)."""
@@ -241,6 +253,8 @@ class Monitor:
         if awaited:
             raise Violation(f"{verdict.cause}: but {awaited} could have helped")
         if holders:
+            return
+        if NOT_KEPT in verdict.cause and not self.sim.settings.keeps_results:
             return
         fatal = len(self.owners - {life.core.identity.nonce for life in current})
         settings = self.sim.settings

@@ -66,6 +66,7 @@ class Life:
             replicas=sim.settings.replicas,
             local_replicas=sim.settings.local_replicas,
             tracker_timeout=sim.conditions.tracker_timeout,
+            keeps_results=sim.settings.keeps_results,
         )
         self.core = WorkerCore(identity, limits, now=self.world.now)
         self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
