@@ -397,3 +397,18 @@ def test_a_tracker_that_awaits_its_workers_sleeps_until_it_stops_awaiting_them()
     assert roster.next_deadline() == 108.0
     assert roster.handle(Tick(), now=104.0) == []
     assert roster.next_deadline() == 108.0
+
+
+def test_who_waits_for_a_rank_that_has_closed_and_is_gone_is_helped() -> None:
+    """What that rank had sent may have been lost on the way, and nobody tells: its host is off."""
+    story = running(3)
+    for conn in (2, 3):
+        story.said(conn, Bye(0))
+    story.tell(ConnLost(2, "nothing was heard for long"))
+    ms = int(SETTINGS.detect_within * 1000)
+    waits = Blocked(Signature(Kind.CLOSE).encode(), "t.py:9", (1,), ms)
+    assert names(story.said(1, Heartbeat(1, 1, at(0, 4), waits))) == [
+        (1, "HeartbeatAck"),
+        (1, "Revoke"),
+        (3, "Revoke"),
+    ]

@@ -21,7 +21,7 @@ from ftcomm.protocol.position import MAX_SEQNO, Position
 from ftcomm_tracker.admission import Admission
 from ftcomm_tracker.plan import mismatch_text
 from ftcomm_tracker.seats import Peer, State
-from ftcomm_tracker.silence import Stand, starving_pairs
+from ftcomm_tracker.silence import CLOSED, Stand, starving_pairs
 
 # What one rank may find that ends the job for all. All ranks reach the log's limit at one position;
 # but one that is still before it could not get there without the one that has left.
@@ -103,6 +103,8 @@ class Hearing(Admission):
             stand = self._stand(self.peers[conn])
             if stand is not None:
                 stands[rank] = stand
+        # Who has closed and is gone has sent all that it owed; what was on the way may be lost.
+        stands.update({rank: CLOSED for rank in self.durable.byes if rank not in self.seats})
         pairs = starving_pairs(stands)
         if not pairs:
             return

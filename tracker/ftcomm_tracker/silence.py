@@ -41,6 +41,9 @@ class Stand:
     peers: tuple[int, ...] = ()
 
 
+CLOSED = Stand(Position(1 << 31, 0, 0))  # of a rank that has completed everything
+
+
 def starving_pairs(stands: Mapping[int, Stand]) -> tuple[Pair, ...]:
     """The pairs of ranks whose link carries nothing, though one end has sent or would receive.
 

@@ -286,7 +286,7 @@ class Monitor:
         journal, roster = self.sim.tracker.journal, self.sim.tracker.roster
         left = set(journal.byes) - set(roster.seats)
         names = {p.worker_id for rank, p in enumerate(journal.places) if rank not in left}
-        barred = any(pair <= names for pair in self.sim.network.barriers.ever)
+        barred = sum(pair <= names for pair in self.sim.network.barriers.ever)
         reasons = barred + self._each_plan_lost_a_link()
         apart = reasons >= (1 if len(names) == 2 else 2)
         words = ("cannot reach each other", "links keep failing")
