@@ -16,6 +16,7 @@ from ftcomm.collectives.ops import Reducer, UserFunction, make_reducer, needs_wh
 from ftcomm.collectives.schedule import Schedule
 from ftcomm.forms import Call, Form
 from ftcomm.protocol.frames import make_suffix
+from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.signature import Algorithm, Kind, Signature
 from ftcomm.values import Array
 
@@ -30,6 +31,7 @@ _ALGORITHMS = {
     "ring": Algorithm.RING,
     "recursive_doubling": Algorithm.RECURSIVE_DOUBLING,
     "halving_doubling": Algorithm.HALVING_DOUBLING,
+    "hierarchical": Algorithm.HIERARCHICAL,
 }
 
 
@@ -43,6 +45,10 @@ class Group(Protocol):
     @property
     def world_size(self) -> int:
         """Number of places."""
+
+    @property
+    def grouping(self) -> Grouping:
+        """Which ranks shared a host when the group formed."""
 
     @property
     def algorithm(self) -> str:
@@ -280,6 +286,7 @@ class CallFactory:
 
     def _schedule(self, kind: Kind, count: int, itemsize: int, **choice: Any) -> Schedule:
         group = self._group
+        choice["grouping"] = group.grouping
         return schedule_for(kind, group.world_size, group.rank, count, itemsize, **choice)
 
     def _keep(self, key: object, form: Form) -> None:

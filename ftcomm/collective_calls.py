@@ -52,7 +52,7 @@ class CollectiveCalls(Membership):
                 if the call raises, unless the job runs with ``replay=off``. May be `x` itself.
             copy: False returns a read-only view of the log's own memory (with `wire`, which the
                 log keeps in its own format, a new array as ever).
-            algorithm: ``ring``, ``recursive_doubling`` or ``halving_doubling``, on all ranks.
+            algorithm: ring, recursive_doubling, halving_doubling or hierarchical, on all ranks.
             wire: ``bf16`` sends float32 as bfloat16, half the bytes: x and every partial result
                 are rounded to 8 bits of precision, and the log holds and `out` gets the rounded
                 result. Of n ranks a sum is within ``(1 + h) / 256`` of the exact one, relative to

@@ -32,7 +32,7 @@ __all__ = [
 
 MIN_TOKEN_CHARS = 64  # hex characters: 256 bits
 MAX_TOKEN_CHARS = 1024  # a token file is one line, not a document
-MAX_WORKER_ID = 64  # bytes; as on the wire
+MAX_NAME = 64  # bytes of a worker id or host; as on the wire
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - all addresses: to listen on, not to dial
 LOG_LEVELS: Final = ("debug", "info", "warning")
 
@@ -47,6 +47,8 @@ VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_BIND": "address[:port] on which this worker listens for others; default: the local"
     " address of its connection to the tracker, and a free port",
     "FTCOMM_ADVERTISE": "address[:port] that this worker tells the others, where it differs",
+    "FTCOMM_HOST": "name of this worker's machine: workers that give the same one have links inside"
+    " it and are one group in hierarchical collectives; default: the system's node name",
     "FTCOMM_FAULTS": "faults to inject by address, a testing aid (off)",
     "FTCOMM_FAULTS_LOG": "file in which each injected fault is recorded before it fires",
     "FTCOMM_HISTORY": "folder in which each life records its calls, for `ftcomm-chaos check` (off)",
@@ -55,8 +57,8 @@ VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_REPLICAS": "job: members that keep each result and checkpoint (2)",
     "FTCOMM_LOCAL_REPLICAS": "job: other members that keep each rank's local state (2)",
     "FTCOMM_LOG_LIMIT": "job: bytes of results kept per worker between checkpoints (2147483648)",
-    "FTCOMM_ALGORITHM": "job: of every allreduce: auto, ring, recursive_doubling or"
-    " halving_doubling (auto)",
+    "FTCOMM_ALGORITHM": "job: of every allreduce: auto, ring, recursive_doubling,"
+    " halving_doubling or hierarchical (auto)",
     "FTCOMM_TRANSPORT": "job: auto (Unix sockets within a host, else TCP) or tcp (auto)",
     "FTCOMM_REPLACE_WITHIN": "job: seconds that a place may stay empty (600)",
     "FTCOMM_REATTACH_WITHIN": "job: seconds that a restarted tracker waits for its workers (30)",
@@ -88,6 +90,7 @@ class WorkerOptions:
         bind: address or address:port to listen on, None for the control connection's own
             address and a free port.
         advertise: address or address:port to tell the others, None for `bind`.
+        host: name of this worker's machine, None for the system's.
         faults: faults to inject, None for none.
         faults_log: where injected faults are recorded, None for nowhere.
         history: folder in which this life is recorded, None for nowhere.
@@ -103,6 +106,7 @@ class WorkerOptions:
     tracker_timeout: float = 600.0
     bind: str | None = None
     advertise: str | None = None
+    host: str | None = None
     faults: str | None = None
     faults_log: str | None = None
     history: Path | None = None
@@ -113,8 +117,12 @@ class WorkerOptions:
     def __post_init__(self) -> None:
         if self.worker_id is not None and not _is_name(self.worker_id):
             raise ConfigError(
-                f"FTCOMM_WORKER_ID is {self.worker_id!r}, must be 1 to {MAX_WORKER_ID} bytes of"
+                f"FTCOMM_WORKER_ID is {self.worker_id!r}, must be 1 to {MAX_NAME} bytes of"
                 " printable text"
+            )
+        if self.host is not None and not _is_name(self.host):
+            raise ConfigError(
+                f"FTCOMM_HOST is {self.host!r}, must be 1 to {MAX_NAME} bytes of printable text"
             )
         for name, text in (("BIND", self.bind), ("ADVERTISE", self.advertise)):
             if text is not None:
@@ -158,6 +166,7 @@ class WorkerOptions:
             tracker_timeout=_seconds(tracker_timeout, env, "tracker_timeout", 600.0),
             bind=bind or env.get("FTCOMM_BIND") or None,
             advertise=advertise or env.get("FTCOMM_ADVERTISE") or None,
+            host=env.get("FTCOMM_HOST") or None,
             faults=faults or env.get("FTCOMM_FAULTS") or None,
             faults_log=env.get("FTCOMM_FAULTS_LOG") or None,
             history=Path(history) if history else None,
@@ -319,7 +328,7 @@ def _natural(text: str) -> int | None:
 
 def _is_name(text: str) -> bool:
     """Fit for the wire, for a log's line and for a terminal."""
-    return text.isprintable() and 0 < len(text.encode()) <= MAX_WORKER_ID
+    return text.isprintable() and 0 < len(text.encode()) <= MAX_NAME
 
 
 def _seconds(given: float | None, env: Mapping[str, str], name: str, default: float) -> float:

@@ -97,7 +97,7 @@ class DataPlane:
         counts = tuple(int(count) * row_size for count in rows)
         call.admit(sum(counts) * form.dtype.itemsize)
         work = self._take(sum(counts), form.dtype)
-        schedule = allgatherv_schedule(core.world_size, core.rank, counts)
+        schedule = allgatherv_schedule(core.world_size, core.rank, counts, core.grouping)
         if not self._run(schedule, header, call.source, work, stage=1):
             return None
         return stored_rows(form, work, int(rows.sum()))
@@ -200,7 +200,8 @@ class DataPlane:
 
     def _schedule(self, kind: Kind, count: int, itemsize: int, root: int = -1) -> Schedule:
         core = self._core
-        return schedule_for(kind, core.world_size, core.rank, count, itemsize, root=root)
+        choice = {"root": root, "grouping": core.grouping}
+        return schedule_for(kind, core.world_size, core.rank, count, itemsize, **choice)
 
     def _run(
         self,

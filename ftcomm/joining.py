@@ -112,7 +112,7 @@ def _join(options: WorkerOptions) -> Communicator:
     identity = Identity(
         worker_id=worker_id,
         nonce=secrets.token_bytes(NONCE_BYTES),
-        host=platform.node()[:64] or "localhost",
+        host=options.host or platform.node()[:64] or "localhost",
         address="",
         port=0,
         tables=tables_digest(),

@@ -3,6 +3,7 @@
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.control.hub import Hub
 from ftcomm.errors import FtcommError
+from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.position import Position
 from ftcomm.values import Array
 
@@ -24,6 +25,11 @@ class Place:
     def world_size(self) -> int:
         """Number of places."""
         return self._core.world_size
+
+    @property
+    def grouping(self) -> Grouping:
+        """Which ranks shared a host when the group formed."""
+        return self._core.grouping
 
     @property
     def epoch(self) -> int:

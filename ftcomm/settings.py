@@ -10,7 +10,7 @@ from typing import Any, Final
 from ftcomm.errors import ConfigError
 
 MIN_DETECT_WITHIN_S = 0.1  # below, a busy scheduler's own pauses look like death
-ALGORITHMS: Final = ("auto", "ring", "recursive_doubling", "halving_doubling")
+ALGORITHMS: Final = ("auto", "ring", "recursive_doubling", "halving_doubling", "hierarchical")
 TRANSPORTS: Final = ("auto", "tcp")
 VERIFY: Final = ("none", "inputs")
 REPLAY: Final = ("on", "off")

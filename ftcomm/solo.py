@@ -7,6 +7,7 @@ from ftcomm.config import JobSettings
 from ftcomm.control.hub import Recovered
 from ftcomm.errors import FtcommError
 from ftcomm.forms import Call, Lazy, Saving, stored_rows
+from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.position import START, Position
 from ftcomm.recovery.worker import Checkpoint
 from ftcomm.values import Array, Stored
@@ -26,6 +27,7 @@ class SoloEngine:
         self.replicas = settings.replicas
         self.keeps_results = settings.keeps_results
         self.algorithm = settings.algorithm
+        self.grouping: Grouping = (0,)
 
     def lend(self, count: int, dtype: AnyDtype) -> Array:
         """Memory for a result that the user gets."""

@@ -10,10 +10,17 @@ from collections.abc import Callable
 from ftcomm.collectives.allgather import ring_allgather, ring_allgatherv
 from ftcomm.collectives.binomial import binomial_broadcast
 from ftcomm.collectives.chain import MOST_SEGMENTS, SEGMENT_BYTES, chain_broadcast
+from ftcomm.collectives.columns import hierarchical_allgatherv
 from ftcomm.collectives.doubling import barrier, doubling_allreduce
 from ftcomm.collectives.halving import halving_allreduce
+from ftcomm.collectives.hierarchical import (
+    SHARES_FROM_BYTES,
+    hierarchical_allreduce,
+    hierarchical_broadcast,
+)
 from ftcomm.collectives.ring import ring_allreduce
 from ftcomm.collectives.schedule import CELL_BYTES, Schedule
+from ftcomm.protocol.grouping import Grouping, are_neighbours, is_hierarchical
 from ftcomm.protocol.signature import Algorithm, Kind
 
 # The ring of n ranks from this many bytes on; each row holds up to its world size. Doubling has
@@ -26,6 +33,9 @@ RING_FROM_BYTES: tuple[tuple[int, int], ...] = (
     (64, 512 * 1024),
     (1024, 4 * 1024 * 1024),
 )
+# A hierarchy of hosts whose ranks are neighbours from this many bytes on. Below, recursive doubling
+# has fewer steps, and as few of them between hosts.
+HIERARCHICAL_FROM_BYTES = 16 * 1024
 ORDER_REVISION = 2  # raised whenever any algorithm's operand order or cut points change
 
 _ALLOWED: dict[Kind, tuple[Algorithm, ...]] = {
@@ -33,9 +43,10 @@ _ALLOWED: dict[Kind, tuple[Algorithm, ...]] = {
         Algorithm.RING,
         Algorithm.RECURSIVE_DOUBLING,
         Algorithm.HALVING_DOUBLING,
+        Algorithm.HIERARCHICAL,
     ),
-    Kind.BROADCAST: (Algorithm.BINOMIAL, Algorithm.CHAIN),
-    Kind.ALLGATHER: (Algorithm.RING,),
+    Kind.BROADCAST: (Algorithm.BINOMIAL, Algorithm.CHAIN, Algorithm.HIERARCHICAL),
+    Kind.ALLGATHER: (Algorithm.RING, Algorithm.HIERARCHICAL),
     Kind.BARRIER: (Algorithm.RECURSIVE_DOUBLING,),
 }
 _ALLREDUCES: dict[Algorithm, Callable[[int, int, int], Schedule]] = {
@@ -47,7 +58,8 @@ _ALLREDUCES: dict[Algorithm, Callable[[int, int, int], Schedule]] = {
 
 def tables_digest() -> bytes:
     """32 bytes that are equal iff two processes cut, order and choose alike."""
-    text = repr((ORDER_REVISION, CELL_BYTES, SEGMENT_BYTES, MOST_SEGMENTS, RING_FROM_BYTES))
+    by_bytes = (RING_FROM_BYTES, HIERARCHICAL_FROM_BYTES, SHARES_FROM_BYTES)
+    text = repr((ORDER_REVISION, CELL_BYTES, SEGMENT_BYTES, MOST_SEGMENTS, by_bytes))
     return hashlib.sha256(text.encode()).digest()
 
 
@@ -67,6 +79,7 @@ def choose_algorithm(
     override: Algorithm = Algorithm.AUTO,
     *,
     whole: bool = False,
+    grouping: Grouping = (),
 ) -> Algorithm:
     """The algorithm for `nbytes` of input on each of `world_size` ranks.
 
@@ -76,6 +89,9 @@ def choose_algorithm(
         nbytes: size of one rank's input.
         override: the caller's or the job's wish; AUTO leaves it to the table.
         whole: the reduction needs whole arrays in rank order, which only doubling gives.
+        grouping: which ranks share a host. Where it is flat (all on one, or none with another), a
+            wish for the hierarchy leaves the choice to the table, so that a job's setting fits
+            wherever the job runs.
 
     Raises:
         ValueError: the wish does not fit the kind or the reduction.
@@ -88,10 +104,20 @@ def choose_algorithm(
             raise ValueError(
                 f"algorithm {override.name.lower()} does not fit this {kind.name.lower()}"
             )
-        return override
-    if len(allowed) == 1 or kind is Kind.BROADCAST:
+        if override is not Algorithm.HIERARCHICAL or is_hierarchical(grouping):
+            return override
+    if Algorithm.HIERARCHICAL in allowed and _goes_by_hosts(kind, nbytes, grouping):
+        return Algorithm.HIERARCHICAL
+    if kind is not Kind.ALLREDUCE or len(allowed) == 1:
         return allowed[0]
     return Algorithm.RING if nbytes >= _ring_from(world_size) else Algorithm.RECURSIVE_DOUBLING
+
+
+def _goes_by_hosts(kind: Kind, nbytes: int, grouping: Grouping) -> bool:
+    if not is_hierarchical(grouping):
+        return False
+    many = kind is not Kind.ALLREDUCE or nbytes >= HIERARCHICAL_FROM_BYTES
+    return many or not are_neighbours(grouping)
 
 
 def _ring_from(world_size: int) -> int:
@@ -115,11 +141,15 @@ def schedule_for(
     algorithm: Algorithm = Algorithm.AUTO,
     root: int = -1,
     whole: bool = False,
+    grouping: Grouping = (),
 ) -> Schedule:
     """The cached schedule of `rank` for `count` elements of `itemsize` bytes on each rank."""
-    chosen = choose_algorithm(kind, world_size, count * itemsize, algorithm, whole=whole)
+    nbytes = count * itemsize
+    chosen = choose_algorithm(kind, world_size, nbytes, algorithm, whole=whole, grouping=grouping)
     if kind is Kind.BARRIER:
         return barrier(world_size, rank)
+    if chosen is Algorithm.HIERARCHICAL:
+        return _by_hosts(kind, rank, count, itemsize, root, grouping)
     if kind is Kind.ALLGATHER:
         return ring_allgather(world_size, rank, count)
     if chosen is Algorithm.CHAIN:
@@ -129,7 +159,21 @@ def schedule_for(
     return _ALLREDUCES[chosen](world_size, rank, count)
 
 
+def _by_hosts(
+    kind: Kind, rank: int, count: int, itemsize: int, root: int, grouping: Grouping
+) -> Schedule:
+    if kind is Kind.ALLGATHER:
+        return hierarchical_allgatherv(grouping, rank, (count,) * len(grouping))
+    if kind is Kind.BROADCAST:
+        return hierarchical_broadcast(grouping, rank, count, root)
+    return hierarchical_allreduce(grouping, rank, count, itemsize)
+
+
 @functools.lru_cache(maxsize=SCHEDULES_KEPT)
-def allgatherv_schedule(world_size: int, rank: int, counts: tuple[int, ...]) -> Schedule:
+def allgatherv_schedule(
+    world_size: int, rank: int, counts: tuple[int, ...], grouping: Grouping = ()
+) -> Schedule:
     """The cached schedule of `rank` where rank r brings ``counts[r]`` elements."""
+    if is_hierarchical(grouping):
+        return hierarchical_allgatherv(grouping, rank, counts)
     return ring_allgatherv(world_size, rank, counts)

@@ -12,12 +12,21 @@ from ftcomm.protocol.signature import Algorithm, Kind
 def ring_allreduce(world_size: int, rank: int, count: int) -> Schedule:
     """The schedule of `rank` for `count` elements."""
     bounds = block_bounds(count, world_size)
-    steps = [_reduce_step(world_size, rank, bounds, tag) for tag in range(world_size - 1)]
-    steps += [_gather_step(world_size, rank, bounds, tag) for tag in range(world_size - 1)]
+    steps = ring_reduce(world_size, rank, bounds) + ring_gather(world_size, rank, bounds)
     copies = (Copy(0, 0, count),) if world_size == 1 else ()
     return Schedule(
         Kind.ALLREDUCE, Algorithm.RING, world_size, rank, count, count, tuple(steps), copies
     )
+
+
+def ring_reduce(world_size: int, rank: int, bounds: tuple[int, ...]) -> list[Step]:
+    """The first half: `rank` ends with block rank + 1 (modulo n), reduced."""
+    return [_reduce_step(world_size, rank, bounds, tag) for tag in range(world_size - 1)]
+
+
+def ring_gather(world_size: int, rank: int, bounds: tuple[int, ...]) -> list[Step]:
+    """The second half, numbered behind the first: the blocks go where they are missing."""
+    return [_gather_step(world_size, rank, bounds, tag) for tag in range(world_size - 1)]
 
 
 def _reduce_step(world_size: int, rank: int, bounds: tuple[int, ...], tag: int) -> Step:

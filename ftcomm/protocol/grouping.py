@@ -32,3 +32,8 @@ def members_of(grouping: Grouping) -> tuple[tuple[int, ...], ...]:
 def is_hierarchical(grouping: Grouping) -> bool:
     """Several hosts, and several ranks on one of them: anything else is flat."""
     return 1 < len(set(grouping)) < len(grouping)
+
+
+def are_neighbours(grouping: Grouping) -> bool:
+    """Whether the ranks of each host follow one another."""
+    return list(grouping) == sorted(grouping)

@@ -68,6 +68,7 @@ class Algorithm(enum.IntEnum):
     BINOMIAL = 3
     HALVING_DOUBLING = 4
     CHAIN = 5
+    HIERARCHICAL = 6
 
 
 class Wire(enum.IntEnum):

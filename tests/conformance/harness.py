@@ -196,11 +196,19 @@ class Job:
             "FTCOMM_LOG": "info",
             "FTCOMM_FAULTS": ",".join(self._faults_for(worker)),
             "FTCOMM_FAULTS_LOG": str(self.folder / "events"),
+            **self._host_of(worker),
             **({"FTCOMM_HISTORY": str(self.history)} if self.plan.is_recorded else {}),
             "CONFORMANCE": json.dumps(dict(self.plan.program)),
             "CONFORMANCE_EVENTS": str(self.folder / "events"),
             "CONFORMANCE_DIR": str(self.folder),
         }
+
+    def _host_of(self, worker: str) -> dict[str, str]:
+        """A host that the program names; every later life runs on another."""
+        hosts, life = self.plan.program.get("hosts"), self.lives[worker]
+        if hosts is None:
+            return {}
+        return {"FTCOMM_HOST": f"{hosts[int(worker)]}{life or ''}"}
 
     def _faults_for(self, worker: str) -> Iterator[str]:
         """A life learns its number from the tracker; before that, each calls itself the 0th."""

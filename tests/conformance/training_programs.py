@@ -10,8 +10,11 @@ import numpy as np
 
 import ftcomm
 from ftcomm.collectives.choose import choose_algorithm
+from ftcomm.collectives.hierarchical import SHARES_FROM_BYTES
+from ftcomm.collectives.hierarchical_reference import expected_shares, expected_tree
 from ftcomm.collectives.ops import make_reducer
 from ftcomm.collectives.reference import expected_doubling, expected_halving, expected_ring
+from ftcomm.protocol.grouping import grouping_of, members_of
 from ftcomm.protocol.signature import Algorithm, Kind
 from ftcomm.recovery.worker import WorkerCore
 from tests.conformance.recorder import Array, Recorder, same
@@ -22,6 +25,7 @@ _FORCED = {
     "ring": Algorithm.RING,
     "recursive_doubling": Algorithm.RECURSIVE_DOUBLING,
     "halving_doubling": Algorithm.HALVING_DOUBLING,
+    "hierarchical": Algorithm.HIERARCHICAL,
 }
 _DEFINITIONS = {
     Algorithm.RING: expected_ring,
@@ -30,13 +34,24 @@ _DEFINITIONS = {
 }
 
 
-def expected_allreduce(inputs: list[Array], op: str, forced: str) -> Array:
+def expected_allreduce(
+    inputs: list[Array], op: str, forced: str, hosts: str | None = None
+) -> Array:
     """The canonical bits, from the written definition and not from the library's schedules."""
     first = inputs[0]
     reducer = make_reducer(op, first.dtype, shape=first.shape)
+    size, grouping = len(inputs), grouping_of(hosts or "")
     algorithm = choose_algorithm(
-        Kind.ALLREDUCE, len(inputs), first.nbytes, _FORCED[forced], whole=reducer.whole
+        Kind.ALLREDUCE,
+        size,
+        first.nbytes,
+        _FORCED[forced],
+        whole=reducer.whole,
+        grouping=grouping,
     )
+    if algorithm is Algorithm.HIERARCHICAL:
+        many = first.nbytes >= dict(SHARES_FROM_BYTES)[4]
+        return (expected_shares if many else expected_tree)(inputs, reducer, members_of(grouping))
     return _DEFINITIONS[algorithm](inputs, reducer)
 
 
@@ -72,7 +87,8 @@ def _train(record: Recorder, version: int, count: int, model: Array) -> Array:
     for root in (0, size // 3, 2 * size // 3, size - 1):
         _broadcast_string(record, root, version)
     total = record.allreduce(inputs[rank], "sum")
-    same(total, expected_allreduce(inputs, "sum", forced), "sum")
+    hosts = record.spec.get("hosts")
+    same(total, expected_allreduce(inputs, "sum", forced, hosts), "sum")
     part = max(10 * count // size, 1)
     gathered = record.allgather(np.resize(total, part) * np.float32(rank + 1))
     rows = [np.resize(total, part) * np.float32(of + 1) for of in range(size)]

@@ -24,6 +24,7 @@ class Rank:
     log_limit: int = 1000
     keeps_results: bool = True
     algorithm: str = "auto"
+    grouping: tuple[int, ...] = ()
     position: Position = START
 
 

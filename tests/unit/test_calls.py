@@ -18,6 +18,7 @@ class Group:
     rank: int = 0
     world_size: int = 3
     algorithm: str = "auto"
+    grouping: tuple[int, ...] = ()
 
 
 def broadcast(factory: CallFactory) -> Call:

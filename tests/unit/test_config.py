@@ -169,6 +169,7 @@ def test_arguments_beat_the_environment() -> None:
         "FTCOMM_TRACKER_TIMEOUT": "6.5",
         "FTCOMM_BIND": "0.0.0.0",
         "FTCOMM_ADVERTISE": "node1",
+        "FTCOMM_HOST": "machine 7",
         "FTCOMM_FAULTS": "kill@1.2",
         "FTCOMM_LOG": "debug",
     }
@@ -180,6 +181,7 @@ def test_arguments_beat_the_environment() -> None:
         tracker_timeout=6.5,
         bind="0.0.0.0",
         advertise="node1",
+        host="machine 7",
         faults="kill@1.2",
         log_level="debug",
     )

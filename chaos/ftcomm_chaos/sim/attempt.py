@@ -9,7 +9,7 @@ from ftcomm.protocol.frames import FrameHeader
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.events import LinkDown, MismatchSeen
 from ftcomm.recovery.worker import State
-from ftcomm_chaos.sim.program import ITEM_BYTES, Call
+from ftcomm_chaos.sim.program import Call
 from ftcomm_chaos.sim.streams import Frame, check_frame
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def execute(
 ) -> Thread:
     """Run the schedule of `call` over the present epoch's links; None if the attempt has failed."""
     schedule = schedule_for(
-        call.kind, life.core.world_size, life.core.rank, call.count, ITEM_BYTES,
-        algorithm=call.algorithm, root=call.root,
+        call.kind, life.core.world_size, life.core.rank, call.count, call.item_bytes,
+        algorithm=call.algorithm, root=call.root, grouping=life.core.grouping,
     )  # fmt: skip
     return (yield from run(life, schedule, signature, source, base))
 

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.messages import Plan, Report, Verdict
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind
@@ -41,7 +40,6 @@ class Monitor:
         self.endings: set[str] = set()
         self.given_up = False  # a member had to go, which counts as a death
         self.owners: set[bytes] = set()  # lives that have ever had a place
-        self.grouping: Grouping | None = None  # of the first plan
 
     def on_point(self, life: "Life", name: str) -> None:
         """`life` is at a place where a fault may be planned: nothing to check."""
@@ -154,10 +152,11 @@ class Monitor:
                 f"epoch {plan.epoch} begins at {plan.frontier}; all had completed what is below "
                 f"{self.stable_below}"
             )
-        if self.grouping is None:
-            self.grouping = plan.grouping
-        if plan.grouping != self.grouping:
-            raise Violation(f"the grouping {self.grouping} became {plan.grouping} (R5)")
+        program = self.sim.program
+        if program.grouping is None:
+            program.begin(plan.grouping)
+        if plan.grouping != program.grouping:
+            raise Violation(f"the grouping {program.grouping} became {plan.grouping} (R5)")
 
     def on_plan(self, life: "Life", plan: Plan) -> None:
         """A plan is taken: one membership per epoch, epochs grow, the position has not moved."""

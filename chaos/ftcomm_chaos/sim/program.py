@@ -13,12 +13,14 @@ import numpy as np
 from ftcomm.collectives.choose import schedule_for
 from ftcomm.collectives.ops import make_reducer
 from ftcomm.collectives.reference import run_in_memory
+from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.signature import Algorithm, Kind, Op, Signature
 
 Value = tuple[float, ...]
 FLOAT64 = 12
 ITEM_BYTES = 8
+LARGE_ITEM_BYTES = 1 << 20  # as if an element were so large: schedules of few and of many bytes
 SIZES = ((0, 1, 3), (0, 1, 3), (1, 2, 5, 9), (0, 17))  # elements; uneven parts, and none at all
 
 
@@ -48,6 +50,12 @@ class Call:
             dims=(self.count, 0, 0, 0),
         ).encode()
 
+    @property
+    def item_bytes(self) -> int:
+        """Of one element, when the schedule is chosen."""
+        many = self.algorithm is Algorithm.HIERARCHICAL and self.salt % 4 == 1
+        return LARGE_ITEM_BYTES if many else ITEM_BYTES
+
     def source(self, rank: int) -> Value:
         """This rank's input: sums of such numbers depend on the order of the operands."""
         return tuple(0.1 * (rank + 1) + 0.7 * i + 1e-3 * self.salt for i in range(self.count))
@@ -60,13 +68,13 @@ CLOSE = Call(Kind.CLOSE)
 
 
 @functools.lru_cache(maxsize=4096)
-def expected_result(call: Call, world_size: int) -> Value:
+def expected_result(call: Call, grouping: Grouping) -> Value:
     """What the collective gives on every rank."""
-    ranks = range(world_size)
+    ranks = range(len(grouping))
     schedules = [
         schedule_for(
-            call.kind, world_size, rank, call.count, ITEM_BYTES,
-            algorithm=call.algorithm, root=call.root,
+            call.kind, len(grouping), rank, call.count, call.item_bytes,
+            algorithm=call.algorithm, root=call.root, grouping=grouping,
         )
         for rank in ranks
     ]  # fmt: skip
@@ -107,7 +115,8 @@ class Program:
 
     Attributes:
         calls: the collective at each position.
-        states: the state at the beginning of each version.
+        grouping: of the job, from its first plan on.
+        states: the state at the beginning of each version, as far as they are known.
         loads: whether the script has checkpoints at all.
         checkpoint: the call that ends a version, with local states or without.
         locals: the local state by version and rank, as far as they are kept.
@@ -128,6 +137,7 @@ class Program:
             [self._draw(rng) for _ in range(rng.choice((0, 1, 2, 4)))] for _ in range(count + 1)
         ]
         self.calls: dict[Position, Call] = {}
+        self.grouping: Grouping | None = None
         self.states: dict[int, int] = {0: default_state(0)}
         self._lay_out()
 
@@ -141,6 +151,8 @@ class Program:
         )
         if kind is Kind.ALLREDUCE:
             algorithm = rng.choice((Algorithm.AUTO, Algorithm.RING))
+            if algorithm is Algorithm.AUTO and self._salt % 2:
+                algorithm = Algorithm.HIERARCHICAL
         elif kind is Kind.BROADCAST:
             root = rng.randrange(self.world_size)
         elif kind is Kind.BARRIER:
@@ -156,20 +168,26 @@ class Program:
             return
         self.calls[Position(0, PRELUDE, len(self.prelude))] = LOAD
         last = len(self.versions) - 1
-        for rank in range(self.world_size):
-            self.locals[0, rank] = default_local(rank)
         for version, calls in enumerate(self.versions):
-            state = self.states[version]
             for seqno, call in enumerate(calls):
                 self.calls[Position(0, version, seqno)] = call
-                state = next_state(state, expected_result(call, self.world_size))
             tail = Position(0, version, len(calls))
             self.calls[tail] = CLOSE if version == last else self.checkpoint
+        self.end = Position(0, last, len(self.versions[last]))
+
+    def begin(self, grouping: Grouping) -> None:
+        """The group has formed: results, and with them the states, follow from who is where."""
+        self.grouping = grouping
+        ranks = range(self.world_size)
+        self.locals.update({(0, rank): default_local(rank) for rank in ranks})
+        for version, calls in enumerate(self.versions):
+            state = self.states[version]
+            for call in calls:
+                state = next_state(state, expected_result(call, grouping))
             self.states[version + 1] = state
-            for rank in range(self.world_size):
+            for rank in ranks:
                 local = next_local(self.locals[version, rank], state, rank)
                 self.locals[version + 1, rank] = local
-        self.end = Position(0, last, len(self.versions[last]))
 
     @property
     def keeps_locals(self) -> bool:
@@ -181,4 +199,5 @@ class Program:
         call = self.calls[position]
         if call.kind in (Kind.LOAD, Kind.CHECKPOINT, Kind.CLOSE):
             return ()
-        return expected_result(call, self.world_size)
+        assert self.grouping is not None, "a result before the first plan"
+        return expected_result(call, self.grouping)
