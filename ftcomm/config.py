@@ -60,6 +60,7 @@ VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_ALGORITHM": "job: of every allreduce: auto, ring, recursive_doubling,"
     " halving_doubling or hierarchical (auto)",
     "FTCOMM_TRANSPORT": "job: auto (Unix sockets within a host, else TCP) or tcp (auto)",
+    "FTCOMM_STREAMS": "job: TCP connections of each pair of workers, 1 to 16 (1)",
     "FTCOMM_REPLACE_WITHIN": "job: seconds that a place may stay empty (600)",
     "FTCOMM_REATTACH_WITHIN": "job: seconds that a restarted tracker waits for its workers (30)",
     "FTCOMM_MAX_INCARNATIONS": "job: lives of one worker id (100)",

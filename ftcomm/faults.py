@@ -5,14 +5,17 @@ counts the earlier deaths of the worker id.  ``point[#k]`` names the k-th step o
 
 Points: ``enter`` (before anything is sent), ``half_sent`` and ``half_received`` (inside the
 transfer), ``done`` (completed, not yet returned); in a checkpoint ``saved`` and ``committed``;
-in recovery ``connected``, ``authenticated``, ``ranked``, ``linking``, ``loading``, ``serving``.
+in recovery ``connected``, ``authenticated``, ``ranked``, ``linking``, ``half_linked`` (of a link
+of several connections, `k` are there), ``loading``, ``serving``.
 
-A fault ``one-other@link=refuse`` or ``=drop`` is of two ranks, one the lower, and lasts: they can
-never connect to each other, or every link between them connects and then carries nothing.
+A fault ``one-other@link=refuse``, ``=refuse_one`` or ``=drop`` is of two ranks, one the lower, and
+lasts: they can never connect to each other; or of a link of several connections never by the last
+one; or every link between them connects and then carries nothing.
 
 Actions: ``kill`` (SIGKILL, the default), ``stop`` (SIGSTOP), ``cut`` (end the data links with
-FIN and go on), ``reset`` (the same with RST), ``kill_rst`` (reset, then SIGKILL), ``raise``,
-``note`` (nothing: the record tells a test that the process was there).
+FIN and go on), ``cut_one`` (the same with one connection of each link), ``reset`` (``cut`` with
+RST), ``kill_rst`` (reset, then SIGKILL), ``raise``, ``note`` (nothing: the record tells a test
+that the process was there).
 
 Each fault fires once, and says so in the file named by ``FTCOMM_FAULTS_LOG`` before it does, so
 that a test can tell a planned fault from one that never fired.
@@ -31,23 +34,29 @@ from ftcomm.protocol.position import START, Position
 POINTS = frozenset(
     (
         *("enter", "half_sent", "half_received", "done", "saved", "committed"),
-        *("connected", "authenticated", "ranked", "linking", "loading", "serving"),
+        *("connected", "authenticated", "ranked", "linking", "half_linked"),
+        *("loading", "serving"),
     )
 )
-ACTIONS = frozenset(["kill", "stop", "cut", "reset", "kill_rst", "raise", "note"])
+# How each of these ends data links: all of them by FIN, one connection of each, all by RST.
+BREAKING = {"cut": "cut", "cut_one": "cut_one", "reset": "reset", "kill_rst": "reset"}
+ACTIONS = frozenset(["kill", "stop", *BREAKING, "raise", "note"])
 _OF_THE_CALL = frozenset(("done", "committed"))  # the position has moved on by then
 _NUMBER = "[0-9]{1,10}"  # as on the wire; Python refuses to read endless ones
 _FAULT = re.compile(
     rf"(?P<rank>{_NUMBER})\.(?P<version>-?{_NUMBER})\.(?P<seqno>{_NUMBER})\.(?P<life>{_NUMBER})"
     rf"@(?P<point>\w+)(?:#(?P<step>{_NUMBER}))?(?:=(?P<action>\w+))?"
 )
-_LINK_FAULT = re.compile(rf"(?P<low>{_NUMBER})-(?P<high>{_NUMBER})@link=(?P<action>refuse|drop)")
+_LINK_FAULT = re.compile(
+    rf"(?P<low>{_NUMBER})-(?P<high>{_NUMBER})@link=(?P<action>refuse_one|refuse|drop)"
+)
 
 
 class LinkAction(enum.Enum):
     """What is wrong with the direct links between two ranks."""
 
     REFUSE = "refuse"
+    REFUSE_ONE = "refuse_one"
     DROP = "drop"
 
 
@@ -108,7 +117,7 @@ def _parse(text: str) -> Fault:
     if match is None:
         raise ConfigError(
             f"FTCOMM_FAULTS: {text!r} is not rank.version.seqno.life@point[#step][=action]"
-            " or lower-higher@link=refuse|drop"
+            " or lower-higher@link=refuse|refuse_one|drop"
         )
     point, action = match["point"], match["action"] or "kill"
     if point not in POINTS or action not in ACTIONS:
@@ -130,8 +139,8 @@ def _parse(text: str) -> Fault:
 class FaultInjector:
     """Fires this process's share of the plan. One per communicator, only when asked for."""
 
-    def __init__(self, spec: str, log_path: str | None, break_links: Callable[[bool], None]):
-        """Args: the plan, where to record what fired, and how to end data links (True: RST)."""
+    def __init__(self, spec: str, log_path: str | None, break_links: Callable[[str], None]):
+        """Args: the plan, where to record what fired, and what ends data links: see `BREAKING`."""
         faults = parse_faults(spec)
         self._waiting = [fault for fault in faults if isinstance(fault, Fault)]
         self._links = {(f.low, f.high): f for f in faults if isinstance(f, LinkFault)}
@@ -185,8 +194,8 @@ class FaultInjector:
 
     def _fire(self, fault: Fault) -> None:
         self._record(fault)
-        if fault.action in ("cut", "reset", "kill_rst"):
-            self._break_links(fault.action != "cut")
+        if fault.action in BREAKING:
+            self._break_links(BREAKING[fault.action])
         if fault.action in ("kill", "kill_rst"):
             os.kill(os.getpid(), signal.SIGKILL)
         elif fault.action == "stop":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from ftcomm.errors import ConfigError
+from ftcomm.protocol.handshake import MAX_STREAMS
 
 MIN_DETECT_WITHIN_S = 0.1  # below, a busy scheduler's own pauses look like death
 ALGORITHMS: Final = ("auto", "ring", "recursive_doubling", "halving_doubling", "hierarchical")
@@ -29,6 +30,8 @@ class JobSettings:
         algorithm: ``auto`` or the one schedule family to use for every allreduce.
         transport: how workers carry data: ``auto`` is Unix sockets within a host and TCP between
             hosts, ``tcp`` is TCP everywhere.
+        streams: connections of each pair that exchanges data by TCP, where a network gives a
+            single one less than a host can send.
         replace_within: seconds a place may stay empty before ``ProcessFailedError``.
         reattach_within: seconds a restarted tracker waits for its roster to come back.
         max_incarnations: lives of one worker id before the job gives it up.
@@ -47,6 +50,7 @@ class JobSettings:
     log_limit: int = 2 * GIB
     algorithm: str = "auto"
     transport: str = "auto"
+    streams: int = 1
     replace_within: float = 600.0
     reattach_within: float = 30.0
     max_incarnations: int = 100
@@ -60,6 +64,7 @@ class JobSettings:
         between("log_limit", self.log_limit, 1, 1 << 50, whole=True)
         one_of("algorithm", self.algorithm, ALGORITHMS)
         one_of("transport", self.transport, TRANSPORTS)
+        between("streams", self.streams, 1, MAX_STREAMS, whole=True)
         one_of("verify", self.verify, VERIFY)
         one_of("replay", self.replay, REPLAY)
         if self.verify != "none" and not self.keeps_results:

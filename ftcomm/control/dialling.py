@@ -1,6 +1,7 @@
 """Dialling another worker and proving each other's token: what all links between workers share."""
 
 import contextlib
+from typing import NamedTuple
 
 import trio
 
@@ -20,6 +21,16 @@ class RelayLost(Exception):  # noqa: N818 - an event on the way to the relay
         super().__init__(f"the relay, rank {via}, cannot be reached: {cause}")
 
 
+class Share(NamedTuple):
+    """Which of a link's connections one is: see `DataContext`."""
+
+    attempt: int = 0
+    stream: int = 0
+    streams: int = 1
+
+
+ALONE = Share()
+
 BROKEN = (
     OSError,
     UnicodeError,  # a host name that no resolver takes
@@ -32,13 +43,15 @@ BROKEN = (
 )
 
 
-async def connect(driver: Driver, rank: int, *, deadline_s: float) -> trio.socket.SocketType:
+async def connect(
+    driver: Driver, rank: int, *, deadline_s: float, share: Share = ALONE
+) -> trio.socket.SocketType:
     """A TCP connection to a member's data listener, before any handshake.
 
     Raises:
         OSError, UnicodeError, trio.TooSlowError: it did not work.
     """
-    _may_dial(driver, rank)
+    _may_dial(driver, rank, share)
     member = driver.hub.core.members[rank]
     with trio.fail_after(deadline_s):
         stream = await trio.open_tcp_stream(member.address, member.port)
@@ -53,27 +66,59 @@ async def open_direct(
     Raises:
         OSError, PeerClosed, trio.TooSlowError, FtcommError: it did not work.
     """
+    near = await open_locally(driver, epoch, rank, role, to_rank=to_rank)
+    if near is not None:
+        return near
+    return await open_by_tcp(driver, epoch, rank, role, to_rank=to_rank)
+
+
+async def open_locally(
+    driver: Driver, epoch: int, rank: int, role: str, *, to_rank: int
+) -> trio.socket.SocketType | None:
+    """The same by a Unix socket; None where that is not wanted, or `rank` is not found so.
+
+    Raises:
+        OSError: a planned fault.
+    """
     core = driver.hub.core
     member = core.members[rank]
-    if driver.hub.settings.transport == "auto" and member.host == core.identity.host:
-        _may_dial(driver, rank)
-        near = await connect_locally(member.address, member.port)
-        if near is not None:
-            try:
-                return _planned(driver, rank, await proven(driver, near, epoch, to_rank, role))
-            except BROKEN as error:  # not our peer, or it is gone: TCP tells
-                driver.hub.log.debug("local link to rank %d: %s", rank, describe(error))
-    sock = await connect(driver, rank, deadline_s=HANDSHAKE_DEADLINE_S)
-    return _planned(driver, rank, await proven(driver, sock, epoch, to_rank, role))
+    if driver.hub.settings.transport != "auto" or member.host != core.identity.host:
+        return None
+    _may_dial(driver, rank, ALONE)
+    near = await connect_locally(member.address, member.port)
+    if near is None:
+        return None
+    try:
+        return _planned(driver, rank, await proven(driver, near, epoch, to_rank, role))
+    except BROKEN as error:  # not our peer, or it is gone: TCP tells
+        driver.hub.log.debug("local link to rank %d: %s", rank, describe(error))
+        return None
+
+
+async def open_by_tcp(
+    driver: Driver, epoch: int, rank: int, role: str, *, to_rank: int, share: Share = ALONE
+) -> trio.socket.SocketType:
+    """The same by TCP; `share` says which connection of its link it is.
+
+    Raises:
+        OSError, PeerClosed, trio.TooSlowError, FtcommError: it did not work.
+    """
+    sock = await connect(driver, rank, deadline_s=HANDSHAKE_DEADLINE_S, share=share)
+    return _planned(driver, rank, await proven(driver, sock, epoch, to_rank, role, share))
 
 
 async def proven(
-    driver: Driver, sock: trio.socket.SocketType, epoch: int, to_rank: int, role: str
+    driver: Driver,
+    sock: trio.socket.SocketType,
+    epoch: int,
+    to_rank: int,
+    role: str,
+    share: Share = ALONE,
 ) -> trio.socket.SocketType:
     """The socket behind its handshake; closed if that fails."""
     core = driver.hub.core
     own = core.members[core.rank]
-    context = DataContext(core.job_id, epoch, core.rank, to_rank, own.incarnation).encode()
+    context = DataContext(core.job_id, epoch, core.rank, to_rank, own.incarnation, *share).encode()
     try:
         await client_handshake(sock, epoch_key(driver.hub.token, core.job_id, epoch), role, context)
     except BaseException:
@@ -85,8 +130,10 @@ async def proven(
 # --- fault injection --------------------------------------------------------------------------
 
 
-def _may_dial(driver: Driver, rank: int) -> None:
-    if driver.hub.link_fault(rank) is LinkAction.REFUSE:
+def _may_dial(driver: Driver, rank: int, share: Share) -> None:
+    fault = driver.hub.link_fault(rank)
+    last_of_several = 0 < share.stream == share.streams - 1
+    if fault is LinkAction.REFUSE or (fault is LinkAction.REFUSE_ONE and last_of_several):
         raise ConnectionRefusedError(f"planned fault: no connection to rank {rank}")
 
 

@@ -4,6 +4,7 @@ All methods but `post`, `act` and `request_links` are for the control thread.
 """
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -41,6 +42,7 @@ class Driver:
         epoch_scope: cancelled when the epoch's links are closed; dials, fetches and serving run
             under it.
         hung_up: set when this process has no more part in the job.
+        attempts: numbers for attempts to dial links of several connections.
     """
 
     def __init__(self, hub: Hub, nursery: trio.Nursery) -> None:
@@ -49,6 +51,7 @@ class Driver:
         self.changed = trio.Event()
         self.hung_up = trio.Event()
         self.epoch_scopes: set[trio.CancelScope] = set()
+        self.attempts = itertools.count(1)
         self.outbox: trio.MemorySendChannel[WorkerMessage] | None = None
         self.cut_control: trio.CancelScope | None = None
         self.fetches: trio.MemorySendChannel[StartFetch] | None = None

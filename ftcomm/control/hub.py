@@ -24,6 +24,7 @@ from ftcomm.protocol.position import Position
 from ftcomm.recorder import Recorder
 from ftcomm.recovery.worker import State, WorkerCore
 from ftcomm.transport.link import Link
+from ftcomm.transport.striped import StripedLink
 from ftcomm.transport.waiting import Progress
 from ftcomm.transport.waker import Waker
 from ftcomm.values import Pool
@@ -147,11 +148,13 @@ class Hub:
         self.wake.close()
         self.interrupt.close()
 
-    def break_links(self, reset: bool) -> None:
-        """Fault injection: end all data links, by FIN or by RST, and go on."""
+    def break_links(self, how: str) -> None:
+        """Fault injection: end all data links, one of the ways of `BREAKING`, and go on."""
         for link in list(self.links.values()):
-            if reset:
+            if how == "reset":
                 link.reset()
+            elif how == "cut_one" and isinstance(link, StripedLink):
+                link.shutdown_one()
             else:
                 link.shutdown()
 

@@ -6,11 +6,12 @@ hello of an older epoch is dropped, one of a newer epoch waits for the plan (rul
 
 import random
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
 from ftcomm.config import WILDCARDS, parse_endpoint
+from ftcomm.control.bundles import Gathering, open_bundle
 from ftcomm.control.dialling import BROKEN, RelayLost, open_direct, proven
 from ftcomm.control.driver import Driver
 from ftcomm.control.local import listen_locally
@@ -27,7 +28,9 @@ from ftcomm.protocol.handshake import DataContext, epoch_key
 from ftcomm.protocol.messages import Member
 from ftcomm.recovery.events import LinkDown
 from ftcomm.recovery.worker import State
+from ftcomm.transport.link import Link
 from ftcomm.transport.sockets import SocketLink
+from ftcomm.transport.striped import StripedLink
 
 MAX_UNAUTHENTICATED = 64  # connections; at the limit the oldest is dropped (rule R9)
 DIAL_ATTEMPTS = 4  # an honest dialler that was dropped at the limit tries again before it suspects
@@ -44,6 +47,7 @@ class Listener:
     def __init__(self, driver: Driver, serve: Serve) -> None:
         self._driver = driver
         self._serve = serve
+        self._gathering = Gathering(driver)
         self._sock: trio.socket.SocketType | None = None
         self._pending: dict[int, trio.CancelScope] = {}
         self._counter = 0
@@ -113,7 +117,19 @@ class Listener:
             elif role == "relay":
                 await serve_relay(self._driver, conn, context)
             else:
-                hand_over(self._driver, conn, context.epoch, context.from_rank)
+                await self._take(conn, context)
+
+    async def _take(self, conn: trio.socket.SocketType, context: DataContext) -> None:
+        """One connection of a link, most often the only one."""
+        conns: list[trio.socket.SocketType] | None = [conn]
+        if context.streams > 1:
+            try:
+                conns = await self._gathering.take(conn, context)
+            except ProtocolError as error:
+                self._driver.hub.log.debug("refused a connection of a link: %s", error)
+                return
+        if conns is not None:
+            hand_over(self._driver, conns, context.epoch, context.from_rank)
 
     async def _authenticate(self, conn: trio.socket.SocketType) -> tuple[str, DataContext]:
         shake = await server_hello(conn)
@@ -159,12 +175,21 @@ async def wait_for_epoch(driver: Driver, epoch: int) -> None:
         await driver.changed.wait()
 
 
-def hand_over(driver: Driver, conn: trio.socket.SocketType, epoch: int, rank: int) -> None:
-    """Give an authenticated socket to the user's thread, if its epoch still runs."""
-    raw = socket.socket(fileno=conn.detach())
-    link = SocketLink(raw, rank)
+def hand_over(
+    driver: Driver, conns: Sequence[trio.socket.SocketType], epoch: int, rank: int
+) -> None:
+    """Give the authenticated sockets of a link to the user's thread, if its epoch still runs."""
+    links = [SocketLink(socket.socket(fileno=conn.detach()), rank) for conn in conns]
+    link: Link = links[0] if len(links) == 1 else StripedLink(links)
     if not driver.hub.add_link(epoch, link):
         link.close()
+
+
+async def open_link(driver: Driver, epoch: int, rank: int) -> list[trio.socket.SocketType]:
+    """The connections of a data link to a member; errors are those of `open_peer`."""
+    if driver.hub.core.relay_to(rank) is None:
+        return await open_bundle(driver, epoch, rank)
+    return [await open_peer(driver, epoch, rank, "data")]
 
 
 async def open_peer(driver: Driver, epoch: int, rank: int, role: str) -> trio.socket.SocketType:
@@ -214,12 +239,12 @@ async def _dial_patiently(driver: Driver, epoch: int, rank: int) -> None:
     lost: Exception | None = None
     for attempt in range(DIAL_ATTEMPTS):
         try:
-            sock = await open_peer(driver, epoch, rank, "data")
+            conns = await open_link(driver, epoch, rank)
         except BROKEN as error:
             lost = error
             await trio.sleep(DIAL_PAUSE_S * (attempt + random.random()))  # noqa: S311 - jitter
             continue
-        hand_over(driver, sock, epoch, rank)
+        hand_over(driver, conns, epoch, rank)
         return
     assert lost is not None
     driver.apply(link_down(epoch, rank, lost))

@@ -25,17 +25,18 @@ from dataclasses import dataclass
 from ftcomm.errors import AuthenticationError, ProtocolError, ProtocolVersionError
 
 MAGIC = b"FTC\xf1"  # not ASCII: no text protocol starts like this
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 NONCE_BYTES = 32
 TAG_BYTES = hashlib.sha256().digest_size
 MAX_CONTEXT = 255  # bytes; its length travels in one
+MAX_STREAMS = 16  # connections of one link; clouds need 4 to 8 to fill a host's own limit
 
 ROLES = {"worker": 1, "operator": 2, "data": 3, "fetch": 4, "relay": 5}
 _ROLE_NAMES = {code: name for name, code in ROLES.items()}
 _OK, _REFUSED = 0, 1
 
 _HEAD = struct.Struct(">4sHBB")
-_CONTEXT = struct.Struct(">IHHI")
+_CONTEXT = struct.Struct(">IHHIIBB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,12 @@ class DataContext:
     Of a relay `to_rank` is the rank to which it shall pass the bytes on.
 
     It only picks the key and names the link; the proof covers it, so it cannot be altered.
+
+    Attributes:
+        attempt: of a link of several connections, which of the dialler's attempts this one is of.
+            A later one has a higher number.
+        stream: which of them this is.
+        streams: how many there are.
     """
 
     job_id: str
@@ -60,6 +67,9 @@ class DataContext:
     from_rank: int
     to_rank: int
     incarnation: int
+    attempt: int = 0
+    stream: int = 0
+    streams: int = 1
 
     def encode(self) -> bytes:
         """The context bytes of the client's hello.
@@ -67,8 +77,9 @@ class DataContext:
         Raises:
             ValueError: a field is out of range.
         """
+        ends = (self.from_rank, self.to_rank, self.incarnation)
         try:
-            numbers = _CONTEXT.pack(self.epoch, self.from_rank, self.to_rank, self.incarnation)
+            numbers = _CONTEXT.pack(self.epoch, *ends, self.attempt, self.stream, self.streams)
         except struct.error as error:
             raise ValueError(f"{self}: {error}") from None
         raw = numbers + self.job_id.encode()
@@ -81,16 +92,19 @@ class DataContext:
         """Parse a client's context.
 
         Raises:
-            ProtocolError: too short, or the job id is not text.
+            ProtocolError: too short, no such stream, or the job id is not text.
         """
         if len(raw) < _CONTEXT.size:
             raise ProtocolError(f"data link context of {len(raw)} bytes")
-        epoch, from_rank, to_rank, incarnation = _CONTEXT.unpack_from(raw)
+        fields = _CONTEXT.unpack_from(raw)
+        *_, stream, streams = fields
+        if not stream < streams <= MAX_STREAMS:
+            raise ProtocolError(f"data link context of stream {stream} of {streams}")
         try:
             job_id = raw[_CONTEXT.size :].decode()
         except UnicodeDecodeError:
             raise ProtocolError("data link context whose job id is not text") from None
-        return cls(job_id, epoch, from_rank, to_rank, incarnation)
+        return cls(job_id, *fields)
 
 
 def control_key(token: bytes) -> bytes:

@@ -18,6 +18,7 @@ from tests.conformance import (
     random_scenarios,
     relay_scenarios,
     stop_scenarios,
+    stream_scenarios,
     tracker_scenarios,
 )
 from tests.conformance.scenario import Scenario
@@ -37,6 +38,7 @@ SCENARIOS: tuple[Scenario, ...] = tuple(
             *random_scenarios.SCENARIOS,
             *relay_scenarios.SCENARIOS,
             *stop_scenarios.SCENARIOS,
+            *stream_scenarios.SCENARIOS,
             *tracker_scenarios.SCENARIOS,
         ],
         key=lambda scenario: scenario.id,

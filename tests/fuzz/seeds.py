@@ -112,7 +112,10 @@ def signatures() -> dict[str, bytes]:
 
 
 def contexts() -> dict[str, bytes]:
-    return {"link": DataContext("job", 1, 0, 1, 1).encode()}
+    return {
+        "link": DataContext("job", 1, 0, 1, 1).encode(),
+        "one-of-several": DataContext("job", 1, 0, 1, 1, attempt=7, stream=2, streams=3).encode(),
+    }
 
 
 def _handshake() -> tuple[bytes, bytes]:

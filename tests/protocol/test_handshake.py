@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from ftcomm.errors import AuthenticationError, FtcommError, ProtocolError, ProtocolVersionError
 from ftcomm.protocol.handshake import (
     MAX_CONTEXT,
+    MAX_STREAMS,
     NONCE_BYTES,
     PROTOCOL_VERSION,
     ROLES,
@@ -19,6 +20,7 @@ from ftcomm.protocol.handshake import (
     epoch_key,
 )
 
+WHOLE = DataContext("", 1, 0, 1, 1).encode()
 KEY = control_key(b"ab" * 32)
 NONCE_C, NONCE_S = b"c" * NONCE_BYTES, b"s" * NONCE_BYTES
 HEAD = 8
@@ -242,6 +244,9 @@ def test_a_link_of_an_old_epoch_is_refused_by_its_key() -> None:
         st.integers(0, 1023),
         st.integers(0, 1023),
         st.integers(0, 2**32 - 1),
+        st.integers(0, 2**32 - 1),
+        st.integers(0, 1),
+        st.integers(2, MAX_STREAMS),
     )
 )
 def test_a_data_context_comes_back(context: DataContext) -> None:
@@ -249,13 +254,20 @@ def test_a_data_context_comes_back(context: DataContext) -> None:
 
 
 def test_a_bad_data_context_is_refused() -> None:
-    for raw in (b"", b"\0" * 11, b"\0" * 12 + b"\xff"):
+    for raw in (b"", WHOLE[:-1], WHOLE + b"\xff"):
         with pytest.raises(ProtocolError):
             DataContext.decode(raw)
     with pytest.raises(ValueError, match="job id"):
         DataContext("x" * 250, 1, 1, 1, 1).encode()
     with pytest.raises(ValueError, match="from_rank"):
         DataContext("job", 1, -1, 1, 1).encode()
+
+
+@pytest.mark.parametrize(("stream", "streams"), [(1, 1), (3, 3), (0, 0), (0, 17), (255, 2)])
+def test_a_stream_that_cannot_be_is_refused(stream: int, streams: int) -> None:
+    raw = DataContext("job", 1, 0, 1, 1, 1, stream, streams).encode()
+    with pytest.raises(ProtocolError, match=f"stream {stream} of {streams}"):
+        DataContext.decode(raw)
 
 
 def _mask(size: int, bit: int) -> bytes:

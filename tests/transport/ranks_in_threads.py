@@ -3,7 +3,7 @@
 import itertools
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,9 @@ from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.transport.executor import Executor
 from ftcomm.transport.frame_check import CallHeader
+from ftcomm.transport.link import Link
 from ftcomm.transport.sockets import SocketLink
+from ftcomm.transport.striped import StripedLink
 from ftcomm.transport.waker import Waker
 
 POSITION = Position(0, 2, 5)
@@ -39,7 +41,7 @@ class Rank:
         self.rank = rank
         self.waker = Waker()
         self.executor = Executor(self.waker)
-        self.links: dict[int, SocketLink] = {}
+        self.links: dict[int, Link] = {}
 
     def run(
         self,
@@ -70,18 +72,24 @@ class Rank:
         self.waker.close()
 
 
+def link_of(socks: Sequence[socket.socket], rank: int, buffer_bytes: int | None = None) -> Link:
+    links = [SocketLink(sock, rank, buffer_bytes=buffer_bytes) for sock in socks]
+    return links[0] if len(links) == 1 else StripedLink(links)
+
+
 @contextmanager
 def group(
     world_size: int,
     make_pair: Callable[[], tuple[socket.socket, socket.socket]] = socket.socketpair,
     buffer_bytes: int | None = None,
+    streams: int = 1,
 ) -> Iterator[list[Rank]]:
-    """Ranks with a link between every two of them."""
+    """Ranks with a link between every two of them, of so many connections."""
     ranks = [Rank(rank) for rank in range(world_size)]
     for low, high in itertools.combinations(ranks, 2):
-        near, far = make_pair()
-        low.links[high.rank] = SocketLink(near, high.rank, buffer_bytes=buffer_bytes)
-        high.links[low.rank] = SocketLink(far, low.rank, buffer_bytes=buffer_bytes)
+        near, far = zip(*(make_pair() for _ in range(streams)), strict=True)
+        low.links[high.rank] = link_of(near, high.rank, buffer_bytes)
+        high.links[low.rank] = link_of(far, low.rank, buffer_bytes)
     try:
         yield ranks
     finally:

@@ -38,6 +38,7 @@ def test_settings_survive_the_wire() -> None:
         "log_limit": "2147483648",
         "algorithm": "auto",
         "transport": "auto",
+        "streams": "1",
         "replace_within": "600.0",
         "reattach_within": "30.0",
         "max_incarnations": "100",
@@ -71,6 +72,8 @@ def test_overrides_beat_variables_and_variables_beat_defaults() -> None:
         ("log_limit", 0),
         ("algorithm", "tree"),
         ("transport", "carrier pigeon"),
+        ("streams", 0),
+        ("streams", 17),
         ("replace_within", -1),
         ("reattach_within", float("inf")),
         ("max_incarnations", 0),
@@ -92,7 +95,7 @@ def test_what_replay_compares_needs_replay() -> None:
     [
         (),
         JobSettings().to_wire()[1:],
-        (*JobSettings().to_wire(), ("streams", "4")),
+        (*JobSettings().to_wire(), ("strings", "4")),
         (*JobSettings().to_wire(), ("replicas", "2")),
         (*JobSettings().to_wire()[1:], ("detect_within", "soon")),
     ],
@@ -120,7 +123,7 @@ def test_a_worker_that_asks_for_another_value_is_told_both() -> None:
 
 
 def test_differences_takes_whatever_a_peer_sends() -> None:
-    text = JobSettings().differences((("streams", "4"), ("replicas", "many")))
+    text = JobSettings().differences((("strings", "4"), ("replicas", "many")))
     assert text is not None
     assert "no such setting" in text
     assert "asks for many" in text

@@ -19,10 +19,10 @@ class Links:
     """Remembers how links were broken."""
 
     def __init__(self) -> None:
-        self.broken: list[bool] = []
+        self.broken: list[str] = []
 
-    def break_links(self, reset: bool) -> None:
-        self.broken.append(reset)
+    def break_links(self, how: str) -> None:
+        self.broken.append(how)
 
 
 def test_a_plan_names_rank_version_seqno_life_point_step_and_action() -> None:
@@ -55,7 +55,7 @@ def test_a_fault_fires_at_its_address_alone_and_once() -> None:
     for step in (0, 1, 1):
         injector.at("enter", 1, at(0, 2), 0)
         injector.at("half_sent", 1, at(0, 2), 0, step)
-    assert (before, links.broken) == ([], [False, True])
+    assert (before, links.broken) == ([], ["cut", "reset"])
 
 
 def test_a_fault_after_completion_belongs_to_the_call_that_was_entered() -> None:

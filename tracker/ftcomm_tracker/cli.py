@@ -11,6 +11,7 @@ import click
 import ftcomm
 from ftcomm.config import WorkerOptions
 from ftcomm.errors import exit_code_of
+from ftcomm.protocol.handshake import MAX_STREAMS
 from ftcomm.settings import ALGORITHMS, REPLAY, TRANSPORTS, VERIFY
 from ftcomm_tracker.command_line import DIRECTORY, FILE, run_and_exit, with_options
 from ftcomm_tracker.faults import TrackerFaults
@@ -125,6 +126,11 @@ _SERVE_OPTIONS = (
         "--transport",
         type=click.Choice(TRANSPORTS),
         help="auto: Unix sockets within a host, else TCP; tcp: TCP everywhere [default: auto].",
+    ),
+    click.option(
+        "--streams",
+        type=click.IntRange(1, MAX_STREAMS),
+        help="TCP connections of each pair, where a network limits a single one [default: 1].",
     ),
     click.option("--max-incarnations", type=int, help="Lives of one worker id [default: 100]."),
     click.option(

@@ -154,6 +154,7 @@ class Roster(Hearing):
             "progress": str(progress),
             "detect_within_s": self.settings.detect_within,
             "replace_within_s": self.settings.replace_within,
+            "streams": self.settings.streams,
             "reattach_s": round(self._reattach_by - now, 3)
             if self.state is State.REATTACHING
             else None,
