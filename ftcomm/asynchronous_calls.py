@@ -161,16 +161,13 @@ class AsynchronousCalls(CollectiveCalls):
         """Write a call down and put it in line."""
         with self._turns.one_user():
             write(*arguments, **options)
-            return self._turns.put(self._handle(*self._writer.written))
+            return self._turns.put(self._written())
 
-    def _handle(
-        self,
-        call: Call | Lazy,
-        hand_out: Callable[[Stored], Any],
-        timeout: float | None,
-        is_due: Callable[[], bool] | None = None,
-    ) -> Handle[Any]:
+    def _written(self) -> Handle[Any]:
+        """A handle of the call that was written down last."""
+        call, hand_out, timeout = self._writer.written
+
         def work() -> Any:
             return self._run_later(call, hand_out, timeout)
 
-        return Handle(self._turns, work, call.kind.name.lower(), is_due)
+        return Handle(self._turns, work, call.kind.name.lower())

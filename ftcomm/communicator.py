@@ -5,12 +5,12 @@ import hashlib
 import time
 from typing import Any, Final, overload
 
-from ftcomm.bucketed_calls import BucketedCalls
 from ftcomm.forms import Saving
 from ftcomm.protocol.position import PRELUDE
 from ftcomm.protocol.signature import Kind
 from ftcomm.sites import call_site
 from ftcomm.state import pack_state, unpack_state
+from ftcomm.task_calls import TaskCalls
 
 DIGEST_BYTES = 16
 
@@ -24,7 +24,7 @@ class _Missing(enum.Enum):
 NOT_GIVEN: Final = _Missing.NOT_GIVEN
 
 
-class Communicator(BucketedCalls):
+class Communicator(TaskCalls):
     """A worker's part in the job. Use it from one thread at a time, as a context manager.
 
     Leaving the ``with`` block normally closes the job together with all ranks; leaving it by an

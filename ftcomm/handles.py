@@ -26,22 +26,33 @@ class Handle(Generic[R]):
     What was passed to the call belongs to it until `wait` or `result` has returned: inputs may not
     be written, nor ``out=`` read or written, before.  A handle may be dropped; its call runs all
     the same, and an error that it raises then leaves the next call.
+
+    Attributes:
+        work: what is called when its turn has come; None once it is done.
+        what: the kind of call, for messages.
+        is_due: asked before it may have its turn, None where it always may.
+        on_done: told its error, or None, when it is done; under a lock: it may not wait.
     """
 
-    __slots__ = ("__weakref__", "_error", "_is_done", "_line", "_value", "is_due", "what", "work")
+    __slots__ = (
+        "__weakref__",
+        "_error",
+        "_is_done",
+        "_line",
+        "_value",
+        "is_due",
+        "on_done",
+        "what",
+        "work",
+    )
 
-    def __init__(
-        self,
-        line: Waited,
-        work: Callable[[], R],
-        what: str,
-        is_due: Callable[[], bool] | None = None,
-    ) -> None:
-        """A call that runs as `work` when its turn has come and, if given, `is_due` says True."""
+    def __init__(self, line: Waited, work: Callable[[], R], what: str) -> None:
+        """A call that runs as `work` when its turn has come."""
         self._line = line
         self.work: Callable[[], R] | None = work
         self.what = what
-        self.is_due = is_due
+        self.is_due: Callable[[], bool] | None = None
+        self.on_done: Callable[[BaseException | None], None] | None = None
         self._is_done = False
         self._value: R | None = None
         self._error: BaseException | None = None
@@ -77,12 +88,17 @@ class Handle(Generic[R]):
     def succeed(self, value: R) -> None:
         """For whoever runs the call: it has returned `value`."""
         self._value, self.work = value, None
-        self._is_done = True
+        self._end(None)
 
     def fail(self, error: BaseException) -> None:
         """For whoever runs the call: it has raised `error`, or will not run because of it."""
         self._error, self.work = error, None
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
         self._is_done = True
+        if self.on_done is not None:
+            self.on_done(error)
 
     def __repr__(self) -> str:
         state = "pending" if not self._is_done else "done" if self._error is None else "failed"

@@ -62,7 +62,7 @@ class Turns:
         """
         if os.getpid() != self._pid:
             raise ForkError("this communicator belongs to the parent process")
-        if self._is_own_thread or not self._users.acquire(blocking=False):
+        if self.is_own_thread or not self._users.acquire(blocking=False):
             raise _used_twice()
         try:
             if self._gate.is_closed:
@@ -98,7 +98,7 @@ class Turns:
         Raises:
             BaseException: what an asynchronous call has raised, if the user has not heard of it.
         """
-        if self._is_own_thread or not self._users.acquire(blocking=False):
+        if self.is_own_thread or not self._users.acquire(blocking=False):
             return False
         try:
             with self._lock:
@@ -123,7 +123,7 @@ class Turns:
         """
         if os.getpid() != self._pid:
             raise ForkError("this handle belongs to the parent process")
-        if self._is_own_thread:
+        if self.is_own_thread:
             raise ThreadError(
                 "an input function or a reduction waits for an asynchronous call, which waits for "
                 "it; wait outside"
@@ -155,10 +155,10 @@ class Turns:
             if self._is_over:
                 return
             self._is_over = True
-            if not self._is_own_thread:  # else what waits gets the error that ends it all
+            if not self.is_own_thread:  # else what waits gets the error that ends it all
                 self._drop(_ended())
                 self._arrived.notify()
-        if self._thread is None or self._is_own_thread:
+        if self._thread is None or self.is_own_thread:
             finish()
             return
         abort()
@@ -170,6 +170,11 @@ class Turns:
                 is_ours = self._has_ended
             if is_ours:
                 finish()
+
+    @property
+    def is_own_thread(self) -> bool:
+        """True on the thread that runs the calls."""
+        return threading.current_thread() is self._thread
 
     # --- our own thread -----------------------------------------------------------------------
 
@@ -221,10 +226,6 @@ class Turns:
                 self._drop(error)
 
     # --- under the lock -----------------------------------------------------------------------
-
-    @property
-    def _is_own_thread(self) -> bool:
-        return threading.current_thread() is self._thread
 
     def _is_idle(self) -> bool:
         return not self._waiting and self._running is None

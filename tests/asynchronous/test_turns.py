@@ -128,8 +128,10 @@ def test_a_gate_with_nothing_pending_asks_nobody(line: Line) -> None:
 
 def test_a_call_waits_until_it_is_due(line: Line) -> None:
     due = threading.Event()
+    late = Handle(line.turns, lambda: line.ran.append("late"), "x")
+    late.is_due = due.is_set
     with line.turns.one_user():
-        late = line.turns.put(Handle(line.turns, lambda: line.ran.append("late"), "x", due.is_set))
+        line.turns.put(late)
     behind = line.begin("behind")
     line.turns.look_again()
     assert (late.done(), behind.done(), line.ran) == (False, False, [])

@@ -3,6 +3,7 @@
 Positions are counted here: where the communicator stands while calls are pending is its own affair.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -116,6 +117,39 @@ def bucketed(record: Recorder) -> Any:
     return total
 
 
+def tasks(record: Recorder) -> Any:
+    """Layers whose gradients are ready in another order on each rank; each is used once reduced."""
+    comm, layers = record.comm, 6
+    size, rank = comm.world_size, comm.rank
+    busy = np.ones((120, 120))
+    first, weights = record.load(np.arange(layers * 300.0).reshape(layers, 300))
+
+    def backward(layer: int, weight: Array, gradient: Array) -> None:
+        for _ in range((rank * 5 + layer * 3) % 7 * 4):
+            busy @ busy
+        gradient[...] = weight * (1.0 + rank) + layer
+
+    def update(place: str, weight: Array, gradient: Array) -> None:
+        record._write_result("task", place, gradient)
+        weight -= gradient / (8 * size)
+
+    for version in range(first, 3):
+        ours = [weights[layer].copy() for layer in range(layers)]
+        with comm.engine(workers=3) as engine:
+            for seqno in range(3 * layers):
+                layer = seqno % layers
+                gradient, place = np.empty(300), f"{version}.{seqno}"
+                here = functools.partial(backward, layer, ours[layer], gradient)
+                engine.push(here, read=[ours[layer]], mutate=[gradient])
+                engine.allreduce(gradient)
+                there = functools.partial(update, place, ours[layer], gradient)
+                engine.push(there, read=[gradient], mutate=[ours[layer]])
+        weights = np.stack(ours)
+        comm.checkpoint(weights)
+        record._write_result("checkpoint", f"{version}.{3 * layers}", weights)
+    return weights
+
+
 def unlike_pending(record: Recorder) -> Any:
     """The odd rank calls another op in the middle of what is pending."""
     comm = record.comm
@@ -189,6 +223,7 @@ def interrupted_wait(record: Recorder) -> Any:
 PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     "pending": pending,
     "bucketed": bucketed,
+    "tasks": tasks,
     "unlike_pending": unlike_pending,
     "timed_pending": timed_pending,
     "left_while_pending": left_while_pending,

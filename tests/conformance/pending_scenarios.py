@@ -50,6 +50,8 @@ def _scenarios() -> Iterator[Scenario]:
     program = {"program": "bucketed", "bucket_bytes": 8000, "buckets": 5}
     faults = ("1.0.3.0@half_received", "0.1.6.0@enter", "2.2.14.0@done")
     yield Scenario("A-buckets", planned(*faults, n=3, program=program), quick=True)
+    faults = ("1.0.4.0@half_received", "0.1.9.0@enter", "2.2.13.0@done", "1.2.17.1@enter")
+    yield Scenario("A-tasks", planned(*faults, n=3, program={"program": "tasks"}), quick=True)
 
 
 SCENARIOS = tuple(_scenarios())
