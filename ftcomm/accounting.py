@@ -59,13 +59,22 @@ class LogAccount:
         self.nbytes = 0
         self._warned = False
 
+    def share_of(self, nbytes: int) -> int:
+        """What a result of `nbytes` counts with."""
+        return int(nbytes * self._share)
+
+    def has_plenty(self, share: int) -> bool:
+        """True if a result that counts with `share` is no reason to warn or refuse."""
+        few = self._engine.position.seqno < MAX_SEQNO
+        return few and self.nbytes + share <= self._limit // 2
+
     def check(self, nbytes: int) -> None:
         """Refuse a call whose result of `nbytes` has no room.
 
         Raises:
             LogLimitError: it would pass the limit; nothing has changed.
         """
-        total = self.nbytes + int(nbytes * self._share)
+        total = self.nbytes + self.share_of(nbytes)
         if total > self._limit:
             raise self._too_much(f"would take {total} bytes, the limit is {self._limit}")
         if self._engine.position.seqno >= MAX_SEQNO:
@@ -73,7 +82,7 @@ class LogAccount:
 
     def completed(self, nbytes: int) -> None:
         """Count a result, executed or replayed; a call that raised has none."""
-        self.nbytes += int(nbytes * self._share)
+        self.nbytes += self.share_of(nbytes)
         if self.nbytes > self._limit // 2 and not self._warned:
             self._warn()
 

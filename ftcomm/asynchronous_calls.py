@@ -4,11 +4,12 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 from ftcomm.arguments import checked_timeout
-from ftcomm.collective_calls import CollectiveCalls, Result
+from ftcomm.collective_calls import CollectiveCalls
 from ftcomm.collectives.ops import UserFunction
 from ftcomm.engine import Engine
 from ftcomm.forms import Call, Lazy
 from ftcomm.handles import Handle
+from ftcomm.repeating import Result
 from ftcomm.sites import passes_on
 from ftcomm.solo import SoloEngine
 from ftcomm.values import Stored

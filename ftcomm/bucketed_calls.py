@@ -7,9 +7,9 @@ from typing import Any
 from ftcomm.arguments import as_elements, check_out
 from ftcomm.asynchronous_calls import AsynchronousCalls
 from ftcomm.buckets import BUCKET_BYTES, Bucket, cut
-from ftcomm.collective_calls import Result
 from ftcomm.collectives.ops import UserFunction, needs_whole
 from ftcomm.handles import Handle
+from ftcomm.repeating import Result
 from ftcomm.sites import passes_on
 from ftcomm.values import Array
 

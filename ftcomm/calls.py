@@ -169,6 +169,10 @@ class CallFactory:
             self._broadcasts += 1
             self._broadcast_bytes += nbytes
 
+    def synchronised(self) -> None:
+        """A call has proved that the broadcasts before it have arrived."""
+        self._broadcasts = self._broadcast_bytes = 0
+
     def allgather(self, x: Any, site: str, root: int = -1) -> Call:
         """A validated allgather, or, with a root, a gather."""
         kind = Kind.ALLGATHER if root < 0 else Kind.GATHER

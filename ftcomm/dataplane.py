@@ -16,7 +16,7 @@ from ftcomm.collectives.schedule import Schedule
 from ftcomm.collectives.shift import shift
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
-from ftcomm.forms import Call, anything, stored_rows
+from ftcomm.forms import Call, Form, anything, stored_rows
 from ftcomm.protocol.frames import make_suffix
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import RAGGED, Kind
@@ -26,6 +26,7 @@ from ftcomm.transport.executor import Executor
 from ftcomm.transport.faults import Interrupted, LinkLost, SignatureMismatch
 from ftcomm.transport.frame_check import CallHeader
 from ftcomm.transport.link import Link
+from ftcomm.transport.moves import Move, are_express
 from ftcomm.values import Array, Stored
 
 # Sub-collectives of one position (a load is a length, a payload and a barrier) are told apart by
@@ -51,6 +52,8 @@ class DataPlane:
         self._executor = Executor(hub.interrupt, None if hub.faults is None else hub.fault)
         hub.progress = self._executor.progress
         self._turn: Turn | None = None  # of the newest call that was executed
+        self._linked: Mapping[int, Link] = {}  # an epoch's links, and the schedule that has all its
+        self._linked_for: Schedule | None = None
 
     def execute(self, call: Call, turn: Turn) -> Stored | None:
         """Run a call into fresh memory; None if the core must be asked again."""
@@ -229,15 +232,47 @@ class DataPlane:
                 reducer=reducer,
                 step_base=stage * STAGE,
             )
-        except Interrupted:
-            return False
-        except LinkLost as lost:
-            self._control.driver.act(LinkDown(header.epoch, lost.rank, lost.cause))
-            return False
-        except SignatureMismatch as seen:
-            self.accuse(header.epoch, seen.rank, seen.signature, seen.site)
+        except (Interrupted, LinkLost, SignatureMismatch) as fault:
+            self._tell(fault, header.epoch)
             return False
         return True
+
+    def run_small(
+        self,
+        schedule: Schedule,
+        moves: tuple[Move, ...],
+        header: CallHeader,
+        source: Array,
+        work: Array,
+        reducer: Reducer | None,
+    ) -> bool:
+        """`_run` for the `moves` of an express call."""
+        links = self._hub.links
+        if self._linked_for is not schedule or self._linked is not links:
+            if any(rank not in links for rank in schedule.peers):
+                return False
+            self._linked, self._linked_for = links, schedule
+        self._turn = header[:2]
+        try:
+            self._executor.run_small(moves, links, header, source, work, reducer)
+        except (Interrupted, LinkLost, SignatureMismatch) as fault:
+            self._tell(fault, header.epoch)
+            return False
+        return True
+
+    def express_moves(self, form: Form) -> tuple[Move, ...] | None:
+        """The moves of a form that `run_small` takes, else None."""
+        if form.schedule is None or form.schedule.copies or self._executor.probe is not None:
+            return None
+        moves = self._executor.moves_of(form.schedule, form.dtype)
+        return moves if are_express(moves) else None
+
+    def _tell(self, fault: Interrupted | LinkLost | SignatureMismatch, epoch: int) -> None:
+        """Have the control thread act on what broke."""
+        if isinstance(fault, LinkLost):
+            self._control.driver.act(LinkDown(epoch, fault.rank, fault.cause))
+        elif isinstance(fault, SignatureMismatch):
+            self.accuse(epoch, fault.rank, fault.signature, fault.site)
 
     def _ensure_links(self, schedule: Schedule, links: Mapping[int, Link], epoch: int) -> bool:
         """Wait until every peer of the schedule is connected; False if the epoch ended."""

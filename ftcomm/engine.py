@@ -13,7 +13,8 @@ from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.dataplane import DataPlane, Turn
 from ftcomm.errors import ClosedError, FtcommError, LogLimitError
-from ftcomm.forms import Call, Lazy, Saving
+from ftcomm.express import Express, express
+from ftcomm.forms import Call, Form, Lazy, Saving
 from ftcomm.place import Place
 from ftcomm.protocol.messages import Resumed
 from ftcomm.protocol.signature import is_compatible, with_state_digest
@@ -58,6 +59,10 @@ class Engine(Place):
         finally:
             hub.deadline = None
 
+    def express(self, form: Form) -> Express | None:
+        """Calls of `form` in few steps; None where each has something to do in between."""
+        return express(self._hub, self._plane, form, self._complete)
+
     def run(self, call: Call) -> Stored:
         """One collective, served or executed; the log owns what is returned."""
         self._hub.fault("enter")
@@ -72,11 +77,7 @@ class Engine(Place):
 
         While this rank waits for its turn the signature in flight is empty: it is not known.
         """
-        return self._entered(self._run_lazy, lazy)
-
-    def _run_lazy(self, lazy: Lazy) -> Stored:
-        stored = self._served_or_due(lazy)
-        return self._run(lazy.make()) if stored is None else stored
+        return self._entered(lambda: self._served_or_due(lazy) or self._run(lazy.make()))
 
     def _entered(self, body: Callable[..., R], *arguments: object) -> R:
         self._hub.fault("enter")
@@ -112,7 +113,8 @@ class Engine(Place):
             answer, turn = self._ask(core.begin, form.signature, form.site)
             if answer is Step.EXECUTE:
                 stored = self._execute(call, turn)
-                if stored is not None and self._complete(call, turn[0], stored):
+                entry = Entry(form.signature, stored)
+                if stored is not None and self._complete(turn[0], entry, call.synchronising):
                     return self._done(stored)
             elif isinstance(answer, Entry):
                 if not is_same_input(call, answer.signature, answer.value, self.rank):
@@ -135,13 +137,12 @@ class Engine(Place):
 
     def checkpoint(self, saving: Saving, signature: bytes, site: str) -> int:
         """Two-phase checkpoint: own copy, digests compared, local states copied, then commit."""
-        hub = self._hub
-        hub.fault("enter")
-        with hub.lock:
+        self._hub.fault("enter")
+        with self._hub.lock:
             version = self._core.offer_checkpoint(saving.raw, saving.digest, saving.local)
-        hub.fault("saved")
+        self._hub.fault("saved")
         self._commit(version, saving, signature, site)
-        hub.fault("committed")
+        self._hub.fault("committed")
         return version
 
     def _commit(self, version: int, saving: Saving, signature: bytes, site: str) -> None:
@@ -282,19 +283,18 @@ class Engine(Place):
     def _replay_load(self, checkpoint: Checkpoint) -> Outcome:
         return self._counted(self._core.replay_load(checkpoint, now=time.monotonic()))
 
+    def _replay_close(self) -> Outcome:
+        return self._core.replay_close(now=time.monotonic())
+
     def _counted(self, outcome: Outcome) -> Outcome:
         self.recovered.replays += outcome is Outcome.DONE
         return outcome
 
-    def _replay_close(self) -> Outcome:
-        return self._core.replay_close(now=time.monotonic())
-
     # --- completing ---------------------------------------------------------------------------
 
-    def _complete(self, call: Call, epoch: int, stored: Stored) -> bool:
+    def _complete(self, epoch: int, entry: Entry, synchronising: bool) -> bool:
         """Log and advance in one critical section; False if the epoch was revoked."""
-        entry = Entry(call.form.signature, stored)
-        return self._complete_heard(self._log, epoch, entry, call.synchronising)
+        return self._complete_heard(self._log, epoch, entry, synchronising)
 
     def _log(self, epoch: int, entry: Entry, synchronising: bool) -> Outcome:
         outcome, dropped = self._core.complete(

@@ -9,7 +9,7 @@ from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.engine import Engine
 from ftcomm.errors import ClosedError, FtcommError
-from ftcomm.forms import DIGEST_BYTES, Call, Lazy, Saving
+from ftcomm.forms import DIGEST_BYTES, Call, Form, Lazy, Saving
 from ftcomm.history import CLOSED, EXECUTED, LEFT, SERVED, Entered, Raised, Returned
 from ftcomm.protocol.signature import Kind
 from ftcomm.recorder import Recorder
@@ -34,6 +34,9 @@ class RecordingEngine(Engine):
         self._recorder = recorder
         self._executed_in: int | None = None  # the epoch, None while the call is not executed
         self._end = (LEFT, "")
+
+    def express(self, form: Form) -> None:
+        """Each call is written down."""
 
     def run(self, call: Call) -> Stored:
         """As the engine's, recorded."""

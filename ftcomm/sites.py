@@ -3,7 +3,7 @@
 import functools
 import sys
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
 _passing_on: set[str] = set()  # files of this library that make calls for the user
 
@@ -25,6 +25,12 @@ def _user_frame(frame: FrameType) -> FrameType:
     while frame.f_code.co_filename in _passing_on and frame.f_back is not None:
         frame = frame.f_back
     return frame
+
+
+def spot_of_call() -> tuple[CodeType, int]:
+    """Code and offset from which the caller of this function was called."""
+    frame = _user_frame(sys._getframe(2))  # noqa: SLF001 - as above
+    return frame.f_code, frame.f_lasti
 
 
 @functools.lru_cache(maxsize=1024)

@@ -6,7 +6,7 @@ from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.config import JobSettings
 from ftcomm.control.hub import Recovered
 from ftcomm.errors import FtcommError
-from ftcomm.forms import Call, Lazy, Saving, stored_rows
+from ftcomm.forms import Call, Form, Lazy, Saving, stored_rows
 from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.position import START, Position
 from ftcomm.recovery.worker import Checkpoint
@@ -35,6 +35,9 @@ class SoloEngine:
 
     def wait_until_member(self) -> None:
         """There is nobody to wait for."""
+
+    def express(self, form: Form) -> None:
+        """Nothing is sent that could be sent in fewer steps."""
 
     def run(self, call: Call) -> Stored:
         """The result for one rank: the input, finished as the reduction says."""

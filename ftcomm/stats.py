@@ -57,6 +57,10 @@ class Tally:
         row[1] += nbytes
         row[2] += seconds
 
+    def row(self, kind: Kind) -> list[float]:
+        """Count, bytes and seconds of a kind, to be added to."""
+        return self._rows[kind]
+
     def snapshot(self) -> dict[str, KindStats]:
         """What has been counted so far."""
         return {

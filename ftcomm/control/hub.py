@@ -135,6 +135,7 @@ class Hub:
 
         The parent's death is then seen by its peers.  Nothing is shut down: the parent goes on.
         """
+        self.core.calm = False
         for link in [*self.links.values(), *self.retired]:
             link.close()
         for sock in self.control_sockets:

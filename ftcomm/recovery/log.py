@@ -64,6 +64,25 @@ class ResultLog:
         self._stable_below = max(self._stable_below, position)
         return [] if self._pinned else self._collect()
 
+    @property
+    def is_level(self) -> bool:
+        """True if only the newest result is not yet known to be stable: `succeed` may be called."""
+        return len(self._unproven) == 1 and not self._pinned
+
+    def succeed(self, position: Position, entry: Entry) -> list[Any]:
+        """`add` and `prove_stable` in one, of a position behind all others, in a level log.
+
+        Returns:
+            the value that was let go, if one was.
+        """
+        before, self._unproven[0] = self._unproven[0], position
+        self._stable_below = position
+        self._entries[position] = entry
+        if is_keeper(self._index, before.seqno, self._stride):
+            return []
+        dropped = self._entries.pop(before, None)
+        return [] if dropped is None else [dropped.value]
+
     def commit(self, version: int) -> list[Any]:
         """Checkpoint `version` is committed: results of older versions are not needed again.
 

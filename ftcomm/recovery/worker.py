@@ -73,6 +73,7 @@ class WorkerCore(Standing):
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Take one event; return what the driver must do, in order."""
+        self.calm = False
         if self.state in (State.FAILED, State.FINISHED) and not isinstance(event, Attached):
             return []
         match event:

@@ -7,10 +7,11 @@ there is one, sends every step through the streams, which can stop in the middle
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.ops import Array, Reducer
 from ftcomm.collectives.schedule import CELL_BYTES, NOBODY, Reduce, Schedule, Step
 from ftcomm.protocol.frames import DATA_FRAME, FRAME_MAGIC, HEADER_BYTES, PREFIX, PREFIX_BYTES
@@ -85,15 +86,48 @@ class Executor:
             LinkLost: a link is of no more use.
             SignatureMismatch: a peer runs something else.
         """
+        self._take(links, header, source, work, reducer)
+        self._guarded(self._run, schedule, step_base)
+
+    def run_small(
+        self,
+        moves: tuple[Move, ...],
+        links: Mapping[int, Link],
+        header: CallHeader,
+        source: Array,
+        work: Array,
+        reducer: Reducer | None,
+    ) -> None:
+        """As `run`, for a schedule without copies whose moves `are_express`."""
+        self._take(links, header, source, work, reducer)
+        self._guarded(self._run_small, moves, header)
+
+    def moves_of(self, schedule: Schedule, dtype: AnyDtype) -> tuple[Move, ...]:
+        """The moves of `schedule`, for `run_small`."""
+        return self._moves.of(schedule, dtype)
+
+    def _take(
+        self,
+        links: Mapping[int, Link],
+        header: CallHeader,
+        source: Array,
+        work: Array,
+        reducer: Reducer | None,
+    ) -> None:
         if self._waker.is_set:
             raise Interrupted
         self._call, self._links = header, links
         self._source, self._work, self._reducer = source, work, reducer
+        self._head[PREFIX_BYTES:] = header.suffix
+
+    def _guarded(self, body: Callable[..., None], *arguments: object) -> None:
+        """Run `body` with what every call needs around it."""
+        reducer = self._reducer
         try:
             if reducer is not None and reducer.floating:
-                self._quiet.run(self._run, schedule, step_base)
+                self._quiet.run(body, *arguments)
             else:
-                self._run(schedule, step_base)
+                body(*arguments)
         except LinkLost as lost:
             if self._waker.is_set:  # this side's control thread shut the link down
                 raise Interrupted from lost
@@ -101,12 +135,22 @@ class Executor:
         finally:
             self._source = self._work = _EMPTY  # the caller's arrays are the caller's
 
+    def _run_small(self, moves: tuple[Move, ...], header: CallHeader) -> None:
+        epoch, (branch, version, seqno), _ = header
+        head = self._expected = self._head
+        for move in moves:
+            tag, length = move.step.tag, move.length
+            PREFIX.pack_into(
+                head, 0, FRAME_MAGIC, DATA_FRAME, 0, epoch, branch, version, seqno, tag, length
+            )
+            self.progress.step = tag
+            self._small_step(move, tag)
+
     def _run(self, schedule: Schedule, step_base: int) -> None:
         source, work = self._source, self._work
-        self._head[PREFIX_BYTES:] = self._call.suffix
         for move in self._moves.of(schedule, work.dtype):
             tag = move.step.tag + step_base
-            self._prepare(tag, move.sends, move.receives)
+            self._prepare(move, tag)
             if move.small and self.probe is None:
                 self._small_step(move, tag)
             else:
@@ -118,17 +162,17 @@ class Executor:
         if self._reducer is not None:
             self._reducer.finish(work, schedule.world_size)
 
-    def _prepare(self, tag: int, sends: int, receives: int) -> None:
+    def _prepare(self, move: Move, tag: int) -> None:
         """Make the header to send and the one that is expected."""
         epoch, (branch, version, seqno), suffix = self._call
         self.progress.step = tag
-        PREFIX.pack_into(
-            self._head, 0, FRAME_MAGIC, DATA_FRAME, 0, epoch, branch, version, seqno, tag, sends
-        )
+        fields = (epoch, branch, version, seqno, tag)
+        PREFIX.pack_into(self._head, 0, FRAME_MAGIC, DATA_FRAME, 0, *fields, move.length)
         self._expected = self._head
-        if sends != receives:
-            fields = (epoch, branch, version, seqno, tag, receives)
-            PREFIX.pack_into(self._other_head, 0, FRAME_MAGIC, DATA_FRAME, 0, *fields)
+        if not move.alike:
+            PREFIX.pack_into(
+                self._other_head, 0, FRAME_MAGIC, DATA_FRAME, 0, *fields, move.receives
+            )
             self._other_head[PREFIX_BYTES:] = suffix
             self._expected = self._other_head
 
@@ -140,71 +184,87 @@ class Executor:
     # --- small steps ------------------------------------------------------------------------------
 
     def _small_step(self, move: Move, tag: int) -> None:
+        """One frame out, one in, and what is done with it, in few Python steps."""
         step = move.step
-        outgoing = None
-        if step.send_to != NOBODY:
-            block = self._source if step.send_source else self._work
-            if move.send_part is not None:
-                block = block[move.send_part]
-            outgoing = self._send_small(step.send_to, block, move.sends)
+        rest = None if step.send_to == NOBODY else self._send_small(move)
         if step.recv_from == NOBODY:
-            self._pump(outgoing, None)
+            self._pump(rest, None)
             return
-        self._receive_small(step.recv_from, tag, move.receives, outgoing)
-        out = own = self._work
-        if step.own_source:
-            own = self._source
-        if move.recv_part is not None:
-            out, own = out[move.recv_part], own[move.recv_part]
-        self._combine_small(step.reduce, move.incoming, own, out)
-
-    def _combine_small(self, reduce: Reduce, incoming: Array, own: Array, out: Array) -> None:
-        if reduce is NO_REDUCTION:
-            out[:] = incoming
-            return
-        assert self._reducer is not None, "a reducing step needs a reducer"
-        if reduce is INCOMING_FIRST:
-            self._reducer.combine(incoming, own, out)
+        link = self._links[step.recv_from]
+        try:
+            got = link.recv_into(move.frame)
+        except BlockingIOError:
+            got = 0
+        except OSError as error:
+            raise LinkLost(link.rank, f"receiving failed: {error}") from error
         else:
-            self._reducer.combine(own, incoming, out)
+            if got == 0:
+                raise LinkLost(link.rank, "the peer closed the connection")
+        if got == HEADER_BYTES + move.receives and rest is None:
+            if not self._small.startswith(self._expected):
+                self._accept(step.recv_from, tag, move.receives)
+        else:
+            self._receive_rest(move, tag, got, rest)
+        self._combine_small(move)
 
-    def _send_small(self, rank: int, block: Array, length: int) -> Outgoing | None:
+    def _send_small(self, move: Move) -> Outgoing | None:
         """Send header and block; what the kernel did not take comes back."""
-        link = self._links[rank]
+        step = move.step
+        block = self._source if step.send_source else self._work
+        if move.send_part is not None:
+            block = block[move.send_part]
+        link = self._links[step.send_to]
         try:
             sent = link.sendmsg((self._head, block.data), (), NO_SIGNAL)
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            raise LinkLost(rank, f"sending failed: {error}") from error
-        if sent == HEADER_BYTES + length:
+            raise LinkLost(link.rank, f"sending failed: {error}") from error
+        if sent == HEADER_BYTES + move.sends:
             return None
         return Outgoing(link, self._head_view, byte_view(block), sent=sent)
 
-    def _receive_small(self, rank: int, tag: int, length: int, outgoing: Outgoing | None) -> None:
+    def _combine_small(self, move: Move) -> None:
+        step, out = move.step, self._work
+        own = self._source if step.own_source else out
+        if move.recv_part is not None:
+            out, own = out[move.recv_part], own[move.recv_part]
+        if step.reduce is NO_REDUCTION:
+            out[:] = move.incoming
+            return
+        assert self._reducer is not None, "a reducing step needs a reducer"
+        if step.reduce is INCOMING_FIRST:
+            self._reducer.combine(move.incoming, own, out)
+        else:
+            self._reducer.combine(own, move.incoming, out)
+
+    def _receive_rest(self, move: Move, tag: int, got: int, outgoing: Outgoing | None) -> None:
         """Fill the small buffer with one whole frame, and let `outgoing` leave meanwhile."""
-        link = self._links[rank]
-        total, got, tries = HEADER_BYTES + length, 0, 0
+        link, frame = self._links[move.step.recv_from], move.frame
+        total, tries = len(frame), 0
         checked = False
         while got < total or outgoing is not None:
-            more = self._receive_some(link, got, total) if got < total else 0
-            if more:
-                got, tries = got + more, 0
-                if not checked and got >= HEADER_BYTES:
-                    checked = True
-                    self._accept(rank, tag, length)
+            if not checked and got >= HEADER_BYTES:  # another program's frame may be shorter
+                checked = True
+                self._accept(link.rank, tag, move.receives)
+            more = self._receive_some(link, frame[got:]) if got < total else 0
+            got += more
             if outgoing is not None:
                 more += outgoing.advance()
                 if outgoing.done:
                     outgoing = None
-            if not more:
+            if more:
+                tries = 0
+            else:
                 tries += 1
                 sending = None if outgoing is None else outgoing.link
                 self._rest(tries, link if got < total else None, sending)
+        if not checked:
+            self._accept(link.rank, tag, move.receives)
 
-    def _receive_some(self, link: Link, got: int, total: int) -> int:
+    def _receive_some(self, link: Link, view: memoryview) -> int:
         try:
-            more = link.recv_into(self._small_view[got:total])
+            more = link.recv_into(view)
         except BlockingIOError:
             return 0
         except OSError as error:

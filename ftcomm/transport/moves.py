@@ -1,12 +1,13 @@
 """Moves: a schedule's steps worked out for one dtype, so that a small step computes nothing."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.ops import Array
-from ftcomm.collectives.schedule import CELL_BYTES, Schedule, Step
+from ftcomm.collectives.schedule import CELL_BYTES, NOBODY, Schedule, Step
 from ftcomm.protocol.frames import HEADER_BYTES
 
 # Up to here copying a received payload once more is cheaper than the streams: two ranks need 30 us
@@ -26,18 +27,29 @@ class Move:
         sends: payload bytes to send.
         receives: payload bytes to receive.
         small: both fit into the small buffer.
+        alike: what is sent and what is received have one header; true where one of them is not.
+        length: the payload in that header, in bytes.
         send_part: which part of the source or work leaves; None is all of it.
         recv_part: which part of work the incoming block meets; None is all of it.
-        incoming: the payload's place in the small buffer, as elements.
+        frame: the incoming frame's place in the small buffer.
+        incoming: its payload's place, as elements.
     """
 
     step: Step
     sends: int
     receives: int
     small: bool
+    alike: bool
+    length: int
     send_part: slice | None
     recv_part: slice | None
+    frame: memoryview
     incoming: Array
+
+
+def are_express(moves: Iterable[Move]) -> bool:
+    """True if each is small, and what it sends and receives has one header."""
+    return all(move.small and move.alike for move in moves)
 
 
 class Moves:
@@ -69,14 +81,19 @@ class Moves:
         elements = step.recv_hi - step.recv_lo
         receives = elements * dtype.itemsize
         small = sends <= SMALL_BYTES and receives <= SMALL_BYTES
+        one_way = NOBODY in (step.send_to, step.recv_from)
+        frame_bytes = HEADER_BYTES + receives if small else 0
         available = schedule.source_count if step.send_source else schedule.work_count
         return Move(
             step=step,
             sends=sends,
             receives=receives,
             small=small,
+            alike=one_way or sends == receives,
+            length=receives if step.send_to == NOBODY else sends,
             send_part=_part(step.send_lo, step.send_hi, available),
             recv_part=_part(step.recv_lo, step.recv_hi, schedule.work_count),
+            frame=memoryview(self._buffer)[:frame_bytes],
             incoming=np.frombuffer(self._buffer, dtype, elements if small else 0, HEADER_BYTES),
         )
 

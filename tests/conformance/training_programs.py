@@ -243,7 +243,8 @@ def unlogged(record: Recorder) -> Any:
     record.load(None)
     x = record.allreduce(np.arange(6.0) + comm.rank)
     if comm.rank == 1:
-        interrupted = mock.patch.object(WorkerCore, "complete", side_effect=KeyboardInterrupt)
+        late = mock.Mock(side_effect=KeyboardInterrupt)
+        interrupted = mock.patch.multiple(WorkerCore, complete=late, complete_next=late)
         with interrupted, contextlib.suppress(KeyboardInterrupt):
             record.allreduce(x)
     got = record.allreduce(record.allreduce(x))

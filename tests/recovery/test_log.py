@@ -105,3 +105,25 @@ def test_every_local_state_has_enough_keepers_on_as_many_hosts(
         assert all(owner in local_owners(order, keeper, replicas) for keeper in holders - {owner})
         if max(hosts.count(host) for host in hosts) <= size // (replicas + 1):
             assert len({hosts[rank] for rank in holders}) == replicas + 1
+
+
+@given(st.integers(0, 4), st.integers(1, 4), st.integers(0, 9), st.integers(1, 12))
+def test_to_succeed_is_to_add_and_to_prove(
+    index: int, stride: int, first: int, results: int
+) -> None:
+    slow, quick = (filled(at(1, first), index=index, stride=stride) for _ in range(2))
+    for seqno in range(first + 1, first + 1 + results):
+        entry = Entry(b"s", seqno)
+        assert quick.is_level
+        slow.add(at(1, seqno), entry)
+        assert quick.succeed(at(1, seqno), entry) == slow.prove_stable(at(1, seqno))
+    assert quick.runs() == slow.runs()
+    assert quick.prove_stable(at(1, 99)) == slow.prove_stable(at(1, 99))
+
+
+def test_a_log_that_is_pinned_or_has_more_to_prove_is_not_level() -> None:
+    log = filled(at(0, 0))
+    log.pin()
+    assert not log.is_level
+    assert not filled(at(0, 0), at(0, 1)).is_level
+    assert not filled().is_level

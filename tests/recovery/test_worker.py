@@ -387,3 +387,44 @@ def test_with_replay_off_nothing_is_kept_but_the_close() -> None:
     assert (core.closed, core.log.positions()) == (True, [at(-1, 2)])
     hear(core, Revoke(2, "x"))
     assert core.report().runs == (Run(-1, 2, 3),)
+
+
+def a_calm_member() -> WorkerCore:
+    core = a_member()
+    hear(core, Settled(1))
+    for value in ("a", "b"):
+        execute(core, value)
+    assert core.calm
+    return core
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Beat(),
+        Received(HeartbeatAck(1)),
+        Received(Revoke(2, "somebody died")),
+        LinkDown(1, 1, "reset"),
+        Detached("gone"),
+    ],
+)
+def test_whatever_is_heard_sends_the_next_call_the_long_way(event: Any) -> None:
+    core = a_calm_member()
+    position = core.position
+    core.handle(event, now=0.1)
+    assert core.complete_next(Entry(b"s" * 40, "c"), 0.1) is None
+    assert core.position == position
+
+
+def test_a_process_that_did_not_run_for_a_while_completes_nothing_at_once() -> None:
+    core = a_calm_member()
+    assert core.complete_next(Entry(b"s" * 40, "c"), 0.51 * core.limits.detect_within) is None
+    assert core.complete_next(Entry(b"s" * 40, "c"), 0.49 * core.limits.detect_within) == []
+
+
+def test_a_member_that_is_behind_or_has_replayed_is_not_calm() -> None:
+    assert not a_member(frontier=at(-1, 1)).calm
+    core = a_calm_member()
+    core.position = at(-1, 0)  # as one whose next results are in its log
+    core.replay(now=0.0)
+    assert not core.calm

@@ -1,0 +1,81 @@
+"""Express: a small call like one before it, in a healthy epoch, in few Python steps.
+
+A call of a few bytes takes as long as its Python does.  What follows from the form of a call is
+made once, here; what the core would be asked is answered by one flag, `Standing.calm`, which falls
+with everything that the control thread hears or does.  Where anything is special, the call takes
+the long way through the engine, which does the same.
+"""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from ftcomm.control.hub import Hub
+from ftcomm.dataplane import DataPlane
+from ftcomm.forms import Form
+from ftcomm.protocol.signature import Kind
+from ftcomm.recovery.log import Entry
+from ftcomm.transport.frame_check import CallHeader
+from ftcomm.transport.moves import Move
+from ftcomm.values import Array, Pool, Stored
+
+Complete = Callable[[int, Entry, bool], bool]
+
+
+class Express:
+    """The calls of one form; used by the user's thread alone."""
+
+    __slots__ = ("_complete", "_core", "_form", "_hub", "_moves", "_plane", "_schedule")
+
+    def __init__(
+        self, hub: Hub, plane: DataPlane, form: Form, moves: tuple[Move, ...], complete: Complete
+    ) -> None:
+        """`complete` is the engine's, for a call during which something has happened."""
+        assert form.schedule is not None, "a call of one schedule"
+        self._hub, self._core = hub, hub.core
+        self._plane = plane
+        self._form = form
+        self._moves = moves
+        self._schedule = form.schedule
+        self._complete = complete
+
+    def run(self, source: Array) -> Stored | None:
+        """One more call; None if nothing is done, and the long way must be taken.
+
+        `source` is of the form's dtype and count, 1-D and contiguous; it is never written.
+        """
+        core, form = self._core, self._form
+        epoch = core.epoch  # before the flag: while that is up there is no other
+        if not core.calm:
+            return None
+        # Without the lock: a report that is taken meanwhile comes with a Revoke, after which this
+        # call is not completed and enters anew.
+        core.signature, core.site = form.signature, form.site
+        header = CallHeader(epoch, core.position, form.suffix)
+        work = np.empty(form.work_count, form.dtype)
+        try:
+            if not self._plane.run_small(
+                self._schedule, self._moves, header, source, work, form.reducer
+            ):
+                return None
+            stored = Stored(work, form.shape)
+            entry = Entry(form.signature, stored)
+            with self._hub.lock:
+                done = core.complete_next(entry, time.monotonic())
+            if done is None and not self._complete(epoch, entry, True):
+                return None
+        except BaseException as error:
+            self._plane.cut_short(error)
+            raise
+        return stored
+
+
+def express(hub: Hub, plane: DataPlane, form: Form, complete: Complete) -> Express | None:
+    """For calls of small moves that prove what came before, with results of no pool; else None."""
+    special = hub.faults is not None or hub.settings.verify != "none"
+    finishes = form.reducer is not None and form.reducer.finishes
+    if special or finishes or form.kind is Kind.BROADCAST or form.nbytes >= Pool.MIN_BYTES:
+        return None
+    moves = plane.express_moves(form)
+    return None if moves is None else Express(hub, plane, form, moves, complete)

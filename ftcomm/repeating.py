@@ -1,0 +1,112 @@
+"""Repeating: a call like one before it, from the same place, goes the express way."""
+
+import time
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from ftcomm.calls import FORMS_KEPT
+from ftcomm.engine import Engine
+from ftcomm.express import Express
+from ftcomm.forms import Form
+from ftcomm.membership import Membership
+from ftcomm.solo import SoloEngine
+from ftcomm.values import Array
+
+Result = np.ndarray[Any, Any]
+
+
+Spot = tuple[CodeType, int]  # of a call in the user's code
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repeat:
+    """Calls from one place in the user's code with arguments of one form.
+
+    Attributes:
+        code: of the user's function; held, because its identity is part of the key.
+        express: how to run one.
+        share: of the log, that one takes.
+        row: of the tally.
+        flat: the result is 1-D.
+    """
+
+    code: CodeType
+    express: Express
+    form: Form
+    share: int
+    row: list[float]
+    flat: bool
+
+
+class Repeating(Membership):
+    """Remembers calls and repeats them; every other way into a call is the long one."""
+
+    def __init__(self, engine: Engine | SoloEngine, worker_id: str) -> None:
+        super().__init__(engine, worker_id)
+        self._repeats: dict[object, Repeat] = {}
+
+    def _remember(self, spot: Spot, x: Any, op: Any, form: Form) -> None:
+        """The next call from `spot` with such arguments may be an express one."""
+        if type(x) is not np.ndarray or type(op) is not str or not x.dtype.isnative:
+            return
+        express = self._engine.express(form)
+        if express is None:
+            return
+        if len(self._repeats) >= FORMS_KEPT:
+            self._repeats.clear()
+        code, at = spot
+        share, row = self._account.share_of(form.nbytes), self._tally.row(form.kind)
+        repeat = Repeat(code, express, form, share, row, len(form.shape) == 1)
+        self._repeats[id(code), at, op, x.shape, x.dtype] = repeat
+
+    def _repeat(self, spot: Spot, x: Any, op: Any, out: Any, *, copy: bool) -> Result | None:
+        """The result of a call like one before; None if there was none or it goes the long way."""
+        if type(x) is not np.ndarray or type(op) is not str or not x.flags.c_contiguous:
+            return None
+        code, at = spot
+        repeat = self._repeats.get((id(code), at, op, x.shape, x.dtype))
+        if repeat is None or (out is not None and not _fits(out, x)):
+            return None
+        account, gate = self._account, self._gate
+        # A forked child has no calm core, so the gate need not ask which process this is.
+        if gate.is_closed or not account.has_plenty(repeat.share) or not gate.try_take():
+            return None
+        before, began = self._engine.position, time.perf_counter()
+        try:
+            stored = repeat.express.run(x if repeat.flat else x.reshape(-1))
+            if stored is None:
+                return None
+            account.nbytes += repeat.share
+            self._calls.synchronised()
+            result = _handed_out(stored.flat, repeat, out, copy=copy)
+        except BaseException as error:
+            self._give_up_if_past(before, error)
+            raise
+        finally:
+            gate.give_back()
+        row = repeat.row
+        row[0] += 1
+        row[1] += repeat.form.nbytes
+        row[2] += time.perf_counter() - began
+        return result
+
+
+def _fits(out: Any, x: Result) -> bool:
+    """`out` can surely take a result like `x`."""
+    if type(out) is not np.ndarray or out.dtype is not x.dtype or out.shape != x.shape:
+        return False
+    return out.flags.writeable
+
+
+def _handed_out(flat: Array, repeat: Repeat, out: Result | None, *, copy: bool) -> Result:
+    result = flat if repeat.flat else flat.reshape(repeat.form.shape)
+    if out is not None:
+        out[...] = result
+        return out
+    if copy:
+        return result.copy()
+    result.flags.writeable = False
+    return result

@@ -1,0 +1,80 @@
+"""A worker that makes the same small calls again and again: ``repeated_calls.py FOLDER``.
+
+Worker 1 kills itself once, in the middle, if FOLDER holds a file ``kill``.  Rank 0 writes a digest
+of all results, and how many allreduces went the long way, into FOLDER.
+"""
+
+import hashlib
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ftcomm
+from ftcomm.communicator import Communicator
+from ftcomm.engine import Engine
+from ftcomm.forms import Call
+from ftcomm.protocol.signature import Kind
+from ftcomm.values import Stored
+
+ROUNDS = 300
+DIES_IN = 140
+VERSION_ROUNDS = 50
+
+
+class Counter:
+    """Counts the allreduces that go the long way."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        long_way = Engine.run
+
+        def run(engine: Engine, call: Call) -> Stored:
+            self.count += call.kind is Kind.ALLREDUCE
+            return long_way(engine, call)
+
+        Engine.run = run  # type: ignore[method-assign]  # to count
+
+
+def one_round(comm: Communicator, number: int) -> list[Any]:
+    """Calls of several forms, some of which may not go the express way."""
+    base = np.arange(6, dtype=np.float32) * (comm.rank + 1) + number
+    table = base.reshape(2, 3).copy()
+    out = np.empty_like(base)
+    results = [
+        comm.allreduce(base, out=out),
+        comm.allreduce(table, op="max"),
+        comm.allreduce(base.astype(np.int64), copy=False),
+        comm.allreduce(base, op="mean", out=base),
+        comm.allreduce(table.T),
+        comm.allreduce([number, comm.rank]),
+    ]
+    if number % 7 == 0:
+        results.append(comm.broadcast(table, root=number % comm.world_size))
+    return [np.array(result) for result in results]
+
+
+def main() -> None:
+    """Run all rounds."""
+    folder, counter = Path(sys.argv[1]), Counter()
+    with ftcomm.init() as comm:
+        version, state = comm.load_checkpoint(default=b"")
+        digest = state
+        for number in range(version * VERSION_ROUNDS, ROUNDS):
+            if number == DIES_IN and comm.worker_id == "1" and (folder / "kill").exists():
+                (folder / "kill").unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+            for result in one_round(comm, number):
+                raw = f"{result.dtype}{result.shape}".encode() + result.tobytes()
+                digest = hashlib.sha256(digest + raw).digest()
+            if (number + 1) % VERSION_ROUNDS == 0:
+                comm.checkpoint(digest)
+        if comm.rank == 0:
+            (folder / "result").write_text(f"{digest.hex()} {counter.count}")
+
+
+if __name__ == "__main__":
+    main()

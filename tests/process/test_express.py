@@ -1,0 +1,51 @@
+"""Small calls that are made again and again take the express way, and nothing else changes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.plans import ROOT, worker_environment
+from tests.process import repeated_calls
+from tests.process.repeated_calls import ROUNDS
+
+pytestmark = pytest.mark.process
+
+SCRIPT = Path(repeated_calls.__file__)
+WALL_S = 120
+# In a round, one form has a reduction that ends with a division, one is transposed and one a list.
+ALWAYS_LONG = 3 * ROUNDS
+# A heartbeat and its answer send the next call the long way; so does every checkpoint.
+MOST_LONG = ALWAYS_LONG + ROUNDS
+
+
+def train(folder: Path, world_size: int, *, kill: bool) -> tuple[str, int]:
+    """The digest of all results, and how many calls of rank 0 went the long way."""
+    folder.mkdir()
+    if kill:
+        (folder / "kill").touch()
+    command = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", str(world_size)]
+    command += ["--state-dir", str(folder / "state"), "--"]
+    command += [sys.executable, str(SCRIPT), str(folder)]
+    done = subprocess.run(
+        command,
+        env=worker_environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=WALL_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.stderr.count("was killed by SIGKILL") == int(kill)
+    digest, long_way = (folder / "result").read_text().split()
+    return digest, int(long_way)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_death_in_between_changes_no_byte(tmp_path: Path, world_size: int) -> None:
+    calm, long_way = train(tmp_path / "calm", world_size, kill=False)
+    killed, _ = train(tmp_path / "killed", world_size, kill=True)
+    assert killed == calm
+    assert ALWAYS_LONG < long_way < MOST_LONG
