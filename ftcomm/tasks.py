@@ -18,11 +18,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from ftcomm.collective_calls import CollectiveCalls, Result
+from ftcomm.collective_calls import CollectiveCalls
 from ftcomm.collectives.ops import UserFunction
 from ftcomm.dependencies import Dependencies, Run, Skip
 from ftcomm.errors import ClosedError, ForkError, ThreadError
 from ftcomm.handles import Handle
+from ftcomm.repeating import Result
 from ftcomm.sites import passes_on
 from ftcomm.turns import MAX_PENDING, Turns
 
