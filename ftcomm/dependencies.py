@@ -153,7 +153,9 @@ class Dependencies:
 
     def _let_in(self, key: Hashable) -> list[int]:
         """The tasks that stand at the heads of all their lines by a step of this one."""
-        variable = self._variables[key]
+        variable = self._variables.get(key)
+        if variable is None:  # two tasks that were skipped at once were its last
+            return []
         ready = []
         for task in variable.advance():
             self._tasks[task].missing -= 1

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from ftcomm.dependencies import Dependencies, Run, Skip
@@ -94,6 +94,7 @@ class Interleaved:
         self.take(self.lines.done(task))
 
 
+@settings(max_examples=300, deadline=None)
 @given(program=Programs, data=some.data())
 def test_every_order_that_is_allowed_gives_what_one_by_one_gives(program: Any, data: Any) -> None:
     assert Interleaved(program, data).run() == one_by_one(program)
@@ -134,6 +135,14 @@ def test_what_is_done_takes_no_memory() -> None:
         lines.push(task, [("x", task)], [("y", task)])
         lines.done(task)
     assert lines._variables == {}
+
+
+def test_two_that_are_skipped_at_once_may_be_the_last_of_a_variable() -> None:
+    lines, error = Dependencies(), FailedError("first")
+    lines.push(0, "", "a")
+    lines.push(1, "ab", "")
+    lines.push(2, "ab", "")
+    assert lines.done(0, error) == [Skip(1, error), Skip(2, error)]
 
 
 def test_errors_are_passed_on_until_they_are_forgotten() -> None:
