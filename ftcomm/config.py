@@ -66,6 +66,7 @@ VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_MAX_INCARNATIONS": "job: lives of one worker id (100)",
     "FTCOMM_VERIFY": "job: none, or inputs: compare what a restarted worker passes (none)",
     "FTCOMM_REPLAY": "job: on, or off: keep no results, lose the job where one is needed (on)",
+    "FTCOMM_CHECKSUM": "job: none, crc32 or xxh3: of what goes between two hosts (none)",
 }
 
 # Schedulers and launchers that number their processes: index variable, world size variable.

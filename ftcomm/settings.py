@@ -15,6 +15,7 @@ ALGORITHMS: Final = ("auto", "ring", "recursive_doubling", "halving_doubling", "
 TRANSPORTS: Final = ("auto", "tcp")
 VERIFY: Final = ("none", "inputs")
 REPLAY: Final = ("on", "off")
+CHECKSUMS: Final = ("none", "crc32", "xxh3")
 GIB = 1 << 30
 
 
@@ -39,6 +40,8 @@ class JobSettings:
             in replay: a script that computes something else after a restart is found out.
         replay: ``off`` keeps no results: calls cost less, and a failure that leaves somebody
             without a result ends the job with ``JobLostError``.
+        checksum: of the bytes that workers on two hosts send each other; a link whose bytes do not
+            match is given up, and what was under way is done again.
 
     Raises:
         ConfigError: a value is out of range, named with its variable.
@@ -56,6 +59,7 @@ class JobSettings:
     max_incarnations: int = 100
     verify: str = "none"
     replay: str = "on"
+    checksum: str = "none"
 
     def __post_init__(self) -> None:
         between("detect_within", self.detect_within, MIN_DETECT_WITHIN_S, 3600)
@@ -72,6 +76,7 @@ class JobSettings:
                 f"FTCOMM_VERIFY is {self.verify!r}, which compares in replay, and FTCOMM_REPLAY is "
                 "'off': nothing is replayed; choose one of the two"
             )
+        one_of("checksum", self.checksum, CHECKSUMS)
         between("replace_within", self.replace_within, 0, 30 * 86400)
         between("reattach_within", self.reattach_within, 0, 86400)
         between("max_incarnations", self.max_incarnations, 1, 1_000_000, whole=True)

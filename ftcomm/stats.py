@@ -31,12 +31,14 @@ class Stats:
         replays: results that came from a log instead of being executed.
         fetched: results that this worker got from others to replay or to keep.
         epochs: memberships that this worker has been part of; 1 where nothing ever failed.
+        corrupted: times that bytes from another worker did not match their checksum.
     """
 
     kinds: dict[str, KindStats]
     replays: int
     fetched: int
     epochs: int
+    corrupted: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a log line or a JSON document."""

@@ -15,6 +15,7 @@ from ftcomm.config import JobSettings
 from ftcomm.control.hub import Hub
 from ftcomm.errors import FtcommError
 from ftcomm.protocol.messages import Plan, WorkerMessage
+from ftcomm.protocol.records import digest_named
 from ftcomm.recovery.events import (
     CloseLinks,
     Discard,
@@ -200,6 +201,7 @@ class Driver:
         """The job's settings hold from the welcome on, before any plan."""
         core = self.hub.core
         self.hub.settings = settings = JobSettings.from_wire(core.settings)
+        self.hub.digest = digest_named(settings.checksum)
         core.limits = Limits(
             detect_within=settings.detect_within,
             replicas=settings.replicas,

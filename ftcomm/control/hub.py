@@ -21,6 +21,7 @@ from ftcomm.exits import abandon_in_children
 from ftcomm.faults import FaultInjector, LinkAction
 from ftcomm.logs import JobLogger, LogContext
 from ftcomm.protocol.position import Position
+from ftcomm.protocol.records import Digest
 from ftcomm.recorder import Recorder
 from ftcomm.recovery.worker import State, WorkerCore
 from ftcomm.transport.link import Link
@@ -32,11 +33,16 @@ from ftcomm.values import Pool
 
 @dataclass(slots=True)
 class Recovered:
-    """Counters over all epochs: plans taken, results fetched from others, results replayed."""
+    """Counters over all epochs: plans taken, results fetched and replayed, damaged records."""
 
     epochs: int = 0
     fetched: int = 0
     replays: int = 0
+    corrupted: int = 0
+
+    def note_corrupted(self) -> None:
+        """A record's checksum did not match."""
+        self.corrupted += 1
 
 
 class Deadline(NamedTuple):
@@ -59,6 +65,7 @@ class Hub:
         planned_at: monotonic time at which the present epoch's plan was taken.
         caught_up_at: monotonic time at which its fetches had ended.
         recovered: what was recovered so far.
+        digest: what the job's setting `checksum` names, None for none.
         deadline: of the user's call that is running, None without one.
         recorder: of this life's history, None where none is asked for.
     """
@@ -69,6 +76,7 @@ class Hub:
         self.options = options
         self.token = token
         self.settings = JobSettings()
+        self.digest: Digest | None = None
         self.wake = Waker()
         self.interrupt = Waker()
         self._poll = select.poll()

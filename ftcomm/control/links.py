@@ -12,6 +12,7 @@ import trio
 
 from ftcomm.config import WILDCARDS, parse_endpoint
 from ftcomm.control.bundles import Gathering, open_bundle
+from ftcomm.control.checking import checked_link
 from ftcomm.control.dialling import BROKEN, RelayLost, open_direct, proven
 from ftcomm.control.driver import Driver
 from ftcomm.control.local import listen_locally
@@ -181,6 +182,7 @@ def hand_over(
     """Give the authenticated sockets of a link to the user's thread, if its epoch still runs."""
     links = [SocketLink(socket.socket(fileno=conn.detach()), rank) for conn in conns]
     link: Link = links[0] if len(links) == 1 else StripedLink(links)
+    link = checked_link(driver.hub, link)
     if not driver.hub.add_link(epoch, link):
         link.close()
 

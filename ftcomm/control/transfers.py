@@ -12,10 +12,18 @@ from typing import Any
 import numpy as np
 import trio
 
+from ftcomm.control.checking import checked_stream
 from ftcomm.control.dialling import BROKEN, RelayLost
 from ftcomm.control.driver import Driver
 from ftcomm.control.links import link_down, open_peer
-from ftcomm.control.wire import describe, receive_into, receive_message, send_all, send_message
+from ftcomm.control.wire import (
+    Stream,
+    describe,
+    receive_into,
+    receive_message,
+    send_all,
+    send_message,
+)
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.handshake import DataContext
 from ftcomm.protocol.messages import FetchEnd, FetchItem, FetchRequest
@@ -42,14 +50,14 @@ async def serve_fetch(driver: Driver, sock: trio.socket.SocketType, context: Dat
     with trio.CancelScope() as scope:
         driver.epoch_scopes.add(scope)
         try:
-            await _serve(driver, sock, context.epoch)
+            await _serve(driver, checked_stream(driver.hub, sock, context.from_rank), context.epoch)
         except BROKEN as error:
             driver.hub.log.debug("serving rank %d ended: %r", context.from_rank, error)
         finally:
             driver.epoch_scopes.discard(scope)
 
 
-async def _serve(driver: Driver, sock: trio.socket.SocketType, epoch: int) -> None:
+async def _serve(driver: Driver, sock: Stream, epoch: int) -> None:
     request = await receive_message(sock)
     if not isinstance(request, FetchRequest) or request.epoch != epoch:
         raise ProtocolError(f"expected a fetch request of epoch {epoch}, got {request!r:.200}")
@@ -152,8 +160,9 @@ async def _fetch_from(driver: Driver, order: StartFetch) -> None:
                 local_version=order.local_version,
                 locals=order.locals,
             )
-            await send_message(sock, request)
-            while await _receive_item(driver, sock, order):
+            stream = checked_stream(driver.hub, sock, order.source)
+            await send_message(stream, request)
+            while await _receive_item(driver, stream, order):
                 pass
     except RelayLost as error:  # the source itself is not to blame
         driver.apply(link_down(order.epoch, order.source, error))
@@ -163,7 +172,7 @@ async def _fetch_from(driver: Driver, order: StartFetch) -> None:
     driver.apply(FetchEnded(order.epoch, order.source, failure))
 
 
-async def _receive_item(driver: Driver, sock: trio.socket.SocketType, order: StartFetch) -> bool:
+async def _receive_item(driver: Driver, sock: Stream, order: StartFetch) -> bool:
     """Take one item; False after the last.
 
     Raises:
@@ -204,9 +213,7 @@ def _largest_result(driver: Driver) -> int:
     return settings.log_limit * size // min(size, settings.replicas)
 
 
-async def _receive_patiently(
-    sock: trio.socket.SocketType, view: memoryview, silence: float
-) -> None:
+async def _receive_patiently(sock: Stream, view: memoryview, silence: float) -> None:
     """Fill `view`; only silence is limited, not the whole transfer."""
     piece = 1 << 20
     for start in range(0, len(view), piece):

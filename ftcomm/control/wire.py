@@ -2,6 +2,8 @@
 
 import contextlib
 import secrets
+from collections.abc import Awaitable
+from typing import Protocol
 
 import trio
 
@@ -11,6 +13,16 @@ from ftcomm.protocol.messages import ControlMessage
 
 HANDSHAKE_DEADLINE_S = 5.0  # a slow round trip is 1 s; five times is not slow
 LENGTH_BYTES = 4
+
+
+class Stream(Protocol):
+    """What sending and receiving need of a trio socket."""
+
+    def send(self, data: memoryview, /) -> Awaitable[int]:
+        """Send some of it; returns how many bytes."""
+
+    def recv_into(self, buffer: memoryview, /) -> Awaitable[int]:
+        """Receive some bytes; 0: the peer has closed."""
 
 
 class PeerClosed(Exception):  # noqa: N818 - an event at the other end
@@ -32,14 +44,14 @@ def send_at_once(sock: trio.socket.SocketType) -> None:
             sock.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
 
 
-async def send_all(sock: trio.socket.SocketType, data: bytes | memoryview) -> None:
+async def send_all(sock: Stream, data: bytes | memoryview) -> None:
     """Send everything; large data is not copied."""
     view = memoryview(data)
     while view:
         view = view[await sock.send(view) :]
 
 
-async def receive_into(sock: trio.socket.SocketType, view: memoryview) -> None:
+async def receive_into(sock: Stream, view: memoryview) -> None:
     """Fill `view` exactly.
 
     Raises:
@@ -52,19 +64,19 @@ async def receive_into(sock: trio.socket.SocketType, view: memoryview) -> None:
         view = view[received:]
 
 
-async def receive_exactly(sock: trio.socket.SocketType, size: int) -> bytes:
+async def receive_exactly(sock: Stream, size: int) -> bytes:
     """Read exactly `size` bytes."""
     buffer = bytearray(size)
     await receive_into(sock, memoryview(buffer))
     return bytes(buffer)
 
 
-async def send_message(sock: trio.socket.SocketType, message: ControlMessage) -> None:
+async def send_message(sock: Stream, message: ControlMessage) -> None:
     """Send one framed message."""
     await send_all(sock, encode(message))
 
 
-async def receive_message(sock: trio.socket.SocketType) -> ControlMessage:
+async def receive_message(sock: Stream) -> ControlMessage:
     """Read one framed message and nothing behind it.
 
     Raises:

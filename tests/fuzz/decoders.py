@@ -75,6 +75,15 @@ TABLE = (
         limit=200,
     ),
     Decoder(
+        "records",
+        wire.feed_records,
+        seeds.records,
+        (
+            "ftcomm.protocol.records.RecordReader.take",
+            "ftcomm.transport.checked.CheckedLink.recv_into",
+        ),
+    ),
+    Decoder(
         "signature",
         wire.feed_signature,
         seeds.signatures,

@@ -34,13 +34,14 @@ from ftcomm.protocol.messages import (
 from ftcomm.protocol.operations import AskWorker, StatusRequest, StopRequest, TellGivenUp, Vouch
 from ftcomm.protocol.packing import Plain, pack
 from ftcomm.protocol.position import START, Position
+from ftcomm.protocol.records import record_head
 from ftcomm.protocol.schema import Bool, Bytes, Field, Int, Many, Maybe, Pair, Record, Text
 from ftcomm.settings import JobSettings
 from ftcomm.state import pack_state
 from ftcomm_chaos.live.luck import random_plan
 from ftcomm_tracker.durable import Durable, Place
 from ftcomm_tracker.journal import FILE_NAME, Journal, Remembered, text_of
-from tests.fuzz.wire import HEADER, KEY, SERVER_NONCE, SIGNATURE, a_client
+from tests.fuzz.wire import CRC32, HEADER, KEY, SERVER_NONCE, SIGNATURE, a_client
 from tests.recovery.test_worker import plan
 from tests.tracker.roster_story import hello, report
 
@@ -105,6 +106,13 @@ def streams() -> dict[str, bytes]:
 def headers() -> dict[str, bytes]:
     other = HEADER._replace(site="elsewhere.py:7")
     return {"expected": pack_header(HEADER), "another-site": pack_header(other)}
+
+
+def records() -> dict[str, bytes]:
+    payloads = (b"x", pack_header(HEADER), bytes(300))
+    heads = [record_head(CRC32, n, (memoryview(each),)) for n, each in enumerate(payloads)]
+    stream = b"".join(head + each for head, each in zip(heads, payloads, strict=True))
+    return {"three": stream, "cut-short": stream[:-1]}
 
 
 def signatures() -> dict[str, bytes]:

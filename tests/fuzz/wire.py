@@ -16,12 +16,15 @@ from ftcomm.protocol.handshake import (
 )
 from ftcomm.protocol.messages import ControlMessage
 from ftcomm.protocol.position import Position
+from ftcomm.protocol.records import RecordReader, digest_named
 from ftcomm.protocol.signature import Kind, Op, Signature, is_compatible, signature_text
 from ftcomm.transport.frame_check import CallHeader, check_header
 
 KEY = control_key(b"t" * 64)
 CLIENT_NONCE, SERVER_NONCE = b"c" * NONCE_BYTES, b"s" * NONCE_BYTES
 SIGNATURE = Signature(Kind.ALLREDUCE, Op.SUM, 12, count=3, ndim=1, dims=(3, 0, 0, 0))
+CRC32 = digest_named("crc32")
+assert CRC32 is not None
 HEADER = FrameHeader(7, Position(0, -1, 3), 2, CELL_BYTES, SIGNATURE.encode(), "train.py:12")
 
 
@@ -52,6 +55,24 @@ def feed_header(raw: bytes) -> FrameHeader:
     header = unpack_header(raw)
     assert unpack_header(pack_header(header)) == header
     return header
+
+
+def feed_records(raw: bytes) -> bytes:
+    """A stream under checksums; how it was cut into pieces changes nothing."""
+    whole = _records(raw, len(raw))
+    assert _records(raw, 7) == whole
+    return whole
+
+
+def _records(raw: bytes, piece: int) -> bytes:
+    reader, read, target = RecordReader(CRC32), bytearray(), bytearray(100)
+    for at in range(0, len(raw), max(piece, 1)):
+        part = raw[at : at + piece]
+        reader.space()[: len(part)] = part
+        reader.arrived(len(part))
+        while given := reader.take(target):
+            read += target[:given]
+    return bytes(read)
 
 
 def feed_expected(raw: bytes) -> None:

@@ -44,6 +44,7 @@ def test_settings_survive_the_wire() -> None:
         "max_incarnations": "100",
         "verify": "none",
         "replay": "on",
+        "checksum": "none",
     }
 
 

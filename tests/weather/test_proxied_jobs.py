@@ -6,7 +6,7 @@ proxy.  The model is bit for bit that of a run in peace; what cannot be so is sa
 
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -69,13 +69,14 @@ async def weathered(
     *,
     n: int = 3,
     detect_s: float = 5.0,
+    options: Sequence[str] = (),
 ) -> AsyncIterator[Weathered]:
     """A job at its gate; `before` makes weather before the workers start."""
     async with trio.open_nursery() as nursery, job(folder, n, [GATE]) as made:
         stage = Weathered(made, nursery)
         if before is not None:
             before(stage)
-        await stage.begin("--detect-within", str(detect_s))
+        await stage.begin("--detect-within", str(detect_s), *options)
         await made.gate(GATE)
         yield stage
         nursery.cancel_scope.cancel()
@@ -219,10 +220,33 @@ async def test_a_flipped_bit_of_a_signature_is_another_collective_to_all(tmp_pat
 
 
 async def test_a_flipped_bit_of_a_payload_is_found_at_the_next_checkpoint(tmp_path: Path) -> None:
-    """Links carry no checksum beside TCP's: one rank's sum differs, and digests are compared."""
+    """Without --checksum links have TCP's alone: one rank's sum differs until digests are compared.
+
+    The application gets wrong numbers for two more steps.
+    """
     async with weathered(tmp_path, n=2) as stage:
         ((up, _),) = stage.data[1].streams
         stage.data[1].set_weather(Weather(flips=(up.taken + 96 + 1007,)), Weather())
         await stage.job.open_gate()
         await ends_in_a_mismatch(stage)
         assert "checkpoint" in stage.job.story()
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param(5, marks=slow),  # of a record's own head
+        16 + 40,  # of a signature, which without a checksum ends the job
+        16 + 96 + 1007,  # of a payload
+    ],
+)
+async def test_a_flipped_bit_is_found_under_a_checksum_and_costs_an_epoch(
+    tmp_path: Path, reference: Reference, place: int
+) -> None:
+    async with weathered(tmp_path, n=2, options=("--checksum", "crc32")) as stage:
+        ((up, _),) = stage.data[1].streams
+        stage.data[1].set_weather(Weather(flips=(up.taken + place,)), Weather())
+        await stage.job.open_gate()
+        await same_model(stage, reference)
+        assert (len(up.flipped), stage.job.epoch) == (1, 2), stage.job.story()
+        assert "the checksum of record" in stage.job.story()

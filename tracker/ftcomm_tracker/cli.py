@@ -12,7 +12,7 @@ import ftcomm
 from ftcomm.config import WorkerOptions
 from ftcomm.errors import exit_code_of
 from ftcomm.protocol.handshake import MAX_STREAMS
-from ftcomm.settings import ALGORITHMS, REPLAY, TRANSPORTS, VERIFY
+from ftcomm.settings import ALGORITHMS, CHECKSUMS, REPLAY, TRANSPORTS, VERIFY
 from ftcomm_tracker.command_line import DIRECTORY, FILE, run_and_exit, with_options
 from ftcomm_tracker.faults import TrackerFaults
 from ftcomm_tracker.opening import ServeOptions, open_job
@@ -142,6 +142,12 @@ _SERVE_OPTIONS = (
         "--replay",
         type=click.Choice(REPLAY),
         help="off: keep no results; a death between checkpoints ends the job [default: on].",
+    ),
+    click.option(
+        "--checksum",
+        type=click.Choice(CHECKSUMS),
+        help="Of what workers on two hosts send each other; xxh3 is the faster and needs the "
+        "package xxhash on every worker [default: none].",
     ),
 )
 _RESTART_OPTIONS = (

@@ -1,0 +1,109 @@
+"""Streams that are cut into records: what goes in comes out, and no changed bit does."""
+
+import builtins
+import random
+import sys
+
+import pytest
+
+from ftcomm.errors import ConfigError, ProtocolError
+from ftcomm.protocol.records import (
+    HEAD_BYTES,
+    MAX_RECORD_BYTES,
+    Digest,
+    RecordReader,
+    digest_named,
+    record_head,
+)
+from ftcomm.settings import CHECKSUMS, JobSettings
+
+NAMES = [name for name in CHECKSUMS if name != "none"]
+
+
+@pytest.fixture(params=NAMES)
+def digest(request: pytest.FixtureRequest) -> Digest:
+    if request.param == "xxh3":
+        pytest.importorskip("xxhash")
+    found = digest_named(request.param)
+    assert found is not None
+    return found
+
+
+def record(digest: Digest, number: int, payload: bytes) -> bytes:
+    return record_head(digest, number, (memoryview(payload),)) + payload
+
+
+def read_all(digest: Digest, stream: bytes, piece: int, wanted: int = 1000) -> bytes:
+    """What a reader hands out of a stream that arrives in pieces."""
+    reader, read, target = RecordReader(digest), bytearray(), bytearray(wanted)
+    for at in range(0, len(stream), piece):
+        part = stream[at : at + piece]
+        while part:
+            space = reader.space()
+            count = min(len(space), len(part))
+            space[:count] = part[:count]
+            part = part[count:]
+            reader.arrived(count)
+            while given := reader.take(target):
+                read += target[:given]
+    return bytes(read)
+
+
+@pytest.mark.parametrize("piece", [1, 7, HEAD_BYTES, 5000, 10**6])
+def test_what_was_cut_into_records_comes_out_however_it_arrives(digest: Digest, piece: int) -> None:
+    dice = random.Random(piece)
+    sizes = [1, 2, 96, 3000] + [MAX_RECORD_BYTES, MAX_RECORD_BYTES - 1] * (piece > 1000)
+    payloads = [dice.randbytes(size) for size in sizes]
+    stream = b"".join(record(digest, number, each) for number, each in enumerate(payloads))
+    assert read_all(digest, stream, piece) == b"".join(payloads)
+
+
+def test_parts_have_the_digest_of_the_whole(digest: Digest) -> None:
+    parts = [memoryview(bytes([n]) * n) for n in (3, 1, 200)]
+    assert digest(5, parts) == digest(5, [memoryview(b"".join(parts))])
+
+
+def test_every_changed_bit_is_found_before_a_byte_is_handed_out(digest: Digest) -> None:
+    payload = bytes(range(40))
+    good = record(digest, 0, payload)
+    for bit in range(8 * len(good)):
+        bad = bytearray(good)
+        bad[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ProtocolError, match="checksum of record 0 does not match"):
+            read_all(digest, bytes(bad), len(bad))
+
+
+@pytest.mark.parametrize("order", [(1, 0), (0, 0), (0, 2)])
+def test_a_record_that_is_lost_repeated_or_exchanged_is_found(
+    digest: Digest, order: tuple[int, int]
+) -> None:
+    records = [record(digest, number, bytes([number]) * 50) for number in range(3)]
+    with pytest.raises(ProtocolError, match="does not match"):
+        read_all(digest, b"".join(records[number] for number in order), 10**6)
+
+
+def test_a_record_cannot_ask_for_more_room_than_there_is(digest: Digest) -> None:
+    for length in (0, MAX_RECORD_BYTES + 1, 2**32 - 1):
+        head = length.to_bytes(4, "little") + (length ^ 0xFFFFFFFF).to_bytes(4, "little") + bytes(8)
+        with pytest.raises(ProtocolError, match="its head is damaged"):
+            read_all(digest, head, 100)
+
+
+def test_no_setting_is_no_digest() -> None:
+    assert digest_named("none") is None
+    assert JobSettings().checksum == "none"
+
+
+def test_who_lacks_the_package_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *arguments: object) -> object:
+        if name == "xxhash":
+            raise ImportError(name)
+        return real(name, *arguments)  # type: ignore[arg-type]  # passed on as it came
+
+    monkeypatch.delitem(sys.modules, "xxhash", raising=False)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ConfigError, match="xxhash is not installed here") as caught:
+        digest_named("xxh3")
+    assert "pip install 'ftcomm[checksum]'" in str(caught.value)
