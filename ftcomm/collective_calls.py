@@ -54,8 +54,8 @@ class CollectiveCalls(Repeating):
             wire: ``bf16`` sends float32 as bfloat16, half the bytes: x and every partial result
                 are rounded to 8 bits of precision, and the log holds and `out` gets the rounded
                 result. Of n ranks a sum is within ``(1 + h) / 256`` of the exact one, relative to
-                the sum of absolute values and up to terms of second order; h is n - 1 by ring and
-                ceil(log2(n)) by the other two. For sum, prod, min, max and mean.
+                the sum of absolute values and up to terms of second order; h is n - 1 by ring,
+                no more by hosts, ceil(log2(n)) by the other two. For sum, prod, min, max and mean.
             timeout: seconds after which the job ends with `CollectiveTimeoutError` on all ranks.
 
         Returns:

@@ -5,6 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
+from ftcomm.collectives.bfloat16 import (
+    bfloat16_reducer,
+    round_to_bfloat16,
+    widen_bfloat16,
+)
 from ftcomm.collectives.choose import allgatherv_schedule, choose_algorithm, schedule_for
 from ftcomm.collectives.columns import hierarchical_allgatherv
 from ftcomm.collectives.hierarchical import (
@@ -204,3 +209,28 @@ def test_every_kind_that_has_a_hierarchy_takes_it() -> None:
     assert [schedule.algorithm for schedule in kinds] == [hierarchical, hierarchical, flat]
     ragged = allgatherv_schedule(4, 0, (1, 0, 2, 3), TWO_AND_TWO)
     assert ragged.algorithm is Algorithm.HIERARCHICAL
+
+
+@pytest.mark.parametrize("grouping", [(0, 0, 0, 1, 1, 2), (0, 1, 2, 0, 1), (0, 0, 0, 0, 0, 1)])
+def test_bfloat16_is_as_far_off_as_its_module_says_at_most(grouping: Grouping) -> None:
+    n, hosts = len(grouping), len(set(grouping))
+    largest = max(len(group) for group in members_of(grouping))
+    additions = {
+        "shares": largest - 1 + hosts - 1,
+        "tree": (largest - 1).bit_length() + (hosts - 1).bit_length(),
+    }
+    rng = np.random.default_rng(n)
+    exact = [rng.uniform(0.0, 1.0, 300).astype(np.float32) for _ in range(n)]
+    sources = [np.empty(300, np.uint16) for _ in range(n)]
+    for x, bits in zip(exact, sources, strict=True):
+        round_to_bfloat16(x, bits)
+    reducer = bfloat16_reducer("sum")
+    total = np.sum(exact, axis=0, dtype=np.float64)
+    for form, (build, expected) in FORMS.items():
+        results = run_in_memory([build(grouping, r, 300) for r in range(n)], sources, reducer)
+        wanted = expected(sources, reducer, members_of(grouping))
+        assert all(same_bits(result, wanted) for result in results)
+        got = np.empty(300, np.float32)
+        widen_bfloat16(wanted, got)
+        bound = (1 + 2**-8) ** (1 + additions[form]) - 1
+        assert np.all(np.abs(got - total) <= bound * total), form
