@@ -8,7 +8,7 @@ import pytest
 
 from ftcomm.errors import ConfigError
 from ftcomm_chaos.live.plan import check_plan
-from ftcomm_chaos.weather import namespaces, sockets
+from ftcomm_chaos.weather import disk, namespaces, sockets
 from tests.live.scripts import GOOD
 from tests.live.test_run import chaos
 
@@ -39,6 +39,26 @@ def test_a_job_goes_through_bad_weather_resets_and_a_held_lock(tmp_path: Path) -
             {"at": {"seconds": 0.1}, "kind": "weather", "target": "tracker", "parameters": bad},
         ],
     )
+
+
+@pytest.mark.process
+def test_a_job_goes_on_when_the_disk_of_its_tracker_has_room_again(tmp_path: Path) -> None:
+    """The tracker has to journal the epoch that the death needs, and ends."""
+    if lacking := disk.missing():
+        pytest.skip(lacking)
+    plan = [
+        {"at": {"seconds": 0.1}, "kind": "disk_full", "target": "tracker", "for": 3},
+        {"at": {"seconds": 0.4}, "kind": "sigkill", "target": 1},
+    ]
+    script, patience = GOOD.replace("0.02", "0.3"), ("-o", "reattach-within=2")
+    status, report, said = chaos(tmp_path, script, plan, *patience)
+    assert status == 0, said + json.dumps(report)
+    (run,) = report["runs"]
+    trackers = [life["how"] for life in run["lives"] if life["who"] == "tracker"]
+    assert trackers[0] == f"exited with status {ConfigError.exit_code}"
+    assert len(trackers) == 2
+    (incident,) = run["incidents"]
+    assert incident["completed"]
 
 
 @pytest.mark.slow

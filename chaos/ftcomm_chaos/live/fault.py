@@ -81,6 +81,7 @@ class Preparation:
         on_tracker: called with the own tracker's address ``host:port`` once it serves, and before
             the first worker starts.
         shared: what several faults of one run make once, by name.
+        state_dir: where the tracker keeps its state.
     """
 
     folder: Path
@@ -96,6 +97,7 @@ class Preparation:
     tracker_prefix: list[str] = field(default_factory=list)
     on_tracker: list[Callable[[str], Awaitable[None]]] = field(default_factory=list)
     shared: dict[str, object] = field(default_factory=dict)
+    state_dir: Path = field(default_factory=Path)
 
     def set_variable(self, worker: str, name: str, value: str) -> None:
         """Set an environment variable of one worker."""
@@ -125,6 +127,9 @@ class RunningJob(Protocol):
 
     async def start_tracker(self) -> None:
         """Start the own tracker again on its state directory."""
+
+    tracker_may_end: bool
+    """The own tracker may end by itself, as it would not without a fault; the job is not over."""
 
 
 @dataclass(frozen=True, slots=True)

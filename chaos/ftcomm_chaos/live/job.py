@@ -83,6 +83,7 @@ class LiveJob(ABC):
     formed_at: float | None = None
     closed_at: dict[str, float] = field(default_factory=dict)
     tracker: Life | None = None
+    tracker_may_end: bool = False
     _recorder: HarnessRecorder | None = None
     _children: list[Child] = field(default_factory=list)
     _news: trio.Event = field(default_factory=trio.Event)

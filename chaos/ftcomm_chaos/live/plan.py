@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 import ftcomm_chaos.live.signals
+import ftcomm_chaos.weather.disk_kind
 import ftcomm_chaos.weather.kinds
-import ftcomm_chaos.weather.network_kinds  # noqa: F401 - these three register their kinds
+import ftcomm_chaos.weather.network_kinds  # noqa: F401 - these register their kinds
 from ftcomm.errors import ConfigError
 from ftcomm.faults import Fault as Address
 from ftcomm.faults import parse_faults

@@ -84,7 +84,8 @@ async def _run_until(
 
 def _preparation(spec: JobSpec, nursery: trio.Nursery, at_end: contextlib.ExitStack) -> Preparation:
     workers = tuple(str(index) for index in range(spec.world_size))
-    return Preparation(spec.folder / "faults", workers, nursery, at_end)
+    folder, state_dir = spec.folder / "faults", spec.state_dir
+    return Preparation(folder, workers, nursery, at_end, state_dir=state_dir)
 
 
 def _job(

@@ -98,7 +98,7 @@ class ServedJob(LiveJob):
         self.told.ended.setdefault(TRACKER, []).append(_ended(status))
         life.how = _ended(status)
         ready.set()
-        if status >= 0:  # by itself: the job is over
+        if status >= 0 and not self.tracker_may_end:  # by itself: the job is over
             self._served = status
             self._over.set()
 
