@@ -13,6 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ftcomm import errors
+from ftcomm.algorithm_table import CHOICES, DEFAULT_TABLE, MAX_RANKS, Row
+from ftcomm.collectives.binomial import binomial_broadcast
+from ftcomm.collectives.chain import SEGMENT_BYTES, chain_broadcast
+from ftcomm.collectives.doubling import doubling_allreduce
+from ftcomm.collectives.halving import halving_allreduce
+from ftcomm.collectives.ring import ring_allreduce
+from ftcomm.collectives.schedule import Schedule
 from ftcomm.config import VARIABLES
 from ftcomm.recovery.diagram import state_diagram
 from ftcomm.settings import JobSettings
@@ -87,10 +94,64 @@ def _diagram() -> str:
     return f"```mermaid\n{state_diagram()}\n```"
 
 
+COUNT = 720_720  # elements; whole parts for 2 to 16 ranks
+SEGMENTS = 16  # of the chain's broadcast in the table
+
+
+def _costs(schedules: list[Schedule], count: int) -> str:
+    """Steps, bytes that the busiest rank sends, bytes on the wire; in units of the array."""
+    sent = [sum(step.send_hi - step.send_lo for step in each.steps) for each in schedules]
+    steps = 1 + max(step.tag for each in schedules for step in each.steps)
+    fresh = min(step.tag for each in schedules for step in each.steps)
+    return f"{steps - fresh} · {max(sent) / count:.2f} · {sum(sent) / count:.2f}"
+
+
+def algorithm_cost_table() -> str:
+    """What each algorithm takes, counted in its schedules."""
+    allreduces = (doubling_allreduce, halving_allreduce, ring_allreduce)
+    long = SEGMENTS * SEGMENT_BYTES
+    chain_name = f"chain of {SEGMENTS} segments"
+    names = ("ranks", "recursive_doubling", "halving_doubling", "ring", "binomial", chain_name)
+    rows = ["| " + " | ".join(names) + " |", "|---|---|---|---|---|---|"]
+    for n in range(2, 17):
+        groups = [[build(n, rank, COUNT) for rank in range(n)] for build in allreduces]
+        groups.append([binomial_broadcast(n, rank, COUNT, 0) for rank in range(n)])
+        cells = [_costs(group, COUNT) for group in groups]
+        chain = [chain_broadcast(n, rank, long, 0, 1) for rank in range(n)]
+        rows.append(" | ".join([f"| {n}", *cells, _costs(chain, long)]) + " |")
+    return "\n".join(rows)
+
+
+def default_algorithm_table() -> str:
+    """The built-in table, a row for each group of ranks."""
+    rows = ["| kind | ranks | algorithm |", "|---|---|---|"]
+    for kind in CHOICES:
+        least = 2
+        for row in getattr(DEFAULT_TABLE, kind):
+            ranks = f"{least}" if least == row.up_to_ranks else f"{least} to {row.up_to_ranks}"
+            if row.up_to_ranks == MAX_RANKS:
+                ranks = f"{least} and more"
+            rows.append(f"| {kind} | {ranks} | {_rules_text(row)} |")
+            least = row.up_to_ranks + 1
+    return "\n".join(rows)
+
+
+def _rules_text(row: Row) -> str:
+    first, *others = row.algorithms
+    later = (f"from {_size_text(rule.from_bytes)} on {rule.use}" for rule in others)
+    return ", ".join([first.use, *later])
+
+
+def _size_text(nbytes: int) -> str:
+    return f"{nbytes >> 20} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "states": _diagram,
     "errors": error_table,
     "exit_codes": exit_code_table,
+    "algorithm_costs": algorithm_cost_table,
+    "default_algorithms": default_algorithm_table,
     "job_settings": job_setting_table,
     "worker_settings": worker_setting_table,
     "rules": rule_table,

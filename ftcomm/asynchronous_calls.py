@@ -92,10 +92,18 @@ class AsynchronousCalls(CollectiveCalls):
         )
 
     def ibroadcast(
-        self, x: Any, root: int = 0, *, copy: bool = True, timeout: float | None = None
+        self,
+        x: Any,
+        root: int = 0,
+        *,
+        copy: bool = True,
+        algorithm: str | None = None,
+        timeout: float | None = None,
     ) -> Handle[Result]:
         """Begin a `broadcast`."""
-        return self._begin(self._writer.broadcast, x, root, copy=copy, timeout=timeout)
+        return self._begin(
+            self._writer.broadcast, x, root, copy=copy, algorithm=algorithm, timeout=timeout
+        )
 
     def iallgather(
         self, x: Any, *, copy: bool = True, timeout: float | None = None

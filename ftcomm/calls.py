@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ftcomm.algorithm_table import AlgorithmTable
 from ftcomm.arguments import as_elements, checked_root, rounded, signature_of, wire_code
 from ftcomm.blobs import pack_item, pack_object, pack_parts
 from ftcomm.collectives.bfloat16 import bfloat16_reducer
@@ -32,6 +33,8 @@ _ALGORITHMS = {
     "recursive_doubling": Algorithm.RECURSIVE_DOUBLING,
     "halving_doubling": Algorithm.HALVING_DOUBLING,
     "hierarchical": Algorithm.HIERARCHICAL,
+    "binomial": Algorithm.BINOMIAL,
+    "chain": Algorithm.CHAIN,
 }
 
 
@@ -53,6 +56,10 @@ class Group(Protocol):
     @property
     def algorithm(self) -> str:
         """The job's own choice of algorithm, ``auto`` for the table's."""
+
+    @property
+    def table(self) -> AlgorithmTable:
+        """By which ``auto`` chooses."""
 
 
 class CallFactory:
@@ -133,18 +140,21 @@ class CallFactory:
             kind, schedule, signature, site, source.dtype, shape, root=root, reducer=reducer
         )
 
-    def broadcast(self, x: Any, root: int, site: str) -> Call:
+    def broadcast(self, x: Any, root: int, site: str, algorithm: str | None = None) -> Call:
         """A validated broadcast.
 
         Raises:
-            TypeError, ValueError: x does not fit.
+            TypeError, ValueError: x or algorithm do not fit.
         """
         source, shape = as_elements(x)
-        key = (Kind.BROADCAST, source.dtype, shape, root, site)
+        key = (Kind.BROADCAST, source.dtype, shape, root, site, algorithm)
         form = self._forms.get(key)
         if form is None:
-            signature = signature_of(Kind.BROADCAST, source, shape, root=root)
-            schedule = self._schedule(Kind.BROADCAST, len(source), source.itemsize, root=root)
+            wish = _algorithm_named(algorithm)
+            signature = signature_of(Kind.BROADCAST, source, shape, root=root, algorithm=wish)
+            schedule = self._schedule(
+                Kind.BROADCAST, len(source), source.itemsize, root=root, algorithm=wish
+            )
             form = _form(Kind.BROADCAST, schedule, signature, site, source.dtype, shape, root=root)
             self._keep(key, form)
         return Call(form, source, flush=self._must_flush(source.nbytes))
@@ -272,7 +282,7 @@ class CallFactory:
             TypeError, ValueError: op, root, algorithm or wire do not fit.
         """
         if op is None:
-            return Signature(kind, root=root).encode()
+            return Signature(kind, root=root, algorithm=_algorithm_named(algorithm)).encode()
         code, op_hash = op_code(op)
         wish = self._wish(algorithm, op)
         return Signature(
@@ -280,10 +290,7 @@ class CallFactory:
         ).encode()
 
     def _wish(self, algorithm: str | None, op: str | UserFunction) -> Algorithm:
-        if algorithm not in _ALGORITHMS:
-            names = ", ".join(str(name) for name in _ALGORITHMS if name)
-            raise ValueError(f"no algorithm is called {algorithm!r}; use one of {names}")
-        wish = _ALGORITHMS[algorithm]
+        wish = _algorithm_named(algorithm)
         if wish is not Algorithm.AUTO or needs_whole(op):  # whole arrays go one way only
             return wish
         return _ALGORITHMS[self._group.algorithm]
@@ -291,12 +298,20 @@ class CallFactory:
     def _schedule(self, kind: Kind, count: int, itemsize: int, **choice: Any) -> Schedule:
         group = self._group
         choice["grouping"] = group.grouping
+        choice["table"] = group.table
         return schedule_for(kind, group.world_size, group.rank, count, itemsize, **choice)
 
     def _keep(self, key: object, form: Form) -> None:
         if len(self._forms) >= FORMS_KEPT:
             self._forms.clear()
         self._forms[key] = form
+
+
+def _algorithm_named(name: str | None) -> Algorithm:
+    if name not in _ALGORITHMS:
+        names = ", ".join(str(name) for name in _ALGORITHMS if name)
+        raise ValueError(f"no algorithm is called {name!r}; use one of {names}")
+    return _ALGORITHMS[name]
 
 
 def _of_source(form: Form, source: Array | None) -> Call:

@@ -91,7 +91,13 @@ class CollectiveCalls(Repeating):
             )  # fmt: skip
 
     def broadcast(
-        self, x: Any, root: int = 0, *, copy: bool = True, timeout: float | None = None
+        self,
+        x: Any,
+        root: int = 0,
+        *,
+        copy: bool = True,
+        algorithm: str | None = None,
+        timeout: float | None = None,
     ) -> Result:
         """The root's array on every rank.
 
@@ -99,16 +105,18 @@ class CollectiveCalls(Repeating):
             x: array-like of one dtype and shape on all ranks; only the root's content counts.
             root: the rank whose array is sent.
             copy: False returns a read-only view of the log's own memory.
+            algorithm: ``binomial``, ``chain`` or ``hierarchical``, on all ranks.
             timeout: seconds after which the job ends with `CollectiveTimeoutError` on all ranks.
         """
         with self._gate:
             site, root = call_site(), self._calls.checked_root(root)
 
             def make(x: Any) -> Call:
-                return self._calls.broadcast(x, root, site)
+                return self._calls.broadcast(x, root, site, algorithm)
 
+            hand_out = self._given(copy=copy)
             return self._perform(
-                x, make, self._given(copy=copy), Kind.BROADCAST, site, timeout, root=root
+                x, make, hand_out, Kind.BROADCAST, site, timeout, root=root, algorithm=algorithm
             )
 
     def allgather(self, x: Any, *, copy: bool = True, timeout: float | None = None) -> Result:

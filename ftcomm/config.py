@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ftcomm.algorithm_table import BUILT_IN, table_in_file
 from ftcomm.errors import ConfigError
 from ftcomm.settings import JobSettings, between, named_in, number, one_of
 
@@ -26,6 +27,7 @@ __all__ = [
     "parse_address",
     "parse_endpoint",
     "process_environment",
+    "read_algorithm_table",
     "read_token",
     "variable_table",
 ]
@@ -33,6 +35,7 @@ __all__ = [
 MIN_TOKEN_CHARS = 64  # hex characters: 256 bits
 MAX_TOKEN_CHARS = 1024  # a token file is one line, not a document
 MAX_NAME = 64  # bytes of a worker id or host; as on the wire
+MAX_TABLE_BYTES = 64 * 1024  # an algorithm table's file; its content in one line has 1,000
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - all addresses: to listen on, not to dial
 LOG_LEVELS: Final = ("debug", "info", "warning")
 
@@ -59,6 +62,8 @@ VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_LOG_LIMIT": "job: bytes of results kept per worker between checkpoints (2147483648)",
     "FTCOMM_ALGORITHM": "job: of every allreduce: auto, ring, recursive_doubling,"
     " halving_doubling or hierarchical (auto)",
+    "FTCOMM_ALGORITHM_TABLE": "job: a file, TOML or JSON, by which auto chooses; see"
+    " algorithms.md (default)",
     "FTCOMM_TRANSPORT": "job: auto (Unix sockets within a host, else TCP) or tcp (auto)",
     "FTCOMM_STREAMS": "job: TCP connections of each pair of workers, 1 to 16 (1)",
     "FTCOMM_REPLACE_WITHIN": "job: seconds that a place may stay empty (600)",
@@ -186,7 +191,7 @@ def job_settings(
     Raises:
         ConfigError: a name is unknown, or a value malformed or out of range.
     """
-    return JobSettings.from_environment(overrides, environ=_or_process(environ))
+    return JobSettings.from_environment(overrides, environ=_with_table(_or_process(environ)))
 
 
 def process_environment() -> dict[str, str]:
@@ -249,7 +254,7 @@ def read_token(path: str | Path | None) -> bytes:
     if path is None:
         return b""
     try:
-        mode, raw = _read_file(path)
+        mode, raw = _read_file(path, MAX_TOKEN_CHARS + 1)
     except OSError as error:
         raise ConfigError(f"token file {path}: {error.strerror}") from None
     except ValueError:  # a name that the system cannot have
@@ -266,8 +271,35 @@ def read_token(path: str | Path | None) -> bytes:
     return token
 
 
-def _read_file(path: str | Path) -> tuple[int, bytes]:
+def read_algorithm_table(path: str | Path) -> str:
+    """The value of the setting ``algorithm_table`` that a file holds.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds no table.
+    """
+    try:
+        _, raw = _read_file(path, MAX_TABLE_BYTES)
+    except OSError as error:
+        raise ConfigError(f"algorithm table {path}: {error.strerror}") from None
+    except ValueError:  # a name that the system cannot have
+        raise ConfigError(f"algorithm table {str(path)!r}: not the name of a file") from None
+    if len(raw) > MAX_TABLE_BYTES:
+        raise ConfigError(f"algorithm table {path} has more than {MAX_TABLE_BYTES} bytes")
+    return table_in_file(raw, str(path)).to_text()
+
+
+def _with_table(env: Mapping[str, str]) -> Mapping[str, str]:
+    """Variables in which the file of a table is replaced by what it holds."""
+    path = env.get("FTCOMM_ALGORITHM_TABLE")
+    if not path or path == BUILT_IN:
+        return env
+    return {**env, "FTCOMM_ALGORITHM_TABLE": read_algorithm_table(path)}
+
+
+def _read_file(path: str | Path, most: int) -> tuple[int, bytes]:
     """Mode and beginning of a regular file; a pipe or device is refused, not waited for.
+
+    One byte more than `most` is read, so that a longer file is seen to be one.
 
     Raises:
         OSError, ValueError: it is none, or cannot be read.
@@ -277,7 +309,7 @@ def _read_file(path: str | Path) -> tuple[int, bytes]:
         mode = os.fstat(file).st_mode
         if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "not a regular file")
-        return mode, os.read(file, MAX_TOKEN_CHARS + 2)
+        return mode, os.read(file, most + 1)
     finally:
         os.close(file)
 
@@ -294,7 +326,7 @@ def _or_process(environ: Mapping[str, str] | None) -> Mapping[str, str]:
 
 def _asked(arguments: Mapping[str, Any], env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """What a worker wants to find in the job, checked and in canonical text."""
-    settings = JobSettings.from_environment(arguments, environ=env)
+    settings = JobSettings.from_environment(arguments, environ=_with_table(env))
     named = {name for name, _ in named_in(env)}
     named.update(name for name, value in arguments.items() if value is not None)
     return tuple((name, text) for name, text in settings.to_wire() if name in named)

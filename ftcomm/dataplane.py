@@ -202,9 +202,17 @@ class DataPlane:
         return self._run(schedule, header, _NOTHING, _NOTHING, stage=stage)
 
     def _schedule(self, kind: Kind, count: int, itemsize: int, root: int = -1) -> Schedule:
-        core = self._core
-        choice = {"root": root, "grouping": core.grouping}
-        return schedule_for(kind, core.world_size, core.rank, count, itemsize, **choice)
+        core, settings = self._core, self._hub.settings
+        return schedule_for(
+            kind,
+            core.world_size,
+            core.rank,
+            count,
+            itemsize,
+            root=root,
+            grouping=core.grouping,
+            table=settings.table,
+        )
 
     def _run(
         self,

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from ftcomm.algorithm_table import AlgorithmTable
 from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.dataplane import DataPlane, Turn
@@ -38,6 +39,11 @@ class Engine(Place):
         self._control = control
         self._plane = DataPlane(hub, control)
         self._resumed_epoch = 0
+
+    @property
+    def table(self) -> AlgorithmTable:
+        """By which ``auto`` chooses."""
+        return self._hub.settings.table
 
     # --- calls --------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from ftcomm.algorithm_table import BUILT_IN, AlgorithmTable, table_in_text
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.handshake import MAX_STREAMS
 
@@ -29,6 +30,8 @@ class JobSettings:
         local_replicas: other members that keep each rank's local state.
         log_limit: bytes of results kept per worker between two checkpoints.
         algorithm: ``auto`` or the one schedule family to use for every allreduce.
+        algorithm_table: ``default``, or another table in one line (`ftcomm.algorithm_table`), by
+            which ``auto`` chooses.
         transport: how workers carry data: ``auto`` is Unix sockets within a host and TCP between
             hosts, ``tcp`` is TCP everywhere.
         streams: connections of each pair that exchanges data by TCP, where a network gives a
@@ -52,6 +55,7 @@ class JobSettings:
     local_replicas: int = 2
     log_limit: int = 2 * GIB
     algorithm: str = "auto"
+    algorithm_table: str = BUILT_IN
     transport: str = "auto"
     streams: int = 1
     replace_within: float = 600.0
@@ -67,6 +71,7 @@ class JobSettings:
         between("local_replicas", self.local_replicas, 0, 1024, whole=True)
         between("log_limit", self.log_limit, 1, 1 << 50, whole=True)
         one_of("algorithm", self.algorithm, ALGORITHMS)
+        table_in_text(self.algorithm_table)
         one_of("transport", self.transport, TRANSPORTS)
         between("streams", self.streams, 1, MAX_STREAMS, whole=True)
         one_of("verify", self.verify, VERIFY)
@@ -80,6 +85,11 @@ class JobSettings:
         between("replace_within", self.replace_within, 0, 30 * 86400)
         between("reattach_within", self.reattach_within, 0, 86400)
         between("max_incarnations", self.max_incarnations, 1, 1_000_000, whole=True)
+
+    @property
+    def table(self) -> AlgorithmTable:
+        """What ``algorithm_table`` names."""
+        return table_in_text(self.algorithm_table)
 
     @property
     def heartbeat_every(self) -> float:

@@ -27,6 +27,7 @@ class SoloEngine:
         self.replicas = settings.replicas
         self.keeps_results = settings.keeps_results
         self.algorithm = settings.algorithm
+        self.table = settings.table
         self.grouping: Grouping = (0,)
 
     def lend(self, count: int, dtype: AnyDtype) -> Array:

@@ -1,4 +1,4 @@
-"""Which algorithm runs: a table of constants, the same on all ranks and journalled with the job.
+"""Which algorithm runs: by the job's table of constants, the same on all ranks.
 
 Nothing measured at run time enters here (rule R5).  Schedules are made once per shape and kept.
 """
@@ -7,6 +7,7 @@ import functools
 import hashlib
 from collections.abc import Callable
 
+from ftcomm.algorithm_table import DEFAULT_TABLE, AlgorithmTable
 from ftcomm.collectives.allgather import ring_allgather, ring_allgatherv
 from ftcomm.collectives.binomial import binomial_broadcast
 from ftcomm.collectives.chain import MOST_SEGMENTS, SEGMENT_BYTES, chain_broadcast
@@ -23,16 +24,6 @@ from ftcomm.collectives.schedule import CELL_BYTES, Schedule
 from ftcomm.protocol.grouping import Grouping, are_neighbours, is_hierarchical
 from ftcomm.protocol.signature import Algorithm, Kind
 
-# The ring of n ranks from this many bytes on; each row holds up to its world size. Doubling has
-# log2(n) steps of all the bytes, the ring 2(n-1) steps of an n-th.
-RING_FROM_BYTES: tuple[tuple[int, int], ...] = (
-    (2, 512 * 1024),
-    (4, 128 * 1024),
-    (8, 128 * 1024),
-    (16, 256 * 1024),
-    (64, 512 * 1024),
-    (1024, 4 * 1024 * 1024),
-)
 # A hierarchy of hosts whose ranks are neighbours from this many bytes on. Below, recursive doubling
 # has fewer steps, and as few of them between hosts.
 HIERARCHICAL_FROM_BYTES = 16 * 1024
@@ -57,9 +48,9 @@ _ALLREDUCES: dict[Algorithm, Callable[[int, int, int], Schedule]] = {
 
 
 def tables_digest() -> bytes:
-    """32 bytes that are equal iff two processes cut, order and choose alike."""
-    by_bytes = (RING_FROM_BYTES, HIERARCHICAL_FROM_BYTES, SHARES_FROM_BYTES)
-    text = repr((ORDER_REVISION, CELL_BYTES, SEGMENT_BYTES, MOST_SEGMENTS, by_bytes))
+    """32 bytes that are equal iff two processes cut, order and by default choose alike."""
+    cuts = (ORDER_REVISION, CELL_BYTES, SEGMENT_BYTES, MOST_SEGMENTS, SHARES_FROM_BYTES)
+    text = repr((cuts, HIERARCHICAL_FROM_BYTES, DEFAULT_TABLE.to_text()))
     return hashlib.sha256(text.encode()).digest()
 
 
@@ -80,6 +71,7 @@ def choose_algorithm(
     *,
     whole: bool = False,
     grouping: Grouping = (),
+    table: AlgorithmTable = DEFAULT_TABLE,
 ) -> Algorithm:
     """The algorithm for `nbytes` of input on each of `world_size` ranks.
 
@@ -92,6 +84,7 @@ def choose_algorithm(
         grouping: which ranks share a host. Where it is flat (all on one, or none with another), a
             wish for the hierarchy leaves the choice to the table, so that a job's setting fits
             wherever the job runs.
+        table: the job's.
 
     Raises:
         ValueError: the wish does not fit the kind or the reduction.
@@ -108,9 +101,9 @@ def choose_algorithm(
             return override
     if Algorithm.HIERARCHICAL in allowed and _goes_by_hosts(kind, nbytes, grouping):
         return Algorithm.HIERARCHICAL
-    if kind is not Kind.ALLREDUCE or len(allowed) == 1:
+    if len(allowed) == 1 or kind is Kind.ALLGATHER:
         return allowed[0]
-    return Algorithm.RING if nbytes >= _ring_from(world_size) else Algorithm.RECURSIVE_DOUBLING
+    return Algorithm[table.pick(kind.name.lower(), world_size, nbytes).upper()]
 
 
 def _goes_by_hosts(kind: Kind, nbytes: int, grouping: Grouping) -> bool:
@@ -120,17 +113,9 @@ def _goes_by_hosts(kind: Kind, nbytes: int, grouping: Grouping) -> bool:
     return many or not are_neighbours(grouping)
 
 
-def _ring_from(world_size: int) -> int:
-    for up_to, from_bytes in RING_FROM_BYTES:
-        if world_size <= up_to:
-            return from_bytes
-    return RING_FROM_BYTES[-1][1]
-
-
 SCHEDULES_KEPT = 128  # a ring of 1024 ranks is 2046 steps, about 0.3 MB
 
 
-@functools.lru_cache(maxsize=SCHEDULES_KEPT)
 def schedule_for(
     kind: Kind,
     world_size: int,
@@ -142,10 +127,28 @@ def schedule_for(
     root: int = -1,
     whole: bool = False,
     grouping: Grouping = (),
+    table: AlgorithmTable = DEFAULT_TABLE,
 ) -> Schedule:
-    """The cached schedule of `rank` for `count` elements of `itemsize` bytes on each rank."""
+    """The kept schedule of `rank` for `count` elements of `itemsize` bytes on each rank."""
     nbytes = count * itemsize
-    chosen = choose_algorithm(kind, world_size, nbytes, algorithm, whole=whole, grouping=grouping)
+    chosen = choose_algorithm(
+        kind, world_size, nbytes, algorithm, whole=whole, grouping=grouping, table=table
+    )
+    return _schedule(kind, world_size, rank, count, itemsize, chosen, root, grouping)
+
+
+@functools.lru_cache(maxsize=SCHEDULES_KEPT)
+def _schedule(
+    kind: Kind,
+    world_size: int,
+    rank: int,
+    count: int,
+    itemsize: int,
+    chosen: Algorithm,
+    root: int,
+    grouping: Grouping,
+) -> Schedule:
+    """What was chosen is all that is left of a table here, so one memory serves all tables."""
     if kind is Kind.BARRIER:
         return barrier(world_size, rank)
     if chosen is Algorithm.HIERARCHICAL:

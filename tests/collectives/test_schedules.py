@@ -1,10 +1,12 @@
 """Every algorithm, every group size: same bits as the definition, no deadlock, full dataflow."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from ftcomm.algorithm_table import AlgorithmTable, Row, Rule
 from ftcomm.collectives import choose
 from ftcomm.collectives.allgather import ring_allgather, ring_allgatherv
 from ftcomm.collectives.binomial import binomial_broadcast
@@ -294,6 +296,24 @@ def test_the_table_decides_by_bytes_and_a_wish_overrides_it():
         pick(Kind.ALLREDUCE, 2, 8, Algorithm.RING, whole=True)
 
 
+def test_another_table_chooses_and_none_chooses_for_another():
+    rows = (Row(1024, (Rule(0, "ring"), Rule(100, "halving_doubling"))),)
+    other = AlgorithmTable(rows, (Row(1024, (Rule(0, "binomial"), Rule(8, "chain"))),))
+
+    def chosen(kind, count, table, **more):
+        return choose.schedule_for(kind, 8, 0, count, 4, table=table, **more).algorithm
+
+    default = choose.DEFAULT_TABLE
+    for _ in range(2):  # the second time out of memory
+        assert chosen(Kind.ALLREDUCE, 24, other) is Algorithm.RING
+        assert chosen(Kind.ALLREDUCE, 24, default) is Algorithm.RECURSIVE_DOUBLING
+        assert chosen(Kind.ALLREDUCE, 25, other) is Algorithm.HALVING_DOUBLING
+        assert chosen(Kind.BROADCAST, 1, other, root=3) is Algorithm.BINOMIAL
+        assert chosen(Kind.BROADCAST, 2, other, root=3) is Algorithm.CHAIN
+        assert chosen(Kind.BROADCAST, 2, default, root=3) is Algorithm.BINOMIAL
+        assert chosen(Kind.ALLREDUCE, 25, other, whole=True) is Algorithm.RECURSIVE_DOUBLING
+
+
 def test_a_schedule_is_made_once_and_knows_its_peers():
     one = choose.schedule_for(Kind.BARRIER, 4, 1, 0, 1)
     assert choose.schedule_for(Kind.BARRIER, 4, 1, 0, 1) is one
@@ -303,5 +323,5 @@ def test_a_schedule_is_made_once_and_knows_its_peers():
 def test_tables_digest_changes_with_the_tables(monkeypatch):
     before = choose.tables_digest()
     assert len(before) == 32
-    monkeypatch.setattr(choose, "RING_FROM_BYTES", ((1024, 1),))
+    monkeypatch.setattr(choose, "DEFAULT_TABLE", replace(choose.DEFAULT_TABLE, broadcast=()))
     assert choose.tables_digest() != before

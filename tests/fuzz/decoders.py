@@ -114,6 +114,25 @@ TABLE = (
         limit=600,
     ),
     Decoder(
+        "algorithm-table-line",
+        stored.feed_table_line,
+        seeds.table_lines,
+        ("ftcomm.algorithm_table.table_in_text",),
+        allowed=(ConfigError,),
+        limit=1100,
+    ),
+    Decoder(
+        "algorithm-table-file",
+        stored.feed_table_file,
+        seeds.table_files,
+        (
+            "ftcomm.algorithm_table.table_in_file",
+            "ftcomm.algorithm_table.table_of",
+            "ftcomm.config.read_algorithm_table",
+        ),
+        allowed=(ConfigError,),
+    ),
+    Decoder(
         "handshake-tampered",
         wire.feed_tampered,
         seeds.masks,

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ftcomm.algorithm_table import DEFAULT_TABLE
 from ftcomm.blobs import pack_item, pack_parts
 from ftcomm.history import Ended, Entered, Planned, Returned, Started
 from ftcomm.history import encode as recorded
@@ -284,6 +285,19 @@ def tokens() -> dict[str, bytes]:
 def settings() -> dict[str, bytes]:
     lines = (f"{name}={text}" for name, text in JobSettings().to_wire())
     return {"defaults": "\n".join(lines).encode()}
+
+
+def table_lines() -> dict[str, bytes]:
+    return {"built-in": DEFAULT_TABLE.to_text().encode(), "name": b"default"}
+
+
+def table_files() -> dict[str, bytes]:
+    """The first byte says which format it is."""
+    row = {"up_to_ranks": 4, "algorithms": [{"from_bytes": 0, "use": "chain"}]}
+    return {
+        "toml": b"t" + DEFAULT_TABLE.to_toml().encode(),
+        "json": b"j" + json.dumps({"broadcast": [row]}).encode(),
+    }
 
 
 def environments() -> dict[str, bytes]:

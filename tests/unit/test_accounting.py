@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ftcomm.accounting import LogAccount
+from ftcomm.algorithm_table import DEFAULT_TABLE, AlgorithmTable
 from ftcomm.calls import CallFactory
 from ftcomm.errors import LogLimitError
 from ftcomm.forms import Call
@@ -24,6 +25,7 @@ class Rank:
     log_limit: int = 1000
     keeps_results: bool = True
     algorithm: str = "auto"
+    table: AlgorithmTable = DEFAULT_TABLE
     grouping: tuple[int, ...] = ()
     position: Position = START
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from ftcomm.algorithm_table import DEFAULT_TABLE, AlgorithmTable, table_in_text
 from ftcomm.calls import FLUSH_BROADCASTS, CallFactory
 from ftcomm.collectives.ops import reduction
 from ftcomm.forms import Call
-from ftcomm.protocol.signature import Algorithm
+from ftcomm.protocol.signature import Algorithm, Kind, is_compatible
 
 SITE = "train.py:1"
 
@@ -18,6 +19,7 @@ class Group:
     rank: int = 0
     world_size: int = 3
     algorithm: str = "auto"
+    table: AlgorithmTable = DEFAULT_TABLE
     grouping: tuple[int, ...] = ()
 
 
@@ -82,3 +84,24 @@ def test_a_wish_of_the_whole_job_is_not_for_reductions_that_go_one_way_only() ->
     assert call.form.schedule.algorithm is Algorithm.RECURSIVE_DOUBLING
     with pytest.raises(ValueError, match="ring does not fit this allreduce"):
         CallFactory(Group()).allreduce(np.zeros((2, 2)), op, "ring", SITE)
+
+
+def test_the_jobs_table_chooses_and_a_call_may_wish_otherwise() -> None:
+    table = table_in_text("allreduce 8:0=halving_doubling; broadcast 8:0=chain")
+    factory, array = CallFactory(Group(table=table)), np.zeros(3)
+
+    def chosen(call: Call) -> Algorithm:
+        assert call.form.schedule is not None
+        return call.form.schedule.algorithm
+
+    assert chosen(factory.allreduce(array, "sum", None, SITE)) is Algorithm.HALVING_DOUBLING
+    assert chosen(factory.allreduce(array, "sum", "ring", SITE)) is Algorithm.RING
+    assert chosen(factory.broadcast(array, 0, SITE)) is Algorithm.CHAIN
+    wished = factory.broadcast(array, 0, SITE, "binomial")
+    assert chosen(wished) is Algorithm.BINOMIAL
+    known = factory.known(Kind.BROADCAST, root=0, algorithm="binomial")
+    assert is_compatible(known, wished.form.signature)
+    with pytest.raises(ValueError, match="ring does not fit this broadcast"):
+        factory.broadcast(array, 0, SITE, "ring")
+    with pytest.raises(ValueError, match="chain does not fit this allreduce"):
+        factory.allreduce(array, "sum", "chain", SITE)

@@ -37,6 +37,7 @@ def test_settings_survive_the_wire() -> None:
         "local_replicas": "2",
         "log_limit": "2147483648",
         "algorithm": "auto",
+        "algorithm_table": "default",
         "transport": "auto",
         "streams": "1",
         "replace_within": "600.0",

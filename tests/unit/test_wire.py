@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import ftcomm
+from ftcomm.algorithm_table import DEFAULT_TABLE
 from ftcomm.calls import CallFactory
 from ftcomm.protocol.signature import (
     DTYPE_NAMES,
@@ -24,6 +25,8 @@ class Group:
     rank = 0
     world_size = 3
     algorithm = "auto"
+    table = DEFAULT_TABLE
+    grouping = ()
 
 
 @pytest.fixture

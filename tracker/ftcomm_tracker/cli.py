@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 import ftcomm
-from ftcomm.config import WorkerOptions
-from ftcomm.errors import exit_code_of
+from ftcomm.config import WorkerOptions, read_algorithm_table
+from ftcomm.errors import ConfigError, exit_code_of
 from ftcomm.protocol.handshake import MAX_STREAMS
 from ftcomm.settings import ALGORITHMS, CHECKSUMS, REPLAY, TRANSPORTS, VERIFY
 from ftcomm_tracker.command_line import DIRECTORY, FILE, run_and_exit, with_options
@@ -85,6 +85,19 @@ class Size(click.ParamType[int]):
         return int(float(match[1]) * unit)
 
 
+class TableFile(click.ParamType[str]):
+    """A file with an algorithm table, which is read at once."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The setting's text."""
+        try:
+            return read_algorithm_table(value)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
 _SERVE_OPTIONS = (
     click.option("-n", "--workers", "world_size", type=int, help="Number of workers."),
     click.option("--host", help="Address to listen on [default: 127.0.0.1]."),
@@ -121,6 +134,11 @@ _SERVE_OPTIONS = (
     ),
     click.option(
         "--algorithm", type=click.Choice(ALGORITHMS), help="For every allreduce [default: auto]."
+    ),
+    click.option(
+        "--algorithm-table",
+        type=TableFile(),
+        help="By which auto chooses; TOML or JSON, see docs/algorithms.md [default: built in].",
     ),
     click.option(
         "--transport",
