@@ -81,7 +81,7 @@ def choose_algorithm(
         nbytes: size of one rank's input.
         override: the caller's or the job's wish; AUTO leaves it to the table.
         whole: the reduction needs whole arrays in rank order, which only doubling gives.
-        grouping: which ranks share a host. Where it is flat (all on one, or none with another), a
+        grouping: which ranks share a host. Where it is flat (`is_hierarchical` says no), a
             wish for the hierarchy leaves the choice to the table, so that a job's setting fits
             wherever the job runs.
         table: the job's.

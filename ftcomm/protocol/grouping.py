@@ -5,6 +5,7 @@ name enters.  It is journalled when the group forms and never changes, wherever 
 rank runs: who keeps what, and the bits of hierarchical collectives, follow from it (rules R3, R5).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 Grouping = tuple[int, ...]
@@ -30,8 +31,16 @@ def members_of(grouping: Grouping) -> tuple[tuple[int, ...], ...]:
 
 
 def is_hierarchical(grouping: Grouping) -> bool:
-    """Several hosts, and several ranks on one of them: anything else is flat."""
-    return 1 < len(set(grouping)) < len(grouping)
+    """Several hosts, several ranks on one of them, and none too small beside the largest.
+
+    Anything else is flat.  Too small is a host whose ranks, each standing for several of the
+    largest host's, would have more steps between hosts than a ring of all ranks has.
+    """
+    sizes = Counter(grouping).values()
+    if not 1 < len(sizes) < len(grouping):
+        return False
+    stands_for = -(-max(sizes) // min(sizes))
+    return stands_for * (len(sizes) - 1) < len(grouping)
 
 
 def are_neighbours(grouping: Grouping) -> bool:

@@ -92,7 +92,7 @@ def _scenarios() -> Iterator[Scenario]:
     dealt_out = on_hosts("abcabcabca", *one_by_one, algorithm="hierarchical")
     yield Scenario("S8-dealt_out", dealt_out)
     within = ("1.1.0.0@half_sent", "2.2.5.0@half_received", "4.2.0.0@half_received", "3.2.6.0@done")
-    yield Scenario("S8-hosts", on_hosts("aabbbc", *within), quick=True)
+    yield Scenario("S8-hosts", on_hosts("aabbbcc", *within), quick=True)
     for rank in (0, 1, 9):
         yield Scenario(f"F9-{rank}", planned(f"{rank}.1.0.0@enter", program=small))
     together = [f"{rank}.1.0.0@enter" for rank in (0, 1, 9)]

@@ -18,6 +18,12 @@ def test_a_hierarchy_has_several_hosts_and_several_ranks_on_one() -> None:
     assert is_hierarchical((0, 1, 1))
 
 
+def test_a_host_too_small_beside_the_largest_makes_a_grouping_flat() -> None:
+    """One rank beside many may drive the shares of all of them; many such hosts may not."""
+    assert is_hierarchical((*(0,) * 63, 1))
+    assert not is_hierarchical((*(0,) * 8, *range(1, 9)))
+
+
 @given(st.lists(st.sampled_from("abcde"), max_size=20))
 def test_only_numbers_that_hosts_can_give_are_a_grouping(hosts: list[str]) -> None:
     grouping = grouping_of(hosts)
