@@ -187,3 +187,17 @@ def test_a_broadcast_counts_towards_the_flush_at_its_turn(comm: ftcomm.Communica
     handles = [comm.ibroadcast(1) for _ in range(130)]
     handles[-1].wait()
     assert [number for number, flush in enumerate(flushed, 1) if flush] == [64, 128]
+
+
+def test_no_asynchronous_call_goes_the_express_way(
+    comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That runs at once, on the thread that calls."""
+
+    def express(form: Any) -> Any:
+        pytest.fail(f"asked for {form}")
+
+    monkeypatch.setattr(comm._engine, "express", express)
+    for _ in range(3):
+        comm.iallreduce(X).wait()
+        comm.bucketed([X])
