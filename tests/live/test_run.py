@@ -53,7 +53,11 @@ def chaos(
     folder: Path, script: str, plan: object, *options: str, arguments: tuple[str, ...] = ()
 ) -> tuple[int, dict[str, Any], str]:
     """Run a script through a plan; returns the status, the report, and what was said."""
-    line = command(folder, script, *with_plan(folder, plan), *options, arguments=arguments)
+    return told(command(folder, script, *with_plan(folder, plan), *options, arguments=arguments))
+
+
+def told(line: list[str]) -> tuple[int, dict[str, Any], str]:
+    """Run a command; returns the status, the report, and what was said."""
     done = subprocess.run(
         line,
         env=environment(),
@@ -88,6 +92,23 @@ def test_a_job_whose_workers_and_tracker_are_killed_returns_the_same(tmp_path: P
     ends = [life["how"] for life in run["lives"] if life["who"] == "1"]
     assert ends[0] == "was killed by SIGKILL"
     ET.fromstring(html.read_text().removeprefix("<!DOCTYPE html>"))
+
+
+def test_random_kills_come_again_and_again_and_the_same_seed_picks_the_same(
+    tmp_path: Path,
+) -> None:
+    picked = []
+    for name in ("one", "other"):
+        folder = tmp_path / name
+        folder.mkdir()
+        options = ("--random", "--seed", "7", "--kill-every", "1s", "--duration", "3s", "--json")
+        line = command(folder, GOOD.replace("0.02", "0.3"), *options, "--keep", str(folder / "k"))
+        status, report, said = told(line)
+        assert status == 0, said + json.dumps(report)
+        deliveries = [d for run in report["runs"] for d in run["deliveries"]]
+        assert {delivery["kind"] for delivery in deliveries} == {"sigkill"}
+        picked.append(deliveries[0]["workers"])
+    assert picked[0] == picked[1]
 
 
 def test_the_file_that_the_script_names_is_compared(tmp_path: Path) -> None:
