@@ -64,7 +64,8 @@ VARIABLES: Final[dict[str, str]] = {
     " halving_doubling or hierarchical (auto)",
     "FTCOMM_ALGORITHM_TABLE": "job: a file, TOML or JSON, by which auto chooses; see"
     " algorithms.md (default)",
-    "FTCOMM_TRANSPORT": "job: auto (Unix sockets within a host, else TCP) or tcp (auto)",
+    "FTCOMM_TRANSPORT": "job: auto (shared memory within a host, TCP between), shm, unix or tcp"
+    " (auto)",
     "FTCOMM_STREAMS": "job: TCP connections of each pair of workers, 1 to 16 (1)",
     "FTCOMM_REPLACE_WITHIN": "job: seconds that a place may stay empty (600)",
     "FTCOMM_REATTACH_WITHIN": "job: seconds that a restarted tracker waits for its workers (30)",

@@ -92,8 +92,8 @@ class Membership:
     def stats(self) -> Stats:
         """A snapshot of what was called here, what it cost, and what was recovered."""
         seen = self._engine.recovered
-        kinds = self._tally.snapshot()
-        return Stats(kinds, seen.replays, seen.fetched, seen.epochs, seen.corrupted)
+        kinds, links = self._tally.snapshot(), dict(seen.links)
+        return Stats(kinds, seen.replays, seen.fetched, seen.epochs, seen.corrupted, links)
 
     def __repr__(self) -> str:
         state = "over" if self.is_over else f"at {self._engine.position}"

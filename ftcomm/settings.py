@@ -13,7 +13,7 @@ from ftcomm.protocol.handshake import MAX_STREAMS
 
 MIN_DETECT_WITHIN_S = 0.1  # below, a busy scheduler's own pauses look like death
 ALGORITHMS: Final = ("auto", "ring", "recursive_doubling", "halving_doubling", "hierarchical")
-TRANSPORTS: Final = ("auto", "tcp")
+TRANSPORTS: Final = ("auto", "shm", "unix", "tcp")
 VERIFY: Final = ("none", "inputs")
 REPLAY: Final = ("on", "off")
 CHECKSUMS: Final = ("none", "crc32", "xxh3")
@@ -32,8 +32,10 @@ class JobSettings:
         algorithm: ``auto`` or the one schedule family to use for every allreduce.
         algorithm_table: ``default``, or another table in one line (`ftcomm.algorithm_table`), by
             which ``auto`` chooses.
-        transport: how workers carry data: ``auto`` is Unix sockets within a host and TCP between
-            hosts, ``tcp`` is TCP everywhere.
+        transport: how workers carry data: ``auto`` is shared memory within a host, Unix sockets
+            where that cannot be, and TCP between hosts; ``shm`` is the same, but a worker that
+            cannot share memory is refused; ``unix`` is ``auto`` without shared memory; ``tcp`` is
+            TCP everywhere.
         streams: connections of each pair that exchanges data by TCP, where a network gives a
             single one less than a host can send.
         replace_within: seconds a place may stay empty before ``ProcessFailedError``.

@@ -1,7 +1,7 @@
 """Counters of one communicator: what was called, what it cost, what was recovered."""
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ftcomm.protocol.signature import Kind
@@ -32,6 +32,8 @@ class Stats:
         fetched: results that this worker got from others to replay or to keep.
         epochs: memberships that this worker has been part of; 1 where nothing ever failed.
         corrupted: times that bytes from another worker did not match their checksum.
+        links: the ranks to which links are open now, and what each is made of: ``shm`` (shared
+            memory), ``unix`` or ``tcp``. Links are made when a collective first needs them.
     """
 
     kinds: dict[str, KindStats]
@@ -39,6 +41,7 @@ class Stats:
     fetched: int
     epochs: int
     corrupted: int = 0
+    links: dict[int, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a log line or a JSON document."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from ftcomm.control.dialling import ALONE, BROKEN, Share, open_by_tcp, open_locally
+from ftcomm.control.dialling import ALONE, BROKEN, Share, open_by_tcp
 from ftcomm.control.driver import Driver
 from ftcomm.control.wire import HANDSHAKE_DEADLINE_S
 from ftcomm.errors import ProtocolError
@@ -31,14 +31,11 @@ Dial = Callable[[Share], Awaitable[Socket]]
 
 
 async def open_bundle(driver: Driver, epoch: int, rank: int) -> list[Socket]:
-    """Reach a member directly; the connections of the link to it, in order.
+    """Reach a member directly by TCP; the connections of the link to it, in order.
 
     Raises:
         OSError, PeerClosed, trio.TooSlowError, FtcommError: it did not work, for one of them.
     """
-    near = await open_locally(driver, epoch, rank, "data", to_rank=rank)
-    if near is not None:
-        return [near]
 
     async def dial(share: Share) -> Socket:
         return await open_by_tcp(driver, epoch, rank, "data", to_rank=rank, share=share)

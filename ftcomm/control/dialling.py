@@ -7,10 +7,12 @@ import trio
 
 from ftcomm.control.driver import Driver
 from ftcomm.control.local import connect_locally
+from ftcomm.control.sharing import offer_segment, shares_memory
 from ftcomm.control.wire import HANDSHAKE_DEADLINE_S, PeerClosed, client_handshake, describe
 from ftcomm.errors import AuthenticationError, ProtocolError, ProtocolVersionError
 from ftcomm.faults import LinkAction
 from ftcomm.protocol.handshake import DataContext, epoch_key
+from ftcomm.transport.segment import Segment
 
 
 class RelayLost(Exception):  # noqa: N818 - an event on the way to the relay
@@ -27,6 +29,13 @@ class Share(NamedTuple):
     attempt: int = 0
     stream: int = 0
     streams: int = 1
+
+
+class Near(NamedTuple):
+    """A connection within the host, and the memory that both ends share, if they do."""
+
+    sock: trio.socket.SocketType
+    segment: Segment | None = None
 
 
 ALONE = Share()
@@ -68,31 +77,49 @@ async def open_direct(
     """
     near = await open_locally(driver, epoch, rank, role, to_rank=to_rank)
     if near is not None:
-        return near
+        assert near.segment is None, "data links are opened by `open_link`"
+        return near.sock
     return await open_by_tcp(driver, epoch, rank, role, to_rank=to_rank)
 
 
 async def open_locally(
     driver: Driver, epoch: int, rank: int, role: str, *, to_rank: int
-) -> trio.socket.SocketType | None:
-    """The same by a Unix socket; None where that is not wanted, or `rank` is not found so.
+) -> Near | None:
+    """The same by a Unix socket, with memory for `data`; None where `rank` is not reached so.
 
     Raises:
         OSError: a planned fault.
     """
     core = driver.hub.core
     member = core.members[rank]
-    if driver.hub.settings.transport != "auto" or member.host != core.identity.host:
+    if driver.hub.settings.transport == "tcp" or member.host != core.identity.host:
         return None
     _may_dial(driver, rank, ALONE)
     near = await connect_locally(member.address, member.port)
     if near is None:
         return None
     try:
-        return _planned(driver, rank, await proven(driver, near, epoch, to_rank, role))
+        near = await proven(driver, near, epoch, to_rank, role)
+        segment = await _shared(driver, near, rank) if role == "data" else None
     except BROKEN as error:  # not our peer, or it is gone: TCP tells
         driver.hub.log.debug("local link to rank %d: %s", rank, describe(error))
         return None
+    planned = _planned(driver, rank, near)
+    if planned is not near and segment is not None:
+        segment.close()
+        segment = None
+    return Near(planned, segment)
+
+
+async def _shared(driver: Driver, sock: trio.socket.SocketType, rank: int) -> Segment | None:
+    """The segment beside a link within the host; the socket is closed if that breaks it."""
+    if not shares_memory(driver.hub.settings):
+        return None
+    try:
+        return await offer_segment(driver, sock, rank)
+    except BaseException:
+        sock.close()
+        raise
 
 
 async def open_by_tcp(
@@ -140,7 +167,8 @@ def _may_dial(driver: Driver, rank: int, share: Share) -> None:
 def _planned(driver: Driver, rank: int, sock: trio.socket.SocketType) -> trio.socket.SocketType:
     """The link itself; or, by a planned fault, one on which nothing comes and nothing arrives.
 
-    As with packets that vanish, sending goes on until a buffer is full, and both ends live.
+    As with packets that vanish, sending goes on until a buffer is full, and both ends live: the
+    peer writes into its socket, or into memory that nobody reads here.
     """
     if driver.hub.link_fault(rank) is not LinkAction.DROP:
         return sock

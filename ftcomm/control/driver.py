@@ -29,6 +29,7 @@ from ftcomm.recovery.events import (
     Wake,
 )
 from ftcomm.recovery.worker import Limits, State
+from ftcomm.transport.segment import require_shared_memory
 
 # Messages that wait for a slow tracker. A worker has a handful in flight; more means that the
 # tracker does not read, and the connection is given up and made anew.
@@ -202,6 +203,8 @@ class Driver:
         core = self.hub.core
         self.hub.settings = settings = JobSettings.from_wire(core.settings)
         self.hub.digest = digest_named(settings.checksum)
+        if settings.transport == "shm":
+            require_shared_memory()
         core.limits = Limits(
             detect_within=settings.detect_within,
             replicas=settings.replicas,

@@ -11,7 +11,7 @@ import select
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import trio
@@ -33,12 +33,21 @@ from ftcomm.values import Pool
 
 @dataclass(slots=True)
 class Recovered:
-    """Counters over all epochs: plans taken, results fetched and replayed, damaged records."""
+    """What users may know: counters over all epochs, and the links of the present one.
+
+    Attributes:
+        epochs: plans taken.
+        fetched: results fetched from others.
+        replays: results replayed.
+        corrupted: times that a record's checksum did not match.
+        links: what the link to each rank is made of.
+    """
 
     epochs: int = 0
     fetched: int = 0
     replays: int = 0
     corrupted: int = 0
+    links: dict[int, str] = field(default_factory=dict)
 
     def note_corrupted(self) -> None:
         """A record's checksum did not match."""
@@ -68,6 +77,7 @@ class Hub:
         digest: what the job's setting `checksum` names, None for none.
         deadline: of the user's call that is running, None without one.
         recorder: of this life's history, None where none is asked for.
+        causes_told: what keeps links from sharing memory and was said in the log; once is enough.
     """
 
     def __init__(self, core: WorkerCore, options: WorkerOptions, token: bytes) -> None:
@@ -92,6 +102,7 @@ class Hub:
         self.recovered = Recovered()
         self.faults: FaultInjector | None = None
         self.recorder: Recorder | None = None
+        self.causes_told: set[str] = set()
         self.control_sockets: set[trio.socket.SocketType] = set()
         abandon_in_children(self)
 
@@ -102,6 +113,7 @@ class Hub:
             if epoch != self.core.epoch or not live or link.rank in self.links:
                 return False
             self.links[link.rank] = link
+            self.recovered.links[link.rank] = link.kind
         self.wake.set()
         return True
 
@@ -110,6 +122,7 @@ class Hub:
         self.interrupt.set()  # first: a transfer must not take our own shutdown for a lost peer
         with self.lock:
             old, self.links = list(self.links.values()), {}
+            self.recovered.links = {}
             self.retired += old
         for link in old:
             link.shutdown()

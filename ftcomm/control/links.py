@@ -7,16 +7,18 @@ hello of an older epoch is dropped, one of a newer epoch waits for the plan (rul
 import random
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 import trio
 
 from ftcomm.config import WILDCARDS, parse_endpoint
 from ftcomm.control.bundles import Gathering, open_bundle
 from ftcomm.control.checking import checked_link
-from ftcomm.control.dialling import BROKEN, RelayLost, open_direct, proven
+from ftcomm.control.dialling import BROKEN, RelayLost, open_direct, open_locally, proven
 from ftcomm.control.driver import Driver
 from ftcomm.control.local import listen_locally
 from ftcomm.control.relay import open_through, serve_relay
+from ftcomm.control.sharing import answer_offer, shares_memory
 from ftcomm.control.wire import (
     HANDSHAKE_DEADLINE_S,
     describe,
@@ -30,6 +32,8 @@ from ftcomm.protocol.messages import Member
 from ftcomm.recovery.events import LinkDown
 from ftcomm.recovery.worker import State
 from ftcomm.transport.link import Link
+from ftcomm.transport.segment import Segment
+from ftcomm.transport.shared_memory import SharedLink
 from ftcomm.transport.sockets import SocketLink
 from ftcomm.transport.striped import StripedLink
 
@@ -122,15 +126,20 @@ class Listener:
 
     async def _take(self, conn: trio.socket.SocketType, context: DataContext) -> None:
         """One connection of a link, most often the only one."""
+        driver, rank = self._driver, context.from_rank
         conns: list[trio.socket.SocketType] | None = [conn]
-        if context.streams > 1:
-            try:
+        segment = None
+        local = conn.family not in (socket.AF_INET, socket.AF_INET6)
+        try:
+            if context.streams > 1:
                 conns = await self._gathering.take(conn, context)
-            except ProtocolError as error:
-                self._driver.hub.log.debug("refused a connection of a link: %s", error)
-                return
+            elif local and shares_memory(driver.hub.settings):
+                segment = await answer_offer(driver, conn, rank)
+        except BROKEN as error:
+            driver.hub.log.debug("rank %d's connection came to nothing: %s", rank, describe(error))
+            return
         if conns is not None:
-            hand_over(self._driver, conns, context.epoch, context.from_rank)
+            hand_over(driver, Opened(conns, segment), context.epoch, rank)
 
     async def _authenticate(self, conn: trio.socket.SocketType) -> tuple[str, DataContext]:
         shake = await server_hello(conn)
@@ -176,22 +185,36 @@ async def wait_for_epoch(driver: Driver, epoch: int) -> None:
         await driver.changed.wait()
 
 
-def hand_over(
-    driver: Driver, conns: Sequence[trio.socket.SocketType], epoch: int, rank: int
-) -> None:
-    """Give the authenticated sockets of a link to the user's thread, if its epoch still runs."""
-    links = [SocketLink(socket.socket(fileno=conn.detach()), rank) for conn in conns]
-    link: Link = links[0] if len(links) == 1 else StripedLink(links)
+class Opened(NamedTuple):
+    """What a data link will be made of: authenticated connections, and memory if there is any."""
+
+    conns: Sequence[trio.socket.SocketType]
+    segment: Segment | None = None
+
+
+def hand_over(driver: Driver, opened: Opened, epoch: int, rank: int) -> None:
+    """Give an authenticated link to the user's thread, if its epoch still runs."""
+    socks = [socket.socket(fileno=conn.detach()) for conn in opened.conns]
+    link: Link
+    if opened.segment is not None:
+        link = SharedLink(socks[0], rank, opened.segment)
+    elif len(socks) == 1:
+        link = SocketLink(socks[0], rank)
+    else:
+        link = StripedLink([SocketLink(sock, rank) for sock in socks])
     link = checked_link(driver.hub, link)
     if not driver.hub.add_link(epoch, link):
         link.close()
 
 
-async def open_link(driver: Driver, epoch: int, rank: int) -> list[trio.socket.SocketType]:
-    """The connections of a data link to a member; errors are those of `open_peer`."""
-    if driver.hub.core.relay_to(rank) is None:
-        return await open_bundle(driver, epoch, rank)
-    return [await open_peer(driver, epoch, rank, "data")]
+async def open_link(driver: Driver, epoch: int, rank: int) -> Opened:
+    """What a data link to a member will be made of; errors are those of `open_peer`."""
+    if driver.hub.core.relay_to(rank) is not None:
+        return Opened([await open_peer(driver, epoch, rank, "data")])
+    near = await open_locally(driver, epoch, rank, "data", to_rank=rank)
+    if near is not None:
+        return Opened([near.sock], near.segment)
+    return Opened(await open_bundle(driver, epoch, rank))
 
 
 async def open_peer(driver: Driver, epoch: int, rank: int, role: str) -> trio.socket.SocketType:
@@ -241,12 +264,12 @@ async def _dial_patiently(driver: Driver, epoch: int, rank: int) -> None:
     lost: Exception | None = None
     for attempt in range(DIAL_ATTEMPTS):
         try:
-            conns = await open_link(driver, epoch, rank)
+            opened = await open_link(driver, epoch, rank)
         except BROKEN as error:
             lost = error
             await trio.sleep(DIAL_PAUSE_S * (attempt + random.random()))  # noqa: S311 - jitter
             continue
-        hand_over(driver, conns, epoch, rank)
+        hand_over(driver, opened, epoch, rank)
         return
     assert lost is not None
     driver.apply(link_down(epoch, rank, lost))

@@ -15,7 +15,7 @@ from ftcomm.control.driver import Driver
 from ftcomm.control.wire import HANDSHAKE_DEADLINE_S, describe, receive_message, send_message
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.handshake import DataContext
-from ftcomm.protocol.messages import Relayed
+from ftcomm.protocol.links import Relayed
 from ftcomm.recovery.events import LinkDown
 
 PIECE_BYTES = 256 * 1024  # in each direction; what is not taken yet stays with its sender

@@ -8,6 +8,7 @@ whose bytes do not fit its row exactly is refused, and so is everything after it
 import struct
 
 from ftcomm.errors import ProtocolError
+from ftcomm.protocol.links import Relayed, Sharing
 from ftcomm.protocol.messages import (
     AllBye,
     Blocked,
@@ -30,7 +31,6 @@ from ftcomm.protocol.messages import (
     Mismatch,
     Plan,
     Refused,
-    Relayed,
     Report,
     Resumed,
     Revoke,
@@ -239,6 +239,8 @@ SCHEMAS: dict[int, Record] = {
     50: Record(FetchEnd, missing=PROSE),
     # between workers, on a relay link
     51: Record(Relayed, failure=PROSE),
+    # between workers of one host, on a data link
+    52: Record(Sharing, nonce=BLOB, failure=PROSE),
 }
 _CODES = {schema.build: code for code, schema in SCHEMAS.items()}
 

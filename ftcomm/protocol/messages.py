@@ -7,6 +7,7 @@ at most 256 KiB; nothing bulky travels here.
 from dataclasses import dataclass
 
 from ftcomm.protocol.grouping import Grouping
+from ftcomm.protocol.links import Relayed, Sharing
 from ftcomm.protocol.operations import OperatorMessage
 from ftcomm.protocol.position import PRELUDE, Position
 
@@ -356,16 +357,6 @@ class FetchEnd:
     missing: str = ""
 
 
-# --- between workers, on a relay link ---------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Relayed:
-    """The relay has a connection to the wanted rank, or `failure` says why not."""
-
-    failure: str = ""
-
-
 ControlMessage = (
     Hello
     | Report
@@ -391,6 +382,7 @@ ControlMessage = (
     | FetchItem
     | FetchEnd
     | Relayed
+    | Sharing
 )
 WorkerMessage = (
     Hello | Report | Heartbeat | Suspect | Mismatch | Finding | Fetched | Resumed | Bye | Leave

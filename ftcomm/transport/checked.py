@@ -20,9 +20,20 @@ class CheckedLink:
 
     Attributes:
         rank: the peer.
+        kind: of the link under it.
     """
 
-    __slots__ = ("_digest", "_head", "_left", "_link", "_note", "_number", "_reader", "rank")
+    __slots__ = (
+        "_digest",
+        "_head",
+        "_left",
+        "_link",
+        "_note",
+        "_number",
+        "_reader",
+        "kind",
+        "rank",
+    )
 
     def __init__(self, link: Link, digest: Digest, note: Callable[[], None]) -> None:
         """Take over a link on which nothing has been sent.
@@ -32,7 +43,7 @@ class CheckedLink:
             digest: the same on both sides.
             note: called when a record is found to be damaged.
         """
-        self.rank = link.rank
+        self.rank, self.kind = link.rank, link.kind
         self._link = link
         self._digest = digest
         self._note = note

@@ -14,11 +14,16 @@ class Link(Protocol):
 
     Attributes:
         rank: the peer.
+        kind: what it is made of: ``shm``, ``unix`` or ``tcp``.
     """
 
     @property
     def rank(self) -> int:
         """The peer."""
+
+    @property
+    def kind(self) -> str:
+        """What it is made of."""
 
     def sendmsg(self, buffers: Iterable[Buffer], ancdata: tuple[()], flags: int, /) -> int:
         """Take as much as there is room for now, at least a byte; returns how many bytes.

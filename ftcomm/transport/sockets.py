@@ -20,11 +20,12 @@ class SocketLink:
 
     Attributes:
         rank: the peer.
+        kind: ``unix`` or ``tcp``.
         sendmsg: the socket's own method, bound once.
         recv_into: likewise.
     """
 
-    __slots__ = ("_fd", "_sock", "rank", "recv_into", "sendmsg")
+    __slots__ = ("_fd", "_sock", "kind", "rank", "recv_into", "sendmsg")
 
     def __init__(self, sock: socket.socket, rank: int, *, buffer_bytes: int | None = None) -> None:
         """Take over a connected socket.
@@ -40,6 +41,7 @@ class SocketLink:
             _tune(sock, buffer_bytes)
         self._sock = sock
         self.rank = rank
+        self.kind = "unix" if sock.family == getattr(socket, "AF_UNIX", None) else "tcp"
         self._fd = sock.fileno()
         self.sendmsg = sock.sendmsg
         self.recv_into = sock.recv_into
@@ -56,14 +58,19 @@ class SocketLink:
     def reset(self) -> None:
         """Fault injection: have the kernel send RST now; the owner finds a dead descriptor."""
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
-        dead, other = socket.socketpair()
-        other.close()
-        os.dup2(dead.fileno(), self._fd)  # closes the connection: with the lingering off, by RST
-        dead.close()
+        replace_by_dead(self._sock)  # closes the connection: with the lingering off, by RST
 
     def close(self) -> None:
         """Give the descriptor back; only the owner may."""
         self._sock.close()
+
+
+def replace_by_dead(sock: socket.socket) -> None:
+    """Close a connection under its owner, whose next call finds that the other side is gone."""
+    dead, other = socket.socketpair()
+    other.close()
+    os.dup2(dead.fileno(), sock.fileno())
+    dead.close()
 
 
 def _tune(sock: socket.socket, buffer_bytes: int | None) -> None:

@@ -34,14 +34,15 @@ class StripedLink:
 
     Attributes:
         rank: the peer.
+        kind: of its connections.
     """
 
-    __slots__ = ("_links", "_receiving", "_recv_room", "_send_room", "_sending", "rank")
+    __slots__ = ("_links", "_receiving", "_recv_room", "_send_room", "_sending", "kind", "rank")
 
     def __init__(self, links: Sequence[SocketLink]) -> None:
         """Take over connections to one peer, in the order that both ends have agreed on."""
         assert links, "a link has a connection"
-        self.rank = links[0].rank
+        self.rank, self.kind = links[0].rank, links[0].kind
         self._links = tuple(links)
         self._sending = self._receiving = 0  # whose turn it is
         self._send_room = self._recv_room = STRIPE_BYTES  # left in the present stripe

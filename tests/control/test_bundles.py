@@ -249,4 +249,4 @@ async def test_a_relayed_link_has_one_connection(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(links, "open_peer", open_peer)
     driver = a_dialler(0, 3)
     driver.hub.core.relay_to = lambda _: 2
-    assert await links.open_link(driver, EPOCH, 1) == [(EPOCH, 1, "data")]
+    assert await links.open_link(driver, EPOCH, 1) == ([(EPOCH, 1, "data")], None)

@@ -38,7 +38,7 @@ def a_hub(*, hosts=("a", "b"), transport="auto", relay=None, digest=DIGEST):
     ],
 )
 def test_what_may_be_damaged_on_its_way_is_checked(hub, is_checked):
-    link = SimpleNamespace(rank=1)
+    link = SimpleNamespace(rank=1, kind="tcp")
     assert digest_for(hub, 1) is (DIGEST if is_checked else None)
     assert isinstance(checked_link(hub, link), CheckedLink) is is_checked
     assert (checked_stream(hub, link, 1) is link) is not is_checked

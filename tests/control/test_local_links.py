@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import trio
 
-from ftcomm.control.links import open_peer
+from ftcomm.control.links import open_link
 from ftcomm.control.local import connect_locally, listen_locally, local_name
+from ftcomm.control.sharing import answer_offer
 from ftcomm.control.wire import server_hello, server_proof
 from ftcomm.protocol.handshake import epoch_key
 from ftcomm.protocol.messages import Member
@@ -40,6 +41,7 @@ class Host:
             token=TOKEN,
             settings=JobSettings(),
             log=logging.getLogger("test"),
+            causes_told=set(),
             link_fault=lambda _: None,
         )
         self.driver: Any = SimpleNamespace(hub=hub)
@@ -54,6 +56,10 @@ class Host:
                 shake = await server_hello(conn)
                 await server_proof(conn, shake, epoch_key(TOKEN, "job", 1))
                 self.families.append(conn.family)
+                if conn.family == trio.socket.AF_UNIX:
+                    segment = await answer_offer(self.driver, conn, 0)
+                    assert segment is not None
+                    segment.close()
 
 
 async def tcp_listener() -> tuple[Any, int]:
@@ -69,8 +75,11 @@ async def test_a_peer_of_this_host_is_reached_by_its_unix_address() -> None:
     with trio.fail_after(10), tcp:
         async with trio.open_nursery() as nursery:
             host = Host(nursery, [near], port)
-            with await open_peer(host.driver, 1, 1, "data") as sock:
+            (sock,), segment = await open_link(host.driver, 1, 1)
+            with sock:
                 assert sock.family == trio.socket.AF_UNIX
+                assert segment is not None
+                segment.close()
 
 
 async def test_somebody_else_under_the_name_only_costs_a_try() -> None:
@@ -87,8 +96,10 @@ async def test_somebody_else_under_the_name_only_costs_a_try() -> None:
         async with trio.open_nursery() as nursery:
             host = Host(nursery, [tcp], port)
             nursery.start_soon(hang_up)
-            with await open_peer(host.driver, 1, 1, "data") as sock:
+            (sock,), segment = await open_link(host.driver, 1, 1)
+            with sock:
                 assert sock.family == trio.socket.AF_INET
+                assert segment is None
 
 
 async def test_a_taken_name_and_an_empty_one_are_no_errors() -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 from ftcomm.control.dialling import BROKEN
 from ftcomm.errors import AuthenticationError, ConfigError, ProtocolError, ProtocolVersionError
 from ftcomm.transport.faults import LinkLost, SignatureMismatch
+from ftcomm.transport.segment import NoSharedMemory
 from ftcomm_chaos.history.reader import HistoryError
-from tests.fuzz import conversations, seeds, stored, wire
+from tests.fuzz import conversations, memory, seeds, stored, wire
 
 CORPORA = Path(__file__).parent / "corpora"
 HANDSHAKE = (ProtocolError, AuthenticationError, ProtocolVersionError)
@@ -160,6 +161,46 @@ TABLE = (
         seeds.relay_answers,
         ("ftcomm.control.relay.open_through",),
         allowed=BROKEN,
+    ),
+    Decoder(
+        "share-offer",
+        memory.feed_listener,
+        seeds.shares,
+        ("ftcomm.control.sharing.answer_offer",),
+        allowed=(*BROKEN, NoSharedMemory),
+    ),
+    Decoder(
+        "share-answer",
+        memory.feed_dialler,
+        seeds.shares,
+        ("ftcomm.control.sharing.offer_segment",),
+        allowed=(*BROKEN, NoSharedMemory),
+    ),
+    Decoder(
+        "segment-head",
+        memory.feed_head,
+        seeds.segment_heads,
+        ("ftcomm.transport.layout.unpack_head",),
+        limit=200,
+    ),
+    Decoder(
+        "segment-taken",
+        memory.feed_taken,
+        seeds.segment_heads,
+        ("ftcomm.transport.segment.take_segment",),
+        allowed=(NoSharedMemory,),
+        limit=200,
+    ),
+    Decoder(
+        "segment-words",
+        memory.feed_words,
+        seeds.segment_words,
+        (
+            "ftcomm.transport.shared_memory.SharedLink.recv_into",
+            "ftcomm.transport.shared_memory.SharedLink.sendmsg",
+        ),
+        allowed=(OSError, NoSharedMemory),
+        limit=1024,
     ),
     Decoder(
         "operator-requests",

@@ -16,6 +16,7 @@ from ftcomm.history import encode as recorded
 from ftcomm.protocol.codec import SCHEMAS, encode
 from ftcomm.protocol.frames import pack_header
 from ftcomm.protocol.handshake import ROLES, DataContext, ServerHandshake
+from ftcomm.protocol.links import Relayed, Sharing
 from ftcomm.protocol.messages import (
     Bye,
     ControlMessage,
@@ -25,7 +26,6 @@ from ftcomm.protocol.messages import (
     FetchRequest,
     Heartbeat,
     Leave,
-    Relayed,
     Revoke,
     Run,
     Settled,
@@ -39,9 +39,11 @@ from ftcomm.protocol.records import record_head
 from ftcomm.protocol.schema import Bool, Bytes, Field, Int, Many, Maybe, Pair, Record, Text
 from ftcomm.settings import JobSettings
 from ftcomm.state import pack_state
+from ftcomm.transport.layout import MIN_RING_BYTES, RING_BYTES, pack_head, words_of
 from ftcomm_chaos.live.luck import random_plan
 from ftcomm_tracker.durable import Durable, Place
 from ftcomm_tracker.journal import FILE_NAME, Journal, Remembered, text_of
+from tests.fuzz.memory import FIRST_WORD, SEGMENT_NONCE
 from tests.fuzz.wire import CRC32, HEADER, KEY, SERVER_NONCE, SIGNATURE, a_client
 from tests.recovery.test_worker import plan
 from tests.tracker.roster_story import hello, report
@@ -175,6 +177,36 @@ def served() -> dict[str, bytes]:
 
 def fetch_requests() -> dict[str, bytes]:
     return {"everything": encode(FetchRequest(1, 1, (Run(-1, 0, 3),), 1, (0,)))}
+
+
+def shares() -> dict[str, bytes]:
+    """As a dialler and as a listener says them; the last is a dialler's decision."""
+    return {
+        "offer": encode(Sharing(SEGMENT_NONCE)),
+        "refusal": encode(Sharing(failure="no room")),
+        "agreed": encode(Sharing(SEGMENT_NONCE)) + encode(Sharing()),
+    }
+
+
+def segment_heads() -> dict[str, bytes]:
+    return {f"{size}": pack_head(size, SEGMENT_NONCE) for size in (MIN_RING_BYTES, RING_BYTES)}
+
+
+def segment_words() -> dict[str, bytes]:
+    """What lies behind a segment's head: at rest, with bytes to read, and with a full ring."""
+
+    def page(**words: int) -> bytes:
+        raw = memoryview(bytearray(1024)).cast("Q")
+        for name, value in words.items():
+            raw[getattr(words_of(0), name) - FIRST_WORD] = value
+        return raw.tobytes().rstrip(b"\0")
+
+    return {
+        "at-rest": page(their_waits_for_data=1, their_waits_for_room=1),
+        "to-read": page(their_written=100),
+        "read-all": page(their_read=MIN_RING_BYTES, their_written=MIN_RING_BYTES),
+        "too-far": page(their_written=MIN_RING_BYTES + 1, their_read=2**64 - 1),
+    }
 
 
 def relay_answers() -> dict[str, bytes]:

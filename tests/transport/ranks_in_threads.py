@@ -1,6 +1,7 @@
 """Ranks in threads, joined by socket pairs: what the executor's tests run on."""
 
 import itertools
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,8 @@ from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.transport.executor import Executor
 from ftcomm.transport.frame_check import CallHeader
 from ftcomm.transport.link import Link
+from ftcomm.transport.segment import make_segment, take_segment
+from ftcomm.transport.shared_memory import SharedLink
 from ftcomm.transport.sockets import SocketLink
 from ftcomm.transport.striped import StripedLink
 from ftcomm.transport.waker import Waker
@@ -24,6 +27,7 @@ from ftcomm.transport.waker import Waker
 POSITION = Position(0, 2, 5)
 SIGNATURE = Signature(Kind.ALLREDUCE, count=8).encode()
 CALL = CallHeader(3, POSITION, make_suffix(SIGNATURE, "train.py:12"))
+NONCE = b"n" * 16
 JOIN_S = 30.0  # a hang is a failure; nothing here takes a second
 
 
@@ -32,6 +36,17 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
         dialled = socket.create_connection(listener.getsockname())
         accepted, _ = listener.accept()
     return dialled, accepted
+
+
+def shared_pair(
+    ring_bytes: int = 1 << 20, ranks: tuple[int, int] = (0, 1)
+) -> tuple[SharedLink, SharedLink]:
+    """Both ends of a link over shared memory, at ranks 0 and 1."""
+    made = make_segment(NONCE, ring_bytes)
+    taken = take_segment(os.dup(made.fd), NONCE)
+    made.forget_fd()
+    near, far = socket.socketpair()
+    return SharedLink(near, ranks[1], made), SharedLink(far, ranks[0], taken)
 
 
 class Rank:
@@ -83,10 +98,18 @@ def group(
     make_pair: Callable[[], tuple[socket.socket, socket.socket]] = socket.socketpair,
     buffer_bytes: int | None = None,
     streams: int = 1,
+    ring_bytes: int | None = None,
 ) -> Iterator[list[Rank]]:
-    """Ranks with a link between every two of them, of so many connections."""
+    """Ranks with a link between every two of them, of so many connections.
+
+    Over shared memory if `ring_bytes` is given.
+    """
     ranks = [Rank(rank) for rank in range(world_size)]
     for low, high in itertools.combinations(ranks, 2):
+        if ring_bytes is not None:
+            pair = shared_pair(ring_bytes, (low.rank, high.rank))
+            low.links[high.rank], high.links[low.rank] = pair
+            continue
         near, far = zip(*(make_pair() for _ in range(streams)), strict=True)
         low.links[high.rank] = link_of(near, high.rank, buffer_bytes)
         high.links[low.rank] = link_of(far, low.rank, buffer_bytes)

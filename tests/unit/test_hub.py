@@ -31,6 +31,7 @@ def a_link(rank: int) -> Any:
     done: list[str] = []
     return SimpleNamespace(
         rank=rank,
+        kind="tcp",
         done=done,
         shutdown=lambda: done.append("shut down"),
         close=lambda: done.append("closed"),
@@ -51,8 +52,9 @@ def test_the_control_thread_shuts_links_down_and_the_users_thread_closes_them(hu
     """The number of a closed socket is free for the next file, to which the user would write."""
     link = a_link(1)
     hub.add_link(3, link)
+    assert hub.recovered.links == {1: "tcp"}
     hub.retire_links()
-    assert (link.done, hub.links) == (["shut down"], {})
+    assert (link.done, hub.links, hub.recovered.links) == (["shut down"], {}, {})
     hub.close_retired()
     assert link.done == ["shut down", "closed"]
 

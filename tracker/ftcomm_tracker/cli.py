@@ -143,7 +143,8 @@ _SERVE_OPTIONS = (
     click.option(
         "--transport",
         type=click.Choice(TRANSPORTS),
-        help="auto: Unix sockets within a host, else TCP; tcp: TCP everywhere [default: auto].",
+        help="Within a host; between hosts it is TCP. auto: shared memory, or Unix sockets where"
+        " there is none; shm: refuse workers without; unix, tcp: only that [default: auto].",
     ),
     click.option(
         "--streams",

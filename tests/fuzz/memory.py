@@ -1,0 +1,129 @@
+"""How to feed what a peer says about shared memory, and what it writes there."""
+
+import contextlib
+import logging
+import os
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+from ftcomm.control import sharing
+from ftcomm.control.sharing import answer_offer, offer_segment
+from ftcomm.transport.layout import (
+    HEAD_BYTES,
+    MAX_RING_BYTES,
+    MIN_RING_BYTES,
+    NONCE_BYTES,
+    segment_bytes,
+    unpack_head,
+    words_of,
+)
+from ftcomm.transport.segment import NoSharedMemory, Segment, make_segment, take_segment
+from ftcomm.transport.shared_memory import SharedLink
+from tests.fuzz.conversations import Script, run
+
+SEGMENT_NONCE = bytes(range(NONCE_BYTES))
+FIRST_WORD = min(words_of(0)[:8])  # everything behind the head
+
+
+def feed_head(raw: bytes) -> None:
+    """The first page of a segment whose rings have the smallest size."""
+    nbytes = segment_bytes(MIN_RING_BYTES)
+    ring_bytes = unpack_head(raw, nbytes, SEGMENT_NONCE)
+    assert MIN_RING_BYTES <= ring_bytes <= MAX_RING_BYTES
+    assert segment_bytes(ring_bytes) == nbytes
+
+
+def feed_words(raw: bytes) -> None:
+    """Every word of both sides, written by the peer before each of this side's steps."""
+    segment = make_segment(SEGMENT_NONCE, MIN_RING_BYTES)
+    near, far = socket.socketpair()
+    link = SharedLink(near, 1, segment)
+    page = memoryview(segment.map)[8 * FIRST_WORD : HEAD_BYTES]
+    page[: len(raw)] = raw[: len(page)]
+    buffer = bytearray(2 * MIN_RING_BYTES)
+    try:
+        for _ in range(3):
+            with contextlib.suppress(BlockingIOError):
+                assert 0 < link.recv_into(memoryview(buffer)) <= MIN_RING_BYTES
+            with contextlib.suppress(BlockingIOError):
+                assert 0 < link.sendmsg((b"h" * 96, b"x" * 5000), (), 0) <= MIN_RING_BYTES
+            link.poll_for(reading=True, writing=True)
+    finally:
+        page.release()
+        link.close()
+        far.close()
+
+
+class _Sharer(Script):
+    """A `Script` that may bring a descriptor with its first bytes."""
+
+    def __init__(self, raw: bytes, fd: int | None = None) -> None:
+        super().__init__(raw)
+        self._fd = fd
+
+    async def recvmsg(self, limit: int, room: int, _: int) -> tuple[bytes, list[Any], int, None]:
+        assert room == socket.CMSG_SPACE(4)
+        data = await self.receive_some(limit)
+        if self._fd is None:
+            return data, [], 0, None
+        rights = os.dup(self._fd).to_bytes(4, "little")
+        return data, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], 0, None
+
+    async def sendmsg(self, pieces: list[bytes], _: object) -> int:
+        return sum([await self.send(piece) for piece in pieces])
+
+
+def _driver() -> Any:
+    log = logging.getLogger("fuzz")
+    return SimpleNamespace(hub=SimpleNamespace(log=log, causes_told=set()))
+
+
+def feed_listener(raw: bytes) -> None:
+    """What a dialler says, with a descriptor of a real segment."""
+    segment = make_segment(SEGMENT_NONCE, MIN_RING_BYTES)
+    sock: Any = _Sharer(raw, segment.fd)
+
+    async def answer() -> None:
+        taken = await answer_offer(_driver(), sock, 1)
+        if taken is not None:
+            assert taken.answer == segment.answer != bytes(NONCE_BYTES)
+            taken.close()
+
+    try:
+        run(answer)
+    finally:
+        segment.close()
+
+
+def feed_dialler(raw: bytes) -> None:
+    """What a listener answers; one that does not see the memory is not believed."""
+    made: list[Segment] = []
+
+    def make(nonce: bytes) -> Segment:
+        made.append(make_segment(nonce, MIN_RING_BYTES))
+        made[0].answer = SEGMENT_NONCE
+        return made[0]
+
+    async def offer() -> None:
+        sock: Any = _Sharer(raw)
+        agreed = await offer_segment(_driver(), sock, 1)
+        if agreed is not None:
+            assert SEGMENT_NONCE in raw
+            agreed.close()
+
+    before, sharing.make_segment = sharing.make_segment, make
+    try:
+        run(offer)
+    finally:
+        sharing.make_segment = before
+
+
+def feed_taken(raw: bytes) -> None:
+    """The bytes of a sealed file that a peer gives away as a segment."""
+    segment = make_segment(SEGMENT_NONCE, MIN_RING_BYTES)
+    segment.map[: min(len(raw), HEAD_BYTES)] = raw[:HEAD_BYTES]
+    fd = os.dup(segment.fd)
+    segment.close()
+    with contextlib.suppress(NoSharedMemory):
+        take_segment(fd, SEGMENT_NONCE).close()
