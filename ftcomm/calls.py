@@ -12,7 +12,7 @@ from ftcomm.arguments import as_elements, checked_root, rounded, signature_of, w
 from ftcomm.blobs import pack_item, pack_object, pack_parts
 from ftcomm.collectives.bfloat16 import bfloat16_reducer
 from ftcomm.collectives.choose import SCHEDULES_KEPT, schedule_for
-from ftcomm.collectives.dtypes import AnyDtype, dtype_code
+from ftcomm.collectives.dtypes import AnyDtype, dtype_code, is_bfloat16
 from ftcomm.collectives.ops import Reducer, UserFunction, make_reducer, needs_whole, op_code
 from ftcomm.collectives.schedule import Schedule
 from ftcomm.forms import Call, Form
@@ -118,7 +118,7 @@ class CallFactory:
         wire: str | None,
     ) -> Form:
         wish = self._wish(algorithm, op)
-        if wire is None:
+        if wire is None and not is_bfloat16(source.dtype):
             reducer = make_reducer(op, source.dtype, shape=shape)
         else:
             reducer = bfloat16_reducer(op)

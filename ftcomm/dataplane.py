@@ -231,6 +231,8 @@ class DataPlane:
             self._hub.progress.step = stage * STAGE - 1  # behind the last step before
             if not self._ensure_links(schedule, links, header.epoch):
                 return False
+            if work.dtype.kind == "V":  # bfloat16, of which there are no memoryviews
+                source, work = source.view(np.uint16), work.view(np.uint16)
             self._executor.run(
                 schedule,
                 links,

@@ -75,6 +75,7 @@ def express(hub: Hub, plane: DataPlane, form: Form, complete: Complete) -> Expre
     """For calls of small moves that prove what came before, with results of no pool; else None."""
     special = hub.faults is not None or hub.settings.verify != "none"
     finishes = form.reducer is not None and form.reducer.finishes
+    special = special or form.dtype.kind == "V"  # bfloat16, which travels as its bits
     if special or finishes or form.kind is Kind.BROADCAST or form.nbytes >= Pool.MIN_BYTES:
         return None
     moves = plane.express_moves(form)

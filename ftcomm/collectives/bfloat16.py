@@ -87,9 +87,10 @@ class _Combine:
         self._wide = np.empty(2 * BLOCK, np.uint32)  # both operands, shifted by one call
 
     def __call__(self, accumulator: Array, operand: Array, out: Array) -> None:
+        left, right, result = (_bits(each) for each in (accumulator, operand, out))
         for lo in range(0, len(out), BLOCK):
             part = slice(lo, lo + BLOCK)
-            self._combine_block(accumulator[part], operand[part], out[part])
+            self._combine_block(left[part], right[part], result[part])
 
     def _combine_block(self, accumulator: Array, operand: Array, out: Array) -> None:
         size = len(out)
@@ -108,15 +109,20 @@ def _divide(work: Array, world_size: int) -> None:
     rounder = _Rounder(BLOCK)
     wide = np.empty(BLOCK, np.float32)
     for lo in range(0, len(work), BLOCK):
-        bits = work[lo : lo + BLOCK]
+        bits = _bits(work[lo : lo + BLOCK])
         block = wide[: len(bits)]
         widen_bfloat16(bits, block)
         np.true_divide(block, np.float32(world_size), block)
         rounder.round(block, bits)
 
 
+def _bits(array: Array) -> Array:
+    """Elements as they are combined, also where the package ml_dtypes gives them a type."""
+    return array.view(np.uint16)
+
+
 def bfloat16_reducer(op: object) -> Reducer:
-    """The reducer of a named operation on bfloat16 bits.
+    """The reducer of a named operation on bfloat16, as bits or as arrays of ml_dtypes.
 
     It has memory of its own, so it is used by one thread at a time.
 
@@ -125,9 +131,11 @@ def bfloat16_reducer(op: object) -> Reducer:
         ValueError: no operation has this name.
     """
     if not isinstance(op, str):
-        raise TypeError("wire='bf16' takes an op by name only; for a function leave wire= out")
+        raise TypeError(
+            "bfloat16 is reduced by name only; for a function pass float32, without wire="
+        )
     code, _ = op_code(op)
     if op not in _OPS:
-        raise TypeError(f"op {op!r} is not defined for wire='bf16'; use one of {', '.join(_OPS)}")
+        raise TypeError(f"op {op!r} is not defined for bfloat16; use one of {', '.join(_OPS)}")
     combine = _Combine(float_combine(op))
     return Reducer(code, 0, combine, floating=True, divide=_divide)

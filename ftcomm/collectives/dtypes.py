@@ -8,10 +8,19 @@ from ftcomm.protocol.signature import DTYPE_NAMES
 
 AnyDtype = np.dtype[Any]
 
+BFLOAT16 = next(code for code, name in DTYPE_NAMES.items() if name == "bfloat16")
+
 _BY_CODE: dict[int, AnyDtype] = {
-    code: np.dtype(name) for code, name in DTYPE_NAMES.items() if name != "none"
+    code: np.dtype(name)
+    for code, name in DTYPE_NAMES.items()
+    if name != "none" and code != BFLOAT16
 }
 _BY_DTYPE: dict[AnyDtype, int] = {dtype: code for code, dtype in _BY_CODE.items()}
+
+
+def is_bfloat16(dtype: AnyDtype) -> bool:
+    """True of the bfloat16 that the package ml_dtypes adds to numpy."""
+    return dtype.kind == "V" and dtype.type.__module__ == "ml_dtypes" and dtype.name == "bfloat16"
 
 
 def dtype_code(dtype: AnyDtype) -> int:
@@ -23,21 +32,37 @@ def dtype_code(dtype: AnyDtype) -> int:
     code = _BY_DTYPE.get(dtype)
     if code is None:
         code = _BY_DTYPE.get(dtype.newbyteorder("="))
-    if code is None:
-        raise TypeError(
-            f"dtype {dtype.name} is not carried by collectives; "
-            f"use one of {', '.join(d.name for d in _BY_DTYPE)}"
-        )
-    return code
+    if code is not None:
+        return code
+    if is_bfloat16(dtype):
+        return BFLOAT16
+    raise TypeError(
+        f"dtype {dtype.name} is not carried by collectives; "
+        f"use one of {', '.join(d.name for d in _BY_DTYPE)}, ml_dtypes.bfloat16"
+    )
 
 
 def dtype_of(code: int) -> AnyDtype:
     """The native dtype of a wire code.
 
     Raises:
-        ValueError: unknown code, or 0, which names no dtype.
+        ValueError: unknown code, or 0, which names no dtype, or the package for it is missing.
     """
+    if code == BFLOAT16:
+        return _bfloat16()
     dtype = _BY_CODE.get(code)
     if dtype is None:
         raise ValueError(f"no dtype has the wire code {code}")
     return dtype
+
+
+def _bfloat16() -> AnyDtype:
+    try:
+        from ml_dtypes import bfloat16  # noqa: PLC0415 - who has no such arrays need not have it
+    except ImportError:
+        raise ValueError(
+            "bfloat16 needs the package ml_dtypes here as on the other ranks: "
+            "pip install 'ftcomm[bf16]'"
+        ) from None
+    found: AnyDtype = np.dtype(bfloat16)
+    return found

@@ -95,6 +95,7 @@ DTYPE_NAMES: dict[int, str] = {
     12: "float64",
     13: "complex64",
     14: "complex128",
+    15: "bfloat16",  # of the package ml_dtypes; numpy has none
 }
 
 

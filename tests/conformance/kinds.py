@@ -217,6 +217,31 @@ def half_wire(record: Recorder) -> Any:
     return total
 
 
+def of_bfloat16(record: Recorder) -> Any:
+    """Arrays of ml_dtypes.bfloat16, in every kind that carries arrays."""
+    from ml_dtypes import bfloat16  # noqa: PLC0415 - optional; the other programs need it not
+
+    comm = record.comm
+    first, total = record.load(np.zeros(5, bfloat16))
+    for version in range(first, 2):
+        x = np.random.default_rng((version, comm.rank)).standard_normal(200_000).astype(bfloat16)
+        mean = record.allreduce(x, "mean")
+        small = record.allreduce(functools.partial(np.copy, x[:5]))
+        wide = comm.allreduce(x[:5].astype(np.float32), wire="bf16")
+        assert (mean.dtype, small.dtype) == (bfloat16, bfloat16)
+        assert wide.astype(bfloat16).tobytes() == small.tobytes()
+        for _ in range(3):  # the second one is a call like one before it
+            assert record.allreduce(x[:5]).tobytes() == small.tobytes()
+        rows = record.allgather(x[:7])
+        assert rows[comm.rank].tobytes() == x[:7].tobytes()
+        joined = record.call("allgatherv", functools.partial(comm.allgatherv, x[:9]))
+        assert joined.shape == (9 * comm.world_size,)
+        shared = record.broadcast(x[:5], 1)
+        total = total + small + shared
+        record.checkpoint(total)
+    return total
+
+
 def unlike_wires(record: Recorder) -> Any:
     """One rank asks for another format than the others."""
     record.load(None)
@@ -311,6 +336,7 @@ PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
         half_wire,
         lazy_broadcasts,
         lazy_unlike,
+        of_bfloat16,
         timed,
         too_much,
         unlike_wires,

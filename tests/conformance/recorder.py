@@ -128,7 +128,7 @@ def digest(value: Any) -> str:
     for part in value if isinstance(value, tuple) else (value,):
         if isinstance(part, np.ndarray):
             sha.update(f"{part.dtype.str}{part.shape}".encode())
-            sha.update(np.ascontiguousarray(part).data)
+            sha.update(part.tobytes())
         else:
             sha.update(repr(part).encode())
     return sha.hexdigest()[:32]

@@ -25,3 +25,12 @@ def test_ranks_that_ask_for_different_formats_are_told(bench: Bench) -> None:
     assert "CollectiveMismatchError" in text
     assert "allreduce(op=sum, float32[3], wire=bf16)" in text
     assert "allreduce(op=sum, float32[3])" in text
+
+
+@pytest.mark.parametrize("settings", [{}, {"transport": "tcp", "checksum": "crc32"}])
+def test_arrays_of_bfloat16_are_executed_replayed_and_fetched(
+    bench: Bench, settings: dict[str, object]
+) -> None:
+    pytest.importorskip("ml_dtypes")
+    faults = ("1.0.3.0@half_received", "0.1.1.0@half_sent", "2.1.4.0@done")
+    bench.run(Plan(3, {"program": "of_bfloat16"}, faults, settings))
