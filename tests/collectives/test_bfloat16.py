@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ftcomm.collectives.bfloat16 import (
@@ -91,6 +91,7 @@ def finite(bound: float) -> st.SearchStrategy[float]:
 
 @settings(max_examples=200)
 @given(st.integers(0, 2**32 - 1))
+@example(0x8000_0000)
 def test_no_bfloat16_is_nearer_than_the_one_rounded_to(word: int) -> None:
     x = floats([word])
     bits = rounded(x)
@@ -99,9 +100,12 @@ def test_no_bfloat16_is_nearer_than_the_one_rounded_to(word: int) -> None:
     elif abs(float(x[0])) < 2.0**127:
         mine = int(bits[0])
         nearby = [bits for bits in (mine - 1, mine, mine + 1) if 0 <= bits <= 0xFFFF]
-        values = widened(np.array(nearby, np.uint16))
-        errors = [abs(Fraction(float(v)) - Fraction(float(x[0]))) for v in values if np.isfinite(v)]
-        assert errors[nearby.index(mine)] == min(errors)
+        errors = {
+            bits: abs(Fraction(float(value)) - Fraction(float(x[0])))
+            for bits, value in zip(nearby, widened(np.array(nearby, np.uint16)), strict=True)
+            if np.isfinite(value)
+        }
+        assert errors[mine] == min(errors.values())
 
 
 @settings(max_examples=60, deadline=None)
