@@ -54,3 +54,18 @@ def recovery_table(lines: list[Line]) -> str:
         if "fault" in line
     ]
     return facts_line(lines) + "\n\n" + table(["fault", "phase", "p50 ms", "p99 ms", "n"], rows)
+
+
+def hidden_table(lines: list[Line]) -> str:
+    """One row for each kind of work: milliseconds of a step, and the share that is hidden."""
+    rows = [
+        [
+            line["compute"],
+            *(f"{line[key]:,.1f}" for key in ("alone_ms", "sync_ms", "async_ms")),
+            f"{100 * line['hidden']:.0f} %",
+        ]
+        for line in lines
+        if "hidden" in line
+    ]
+    head = ["work", "alone ms", "allreduce ms", "iallreduce ms", "hidden"]
+    return facts_line(lines) + "\n\n" + table(head, rows)

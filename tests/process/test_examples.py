@@ -30,6 +30,9 @@ needs_sklearn = pytest.mark.skipif(
 DIGITS = pytest.param("digits", ("--epochs", "4"), 4, 24, marks=needs_sklearn, id="digits")
 KMEANS = pytest.param("kmeans", (), 12, 1, marks=[needs_sklearn, pytest.mark.slow], id="kmeans")
 LBFGS = pytest.param("lbfgs", ("--steps", "15"), 15, 1, marks=pytest.mark.slow, id="lbfgs")
+OVERLAP = pytest.param(
+    "overlap", ("--steps", "8", "--hidden", "96", "--rows", "64"), 8, 2, id="overlap"
+)
 
 
 def run(
@@ -70,7 +73,7 @@ def random_faults(versions: int, calls: int, dice: random.Random) -> Iterator[st
         yield f"{rank}.{version}.{dice.randrange(calls)}.0@{dice.choice(POINTS)}"
 
 
-@pytest.mark.parametrize(("name", "options", "versions", "calls"), [DIGITS, KMEANS, LBFGS])
+@pytest.mark.parametrize(("name", "options", "versions", "calls"), [DIGITS, KMEANS, LBFGS, OVERLAP])
 def test_two_deaths_at_random_steps_change_nothing(
     name: str, options: tuple[str, ...], versions: int, calls: int
 ) -> None:
@@ -80,6 +83,11 @@ def test_two_deaths_at_random_steps_change_nothing(
     killed = run(script, *options, faults=",".join(faults))
     assert victims_in(killed) == sorted(fault[0] for fault in faults), faults
     assert model_in(killed) == model_in(calm), faults
+
+
+def test_overlap_gives_the_same_model_as_waiting() -> None:
+    script, options = EXAMPLES / "overlap.py", ("--steps", "4", "--hidden", "64", "--rows", "32")
+    assert model_in(run(script, *options)) == model_in(run(script, *options, "--wait"))
 
 
 @needs_sklearn

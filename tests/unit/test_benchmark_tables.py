@@ -44,3 +44,9 @@ def test_each_phase_of_a_fault_has_a_row(report: Any) -> None:
     assert report.recovery_table(lines).splitlines()[-1] == (
         "| link reset | total | 15.0 | 1,053.0 | 20 |"
     )
+
+
+def test_what_is_hidden_is_a_share(report: Any) -> None:
+    times = {"alone_ms": 100.0, "sync_ms": 180.04, "async_ms": 116.0}
+    lines = [{"machine": {"cpus": 2}}, {"compute": "away", **times, "hidden": 0.8}]
+    assert report.hidden_table(lines).splitlines()[-1] == "| away | 100.0 | 180.0 | 116.0 | 80 % |"
