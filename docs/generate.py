@@ -40,6 +40,7 @@ RAISED_BY = {
     errors.ProcessFailedError: EVERY_RANK,
     errors.LogLimitError: EVERY_RANK,
     errors.CollectiveTimeoutError: EVERY_RANK,
+    errors.StateChangedError: EVERY_RANK,
     errors.RolledBackError: EVERY_RANK,
     errors.JobFinishedError: "who joins too late",
     errors.RevokedError: EVERY_RANK,

@@ -30,6 +30,7 @@ _ERRORS = (
     "ProtocolVersionError",
     "RevokedError",
     "RolledBackError",
+    "StateChangedError",
     "ThreadError",
     "TrackerLostError",
 )

@@ -256,12 +256,12 @@ class CallFactory:
             self._keep(key, form)
         return form
 
-    def plain(self, kind: Kind, site: str, *, local: bool = False) -> Call:
-        """A call without arguments: barrier, checkpoint (with local states or not), load, close."""
-        key = (kind, site, local)
+    def plain(self, kind: Kind, site: str, *, count: int = 0) -> Call:
+        """A call without arguments: barrier, load, close, checkpoint; `count` says of what kind."""
+        key = (kind, site, count)
         form = self._forms.get(key)
         if form is None:
-            signature = Signature(kind, count=int(local)).encode()
+            signature = Signature(kind, count=count).encode()
             schedule = self._schedule(Kind.BARRIER, 0, 1)
             form = Form(kind, signature, site, make_suffix(signature, site), schedule)
             self._keep(key, form)

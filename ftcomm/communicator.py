@@ -5,14 +5,14 @@ import hashlib
 import time
 from typing import Any, Final, overload
 
-from ftcomm.forms import Saving
+from ftcomm.errors import StateChangedError
+from ftcomm.forms import DIGEST_BYTES, UNCOMPARED, Saving
+from ftcomm.lazy_state import LazyState
 from ftcomm.protocol.position import PRELUDE
-from ftcomm.protocol.signature import Kind
+from ftcomm.protocol.signature import LAZY, WITH_LOCAL, Kind
 from ftcomm.sites import call_site
 from ftcomm.state import pack_state, unpack_state
 from ftcomm.task_calls import TaskCalls
-
-DIGEST_BYTES = 16
 
 
 class _Missing(enum.Enum):
@@ -31,7 +31,9 @@ class Communicator(TaskCalls):
     exception is a failure at once, with the exception's text as the reason.
     """
 
-    def checkpoint(self, state: Any, local: Any | None = None) -> int:
+    _lazy: LazyState | None = None  # of the committed version, if it was checkpointed lazily
+
+    def checkpoint(self, state: Any, local: Any | None = None, *, lazy: bool = False) -> int:
         """Keep `state` on every rank and end the version; what was logged before may go.
 
         Args:
@@ -39,29 +41,60 @@ class Communicator(TaskCalls):
                 bytes, bool, None; a dict's keys in the same order. Copied before this returns.
             local: this rank's own state, of the same types and different on each rank; kept here
                 and by `local_replicas` other ranks. All ranks pass one, or none does.
+            lazy: do not copy `state`: it is packed only if a restarted worker has to load it.
+                Nobody may write to its arrays until the next checkpoint has returned, and the
+                states of the ranks are not compared. The same on all ranks.
 
         Returns:
             the new version.
 
         Raises:
-            CollectiveMismatchError: the states of two ranks differ, or only some passed a `local`.
+            CollectiveMismatchError: the states of two ranks differ, or only some passed a `local`
+                or `lazy`.
+            StateChangedError: with ``FTCOMM_DEBUG=checkpoints``, somebody has written to an array
+                of the lazy checkpoint before this one.
         """
         with self._gate:
             began = time.perf_counter()
             self._after_load("checkpoint")
-            raw = pack_state(state)
-            packed = None if local is None else pack_state(local, "local")
-            digest = hashlib.blake2b(raw, digest_size=DIGEST_BYTES).digest()
-            call = self._calls.plain(Kind.CHECKPOINT, call_site(), local=packed is not None)
-            saving = Saving(raw, digest, packed)
+            saving = self._saving(state, local, lazy=lazy)
+            count = WITH_LOCAL * (local is not None) + LAZY * lazy
+            call = self._calls.plain(Kind.CHECKPOINT, call_site(), count=count)
             try:
+                self._check_lazy()
                 version = self._engine.checkpoint(saving, call.form.signature, call.form.site)
                 self._begin_version(call.kind)
+                self._keep_lazy(saving.state)
             except BaseException as error:
                 self._give_up(error)
                 raise
-            self._tally.add(call.kind, len(raw), time.perf_counter() - began)
+            self._tally.add(call.kind, saving.nbytes, time.perf_counter() - began)
             return version
+
+    def _saving(self, state: Any, local: Any | None, *, lazy: bool) -> Saving:
+        packed = None if local is None else pack_state(local, "local")
+        if lazy:
+            watched = self._engine.watches_states
+            return Saving(LazyState(state, watched=watched), UNCOMPARED, packed)
+        raw = pack_state(state)
+        return Saving(raw, hashlib.blake2b(raw, digest_size=DIGEST_BYTES).digest(), packed)
+
+    def _check_lazy(self) -> None:
+        """The user has kept the promise that goes with a lazy checkpoint, if that is watched."""
+        broken = None
+        try:
+            if self._lazy is not None:
+                self._lazy.check()
+        except StateChangedError as error:
+            broken = error
+        if broken is not None:  # outside, so that the verdict is raised alone
+            self._engine.end_by(broken)
+
+    def _keep_lazy(self, state: bytes | LazyState) -> None:
+        """A new version is committed: nobody will ask for the one before."""
+        if self._lazy is not None:
+            self._lazy.release()
+        self._lazy = state if isinstance(state, LazyState) else None
 
     @overload
     def load_checkpoint(self, default: Any = None) -> tuple[int, Any]: ...

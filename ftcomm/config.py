@@ -37,6 +37,7 @@ MAX_TOKEN_CHARS = 1024  # a token file is one line, not a document
 MAX_NAME = 64  # bytes of a worker id or host; as on the wire
 MAX_TABLE_BYTES = 64 * 1024  # an algorithm table's file; its content in one line has 1,000
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - all addresses: to listen on, not to dial
+DEBUGS: Final = ("checkpoints",)
 LOG_LEVELS: Final = ("debug", "info", "warning")
 
 VARIABLES: Final[dict[str, str]] = {
@@ -55,6 +56,7 @@ VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_FAULTS": "faults to inject by address, a testing aid (off)",
     "FTCOMM_FAULTS_LOG": "file in which each injected fault is recorded before it fires",
     "FTCOMM_HISTORY": "folder in which each life records its calls, for `ftcomm-chaos check` (off)",
+    "FTCOMM_DEBUG": "checkpoints: find out who writes to what a lazy checkpoint holds (off)",
     "FTCOMM_LOG": "debug, info or warning: write the log to stderr (off)",
     "FTCOMM_DETECT_WITHIN": "job: seconds within which a silent worker is noticed (5.0)",
     "FTCOMM_REPLICAS": "job: members that keep each result and checkpoint (2)",
@@ -102,6 +104,7 @@ class WorkerOptions:
         faults: faults to inject, None for none.
         faults_log: where injected faults are recorded, None for nowhere.
         history: folder in which this life is recorded, None for nowhere.
+        debug: ``checkpoints`` to watch the states of lazy ones, None for nothing.
         log_level: verbosity of the logger on stderr, None to leave it silent.
         scheduler_size: world size that a scheduler announced, None if none did.
         asked: job settings that this worker wants to find, for `JobSettings.differences`.
@@ -118,6 +121,7 @@ class WorkerOptions:
     faults: str | None = None
     faults_log: str | None = None
     history: Path | None = None
+    debug: str | None = None
     log_level: str | None = None
     scheduler_size: int | None = None
     asked: tuple[tuple[str, str], ...] = ()
@@ -139,6 +143,8 @@ class WorkerOptions:
         between("tracker_timeout", self.tracker_timeout, 0, 30 * 86400)
         if self.log_level is not None:
             one_of("log", self.log_level, LOG_LEVELS)
+        if self.debug is not None:
+            one_of("debug", self.debug, DEBUGS)
 
     @classmethod
     def load(
@@ -178,6 +184,7 @@ class WorkerOptions:
             faults=faults or env.get("FTCOMM_FAULTS") or None,
             faults_log=env.get("FTCOMM_FAULTS_LOG") or None,
             history=Path(history) if history else None,
+            debug=env.get("FTCOMM_DEBUG") or None,
             log_level=log or env.get("FTCOMM_LOG") or None,
             scheduler_size=size,
             asked=_asked(asked or {}, env),

@@ -7,7 +7,7 @@ execute; the input is never written; the result is logged before anything is ret
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from ftcomm.algorithm_table import AlgorithmTable
 from ftcomm.control.hub import Deadline, Hub
@@ -145,7 +145,7 @@ class Engine(Place):
         """Two-phase checkpoint: own copy, digests compared, local states copied, then commit."""
         self._hub.fault("enter")
         with self._hub.lock:
-            version = self._core.offer_checkpoint(saving.raw, saving.digest, saving.local)
+            version = self._core.offer_checkpoint(saving.state, saving.digest, saving.local)
         self._hub.fault("saved")
         self._commit(version, saving, signature, site)
         self._hub.fault("committed")
@@ -254,6 +254,12 @@ class Engine(Place):
     def abort(self) -> None:
         """Have the call that another thread runs here raise `ClosedError`."""
         self._control.fail_from_outside(ClosedError("the communicator was left during this call"))
+
+    def end_by(self, error: FtcommError) -> NoReturn:
+        """`condemn`, and raise the verdict here."""
+        self.condemn(error)
+        self._wait_for(lambda: False)
+        raise error
 
     def stop(self) -> None:
         """End the control thread and close every socket of this process."""

@@ -106,6 +106,16 @@ class LogLimitError(FtcommError):
     default_remedy = "call checkpoint() more often, or raise log_limit at the tracker"
 
 
+class StateChangedError(FtcommError):
+    """The script wrote to an array that a lazy checkpoint still holds (found in debug mode)."""
+
+    exit_code = 82
+    default_remedy = (
+        "put new arrays into the next state, or take turns with two sets of them, "
+        "or checkpoint without lazy=True"
+    )
+
+
 class CollectiveTimeoutError(FtcommError):
     """A collective took longer than the ``timeout`` that one rank gave it."""
 

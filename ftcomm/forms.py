@@ -9,10 +9,12 @@ import numpy as np
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.ops import Reducer
 from ftcomm.collectives.schedule import Schedule
+from ftcomm.lazy_state import LazyState
 from ftcomm.protocol.signature import Kind
 from ftcomm.values import Array, Stored
 
 DIGEST_BYTES = 16  # of each rank's input; kept with every result, so no longer than it must be
+UNCOMPARED = bytes(DIGEST_BYTES)  # in place of the digest of a state that nobody has packed
 _OF_THE_ROOT = (Kind.BROADCAST, Kind.SCATTER, Kind.BROADCAST_OBJECT)
 NOTHING: Array = np.empty(0, np.uint8)
 
@@ -99,14 +101,23 @@ class Saving:
     """What one rank gives to a checkpoint.
 
     Attributes:
-        raw: the packed state, equal on all ranks.
-        digest: of `raw`.
+        state: packed, equal on all ranks; or as it is, packed only if somebody asks.
+        digest: of the packed state; `UNCOMPARED` if it is not packed.
         local: this rank's packed local state; None if the checkpoint has none.
     """
 
-    raw: bytes
+    state: bytes | LazyState
     digest: bytes
     local: bytes | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the copy that was made of the state."""
+        return len(self.state) if isinstance(self.state, bytes) else 0
+
+    def raw(self) -> bytes:
+        """The packed state."""
+        return self.state if isinstance(self.state, bytes) else self.state.packed_now()
 
 
 def stored_rows(form: Form, flat: Array, rows: int) -> Stored:

@@ -102,7 +102,10 @@ def _leave_at_exit() -> None:
 def _alone(options: WorkerOptions) -> Communicator:
     context = logs.LogContext(job="solo", rank=0)
     logs.JobLogger(context).info("no tracker is named: a group of one")
-    return Communicator(SoloEngine(job_settings({})), options.worker_id or "solo")
+    return Communicator(
+        SoloEngine(job_settings({}), watches_states=options.debug is not None),
+        options.worker_id or "solo",
+    )
 
 
 def _join(options: WorkerOptions) -> Communicator:

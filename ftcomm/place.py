@@ -56,6 +56,11 @@ class Place:
         """The job's setting ``replay`` is on: what a call returns is in the log too."""
         return self._hub.settings.keeps_results
 
+    @property
+    def watches_states(self) -> bool:
+        """Whether to find out who writes to what a lazy checkpoint holds."""
+        return self._hub.options.debug is not None
+
     def lend(self, count: int, dtype: AnyDtype) -> Array:
         """Memory for a result that the user gets; taken back when the user has let go of it."""
         with self._hub.lock:

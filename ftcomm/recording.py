@@ -61,8 +61,10 @@ class RecordingEngine(Engine):
         """As the engine's, recorded."""
         local = None if saving.local is None else digest(saving.local)
 
+        state = digest(saving.raw())  # a lazy one too: as it was given
+
         def state_digest() -> str:
-            return digest(saving.raw)
+            return state
 
         with self._recorded(Kind.CHECKPOINT, signature, site, state_digest, local) as given:
             version = super().checkpoint(saving, signature, site)

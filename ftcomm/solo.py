@@ -1,5 +1,7 @@
 """A group of one: the same calls without a tracker, sockets or threads."""
 
+from typing import NoReturn
+
 import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
@@ -21,7 +23,8 @@ class SoloEngine:
     epoch = 0
     recovered = Recovered(epochs=1)
 
-    def __init__(self, settings: JobSettings) -> None:
+    def __init__(self, settings: JobSettings, *, watches_states: bool = False) -> None:
+        self.watches_states = watches_states
         self.position: Position = START
         self.log_limit = settings.log_limit
         self.replicas = settings.replicas
@@ -90,6 +93,10 @@ class SoloEngine:
 
     def condemn(self, error: FtcommError) -> None:
         """Nobody needs to know."""
+
+    def end_by(self, error: FtcommError) -> NoReturn:
+        """Nobody else needs to know."""
+        raise error
 
     def leave(self, reason: str) -> None:
         """Nobody needs to know."""

@@ -69,7 +69,7 @@ def _must_be_plain(value: Any, depth: int) -> None:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
     if isinstance(value, dict):
         for key, item in value.items():
-            _key(key, "it")
+            checked_key(key, "it")
             _must_be_plain(item, depth + 1)
     elif isinstance(value, (list, tuple)):
         # Most long ones hold nothing else, and to look at each costs more than to read it did.
@@ -100,7 +100,7 @@ def _plain(value: Any, where: str, depth: int) -> Any:
         return msgpack.ExtType(_ARRAY, _array_bytes(value, where))
     if isinstance(value, dict):
         return {
-            _key(key, where): _plain(item, f"{where}[{key!r}]", depth + 1)
+            checked_key(key, where): _plain(item, f"{where}[{key!r}]", depth + 1)
             for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
@@ -120,7 +120,12 @@ def _integer(value: int) -> Any:
     return msgpack.ExtType(_BIG_INT, str(value).encode())
 
 
-def _key(key: Any, where: str) -> Any:
+def checked_key(key: Any, where: str) -> Any:
+    """A dict's key as it is.
+
+    Raises:
+        TypeError: it is no str, bytes, bool, None or int of 64 bits.
+    """
     if isinstance(key, (str, bytes, bool)) or key is None:
         return key
     if isinstance(key, int) and -(2**63) <= key < 2**64:
@@ -129,11 +134,20 @@ def _key(key: Any, where: str) -> Any:
     raise TypeError(f"{where} has a key of type {kind}; use str, bytes or int of 64 bits")
 
 
-def _array_bytes(array: np.ndarray[Any, Any], where: str) -> bytes:
+def checked_code(array: np.ndarray[Any, Any], where: str) -> int:
+    """The code of an array's dtype.
+
+    Raises:
+        TypeError: states do not hold that.
+    """
     try:
-        code = dtype_code(array.dtype)
+        return dtype_code(array.dtype)
     except TypeError as error:
         raise TypeError(f"{where}: {error}") from None
+
+
+def _array_bytes(array: np.ndarray[Any, Any], where: str) -> bytes:
+    code = checked_code(array, where)
     native = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
     head = msgpack.packb([code, list(array.shape)])
     return b"".join((len(head).to_bytes(2, "big"), head, native.tobytes()))

@@ -24,13 +24,15 @@ from ftcomm.control.wire import (
     send_all,
     send_message,
 )
-from ftcomm.errors import ProtocolError
+from ftcomm.errors import ProtocolError, StateChangedError
+from ftcomm.lazy_state import LazyState
 from ftcomm.protocol.handshake import DataContext
 from ftcomm.protocol.messages import FetchEnd, FetchItem, FetchRequest
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.events import (
     CheckpointFetched,
     FetchEnded,
+    Found,
     LocalFetched,
     ResultFetched,
     StartFetch,
@@ -61,6 +63,8 @@ async def _serve(driver: Driver, sock: Stream, epoch: int) -> None:
     request = await receive_message(sock)
     if not isinstance(request, FetchRequest) or request.epoch != epoch:
         raise ProtocolError(f"expected a fetch request of epoch {epoch}, got {request!r:.200}")
+    if request.load > PRELUDE and not await _is_packed(driver, request.load):
+        return
     for item in _asked_for(driver, request):
         if item.stored is None:
             await send_message(sock, FetchEnd(f"{item} is not held here"))
@@ -106,7 +110,7 @@ def _asked_for(driver: Driver, request: FetchRequest) -> Iterator[_Item]:
             checkpoint = hub.core.checkpoint
         held = None
         if checkpoint is not None and checkpoint.version == request.load:
-            held = _as_stored(checkpoint.value)
+            held = _held(checkpoint.value)
         yield _Item("checkpoint", Position(0, request.load, 0), held)
     for rank in request.locals:
         with hub.lock:
@@ -122,6 +126,26 @@ def _asked_for(driver: Driver, request: FetchRequest) -> Iterator[_Item]:
                 yield _Item("result", position, None)
             else:  # a close that was served has no value of its own
                 yield _Item("result", position, entry.value or EMPTY, entry.signature)
+
+
+async def _is_packed(driver: Driver, version: int) -> bool:
+    """Pack a state that is kept lazily, beside the heartbeats; False if it is not what it was."""
+    with driver.hub.lock:
+        checkpoint = driver.hub.core.checkpoint
+    if checkpoint is None or checkpoint.version != version:
+        return True
+    if isinstance(checkpoint.value, LazyState):
+        try:
+            await trio.to_thread.run_sync(checkpoint.value.raw)
+        except StateChangedError as error:
+            driver.apply(Found(type(error).__name__, error.cause))
+            return False
+    return True
+
+
+def _held(value: bytes | LazyState) -> Stored | None:
+    raw = value.raw() if isinstance(value, LazyState) else value
+    return None if raw is None else _as_stored(raw)
 
 
 def _as_stored(raw: bytes) -> Stored:

@@ -99,6 +99,10 @@ DTYPE_NAMES: dict[int, str] = {
 }
 
 
+WITH_LOCAL, LAZY = 1, 2  # in the count of a checkpoint's signature
+_OF_CHECKPOINTS = {WITH_LOCAL: "with a local state", LAZY: "lazy"}
+
+
 @dataclass(frozen=True, slots=True)
 class Signature:
     """What one rank says it is calling.
@@ -178,8 +182,8 @@ class Signature:
             parts.append(f"op={name}#{self.op_hash:x}" if self.op is Op.FUNCTION else f"op={name}")
         elif self.op_hash:  # a checkpoint that is compared with another one
             parts.append(f"state {self.op_hash:016x}")
-        if self.kind is Kind.CHECKPOINT and self.count:
-            parts.append("with a local state")
+        if self.kind is Kind.CHECKPOINT:
+            parts += [text for bit, text in _OF_CHECKPOINTS.items() if self.count & bit]
         if self.dtype:
             parts.append(f"{DTYPE_NAMES[self.dtype]}{self._shape_text()}")
         if self.root >= 0:

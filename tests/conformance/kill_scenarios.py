@@ -1,4 +1,4 @@
-"""Workers die: S1 to S3, S8, F9, F12, F13, F27 to F29."""
+"""Workers die: S1 to S3, S6 to S8, F9, F12, F13, F27 to F29."""
 
 from collections.abc import Iterator
 
@@ -85,6 +85,11 @@ def _scenarios() -> Iterator[Scenario]:
     yield Scenario("S2", planned(*S2, program=full))
     yield Scenario("S3-small", planned(*S3, program=small))
     yield Scenario("S3", planned(*S3, program=full))
+    for name, faults in (("S6", S3), ("S7", S2)):  # lazy checkpoints
+        for count, size in ((100, "-small"), (10_000, "")):
+            lazy = {"program": "lazy_recover", "count": count}
+            quick = name == "S7" and count == 100
+            yield Scenario(f"{name}{size}", planned(*faults, program=lazy), quick=quick)
     for algorithm in ("ring", "recursive_doubling", "halving_doubling"):
         yield Scenario(f"S8-{algorithm}", forced(algorithm, 1_000))
     # In version 2 an allreduce is 800 KB, cut into shares; before, it is a tree, or too small.

@@ -14,6 +14,7 @@ import ftcomm
 from tests.conformance import (
     edge_programs,
     kinds,
+    lazy_programs,
     local_programs,
     pending_programs,
     training_programs,
@@ -23,6 +24,7 @@ from tests.conformance.recorder import Events, Recorder, digest
 PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     **edge_programs.PROGRAMS,
     **kinds.PROGRAMS,
+    **lazy_programs.PROGRAMS,
     **local_programs.PROGRAMS,
     **pending_programs.PROGRAMS,
     **training_programs.PROGRAMS,
@@ -32,6 +34,7 @@ PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
 def main() -> None:
     """Run the program that ``CONFORMANCE`` names."""
     spec = json.loads(os.environ["CONFORMANCE"])
+    os.environ.update(spec.get("environ", {}))
     events = Events()
     events.write(kind="began")
     with ftcomm.init(**spec.get("init", {})) as comm:

@@ -81,10 +81,10 @@ class Recorder:
         array: Array = self.call("allgather", lambda: self.comm.allgather(x))
         return array
 
-    def checkpoint(self, state: Any, local: Any | None = None) -> int:
+    def checkpoint(self, state: Any, local: Any | None = None, *, lazy: bool = False) -> int:
         """As the communicator's; what counts are the states that were given."""
         position = self._enter()
-        version = self.comm.checkpoint(state, local)
+        version = self.comm.checkpoint(state, local, lazy=lazy)
         self._write_result("checkpoint", position, state)
         if local is not None:
             self._write_local(version, local)
@@ -123,8 +123,10 @@ class Events:
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of a result: bytes, dtype and shape, inside tuples too."""
+    """SHA-256 of a result: bytes, dtype and shape, inside tuples and dicts too."""
     sha = hashlib.sha256()
+    if isinstance(value, dict):
+        value = tuple(part for item in value.items() for part in item)
     for part in value if isinstance(value, tuple) else (value,):
         if isinstance(part, np.ndarray):
             sha.update(f"{part.dtype.str}{part.shape}".encode())

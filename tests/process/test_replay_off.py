@@ -46,4 +46,4 @@ def test_a_link_that_breaks_inside_a_call_costs_no_job(
     Seen to fail if what is made in `out` is made there from an input that it overlaps.
     """
     faults = ("1.0.2.0@half_received#1=cut", "0.1.3.0@half_received#1=reset")
-    bench.run(Plan(3, {"program": "in_place"}, faults, settings))
+    bench.run(Plan(3, {"program": "in_place"}, faults, {**settings, "algorithm": "ring"}))

@@ -2,7 +2,12 @@
 
 from dataclasses import replace
 
-from ftcomm.errors import CollectiveMismatchError, CollectiveTimeoutError, LogLimitError
+from ftcomm.errors import (
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    LogLimitError,
+    StateChangedError,
+)
 from ftcomm.protocol.messages import (
     Blocked,
     Bye,
@@ -26,7 +31,8 @@ from ftcomm_tracker.silence import CLOSED, Stand, starving_pairs
 # What one rank may find that ends the job for all. All ranks reach the log's limit at one position;
 # but one that is still before it could not get there without the one that has left.
 FINDINGS = frozenset(
-    kind.__name__ for kind in (CollectiveMismatchError, CollectiveTimeoutError, LogLimitError)
+    kind.__name__
+    for kind in (CollectiveMismatchError, CollectiveTimeoutError, LogLimitError, StateChangedError)
 )
 
 

@@ -24,6 +24,7 @@ from ftcomm.errors import (
     LogLimitError,
     ProcessFailedError,
     RevokedError,
+    StateChangedError,
 )
 from ftcomm.protocol.position import START, Position
 
@@ -34,6 +35,7 @@ _JOB_OVER: tuple[type[FtcommError], ...] = (
     JobLostError,
     CollectiveMismatchError,
     CollectiveTimeoutError,
+    StateChangedError,
     ProcessFailedError,
     RevokedError,
     JobFinishedError,

@@ -11,6 +11,7 @@ GENTLE = 0.6  # share in which one process dies at a time
 # Seconds for which nothing may come farther: so long that only links without a way round take it.
 NO_PROGRESS = 50.0
 FORGETFUL = 0.04  # share of the jobs that run with replay=off
+LAZY = 0.4  # share whose checkpoints are lazy
 SLOW_LAUNCHERS = 0.06  # share in which nobody may be started in place of who has died
 
 
@@ -28,6 +29,7 @@ class Conditions:
         hosts: how many machines there are.
         spares: workers without a place.
         keeps_locals: checkpoints have local states.
+        lazy: checkpoints are lazy, and what one holds is overwritten when the next has returned.
         faults: how many are planned.
         settings: of the job.
     """
@@ -41,6 +43,7 @@ class Conditions:
     hosts: int
     spares: int
     keeps_locals: bool
+    lazy: bool
     faults: int
     settings: JobSettings
 
@@ -77,7 +80,8 @@ def draw_conditions(seed: int, *, faulty: bool) -> Conditions:
         settings = replace(settings, replace_within=4.0 * max(settings.detect_within, 1.0))
         restart_s = settings.replace_within * 1.5
     # Drawn by itself, so that all other seeds' jobs are what they were before this was thought of.
-    if random.Random(f"replay of {seed}").random() < FORGETFUL:  # noqa: S311 - drawn from the seed
+    later = random.Random(f"replay of {seed}")  # noqa: S311 - drawn from the seed
+    if later.random() < FORGETFUL:
         settings = replace(settings, replay="off")
     count = rng.randint(6, 18) if gentle else rng.randint(8, 30)
     return Conditions(
@@ -91,6 +95,7 @@ def draw_conditions(seed: int, *, faulty: bool) -> Conditions:
         # A spare takes a place at once, also that of a life which had only lost its connection.
         spares=rng.choice((0, 0, 0, 0, 0, 0, 1, 2)) if faulty and not gentle else 0,
         keeps_locals=rng.random() < 0.5,
+        lazy=later.random() < LAZY,
         # A group of one has nobody who could keep anything.
         faults=0 if not faulty or (gentle and size == 1) else count,
         settings=settings,

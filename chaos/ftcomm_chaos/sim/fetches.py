@@ -13,6 +13,7 @@ from ftcomm.recovery.events import (
     StartFetch,
 )
 from ftcomm.recovery.worker import State
+from ftcomm_chaos.sim.program import packed
 from ftcomm_chaos.sim.world import Violation, World
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def items_of(far: "Life", life: "Life", order: StartFetch | FetchRequest) -> Ite
         held = core.checkpoint
         if held is None or held.version != load:
             raise Violation(f"{far} was named as a holder of checkpoint {load}, but has {held}")
-        yield CheckpointFetched(epoch, load, held.value)
+        yield CheckpointFetched(epoch, load, packed(held.value))
     version = order.local_version
     for rank in order.locals:
         local = core.locals.get(version, rank)

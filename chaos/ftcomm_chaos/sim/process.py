@@ -25,6 +25,7 @@ from ftcomm.recovery.events import (
 from ftcomm.recovery.worker import Identity, Limits, State, WorkerCore
 from ftcomm_chaos.sim import user
 from ftcomm_chaos.sim.faults import CutShort
+from ftcomm_chaos.sim.program import UsersState
 from ftcomm_chaos.sim.streams import Frame
 from ftcomm_chaos.sim.world import Violation
 
@@ -55,6 +56,7 @@ class Life:
         self.blocked_since = 0.0
         self.step = -1  # of its schedule, in which it stands
         self.turn: tuple[int, Position] | None = None  # epoch and position last executed
+        self.kept: UsersState | None = None  # by the newest checkpoint, if that was lazy
         self.in_call = False  # where a local exception can be survived
         self.cut_next = False  # it comes when the user's thread runs in a call
         self.conn: ControlConn | None = None

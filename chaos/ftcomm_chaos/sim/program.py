@@ -110,6 +110,22 @@ def state_digest(state: int) -> bytes:
     return state.to_bytes(8, "big")
 
 
+class UsersState:
+    """What a lazy checkpoint holds: the user may write to it once the next one has returned."""
+
+    def __init__(self, state: int) -> None:
+        self.state = state
+
+    def overwrite(self) -> None:
+        """The user makes something else of it: whoever is given it now is given rubbish."""
+        self.state = -1
+
+
+def packed(kept: "int | UsersState") -> int:
+    """The bytes of a state that is wanted now."""
+    return kept.state if isinstance(kept, UsersState) else kept
+
+
 class Program:
     """The whole script: prelude, load, versions that end with checkpoints, close.
 

@@ -23,7 +23,7 @@ from ftcomm.protocol.signature import Kind
 from ftcomm_chaos.checkers import Limits, check
 from ftcomm_chaos.history import History, LifeRecord, Line
 from ftcomm_chaos.sim.monitor import Monitor
-from ftcomm_chaos.sim.program import LOAD
+from ftcomm_chaos.sim.program import LOAD, packed
 from ftcomm_chaos.sim.world import Violation
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class RecordingMonitor(Monitor):
         """A checkpoint returns."""
         super().on_checkpoint(life, position, version)
         checkpoint = life.core.checkpoint
-        state = None if checkpoint is None else checkpoint.value
+        state = None if checkpoint is None else packed(checkpoint.value)
         self._return(life, Kind.CHECKPOINT, position, state, epoch=None, version=version)
 
     def on_end(self, life: "Life", how: str) -> None:

@@ -23,6 +23,7 @@ from ftcomm_chaos.sim.program import (
     CLOSE,
     LOAD,
     Call,
+    UsersState,
     default_local,
     default_state,
     next_local,
@@ -226,9 +227,11 @@ def _loaded(
 
 def _checkpoint(life: "Life", state: int, local: int) -> Thread:
     core, position, call = life.core, life.core.position, life.sim.program.checkpoint
-    digest = state_digest(state)
+    lazy = life.sim.conditions.lazy
+    kept: int | UsersState = UsersState(state) if lazy else state
+    digest = state_digest(0 if lazy else state)  # of a lazy one nothing is compared
     keeps = life.sim.program.keeps_locals
-    version = core.offer_checkpoint(state, digest, local if keeps else None)
+    version = core.offer_checkpoint(kept, digest, local if keeps else None)
     life.point("offered")
     while core.position.version < version:
         step = core.begin(call.signature, SITE)
@@ -239,6 +242,9 @@ def _checkpoint(life: "Life", state: int, local: int) -> Thread:
         else:
             yield from _agree(life, digest, local if keeps else None)
     life.sim.monitor.on_checkpoint(life, position, version)
+    if life.kept is not None:
+        life.kept.overwrite()
+    life.kept = kept if isinstance(kept, UsersState) else None
 
 
 def _agree(life: "Life", digest: bytes, local: int | None) -> Thread:
