@@ -69,3 +69,24 @@ def hidden_table(lines: list[Line]) -> str:
     ]
     head = ["work", "alone ms", "allreduce ms", "iallreduce ms", "hidden"]
     return facts_line(lines) + "\n\n" + table(head, rows)
+
+
+def tracker_table(lines: list[Line]) -> str:
+    """One row for each number of workers."""
+    columns = {
+        "workers": "workers",
+        "form_s": "form, s",
+        "stop_s": "loss until all stopped, s",
+        "epoch_s": "loss until all have the plan, s",
+        "epoch_cpu_s": "of it the tracker's CPU, s",
+        "epoch_bytes_per_worker": "bytes to each worker",
+        "idle_cpu_percent": "idle CPU, %",
+        "memory_kib_per_worker": "KiB a worker",
+        "peak_kib": "peak, KiB",
+    }
+    rows = [[f"{line[name]:,}" for name in columns] for line in lines if "form_s" in line]
+    parts = [facts_line(lines), table(list(columns.values()), rows)]
+    parts += [
+        f"{line['workers']:,} workers: {line['missing']}" for line in lines if "missing" in line
+    ]
+    return "\n\n".join(parts)

@@ -19,6 +19,7 @@ from ftcomm.errors import (
 from ftcomm.protocol.codec import Decoder
 from ftcomm.protocol.handshake import control_key
 from ftcomm.protocol.messages import WorkerMessage
+from ftcomm.protocol.rolls import RollReader
 from ftcomm.recovery.events import Attached, Detached, Received
 
 DIAL_DEADLINE_S = 5.0  # one address; a SYN that is not answered is retried by the kernel meanwhile
@@ -110,13 +111,14 @@ async def _converse(driver: Driver, sock: trio.socket.SocketType) -> None:
 
 
 async def _read(driver: Driver, sock: trio.socket.SocketType) -> None:
-    decoder = Decoder()
+    decoder, rolls = Decoder(), RollReader()
     while not driver.hung_up.is_set():
         data = await _read_some(driver, sock)
         if not data:
             raise PeerClosed
-        for message in decoder.feed(data):
-            driver.apply(Received(message))  # type: ignore[arg-type]  # the core refuses others
+        for message in map(rolls.take, decoder.feed(data)):
+            if message is not None:
+                driver.apply(Received(message))  # type: ignore[arg-type]  # the core refuses others
 
 
 async def _read_some(driver: Driver, sock: trio.socket.SocketType) -> bytes:

@@ -34,6 +34,7 @@ from ftcomm.protocol.messages import (
     Report,
     Resumed,
     Revoke,
+    Roll,
     Route,
     Run,
     Settled,
@@ -58,8 +59,10 @@ from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.schema import Bool, Bytes, Int, Many, Maybe, Pair, Record, Text
 from ftcomm.protocol.signature import SIGNATURE_BYTES
 
-MAX_WORLD_SIZE = 1024  # ranks; a plan that names so many still fits one frame
-MAX_CONTROL_FRAME = 256 * 1024  # bytes; MAX_WORLD_SIZE members of 200 bytes, and as many fetches
+MAX_WORLD_SIZE = 2048  # ranks; so many are measured (benchmarks/tracker_scale.py)
+MAX_CONTROL_FRAME = (
+    256 * 1024
+)  # bytes; a plan of MAX_WORLD_SIZE ranks, of which each is fetched from
 MAX_TEXT = 1024  # bytes; longer prose belongs in a log file
 MAX_NAME = 64  # bytes; Linux's own limit of a host name, and ample for a worker id
 MAX_ADDRESS = 255  # bytes; a DNS name is at most 253
@@ -182,14 +185,12 @@ SCHEMAS: dict[int, Record] = {
         Plan,
         epoch=U32,
         rank=RANK_OR_NONE,
-        members=Many(MEMBER, MAX_WORLD_SIZE),
         frontier=POSITION,
         prelude_length=SEQNO_OR_NONE,
         commit=VERSION,
         load=VERSION,
         load_from=RANKS,
         fetches=Many(FETCH, MAX_ARRAY),
-        grouping=RANKS,
         locals=Maybe(Many(LOCAL_FETCH, MAX_WORLD_SIZE)),
         routes=Many(ROUTE, MAX_ROUTES),
     ),
@@ -198,6 +199,7 @@ SCHEMAS: dict[int, Record] = {
     22: Record(Verdict, error=NAME, cause=PROSE, epoch=U32, position=POSITION, rank=RANK_OR_NONE),
     23: Record(Fenced, reason=PROSE),
     24: Record(AllBye, version=VERSION),
+    25: Record(Roll, members=Many(MEMBER, MAX_WORLD_SIZE), grouping=RANKS),
     # operators
     32: Record(StatusRequest),
     33: Record(StatusReply, document=DOCUMENT),
@@ -246,7 +248,7 @@ _CODES = {schema.build: code for code, schema in SCHEMAS.items()}
 
 
 def encode(message: ControlMessage) -> bytes:
-    """One whole frame.
+    """One whole frame; of a plan without its members, for which see `rolls`.
 
     Raises:
         ValueError: a field is outside its bounds, or the frame would be too long.

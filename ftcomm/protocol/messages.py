@@ -250,29 +250,41 @@ class Revoke:
 
 
 @dataclass(frozen=True, slots=True)
+class Roll:
+    """Places that differ from those told on this connection before; comes before a `Plan`.
+
+    ``grouping`` is with the first one only, since it never changes in a job.  See `rolls`.
+    """
+
+    members: tuple[Member, ...]
+    grouping: Grouping = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What the tracker decided for one member in `epoch` (design, Decide).
 
     ``commit`` is the tentative version that is now committed (-1: none).  ``load`` is the
     checkpoint version that this member must fetch from one of ``load_from`` (-1: none).
     Positions below ``frontier`` are served from the log, at and above it executed by all.
-    ``grouping`` says which ranks shared a host when the group formed; it never changes in a job.
     ``locals`` are the local states of its version that this member must fetch, None: it has none.
     ``routes`` are the pairs of ranks whose links go through a third.
+    ``grouping`` says which ranks shared a host when the group formed; it never changes in a job.
+    It and ``members`` are the same for all: they travel in `Roll` messages before the plan.
     """
 
     epoch: int
     rank: int
-    members: tuple[Member, ...]
     frontier: Position
     prelude_length: int
     commit: int
     load: int
     load_from: tuple[int, ...]
     fetches: tuple[Fetch, ...]
-    grouping: Grouping
     locals: tuple[LocalFetch, ...] | None = None
     routes: tuple[Route, ...] = ()
+    members: tuple[Member, ...] = ()
+    grouping: Grouping = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,36 +369,11 @@ class FetchEnd:
     missing: str = ""
 
 
-ControlMessage = (
-    Hello
-    | Report
-    | Heartbeat
-    | Suspect
-    | Mismatch
-    | Finding
-    | Fetched
-    | Resumed
-    | Bye
-    | Leave
-    | Welcome
-    | Refused
-    | Revoke
-    | Plan
-    | Settled
-    | HeartbeatAck
-    | Verdict
-    | Fenced
-    | AllBye
-    | OperatorMessage
-    | FetchRequest
-    | FetchItem
-    | FetchEnd
-    | Relayed
-    | Sharing
-)
 WorkerMessage = (
     Hello | Report | Heartbeat | Suspect | Mismatch | Finding | Fetched | Resumed | Bye | Leave
 )
 TrackerMessage = (
     Welcome | Refused | Revoke | Plan | Settled | HeartbeatAck | Verdict | Fenced | AllBye
 )
+LinkMessage = FetchRequest | FetchItem | FetchEnd | Relayed | Sharing
+ControlMessage = WorkerMessage | TrackerMessage | Roll | OperatorMessage | LinkMessage

@@ -26,6 +26,11 @@ def is_keeper(index: int, seqno: int, stride: int) -> bool:
     return index % stride == seqno % stride
 
 
+def kept_seqnos(index: int, end: int, stride: int) -> range:
+    """Those below `end` that the rank at `index` keeps."""
+    return range(index % stride, end, stride)
+
+
 # --- local states: they differ from rank to rank, so that each has keepers of its own -----------
 
 

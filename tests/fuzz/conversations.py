@@ -15,14 +15,14 @@ from ftcomm.control.transfers import _receive_item, _serve
 from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.messages import ControlMessage, Fetch, Hello, LocalFetch, Revoke, Run, Welcome
 from ftcomm.protocol.position import Position
+from ftcomm.protocol.rolls import RollReader, RollWriter
 from ftcomm.recovery.events import SendControl, StartFetch
 from ftcomm.recovery.log import Entry
 from ftcomm.recovery.worker import Checkpoint, Identity, Limits, WorkerCore
 from ftcomm.settings import JobSettings
 from ftcomm.values import EMPTY
-from ftcomm_tracker.connection import Connection
+from ftcomm_tracker.connection import Connection, of_a_member
 from ftcomm_tracker.operators import Operators
-from ftcomm_tracker.server import _of_a_member
 from tests.fuzz.wire import SIGNATURE, feed_stream
 from tests.recovery.test_worker import a_member, hear, plan
 from tests.tracker.roster_story import Story, hello, running
@@ -173,7 +173,9 @@ def feed_operator(raw: bytes) -> None:
     stream: Any = Script(raw)
 
     async def listen() -> None:
-        messages: AsyncGenerator[ControlMessage, None] = Connection(1, stream, "here").messages()
+        messages: AsyncGenerator[ControlMessage, None] = Connection(
+            1, stream, "here", RollWriter()
+        ).messages()
         first = await anext(messages, None)
         if first is not None:
             await operators.hear(1, "operator", first, messages)
@@ -199,14 +201,16 @@ def feed_tracker(raw: bytes) -> None:
 def _tell(story: Story, fresh: int, conn: int, message: Any) -> list[tuple[int, Any]]:
     if isinstance(message, Hello):
         return story.joined(fresh, message)
-    return story.said(conn, _of_a_member(message))
+    return story.said(conn, of_a_member(message))
 
 
 def feed_worker(raw: bytes) -> None:
     """What a tracker says to a worker; the worker goes on or has one typed error."""
     core = WorkerCore(Identity("w0", b"n" * 16, "h", "127.0.0.1", 1000), Limits(), now=0.0)
     hear(core, Welcome("job", 1, 1, 2, 0, ()))
+    rolls = RollReader()
     for message in feed_stream(raw):
-        for effect in hear(core, message):
+        heard = rolls.take(message)
+        for effect in () if heard is None else hear(core, heard):
             if isinstance(effect, SendControl):
                 encode(effect.message)

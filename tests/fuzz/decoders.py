@@ -58,7 +58,11 @@ TABLE = (
         "control-stream",
         wire.feed_stream,
         seeds.streams,
-        ("ftcomm.protocol.codec.Decoder.feed", "ftcomm.protocol.codec.frame_length"),
+        (
+            "ftcomm.protocol.codec.Decoder.feed",
+            "ftcomm.protocol.codec.frame_length",
+            "ftcomm.protocol.rolls.RollReader.take",
+        ),
     ),
     Decoder(
         "frame-header",

@@ -26,6 +26,7 @@ from ftcomm.protocol.messages import (
     FetchRequest,
     Heartbeat,
     Leave,
+    Plan,
     Revoke,
     Run,
     Settled,
@@ -36,6 +37,7 @@ from ftcomm.protocol.operations import AskWorker, StatusRequest, StopRequest, Te
 from ftcomm.protocol.packing import Plain, pack
 from ftcomm.protocol.position import START, Position
 from ftcomm.protocol.records import record_head
+from ftcomm.protocol.rolls import RollWriter
 from ftcomm.protocol.schema import Bool, Bytes, Field, Int, Many, Maybe, Pair, Record, Text
 from ftcomm.settings import JobSettings
 from ftcomm.state import pack_state
@@ -74,7 +76,14 @@ def sample(field: Field) -> Any:
 
 
 def said(*messages: ControlMessage) -> bytes:
-    return b"".join(encode(message) for message in messages)
+    frames = [
+        frame
+        for message in messages
+        for frame in (
+            RollWriter().frames(message, ()) if isinstance(message, Plan) else [encode(message)]
+        )
+    ]
+    return b"".join(frames)
 
 
 # --- connections --------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from ftcomm.protocol.handshake import (
 from ftcomm.protocol.messages import ControlMessage
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.records import RecordReader, digest_named
+from ftcomm.protocol.rolls import RollReader
 from ftcomm.protocol.signature import Kind, Op, Signature, is_compatible, signature_text
 from ftcomm.transport.frame_check import CallHeader, check_header
 
@@ -47,6 +48,9 @@ def feed_stream(raw: bytes) -> list[ControlMessage]:
         raise
     assert [m for at in range(0, len(raw), 7) for m in pieces.feed(raw[at : at + 7])] == whole
     assert pieces.pending == decoder.pending
+    rolls = RollReader()
+    for message in whole:
+        rolls.take(message)
     return whole
 
 

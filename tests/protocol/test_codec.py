@@ -25,15 +25,12 @@ from ftcomm.protocol.codec import (
 from ftcomm.protocol.messages import (
     Blocked,
     ControlMessage,
-    Fetch,
     Fetched,
     Heartbeat,
     Leave,
-    Member,
     Plan,
     Report,
     Revoke,
-    Route,
     Run,
     Suspect,
 )
@@ -67,10 +64,12 @@ def check_message_or_typed_error(raw: bytes) -> None:
 
 def test_every_message_has_one_row_and_every_field_its_bounds() -> None:
     rows = {schema.build: list(schema.fields) for schema in SCHEMAS.values()}
-    assert rows == {
+    fields = {
         kind: [field.name for field in dataclasses.fields(kind)]
         for kind in typing.get_args(ControlMessage)
     }
+    fields[Plan] = [name for name in fields[Plan] if name not in ("members", "grouping")]
+    assert rows == fields  # those two travel in rolls
 
 
 @settings(max_examples=400)
@@ -216,20 +215,6 @@ def test_a_msgpack_bomb_costs_no_more_than_a_few_frames(bomb: bytes) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 4 * MAX_CONTROL_FRAME
-
-
-def test_a_plan_of_the_largest_world_fits_one_frame() -> None:
-    members = tuple(
-        Member(rank, f"worker-{rank:057}", 2**20, "h" * 64, "10.100.200.250", 65535)
-        for rank in range(MAX_WORLD_SIZE)
-    )
-    fetches = tuple(Fetch(r, Run(100_000, 5, 90_000, 512)) for r in range(MAX_WORLD_SIZE))
-    everyone = tuple(range(MAX_WORLD_SIZE))
-    routes = tuple(Route(r, 1023, 1022) for r in range(codec.MAX_ROUTES))
-    plan = Plan(
-        9, 1023, members, Position(0, 1, 2), 4, 1, 1, everyone, fetches, everyone, routes=routes
-    )
-    assert Decoder().feed(encode(plan)) == [plan]
 
 
 def test_prose_is_cut_when_sent_and_names_are_not() -> None:

@@ -3,7 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
-from ftcomm.protocol.codec import MAX_CONTROL_FRAME, MAX_ROUTES, MAX_WORLD_SIZE, encode
+from ftcomm.protocol.codec import (
+    MAX_ADDRESS,
+    MAX_ARRAY,
+    MAX_CONTROL_FRAME,
+    MAX_NAME,
+    MAX_ROUTES,
+    MAX_WORLD_SIZE,
+)
 from ftcomm.protocol.messages import (
     Blocked,
     Fetch,
@@ -24,6 +31,7 @@ from ftcomm.protocol.messages import (
     Welcome,
 )
 from ftcomm.protocol.position import MAX_SEQNO, START, Position
+from ftcomm.protocol.rolls import MEMBERS_OF_A_ROLL, RollWriter
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm_tracker.admission import MAX_SPARES
 from ftcomm_tracker.events import (
@@ -82,38 +90,28 @@ def test_a_life_that_cannot_be_does_not_use_up_the_lives_of_its_worker() -> None
     assert names(story.joined(4, hello("w1", "c")))[:2] == [(2, "Fenced"), (4, "Welcome")]
 
 
-def test_names_for_which_a_plan_of_all_members_has_no_room_are_refused() -> None:
-    """Such a plan could be made, and not sent: the tracker would end, at every start again."""
-    size = MAX_WORLD_SIZE
-    story = Story(size)
-    ((_, refused),) = story.joined(1, hello("w1", host="h" * 64, address="a" * 107))
-    assert isinstance(refused, Refused)
-    assert refused.reason == (
-        "id, host and address of worker w1 have 173 bytes: in a plan for 1024 workers there is "
-        "room for 172"
-    )
-    assert names(story.joined(2, hello("w1", host="h" * 64, address="a" * 106)))[0][1] == "Welcome"
-
-
-def test_the_largest_plan_fits_a_frame() -> None:
+def test_the_largest_plan_fits_its_frames() -> None:
+    """A plan that could be made, and not sent, would end the tracker at every start again."""
     size, last = MAX_WORLD_SIZE, MAX_WORLD_SIZE - 1
     ranks = tuple(range(size))
-    member = Member(last, "w" * 2, 100, "h" * 64, "a" * 106, 65535)
+    member = Member(last, "w" * MAX_NAME, 2**32 - 1, "h" * MAX_NAME, "a" * MAX_ADDRESS, 65535)
     plan = Plan(
         epoch=2**32 - 1,
         rank=last,
-        members=(member,) * size,
         frontier=at(2**31 - 1, MAX_SEQNO),
         prelude_length=MAX_SEQNO,
         commit=2**31 - 1,
         load=2**31 - 1,
         load_from=ranks,
-        fetches=(Fetch(last, Run(2**31 - 1, MAX_SEQNO, MAX_SEQNO, size)),) * (size + 2),
-        grouping=ranks,
+        fetches=(Fetch(last, Run(2**31 - 1, MAX_SEQNO, MAX_SEQNO, size)),) * MAX_ARRAY,
         locals=(LocalFetch(last, last),) * size,
         routes=(Route(last, last, last),) * MAX_ROUTES,
+        members=(member,) * size,
+        grouping=ranks,
     )
-    assert len(encode(plan)) <= MAX_CONTROL_FRAME
+    frames = RollWriter().frames(plan, ())
+    assert len(frames) == size // MEMBERS_OF_A_ROLL + 1
+    assert max(map(len, frames)) <= MAX_CONTROL_FRAME
 
 
 def fail_links(story: Story, epoch: int, until: float) -> tuple[int, list[Verdict]]:

@@ -91,7 +91,7 @@ def test_nobody_at_the_address_is_said(tmp_path: Path) -> None:
     ("arguments", "status", "text"),
     [
         (["serve"], 64, "number of workers"),
-        (["serve", "-n", "0"], 64, "1 to 1024 workers"),
+        (["serve", "-n", "0"], 64, "1 to 2048 workers"),
         (["serve", "-n", "2", "--detect-within", "-1"], 64, "DETECT_WITHIN"),
         (["serve", "-n", "2", "--host", "192.0.2.1"], 64, "cannot listen on 192.0.2.1"),
         (["serve", "-n", "2", "--host", "node..1"], 64, "cannot listen on node..1"),

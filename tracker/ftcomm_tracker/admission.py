@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 
-from ftcomm.protocol.codec import MAX_CONTROL_FRAME
 from ftcomm.protocol.grouping import grouping_of
 from ftcomm.protocol.messages import (
     AllBye,
@@ -28,10 +27,6 @@ MAX_WORKER_IDS = 10_000
 # Epochs by which a worker may be ahead of the journal: a disk that lost writes loses seconds of
 # them. A number far above is a broken worker's, and would use up the epochs of the job.
 MAX_EPOCHS_AHEAD = 10_000
-# Bytes of all members in one plan; the rest of its frame is for fetches, routes and copies, of
-# which there are as many as ranks at most, of 20 bytes and less.
-MAX_MEMBERS_BYTES = MAX_CONTROL_FRAME * 3 // 4
-MEMBER_BYTES = 20  # of each, beside its three names
 
 
 class Admission(Epochs):
@@ -70,7 +65,7 @@ class Admission(Epochs):
         """A numbered life that has been a member, or that a later life of its id has followed."""
         if not hello.incarnation or self._owns_a_place(hello):
             return False
-        newest = dict(self.durable.incarnations).get(hello.worker_id, 0)
+        newest = self.durable.life_of(hello.worker_id)
         if hello.incarnation > newest:  # the journal has lost its last write: a later life wins
             return False
         was_member = bool(hello.plan_epoch or hello.revoke_epoch)
@@ -103,17 +98,8 @@ class Admission(Epochs):
                 f"worker {hello.worker_id} says that it is its life {hello.incarnation}, of at "
                 f"most {self.settings.max_incarnations}",
             )
-        names = len(f"{hello.worker_id}{hello.host}{hello.address}".encode())
-        room = MAX_MEMBERS_BYTES // durable.world_size - MEMBER_BYTES
-        if names > room:
-            return Refused(
-                "ConfigError",
-                f"id, host and address of worker {hello.worker_id} have {names} bytes: in a plan "
-                f"for {durable.world_size} workers there is room for {room}",
-            )
-        incarnations = dict(durable.incarnations)
-        numbered = incarnations.get(hello.worker_id, 0)
-        if not numbered and len(incarnations) >= MAX_WORKER_IDS:
+        numbered = durable.life_of(hello.worker_id)
+        if not numbered and len(durable.incarnations) >= MAX_WORKER_IDS:
             return Refused(
                 "ConfigError", f"the job has seen {MAX_WORKER_IDS} worker ids, its limit"
             )
@@ -168,14 +154,15 @@ class Admission(Epochs):
                 Refused("JobFinishedError", f"worker {hello.worker_id} has already closed"),
             )
             return
-        numbers = dict(self.durable.incarnations)
-        incarnation = hello.incarnation or numbers.get(hello.worker_id, 0) + 1
-        numbers[hello.worker_id] = incarnation
+        newest = self.durable.life_of(hello.worker_id)
+        incarnation = hello.incarnation or newest + 1
+        incarnations = self.durable.with_life(hello.worker_id, incarnation)
         places = list(self.durable.places)
         if rank is not None:  # journalled before the predecessor hears that it is fenced
             places[rank] = Place(hello.worker_id, incarnation, hello.nonce, hello.host)
-        self._persist(incarnations=tuple(sorted(numbers.items())), places=tuple(places))
-        self._fence_older(hello.worker_id)
+        self._persist(incarnations=incarnations, places=tuple(places))
+        if newest:  # else no other can be here
+            self._fence_older(hello.worker_id)
         if rank is not None:
             self._take_place(conn, hello, incarnation, rank)
         else:
@@ -224,10 +211,9 @@ class Admission(Epochs):
         return len(self.peers) >= self.durable.world_size + MAX_SPARES
 
     def _seat_a_spare(self, rank: int) -> None:
-        seated = set(self.seats.values())
-        spare = min((p.conn for p in self.peers.values() if p.conn not in seated), default=None)
-        if spare is None or self.state is not State.COLLECTING:
+        if self.state is not State.COLLECTING or len(self.peers) == len(self.seats):
             return
+        spare = min(p.conn for p in self.peers.values() if p.rank is None)
         peer = self.peers[spare]
         self._note("info", f"spare {peer.hello.worker_id} takes the place of rank {rank}")
         self._take_place(spare, peer.hello, peer.incarnation, rank)
@@ -245,12 +231,13 @@ class Admission(Epochs):
         )
         self._untold = {place.worker_id for place in places}
         self._persist(places=places, grouping=grouping_of([place.host for place in places]))
-        self.seats = {rank: peer.conn for rank, peer in enumerate(chosen)}
+        for rank, peer in enumerate(chosen):
+            self._sit(peer.conn, rank)
         self._begin_epoch("the group is complete")
 
     def _seat(self, conn: int, hello: Hello, incarnation: int, rank: int) -> None:
         self.peers[conn] = Peer(conn, hello, incarnation, self._now)
-        self.seats[rank] = conn
+        self._sit(conn, rank)
         self.empty_since.pop(rank, None)
         self._welcome(conn)
 

@@ -14,12 +14,14 @@ import trio
 from ftcomm.errors import AuthenticationError, ProtocolError, ProtocolVersionError
 from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.handshake import NONCE_BYTES, HandshakeRequest, ServerHandshake
-from ftcomm.protocol.messages import ControlMessage
+from ftcomm.protocol.messages import ControlMessage, Hello, Member, Plan, WorkerMessage
+from ftcomm.protocol.rolls import RollWriter
 
 HANDSHAKE_DEADLINE_S = 5.0  # up to the first message; a slow round trip is 1 s
 MAX_QUEUED_BYTES = 4 << 20  # 16 frames of the largest size; a healthy peer's queue is empty
 SEND_DEADLINE_S = 30.0  # for what the kernel did not take at once; a stopped worker is out by then
 FLUSH_DEADLINE_S = 2.0  # how long a connection that is being ended may take its last messages
+BATCH_BYTES = 16 * 1024  # more is sent as it is: the bytes of a roll are shared by all connections
 READ_BYTES = 64 * 1024  # many control messages; a larger one takes several reads
 
 
@@ -33,13 +35,17 @@ class Connection:
         ended: set once the stream is closed.
     """
 
-    def __init__(self, number: int, stream: trio.SocketStream, peer: str) -> None:
+    def __init__(
+        self, number: int, stream: trio.SocketStream, peer: str, rolls: RollWriter
+    ) -> None:
         self.number = number
         self.peer = peer
         self.closing = False
         self.ended = trio.Event()
         self._peer_ended = trio.Event()
         self._stream = stream
+        self._rolls = rolls
+        self._told: tuple[Member, ...] = ()
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._wake = trio.Event()
@@ -47,13 +53,21 @@ class Connection:
 
     def post(self, message: ControlMessage) -> bool:
         """Queue `message`; False if the peer has left too much unread."""
-        frame = encode(message)
-        if self._queued_bytes + len(frame) > MAX_QUEUED_BYTES:
+        frames = self._frames(message)
+        nbytes = sum(map(len, frames))
+        if self._queued_bytes + nbytes > MAX_QUEUED_BYTES:
             return False
-        self._queue.append(frame)
-        self._queued_bytes += len(frame)
+        self._queue.extend(frames)
+        self._queued_bytes += nbytes
         self._wake.set()
         return True
+
+    def _frames(self, message: ControlMessage) -> list[bytes]:
+        if not isinstance(message, Plan):
+            return [encode(message)]
+        frames = self._rolls.frames(message, self._told)
+        self._told = message.members
+        return frames
 
     @property
     def unsent(self) -> bool:
@@ -89,14 +103,22 @@ class Connection:
             self._wake = trio.Event()
             await self._wake.wait()
             return
-        batch = b"".join(self._queue)
-        self._queue.clear()
+        batch = self._next_batch()
         deadline = FLUSH_DEADLINE_S if self.closing else SEND_DEADLINE_S
         with trio.move_on_after(deadline) as patience:
             await self._stream.send_all(batch)
         self._queued_bytes -= len(batch)
         if patience.cancelled_caught:
             self.cut()
+
+    def _next_batch(self) -> bytes:
+        """The first frame, and more with it if they are short."""
+        batch = [self._queue.popleft()]
+        nbytes = len(batch[0])
+        while self._queue and nbytes + len(self._queue[0]) <= BATCH_BYTES:
+            batch.append(self._queue.popleft())
+            nbytes += len(batch[-1])
+        return b"".join(batch)  # of one, that one
 
     async def _hang_up(self) -> None:
         """Say that nothing more comes, and wait for the peer to do so too.
@@ -182,3 +204,14 @@ async def receive_exactly(stream: trio.SocketStream, count: int) -> bytes:
             raise ProtocolError(f"the connection ended after {len(data)} of {count} bytes")
         data += chunk
     return bytes(data)
+
+
+def of_a_member(message: ControlMessage) -> WorkerMessage:
+    """What a worker said after its hello.
+
+    Raises:
+        ProtocolError: no member says so.
+    """
+    if isinstance(message, Hello) or not isinstance(message, WorkerMessage):
+        raise ProtocolError(f"a worker may not send {type(message).__name__} here")
+    return message

@@ -1,5 +1,6 @@
 """What the tracker journals before it acts: small, whole, plain values (rule R13)."""
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -74,6 +75,20 @@ class Durable:
             return f"has ended: {self.verdict.error}: {self.verdict.cause}"
         return ""
 
+    def life_of(self, worker_id: str) -> int:
+        """The number of the newest life of `worker_id`, 0 if it has had none."""
+        index = bisect_left(self.incarnations, (worker_id, 0))
+        name, life = self.incarnations[index] if index < len(self.incarnations) else ("", 0)
+        return life if name == worker_id else 0
+
+    def with_life(self, worker_id: str, life: int) -> tuple[tuple[str, int], ...]:
+        """`incarnations` with `life` as the newest of `worker_id`."""
+        lives = list(self.incarnations)
+        index = bisect_left(lives, (worker_id, 0))
+        known = index < len(lives) and lives[index][0] == worker_id
+        lives[index : index + known] = [(worker_id, life)]
+        return tuple(lives)
+
     def to_wire(self) -> dict[str, Any]:
         """Plain values for the journal."""
         verdict = self.verdict
@@ -120,7 +135,7 @@ class Durable:
                 settings=tuple((str(k), str(v)) for k, v in raw["settings"]),
                 epoch=int(raw["epoch"]),
                 first_lives=tuple(_raw(life) for life in raw["first_lives"]),
-                incarnations=tuple((str(k), int(v)) for k, v in raw["incarnations"]),
+                incarnations=tuple(sorted((str(k), int(v)) for k, v in raw["incarnations"])),
                 places=tuple(
                     Place(str(w), int(i), _raw(n), str(h)) for w, i, n, h in raw["places"]
                 ),

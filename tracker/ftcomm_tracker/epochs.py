@@ -60,7 +60,7 @@ class Epochs(Routing):
 
     def _try_plan(self) -> None:
         """Decide once every place has reported; a closed one that has left is not awaited."""
-        if self.empty_since or set(self.seats) - set(self.reports):
+        if self.empty_since or self.awaits_reports:
             return
         incident = self.incident
         if incident is not None:

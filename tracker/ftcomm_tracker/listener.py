@@ -8,7 +8,7 @@ import trio
 from ftcomm.config import WILDCARDS
 from ftcomm.errors import ConfigError
 
-BACKLOG = 1024  # a whole job may dial at once
+BACKLOG = 2048  # a whole job may dial at once
 
 
 async def open_listener(host: str, port: int) -> trio.SocketListener:

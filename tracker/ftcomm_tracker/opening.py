@@ -20,6 +20,7 @@ from ftcomm.errors import ConfigError
 from ftcomm.protocol.codec import MAX_WORLD_SIZE
 from ftcomm.protocol.handshake import control_key
 from ftcomm.settings import JobSettings
+from ftcomm_tracker.descriptors import allow_open_files
 from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.journal import Journal, Remembered, make_state_dir, remembered
 from ftcomm_tracker.listener import join_address, open_listener
@@ -94,6 +95,7 @@ async def open_job(options: ServeOptions) -> OpenJob:
         journal = undo.enter_context(contextlib.closing(Journal.open(state_dir)))
         bound = int(listener.socket.getsockname()[1])
         durable, settings = _restore(journal, options)
+        allow_open_files(durable.world_size)
         journal.remember(Remembered(host, bound, str(token_file)))
         undo.pop_all()
     roster = Roster(settings, durable, generation=journal.generation, now=trio.current_time())

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ftcomm.protocol.grouping import Grouping
-from ftcomm.protocol.messages import Fetch, Member, Plan, Report, Route, Run
+from ftcomm.protocol.messages import Fetch, Member, Plan, Report, Route
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import signature_text
-from ftcomm.recovery.keepers import is_keeper, keep_order, keep_stride
+from ftcomm.recovery.keepers import is_keeper, keep_order, keep_stride, kept_seqnos
 from ftcomm.recovery.log import compress
 from ftcomm_tracker.plan_locals import all_copied, local_fetches, local_holders, local_lost_text
 
@@ -228,10 +228,8 @@ def mismatch_text(
 
 
 def _orders(members: Sequence[Member], facts: Facts, survey: _Survey) -> Decided | Lost:
-    by_version: dict[int, list[tuple[int, Run]]] = {}
-    for rank, report in sorted(survey.reports.items()):
-        for run in report.runs:
-            by_version.setdefault(run.version, []).append((rank, run))
+    held = _held(survey.reports)
+    indices = {rank: index for index, rank in enumerate(facts.keep_order)}
     plans: dict[int, Plan] = {}
     load_from = tuple(
         rank
@@ -240,7 +238,7 @@ def _orders(members: Sequence[Member], facts: Facts, survey: _Survey) -> Decided
     )
     holders = local_holders(survey.reports, survey.version)
     for rank in sorted(survey.reports):
-        fetches = _fetches(rank, facts, survey, by_version)
+        fetches = _fetches(rank, _shares(indices[rank], facts, survey), survey, held)
         if isinstance(fetches, Position):
             return _result_lost(fetches, facts, members)
         order, copies = facts.keep_order, facts.local_replicas
@@ -272,8 +270,20 @@ def _orders(members: Sequence[Member], facts: Facts, survey: _Survey) -> Decided
     return Decided(plans, survey.frontier, _reason(survey))
 
 
+def _held(reports: Mapping[int, Report]) -> Mapping[int, Mapping[int, set[int]]]:
+    """By version and rank, in rank order, the seqnos that were reported."""
+    held: dict[int, dict[int, set[int]]] = {}
+    for rank, report in sorted(reports.items()):
+        for run in report.runs:
+            held.setdefault(run.version, {}).setdefault(rank, set()).update(run.seqnos())
+    return held
+
+
 def _fetches(
-    rank: int, facts: Facts, survey: _Survey, by_version: Mapping[int, Sequence[tuple[int, Run]]]
+    rank: int,
+    shares: Sequence[tuple[int, set[int]]],
+    survey: _Survey,
+    held: Mapping[int, Mapping[int, set[int]]],
 ) -> list[Fetch] | Position:
     """What this member must get from whom; or the first position that it needs and nobody holds.
 
@@ -283,14 +293,14 @@ def _fetches(
     fetches: list[Fetch] = []
     ordered: dict[int, set[int]] = {}
     for version, lo, hi in _spans(rank, survey):
-        more, missing = _order(rank, version, set(range(lo, hi)), by_version.get(version, ()))
+        more, missing = _order(rank, version, set(range(lo, hi)), held.get(version, {}))
         if missing:
             return Position(0, version, min(missing))
         fetches += more
         ordered[version] = set(range(lo, hi))
-    for version, share in _shares(rank, facts, survey):
+    for version, share in shares:
         wanted = share - ordered.get(version, set())
-        fetches += _order(rank, version, wanted, by_version.get(version, ()))[0]
+        fetches += _order(rank, version, wanted, held.get(version, {}))[0]
     return fetches
 
 
@@ -312,34 +322,30 @@ def _spans(rank: int, survey: _Survey) -> list[tuple[int, int, int]]:
     ]
 
 
-def _shares(rank: int, facts: Facts, survey: _Survey) -> list[tuple[int, set[int]]]:
-    """The results below the frontier that this member keeps for others, by version."""
+def _shares(index: int, facts: Facts, survey: _Survey) -> list[tuple[int, set[int]]]:
+    """The results below the frontier that the member at `index` keeps for others, by version."""
     frontier = survey.frontier
     ends = {PRELUDE: survey.prelude_length} if frontier.past_load else {}
     ends[frontier.version] = frontier.seqno
-    index = facts.keep_order.index(rank)
     stride = keep_stride(len(facts.keep_order), facts.replicas)
-    return [
-        (version, {s for s in range(max(end, 0)) if is_keeper(index, s, stride)})
-        for version, end in ends.items()
-    ]
+    return [(version, set(kept_seqnos(index, end, stride))) for version, end in ends.items()]
 
 
 def _order(
-    rank: int, version: int, wanted: set[int], runs: Sequence[tuple[int, Run]]
+    rank: int, version: int, wanted: set[int], held: Mapping[int, set[int]]
 ) -> tuple[list[Fetch], set[int]]:
     """Name a holder for every wanted result that `rank` lacks; and those that nobody holds."""
-    missing = set(wanted)
-    for holder, run in runs:
-        if holder == rank:
-            missing -= set(run.seqnos())
+    missing = wanted - held.get(rank, set())
     fetches: list[Fetch] = []
-    others = sorted({holder for holder, _ in runs if holder != rank})
+    # Nearly everyone lacks nothing; then nobody is looked at, since that costs all of many workers.
+    others = [holder for holder in held if holder != rank] if missing else []
     start = rank % len(others) if others else 0
     for holder in others[start:] + others[:start]:
-        offered = {s for owner, run in runs if owner == holder for s in run.seqnos()} & missing
+        offered = held[holder] & missing
         fetches += [Fetch(holder, run) for run in compress(version, sorted(offered))]
         missing -= offered
+        if not missing:
+            break
     return fetches, missing
 
 

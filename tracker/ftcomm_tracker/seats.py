@@ -35,6 +35,8 @@ from ftcomm_tracker.incident import OpenIncident
 from ftcomm_tracker.pairs import Pairs
 from ftcomm_tracker.silence import Pair
 
+SMALL_GROUP = 64  # workers up to whom all are looked at on every event: that costs microseconds
+
 
 class State(enum.Enum):
     """Where the job stands; see the module's text."""
@@ -54,6 +56,7 @@ class Peer:
     hello: Hello
     incarnation: int
     last_heard: float
+    rank: int | None = None  # where it sits, None for a spare
     position: Position = START
     stands_since: float = 0.0  # when its heartbeats first named the position that they name now
     late: bool = False
@@ -92,6 +95,10 @@ class Seats:
         # By a pair for which one end was replaced: the end that was not, and its life.
         self._parted: dict[Pair, tuple[int, bytes]] = {}
         self._look_again_at = float("-inf")  # before then nobody can have been silent for too long
+        # In a large group those who are blocked are not looked at for each of their heartbeats:
+        # when they were last, when they are due, and whether one has been blocked for long.
+        self._blocked_at, self._blocked_due = float("-inf"), float("inf")
+        self._long_blocked = False
         self._reattach_by = float("inf")
         # While all seems lost: until when a closed member that is away may come back and save it.
         self._hope_until = float("inf")
@@ -118,7 +125,7 @@ class Seats:
     @property
     def awaits_reports(self) -> bool:
         """True while a connected member has yet to say for the coming epoch how far it is."""
-        return self.state is State.COLLECTING and bool(set(self.seats) - set(self.reports))
+        return self.state is State.COLLECTING and len(self.reports) < len(self.seats)
 
     def has_closed(self, worker_id: str) -> bool:
         """True if that worker's rank has completed its close()."""
@@ -130,7 +137,7 @@ class Seats:
 
     def incarnation_of(self, worker_id: str) -> int:
         """How many lives of `worker_id` have been numbered."""
-        return dict(self.durable.incarnations).get(worker_id, 0)
+        return self.durable.life_of(worker_id)
 
     def _seated(self) -> Iterable[Peer]:
         return [self.peers[conn] for conn in self.seats.values()]
@@ -145,7 +152,12 @@ class Seats:
         return None
 
     def _rank_of_conn(self, conn: int) -> int | None:
-        return next((rank for rank, seat in self.seats.items() if seat == conn), None)
+        peer = self.peers.get(conn)
+        return None if peer is None else peer.rank
+
+    def _sit(self, conn: int, rank: int) -> None:
+        self.seats[rank] = conn
+        self.peers[conn].rank = rank
 
     def _heard_version(self, version: int) -> None:
         self.highest_version = max(self.highest_version, version)
@@ -160,8 +172,8 @@ class Seats:
         self._effects.append(Disconnect(conn, reason))
 
     def _forget(self, conn: int) -> None:
-        self.peers.pop(conn, None)
         rank = self._rank_of_conn(conn)
+        self.peers.pop(conn, None)
         if rank is not None:
             del self.seats[rank]
             self.reports.pop(rank, None)
@@ -189,7 +201,7 @@ class Seats:
     def check_invariants(self) -> None:
         """What may never be, whatever workers send."""
         assert self.epoch <= self.durable.epoch
-        assert set(self.seats.values()) <= set(self.peers)
-        assert not set(self.empty_since) & set(self.seats)
+        assert all(self.peers[conn].rank == rank for rank, conn in self.seats.items())
+        assert not self.empty_since.keys() & self.seats.keys()
         assert self.state is not State.RUNNING or not self.empty_since
-        assert all(rank in self.seats for rank in self.reports)
+        assert self.reports.keys() <= self.seats.keys()

@@ -10,18 +10,18 @@ import contextlib
 import logging
 import os
 import time
-from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import NoReturn, assert_never
 
 import trio
 
 import ftcomm
 from ftcomm.errors import FtcommError, ProtocolError
-from ftcomm.protocol.messages import ControlMessage, Hello, Plan, WorkerMessage
+from ftcomm.protocol.messages import ControlMessage, Hello, Plan
 from ftcomm.protocol.operations import WorkerStanding
 from ftcomm.protocol.position import Position
-from ftcomm_tracker.connection import FLUSH_DEADLINE_S, Connection, authenticate
+from ftcomm.protocol.rolls import RollWriter
+from ftcomm_tracker.connection import FLUSH_DEADLINE_S, Connection, authenticate, of_a_member
 from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.events import (
     Disconnect,
@@ -39,6 +39,7 @@ from ftcomm_tracker.events import (
     Tick,
 )
 from ftcomm_tracker.faults import PlannedDeath, TrackerFaults
+from ftcomm_tracker.inbox import Inbox, Waiting
 from ftcomm_tracker.journal import Journal
 from ftcomm_tracker.listener import dial_address, host_in, join_address, peer_name
 from ftcomm_tracker.operators import Operators
@@ -77,10 +78,10 @@ class Server:
         self._key = key
         self._listener = listener
         self._state_dir = journal.path.parent
-        self._events: deque[tuple[Event, Callable[[], object] | None]] = deque()
-        self._wake = trio.Event()
+        self._inbox = Inbox()
         self._fed = trio.Event()  # set, and replaced, when the roster has heard something
         self._connections: dict[int, Connection] = {}
+        self._rolls = RollWriter()
         self._strangers = Strangers()
         self._refusals = SparingLog()
         self._operators = Operators(self)
@@ -97,8 +98,7 @@ class Server:
 
     def post(self, event: Event, then: Callable[[], object] | None = None) -> None:
         """Let the roster hear of `event`, then call `then`; returns at once."""
-        self._events.append((event, then))
-        self._wake.set()
+        self._inbox.post(event, then)
 
     async def ask(self, event: Event) -> None:
         """As `post`, and return when its effects have been carried out."""
@@ -213,31 +213,44 @@ class Server:
         while not self.ended.is_set():
             due = self._roster.next_deadline()
             with trio.move_on_at(woke + beat if due is None else min(woke + beat, due)):
-                await self._wake.wait()
-            self._wake = trio.Event()
+                await self._inbox.wait()
             now = trio.current_time()
             if now - woke > beat + detect_within / 4:
                 log.warning("the tracker itself did not run for %.1f s", now - woke)
                 self._journal.check()  # a successor may have been started meanwhile
                 self._feed(Stalled(), now)
             woke = now
-            self._feed_queue(now)
+            self._feed_all(self._inbox.take(), now)
             if due is not None and due <= now:
                 self._feed(Tick(), now)
             self._fed.set()
             self._fed = trio.Event()
-        self._feed_queue(woke)
+        self._feed_all(self._inbox.take(), woke)
         self._fed.set()
 
-    def _feed_queue(self, now: float) -> None:
-        while self._events:
-            event, then = self._events.popleft()
-            self._feed(event, now)
+    def _feed(self, event: Event, now: float) -> None:
+        self._feed_all([(event, None)], now)
+
+    def _feed_all(self, waiting: list[Waiting], now: float) -> None:
+        """Let the roster take everything that has come, journal once, then act.
+
+        To journal what the last of these events led to before the first one's effects is early
+        and never late (rule R13).  When a whole job joins or closes, each writes the whole state.
+        """
+        decided = [self._roster.handle(event, now=now) for event, _ in waiting]
+        self._journal_last(effect for effects in decided for effect in effects)
+        for (_, then), effects in zip(waiting, decided, strict=True):
+            self._carry_out(effects)
             if then is not None:
                 then()
 
-    def _feed(self, event: Event, now: float) -> None:
-        effects = self._roster.handle(event, now=now)
+    def _journal_last(self, effects: Iterable[Effect]) -> None:
+        """Make the newest state durable; of every epoch, since the journal keeps a history."""
+        states = (effect.durable for effect in effects if isinstance(effect, Persist))
+        for epoch, state in {state.epoch: state for state in states}.items():
+            self._journal.write(state.to_wire(), epoch=epoch)
+
+    def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             self._perform(effect)
             if self.faults is not None:
@@ -280,7 +293,6 @@ class Server:
             connection.finish()
 
     def _persist(self, durable: Durable) -> None:
-        self._journal.write(durable.to_wire(), epoch=durable.epoch)
         if durable.verdict is not None:
             self.outcome = Ended(False, durable.verdict.error, durable.verdict.cause)
         elif durable.final_version >= 0:
@@ -322,7 +334,7 @@ class Server:
         self._numbers += 1
         if self.faults is not None:
             self.faults.accepted()
-        connection = Connection(self._numbers, stream, peer_name(stream))
+        connection = Connection(self._numbers, stream, peer_name(stream), self._rolls)
         messages = connection.messages()
         try:
             async with stream, contextlib.aclosing(messages):
@@ -376,7 +388,7 @@ class Server:
         reason = "its connection ended"
         try:
             async for message in messages:
-                self.post(Said(number, _of_a_member(message)))
+                self.post(Said(number, of_a_member(message)))
         except trio.BrokenResourceError:
             reason = "its connection was reset"
         except ProtocolError as error:
@@ -384,9 +396,3 @@ class Server:
             raise
         finally:
             self.post(Lost(number, reason))
-
-
-def _of_a_member(message: ControlMessage) -> WorkerMessage:
-    if isinstance(message, Hello) or not isinstance(message, WorkerMessage):
-        raise ProtocolError(f"a worker may not send {type(message).__name__} here")
-    return message

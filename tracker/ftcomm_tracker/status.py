@@ -18,7 +18,7 @@ def status_document(snapshot: Mapping[str, Any]) -> str:
     if len(text) <= MAX_DOCUMENT:
         return text
     members = sorted(snapshot["members"], key=partial(_interest, _fewer_wait(snapshot)))
-    room = MAX_DOCUMENT - len(json.dumps({**snapshot, "members": [], "members_left_out": 1024}))
+    room = MAX_DOCUMENT - len(json.dumps({**snapshot, "members": [], "members_left_out": 2048}))
     shown = []
     for row in members:
         room -= len(json.dumps(row)) + len(", ")

@@ -8,7 +8,7 @@ from ftcomm.protocol.position import PRELUDE, Position
 
 MAX_WHOLE = 1 << 62  # nothing that is counted comes near
 MAX_SECONDS = 1e12  # 30,000 years: an uptime is less
-MAX_MEMBERS = 1024  # workers of a job
+MAX_MEMBERS = 2048  # workers of a job
 HEX = frozenset("0123456789abcdef")
 
 

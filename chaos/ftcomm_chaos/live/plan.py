@@ -29,7 +29,7 @@ from ftcomm_tracker.faults import parse_tracker_faults
 
 LONGEST_S = 7 * 86400.0  # a plan for longer than a week is a slip
 MAX_ENTRIES = 10_000
-MAX_WORKERS_NAMED = 1024
+MAX_WORKERS_NAMED = 2048
 NOTE = "note"  # what the library does at a position for faults that it cannot do itself
 # Points at which a process has not been told how many lives were before its own.
 BEFORE_LIVES = ("connected", "authenticated")

@@ -10,6 +10,8 @@ from ftcomm.protocol.handshake import (
     ServerHandshake,
     control_key,
 )
+from ftcomm.protocol.messages import Member, Plan
+from ftcomm.protocol.rolls import RollReader, RollWriter
 from ftcomm_chaos.sim.control import ControlConn
 from ftcomm_chaos.sim.pipe import Pipe
 from ftcomm_chaos.sim.talk import HANDSHAKE_DEADLINE_S, TOKEN, Talk, nonce
@@ -34,6 +36,8 @@ class WiredControl(ControlConn):
         self._sent_at: deque[float] = deque()  # of the tracker's messages, in order
         self._last_heard = self.world.now
         self._from_tracker, self._from_worker = Decoder(), Decoder()
+        self._rolls_read, self._rolls_written = RollReader(), RollWriter()
+        self._told: tuple[Member, ...] = ()
         self._near = Talk(
             near,
             ClientHandshake(KEY, role="worker", context=b"", nonce=nonce(2 * number)),
@@ -90,7 +94,9 @@ class WiredControl(ControlConn):
 
     def _read_near(self, data: bytes) -> None:
         self._last_heard = self.world.now
-        for message in self._from_tracker.feed(data):
+        for message in map(self._rolls_read.take, self._from_tracker.feed(data)):
+            if message is None:
+                continue
             sent_at = self._sent_at.popleft()
             self.life.deliver(self.life.on_control, self, message, sent_at)
 
@@ -119,7 +125,15 @@ class WiredControl(ControlConn):
         """The tracker sends."""
         if self._far.ready and not self._far.end.over:
             self._sent_at.append(self.world.now)
-            self._far.send(encode(message))
+            for frame in self._frames(message):
+                self._far.send(frame)
+
+    def _frames(self, message: Any) -> list[bytes]:
+        if not isinstance(message, Plan):
+            return [encode(message)]
+        frames = self._rolls_written.frames(message, self._told)
+        self._told = message.members
+        return frames
 
     def _read_far(self, data: bytes) -> None:
         for message in self._from_worker.feed(data):

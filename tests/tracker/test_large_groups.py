@@ -1,0 +1,82 @@
+"""What a tracker of many workers does once for many of them, it does not forget for any."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from ftcomm.protocol.messages import Blocked, Heartbeat, HeartbeatAck, Hello, Verdict, Welcome
+from ftcomm_tracker.durable import Durable
+from ftcomm_tracker.events import Effect, Joined, Said, Send
+from ftcomm_tracker.roster import Roster
+from ftcomm_tracker.seats import SMALL_GROUP
+from ftcomm_tracker.server import Server
+from tests.tracker.roster_story import SETTINGS, at, hello, report
+
+MANY = SMALL_GROUP + 6
+
+
+def joined(count: int) -> Roster:
+    roster = Roster(SETTINGS, Durable.fresh("job", count), generation=1, now=0.0)
+    for conn in range(count):
+        roster.handle(Joined(conn, hello(f"w{conn}")), now=0.0)
+    return roster
+
+
+def running(count: int) -> Roster:
+    roster = joined(count)
+    for conn in range(count):
+        roster.handle(Said(conn, report(1)), now=0.0)
+    return roster
+
+
+def blocked(signature: bytes) -> Heartbeat:
+    return Heartbeat(1, 1, at(-1, 0), Blocked(signature * 40, "train.py:1", (0,), 100))
+
+
+def said(roster: Roster, conn: int, message: Any, now: float) -> list[Any]:
+    return sent(roster.handle(Said(conn, message), now=now))
+
+
+def sent(effects: list[Effect]) -> list[Any]:
+    return [effect.message for effect in effects if isinstance(effect, Send)]
+
+
+def test_who_is_blocked_elsewhere_is_found_at_the_next_look() -> None:
+    """In a large group not every heartbeat is a reason to look at all who are blocked."""
+    roster = running(MANY)
+    assert said(roster, 1, blocked(b"a"), now=1.0) == [HeartbeatAck(1)]
+    assert said(roster, 2, blocked(b"b"), now=1.001) == [HeartbeatAck(1)]
+    due = roster.next_deadline()
+    assert due is not None
+    assert 1.001 < due < 1.1
+    told = said(roster, 3, Heartbeat(1, 1, at(-1, 0)), now=due)
+    assert [message.error for message in told if isinstance(message, Verdict)] == [
+        "CollectiveMismatchError"
+    ] * MANY
+
+
+def test_a_job_that_joins_at_once_is_journalled_once_and_before_anyone_is_told(
+    tmp_path: Path,
+) -> None:
+    course: list[Any] = []
+    journal: Any = SimpleNamespace(
+        path=tmp_path / "journal",
+        write=lambda document, epoch: course.append((epoch, len(document["incarnations"]))),
+    )
+    roster = Roster(SETTINGS, Durable.fresh("job", 4), generation=1, now=0.0)
+    listener: Any = None
+    server = Server(roster, journal, b"key", listener)
+    server.send = lambda conn, message: course.append(type(message))  # type: ignore[method-assign]  # the wire
+    hellos: list[Hello] = [hello(f"w{number}") for number in range(4)]
+    server._feed_all([(Joined(conn, words), None) for conn, words in enumerate(hellos)], 0.0)
+    welcomes = [Welcome] * 4
+    assert course[:6] == [(0, 4), (1, 4), *welcomes]
+
+
+def test_lives_are_found_and_numbered_in_any_order_of_ids() -> None:
+    durable = Durable.fresh("job", 4)
+    for worker_id, life in (("b", 1), ("a", 1), ("c", 1), ("b", 2)):
+        lives = durable.with_life(worker_id, life)
+        durable = Durable("job", 4, incarnations=lives)
+    assert durable.incarnations == (("a", 1), ("b", 2), ("c", 1))
+    assert [durable.life_of(name) for name in ("", "a", "b", "bb", "c", "d")] == [0, 1, 2, 0, 1, 0]

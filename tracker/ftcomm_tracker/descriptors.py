@@ -1,0 +1,47 @@
+"""Open files: a tracker needs one for each worker, and is often allowed 1,024."""
+
+import importlib
+from typing import Any
+
+from ftcomm.errors import ConfigError
+
+# Spares, strangers in their handshake, supervisors' and operators' questions, journal, pipes.
+BESIDE_WORKERS = 256
+
+
+def files_needed(world_size: int) -> int:
+    """How many files a tracker of `world_size` workers may have open at a time."""
+    return world_size + BESIDE_WORKERS
+
+
+def allow_open_files(world_size: int) -> None:
+    """Raise this process's own limit where it is too low and the system lets us.
+
+    Raises:
+        ConfigError: it does not; better now than when the last workers are refused.
+    """
+    try:
+        resource: Any = importlib.import_module("resource")
+    except ImportError:  # not on this system
+        return
+    needed, kind = files_needed(world_size), resource.RLIMIT_NOFILE
+    soft, hard = resource.getrlimit(kind)
+    wanted = limit_to_set(needed, soft, hard, resource.RLIM_INFINITY)
+    if wanted is not None:
+        resource.setrlimit(kind, (wanted, hard))
+
+
+def limit_to_set(needed: int, soft: int, hard: int, infinity: int) -> int | None:
+    """The soft limit to set, None if it is high enough.
+
+    Raises:
+        ConfigError: the hard limit is too low.
+    """
+    if soft == infinity or soft >= needed:
+        return None
+    if hard != infinity and hard < needed:
+        raise ConfigError(
+            f"the tracker needs {needed} open files for its workers, at most {hard} are allowed",
+            remedy=f"raise the hard limit: ulimit -n {needed}, or LimitNOFILE={needed} in systemd",
+        )
+    return needed
