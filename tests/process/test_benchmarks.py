@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from ftcomm.algorithm_table import table_in_file
+
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -93,3 +95,30 @@ def test_hidden_communication_is_measured_for_both_kinds_of_work() -> None:
     _, *lines = run(str(BENCHMARKS / "hidden.py"), "--quick", "--json", *sizes)
     assert [(line["compute"], line["rounds"]) for line in lines] == [("matmul", 4), ("away", 4)]
     assert all(isinstance(line["hidden"], float) for line in lines)
+
+
+@pytest.mark.slow
+def test_algorithms_are_measured_and_a_table_is_written_that_a_job_takes(tmp_path: Path) -> None:
+    path = tmp_path / "table.toml"
+    run_two = (sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", "2")
+    script = (sys.executable, str(BENCHMARKS / "tune.py"), "--sizes", "64,4096", "--rounds", "1")
+    for more in (("--into", str(path)), ("--json", "--kinds", "broadcast")):
+        table = ("--algorithm-table", str(path)) if path.exists() else ()
+        done = subprocess.run(
+            [*run_two, *table, "--", *script, *more],
+            env={**os.environ, "PYTHONPATH": PATHS},
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert table_in_file(path.read_bytes(), "t.toml").allreduce[0].up_to_ranks == 2
+    lines = [line.removeprefix("[0] ") for line in done.stdout.splitlines() if "{" in line]
+    machine, *figures, written = map(json.loads, lines)
+    assert "machine" in machine
+    assert [(line["kind"], line["nbytes"]) for line in figures] == [
+        ("broadcast", 64),
+        ("broadcast", 4096),
+    ]
+    assert written["table"].startswith("allreduce 2:0=")
