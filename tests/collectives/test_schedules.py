@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ftcomm.algorithm_table import AlgorithmTable, Row, Rule
 from ftcomm.collectives import choose
@@ -142,6 +144,41 @@ def test_a_function_that_needs_whole_arrays_sees_them_in_rank_order():
     schedules = [doubling_allreduce(2, rank, 8) for rank in range(2)]
     results = run_in_memory(schedules, sources, reducer)
     assert [result.tolist() for result in results] == [[12] * 8] * 2
+
+
+OPERATIONS = [
+    (op, dtype)
+    for op, dtypes in {
+        "sum": ("bool", "int16", "float16", "float32", "complex64"),
+        "prod": ("uint8", "float64", "complex128"),
+        "mean": ("float16", "float64"),
+        "min": ("int64", "float32"),
+        "max": ("uint32", "float16"),
+        "bxor": ("bool", "int8"),
+        "land": ("uint64",),
+        "lor": ("int32", "bool"),
+    }.items()
+    for dtype in dtypes
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), n=st.integers(1, 64), count=st.integers(0, 150))
+def test_any_bits_give_the_bits_of_the_definition(data, n, count):
+    """Infinities and NaN of all payloads among them, since the operands are any bits at all."""
+    build, expected = ALGORITHMS[data.draw(st.sampled_from(list(ALGORITHMS)))]
+    op, dtype = data.draw(st.sampled_from(OPERATIONS))
+    rng = np.random.default_rng(data.draw(st.integers(0, 1 << 32)))
+    kind = np.dtype(dtype)
+    raw = rng.integers(0, 2 if dtype == "bool" else 256, (n, count * kind.itemsize), np.uint8)
+    sources = list(raw.view(kind)) if count else [np.empty(0, kind)] * n
+    reducer = make_reducer(op, kind)
+    rendezvous = data.draw(st.booleans())
+    schedules = [build(n, rank, count) for rank in range(n)]
+    with np.errstate(all="ignore"):
+        results = run_in_memory(schedules, sources, reducer, rendezvous=rendezvous)
+        wanted = expected(sources, reducer)
+    assert all(same_bits(result, wanted) for result in results)
 
 
 @pytest.mark.parametrize("rendezvous", [False, True])

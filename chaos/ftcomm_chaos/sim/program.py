@@ -169,8 +169,11 @@ class Program:
             algorithm = rng.choice((Algorithm.AUTO, Algorithm.RING))
             if algorithm is Algorithm.AUTO and self._salt % 2:
                 algorithm = Algorithm.HIERARCHICAL
+            elif algorithm is Algorithm.AUTO and self._salt % 4 == 0:
+                algorithm = Algorithm.HALVING_DOUBLING
         elif kind is Kind.BROADCAST:
             root = rng.randrange(self.world_size)
+            algorithm = Algorithm.AUTO if self._salt % 4 else Algorithm.CHAIN
         elif kind is Kind.BARRIER:
             count = 0
         return Call(kind, count, root, algorithm, self._salt % 4)
