@@ -16,6 +16,7 @@ from ftcomm.values import Stored
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Written = tuple[Call | Lazy, Callable[[Stored], Any], float | None]
 
 passes_on(__file__)
 
@@ -25,11 +26,9 @@ class _Writer(CollectiveCalls):
 
     It has forms of its own, so that the two threads share none.
 
-    Attributes:
-        written: what the newest call comes to.
     """
 
-    written: tuple[Call | Lazy, Callable[[Stored], Any], float | None]
+    _newest: Written | None = None
 
     def __init__(
         self, engine: Engine | SoloEngine, worker_id: str, admit: Callable[[int], None]
@@ -51,8 +50,14 @@ class _Writer(CollectiveCalls):
     def _run(self, call: Call | Lazy, hand_out: Callable[[Stored], R], timeout: float | None) -> R:
         if timeout is not None:
             checked_timeout(timeout)
-        self.written = call, hand_out, timeout
-        return cast("R", None)  # its one caller asks for `written`
+        self._newest = call, hand_out, timeout
+        return cast("R", None)  # its callers ask for what was `written`
+
+    def written(self) -> Written:
+        """What the newest call comes to; asked once for each, so that its input is not kept."""
+        assert self._newest is not None, "a call has been written down"
+        newest, self._newest = self._newest, None
+        return newest
 
 
 class AsynchronousCalls(CollectiveCalls):
@@ -177,11 +182,17 @@ class AsynchronousCalls(CollectiveCalls):
         """Write a call down and put it in line."""
         with self._turns.one_user():
             write(*arguments, **options)
-            return self._turns.put(self._written())
+            handle = self._written()
+            try:
+                return self._turns.put(handle)
+            except BaseException as error:  # Ctrl-C: it would be called again, and run twice
+                if handle.has_place:
+                    self._give_up(error)
+                raise
 
     def _written(self) -> Handle[Any]:
         """A handle of the call that was written down last."""
-        call, hand_out, timeout = self._writer.written
+        call, hand_out, timeout = self._writer.written()
 
         def work() -> Any:
             return self._run_later(call, hand_out, timeout)

@@ -92,6 +92,7 @@ class BucketedCalls(AsynchronousCalls):
         with self._turns.one_user():
             for bucket in buckets:
                 write_down(bucket.flat[:0], None)  # all mistakes, before the first is under way
+                writer.written()
             try:
                 for bucket in buckets:
                     bucket.pack()

@@ -30,6 +30,7 @@ class Handle(Generic[R]):
     Attributes:
         work: what is called when its turn has come; None once it is done.
         what: the kind of call, for messages.
+        has_place: it will run, or fail, whether its handle is kept or not.
         is_due: asked before it may have its turn, None where it always may.
         on_done: told its error, or None, when it is done; under a lock: it may not wait.
     """
@@ -40,6 +41,7 @@ class Handle(Generic[R]):
         "_is_done",
         "_line",
         "_value",
+        "has_place",
         "is_due",
         "on_done",
         "what",
@@ -51,6 +53,7 @@ class Handle(Generic[R]):
         self._line = line
         self.work: Callable[[], R] | None = work
         self.what = what
+        self.has_place = False
         self.is_due: Callable[[], bool] | None = None
         self.on_done: Callable[[BaseException | None], None] | None = None
         self._is_done = False

@@ -14,7 +14,8 @@ class KindStats:
     Attributes:
         count: how many, replayed ones included.
         nbytes: bytes of their results, or of the states of checkpoints.
-        seconds: time spent in them, waiting for others included.
+        seconds: time spent in them, waiting for others included; of asynchronous ones from their
+            turns on, whatever the script did meanwhile.
     """
 
     count: int

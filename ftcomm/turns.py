@@ -84,6 +84,9 @@ class Turns:
             else:
                 self._start()
                 self._take_baton()
+                handle.has_place = (
+                    True  # before it has: whoever is interrupted errs on the safe side
+                )
                 self._waiting.append(handle)
                 self._arrived.notify()
         return handle

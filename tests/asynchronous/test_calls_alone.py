@@ -1,7 +1,9 @@
 """Asynchronous calls in a group of one: the same results, the same refusals, the same counts."""
 
+import gc
 import inspect
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -201,3 +203,34 @@ def test_no_asynchronous_call_goes_the_express_way(
     for _ in range(3):
         comm.iallreduce(X).wait()
         comm.bucketed([X])
+
+
+def test_ctrl_c_in_a_call_that_has_its_place_ends_this_life(
+    comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script cannot know that, and would make the call again."""
+
+    arrived, interrupts = comm._turns._arrived, [KeyboardInterrupt()]
+    notify = arrived.notify
+
+    def interrupted() -> None:
+        if interrupts:
+            raise interrupts.pop()
+        notify()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(arrived, "notify", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            comm.iallreduce(X)
+    assert comm.is_over
+
+
+def test_a_call_that_is_done_holds_nothing_of_its_input(comm: ftcomm.Communicator) -> None:
+    x = np.zeros(1000)
+    seen = weakref.ref(x)
+    handle = comm.iallreduce(x)
+    handle.wait()
+    del x
+    gc.collect()
+    assert seen() is None
+    assert handle.done()
