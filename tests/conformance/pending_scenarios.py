@@ -50,6 +50,9 @@ def _scenarios() -> Iterator[Scenario]:
     program = {"program": "bucketed", "bucket_bytes": 8000, "buckets": 5}
     faults = ("1.0.3.0@half_received", "0.1.6.0@enter", "2.2.14.0@done")
     yield Scenario("A-buckets", planned(*faults, n=3, program=program), quick=True)
+    settings = {"verify": "inputs"}  # taken where the call has its turn
+    run = planned("1.0.11.0@half_received", "0.1.6.0@enter", n=3, program=PENDING, **settings)
+    yield Scenario("A-verify", run)
     faults = ("1.0.4.0@half_received", "0.1.9.0@enter", "2.2.13.0@done", "1.2.17.1@enter")
     yield Scenario("A-tasks", planned(*faults, n=3, program={"program": "tasks"}), quick=True)
 

@@ -1,13 +1,16 @@
 """Asynchronous calls in flight when something ends: the job, a life, a wait."""
 
+import re
 import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from tests.conformance.bench import Bench
 from tests.conformance.harness import Job
-from tests.conformance.plans import Plan
+from tests.conformance.plans import WALL_S, Plan, worker_environment
 from tests.conformance.scenario import all_at_gate
 
 pytestmark = pytest.mark.process
@@ -38,6 +41,9 @@ def test_a_calls_own_limit_ends_the_job_for_all(bench: Bench) -> None:
         job.open_gate("gate")
         job.finish()
         assert job.tracker_status() == 80
+        text = (job.folder / "0.0.log").read_text()
+    assert "it was waiting for rank 2" in text or "it was waiting for rank 1" in text
+    assert "at pending_programs.py:" in text
 
 
 @pytest.mark.parametrize(("how", "status"), [("exception", 1), ("input", 1), ("exit", 3)])
@@ -58,6 +64,58 @@ def test_who_leaves_with_calls_in_flight_is_a_failure_at_once_and_the_next_life_
         job.finish()
         job.check_against(reference)
         assert _status_of(job, "1") == [status, 0]
+
+
+def test_without_a_log_calls_in_flight_give_the_same(bench: Bench) -> None:
+    """Results are made in the memory that is handed out, while others are under way."""
+    program = {"program": "pending", "how": "mixed"}
+    reference = bench.reference(Plan(3, program))
+    with bench.job(Plan(3, program, (), {"replay": "off"})) as job:
+        job.run()
+        job.check_against(reference)
+
+
+ENDLESS = """
+import threading
+import ftcomm, ftcomm.turns
+ftcomm.turns.LEAVE_WITHIN_S = 0.1
+comm = ftcomm.init("none")
+entered = threading.Event()
+def x():
+    entered.set()
+    threading.Event().wait()
+handle = comm.iallreduce(x)
+entered.wait()
+print("the script ends")
+"""
+
+
+def test_a_script_that_ends_with_a_call_in_flight_ends() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ENDLESS],
+        env=worker_environment(),
+        capture_output=True,
+        text=True,
+        timeout=WALL_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "the script ends\n", "")
+
+
+@pytest.mark.parametrize("how", ["asynchronous", "mixed"])
+def test_histories_say_of_asynchronous_calls_what_they_say_of_others(
+    bench: Bench, how: str
+) -> None:
+    """Recorded or not, half of all plans are; these are the ones that are."""
+    plans = (Plan(n, {"program": "pending", "how": how, "steps": 9}) for n in (2, 3, 4, 5))
+    plan = next(plan for plan in plans if plan.is_recorded)
+    with bench.job(plan) as job:
+        job.run()
+        lives = [path.read_text() for path in sorted(job.history.glob("*.jsonl"))]
+    returned = [re.findall(r'"event": ?"return".*"kind": ?"(\w+)"', text) for text in lives]
+    # of 7 calls before the load, then twice 9 calls, 5 more and a checkpoint, and the close
+    assert [len(kinds) for kinds in returned] == [7 + 1 + 2 * (9 + 5 + 1) + 1] * plan.n
+    assert len({tuple(kinds) for kinds in returned}) == 1
 
 
 def _status_of(job: Job, worker: str) -> list[int]:
