@@ -101,16 +101,24 @@ class Group:
         Raises:
             PeerFailed: a rank has ended, or none answered in time.
         """
+        answers = self.ask({"nbytes": nbytes, "calls": calls})
+        return [seconds for answer in answers for seconds in answer["seconds"]]
+
+    def ask(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+        """Give every rank an order; returns their answers.
+
+        Raises:
+            PeerFailed: a rank has ended, or none answered in time.
+        """
         try:
             for lines in self._lines.values():
-                lines.write(json.dumps({"nbytes": nbytes, "calls": calls}) + "\n")
+                lines.write(json.dumps(order) + "\n")
                 lines.flush()
-            answers = [json.loads(lines.readline()) for lines in self._lines.values()]
+            return [json.loads(lines.readline()) for lines in self._lines.values()]
         except TimeoutError:
             raise PeerFailed(f"no answer in {TURN_LIMIT_S:.0f} s") from None
         except (OSError, ValueError):
             raise PeerFailed(self._last_words()) from None
-        return [seconds for answer in answers for seconds in answer["seconds"]]
 
     def close(self) -> None:
         """End the ranks, by force if they do not end by themselves; once is enough."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -67,20 +68,6 @@ def test_allreduce_is_measured_beside_what_is_installed() -> None:
 
 
 @pytest.mark.slow
-def test_several_connections_are_measured_where_each_is_limited(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    lacking = pytest.importorskip("_capped_flows").missing()
-    if lacking:
-        pytest.skip(lacking)
-    command = ("--json", "--streams", "1,4", "--mbit", "20", "--nbytes", "2000000", "--rounds", "3")
-    _, one, four = run(str(BENCHMARKS / "streams.py"), *command)
-    assert (one["streams"], one["gain"], four["streams"]) == (1, 1.0, 4)
-    assert four["gain"] > 1.5  # 4 where nothing but the network takes time
-
-
-@pytest.mark.slow
 def test_every_kind_of_fault_is_measured() -> None:
     _, *lines = run(
         str(BENCHMARKS / "recovery.py"),
@@ -109,6 +96,18 @@ def test_hidden_communication_is_measured_for_both_kinds_of_work() -> None:
     _, *lines = run(str(BENCHMARKS / "hidden.py"), "--quick", "--json", *sizes)
     assert [(line["compute"], line["rounds"]) for line in lines] == [("matmul", 4), ("away", 4)]
     assert all(isinstance(line["hidden"], float) for line in lines)
+
+
+@pytest.mark.slow
+def test_the_cost_of_the_log_is_measured_in_every_way_to_call() -> None:
+    """In the steady state the pool has the memory of large results, also of those of the user."""
+    script = str(BENCHMARKS / "fault_tolerance_cost.py")
+    _, *lines = run(script, "--quick", "--json", "--sizes", "4,1000000")
+    ways = ("view", "new", "out", "in place")
+    assert [(x["how"], x["nbytes"]) for x in lines] == [(w, n) for w in ways for n in (4, 1000000)]
+    pages = 1000000 / resource.getpagesize()  # fresh memory has a fault for each, or for many
+    faults = [x[f"{job}_faults"] for x in lines for job in ("on", "off")]
+    assert max(faults) < pages / 4
 
 
 @pytest.mark.slow
