@@ -49,6 +49,7 @@ class LogAccount:
 
     Attributes:
         nbytes: bytes counted at present.
+        plenty: up to so many there is no reason to warn or to refuse.
     """
 
     def __init__(self, engine: Measured) -> None:
@@ -57,16 +58,12 @@ class LogAccount:
         self._share = min(engine.replicas, engine.world_size) / engine.world_size
         self._share *= engine.keeps_results
         self.nbytes = 0
+        self.plenty = self._limit // 2
         self._warned = False
 
     def share_of(self, nbytes: int) -> int:
         """What a result of `nbytes` counts with."""
         return int(nbytes * self._share)
-
-    def has_plenty(self, share: int) -> bool:
-        """True if a result that counts with `share` is no reason to warn or refuse."""
-        few = self._engine.position.seqno < MAX_SEQNO
-        return few and self.nbytes + share <= self._limit // 2
 
     def check(self, nbytes: int) -> None:
         """Refuse a call whose result of `nbytes` has no room.
@@ -83,7 +80,7 @@ class LogAccount:
     def completed(self, nbytes: int) -> None:
         """Count a result, executed or replayed; a call that raised has none."""
         self.nbytes += self.share_of(nbytes)
-        if self.nbytes > self._limit // 2 and not self._warned:
+        if self.nbytes > self.plenty and not self._warned:
             self._warn()
 
     def _too_much(self, what: str) -> LogLimitError:

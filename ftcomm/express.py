@@ -14,6 +14,7 @@ import numpy as np
 from ftcomm.control.hub import Hub
 from ftcomm.dataplane import DataPlane
 from ftcomm.forms import Form
+from ftcomm.protocol.position import MAX_SEQNO
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.log import Entry
 from ftcomm.transport.frame_check import CallHeader
@@ -24,16 +25,20 @@ Complete = Callable[[int, Entry, bool], bool]
 
 
 class Express:
-    """The calls of one form; used by the user's thread alone."""
+    """The calls of one form; used by the user's thread alone.
 
-    __slots__ = ("_complete", "_core", "_form", "_hub", "_moves", "_plane", "_schedule")
+    Attributes:
+        core: of the worker.
+    """
+
+    __slots__ = ("_complete", "_form", "_hub", "_moves", "_plane", "_schedule", "core")
 
     def __init__(
         self, hub: Hub, plane: DataPlane, form: Form, moves: tuple[Move, ...], complete: Complete
     ) -> None:
         """`complete` is the engine's, for a call during which something has happened."""
         assert form.schedule is not None, "a call of one schedule"
-        self._hub, self._core = hub, hub.core
+        self._hub, self.core = hub, hub.core
         self._plane = plane
         self._form = form
         self._moves = moves
@@ -45,14 +50,15 @@ class Express:
 
         `source` is of the form's dtype and count, 1-D and contiguous; it is never written.
         """
-        core, form = self._core, self._form
+        core, form = self.core, self._form
         epoch = core.epoch  # before the flag: while that is up there is no other
-        if not core.calm:
+        position = core.position
+        if not core.calm or position.seqno >= MAX_SEQNO:
             return None
         # Without the lock: a report that is taken meanwhile comes with a Revoke, after which this
         # call is not completed and enters anew.
         core.signature, core.site = form.signature, form.site
-        header = CallHeader(epoch, core.position, form.suffix)
+        header = CallHeader(epoch, position, form.suffix)
         work = np.empty(form.work_count, form.dtype)
         try:
             if not self._plane.run_small(

@@ -1,7 +1,7 @@
 """Repeating: a call like one before it, from the same place, goes the express way."""
 
-import time
 from dataclasses import dataclass
+from time import perf_counter
 from types import CodeType
 from typing import Any
 
@@ -13,7 +13,6 @@ from ftcomm.express import Express
 from ftcomm.forms import Form
 from ftcomm.membership import Membership
 from ftcomm.solo import SoloEngine
-from ftcomm.values import Array
 
 Result = np.ndarray[Any, Any]
 
@@ -30,6 +29,7 @@ class Repeat:
         express: how to run one.
         share: of the log, that one takes.
         row: of the tally.
+        nbytes: of the result.
         flat: the result is 1-D.
     """
 
@@ -38,6 +38,7 @@ class Repeat:
     form: Form
     share: int
     row: list[float]
+    nbytes: int
     flat: bool
 
 
@@ -59,7 +60,7 @@ class Repeating(Membership):
             self._repeats.clear()
         code, at = spot
         share, row = self._account.share_of(form.nbytes), self._tally.row(form.kind)
-        repeat = Repeat(code, express, form, share, row, len(form.shape) == 1)
+        repeat = Repeat(code, express, form, share, row, form.nbytes, len(form.shape) == 1)
         self._repeats[id(code), at, op, x.shape, x.dtype] = repeat
 
     def _repeat(self, spot: Spot, x: Any, op: Any, out: Any, *, copy: bool) -> Result | None:
@@ -70,18 +71,26 @@ class Repeating(Membership):
         repeat = self._repeats.get((id(code), at, op, x.shape, x.dtype))
         if repeat is None or (out is not None and not _fits(out, x)):
             return None
-        account, gate = self._account, self._gate
+        account, gate, express = self._account, self._gate, repeat.express
+        total = account.nbytes + repeat.share
         # A forked child has no calm core, so the gate need not ask which process this is.
-        if gate.is_closed or not account.has_plenty(repeat.share) or not gate.try_take():
+        if gate.is_closed or total > account.plenty or not gate.try_take():
             return None
-        before, began = self._engine.position, time.perf_counter()
+        before, began = express.core.position, perf_counter()
         try:
-            stored = repeat.express.run(x if repeat.flat else x.reshape(-1))
+            stored = express.run(x if repeat.flat else x.reshape(-1))
             if stored is None:
                 return None
-            account.nbytes += repeat.share
+            account.nbytes = total
             self._calls.synchronised()
-            result = _handed_out(stored.flat, repeat, out, copy=copy)
+            result = stored.flat if repeat.flat else stored.flat.reshape(repeat.form.shape)
+            if out is not None:
+                out[...] = result
+                result = out
+            elif copy:
+                result = result.copy()
+            else:
+                result.flags.writeable = False
         except BaseException as error:
             self._give_up_if_past(before, error)
             raise
@@ -89,8 +98,8 @@ class Repeating(Membership):
             gate.give_back()
         row = repeat.row
         row[0] += 1
-        row[1] += repeat.form.nbytes
-        row[2] += time.perf_counter() - began
+        row[1] += repeat.nbytes
+        row[2] += perf_counter() - began
         return result
 
 
@@ -99,14 +108,3 @@ def _fits(out: Any, x: Result) -> bool:
     if type(out) is not np.ndarray or out.dtype is not x.dtype or out.shape != x.shape:
         return False
     return out.flags.writeable
-
-
-def _handed_out(flat: Array, repeat: Repeat, out: Result | None, *, copy: bool) -> Result:
-    result = flat if repeat.flat else flat.reshape(repeat.form.shape)
-    if out is not None:
-        out[...] = result
-        return out
-    if copy:
-        return result.copy()
-    result.flags.writeable = False
-    return result

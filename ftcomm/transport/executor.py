@@ -26,6 +26,7 @@ from ftcomm.transport.waker import Waker
 
 NO_REDUCTION, INCOMING_FIRST = Reduce.NONE, Reduce.INCOMING_FIRST  # looked up once
 _EMPTY: Array = np.empty(0, np.uint8)
+_Given = tuple[Mapping[int, Link], CallHeader, Array, Array, Reducer | None]
 
 
 class Executor:
@@ -86,8 +87,7 @@ class Executor:
             LinkLost: a link is of no more use.
             SignatureMismatch: a peer runs something else.
         """
-        self._take(links, header, source, work, reducer)
-        self._guarded(self._run, schedule, step_base)
+        self._guarded((links, header, source, work, reducer), self._run, schedule, step_base)
 
     def run_small(
         self,
@@ -99,29 +99,18 @@ class Executor:
         reducer: Reducer | None,
     ) -> None:
         """As `run`, for a schedule without copies whose moves `are_express`."""
-        self._take(links, header, source, work, reducer)
-        self._guarded(self._run_small, moves, header)
+        self._guarded((links, header, source, work, reducer), self._run_small, moves, header)
 
     def moves_of(self, schedule: Schedule, dtype: AnyDtype) -> tuple[Move, ...]:
         """The moves of `schedule`, for `run_small`."""
         return self._moves.of(schedule, dtype)
 
-    def _take(
-        self,
-        links: Mapping[int, Link],
-        header: CallHeader,
-        source: Array,
-        work: Array,
-        reducer: Reducer | None,
-    ) -> None:
+    def _guarded(self, given: _Given, body: Callable[..., None], *arguments: object) -> None:
+        """Run `body` on what was given, with what every call needs around it."""
         if self._waker.is_set:
             raise Interrupted
-        self._call, self._links = header, links
-        self._source, self._work, self._reducer = source, work, reducer
-        self._head[PREFIX_BYTES:] = header.suffix
-
-    def _guarded(self, body: Callable[..., None], *arguments: object) -> None:
-        """Run `body` with what every call needs around it."""
+        self._links, self._call, self._source, self._work, self._reducer = given
+        self._head[PREFIX_BYTES:] = self._call.suffix
         reducer = self._reducer
         try:
             if reducer is not None and reducer.floating:

@@ -10,22 +10,19 @@ _KEPT_IN_CONTEXT = int(np.__version__.split(".")[0]) >= 2  # before, it was kept
 
 
 class Quiet:
-    """Runs calls with floating-point errors ignored; for one thread at a time.
+    """Runs calls with floating-point errors ignored: ``run(call, *arguments)``, for one thread.
 
     Entering a context that is prepared once takes a tenth of the time of ``np.errstate``.
     """
 
-    __slots__ = ("_context",)
+    __slots__ = ("run",)
 
     def __init__(self) -> None:
-        self._context = contextvars.copy_context()
-        if _KEPT_IN_CONTEXT:
-            self._context.run(np.seterr, all="ignore")
+        context = contextvars.copy_context()
+        context.run(np.seterr, all="ignore")
+        self.run: Callable[..., None] = context.run if _KEPT_IN_CONTEXT else _run_quietly
 
-    def run(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Call it."""
-        if _KEPT_IN_CONTEXT:
-            self._context.run(call, *arguments)
-        else:
-            with np.errstate(all="ignore"):
-                call(*arguments)
+
+def _run_quietly(call: Callable[..., None], *arguments: Any) -> None:
+    with np.errstate(all="ignore"):
+        call(*arguments)

@@ -32,6 +32,7 @@ from tests.tracker.rig import hello
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 30.0  # far above any deadline of the product; a machine may be busy
+STREAMS = 3  # of links by TCP; the two workers are on one host and need none
 DOORS = ("tracker", "worker by TCP", "worker by Unix socket")
 
 
@@ -173,7 +174,8 @@ class Fortress:
         self._nofile = nofile or {}
         self._numbers = 0
         self.state = folder / "state"
-        self.tracker = self.start("tracker", "serve", "-n", "2", "--state-dir", str(self.state))
+        options = ("-n", "2", "--streams", str(STREAMS), "--state-dir", str(self.state))
+        self.tracker = self.start("tracker", "serve", *options)
         facts = dict(word.partition("=")[::2] for word in self.line(self.tracker).split())
         self.job, self.token_file = facts["job"], facts["token_file"]
         self.token = read_token(self.token_file)

@@ -1,5 +1,6 @@
 """Who holds the token and breaks the rules loses its own connection, and costs nobody else."""
 
+import contextlib
 import dataclasses
 import struct
 from pathlib import Path
@@ -8,6 +9,7 @@ import msgpack
 import pytest
 
 from ftcomm.protocol.codec import MAX_CONTROL_FRAME, encode
+from ftcomm.protocol.handshake import DataContext
 from ftcomm.protocol.links import Sharing
 from ftcomm.protocol.messages import (
     AllBye,
@@ -32,6 +34,7 @@ from ftcomm.protocol.operations import StatusRequest, StopRequest
 from ftcomm.protocol.position import START, Position
 from tests.hostile.fortress import (
     DOORS,
+    STREAMS,
     Caller,
     Door,
     Fortress,
@@ -253,6 +256,42 @@ def test_a_second_link_of_a_pair_is_closed_and_the_first_works_on(
         caller.say(b"\xff" * 100_000)
         assert caller.until_end() == b""
     fortress.must_be_unharmed(name)
+
+
+def one_of_several(door: Door, attempt: int, stream: int, streams: int = STREAMS) -> Caller:
+    """A connection that says it is one of a link's."""
+    said = DataContext.decode(door.context)
+    lie = dataclasses.replace(said, attempt=attempt, stream=stream, streams=streams)
+    return door.enter(role="data", context=lie.encode())
+
+
+def test_connections_that_make_no_link_are_closed_and_the_first_link_works_on(
+    fortress: Fortress,
+) -> None:
+    door = fortress.doors[DOORS[1]]
+    fortress.step()
+    with contextlib.ExitStack() as held:
+
+        def dial(*which: int) -> Caller:
+            return held.enter_context(one_of_several(door, *which))
+
+        for stream, streams in ((STREAMS, STREAMS), (0, 0), (0, 17)):  # no such stream
+            with pytest.raises(ConnectionAbortedError):
+                dial(1, stream, streams)
+        assert dial(1, 0, STREAMS + 1).until_end() == b"", "not what the job has"
+        first = dial(2, 0)
+        assert dial(2, 0).until_end() == b"", "it is there already"
+        assert dial(1, 1).until_end() == b"", "of an older attempt"
+        second = dial(2, 1)
+        later = dial(3, 1)
+        assert [first.until_end(), second.until_end()] == [b"", b""], "a later attempt has begun"
+        whole = [later, dial(3, 2), dial(3, 0)]
+        assert [caller.until_end() for caller in whole] == [b""] * 3, "the pair has a link"
+        assert dial(3, 1).until_end() == b"", "that attempt is over"
+        for number in range(100):
+            dial(100 + number, 0)
+        assert descriptors(fortress.process_of(door.name)) < 60, "one attempt is kept, the newest"
+    fortress.must_be_unharmed(door.name)
 
 
 # --- everything together ------------------------------------------------------------------------

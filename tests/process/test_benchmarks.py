@@ -68,6 +68,20 @@ def test_allreduce_is_measured_beside_what_is_installed() -> None:
 
 
 @pytest.mark.slow
+def test_several_connections_are_measured_where_each_is_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    lacking = pytest.importorskip("_capped_flows").missing()
+    if lacking:
+        pytest.skip(lacking)
+    command = ("--json", "--streams", "1,4", "--mbit", "20", "--nbytes", "2000000", "--rounds", "3")
+    _, one, four = run(str(BENCHMARKS / "streams.py"), *command)
+    assert (one["streams"], one["gain"], four["streams"]) == (1, 1.0, 4)
+    assert four["gain"] > 1.5  # 4 where nothing but the network takes time
+
+
+@pytest.mark.slow
 def test_every_kind_of_fault_is_measured() -> None:
     _, *lines = run(
         str(BENCHMARKS / "recovery.py"),
