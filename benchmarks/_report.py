@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from _plot import log_log
+
 OURS = "ftcomm"
 Line = dict[str, Any]
 
@@ -22,10 +24,28 @@ def allreduce_table(lines: list[Line]) -> str:
     parts = [facts_line(lines)]
     for world_size in dict.fromkeys(line["world_size"] for line in lines if "world_size" in line):
         own = [line for line in lines if line.get("world_size") == world_size]
-        parts.append(f"{world_size} ranks, microseconds (and how many times ftcomm's)")
+        parts.append(
+            f"{world_size} ranks, microseconds, half the distance of the quartiles"
+            " (and how many times ftcomm's)"
+        )
         parts.append(_sizes([line for line in own if "nbytes" in line]))
         parts += [f"{line['peer']}: {line['missing']}" for line in own if "missing" in line]
     return "\n\n".join(parts)
+
+
+def allreduce_plots(lines: list[Line]) -> dict[str, str]:
+    """By file name, a plot for each world size."""
+    plots = {}
+    for world_size in dict.fromkeys(line["world_size"] for line in lines if "world_size" in line):
+        routes: dict[str, list[tuple[float, float]]] = {}
+        for line in lines:
+            if line.get("world_size") == world_size and "nbytes" in line:
+                for name, figures in line["peers"].items():
+                    routes.setdefault(name, []).append((line["nbytes"], figures["us"]))
+        if routes:
+            title = f"Allreduce of float32, {world_size} ranks of one machine: median time"
+            plots[f"allreduce-{world_size}.svg"] = log_log(title, routes)
+    return plots
 
 
 def _sizes(lines: list[Line]) -> str:
@@ -41,9 +61,12 @@ def _cell(peers: dict[str, dict[str, float]], name: str) -> str:
         return "-"
     us = peers[name]["us"]
     text = f"{us:,.1f}" if us < 100 else f"{us:,.0f}"
+    if "q1" in peers[name]:
+        text += f" ±{50 * (peers[name]['q3'] - peers[name]['q1']) / us:.0f} %"
     if name == OURS or OURS not in peers:
         return text
-    return f"{text} ({us / peers[OURS]['us']:.2f})"
+    times = peers[name].get("ratio", us / peers[OURS]["us"])
+    return f"{text} ({times:.2f})"
 
 
 def recovery_table(lines: list[Line]) -> str:
@@ -90,3 +113,76 @@ def tracker_table(lines: list[Line]) -> str:
         f"{line['workers']:,} workers: {line['missing']}" for line in lines if "missing" in line
     ]
     return "\n\n".join(parts)
+
+
+def alpha_beta_table(lines: list[Line]) -> str:
+    """The fit, how well it says what was measured, and what it says beyond."""
+    costs = next(line for line in lines if "alpha_us" in line)
+    said = (
+        f"alpha {costs['alpha_us']:.1f} us a message, beta {costs['beta_ns']:.3f} ns a byte, "
+        f"gamma {costs['gamma_ns']:.3f} ns a byte that is combined"
+    )
+    checked = [
+        [
+            str(line["checked"]),
+            f"{line['nbytes']:,}",
+            f"{line['measured_us']:,.0f}",
+            f"{line['predicted_us']:,.0f} ({line['predicted_us'] / line['measured_us']:.2f})",
+            "fitted" if line["fitted"] else "predicted",
+        ]
+        for line in lines
+        if "checked" in line
+    ]
+    beyond = [line for line in lines if "predicted" in line]
+    names = list(beyond[0]["us"]) if beyond else []
+    rows = [
+        [str(line["predicted"]), f"{line['nbytes']:,}", *(f"{line['us'][n]:,.0f}" for n in names)]
+        for line in beyond
+    ]
+    return "\n\n".join(
+        [
+            facts_line(lines),
+            said,
+            table(["ranks", "bytes", "measured, us", "by the model, us", ""], checked),
+            table(["ranks", "bytes", *(f"{name}, us" for name in names)], rows),
+        ]
+    )
+
+
+def training_table(lines: list[Line]) -> str:
+    """One row for each number of ranks."""
+    found = [line for line in lines if "samples_per_s" in line]
+    alone = found[0]["samples_per_s"] if found else 1
+    rows = [
+        [
+            str(line["ranks"]),
+            f"{line['samples_per_s']:,}",
+            f"{line['samples_per_s'] / alone:.2f}",
+            f"{100 * line['communication']:.1f} %",
+        ]
+        for line in found
+    ]
+    head = ["ranks", "samples a second", "times one rank's", "time in calls"]
+    return facts_line(lines) + "\n\n" + table(head, rows)
+
+
+def floor_table(lines: list[Line]) -> str:
+    """Bytes that each rank sends, and the time, against the least of both."""
+    speeds = ", ".join(f"{name} {speed} GB/s" for name, speed in lines[0]["gb_per_s"].items())
+    rows = [
+        [
+            str(line["ranks"]),
+            f"{line['nbytes']:,}",
+            f"{line['least_bytes']:,}",
+            f"{line['sent_per_rank']:,}",
+            f"{line['headers_per_rank']:,}",
+            f"{line['carried_per_rank']:,}",
+            f"{line['us']:,.0f}",
+            f"{line['loopback_us']:,} + {line['adding_us']:,}",
+        ]
+        for line in lines
+        if "least_bytes" in line
+    ]
+    head = ["ranks", "bytes", "least sent by each", "sent", "in headers", "carried by the kernel"]
+    head += ["us", "least us: loopback + adding"]
+    return "\n\n".join([facts_line(lines), speeds, table(head, rows)])

@@ -1,4 +1,4 @@
-"""Allreduce of float32 from 4 B to 100 MB: ftcomm beside its peers, in turn in one run.
+"""Allreduce of float32 from 4 B to 256 MB: ftcomm beside its peers, in turn in one run.
 
     python benchmarks/allreduce.py                      # 2, 4 and 8 ranks, all that is installed
     python benchmarks/allreduce.py -n 2 --sizes 4,1048576 --peers ftcomm,gloo --json
@@ -6,7 +6,9 @@
 
 Every library has a group of processes of its own, which is up for the whole run; the groups take
 turns, a few calls each and in another order every round, so that a busy moment of the machine
-meets them all.  A figure is the median of all calls at all ranks.
+meets them all.  A figure is the median of all calls at all ranks, between its quartiles; a ratio
+is the median over rounds of the ratio of their medians.  A size has so many seconds for all its
+rounds: where calls are slow there are fewer rounds, but three at least.
 """
 
 import argparse
@@ -14,26 +16,46 @@ import json
 import statistics
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
 from _groups import Group, Peer, PeerFailed
 from _machine import machine_facts
-from _report import allreduce_table
-from peers import with_ftcomm, with_ftcomm_tcp, with_gloo, with_open_mpi, with_xgboost
+from _report import OURS, allreduce_table
+from _spread import ratio, summary
+from peers import (
+    with_ftcomm,
+    with_ftcomm_no_replay,
+    with_ftcomm_tcp,
+    with_gloo,
+    with_open_mpi,
+    with_open_mpi_shared,
+    with_xgboost,
+)
 
 PEERS = tuple(
     cast("Peer", module)
-    for module in (with_ftcomm, with_ftcomm_tcp, with_gloo, with_open_mpi, with_xgboost)
+    for module in (
+        with_ftcomm,
+        with_ftcomm_tcp,
+        with_ftcomm_no_replay,
+        with_gloo,
+        with_open_mpi,
+        with_open_mpi_shared,
+        with_xgboost,
+    )
 )
-SIZES = (4, 1024, 16_384, 65_536, 262_144, 1_048_576, 10_000_000, 100_000_000)
+SIZES = (4, 1024, 16_384, 65_536, 262_144, 1_048_576, 10_000_000, 100_000_000, 256_000_000)
 WORLD_SIZES = (2, 4, 8)
-ROUNDS, QUICK_ROUNDS = 8, 3
+ROUNDS, QUICK_ROUNDS, FEWEST_ROUNDS = 8, 3, 3
+SIZE_S, QUICK_SIZE_S = 20.0, 4.0  # for all rounds of all libraries, unless the fewest take longer
 TURN_S, QUICK_TURN_S = 0.2, 0.05  # what a turn should take, if three calls take less
-FEWEST_CALLS, MOST_CALLS = 3, 400
+FEWEST_CALLS, MOST_CALLS = 2, 400
 TURN_BYTES = 400_000_000  # ftcomm keeps a turn's results
-WARM_UP_CALLS = 2
+WARM_UP_CALLS = 1
+MOST_BYTES = 1_100_000_000  # of all ranks' inputs: several times that is in memory
 
 
 class Contest:
@@ -56,20 +78,21 @@ class Contest:
             else:
                 self.groups[peer.NAME] = group
 
-    def measure(self, nbytes: int, rounds: int, turn_s: float) -> dict[str, dict[str, float]]:
-        """Median microseconds and number of calls of each library for one size."""
+    def measure(
+        self, nbytes: int, rounds: int, turn_s: float, size_s: float
+    ) -> dict[str, dict[str, float]]:
+        """The figures of each library for one size."""
         calls = {name: self._calls(name, nbytes, turn_s) for name in list(self.groups)}
-        seconds: dict[str, list[float]] = {name: [] for name in calls}
+        seconds: dict[str, list[list[float]]] = {name: [] for name in calls}
+        until = time.monotonic() + size_s
         for number in range(rounds):
+            if number >= FEWEST_ROUNDS and time.monotonic() > until:
+                break
             names = list(self.groups)
             start = number % max(len(names), 1)
             for name in names[start:] + names[:start]:
-                seconds[name] += self._turn(name, nbytes, calls[name])
-        return {
-            name: {"us": round(statistics.median(found) * 1e6, 1), "calls": len(found)}
-            for name, found in seconds.items()
-            if name in self.groups
-        }
+                seconds[name].append(self._turn(name, nbytes, calls[name]))
+        return _figures({name: seconds[name] for name in self.groups})
 
     def _calls(self, name: str, nbytes: int, turn_s: float) -> int:
         """How many calls fit a turn, from a first try that is not counted."""
@@ -93,16 +116,32 @@ class Contest:
         print(f"{name} is out: {failed}", file=sys.stderr)
 
 
+def _figures(rounds: dict[str, list[list[float]]]) -> dict[str, dict[str, float]]:
+    """Of each library, what `summary` says, and its ratio to ours where that takes part."""
+    figures = {
+        name: summary([seconds for found in turns for seconds in found])
+        for name, turns in rounds.items()
+    }
+    for name, turns in rounds.items():
+        if OURS in rounds and name != OURS:
+            figures[name]["ratio"] = ratio(turns, rounds[OURS])
+    return figures
+
+
 def measure(arguments: argparse.Namespace, world_size: int) -> list[dict[str, Any]]:
     """One line for each size, and one for each library that is not in them."""
-    rounds, turn_s = (QUICK_ROUNDS, QUICK_TURN_S) if arguments.quick else (ROUNDS, TURN_S)
+    pace = (
+        (QUICK_ROUNDS, QUICK_TURN_S, QUICK_SIZE_S) if arguments.quick else (ROUNDS, TURN_S, SIZE_S)
+    )
     wanted = arguments.peers.split(",") if arguments.peers else [peer.NAME for peer in PEERS]
     lines: list[dict[str, Any]] = []
     with ExitStack() as stack:
         contest = Contest(stack, [peer for peer in PEERS if peer.NAME in wanted], world_size)
         for nbytes in map(int, arguments.sizes.split(",")):
+            if nbytes * world_size > MOST_BYTES:
+                continue
             print(f"{world_size} ranks, {nbytes:,} bytes", file=sys.stderr)
-            figures = contest.measure(nbytes, rounds, turn_s)
+            figures = contest.measure(nbytes, *pace)
             lines.append({"world_size": world_size, "nbytes": nbytes, "peers": figures})
         for name, reason in contest.reasons.items():
             lines.append({"world_size": world_size, "peer": name, "missing": reason})

@@ -1,4 +1,4 @@
-"""Takes every figure, keeps it under `results/`, and prints the tables of the README.
+"""Takes every figure, keeps it under `results/` with its plots, and prints the tables.
 
 python benchmarks/take_all.py            # on a machine that does nothing else
 python benchmarks/take_all.py --quick --results /tmp/results
@@ -6,17 +6,35 @@ python benchmarks/take_all.py --quick --results /tmp/results
 
 import argparse
 import json
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import allreduce
+import alpha_beta
+import floor
 import recovery
-from _report import allreduce_table, recovery_table
+import tracker_scale
+import training
+from _report import (
+    allreduce_plots,
+    allreduce_table,
+    alpha_beta_table,
+    floor_table,
+    recovery_table,
+    tracker_table,
+    training_table,
+)
 
 RESULTS = Path(__file__).with_name("results")
 
 
-def keep(lines: list[dict[str, Any]], path: Path) -> None:
+Lines = list[dict[str, Any]]
+
+
+def keep(lines: Lines, path: Path) -> None:
     """Write JSON lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
@@ -31,11 +49,30 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the JSON lines")
     arguments = parser.parse_args()
     options = ["--quick"] if arguments.quick else []
-    calls = allreduce.take(allreduce.parser().parse_args(options))
-    keep(calls, arguments.results / "allreduce.jsonl")
-    faults = recovery.take(recovery.parser().parse_args(options))
-    keep(faults, arguments.results / "recovery.jsonl")
-    print(allreduce_table(calls), recovery_table(faults), sep="\n\n")
+    takers: dict[str, tuple[Callable[[], Lines], Callable[[Lines], str]]] = {
+        "allreduce": (_taker(allreduce, options), allreduce_table),
+        "floor": (_taker(floor, options), floor_table),
+        "training": (_taker(training, options), training_table),
+        "recovery": (_taker(recovery, options), recovery_table),
+        "tracker_scale": (_taker(tracker_scale, options), tracker_table),
+    }
+    found: dict[str, Lines] = {}
+    texts = []
+    for name, (taker, say) in takers.items():
+        began = time.monotonic()
+        found[name] = taker()
+        keep(found[name], arguments.results / f"{name}.jsonl")
+        texts.append(say(found[name]))
+        print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+    predicted = list(alpha_beta.take(found["allreduce"]))
+    keep(predicted, arguments.results / "alpha_beta.jsonl")
+    for name, plot in allreduce_plots(found["allreduce"]).items():
+        (arguments.results / name).write_text(plot, encoding="utf-8")
+    print(*texts, alpha_beta_table(predicted), sep="\n\n")
+
+
+def _taker(benchmark: Any, options: list[str]) -> Callable[[], Lines]:
+    return lambda: benchmark.take(benchmark.parser().parse_args(options))
 
 
 if __name__ == "__main__":

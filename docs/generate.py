@@ -7,10 +7,16 @@ A part stands between ``<!-- made from the code: NAME -->`` and ``<!-- end -->``
 """  # noqa: INP001 - a script beside the documents, not a package
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # scripts, not a package
+
+import _report
 
 from ftcomm import errors
 from ftcomm.algorithm_table import CHOICES, DEFAULT_TABLE, MAX_RANKS, Row
@@ -147,6 +153,27 @@ def _size_text(nbytes: int) -> str:
     return f"{nbytes >> 20} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
 
 
+RESULTS = FOLDER.parent / "benchmarks" / "results"
+Say = Callable[[list[dict[str, Any]]], str]
+
+
+def figures(name: str, say: Say) -> Callable[[], str]:
+    """The table of what a benchmark found last, with its plots."""
+
+    def made() -> str:
+        path = RESULTS / f"{name}.jsonl"
+        if not path.exists():
+            return "Not measured yet: `make bench`."
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        plots = [
+            f"![{plot.stem}](../benchmarks/results/{plot.name})"
+            for plot in sorted(RESULTS.glob(f"{name}-*.svg"))
+        ]
+        return "\n\n".join([say(lines), *plots])
+
+    return made
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "states": _diagram,
     "errors": error_table,
@@ -157,6 +184,11 @@ PARTS: dict[str, Callable[[], str]] = {
     "worker_settings": worker_setting_table,
     "rules": rule_table,
     "fault_kinds": kinds_table,
+    "figures_allreduce": figures("allreduce", _report.allreduce_table),
+    "figures_floor": figures("floor", _report.floor_table),
+    "figures_training": figures("training", _report.training_table),
+    "figures_alpha_beta": figures("alpha_beta", _report.alpha_beta_table),
+    "figures_tracker_scale": figures("tracker_scale", _report.tracker_table),
 }
 
 

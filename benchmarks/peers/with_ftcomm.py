@@ -9,7 +9,6 @@ from _turns import Array, Call, take_turns
 import ftcomm
 
 NAME = "ftcomm"
-TRANSPORT = "auto"
 
 
 def missing() -> str | None:
@@ -19,13 +18,13 @@ def missing() -> str | None:
 
 def commands(world_size: int, folder: Path) -> list[list[str]]:
     """The launcher with its tracker and all ranks."""
-    return [launcher(world_size, folder, TRANSPORT)]
+    return [launcher(world_size, folder)]
 
 
-def launcher(world_size: int, folder: Path, transport: str) -> list[str]:
-    """One job of ftcomm."""
+def launcher(world_size: int, folder: Path, *settings: str) -> list[str]:
+    """One job of ftcomm; `settings` are options of its tracker."""
     tracker = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", str(world_size)]
-    tracker += ["--state-dir", str(folder / "job"), "--transport", transport]
+    tracker += ["--state-dir", str(folder / "job"), *settings]
     return [*tracker, "--", sys.executable, __file__]
 
 

@@ -11,4 +11,4 @@ environment = with_ftcomm.environment
 
 def commands(world_size: int, folder: Path) -> list[list[str]]:
     """As `with_ftcomm`, but by TCP within the host too."""
-    return [with_ftcomm.launcher(world_size, folder, "tcp")]
+    return [with_ftcomm.launcher(world_size, folder, "--transport", "tcp")]

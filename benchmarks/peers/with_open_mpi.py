@@ -23,8 +23,13 @@ def missing() -> str | None:
 def commands(world_size: int, folder: Path) -> list[list[str]]:
     """Open MPI's own launcher."""
     del folder
-    mpirun = ["mpirun", "-n", str(world_size), "--mca", "btl", "tcp,self", "--bind-to", "none"]
-    return [[*mpirun, sys.executable, __file__]]
+    return [launcher(world_size, "tcp,self")]
+
+
+def launcher(world_size: int, transports: str) -> list[str]:
+    """One job of Open MPI over these byte transfer layers."""
+    mpirun = ["mpirun", "-n", str(world_size), "--mca", "pml", "ob1", "--mca", "btl", transports]
+    return [*mpirun, "--bind-to", "none", sys.executable, __file__]
 
 
 def environment() -> dict[str, str]:

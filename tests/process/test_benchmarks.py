@@ -149,3 +149,34 @@ def test_algorithms_are_measured_and_a_table_is_written_that_a_job_takes(tmp_pat
         ("broadcast", 4096),
     ]
     assert written["table"].startswith("allreduce 2:0=")
+
+
+@pytest.mark.slow
+def test_a_tracker_is_measured_with_simulated_workers() -> None:
+    _, line = run(
+        str(BENCHMARKS / "tracker_scale.py"),
+        "--quick",
+        "--json",
+        "--workers",
+        "70",
+        "--losses",
+        "1",
+    )
+    assert (line["workers"], line["dials_per_worker"] >= 1) == (70, True)
+    assert line["form_bytes_per_worker"] > 10 * line["epoch_bytes_per_worker"]
+
+
+@pytest.mark.slow
+def test_training_is_measured_and_compared() -> None:
+    _, *lines = run(str(BENCHMARKS / "training.py"), "--quick", "--json")
+    assert [line["ranks"] for line in lines] == [1, 2, 4]
+    assert all(0 < line["communication"] < 1 for line in lines)
+
+
+@pytest.mark.slow
+def test_the_kernel_carries_what_the_schedules_send() -> None:
+    _, line = run(
+        str(BENCHMARKS / "floor.py"), "--quick", "--json", "-n", "2", "--nbytes", "4000000"
+    )
+    assert line["sent_per_rank"] == line["least_bytes"] == 4_000_000
+    assert line["carried_per_rank"] >= line["sent_per_rank"]

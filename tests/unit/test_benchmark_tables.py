@@ -25,7 +25,7 @@ def test_a_peer_without_figures_has_a_dash_and_its_reason(report: Any) -> None:
     assert report.allreduce_table(lines).splitlines() == [
         "cpus 2",
         "",
-        "2 ranks, microseconds (and how many times ftcomm's)",
+        "2 ranks, microseconds, half the distance of the quartiles (and how many times ftcomm's)",
         "",
         "| bytes | ftcomm | gloo |",
         "| --- | --- | --- |",
@@ -50,3 +50,18 @@ def test_what_is_hidden_is_a_share(report: Any) -> None:
     times = {"alone_ms": 100.0, "sync_ms": 180.04, "async_ms": 116.0}
     lines = [{"machine": {"cpus": 2}}, {"compute": "away", **times, "hidden": 0.8}]
     assert report.hidden_table(lines).splitlines()[-1] == "| away | 100.0 | 180.0 | 116.0 | 80 % |"
+
+
+def test_a_job_that_could_not_be_measured_is_named_below_the_others(report: Any) -> None:
+    figures = dict.fromkeys(
+        ("stop_s", "epoch_s", "epoch_cpu_s", "idle_cpu_percent", "memory_kib_per_worker"), 0.5
+    )
+    counts = {"form_s": 1.25, "epoch_bytes_per_worker": 200, "peak_kib": 40000}
+    lines = [
+        {"machine": {"cpus": 2}},
+        {"workers": 250, **figures, **counts},
+        {"workers": 2000, "missing": "needs 2205 open files"},
+    ]
+    text = report.tracker_table(lines).splitlines()
+    assert text[4] == "| 250 | 1.25 | 0.5 | 0.5 | 0.5 | 200 | 0.5 | 0.5 | 40,000 |"
+    assert text[-1] == "2,000 workers: needs 2205 open files"

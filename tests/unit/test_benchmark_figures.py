@@ -1,0 +1,65 @@
+"""Figures of the benchmarks: spread, ratios, plots; the pure parts."""
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+
+def load(name: str) -> Any:
+    return pytest.importorskip(name)
+
+
+def test_a_summary_has_the_median_between_its_quartiles() -> None:
+    spread = load("_spread")
+    assert spread.summary([5e-6, 1e-6, 2e-6, 3e-6, 4e-6]) == {
+        "us": 3.0,
+        "q1": 2.0,
+        "q3": 4.0,
+        "calls": 5,
+    }
+    assert spread.summary([1e-6]) == {"us": 1.0, "q1": 1.0, "q3": 1.0, "calls": 1}
+
+
+def test_a_ratio_compares_what_was_measured_in_the_same_round() -> None:
+    spread = load("_spread")
+    ours = [[1.0, 1.0], [10.0], [1.0]]  # the machine was slow in the second round
+    theirs = [[2.0, 2.0], [20.0], [2.0]]
+    assert spread.ratio(theirs, ours) == 2.0
+    assert spread.ratio([[], [30.0]], ours[:2]) == 3.0
+
+
+def test_a_plot_has_each_line_its_marks_and_its_name() -> None:
+    plot = load("_plot")
+    lines = {"one & only": [(4, 10.0), (1e6, 1e4)], "two": [(4, 30.0)]}
+    root = ET.fromstring(plot.log_log("time", lines))
+    names = {"svg": "http://www.w3.org/2000/svg"}
+    texts = [text.text for text in root.findall("svg:text", names)]
+    routes = [line.get("points") for line in root.findall("svg:polyline", names)]
+    assert {"time", "one & only", "two", "1 B", "1 MB", "10 µs", "10 ms"} <= set(texts)
+    assert [len((route or "").split()) for route in routes] == [2, 1]
+    assert len(root.findall("svg:path[@fill!='none']", names)) >= 5
+
+
+def test_points_of_a_plot_grow_to_the_right_and_upwards() -> None:
+    plot = load("_plot")
+    root = ET.fromstring(plot.log_log("t", {"a": [(1, 1.0), (10, 10.0), (100, 100.0)]}))
+    (line,) = root.findall("{http://www.w3.org/2000/svg}polyline")
+    points = [tuple(map(float, point.split(","))) for point in (line.get("points") or "").split()]
+    assert [x for x, _ in points] == sorted(x for x, _ in points)
+    assert [y for _, y in points] == sorted((y for _, y in points), reverse=True)
+    first, second, third = (x for x, _ in points)
+    assert second - first == pytest.approx(third - second)
+
+
+def test_nothing_to_plot_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nothing"):
+        load("_plot").log_log("t", {})
