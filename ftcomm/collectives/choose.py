@@ -16,6 +16,7 @@ from ftcomm.collectives.doubling import barrier, doubling_allreduce
 from ftcomm.collectives.halving import halving_allreduce
 from ftcomm.collectives.hierarchical import (
     SHARES_FROM_BYTES,
+    chain_by_hosts,
     hierarchical_allreduce,
     hierarchical_broadcast,
 )
@@ -99,11 +100,12 @@ def choose_algorithm(
             )
         if override is not Algorithm.HIERARCHICAL or is_hierarchical(grouping):
             return override
-    if Algorithm.HIERARCHICAL in allowed and _goes_by_hosts(kind, nbytes, grouping):
-        return Algorithm.HIERARCHICAL
+    by_hosts = Algorithm.HIERARCHICAL in allowed and _goes_by_hosts(kind, nbytes, grouping)
     if len(allowed) == 1 or kind is Kind.ALLGATHER:
-        return allowed[0]
-    return Algorithm[table.pick(kind.name.lower(), world_size, nbytes).upper()]
+        return Algorithm.HIERARCHICAL if by_hosts else allowed[0]
+    picked = Algorithm[table.pick(kind.name.lower(), world_size, nbytes).upper()]
+    # the chain goes by hosts too
+    return Algorithm.HIERARCHICAL if by_hosts and picked is not Algorithm.CHAIN else picked
 
 
 def _goes_by_hosts(kind: Kind, nbytes: int, grouping: Grouping) -> bool:
@@ -155,6 +157,8 @@ def _schedule(
         return _by_hosts(kind, rank, count, itemsize, root, grouping)
     if kind is Kind.ALLGATHER:
         return ring_allgather(world_size, rank, count)
+    if chosen is Algorithm.CHAIN and is_hierarchical(grouping):
+        return chain_by_hosts(grouping, rank, count, root, itemsize)
     if chosen is Algorithm.CHAIN:
         return chain_broadcast(world_size, rank, count, root, itemsize)
     if kind is Kind.BROADCAST:

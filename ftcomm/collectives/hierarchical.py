@@ -13,15 +13,18 @@ groups k, k+1, ... (modulo H).  A host sends 2(H-1)/H of the bytes, by all its r
 Allreduce of little: a binomial tree inside each group, neighbours first and lower ranks' operand
 first; recursive doubling of the groups' lowest ranks; a binomial tree back.
 
-Broadcast: a tree over one rank of each group, the root for its own, then a tree inside each.
+Broadcast: a tree over one rank of each group, the root for its own, then a tree inside each; of
+much a chain, group by group.
 
 Allgather: column i is what the i-th rank of each group brings; it goes around a ring of one rank of
 each group (rank i modulo L), then the columns go around a ring inside each group.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ftcomm.collectives.binomial import binomial_broadcast
+from ftcomm.collectives.chain import chain_broadcast
 from ftcomm.collectives.doubling import doubling_allreduce
 from ftcomm.collectives.embedding import embedded
 from ftcomm.collectives.ring import ring_allreduce, ring_gather, ring_reduce
@@ -159,6 +162,16 @@ def hierarchical_broadcast(grouping: Grouping, rank: int, count: int, root: int)
         tuple(steps),
         (Copy(0, 0, count),) if is_root else (),
     )
+
+
+def chain_by_hosts(grouping: Grouping, rank: int, count: int, root: int, itemsize: int) -> Schedule:
+    """The chain with the root and its host first, then host by host: each is entered once."""
+    hosts, first = len(set(grouping)), grouping[root]
+    order = sorted(
+        range(len(grouping)), key=lambda one: ((grouping[one] - first) % hosts, one != root, one)
+    )
+    flat = chain_broadcast(len(order), order.index(rank), count, 0, itemsize)
+    return replace(flat, rank=rank, steps=tuple(embedded(flat.steps, order, 0, fresh=True)))
 
 
 def _rounds(size: int) -> int:

@@ -10,9 +10,11 @@ from ftcomm.collectives.bfloat16 import (
     round_to_bfloat16,
     widen_bfloat16,
 )
+from ftcomm.collectives.chain import SEGMENT_BYTES
 from ftcomm.collectives.choose import allgatherv_schedule, choose_algorithm, schedule_for
 from ftcomm.collectives.columns import hierarchical_allgatherv
 from ftcomm.collectives.hierarchical import (
+    chain_by_hosts,
     hierarchical_allreduce,
     hierarchical_broadcast,
     shares_allreduce,
@@ -21,7 +23,7 @@ from ftcomm.collectives.hierarchical import (
 from ftcomm.collectives.hierarchical_reference import expected_shares, expected_tree
 from ftcomm.collectives.ops import make_reducer
 from ftcomm.collectives.reference import knowledge, run_in_memory
-from ftcomm.collectives.schedule import CELL_BYTES, Schedule
+from ftcomm.collectives.schedule import CELL_BYTES, NOBODY, Schedule
 from ftcomm.dataplane import STAGE
 from ftcomm.protocol.codec import MAX_WORLD_SIZE
 from ftcomm.protocol.grouping import Grouping, grouping_of, is_hierarchical, members_of
@@ -104,6 +106,11 @@ def test_broadcast_and_allgather_move_every_block_to_its_place(rendezvous: bool)
             schedules = [hierarchical_broadcast(grouping, rank, 5, root) for rank in range(n)]
             results = run_in_memory(schedules, sources, rendezvous=rendezvous)
             assert all(same_bits(result, sources[root]) for result in results), (grouping, root)
+            schedules = [
+                chain_by_hosts(grouping, rank, 5, root, SEGMENT_BYTES) for rank in range(n)
+            ]
+            results = run_in_memory(schedules, sources, rendezvous=rendezvous)
+            assert all(same_bits(result, sources[root]) for result in results), (grouping, root)
 
 
 def test_synchronising_kinds_have_a_path_from_every_rank_to_every_rank() -> None:
@@ -127,6 +134,7 @@ def test_steps_are_numbered_upwards_on_every_rank() -> None:
                 shares_allreduce(grouping, rank, n),
                 tree_allreduce(grouping, rank, n),
                 hierarchical_broadcast(grouping, rank, n, n // 2),
+                chain_by_hosts(grouping, rank, n, n // 2, SEGMENT_BYTES),
                 hierarchical_allgatherv(grouping, rank, [1] * n),
             ):
                 tags = [step.tag for step in schedule.steps]
@@ -182,6 +190,9 @@ def test_no_more_leaves_a_host_than_the_module_promises(grouping: Grouping) -> N
     assert sum(sent_by_host(grouping, gathers)) == sum(others)
     broadcasts = [hierarchical_broadcast(grouping, rank, count, 1) for rank in range(n)]
     assert sum(sent_by_host(grouping, broadcasts)) == count * (hosts - 1)
+    chains = [chain_by_hosts(grouping, rank, count, 1, 1 << 20) for rank in range(n)]
+    assert sum(sent_by_host(grouping, chains)) == count * (hosts - 1)
+    assert max(sent_by_host(grouping, chains)) == count
 
 
 def test_every_rank_of_a_host_drives_as_much_of_the_network_as_the_others() -> None:
@@ -229,6 +240,17 @@ def test_whole_arrays_in_rank_order_refuse_it_wherever_they_run() -> None:
 def test_few_bytes_go_by_a_tree_and_many_by_shares() -> None:
     few, many = (hierarchical_allreduce(TWO_AND_TWO, 3, count, 4).peers for count in (100, 1 << 20))
     assert (few, many) == ((2,), (1, 2))
+
+
+def test_a_broadcast_of_much_is_a_chain_that_goes_by_hosts() -> None:
+    """From the root 1 through its own host, then to the other one, through 2 and on to 3."""
+    much = [
+        schedule_for(Kind.BROADCAST, 4, rank, 1 << 26, 1, root=1, grouping=DEALT_OUT)
+        for rank in range(4)
+    ]
+    assert {schedule.algorithm for schedule in much} == {Algorithm.CHAIN}
+    sends = [{step.send_to for step in schedule.steps} - {NOBODY} for schedule in much]
+    assert sends == [{2}, {3}, set(), {0}]
 
 
 def test_every_kind_that_has_a_hierarchy_takes_it() -> None:
