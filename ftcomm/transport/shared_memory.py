@@ -32,8 +32,9 @@ from ftcomm.transport.sockets import replace_by_dead
 
 # Published while a long send goes on, so that the peer reads what lies in the cache.
 PIECE_BYTES = 128 * 1024
-# A reader says how far it is each time that it has read this part of the ring.  It reads all that
-# is there, so a writer that finds no room will hear of some.
+# A reader says how far it is each time that it has read this part of the ring, and rings when half
+# of the ring is free: few wake-ups, each for much.  Who reads all that is there has said so of more
+# than three quarters, so a writer that found no room is woken.
 TOLD_PARTS = 4
 LOOKS = 16  # at an empty ring before `recv_into` gives up: about 1 us, less than its exception
 BELLS_READ = 4096  # at most, in one call; more can only be a peer's mischief
@@ -52,9 +53,13 @@ class SharedLink:
 
     __slots__ = (
         "_arrived",
+        "_at_their_nap",
+        "_at_their_written",
+        "_at_written",
         "_counters",
         "_ended",
-        "_fence",
+        "_fence_in",
+        "_fence_out",
         "_limit",
         "_map",
         "_napping",
@@ -94,8 +99,11 @@ class SharedLink:
         self._told_step = size // TOLD_PARTS
         self._naps = self._rung_for_data = self._rung_for_room = 0
         self._napping = self._ended = False
+        self._at_written, self._at_their_written = words.written, words.their_written
+        self._at_their_nap = words.their_waits_for_data
         # Taking a free lock is a locked instruction: on these processors a fence.
-        self._fence = threading.Lock()
+        fence = threading.Lock()
+        self._fence_in, self._fence_out = fence.acquire, fence.release
         self._poll_for = ((sock.fileno(), select.POLLIN),)
 
     # --- sending ----------------------------------------------------------------------------------
@@ -110,15 +118,17 @@ class SharedLink:
             raise BrokenPipeError(errno.EPIPE, "the peer closed the connection")
         start = written = self._written
         size, limit = self._size, self._limit
+        shared, base, mask = self._map, self._write_at, size - 1
         for buffer in buffers:
             nbytes = buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
-            at = written & (size - 1)
-            if written + nbytes > limit:
+            end = written + nbytes
+            if end > limit:
                 limit = self._new_limit()
-            if nbytes <= PIECE_BYTES and written + nbytes <= limit and at + nbytes <= size:
-                at += self._write_at
-                self._map[at : at + nbytes] = buffer
-                written += nbytes
+            at = written & mask
+            if nbytes <= PIECE_BYTES and end <= limit and at + nbytes <= size:
+                at += base
+                shared[at : at + nbytes] = buffer
+                written = end
                 continue
             taken = self._send_in_pieces(np.frombuffer(buffer, np.uint8).data, written, limit)
             written += taken
@@ -126,7 +136,12 @@ class SharedLink:
                 break
         if written == start:
             raise BlockingIOError
-        self._publish(written)
+        self._written = self._counters[self._at_written] = written
+        self._fence_in()
+        self._fence_out()
+        nap = self._counters[self._at_their_nap]
+        if nap and nap != self._rung_for_data:
+            self._ring_for_data(nap)
         return written - start
 
     def _send_in_pieces(self, view: memoryview, written: int, limit: int) -> int:
@@ -157,16 +172,20 @@ class SharedLink:
         return limit
 
     def _publish(self, written: int) -> None:
-        """Let the peer see what was copied; a bell if it sleeps for that."""
-        self._written = written
-        counters, words, fence = self._counters, self._words, self._fence
-        counters[words.written] = written
-        fence.acquire()
-        fence.release()
-        nap = counters[words.their_waits_for_data]
+        """Let the peer see what was copied; a bell if it sleeps for that.
+
+        `sendmsg` does the same, without a call.
+        """
+        self._written = self._counters[self._at_written] = written
+        self._fence_in()
+        self._fence_out()
+        nap = self._counters[self._at_their_nap]
         if nap and nap != self._rung_for_data:
-            self._rung_for_data = nap
-            self._ring()
+            self._ring_for_data(nap)
+
+    def _ring_for_data(self, nap: int) -> None:
+        self._rung_for_data = nap
+        self._ring()
 
     def _ring(self) -> None:
         # What keeps a byte from being sent wakes the peer as well, or is its end: then the next
@@ -183,7 +202,8 @@ class SharedLink:
         read = self._read
         available = self._arrived - read
         if available == 0:
-            available = self._look()
+            arrived = self._counters[self._at_their_written]
+            available = self._look() if arrived == read else self._news(arrived)
             if available == 0:
                 return 0
         size = self._size
@@ -197,15 +217,18 @@ class SharedLink:
 
     def _look(self) -> int:
         """How many bytes have arrived; 0: the peer has ended."""
-        counters, where, read = self._counters, self._words.their_written, self._read
+        counters, where, read = self._counters, self._at_their_written, self._read
         for _ in range(LOOKS):
             arrived = counters[where]
             if arrived != read:
-                break
-        else:
-            if self._ended:
-                return 0
-            raise BlockingIOError
+                return self._news(arrived)
+        if self._ended:
+            return 0
+        raise BlockingIOError
+
+    def _news(self, arrived: int) -> int:
+        """Believe the peer's counter, if it can be."""
+        read = self._read
         if not 0 < arrived - read <= self._size:
             raise ConnectionAbortedError(
                 errno.ECONNABORTED, "the peer's counter of what it has written is wrong"
@@ -216,12 +239,12 @@ class SharedLink:
     def _tell(self, read: int) -> None:
         """Let the peer write where this side has read; a bell if it sleeps for that."""
         self._told = read
-        counters, words, fence = self._counters, self._words, self._fence
+        counters, words = self._counters, self._words
         counters[words.read] = read
-        fence.acquire()
-        fence.release()
+        self._fence_in()
+        self._fence_out()
         nap = counters[words.their_waits_for_room]
-        if nap and nap != self._rung_for_room:
+        if nap and nap != self._rung_for_room and self._arrived - read <= self._size // 2:
             self._rung_for_room = nap
             self._ring()
 
@@ -236,8 +259,8 @@ class SharedLink:
             counters[words.waits_for_data] = self._naps
         if writing:
             counters[words.waits_for_room] = self._naps
-        self._fence.acquire()
-        self._fence.release()
+        self._fence_in()
+        self._fence_out()
         may_read = reading and counters[words.their_written] != self._read
         may_write = writing and counters[words.their_read] + self._size != self._written
         return () if may_read or may_write or self._ended else self._poll_for

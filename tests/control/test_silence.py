@@ -22,9 +22,10 @@ MUCH_LATER_S = 10_000.0  # on the test's clock
 @pytest.fixture
 def driver() -> Any:
     events: list[Any] = []
-    return SimpleNamespace(
-        hub=SimpleNamespace(settings=SETTINGS), apply=events.append, events=events
-    )
+    members = [SimpleNamespace(host="here")] * 3
+    core = SimpleNamespace(members=members, rank=0, relay_to=lambda _: None)
+    hub = SimpleNamespace(settings=SETTINGS, core=core)
+    return SimpleNamespace(hub=hub, apply=events.append, events=events)
 
 
 async def test_a_holder_that_falls_silent_while_it_serves_is_suspected(

@@ -158,7 +158,8 @@ class Story:
         for who, link in enumerate((near, far)):
             faked: Any = link
             faked._counters = Words(processor, who)
-            faked._fence = self.fence(processor, who)
+            fence = self.fence(processor, who)
+            faked._fence_in, faked._fence_out = fence.acquire, fence.release
         given, got = processor.run([lambda: self.want(near), lambda: self.give(far)])
         assert got is None, got
         bell = self.bell(near)

@@ -245,6 +245,12 @@ def test_one_bell_for_each_nap_and_none_for_who_is_awake(pair):
             near.sendmsg((b"x",), (), 0)
         assert far._sock.recv(10, socket.MSG_PEEK) == b"\1"
         assert take(far, 10) == b"xxx"
+    near.sendmsg((b"x",), (), 0)
+    assert may_sleep(far, reading=True, writing=False) == (False, False)
+    take(far, 10)
+    near.sendmsg((b"x",), (), 0)
+    with pytest.raises(BlockingIOError):
+        far._sock.recv(10)
 
 
 def test_nobody_sleeps_when_there_is_something_to_do(pair):
