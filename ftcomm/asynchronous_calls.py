@@ -182,13 +182,18 @@ class AsynchronousCalls(CollectiveCalls):
         """Write a call down and put it in line."""
         with self._turns.one_user():
             write(*arguments, **options)
-            handle = self._written()
-            try:
-                return self._turns.put(handle)
-            except BaseException as error:  # Ctrl-C: it would be called again, and run twice
-                if handle.has_place:
-                    self._give_up(error)
-                raise
+            return self._place(self._written())
+
+    def _place(self, handle: Handle[R]) -> Handle[R]:
+        """Put a call in line; if that is cut short, nobody waits for it for ever."""
+        try:
+            return self._turns.put(handle)
+        except BaseException as error:
+            if handle.has_place:  # Ctrl-C: it would be called again, and run twice
+                self._give_up(error)
+            else:
+                handle.fail(error)
+            raise
 
     def _written(self) -> Handle[Any]:
         """A handle of the call that was written down last."""

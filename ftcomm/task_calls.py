@@ -3,7 +3,7 @@
 from ftcomm.bucketed_calls import BucketedCalls
 from ftcomm.engine import Engine
 from ftcomm.solo import SoloEngine
-from ftcomm.tasks import WORKERS, TaskEngine
+from ftcomm.tasks import WORKERS, Line, TaskEngine
 
 
 class TaskCalls(BucketedCalls):
@@ -24,7 +24,7 @@ class TaskCalls(BucketedCalls):
             FtcommError: the communicator is over.
         """
         with self._turns.one_user():
-            made = TaskEngine(self._turns, self._writer, self._written, workers)
+            made = TaskEngine(self._turns, self._writer, Line(self._written, self._place), workers)
             self._task_engines = [*filter(lambda e: not e.is_closed, self._task_engines), made]
             return made
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -43,6 +43,18 @@ class Variable:
 
     def __repr__(self) -> str:
         return f"<ftcomm variable {self._name}>"
+
+
+class Line(NamedTuple):
+    """The communicator's line of asynchronous calls.
+
+    Attributes:
+        take: a handle of the call that was written down last.
+        place: puts one in line.
+    """
+
+    take: Callable[[], Handle[Any]]
+    place: Callable[[Handle[Any]], Handle[Any]]
 
 
 @dataclass(slots=True)
@@ -85,15 +97,9 @@ class TaskEngine:
         is_closed: nothing can be pushed any more.
     """
 
-    def __init__(
-        self,
-        turns: Turns,
-        writer: CollectiveCalls,
-        written: Callable[[], Handle[Any]],
-        workers: int,
-    ) -> None:
-        """Of one communicator; `written` gives what `writer`'s newest call has come to."""
-        self._turns, self._writer, self._written = turns, writer, written
+    def __init__(self, turns: Turns, writer: CollectiveCalls, line: Line, workers: int) -> None:
+        """Of one communicator, whose `writer` writes calls down that `line` then takes."""
+        self._turns, self._writer, self._line = turns, writer, line
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -166,7 +172,7 @@ class TaskEngine:
             self._writer.allreduce(
                 _checked_array(array), op, out=place, algorithm=algorithm, timeout=timeout
             )
-            self._add_collective(self._written(), [array], [place])
+            self._add_collective(self._line.take(), [array], [place])
 
     def broadcast(self, array: Result, root: int = 0, *, timeout: float | None = None) -> None:
         """A `broadcast` of what the root's `array` will hold, into all ranks' `array`.
@@ -180,7 +186,7 @@ class TaskEngine:
         self._check_thread()
         with self._turns.one_user():
             self._writer.broadcast(place, root, copy=False, timeout=timeout)
-            handle = self._written()
+            handle = self._line.take()
             receive = handle.work
             assert receive is not None, "it has not had its turn"
 
@@ -288,7 +294,7 @@ class TaskEngine:
 
         number = self._add(read, mutate, task)
         handle.work, handle.is_due, handle.on_done = run, lambda: task.is_due, on_done
-        self._turns.put(handle)
+        self._line.place(handle)
 
     def _act(self, decided: Sequence[Run | Skip]) -> None:
         """Under the lock: let tasks run, or end those that will not."""

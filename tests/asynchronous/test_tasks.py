@@ -241,6 +241,25 @@ def test_an_exception_that_leaves_the_block_ends_what_has_not_begun() -> None:
         engines[0].wait()
 
 
+def test_ctrl_c_in_a_push_leaves_nothing_that_is_waited_for_for_ever(
+    comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, x = comm.engine(), np.ones(3)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(comm._turns, "_take_baton", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            engine.allreduce(x)
+    with pytest.raises(KeyboardInterrupt):
+        engine.wait()
+    engine.allreduce(x)
+    engine.wait()
+    assert comm.seqno == 1
+
+
 def test_functions_may_neither_push_nor_wait(comm: ftcomm.Communicator) -> None:
     engine, x = comm.engine(), np.zeros(3)
     inside = [engine.wait, lambda: engine.push(print), lambda: engine.allreduce(x)]
