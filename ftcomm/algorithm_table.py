@@ -125,11 +125,11 @@ DEFAULT_TABLE = _table("""
     allreduce   31  0=recursive_doubling  512=halving_doubling  4096=ring
     allreduce 1024  0=recursive_doubling  256=halving_doubling  65536=ring
     broadcast    2  0=binomial
-    broadcast    4  0=binomial  1024=chain
-    broadcast    8  0=binomial  2048=chain
-    broadcast   16  0=binomial  4096=chain
-    broadcast   64  0=binomial  8192=chain
-    broadcast 1024  0=binomial  65536=chain
+    broadcast    4  0=binomial  4096=chain
+    broadcast    8  0=binomial  8192=chain
+    broadcast   16  0=binomial  16384=chain
+    broadcast   64  0=binomial  32768=chain
+    broadcast 1024  0=binomial  262144=chain
 """)
 
 
