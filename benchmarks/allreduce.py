@@ -13,7 +13,6 @@ rounds: where calls are slow there are fewer rounds, but three at least.
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 import time
@@ -54,7 +53,7 @@ SIZE_S, QUICK_SIZE_S = 20.0, 4.0  # for all rounds of all libraries, unless the 
 TURN_S, QUICK_TURN_S = 0.2, 0.05  # what a turn should take, if three calls take less
 FEWEST_CALLS, MOST_CALLS = 2, 400
 TURN_BYTES = 400_000_000  # ftcomm keeps a turn's results
-WARM_UP_CALLS = 1
+WARM_UP_CALLS = 5  # of up to 1 MB, else one
 MOST_BYTES = 1_100_000_000  # of all ranks' inputs: several times that is in memory
 
 
@@ -96,8 +95,8 @@ class Contest:
 
     def _calls(self, name: str, nbytes: int, turn_s: float) -> int:
         """How many calls fit a turn, from a first try that is not counted."""
-        found = self._turn(name, nbytes, WARM_UP_CALLS)
-        fitting = int(turn_s / statistics.median(found)) if found else 0
+        found = self._turn(name, nbytes, WARM_UP_CALLS if nbytes <= 1 << 20 else 1)
+        fitting = int(turn_s / min(found)) if found else 0  # the others met something else
         most = min(MOST_CALLS, TURN_BYTES // nbytes)
         return max(FEWEST_CALLS, min(most, fitting))
 
