@@ -118,6 +118,13 @@ def test_a_version_that_one_lacks_is_not_committed() -> None:
     assert decision.frontier == at(0, 4)
 
 
+def test_a_version_is_not_committed_while_a_member_has_not_come_past_its_load() -> None:
+    """Nobody can have seen that all hold it; committed, it would die with its one holder."""
+    holding = report(at(0, 0), tentative=1, digest=b"d")
+    decision = decided(holding, report(at(-1, 0)))
+    assert (decision.plans[0].commit, decision.plans[1].load) == (PRELUDE, 0)
+
+
 def test_states_that_differ_are_a_mismatch() -> None:
     error, cause = lost(
         report(at(0, 1), tentative=1, digest=b"d"), report(at(0, 1), tentative=1, digest=b"e")

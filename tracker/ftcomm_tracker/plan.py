@@ -114,7 +114,9 @@ def plan(members: Sequence[Member], facts: Facts, reports: Mapping[int, Report])
 def _commit(facts: Facts, reports: Mapping[int, Report]) -> int | Lost:
     """The tentative version that every member past its load holds, -1 if there is none.
 
-    With all the local states that they should hold: until then nobody can have committed it.
+    With all the local states that they should hold: until then nobody can have committed it.  Nor
+    can anybody while a member of the plan before has not come past its own load: then it would be
+    committed with the copies of some, whose deaths would be the job's.
     """
     past = {rank: report for rank, report in reports.items() if report.position.past_load}
     if not past:
@@ -133,6 +135,8 @@ def _commit(facts: Facts, reports: Mapping[int, Report]) -> int | Lost:
     if behind:
         return top
     if any(report.tentative != top + 1 for report in past.values()):
+        return PRELUDE
+    if any(report.caught_up and not report.position.past_load for report in reports.values()):
         return PRELUDE
     if len({report.position for report in past.values()}) > 1:
         return PRELUDE  # their programs differ; replay and signatures will say so
