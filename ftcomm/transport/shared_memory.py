@@ -69,6 +69,7 @@ class SharedLink:
         "_rung_for_data",
         "_rung_for_room",
         "_segment",
+        "_shared_counters",
         "_size",
         "_sock",
         "_told",
@@ -90,7 +91,7 @@ class SharedLink:
         self._size = size = segment.ring_bytes
         self._words = words = words_of(segment.side)
         view = memoryview(segment.map)
-        self._counters = view[:HEAD_BYTES].cast("Q")
+        self._counters = self._shared_counters = view[:HEAD_BYTES].cast("Q")
         read_at = ring_at(1 - words.writes, size)
         self._view = view[read_at : read_at + size]
         self._write_at = ring_at(words.writes, size)
@@ -290,13 +291,20 @@ class SharedLink:
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def reset(self) -> None:
-        """Fault injection: end the link as the system of a vanished peer does."""
+        """Fault injection: end the link as the system of a vanished peer does.
+
+        What has arrived is lost, so this side looks at counters of its own from now on.
+        """
         self._ended = True
         replace_by_dead(self._sock)
+        alone = memoryview(bytearray(HEAD_BYTES)).cast("Q")
+        alone[self._at_their_written] = self._arrived = self._read
+        self._counters = alone
 
     def close(self) -> None:
         """Give socket and memory back; only the owner may."""
         self._sock.close()
         self._counters.release()
+        self._shared_counters.release()
         self._view.release()
         self._segment.close()

@@ -84,7 +84,7 @@ def test_a_killed_writer_leaves_a_torn_last_line_which_is_passed_over() -> None:
         (with_field(WHOLE[3], position=[0, 0]), "[branch, version, seqno]"),
         (with_field(WHOLE[3], position=[0, 0, 1 << 70]), "'position'"),
         (with_field(WHOLE[3], version="1"), "'version' is '1'"),
-        (with_field(WHOLE[1], members=[]), "a list of 1 to 1024 members"),
+        (with_field(WHOLE[1], members=[]), "a list of 1 to 2048 members"),
         (with_field(WHOLE[1], members=[["w0", "1"]]), "[worker id, incarnation]"),
         (with_field(WHOLE[2], site="x" * 5000), "a text of at most"),
         (with_field(WHOLE[2], site="\ud800"), "text that UTF-8 can hold"),

@@ -27,7 +27,6 @@ from ftcomm.protocol.handshake import (
 )
 from ftcomm.protocol.messages import ControlMessage, FetchEnd, FetchRequest, Hello, Welcome
 from ftcomm.protocol.operations import StatusReply, StatusRequest
-from tests.hostile.watched import NOFILE
 from tests.tracker.rig import hello
 
 ROOT = Path(__file__).parents[2]
@@ -168,10 +167,9 @@ def start_watched(
 class Fortress:
     """The job; `doors` by name, `joined_ms` what honest callers waited."""
 
-    def __init__(self, folder: Path, *, nofile: dict[str, int] | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.joined_ms: list[float] = []
-        self._nofile = nofile or {}
         self._numbers = 0
         self.state = folder / "state"
         options = ("-n", "2", "--streams", str(STREAMS), "--state-dir", str(self.state))
@@ -190,8 +188,7 @@ class Fortress:
         """A watched process of this job."""
         self._numbers += 1
         log = self.folder / f"{role}-{self._numbers}.log"
-        limit = {NOFILE: str(self._nofile.get(role, ""))}
-        return start_watched(log, self.watch, role, *arguments, **limit, **variables)
+        return start_watched(log, self.watch, role, *arguments, **variables)
 
     def worker(self, number: int) -> subprocess.Popen[bytes]:
         """Start a life of worker `number`."""

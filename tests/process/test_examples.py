@@ -112,7 +112,9 @@ def test_training_goes_on_from_a_saved_state_in_another_job(
 
 @needs_sklearn
 def test_the_ported_script_writes_the_same_weights_whoever_dies(tmp_path: Path) -> None:
-    _, after = re.findall(r"```python\n(.*?)```", PORTING.read_text(encoding="utf-8"), re.DOTALL)
+    _, after, *_ = re.findall(
+        r"```python\n(.*?)```", PORTING.read_text(encoding="utf-8"), re.DOTALL
+    )
     script = tmp_path / "train.py"
     script.write_text(after)
     weights = tmp_path / "weights.npy"

@@ -336,6 +336,17 @@ def test_a_peer_that_is_killed_in_the_middle_has_said_what_it_had_said(megabytes
     assert (np.frombuffer(heard, "u4") == np.arange(len(heard) // 4)).all()
 
 
+def test_what_had_arrived_is_lost_in_a_reset(pair):
+    near, far = pair
+    send_all(far, b"first" + b"second")
+    assert take(near, 5) == b"first"
+    near.reset()
+    send_all(far, b"third")
+    assert take(near, 100) == b""
+    with pytest.raises(BrokenPipeError):
+        near.sendmsg((b"fourth",), (), 0)
+
+
 def wait_until_interrupted(rank, link):
     """A bell may have been rung for what has been taken already: a wait may end for nothing."""
     while True:
