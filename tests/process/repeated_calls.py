@@ -20,7 +20,7 @@ from ftcomm.forms import Call
 from ftcomm.protocol.signature import Kind
 from ftcomm.values import Stored
 
-ROUNDS = 300
+ROUNDS = 200
 DIES_IN = 140
 VERSION_ROUNDS = 50
 
