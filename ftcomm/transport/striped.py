@@ -26,8 +26,9 @@ from ftcomm.transport.sockets import SocketLink
 
 # A constant of the protocol. Small enough for the buffers that the kernel gives a slow connection:
 # else only one would be busy at a time. Four that were limited to 60 Mbit/s carried 8 MB 3.4 times
-# as fast as one, but with 256 KiB 2.9 times. Fixed larger buffers gained nothing, and would limit a
-# connection over a distance. Large enough that a system call moves more than it costs.
+# as fast as one, but with 256 KiB 2.9 times. Fixed larger buffers gained nothing on a
+# loopback, and would limit a connection over a distance. Large enough that a system call moves more
+# than it costs.
 STRIPE_BYTES = 64 * 1024
 
 
