@@ -109,7 +109,25 @@ def test_a_job_that_goes_on_between_two_failures_is_not_stuck() -> None:
             {(0, 1): failing(spoilt=(2,))}, range(3), (Route(0, 1, 2),), (), id="once more if alone"
         ),
         pytest.param(
-            {(0, 1): failing(spoilt=(2, 2))}, range(3), (), ((0, 1),), id="the relay fails too"
+            {(0, 1): failing(4, spoilt=(2, 2))},
+            range(3),
+            (),
+            ((0, 1),),
+            id="the relay fails too",
+        ),
+        pytest.param(
+            {(0, 1): failing(8, spoilt=(2, 3, 2, 3, 2))},
+            range(4),
+            (Route(0, 1, 3),),
+            ((0, 1),),
+            id="the best of relays that all fail",
+        ),
+        pytest.param(
+            {(0, 1): failing(3), (1, 2): failing(2)},
+            range(3),
+            (Route(0, 1, 2),),
+            ((0, 1), (1, 2)),
+            id="a relay whose own link has failed less than this one",
         ),
         pytest.param(
             {(0, 1): failing(), (1, 2): failing(1)},

@@ -193,6 +193,19 @@ def test_who_alone_has_completed_something_is_not_given_up() -> None:
     assert list(story.roster.empty_since) == [0]
 
 
+def test_where_neither_end_can_be_given_up_the_link_and_the_relay_take_turns() -> None:
+    """Rank 2 has to replay two results, of which each end holds one alone."""
+    story = running(3)
+    for epoch in range(1, 8):
+        pass_time(story, epoch, (1, 2, 3))
+        story.said(1, Suspect(epoch, (1,), "reset"))
+        sent = story.said(1, report(epoch + 1, at(-1, 2), runs=(Run(-1, 0, 1),)))
+        sent += story.said(2, report(epoch + 1, at(-1, 2), runs=(Run(-1, 1, 2),)))
+        sent += story.said(3, report(epoch + 1))
+        routes = [message.routes for _, message in sent if isinstance(message, Plan)]
+        assert routes == [(Route(0, 1, 2),) if epoch in (2, 3, 5, 7) else ()] * 3
+
+
 def test_a_starving_pair_is_suspected_though_a_third_rank_computes() -> None:
     story = running(3)
     story.said(1, blocked(1, 1, 1))

@@ -47,6 +47,11 @@ class Failing:
         """True if the two ends cannot do without a relay."""
         return self.plans >= RUNNING
 
+    @property
+    def direct(self) -> int:
+        """In how many plans its own link has failed."""
+        return self.plans - len(self.spoilt)
+
 
 @dataclass(slots=True)
 class Pairs:
@@ -107,11 +112,14 @@ class Pairs:
 def choose_routes(
     failing: Mapping[Pair, Failing], present: Collection[int], leaving: Collection[int] = ()
 ) -> tuple[tuple[Route, ...], tuple[Pair, ...]]:
-    """A relay for every unreachable pair whose ends are present; and the pairs without one.
+    """A relay for every unreachable pair whose ends are present; and the pairs without a good one.
 
     The relay of a pair can reach both ends, and has not failed it in two plans.  Of several, the
     one that has failed the pair or with either end least, then the one with fewest pairs, then the
     lowest rank; who has closed (`leaving`) only if there is nobody else.
+
+    A pair without a good one tries what has failed least: a relay that failed it or that may not
+    reach an end, or its own link.  Its ends may have to stay, and then this is all that is left.
     """
     burden = dict.fromkeys(present, 0)
     routes: list[Route] = []
@@ -119,11 +127,14 @@ def choose_routes(
     for (a, b), pair in sorted(failing.items()):
         if not pair.is_unreachable or a not in burden or b not in burden:
             continue
-        able = [c for c in present if c not in (a, b) and _can_relay(failing, pair, (a, b), c)]
+        others = [c for c in present if c not in (a, b)]
+        able = [c for c in others if _can_relay(failing, pair, (a, b), c)]
+        doubts = {c: pair.spoilt.count(c) + _failures(failing, c, (a, b)) for c in others}
         if not able or len(routes) == MAX_ROUTES:
             stranded.append((a, b))
+            able = [c for c in others if doubts[c] < pair.direct]
+        if not able or len(routes) == MAX_ROUTES:
             continue
-        doubts = {c: pair.spoilt.count(c) + _failures(failing, c, (a, b)) for c in able}
         via = min(able, key=lambda c: (c in leaving, doubts[c], burden[c], c))
         burden[via] += 1
         routes.append(Route(a, b, via))
