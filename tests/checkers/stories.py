@@ -48,9 +48,12 @@ class Story:
             replicas=self.replicas,
         )  # fmt: skip
 
-    def plan(self, epoch: int, places: dict[str, list[int]], frontier: list[int]) -> None:
-        """All take the plan of `epoch`, each at its own position."""
-        members = [[name.split("-")[0], int(name.split("-")[1])] for name in sorted(places)]
+    def plan(
+        self, epoch: int, places: dict[str, list[int]], frontier: list[int], unseen: str = ""
+    ) -> None:
+        """All take the plan of `epoch`, each at its own position; `unseen` dies before that."""
+        names = sorted({*places, unseen} - {""})
+        members = [[name.split("-")[0], int(name.split("-")[1])] for name in names]
         for life, position in places.items():
             self.tell(
                 life, "plan", epoch=epoch, rank=self.rank(life), position=position,
@@ -254,8 +257,8 @@ def fenced() -> Story:
     return story
 
 
-def replaced_before_it_saved() -> Story:
-    """Rank 2 stops before its checkpoint; a plan commits it; it wakes up and saves, for nobody."""
+def _stopped_before_it_saved() -> tuple[Story, list[str]]:
+    """Rank 2 stops before its checkpoint, which the others, named here, have called."""
     story, others = Story(), ["w0-1", "w1-1"]
     lives = [*others, "w2-1"]
     for life in lives:
@@ -268,6 +271,12 @@ def replaced_before_it_saved() -> Story:
     story.fault("stop", "w2", 10.0)
     for life in others:
         story.enter(life, [0, 0, 2], "checkpoint")
+    return story, others
+
+
+def replaced_before_it_saved() -> Story:
+    """Rank 2 stops before its checkpoint; a plan commits it; it wakes up and saves, for nobody."""
+    story, others = _stopped_before_it_saved()
     story.begin("w2-2")
     story.plan(2, {"w0-1": FIRST_OF_1, "w1-1": FIRST_OF_1, "w2-2": PRELUDE}, FIRST_OF_1)
     for life in others:
@@ -303,6 +312,34 @@ def lost() -> Story:
     return story
 
 
+def lost_with_one_that_wakes() -> Story:
+    """Rank 1 is stopped and replaced, rank 2 killed; rank 1's old life wakes up and is told too."""
+    story = Story()
+    _to_version_1(story, ["w0-1", "w1-1", "w2-1"])
+    for life in ("w0-1", "w1-1"):
+        story.enter(life, FIRST_OF_1, "allreduce")
+    story.fault("stop", "w1", 10.0)
+    story.fault("kill", "w2")
+    story.exit("w2-1", -9)
+    cause = "the result of collective 1.0 is lost; the first loss: worker w1 was replaced"
+    for life in ("w0-1", "w1-1"):
+        story.fail(life, "JobLostError", cause, 1, FIRST_OF_1)
+    return story
+
+
+def replaced_by_one_that_died() -> Story:
+    """As `replaced_before_it_saved`, but who replaces rank 2 dies while it fetches, and all end."""
+    story, others = _stopped_before_it_saved()
+    story.plan(2, dict.fromkeys(others, FIRST_OF_1), FIRST_OF_1, unseen="w2-2")
+    for life in others:
+        story.leave(life, [0, 0, 2], "checkpoint", 2, "served")
+        story.enter(life, FIRST_OF_1, "allreduce")
+        story.fail(life, "ProcessFailedError", "rank 2 dies too often", 2, FIRST_OF_1)
+    story.enter("w2-1", [0, 0, 2], "checkpoint")
+    story.fail("w2-1", "TrackerLostError", "it could not be reached", 1, [0, 0, 2])
+    return story
+
+
 GOOD = {
     "peace": peace,
     "cut": cut,
@@ -311,4 +348,6 @@ GOOD = {
     "replaced before it saved": replaced_before_it_saved,
     "mismatch": mismatch,
     "lost": lost,
+    "lost with one that wakes": lost_with_one_that_wakes,
+    "replaced by one that died": replaced_by_one_that_died,
 }

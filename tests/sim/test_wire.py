@@ -4,9 +4,10 @@ import pytest
 
 from ftcomm.protocol.codec import Decoder
 from ftcomm.protocol.frames import FrameHeader
+from ftcomm.protocol.messages import Run
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature
-from ftcomm.recovery.events import CheckpointFetched, LocalFetched, ResultFetched
+from ftcomm.recovery.events import CheckpointFetched, LocalFetched, ResultFetched, StartFetch
 from ftcomm_chaos.sim.plan import OF_BYTES
 from ftcomm_chaos.sim.simulation import Simulation
 from ftcomm_chaos.sim.streams import Frame
@@ -42,10 +43,10 @@ def test_items_survive_any_slices(size: int) -> None:
         CheckpointFetched(7, 2, 2**48 - 1),
         LocalFetched(7, 2, 1, 5),
         ResultFetched(7, HERE, Signature(Kind.ALLREDUCE).encode(), (0.1, 0.2)),
-        ResultFetched(7, HERE, Signature(Kind.BARRIER).encode(), ()),
+        ResultFetched(7, HERE.next(), Signature(Kind.BARRIER).encode(), ()),
     ]
     raw = b"".join(item_bytes(item) for item in items)
-    reader = ItemReader(7)
+    reader = ItemReader(StartFetch(7, 1, 2, (Run(2, 3, 5),), 2, (1,)))
     slices = [raw[at : at + size] for at in range(0, len(raw), size)]
     assert [one for piece in slices for one in reader.feed(piece)] == items
 

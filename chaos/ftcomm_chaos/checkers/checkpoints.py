@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from ftcomm.history import EXECUTED
+from ftcomm.history import EXECUTED, Entered
 from ftcomm_chaos.checkers.finding import Case, Delivery, Finding, outliers
+from ftcomm_chaos.history.model import LifeRecord, lines_of
 
 CHECKPOINT, LOAD = "checkpoint", "load"
 
@@ -83,38 +84,42 @@ def _epoch_of_load(delivery: Delivery) -> int | None:
 
 
 def committed_by_all(case: Case) -> Iterator[Finding]:
-    """No version is committed before every rank has given its state, or loads it instead."""
-    comparable = case.has_one_clock
+    """No version is committed before every rank has given its state, or loads it instead.
+
+    Looked at are the lives that took the plan in whose epoch it was committed: one that was
+    replaced before may wake up and save, for nobody, and one that died while it fetched has no
+    history.
+    """
     for version, deliveries in case.by_version.items():
         saved = [delivery for delivery in deliveries if delivery.event.kind == CHECKPOINT]
         if not saved:
             continue
         first = min(saved, key=lambda delivery: delivery.line.t)
-        for rank in range(case.history.size):
-            at = case.first_called.get((rank, first.event.position))
-            if at is None and _must_have_saved(case, rank, version):
-                what = f"version {version} is committed, and rank {rank} never gave its state"
-                yield first.finding("committed-by-all", what)
-            elif at is not None and comparable and at.t > first.line.t:
-                if _loads(case, rank, version):
-                    continue  # that was an earlier life's, which a plan has replaced
-                what = f"version {version} was committed before rank {rank} gave its state"
-                yield first.finding("committed-by-all", what, at)
+        plan = max((x for x in first.life.plans if x.t <= first.line.t), key=lambda x: x.t)
+        by_plan = plan.event.position.version >= version
+        for life, other in case.plans[plan.event.epoch]:
+            loads = by_plan and not other.event.position.past_load
+            if not loads and not _loaded(life, version):
+                yield from _gave_its_state(case, life, version, first)
 
 
-def _loads(case: Case, rank: int, version: int) -> bool:
-    """Whether a life of `rank` goes on from `version` or a later one."""
+def _loaded(life: LifeRecord, version: int) -> bool:
+    """Whether it goes on from `version` or a later one."""
     return any(
         line.event.kind == LOAD and line.event.version is not None and line.event.version >= version
-        for life in case.history.of_rank(rank)
         for line in life.returns
     )
 
 
-def _must_have_saved(case: Case, rank: int, version: int) -> bool:
-    """Its last life came to its end, and went on from an earlier version than `version`."""
-    lives = case.history.of_rank(rank)
-    if not lives or lives[-1].ended is None:
-        return False
-    loaded = [line.event.version for line in lives[-1].returns if line.event.kind == LOAD]
-    return any(began is not None and began < version for began in loaded)
+def _gave_its_state(
+    case: Case, life: LifeRecord, version: int, first: Delivery
+) -> Iterator[Finding]:
+    """It has called the checkpoint before `first` returned from it."""
+    entered = lines_of(life.lines, Entered)
+    calls = [x for x in entered if x.event.position == first.event.position]
+    if not calls and life.ended is not None:
+        what = f"version {version} is committed, and rank {life.rank} never gave its state"
+        yield first.finding("committed-by-all", what)
+    if calls and case.has_one_clock and calls[0].t > first.line.t:
+        what = f"version {version} was committed before rank {life.rank} gave its state"
+        yield first.finding("committed-by-all", what, calls[0])

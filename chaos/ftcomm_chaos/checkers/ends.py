@@ -22,6 +22,7 @@ LOCAL = FENCED | {
 }
 MISMATCH = errors.CollectiveMismatchError.__name__
 LOST = errors.JobLostError.__name__
+REPLACED = "was replaced"  # of a worker id, by another life
 # Of local states fewer copies may be kept; and who has had a place without hearing of it, and has
 # died, counts as a member that has died, and has no history.  With replay=off none is kept at all.
 UNTOLD_LOSSES = ("local state", "every member", "replay=off")
@@ -111,7 +112,9 @@ def lost_for_a_reason(case: Case) -> Iterator[Finding]:
     told = {(x.worker, x.incarnation) for x, _ in _verdicts(case)}
     members = {member for taken in case.plans.values() for member in taken[0][1].event.members}
     dead = (members | {(x.worker, x.incarnation) for x in case.lives}) - told
+    # Who was replaced while it was stopped may wake up and be told how the job has ended, too.
+    replaced = int(REPLACED in over.event.cause)
     enough = min(life.started.event.replicas, case.history.size)
-    if len(dead) < enough:
+    if len(dead) + replaced < enough:
         what = f"lost after {len(dead)} deaths, where {enough} keep each result: {over.event.cause}"
         yield Finding("lost-for-a-reason", life.name, str(over.event.position), what, (over.at,))
