@@ -12,11 +12,12 @@ import numpy as np
 from ftcomm.collectives.choose import allgatherv_schedule, schedule_for
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.ops import Reducer
+from ftcomm.collectives.pieces import STATE_LIMIT, pieces
 from ftcomm.collectives.schedule import Schedule
 from ftcomm.collectives.shift import shift
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
-from ftcomm.forms import Call, Form, anything, stored_rows
+from ftcomm.forms import Call, Form, stored_rows
 from ftcomm.protocol.frames import make_suffix
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import RAGGED, Kind
@@ -27,7 +28,7 @@ from ftcomm.transport.faults import Interrupted, LinkLost, SignatureMismatch
 from ftcomm.transport.frame_check import CallHeader
 from ftcomm.transport.link import Link
 from ftcomm.transport.moves import Move, are_express
-from ftcomm.values import Array, Stored
+from ftcomm.values import Array, Stored, joined
 
 # Sub-collectives of one position (a load is a length, a payload and a barrier) are told apart by
 # the frame's step number; no schedule has as many steps.
@@ -137,46 +138,88 @@ class DataPlane:
         """
         core = self._core
         header = CallHeader(*turn, make_suffix(signature, site))
-        mine: Array = np.frombuffer(local, np.uint8)
+        if not all(self._is_sane(rank, nbytes, header) for rank, nbytes in enumerate(lengths)):
+            return False
         distances = local_distances(core.world_size, core.limits.local_replicas)
         for stage, distance in enumerate(distances, 1):
-            schedule = shift(core.keep_order, core.rank, distance, lengths)
-            theirs: Array = np.empty(schedule.work_count, np.uint8)
-            if not self._run(schedule, header, mine, theirs, stage=stage):
+            copy = self._shifted(local, distance, lengths, header, stage)
+            if copy is None:
                 return False
-            owner, version = schedule.steps[0].recv_from, header.position.version + 1
-            copy = theirs.tobytes()
+            owner, version = copy[0], header.position.version + 1
             with self._hub.lock:
-                if not core.keep_local(header.epoch, version, owner, copy):
+                if not core.keep_local(header.epoch, version, owner, copy[1]):
                     return False
         return self._barrier(header, stage=len(distances) + 1)
+
+    def _shifted(
+        self, local: bytes, distance: int, lengths: Sequence[int], header: CallHeader, stage: int
+    ) -> tuple[int, bytes] | None:
+        """Send one's local state so many places along; whose has come instead, and that.
+
+        All ranks go through the pieces of the longest one, also who has nothing left to send.
+        """
+        core, sender = self._core, -1
+        mine: Array = np.frombuffer(local, np.uint8)
+        parts: list[Array] = []
+        for tag, piece in enumerate(pieces(max(lengths))):
+            counts = [len(range(nbytes)[piece]) for nbytes in lengths]
+            schedule = shift(core.keep_order, core.rank, distance, counts, tag)
+            part: Array = np.empty(schedule.work_count, np.uint8)
+            if not self._run(schedule, header, mine[piece], part, stage=stage):
+                return None
+            sender = schedule.steps[0].recv_from
+            parts.append(part)
+        return sender, joined(parts)
 
     def broadcast_default(
         self, raw: bytes, signature: bytes, site: str, turn: Turn
     ) -> bytes | None:
         """Rank 0's bytes to all: a length, the bytes, and a barrier that proves their arrival."""
         header = CallHeader(*turn, make_suffix(signature, site))
-        blob = self._broadcast_blob(np.frombuffer(raw, np.uint8), 0, header, anything)
-        if blob is None:
+        mine: Array = np.frombuffer(raw, np.uint8)
+        nbytes = self._told_length(mine, 0, header)
+        if nbytes is None or not self._is_sane(0, nbytes, header):
             return None
-        return raw if self._core.rank == 0 else blob.tobytes()
+        parts: list[Array] = []
+        for piece in pieces(nbytes):
+            own = self._core.rank == 0
+            parts.append(mine[piece] if own else np.empty(piece.stop - piece.start, np.uint8))
+            if not self._broadcast(parts[-1], 0, header, stage=len(parts)):
+                return None
+        if not self._barrier(header, stage=len(parts) + 1):
+            return None
+        return raw if self._core.rank == 0 else joined(parts)
 
     def _broadcast_blob(
         self, blob: Array, root: int, header: CallHeader, admit: Callable[[int], None]
     ) -> Array | None:
-        """The root's bytes to all: a length, the bytes, and a barrier that proves their arrival."""
-        own = self._core.rank == root
-        length: Array = np.array([len(blob) if own else 0], np.uint64)
-        schedule = self._schedule(Kind.BROADCAST, 1, 8, root=root)
-        if not self._run(schedule, header, length, length):
+        """The same for a result, for which the log must have room."""
+        nbytes = self._told_length(blob, root, header)
+        if nbytes is None:
             return None
-        nbytes = int(length[0])
         admit(nbytes)
-        payload = blob if own else self._take(nbytes, _BYTE)
-        schedule = self._schedule(Kind.BROADCAST, nbytes, 1, root=root)
-        if not self._run(schedule, header, payload, payload, stage=1):
+        payload = blob if self._core.rank == root else self._take(nbytes, _BYTE)
+        if not self._broadcast(payload, root, header, stage=1):
             return None
         return payload if self._barrier(header, stage=2) else None
+
+    def _told_length(self, blob: Array, root: int, header: CallHeader) -> int | None:
+        """How many bytes the root has, as it says itself."""
+        length: Array = np.array([len(blob) if self._core.rank == root else 0], np.uint64)
+        schedule = self._schedule(Kind.BROADCAST, 1, 8, root=root)
+        return int(length[0]) if self._run(schedule, header, length, length) else None
+
+    def _broadcast(self, payload: Array, root: int, header: CallHeader, *, stage: int) -> bool:
+        schedule = self._schedule(Kind.BROADCAST, len(payload), 1, root=root)
+        return self._run(schedule, header, payload, payload, stage=stage)
+
+    def _is_sane(self, rank: int, nbytes: int, header: CallHeader) -> bool:
+        """Whether a state may have so many bytes; else `rank`, which says so, is suspected."""
+        if nbytes <= STATE_LIMIT:
+            return True
+        cause = f"it announces a state of {nbytes} bytes, the most is {STATE_LIMIT}"
+        self._tell(LinkLost(rank, cause), header.epoch)
+        return False
 
     def cut_short(self, error: BaseException) -> None:
         """The user's call ends with `error`: nothing is in flight until the user calls again.

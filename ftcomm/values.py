@@ -1,6 +1,8 @@
 """Results as the log keeps them, and the pool from which their memory comes."""
 
+import math
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,26 +60,37 @@ _COUNTS_ARE_EXACT = "t" not in getattr(sys, "abiflags", "")
 EMPTY = Stored(np.empty(0, np.uint8), (0,))
 
 
-def stored_from_wire(dtype: int, shape: tuple[int, ...], nbytes: int, limit: int) -> Stored:
-    """Room for a result that a peer announces.
+def dtype_from_wire(code: int, shape: tuple[int, ...], nbytes: int, limit: int) -> AnyDtype:
+    """The dtype of a result that a peer announces; no memory is taken for it.
 
     Raises:
         ProtocolError: sizes that contradict each other or pass `limit` bytes.
     """
     try:
-        kind = dtype_of(dtype)
+        dtype = dtype_of(code)
     except ValueError as error:
         raise ProtocolError(str(error)) from None
-    count = 1
-    for extent in shape:
-        count *= extent
-    if count * kind.itemsize != nbytes or not 0 <= nbytes <= limit:
-        raise ProtocolError(f"a result of {nbytes} bytes announced as {kind.name}{list(shape)}")
+    if math.prod(shape) * dtype.itemsize != nbytes or not 0 <= nbytes <= limit:
+        raise ProtocolError(f"a result of {nbytes} bytes announced as {dtype.name}{list(shape)}")
+    return dtype
+
+
+def joined(parts: Iterable[Array]) -> bytes:
+    """The bytes of arrays of bytes, one after the other."""
+    return b"".join(part.data for part in parts)
+
+
+def stored_from_wire(dtype: AnyDtype, shape: tuple[int, ...], raw: Array) -> Stored:
+    """The result whose bytes have come; it owns `raw`.
+
+    Raises:
+        ProtocolError: an empty one with extents that no array has.
+    """
+    stored = Stored(raw.view(dtype), shape)
     try:
-        stored = Stored(np.empty(count, kind), shape)
-        stored.flat.reshape(shape)  # an empty one may still have impossible extents
-    except (MemoryError, ValueError) as error:
-        raise ProtocolError(f"no room for a result of {nbytes} bytes: {error}") from None
+        stored.flat.reshape(shape)
+    except ValueError as error:
+        raise ProtocolError(f"no room for a result of shape {list(shape)}: {error}") from None
     return stored
 
 

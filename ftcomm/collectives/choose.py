@@ -28,7 +28,7 @@ from ftcomm.protocol.signature import Algorithm, Kind
 # A hierarchy of hosts whose ranks are neighbours from this many bytes on. Below, recursive doubling
 # has fewer steps, and as few of them between hosts.
 HIERARCHICAL_FROM_BYTES = 16 * 1024
-ORDER_REVISION = 2  # raised whenever any algorithm's operand order or cut points change
+ORDER_REVISION = 3  # raised whenever any algorithm's operand order or cut points change
 
 _ALLOWED: dict[Kind, tuple[Algorithm, ...]] = {
     Kind.ALLREDUCE: (

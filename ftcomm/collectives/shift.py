@@ -9,7 +9,9 @@ from ftcomm.collectives.schedule import Schedule, Step
 from ftcomm.protocol.signature import Algorithm, Kind
 
 
-def shift(order: Sequence[int], rank: int, distance: int, counts: Sequence[int]) -> Schedule:
+def shift(
+    order: Sequence[int], rank: int, distance: int, counts: Sequence[int], tag: int = 0
+) -> Schedule:
     """The schedule of `rank`: its source to one rank, its work from another.
 
     Args:
@@ -17,11 +19,12 @@ def shift(order: Sequence[int], rank: int, distance: int, counts: Sequence[int])
         rank: whose schedule it is.
         distance: places from sender to receiver, 1 to n - 1.
         counts: elements of each rank's block, by rank.
+        tag: number of the step, where several shifts follow each other.
     """
     size, index = len(order), order.index(rank)
     receiver, sender = order[(index + distance) % size], order[(index - distance) % size]
     step = Step(
-        tag=0,
+        tag=tag,
         send_to=receiver,
         send_hi=counts[rank],
         send_source=True,

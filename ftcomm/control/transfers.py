@@ -5,13 +5,13 @@ framed header and raw bytes behind it.  It belongs to the control threads of bot
 holder serves while its user computes.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import trio
 
+from ftcomm.collectives.pieces import STATE_LIMIT, pieces
 from ftcomm.control.checking import checked_stream
 from ftcomm.control.dialling import BROKEN, RelayLost
 from ftcomm.control.driver import Driver
@@ -28,7 +28,7 @@ from ftcomm.errors import ProtocolError, StateChangedError
 from ftcomm.lazy_state import LazyState
 from ftcomm.protocol.handshake import DataContext
 from ftcomm.protocol.messages import FetchEnd, FetchItem, FetchRequest
-from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.protocol.position import PRELUDE
 from ftcomm.recovery.events import (
     CheckpointFetched,
     FetchEnded,
@@ -37,12 +37,8 @@ from ftcomm.recovery.events import (
     ResultFetched,
     StartFetch,
 )
-from ftcomm.values import EMPTY, Stored, stored_from_wire
-
-CHECKPOINT_LIMIT = (
-    1 << 40
-)  # bytes; as large as a state or local state may be, far below what breaks arithmetic
-
+from ftcomm.recovery.orders import Due, Item, items_of
+from ftcomm.values import EMPTY, Array, Stored, dtype_from_wire, joined, stored_from_wire
 
 # --- the holder's side ------------------------------------------------------------------------
 
@@ -65,18 +61,19 @@ async def _serve(driver: Driver, sock: Stream, epoch: int) -> None:
         raise ProtocolError(f"expected a fetch request of epoch {epoch}, got {request!r:.200}")
     if request.load > PRELUDE and not await _is_packed(driver, request.load):
         return
-    for item in _asked_for(driver, request):
-        if item.stored is None:
+    for item in items_of(request):
+        stored, signature = _look_up(driver, item)
+        if stored is None:
             await send_message(sock, FetchEnd(f"{item} is not held here"))
             return
         driver.hub.fault("serving")
-        raw, stored = item.stored.raw(), item.stored
+        raw = stored.raw()
         await send_message(
             sock,
             FetchItem(
                 what=item.what,
                 position=item.position,
-                signature=item.signature,
+                signature=signature,
                 dtype=stored.dtype,
                 shape=stored.shape,
                 nbytes=raw.nbytes,
@@ -88,44 +85,22 @@ async def _serve(driver: Driver, sock: Stream, epoch: int) -> None:
     await send_message(sock, FetchEnd())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Item:
-    """One thing that was asked for; `stored` is None if it is not held."""
-
-    what: str
-    position: Position
-    stored: Stored | None
-    signature: bytes = b""
-    rank: int = -1
-
-    def __str__(self) -> str:
-        owner = "" if self.rank < 0 else f" of rank {self.rank}"
-        return f"{self.what} {self.position}{owner}"
-
-
-def _asked_for(driver: Driver, request: FetchRequest) -> Iterator[_Item]:
-    hub = driver.hub
-    if request.load > PRELUDE:
-        with hub.lock:
-            checkpoint = hub.core.checkpoint
-        held = None
-        if checkpoint is not None and checkpoint.version == request.load:
-            held = _held(checkpoint.value)
-        yield _Item("checkpoint", Position(0, request.load, 0), held)
-    for rank in request.locals:
-        with hub.lock:
-            local = hub.core.locals.get(request.local_version, rank)
-        held = None if local is None else _as_stored(local)
-        yield _Item("local", Position(0, request.local_version, 0), held, rank=rank)
-    for run in request.runs:
-        for seqno in run.seqnos():
-            position = Position(0, run.version, seqno)
-            with hub.lock:
-                entry = hub.core.log.get(position)
-            if entry is None:
-                yield _Item("result", position, None)
-            else:  # a close that was served has no value of its own
-                yield _Item("result", position, entry.value or EMPTY, entry.signature)
+def _look_up(driver: Driver, item: Item) -> tuple[Stored | None, bytes]:
+    """One thing that was asked for, None if it is not held, and its signature if it has one."""
+    core, version = driver.hub.core, item.position.version
+    with driver.hub.lock:
+        checkpoint = core.checkpoint
+        local = core.locals.get(version, item.rank)
+        entry = core.log.get(item.position)
+    if item.what == "checkpoint":
+        if checkpoint is None or checkpoint.version != version:
+            return None, b""
+        return _held(checkpoint.value), b""
+    if item.what == "local":
+        return None if local is None else _as_stored(local), b""
+    if entry is None:
+        return None, b""
+    return entry.value or EMPTY, entry.signature  # a close that was served has no value of its own
 
 
 async def _is_packed(driver: Driver, version: int) -> bool:
@@ -186,7 +161,8 @@ async def _fetch_from(driver: Driver, order: StartFetch) -> None:
             )
             stream = checked_stream(driver.hub, sock, order.source)
             await send_message(stream, request)
-            while await _receive_item(driver, stream, order):
+            due = Due(order)
+            while await _receive_item(driver, stream, order.epoch, due):
                 pass
     except RelayLost as error:  # the source itself is not to blame
         driver.apply(link_down(order.epoch, order.source, error))
@@ -196,10 +172,11 @@ async def _fetch_from(driver: Driver, order: StartFetch) -> None:
     driver.apply(FetchEnded(order.epoch, order.source, failure))
 
 
-async def _receive_item(driver: Driver, sock: Stream, order: StartFetch) -> bool:
+async def _receive_item(driver: Driver, sock: Stream, epoch: int, due: Due) -> bool:
     """Take one item; False after the last.
 
     Raises:
+        ProtocolError: it is not what is `due`, or not as announced; nothing is stored.
         trio.TooSlowError: the holder has been silent for `detect_within`.
     """
     silence = driver.hub.settings.detect_within
@@ -208,27 +185,48 @@ async def _receive_item(driver: Driver, sock: Stream, order: StartFetch) -> bool
     if isinstance(item, FetchEnd):
         if item.missing:
             raise ProtocolError(item.missing)
+        due.end()
         return False
     if not isinstance(item, FetchItem):
         raise ProtocolError(f"expected a result, got {type(item).__name__}")
-    limit = _largest_result(driver) if item.what == "result" else CHECKPOINT_LIMIT
-    stored = stored_from_wire(item.dtype, item.shape, item.nbytes, limit)
-    stored.digests = item.digests
-    await _receive_patiently(sock, stored.raw(), silence)
+    due.take(item)
+    try:
+        event = await _content(driver, sock, item, epoch)
+    except MemoryError as error:
+        raise ProtocolError(f"no room for {item.nbytes} bytes: {error}") from None
     driver.hub.fault("loading")
-    driver.apply(_arrived(order.epoch, item, stored))
+    driver.apply(event)
     return True
 
 
-def _arrived(
-    epoch: int, item: FetchItem, stored: Stored
+async def _content(
+    driver: Driver, sock: Stream, item: FetchItem, epoch: int
 ) -> CheckpointFetched | LocalFetched | ResultFetched:
-    version = item.position.version
+    """The bytes behind an item's head; memory for them is taken as they come.
+
+    A result has at most what the log's limit leaves, so its place is made at once, and the system
+    gives it pages as they are written; to join several of that size would cost more than they do.
+    """
+    is_result, version = item.what == "result", item.position.version
+    limit = _largest_result(driver) if is_result else STATE_LIMIT
+    dtype = dtype_from_wire(item.dtype, item.shape, item.nbytes, limit)
+    parts: list[Array] = []
+    for piece in [slice(0, item.nbytes)] if is_result else pieces(item.nbytes):
+        parts.append(np.empty(piece.stop - piece.start, np.uint8))
+        await _receive_patiently(sock, parts[-1].data, driver.hub.settings.detect_within)
+    if is_result:
+        stored = stored_from_wire(dtype, item.shape, parts[0])
+        stored.digests = item.digests
+        return ResultFetched(epoch, item.position, item.signature, stored)
+    state = await _beside(joined, parts)
     if item.what == "checkpoint":
-        return CheckpointFetched(epoch, version, stored.flat.tobytes())
-    if item.what == "local":
-        return LocalFetched(epoch, version, item.rank, stored.flat.tobytes())
-    return ResultFetched(epoch, item.position, item.signature, stored)
+        return CheckpointFetched(epoch, version, state)
+    return LocalFetched(epoch, version, item.rank, state)
+
+
+async def _beside(join: Callable[[list[Array]], bytes], parts: list[Array]) -> bytes:
+    """The parts in one; several are large, and are joined beside the heartbeats."""
+    return join(parts) if len(parts) == 1 else await trio.to_thread.run_sync(join, parts)
 
 
 def _largest_result(driver: Driver) -> int:

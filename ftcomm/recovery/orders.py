@@ -1,7 +1,14 @@
-"""A plan's fetches, put together by the rank that is asked: one link to each."""
+"""A plan's fetches, put together by the rank that is asked: one link to each.
 
-from ftcomm.protocol.messages import Plan, Run
-from ftcomm.protocol.position import PRELUDE
+Both ends of a link know from the order which items it brings, and in which order.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ftcomm.errors import ProtocolError
+from ftcomm.protocol.messages import FetchItem, FetchRequest, Plan, Run
+from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.events import StartFetch
 
 
@@ -37,3 +44,63 @@ def fetch_orders(plan: Plan) -> list[StartFetch]:
         )
         for source in sorted(sources)
     ]
+
+
+class Item(NamedTuple):
+    """The name of one thing that is fetched; `rank` owns a local state, -1 for all else."""
+
+    what: str
+    position: Position
+    rank: int = -1
+
+    def __str__(self) -> str:
+        owner = "" if self.rank < 0 else f" of rank {self.rank}"
+        return f"{self.what} {self.position}{owner}"
+
+
+def items_of(order: StartFetch | FetchRequest) -> Iterator[Item]:
+    """What is asked for, in the order in which a holder sends it."""
+    if order.load > PRELUDE:
+        yield Item("checkpoint", Position(0, order.load, 0))
+    for rank in order.locals:
+        yield Item("local", Position(0, order.local_version, 0), rank)
+    for run in order.runs:
+        for seqno in run.seqnos():
+            yield Item("result", Position(0, run.version, seqno))
+
+
+class Due:
+    """What a holder has still to send of an order: each item once, nothing else, and all of it."""
+
+    def __init__(self, order: StartFetch) -> None:
+        self._order = order
+        self._items = items_of(order)
+
+    def take(self, head: FetchItem) -> None:
+        """The holder announces an item.
+
+        Raises:
+            ProtocolError: it is not the next one that was ordered.
+        """
+        sent, due = Item(head.what, head.position, head.rank), next(self._items, None)
+        if sent != due:
+            raise self._error(f"sends {sent}, due is {due or 'the end'}")
+
+    def end(self) -> None:
+        """The holder says that this is all.
+
+        Raises:
+            ProtocolError: something is due yet.
+        """
+        due = next(self._items, None)
+        if due is not None:
+            raise self._error(f"ends before it has sent {due}")
+
+    def _error(self, what: str) -> ProtocolError:
+        source = self._order.source
+        return ProtocolError(
+            f"rank {source}, asked for what is missing here, {what}",
+            rank=source,
+            epoch=self._order.epoch,
+            remedy="run one release of ftcomm on all machines",
+        )

@@ -18,13 +18,14 @@ from ftcomm.protocol.position import Position
 from ftcomm.protocol.rolls import RollReader, RollWriter
 from ftcomm.recovery.events import SendControl, StartFetch
 from ftcomm.recovery.log import Entry
+from ftcomm.recovery.orders import Due
 from ftcomm.recovery.worker import Checkpoint, Identity, Limits, WorkerCore
 from ftcomm.settings import JobSettings
 from ftcomm.values import EMPTY
 from ftcomm_tracker.connection import Connection, of_a_member
 from ftcomm_tracker.operators import Operators
 from tests.fuzz.wire import SIGNATURE, feed_stream
-from tests.recovery.test_worker import a_member, hear, plan
+from tests.recovery.worker_story import a_member, hear, plan
 from tests.tracker.roster_story import Story, hello, running
 
 ROOM = 1 << 20  # bytes that a transfer may announce here
@@ -73,14 +74,15 @@ def feed_from_holder(raw: bytes) -> None:
     driver: Any = SimpleNamespace(hub=_hub(core), apply=lambda e: core.handle(e, now=0.0))
 
     async def fetch() -> None:
-        while await _receive_item(driver, sock, order):
+        due = Due(order)
+        while await _receive_item(driver, sock, order.epoch, due):
             pass
 
-    before, transfers.CHECKPOINT_LIMIT = transfers.CHECKPOINT_LIMIT, ROOM
+    before, transfers.STATE_LIMIT = transfers.STATE_LIMIT, ROOM
     try:
         run(fetch)
     finally:
-        transfers.CHECKPOINT_LIMIT = before
+        transfers.STATE_LIMIT = before
     _must_go_on(core)
 
 

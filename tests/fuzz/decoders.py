@@ -149,7 +149,11 @@ TABLE = (
         "from-holder",
         conversations.feed_from_holder,
         seeds.served,
-        ("ftcomm.values.stored_from_wire", "ftcomm.control.wire.receive_message"),
+        (
+            "ftcomm.values.dtype_from_wire",
+            "ftcomm.values.stored_from_wire",
+            "ftcomm.control.wire.receive_message",
+        ),
         allowed=BROKEN,
     ),
     Decoder(

@@ -47,7 +47,7 @@ from ftcomm_tracker.durable import Durable, Place
 from ftcomm_tracker.journal import FILE_NAME, Journal, Remembered, text_of
 from tests.fuzz.memory import FIRST_WORD, SEGMENT_NONCE
 from tests.fuzz.wire import CRC32, HEADER, KEY, SERVER_NONCE, SIGNATURE, a_client
-from tests.recovery.test_worker import plan
+from tests.recovery.worker_story import plan
 from tests.tracker.roster_story import hello, report
 
 MOST = 1200  # bytes of a seed
@@ -178,8 +178,11 @@ def served() -> dict[str, bytes]:
     checkpoint = item("checkpoint", Position(0, 1, 0), pack_state({"w": 1}))
     local = item("local", Position(0, 1, 0), b"mine", rank=0)
     result = item("result", Position(0, -1, 0), b"12345678", digests=b"d" * 32)
+    last = item("result", Position(0, -1, 1), b"")
     return {
-        "everything": checkpoint + local + result + encode(FetchEnd()),
+        "everything": checkpoint + local + result + last + encode(FetchEnd()),
+        "twice": checkpoint + checkpoint,
+        "too-little": checkpoint + encode(FetchEnd()),
         "missing": encode(FetchEnd("it is not held here")),
     }
 

@@ -21,7 +21,7 @@ from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.faults import parse_tracker_faults
 from tests.fuzz.seeds import a_durable
 from tests.fuzz.wire import HEADER
-from tests.recovery.test_worker import a_member, hear, plan
+from tests.recovery.worker_story import a_member, hear, plan
 
 
 def nested(depth: int) -> bytes:

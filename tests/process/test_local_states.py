@@ -47,6 +47,12 @@ def test_each_dies_once_and_no_copy_is_missed(bench: Bench) -> None:
     bench.run(Plan(4, LOCAL, tuple(f"{fault}@enter" for fault in faults), OPTIONS))
 
 
+def test_states_that_travel_in_several_pieces_survive_their_owner(bench: Bench) -> None:
+    """Default, local states, and what the replacement fetches: 16 MiB and the rest each."""
+    large = {**LOCAL, "count": 2_200_000, "versions": 2}
+    bench.run(Plan(2, large, ("1.1.3.0@enter",), {"local_replicas": 1}))
+
+
 def test_a_local_state_without_copies_dies_with_its_owner(bench: Bench) -> None:
     plan = Plan(3, LOCAL, ("1.1.3.0@enter",), {"local_replicas": 0}, exits=(71,) * 3)
     with bench.job(plan) as job:

@@ -13,7 +13,7 @@ from ftcomm.recovery.events import (
 )
 from ftcomm.recovery.orders import fetch_orders
 from ftcomm.recovery.worker import Checkpoint, Outcome, Step, WorkerCore
-from tests.recovery.test_worker import LOAD, a_member, at, execute, hear, plan
+from tests.recovery.worker_story import LOAD, a_member, at, execute, hear, plan
 
 CHECKPOINT = Signature(Kind.CHECKPOINT, count=1).encode()
 

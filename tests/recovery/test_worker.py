@@ -14,8 +14,6 @@ from ftcomm.protocol.messages import (
     Heartbeat,
     HeartbeatAck,
     Hello,
-    Member,
-    Plan,
     Revoke,
     Run,
     Settled,
@@ -23,8 +21,7 @@ from ftcomm.protocol.messages import (
     Verdict,
     Welcome,
 )
-from ftcomm.protocol.position import START, Position
-from ftcomm.protocol.signature import Kind, Signature
+from ftcomm.protocol.position import START
 from ftcomm.recovery.events import (
     Attached,
     Beat,
@@ -44,59 +41,18 @@ from ftcomm.recovery.events import (
 )
 from ftcomm.recovery.log import Entry
 from ftcomm.recovery.worker import Checkpoint, Identity, Limits, Outcome, State, Step, WorkerCore
-
-SIG = Signature(Kind.ALLREDUCE, count=3).encode()
-LOAD = Signature(Kind.LOAD).encode()
-CLOSE = Signature(Kind.CLOSE).encode()
-NONCE = b"n" * 16
-
-
-def at(version: int, seqno: int) -> Position:
-    return Position(0, version, seqno)
-
-
-def members(*absent: int, count: int = 2) -> tuple[Member, ...]:
-    return tuple(
-        Member(rank, f"w{rank}", 1, "h", "127.0.0.1", 1000 + rank, rank not in absent)
-        for rank in range(count)
-    )
-
-
-def plan(epoch: int, frontier: Position = START, **changes: Any) -> Plan:
-    fields: dict[str, Any] = {
-        "epoch": epoch,
-        "rank": 0,
-        "members": members(),
-        "frontier": frontier,
-        "prelude_length": -1,
-        "commit": -1,
-        "load": -1,
-        "load_from": (),
-        "fetches": (),
-        "grouping": (0, 0),
-    }
-    return Plan(**{**fields, **changes})
-
-
-def hear(core: WorkerCore, message: Any, now: float = 0.0) -> list[Effect]:
-    return core.handle(Received(message), now=now)
-
-
-def a_member(frontier: Position = START, **changes: Any) -> WorkerCore:
-    """A worker in epoch 1, at the very beginning."""
-    core = WorkerCore(Identity("w0", NONCE, "h", "127.0.0.1", 1000), Limits(), now=0.0)
-    core.handle(Attached(), now=0.0)
-    hear(core, Welcome("job", 1, 1, 2, 0, ()))
-    hear(core, Revoke(1, "the group is complete"))
-    hear(core, plan(1, frontier, **changes))
-    return core
-
-
-def execute(core: WorkerCore, value: str) -> None:
-    assert core.begin(SIG, "t.py:1") is Step.EXECUTE
-    entry = Entry(SIG, value)
-    outcome, _ = core.complete(core.epoch, entry, synchronising=True, now=0.0)
-    assert outcome is Outcome.DONE
+from tests.recovery.worker_story import (
+    CLOSE,
+    LOAD,
+    NONCE,
+    SIG,
+    a_member,
+    at,
+    execute,
+    hear,
+    members,
+    plan,
+)
 
 
 def test_a_fresh_worker_introduces_itself_reports_nothing_and_runs() -> None:
@@ -295,9 +251,6 @@ def test_close_is_served_when_a_member_closed_and_then_left() -> None:
     assert core.closed
 
 
-LOAD_SIG = Signature(Kind.LOAD).encode()
-
-
 def a_second_life(version: int, prelude_length: int) -> WorkerCore:
     """In epoch 1, with checkpoint `version` fetched, at the beginning of its prelude."""
     core = a_member(at(version, 0), prelude_length=prelude_length, load=version, load_from=(1,))
@@ -308,13 +261,13 @@ def a_second_life(version: int, prelude_length: int) -> WorkerCore:
 
 def test_a_plan_between_the_look_and_the_load_makes_the_worker_look_again() -> None:
     core = a_second_life(3, prelude_length=0)
-    seen = core.begin_load(LOAD_SIG, "t.py:1")
+    seen = core.begin_load(LOAD, "t.py:1")
     assert isinstance(seen, Checkpoint)
     hear(core, Revoke(2, "someone died"))
     hear(core, plan(2, at(4, 0), prelude_length=0, commit=4, load=4, load_from=(1,)))
     assert core.replay_load(seen, now=0.0) is Outcome.REVOKED
     core.handle(CheckpointFetched(2, 4, "w4"), now=0.0)
-    newer = core.begin_load(LOAD_SIG, "t.py:1")
+    newer = core.begin_load(LOAD, "t.py:1")
     assert isinstance(newer, Checkpoint)
     assert core.replay_load(newer, now=0.0) is Outcome.DONE
     assert core.position == at(4, 0)
@@ -322,19 +275,19 @@ def test_a_plan_between_the_look_and_the_load_makes_the_worker_look_again() -> N
 
 def test_a_prelude_that_is_longer_than_the_jobs_is_a_mismatch_not_a_wait() -> None:
     core = a_second_life(2, prelude_length=0)
-    assert core.begin(SIG, "t.py:1") == Entry(LOAD_SIG, None)
+    assert core.begin(SIG, "t.py:1") == Entry(LOAD, None)
 
 
 def test_a_load_where_the_others_called_something_else_is_a_mismatch_not_a_wait() -> None:
     core = a_member(at(-1, 1), fetches=(Fetch(1, Run(-1, 0, 1)),))
     core.handle(ResultFetched(1, START, SIG, "a"), now=0.0)
     core.handle(FetchEnded(1, 1), now=0.0)
-    assert core.begin_load(LOAD_SIG, "t.py:1") == Entry(SIG, "a")
+    assert core.begin_load(LOAD, "t.py:1") == Entry(SIG, "a")
 
 
 def test_a_stopped_process_hears_the_tracker_before_it_replays_too() -> None:
     core = a_second_life(2, prelude_length=0)
-    seen = core.begin_load(LOAD_SIG, "t.py:1")
+    seen = core.begin_load(LOAD, "t.py:1")
     assert isinstance(seen, Checkpoint)
     assert core.replay_load(seen, now=4.0) is Outcome.HEAR_FIRST
     core.handle(Beat(), now=4.0)

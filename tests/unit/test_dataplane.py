@@ -1,11 +1,13 @@
 """A call that proves what came before to be stable ends with what proves it (rule R3)."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ftcomm.collectives import pieces
 from ftcomm.collectives.choose import schedule_for
 from ftcomm.collectives.schedule import Schedule
 from ftcomm.config import WorkerOptions
@@ -15,6 +17,7 @@ from ftcomm.forms import Call, Form
 from ftcomm.protocol.frames import make_suffix
 from ftcomm.protocol.position import START
 from ftcomm.protocol.signature import Kind, Signature
+from ftcomm.recovery.events import LinkDown
 from ftcomm.recovery.states import Identity, Limits
 from ftcomm.recovery.worker import WorkerCore
 
@@ -35,18 +38,30 @@ class Noting(DataPlane):
 
 
 @pytest.fixture
-def plane() -> Iterator[Noting]:
+def hub() -> Iterator[Hub]:
     identity = Identity("0", b"n" * 16, "here", "127.0.0.1", 1)
     core = WorkerCore(identity, Limits(), now=0.0)
     core.rank, core.world_size, core.keep_order = 0, 3, (0, 1, 2)
     core.keep_local = lambda *_: True  # type: ignore[method-assign]  # what is kept is not the point
     hub = Hub(core, WorkerOptions(), b"")
-    yield Noting(hub)
+    yield hub
     hub.close()
+
+
+@pytest.fixture
+def plane(hub: Hub) -> Noting:
+    return Noting(hub)
 
 
 def test_a_load_ends_with_a_barrier(plane: Noting) -> None:
     assert plane.broadcast_default(b"state", SIGNATURE, "t.py:1", TURN) == b"state"
+    assert plane.ran == [(0, Kind.BROADCAST), (1, Kind.BROADCAST), (2, Kind.BARRIER)]
+
+
+def test_what_a_root_deals_out_ends_with_a_barrier(plane: Noting) -> None:
+    suffix = make_suffix(SIGNATURE, "t.py:1")
+    form = Form(Kind.BROADCAST_OBJECT, SIGNATURE, "t.py:1", suffix, None, root=0)
+    assert plane.execute(Call(form, np.arange(5, dtype=np.uint8)), TURN) is not None
     assert plane.ran == [(0, Kind.BROADCAST), (1, Kind.BROADCAST), (2, Kind.BARRIER)]
 
 
@@ -66,3 +81,84 @@ def test_one_of_many_broadcasts_ends_with_a_barrier(plane: Noting, flush: bool) 
     assert plane.execute(call, TURN) is not None
     assert plane.ran == [(0, Kind.BROADCAST), *([(1, Kind.BARRIER)] * flush)]
     assert call.synchronising == flush
+
+
+# --- sizes that others tell -----------------------------------------------------------------------
+
+STATES = [np.random.default_rng(rank).bytes(nbytes) for rank, nbytes in enumerate((700, 0, 9001))]
+
+
+class Told(Noting):
+    """One of a group whose other ranks tell sizes, and send `states`; what is missing breaks it."""
+
+    told = 0
+    states = STATES
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(hub)
+        self.kept: dict[int, bytes] = {}
+        self.suspected: list[LinkDown] = []
+        self.largest = 0
+        self._sent = [0, 0, 0]
+        self._control: Any = SimpleNamespace(driver=SimpleNamespace(act=self.suspected.append))
+        self._core.keep_local = self._keep  # type: ignore[method-assign]  # noted
+
+    def _keep(self, _epoch: int, _version: int, rank: int, value: bytes) -> bool:
+        self.kept[rank] = value
+        return True
+
+    def _run(self, schedule: Schedule, *given: Any, stage: int = 0) -> bool:
+        _, _, work = given
+        if schedule.kind is Kind.BROADCAST and stage == 0:
+            work[:] = self.told
+        elif schedule.kind is not Kind.BARRIER:
+            self.largest = max(self.largest, work.nbytes)
+            sender = schedule.steps[0].recv_from
+            piece = slice(self._sent[sender], self._sent[sender] + work.nbytes)
+            self._sent[sender] = piece.stop
+            if piece.stop > len(self.states[sender]):
+                return False
+            work[:] = np.frombuffer(self.states[sender], np.uint8)[piece]
+        return super()._run(schedule, *given, stage=stage)
+
+
+def test_local_states_come_in_pieces_and_are_whole(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "FIRST_PIECE_BYTES", 100)
+    plane = Told(hub)
+    lengths = [len(state) for state in STATES]
+    assert plane.copy_locals(STATES[0], lengths, SIGNATURE, "t.py:1", TURN)
+    assert plane.kept == {1: STATES[1], 2: STATES[2]}
+    assert plane.largest < 5000
+
+
+def test_a_default_comes_in_pieces_and_is_whole(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "FIRST_PIECE_BYTES", 100)
+    plane = Told(hub)
+    hub.core.rank, plane.told, plane.states = 1, 9001, STATES[::-1]
+    assert plane.broadcast_default(b"", SIGNATURE, "t.py:1", TURN) == STATES[2]
+    stages = [stage for stage, _ in plane.ran]
+    assert stages == list(range(len(stages)))
+    assert plane.ran[-1][1] is Kind.BARRIER
+
+
+GIB = 1 << 30
+
+
+def test_what_is_announced_and_does_not_come_takes_no_memory(hub: Hub) -> None:
+    plane = Told(hub)
+    assert not plane.copy_locals(b"", [0, 0, 8 * GIB], SIGNATURE, "t.py:1", TURN)
+    hub.core.rank, plane.told = 1, 8 * GIB
+    assert plane.broadcast_default(b"", SIGNATURE, "t.py:1", TURN) is None
+    assert plane.largest == pieces.FIRST_PIECE_BYTES
+
+
+def test_who_announces_what_no_state_can_have_is_suspected(hub: Hub) -> None:
+    plane, much = Told(hub), 2**64 - 1
+    assert not plane.copy_locals(b"", [0, 0, much], SIGNATURE, "t.py:1", TURN)
+    hub.core.rank, plane.told = 1, much
+    assert plane.broadcast_default(b"", SIGNATURE, "t.py:1", TURN) is None
+    cause = f"it announces a state of {much} bytes, the most is {1 << 40}"
+    assert plane.suspected == [LinkDown(1, 2, cause), LinkDown(1, 0, cause)]
+    assert plane.largest == 0

@@ -15,6 +15,7 @@ from ftcomm.recovery.events import (
     ResultFetched,
     StartFetch,
 )
+from ftcomm.recovery.orders import Due
 from ftcomm.recovery.worker import State
 from ftcomm_chaos.sim.fetches import Item, items_of
 from ftcomm_chaos.sim.program import FLOAT64
@@ -39,7 +40,7 @@ class WireFetch:
         self._over = False
         self._talk: Talk | None = None
         self._heard = 0.0
-        self._items = ItemReader(order.epoch)
+        self._items = ItemReader(order)
 
     def ask(self) -> None:
         """Dial the source; one attempt, as in production."""
@@ -99,9 +100,10 @@ class WireFetch:
 class ItemReader:
     """Cuts the bytes of a fetch into what they bring; `ended` once the holder has said so."""
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, order: StartFetch) -> None:
         self.ended = False
-        self._epoch = epoch
+        self._epoch = order.epoch
+        self._due = Due(order)
         self._bytes = bytearray()
         self._item: FetchItem | None = None
 
@@ -127,8 +129,10 @@ class ItemReader:
             return False
         message = decode_body(self._cut(PREFIX_BYTES + length)[PREFIX_BYTES:])
         if isinstance(message, FetchItem):
+            self._due.take(message)
             self._item = message
         elif isinstance(message, FetchEnd) and not message.missing:
+            self._due.end()
             self.ended = True
         else:
             raise ProtocolError(f"a fetch brings {message}")
