@@ -28,7 +28,9 @@ def main() -> None:
         for number in range(int(rounds) + 1):
             for algorithm in algorithms:
                 comm.barrier()
-                sent, began = sent_bytes(), time.perf_counter()
+                sent = sent_bytes()
+                comm.barrier()  # nobody begins before all have looked at their host's count
+                began = time.perf_counter()
                 total = comm.allreduce(x, algorithm=algorithm)
                 seconds = time.perf_counter() - began
                 comm.barrier()

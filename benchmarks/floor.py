@@ -67,7 +67,7 @@ def measure(world_size: int, nbytes: int, calls: int, speeds: dict[str, float]) 
     with tempfile.TemporaryDirectory(prefix="ftcomm-bench-") as folder:
         group = Group(with_ftcomm_tcp, world_size, Path(folder) / "group")
         with group:
-            group.turn(nbytes, 1)
+            group.turn(nbytes, calls)  # as many: the log takes fresh memory the first time
             before = looped_bytes(DEVICES.read_text())
             seconds = group.turn(nbytes, calls)
             carried = (looped_bytes(DEVICES.read_text()) - before) / (calls + 1)  # one is a trial
