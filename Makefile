@@ -7,6 +7,8 @@ HOURS ?= 1
 STAMP := .venv/.stamp
 
 FUZZ_SECONDS ?= 60
+# A test with real processes mostly waits for them, so two fit on two cores.
+PARALLEL := -n 2 --dist worksteal
 
 .PHONY: demo test test-all mutants fuzz lint bench soak soak-conformance clean
 
@@ -14,10 +16,10 @@ demo: $(STAMP) ## train with and without a kill, compare the models
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP) ## what every change runs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-all: $(STAMP) ## the slow tests too, on every Python from 3.11 on that is found
-	$(BIN)/python tests/every_python.py -m "slow or not slow"
+	$(BIN)/python tests/every_python.py $(PARALLEL) -m "slow or not slow"
 
 mutants: $(STAMP) ## each planted defect is caught by its layer, and by no layer without a defect
 	PYTHONPATH=.:tracker:chaos $(BIN)/python -m ftcomm_chaos.defects --layers-first

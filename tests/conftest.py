@@ -1,4 +1,4 @@
-"""What all tests share: no litter, compiled code, a queue beside them, a count of real faults."""
+"""What all tests share: no litter, compiled code, an order, a count of real faults."""
 
 import os
 import tempfile
@@ -6,45 +6,21 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.background import Background, Command
 from tests.conformance.sums import Sums
 from tests.conformance.tally import TALLY
-
-BACKGROUND = pytest.StashKey[Background]()
 
 # Hundreds of processes are started; each would compile the library again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Sums(config), "real faults")
-
-
-def _command(item: pytest.Item) -> Command:
-    """What runs beside the other tests for this one, empty for nothing."""
-    marker = item.get_closest_marker("background")
-    return () if marker is None else marker.args
+    if not hasattr(config, "workerinput"):  # of several processes, the one that hears of all tests
+        config.pluginmanager.register(Sums(config), "real faults")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: _command(item) != ())
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    commands = [command for item in session.items if (command := _command(item))]
-    if commands and not session.config.option.collectonly:
-        session.config.stash[BACKGROUND] = Background(commands)
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if BACKGROUND in session.config.stash:
-        session.config.stash[BACKGROUND].stop()
-
-
-@pytest.fixture
-def background(request: pytest.FixtureRequest) -> tuple[int, str]:
-    """Exit status and output of the test's own command, once it has ended."""
-    return request.config.stash[BACKGROUND].result(_command(request.node))
+    """Begin with the long ones, so that others are left to run beside the last of them."""
+    items.sort(key=lambda item: item.get_closest_marker("heavy") is None)
 
 
 @pytest.fixture(autouse=True, scope="session")

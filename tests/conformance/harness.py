@@ -1,12 +1,9 @@
-"""Runs one job of real processes through a plan of faults, and judges what came of it.
+"""Runs one job of real processes through a plan of faults; `judging` says what came of it.
 
 The tracker is ``ftcomm-tracker serve`` in its own process; workers are forked from a process with
 its imports done (every tenth is a fresh interpreter) and started again when they die, as a
 scheduler would.  Everything that happens arrives as an event, in order, on pipes that the harness
 waits on; nothing is polled.
-
-A job passes if every planned fault fired, exactly the planned deaths happened, and every result
-that any life of any rank was given is bit for bit that of a run without faults.
 """
 
 import contextlib
@@ -18,28 +15,23 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from ftcomm_chaos.checkers import Limits, check
-from ftcomm_chaos.history import read_history
 from tests.conformance.forker import die_with_parent
+from tests.conformance.judging import Event, Record
 from tests.conformance.plans import ROOT, WALL_S, BrokenError, Forker, Plan, worker_environment
 from tests.conformance.tally import TALLY
 
-Event = dict[str, Any]
-LIMITS = Limits(mismatch_within_s=WALL_S)  # the machine may be busy with other tests
 FINAL = {64, 70, *range(71, 81), 82}  # exit codes by which a typed error says: do not restart me
 
 
-class Job:
+class Job(Record):
     """A tracker and its workers; use as a context manager, so that nothing is left behind."""
 
     def __init__(self, forker: Forker, folder: Path, plan: Plan) -> None:
-        self.plan = plan
-        self.folder = folder
-        self.events: list[Event] = []
+        super().__init__(folder, plan)
         self.lives: Counter[str] = Counter()  # deaths so far, by worker
         self.running: dict[str, int] = {}  # "worker.number" -> pid
         self._starts = 0
@@ -50,8 +42,6 @@ class Job:
         self._selector = selectors.DefaultSelector()
         self._rests: dict[int, bytes] = {}
         self._gates: list[int] = []
-        self.state_dir = folder / "state"
-        self.history = folder / "history"
         self.address = self.token_file = ""
 
     # --- life of the job ----------------------------------------------------------------------
@@ -75,7 +65,7 @@ class Job:
             self._tracker.kill()
             self._tracker.wait()
         self._deadline = time.monotonic() + WALL_S
-        TALLY.add(kills=self._deaths(), stops=len(self.of("stopped")))
+        TALLY.add(kills=self.deaths(), stops=len(self.of("stopped")))
         with contextlib.suppress(BrokenError):  # the first error is the one to hear of
             self.wait(lambda _: not self.running)
         self._selector.close()
@@ -315,14 +305,10 @@ class Job:
             return
         self.lives[event["worker"]] += 1
         unplanned = event["status"] > 0 and event["status"] not in self.plan.exits
-        if unplanned or self._deaths() > self.plan.deaths:
+        if unplanned or self.deaths() > self.plan.deaths:
             raise BrokenError(f"nobody planned this: {event}\n{self.story()}")
         if self.plan.restart and event["status"] not in FINAL:
             self._order(event["worker"])
-
-    def _deaths(self) -> int:
-        """How many workers a signal has ended."""
-        return sum(event["status"] < 0 for event in self.of("exit"))
 
     def _revive_tracker(self) -> None:
         """The tracker has ended; if a planned fault has killed it, start it again."""
@@ -334,90 +320,3 @@ class Job:
             assert self._tracker.stderr is not None
             self._tracker.stderr.close()
             self.start_tracker()
-
-    def story(self) -> str:
-        """The last events, for a failure's text."""
-        tail = "\n".join(json.dumps(event) for event in self.events[-25:])
-        return f"artefacts in {self.folder}; the last events:\n{tail}"
-
-    # --- judging ------------------------------------------------------------------------------
-
-    def of(self, kind: str) -> list[Event]:
-        """All events of a kind, in order."""
-        return [event for event in self.events if event["kind"] == kind]
-
-    def results(self) -> dict[str, set[str]]:
-        """Every digest seen at each position; a loaded state counts as that of its version."""
-        found: dict[str, set[str]] = {}
-        for event in self.of("result"):
-            place = event["pos"]
-            if event["what"] == "checkpoint":
-                version = int(place.split(".")[0]) + 1
-                found.setdefault(f"{version}.load", set()).add(event["sha"])
-            found.setdefault(place, set()).add(event["sha"])
-        return found
-
-    def incidents(self) -> list[Event]:
-        """The tracker's records of recoveries."""
-        path = self.state_dir / "incidents.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines]
-
-    def check(self) -> None:
-        """Every planned fault fired once, and nobody died whom nobody planned to.
-
-        Raises:
-            BrokenError: naming what differs.
-        """
-        fired = sorted(event["text"] for event in self.of("fault"))
-        statuses = [event["status"] for event in self.of("exit")]
-        for what, got, expected in (
-            ("faults fired", fired, self.plan.records()),
-            ("deaths", self._deaths(), self.plan.deaths),
-            ("stops", len(self.of("stopped")), self.plan.stops),
-            ("exits", sorted(s for s in statuses if s > 0), sorted(self.plan.exits)),
-        ):
-            if got != expected:
-                raise BrokenError(f"{what}: {got}, planned {expected}\n{self.story()}")
-        if self.history.exists():
-            self.check_history()
-
-    def check_history(self) -> None:
-        """What the lives have written down breaks no rule.
-
-        Raises:
-            BrokenError: naming the rules.
-        """
-        findings = check(read_history(self.history), limits=LIMITS)
-        if findings:
-            raise BrokenError("\n".join([*map(str, findings), self.story()]))
-
-    def check_results(self, reference: Mapping[str, str]) -> None:
-        """Whatever anybody was given is what the reference run gave.
-
-        Raises:
-            BrokenError: naming a position.
-        """
-        for place, digests in self.results().items():
-            if digests != {reference.get(place)}:
-                raise BrokenError(
-                    f"{place}: got {digests}, not {reference.get(place)}\n{self.story()}"
-                )
-
-    def check_against(self, reference: Mapping[str, str], *, ended: int | None = None) -> None:
-        """Whatever anybody was given is what the reference run gave, and nothing is missing.
-
-        Args:
-            reference: see `Bench.reference`.
-            ended: how many ranks must have ended well; default all.
-
-        Raises:
-            BrokenError: naming a position.
-        """
-        self.check_results(reference)
-        missing = set(reference) - set(self.results()) - {"end"}
-        ends = {event["sha"] for event in self.of("end")}
-        ranks = {event["rank"] for event in self.of("end")}
-        wanted = self.plan.n if ended is None else ended
-        if missing or ends != {reference["end"]} or len(ranks) != wanted:
-            raise BrokenError(f"missing {sorted(missing)}, ends {ends} by {ranks}\n{self.story()}")

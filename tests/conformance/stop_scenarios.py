@@ -6,7 +6,8 @@ import signal
 from collections.abc import Iterator
 
 from tests.conformance.bench import Bench
-from tests.conformance.harness import Event, Job
+from tests.conformance.harness import Job
+from tests.conformance.judging import Event
 from tests.conformance.plans import Plan
 from tests.conformance.scenario import (
     DETECT_S,

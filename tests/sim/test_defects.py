@@ -5,6 +5,7 @@ import pytest
 from ftcomm_chaos.defects.gate import check, check_all, judge
 from ftcomm_chaos.defects.layers import FOUND, TOO_LONG, name_of
 from ftcomm_chaos.defects.planting import ROOT, Defect, Edit, all_defects, misplaced
+from tests.beside import run_beside
 
 DEFECTS = all_defects()
 QUICK = [defect.name for defect in DEFECTS if defect.quick]
@@ -30,11 +31,11 @@ def test_the_tests_that_must_notice_it_exist(defect: Defect) -> None:
             assert f"def {test}(" in (ROOT / file).read_text() or not test, address
 
 
+@pytest.mark.heavy
 @pytest.mark.process
-@pytest.mark.timeout(1800)  # it may wait for the whole queue
-@pytest.mark.background("ftcomm_chaos.defects", "--quick", "--jobs", "1")
-def test_the_quick_ones_are_noticed(background: tuple[int, str]) -> None:
-    status, output = background
+@pytest.mark.timeout(900)  # it yields to all others
+def test_the_quick_ones_are_noticed() -> None:
+    status, output = run_beside("ftcomm_chaos.defects", "--quick", "--jobs", "1")
     caught = sorted(line.split()[0] for line in output.splitlines() if "caught by" in line)
     assert (status, caught) == (0, QUICK), output
 

@@ -9,6 +9,7 @@ from ftcomm_chaos.cli import main
 from ftcomm_chaos.sim.cabinet import Cabinet
 from ftcomm_chaos.sim.explorer import explore
 from ftcomm_chaos.sim.script import Script
+from tests.beside import run_beside
 
 # The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, P the same
 # with local states, E close.
@@ -21,16 +22,9 @@ SMALL = [
     ("S", 3, 1),
     ("LCE", 2, 1),
 ]
-# In every run, beside the other tests. How many states there are follows from the code alone: a
+# How many states there are follows from the code alone: a
 # number that changes tells that a core does something else, or that the search sees less.
-LARGE = [
-    pytest.param(
-        states,
-        marks=pytest.mark.background("ftcomm_chaos.cli", "explore", "--json", *job.split()),
-        id=job,
-    )
-    for job, states in {"SB 2 2": 110_287, "SB 3 1": 236_371, "BS 2 2": 154_022}.items()
-]
+LARGE = {"SB 2 2": 110_287, "SB 3 1": 236_371, "BS 2 2": 154_022}
 
 
 @pytest.mark.parametrize(("letters", "ranks", "crashes"), SMALL)
@@ -41,15 +35,14 @@ def test_every_order_of_a_small_job_keeps_the_rules(letters: str, ranks: int, cr
     assert found.ends > 0
 
 
-@pytest.mark.timeout(1800)  # it may wait for the whole queue
-@pytest.mark.parametrize("states", LARGE)
-def test_every_order_of_a_larger_job_keeps_the_rules(
-    states: int, background: tuple[int, str]
-) -> None:
-    status, output = background
+@pytest.mark.heavy
+@pytest.mark.timeout(900)  # it yields to all others
+@pytest.mark.parametrize("job", LARGE)
+def test_every_order_of_a_larger_job_keeps_the_rules(job: str) -> None:
+    status, output = run_beside("ftcomm_chaos.cli", "explore", "--json", *job.split())
     assert status == 0, output
     found = json.loads(output.splitlines()[-1])  # what it says of its progress comes before
-    assert (found["violation"], found["complete"], found["states"]) == ("", True, states)
+    assert (found["violation"], found["complete"], found["states"]) == ("", True, LARGE[job])
 
 
 def test_a_search_that_ends_at_its_limit_says_that_it_is_not_complete() -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 
 from ftcomm.collectives.ops import Array, Reducer
 from ftcomm.collectives.schedule import Schedule
@@ -153,3 +154,32 @@ def frame(payload: bytes = b"", **changes: Any) -> bytes:
         "site": "train.py:12",
     }
     return pack_header(FrameHeader(**(fields | changes))) + payload
+
+
+# --- links over shared memory -----------------------------------------------------------------
+
+needs_shared_memory = pytest.mark.skipif(
+    not hasattr(os, "memfd_create"), reason="no memfd_create on this system"
+)
+
+
+def send_all(link: SharedLink, raw: bytes) -> None:
+    view = memoryview(raw)
+    while view:
+        view = view[link.sendmsg((view,), (), 0) :]
+
+
+def take(link: SharedLink, size: int) -> bytes:
+    buffer = memoryview(bytearray(size))
+    return bytes(buffer[: link.recv_into(buffer)])
+
+
+def when_it_waits(rank: Rank, act: Callable[[], object]) -> Callable[[], None]:
+    """Something to run beside `rank`: it acts when that waits for its peer."""
+
+    def wait_and_act() -> None:
+        while rank.executor.progress.peers != (1,):
+            pass
+        act()
+
+    return wait_and_act

@@ -1,10 +1,7 @@
 """Links over shared memory: the bytes, the ends, and a peer that writes nonsense."""
 
-import functools
-import os
 import random
 import select
-import signal
 import socket
 from pathlib import Path
 
@@ -22,11 +19,8 @@ from ftcomm.collectives.schedule import CELL_BYTES
 from ftcomm.transport.faults import Interrupted, LinkLost
 from ftcomm.transport.layout import words_of
 from ftcomm.transport.moves import SMALL_BYTES
-from ftcomm.transport.shared_memory import SharedLink
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(os, "memfd_create"), reason="no memfd_create on this system"
-)
+pytestmark = rig.needs_shared_memory
 SMALL_RING = 4096
 SUM = make_reducer("sum", np.dtype("f4"))
 SIZES = [2, 2_000_000]  # elements: below and above what the rings hold
@@ -49,17 +43,6 @@ def peer_of_one():
         far.close()
 
 
-def send_all(link: SharedLink, raw: bytes) -> None:
-    view = memoryview(raw)
-    while view:
-        view = view[link.sendmsg((view,), (), 0) :]
-
-
-def take(link: SharedLink, size: int) -> bytes:
-    buffer = memoryview(bytearray(size))
-    return bytes(buffer[: link.recv_into(buffer)])
-
-
 # --- bytes ------------------------------------------------------------------------------------
 
 
@@ -76,7 +59,7 @@ def test_what_goes_in_comes_out_in_order_whatever_the_pieces(pair, seed):
         except BlockingIOError:
             assert len(said) - len(heard) > 0
         try:
-            heard += take(far, dice.choice([1, 96, 3000, 10_000]))
+            heard += rig.take(far, dice.choice([1, 96, 3000, 10_000]))
         except BlockingIOError:
             assert heard == said
     assert heard == said[: len(heard)]
@@ -88,23 +71,23 @@ def test_both_directions_are_independent_and_each_takes_what_its_ring_holds(pair
         assert one.sendmsg((letter * 5000, b"more"), (), 0) == SMALL_RING
         with pytest.raises(BlockingIOError):
             one.sendmsg((b"x",), (), 0)
-        assert take(other, 2 * SMALL_RING) == letter * SMALL_RING
+        assert rig.take(other, 2 * SMALL_RING) == letter * SMALL_RING
         with pytest.raises(BlockingIOError):
-            take(other, 1)
+            rig.take(other, 1)
 
 
 @pytest.mark.parametrize("dtype", ["?", "i1", "u8", "f2", "f4", "c8", "c16"])
 @pytest.mark.parametrize("skip", [1, SMALL_RING - 100])
 def test_elements_of_every_kind_are_bytes_here_also_over_the_rings_end(pair, dtype, skip):
     near, far = pair
-    send_all(near, bytes(skip))
-    take(far, SMALL_RING)
+    rig.send_all(near, bytes(skip))
+    rig.take(far, SMALL_RING)
     block = np.arange(60).astype(dtype)
     total = 96 + block.nbytes
     assert near.sendmsg((bytearray(96), block.data), (), 0) == total
     heard = b""
     while len(heard) < total:
-        heard += take(far, total)
+        heard += rig.take(far, total)
     assert heard == bytes(96) + block.tobytes()
 
 
@@ -142,15 +125,6 @@ def run(rank, count):
     return rank.run(doubling_allreduce(2, 0, count), source, SUM)
 
 
-def when_it_waits(rank, act):
-    def wait_and_act():
-        while rank.executor.progress.peers != (1,):
-            pass
-        act()
-
-    return wait_and_act
-
-
 @pytest.mark.parametrize("end", ["close", "shutdown", "reset"])
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize("said", [b"", rig.frame()[:50]], ids=["nothing", "half a header"])
@@ -159,7 +133,7 @@ def test_an_end_of_the_peer_anywhere_is_a_lost_link(count, said, end):
         rank.links[1], far = rig.shared_pair()
         if said:
             far.sendmsg((said,), (), 0)
-        waiting = when_it_waits(rank, getattr(far, end))
+        waiting = rig.when_it_waits(rank, getattr(far, end))
         outcome, _ = rig.together(lambda: run(rank, count), waiting)
         assert isinstance(outcome, LinkLost)
         assert outcome.rank == 1
@@ -171,9 +145,9 @@ def test_what_a_peer_had_said_before_its_end_is_still_given(pair):
     far.sendmsg((b"last words",), (), 0)
     far.shutdown()
     assert near.poll_for(reading=True, writing=False) == ()
-    assert take(near, 4) + take(near, 100) == b"last words"
+    assert rig.take(near, 4) + rig.take(near, 100) == b"last words"
     near.poll_for(reading=True, writing=False)
-    assert take(near, 100) == b""
+    assert rig.take(near, 100) == b""
     with pytest.raises(BrokenPipeError):
         near.sendmsg((b"x",), (), 0)
 
@@ -185,15 +159,15 @@ def test_who_ended_a_link_finds_that_at_the_next_send(pair, end):
     getattr(near, end)()
     with pytest.raises(BrokenPipeError):
         near.sendmsg((b"x",), (), 0)
-    assert take(near, 1) == b""
+    assert rig.take(near, 1) == b""
     assert far.poll_for(reading=True, writing=False)
-    assert take(far, 1) == b""
+    assert rig.take(far, 1) == b""
 
 
 @pytest.mark.parametrize("count", SIZES)
 def test_an_interrupt_ends_a_blocked_run(peer_of_one, count):
     rank, _ = peer_of_one
-    outcome, _ = rig.together(lambda: run(rank, count), when_it_waits(rank, rank.waker.set))
+    outcome, _ = rig.together(lambda: run(rank, count), rig.when_it_waits(rank, rank.waker.set))
     assert isinstance(outcome, Interrupted)
     assert rank.waker.is_set
 
@@ -205,8 +179,19 @@ def test_a_link_that_this_side_shut_down_is_an_interrupt_not_a_suspicion(peer_of
         rank.waker.set()
         rank.links[1].shutdown()
 
-    outcome, _ = rig.together(lambda: run(rank, 8), when_it_waits(rank, stop))
+    outcome, _ = rig.together(lambda: run(rank, 8), rig.when_it_waits(rank, stop))
     assert isinstance(outcome, Interrupted)
+
+
+def test_what_had_arrived_is_lost_in_a_reset(pair):
+    near, far = pair
+    rig.send_all(far, b"first" + b"second")
+    assert rig.take(near, 5) == b"first"
+    near.reset()
+    rig.send_all(far, b"third")
+    assert rig.take(near, 100) == b""
+    with pytest.raises(BrokenPipeError):
+        near.sendmsg((b"fourth",), (), 0)
 
 
 def test_closing_gives_everything_back_also_while_something_looks_in():
@@ -238,16 +223,16 @@ def test_one_bell_for_each_nap_and_none_for_who_is_awake(pair):
         near.sendmsg((b"x",), (), 0)
     with pytest.raises(BlockingIOError):
         far._sock.recv(10)
-    take(far, 10)
+    rig.take(far, 10)
     for _ in range(2):
         assert may_sleep(far, reading=True, writing=False) == (True, False)
         for _ in range(3):
             near.sendmsg((b"x",), (), 0)
         assert far._sock.recv(10, socket.MSG_PEEK) == b"\1"
-        assert take(far, 10) == b"xxx"
+        assert rig.take(far, 10) == b"xxx"
     near.sendmsg((b"x",), (), 0)
     assert may_sleep(far, reading=True, writing=False) == (False, False)
-    take(far, 10)
+    rig.take(far, 10)
     near.sendmsg((b"x",), (), 0)
     with pytest.raises(BlockingIOError):
         far._sock.recv(10)
@@ -257,10 +242,10 @@ def test_nobody_sleeps_when_there_is_something_to_do(pair):
     near, far = pair
     assert may_sleep(near, reading=True, writing=False) == (True, False)
     assert may_sleep(near, reading=False, writing=True) == (False, False)
-    send_all(near, bytes(SMALL_RING))
+    rig.send_all(near, bytes(SMALL_RING))
     assert may_sleep(near, reading=False, writing=True) == (True, False)
     assert may_sleep(far, reading=True, writing=False) == (False, False)
-    take(far, SMALL_RING // 2)
+    rig.take(far, SMALL_RING // 2)
     assert near._sock.recv(10, socket.MSG_PEEK) == b"\1"
     assert may_sleep(near, reading=False, writing=True) == (False, False)
 
@@ -273,124 +258,7 @@ def test_bells_that_are_not_heard_block_nobody(pair):
     for nap in range(1, 2000):
         far._counters[word] = nap
         near.sendmsg((b"x",), (), 0)
-    assert len(take(far, SMALL_RING)) == 1999
-
-
-# --- other processes --------------------------------------------------------------------------
-
-
-def in_a_child(act):
-    """A process that owns the far end of a link; returns its number and the near end."""
-    near, far = rig.shared_pair()
-    child = os.fork()
-    if child == 0:
-        near._sock.close()
-        act(far)
-        os._exit(0)
-    far.close()
-    return child, near
-
-
-def count_for_ever(link):
-    number = 0
-    while True:
-        block = np.arange(number, number + 5000, dtype="u4")
-        while link._new_limit() - link._written < block.nbytes:
-            os.sched_yield()
-        link.sendmsg((block.data,), (), 0)
-        number += 5000
-
-
-def drain(rank, link):
-    """Read numbers until the peer ends; sleep as the executor does."""
-    buffer, heard = memoryview(bytearray(100_000)), bytearray()
-    while True:
-        try:
-            got = link.recv_into(buffer)
-        except BlockingIOError:
-            rank.executor._waiter.wait(link, None)
-            continue
-        if got == 0:
-            return heard
-        heard += buffer[:got]
-
-
-@pytest.mark.process
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize("megabytes", [0, 1, 3, 10])
-def test_a_peer_that_is_killed_in_the_middle_has_said_what_it_had_said(megabytes):
-    child, near = in_a_child(count_for_ever)
-    with rig.group(1) as (rank,):
-        rank.links[1] = near
-        buffer, heard = memoryview(bytearray(1 << 16)), bytearray()
-        while len(heard) < megabytes << 20:
-            try:
-                heard += buffer[: near.recv_into(buffer)]
-            except BlockingIOError:
-                rank.executor._waiter.wait(near, None)
-        os.kill(child, signal.SIGKILL)
-        (rest,) = rig.together(functools.partial(drain, rank, near))
-        heard += rest
-    os.waitpid(child, 0)
-    heard = heard[: len(heard) // 4 * 4]
-    assert (np.frombuffer(heard, "u4") == np.arange(len(heard) // 4)).all()
-
-
-def test_what_had_arrived_is_lost_in_a_reset(pair):
-    near, far = pair
-    send_all(far, b"first" + b"second")
-    assert take(near, 5) == b"first"
-    near.reset()
-    send_all(far, b"third")
-    assert take(near, 100) == b""
-    with pytest.raises(BrokenPipeError):
-        near.sendmsg((b"fourth",), (), 0)
-
-
-def wait_until_interrupted(rank, link):
-    """A bell may have been rung for what has been taken already: a wait may end for nothing."""
-    while True:
-        rank.executor._waiter.wait(link, None)
-
-
-@pytest.mark.process
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-def test_a_peer_that_is_stopped_is_waited_for_and_goes_on():
-    def echo(link):
-        waiter = rig.Rank(0).executor._waiter
-        while True:
-            try:
-                raw = take(link, 100)
-            except BlockingIOError:
-                waiter.wait(link, None)
-                continue
-            if not raw:
-                return
-            send_all(link, raw)
-
-    child, near = in_a_child(echo)
-    with rig.group(1) as (rank,):
-        rank.links[1] = near
-        for stopped in (False, True, False):
-            if stopped:
-                os.kill(child, signal.SIGSTOP)
-                os.waitpid(child, os.WUNTRACED)
-            near.sendmsg((b"still there?",), (), 0)
-            if stopped:
-                wait = functools.partial(wait_until_interrupted, rank, near)
-                waiting = when_it_waits(rank, rank.waker.set)
-                outcome, _ = rig.together(wait, waiting)
-                assert isinstance(outcome, Interrupted)
-                rank.waker.clear()
-                os.kill(child, signal.SIGCONT)
-            heard = b""
-            while len(heard) < 12:
-                try:
-                    heard += take(near, 100)
-                except BlockingIOError:
-                    rank.executor._waiter.wait(near, None)
-            assert heard == b"still there?"
-    assert os.waitpid(child, 0)[1] == 0
+    assert len(rig.take(far, SMALL_RING)) == 1999
 
 
 # --- a peer that writes nonsense --------------------------------------------------------------
@@ -402,7 +270,7 @@ def test_a_counter_that_cannot_be_is_a_broken_link(pair, value):
     words = words_of(0)
     near._counters[words.their_written] = value
     with pytest.raises(ConnectionAbortedError, match="what it has written is wrong"):
-        take(near, 10)
+        rig.take(near, 10)
     far._counters[words.their_read] = value
     with pytest.raises(ConnectionAbortedError, match="what it has read is wrong"):
         near.sendmsg((bytes(SMALL_RING), b"x"), (), 0)
@@ -411,7 +279,7 @@ def test_a_counter_that_cannot_be_is_a_broken_link(pair, value):
 def test_a_counter_that_goes_back_is_a_broken_link(pair):
     near, far = pair
     far.sendmsg((b"twelve bytes",), (), 0)
-    take(near, 12)
+    rig.take(near, 12)
     near._counters[words_of(0).their_written] = 11
     with pytest.raises(ConnectionAbortedError):
-        take(near, 1)
+        rig.take(near, 1)

@@ -189,7 +189,7 @@ def floats(n: int, count: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("streams", [2, 3])
-@pytest.mark.parametrize("buffer_bytes", [None, 16 * 1024])
+@pytest.mark.parametrize("buffer_bytes", [None, 32 * 1024])
 @pytest.mark.parametrize("build", [ring_allreduce, doubling_allreduce])
 def test_collectives_have_the_bits_of_one_connection(streams, buffer_bytes, build) -> None:
     counts = [0, 1, STRIPE_BYTES // 8, STRIPE_BYTES // 4, 700_001, 3]

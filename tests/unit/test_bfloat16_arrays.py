@@ -19,7 +19,7 @@ from ftcomm.express import express
 from ftcomm.protocol.signature import Kind, Signature, signature_text
 from ftcomm.settings import JobSettings
 from ftcomm.state import pack_state, unpack_state
-from ftcomm.values import Stored, stored_from_wire
+from ftcomm.values import Stored, dtype_from_wire, stored_from_wire
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 DTYPE = np.dtype(ml_dtypes.bfloat16)
@@ -59,7 +59,8 @@ def test_every_kind_gives_back_what_it_got(comm: ftcomm.Communicator) -> None:
 def test_it_has_a_code_and_a_name() -> None:
     assert (dtype_code(DTYPE), dtype_of(BFLOAT16)) == (BFLOAT16, DTYPE)
     stored = Stored(X.reshape(-1), X.shape)
-    again = stored_from_wire(stored.dtype, stored.shape, stored.raw().nbytes, 100)
+    dtype = dtype_from_wire(stored.dtype, stored.shape, stored.raw().nbytes, 100)
+    again = stored_from_wire(dtype, stored.shape, np.frombuffer(stored.raw(), np.uint8))
     assert (again.flat.dtype, again.shape) == (DTYPE, X.shape)
     signature = Signature(
         Kind.BROADCAST, dtype=BFLOAT16, count=4, ndim=1, dims=(4, 0, 0, 0), root=0
@@ -100,7 +101,7 @@ def test_other_dtypes_of_the_package_are_refused_by_name(comm: ftcomm.Communicat
 def test_who_lacks_the_package_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(ProtocolError, match=r"pip install 'ftcomm\[bf16\]'"):
-        stored_from_wire(BFLOAT16, (2,), 4, 100)
+        dtype_from_wire(BFLOAT16, (2,), 4, 100)
 
 
 def test_small_calls_take_the_way_that_sends_them_as_bits() -> None:

@@ -83,7 +83,8 @@ def _soak(scenarios: str) -> list[str]:
 
 def _pytest(*addresses: str) -> list[str]:
     options = ["-qx", "--tb=short", "-p", "no:cacheprovider", "--timeout", str(TEST_LIMIT_S)]
-    return ["pytest", *options, *addresses]
+    fixed = "--hypothesis-seed=0"  # a defect that is caught by luck is not caught
+    return ["pytest", *options, fixed, *addresses]
 
 
 def _run(arguments: list[str], tree: Path) -> tuple[int, str]:
