@@ -1,16 +1,23 @@
-"""What all tests share: no litter, compiled code, an order, a count of real faults."""
+"""What all tests share: no litter, compiled code, an order, no clock, a count of real faults."""
 
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.conformance.sums import Sums
 from tests.conformance.tally import TALLY
 
 # Hundreds of processes are started; each would compile the library again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# On a busy machine any example may take long, and that says nothing about the code.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:

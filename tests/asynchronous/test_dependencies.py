@@ -94,7 +94,7 @@ class Interleaved:
         self.take(self.lines.done(task))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(program=Programs, data=some.data())
 def test_every_order_that_is_allowed_gives_what_one_by_one_gives(program: Any, data: Any) -> None:
     assert Interleaved(program, data).run() == one_by_one(program)

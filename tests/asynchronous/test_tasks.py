@@ -51,7 +51,7 @@ def mixed(a: Any, b: Any, c: Any) -> Any:
     return a * 3.0 + b * 5.0 - c + 1.0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(steps=Steps, workers=some.integers(1, 4))
 def test_any_program_gives_what_one_by_one_gives(steps: Any, workers: int) -> None:
     alone = [np.full(50, float(i)) for i in range(4)]

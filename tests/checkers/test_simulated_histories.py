@@ -35,7 +35,7 @@ def events(life: LifeRecord) -> list[object]:
     return [line.event for line in (life.started, *life.lines)]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(SEEDS)
 def test_what_a_simulated_job_leaves_is_read_back_and_breaks_no_rule(seed: int) -> None:
     history = simulated(seed)
@@ -45,7 +45,7 @@ def test_what_a_simulated_job_leaves_is_read_back_and_breaks_no_rule(seed: int) 
     assert check(read, limits=LIMITS) == []
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(SEEDS, st.randoms(use_true_random=False))
 def test_one_changed_result_in_it_is_found(seed: int, luck: Random) -> None:
     history = simulated(seed)

@@ -108,7 +108,7 @@ def test_no_bfloat16_is_nearer_than_the_one_rounded_to(word: int) -> None:
         assert errors[mine] == min(errors.values())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(list(ADDITIONS)),
     st.sampled_from(["sum", "mean"]),

@@ -162,7 +162,7 @@ OPERATIONS = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data(), n=st.integers(1, 64), count=st.integers(0, 150))
 def test_any_bits_give_the_bits_of_the_definition(data, n, count):
     """Infinities and NaN of all payloads among them, since the operands are any bits at all."""

@@ -51,7 +51,7 @@ def test_every_file_of_the_corpora_gives_a_value_or_a_typed_error(name: str, fil
 
 
 @pytest.mark.parametrize("name", ROWS)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_mutation_gives_a_value_or_a_typed_error(name: str, data: st.DataObject) -> None:
     row = ROWS[name]

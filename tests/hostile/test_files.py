@@ -144,7 +144,7 @@ def whole_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / FILE_NAME
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(damage=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255)), min_size=1))
 def test_a_damaged_journal_gives_a_job_or_a_sentence_that_names_it(
     damage: list[tuple[int, int]],

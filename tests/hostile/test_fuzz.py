@@ -104,7 +104,7 @@ def test_the_largest_report_stays_small() -> None:
 # --- bytes without sense ------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tail=st.binary(max_size=120), role=st.integers(0, 255), length=st.integers(0, 255))
 def test_a_handshake_that_begins_well_and_goes_on_badly(
     tail: bytes, role: int, length: int
@@ -116,7 +116,7 @@ def test_a_handshake_that_begins_well_and_goes_on_badly(
         feed_client(head + bytes([role, length]) + tail * 4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     state=st.recursive(
         st.none() | st.integers() | st.text() | st.binary(),
@@ -138,7 +138,7 @@ def test_a_damaged_state_gives_a_state_or_a_typed_error(state: Any, data: st.Dat
 # --- members and trackers that hold the token and make no sense ---------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(said=st.lists(st.tuples(st.integers(1, 4), worker_messages), max_size=8))
 def test_whatever_members_and_spares_say_the_tracker_goes_on_and_can_answer(
     said: list[tuple[int, Any]],

@@ -191,7 +191,7 @@ def some_reports(draw: st.DrawFn) -> list[Report]:
 
 
 @given(some_reports())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_nobody_is_sent_to_a_rank_that_did_not_report_it_and_nothing_is_left_out(
     reports: list[Report],
 ) -> None:

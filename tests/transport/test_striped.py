@@ -79,7 +79,7 @@ def taken(link: StripedLink, buffer: memoryview) -> int:
         return 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.integers(0, 200), st.integers(1, 9000)), max_size=6),
     st.integers(1, 5),

@@ -2,7 +2,7 @@
 
 from itertools import accumulate, pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ftcomm_chaos.weather.conditions import FAIR, FIN, RST, Piece, Stream, Weather
@@ -25,7 +25,6 @@ def test_fair_weather_changes_nothing() -> None:
     assert Stream("s").take(DATA, FAIR, now=3.0) == [Piece(3.0, DATA)]
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(CHUNKS, st.sampled_from([(300, 50), (300, 0), (5, 50), (5, 0)]))
 def test_the_same_bits_are_flipped_however_the_bytes_arrive(
     chunks: list[bytes], usual: tuple[int, int]
@@ -56,7 +55,6 @@ def test_another_seed_is_other_weather() -> None:
     assert streams[0].flipped != streams[1].flipped
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(CHUNKS, st.integers(1, 100))
 def test_pieces_are_small_and_end_where_the_seed_says(chunks: list[bytes], most: int) -> None:
     whole = Stream("s").take(DATA, Weather(slice_bytes=most), now=0.0)
@@ -70,7 +68,6 @@ def test_pieces_are_small_and_end_where_the_seed_says(chunks: list[bytes], most:
     assert ends(whole) <= ends(parts)
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(CHUNKS, st.integers(0, len(DATA)))
 def test_a_cut_comes_behind_its_byte_and_nothing_behind_the_cut(
     chunks: list[bytes], place: int
