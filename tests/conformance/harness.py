@@ -297,10 +297,11 @@ class Job(Record):
 
     def _react(self, event: Event) -> None:
         """Start again what died, as a scheduler would; an unplanned exit ends the test."""
-        if event["kind"] == "stopped" and self.plan.resume:
-            os.kill(event["pid"], signal.SIGCONT)
-        if self._ending and event["kind"] == "started":  # it was ordered before the end
-            os.kill(event["pid"], signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # what is told may have ended meanwhile
+            if event["kind"] == "stopped" and self.plan.resume:
+                os.kill(event["pid"], signal.SIGCONT)
+            if self._ending and event["kind"] == "started":  # it was ordered before the end
+                os.kill(event["pid"], signal.SIGKILL)
         if self._ending or event["kind"] != "exit" or event["status"] == 0:
             return
         self.lives[event["worker"]] += 1
