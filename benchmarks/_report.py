@@ -186,3 +186,51 @@ def floor_table(lines: list[Line]) -> str:
     head = ["ranks", "bytes", "least sent by each", "sent", "in headers", "carried by the kernel"]
     head += ["us", "least us: loopback + adding"]
     return "\n\n".join([facts_line(lines), speeds, table(head, rows)])
+
+
+def cost_table(lines: list[Line]) -> str:
+    """One row for each way and size."""
+    rows = [
+        [
+            line["how"],
+            f"{line['nbytes']:,}",
+            *(f"{line[f'{name}_us']:,.1f}" for name in ("off", "on")),
+            f"{100 * (line['cost'] - 1):+.1f} %",
+            f"{100 * (line['cost_at_best'] - 1):+.1f} %",
+            " to ".join(f"{100 * (ratio - 1):+.1f}" for ratio in line["cost_spread"]),
+            *(f"{line[f'{name}_faults']:,.1f}" for name in ("off", "on")),
+        ]
+        for line in lines
+        if "how" in line
+    ]
+    head = ["how", "bytes", "off us", "on us", "costs", "at best", "quartiles"]
+    head += ["faults off", "faults on"]
+    return facts_line(lines) + "\n\n" + table(head, rows)
+
+
+def streams_table(lines: list[Line]) -> str:
+    """One row for each number of streams."""
+    measured = [line for line in lines if "streams" in line]
+    rows = [
+        [str(line["streams"]), f"{line['ms']:,.1f}", f"{line['gain']:.2f}"] for line in measured
+    ]
+    return _or_lacking(lines, table(["streams", "ms", "times as fast"], rows))
+
+
+def hierarchy_table(lines: list[Line]) -> str:
+    """One row for each algorithm; in brackets how many times the first one's."""
+    measured = [line for line in lines if "algorithm" in line]
+    rows = [
+        [
+            line["algorithm"],
+            f"{line['ms']:,.1f} ({line['ms'] / measured[0]['ms']:.2f})",
+            f"{line['sent'] / 1e6:,.2f} ({line['sent'] / measured[0]['sent']:.2f})",
+        ]
+        for line in measured
+    ]
+    return _or_lacking(lines, table(["algorithm", "ms", "MB sent by a host"], rows))
+
+
+def _or_lacking(lines: list[Line], found: str) -> str:
+    lacking = [f"Not measured: {line['missing']}" for line in lines if "missing" in line]
+    return "\n\n".join([facts_line(lines), *(lacking or [found])])

@@ -27,7 +27,7 @@ from typing import Any
 
 from _groups import Group
 from _machine import machine_facts
-from _report import facts_line, table
+from _report import cost_table
 
 SIZES = (4, 256, 1024, 16_384, 65_536, 262_144, 1_048_576, 10_000_000, 100_000_000)
 WAYS = ("view", "new", "out", "in place")
@@ -102,47 +102,8 @@ def quartiles(values: list[float]) -> list[float]:
     return statistics.quantiles(values, n=4, method="inclusive")
 
 
-def cost_table(lines: list[dict[str, Any]]) -> str:
-    """One row for each way and size."""
-    rows = [
-        [
-            line["how"],
-            f"{line['nbytes']:,}",
-            *(f"{line[f'{name}_us']:,.1f}" for name in ("off", "on")),
-            f"{100 * (line['cost'] - 1):+.1f} %",
-            f"{100 * (line['cost_at_best'] - 1):+.1f} %",
-            " to ".join(f"{100 * (ratio - 1):+.1f}" for ratio in line["cost_spread"]),
-            *(f"{line[f'{name}_faults']:,.1f}" for name in ("off", "on")),
-        ]
-        for line in lines
-        if "how" in line
-    ]
-    head = [
-        "how",
-        "bytes",
-        "off us",
-        "on us",
-        "costs",
-        "at best",
-        "quartiles",
-        "faults off",
-        "faults on",
-    ]
-    return facts_line(lines) + "\n\n" + table(head, rows)
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("-n", type=int, default=2, help="ranks")
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes, by commas")
-    parser.add_argument("--how", default=",".join(WAYS), help="ways to call, by commas")
-    parser.add_argument("--transport", default="auto", help="of both jobs")
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter turns")
-    parser.add_argument("--json", action="store_true", help="JSON lines, the machine first")
-    options = parser.parse_args()
+def take(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The machine, then a line for each way to call and each size."""
     rounds, turn_s = (QUICK_ROUNDS, QUICK_TURN_S) if options.quick else (ROUNDS, TURN_S)
     lines: list[dict[str, Any]] = [{"machine": machine_facts(), "world_size": options.n}]
     with ExitStack() as stack:
@@ -157,6 +118,27 @@ def main() -> None:
             for nbytes in map(int, options.sizes.split(",")):
                 print(f"{how}, {nbytes:,} bytes", file=sys.stderr)
                 lines.append(measure(jobs, how, nbytes, rounds, turn_s))
+    return lines
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-n", type=int, default=2, help="ranks")
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="bytes, by commas")
+    parser.add_argument("--how", default=",".join(WAYS), help="ways to call, by commas")
+    parser.add_argument("--transport", default="auto", help="of both jobs")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter turns")
+    parser.add_argument("--json", action="store_true", help="JSON lines, the machine first")
+    return parser
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parser().parse_args()
+    lines = take(options)
     print("\n".join(map(json.dumps, lines)) if options.json else cost_table(lines))
 
 

@@ -69,8 +69,14 @@ def measure(compute: str, options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Measure and print."""
+def take(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The machine, then a line for each kind of work."""
+    kinds = COMPUTE if options.compute is None else (options.compute,)
+    return [{"machine": machine_facts()}, *(measure(compute, options) for compute in kinds)]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -82,13 +88,14 @@ def main() -> None:
     parser.add_argument("--compute", choices=COMPUTE, help="one kind of work instead of both")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds")
     parser.add_argument("--json", action="store_true", help="a line each instead of a table")
-    options = parser.parse_args()
-    kinds = COMPUTE if options.compute is None else (options.compute,)
-    lines = [{"machine": machine_facts()}, *(measure(compute, options) for compute in kinds)]
-    if options.json:
-        print("\n".join(json.dumps(line) for line in lines))
-    else:
-        print(hidden_table(lines))
+    return parser
+
+
+def main() -> None:
+    """Measure and print."""
+    options = parser().parse_args()
+    lines = take(options)
+    print("\n".join(map(json.dumps, lines)) if options.json else hidden_table(lines))
 
 
 if __name__ == "__main__":

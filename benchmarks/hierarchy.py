@@ -3,7 +3,11 @@
 Hosts are network namespaces of this machine; ``tc`` makes their links slow.  The algorithms take
 turns in one job, so their ratio means something on a busy machine too.
 
-python benchmarks/hierarchy.py --hosts 2 --ranks 2 --mbit 200 --nbytes 4000000
+    python benchmarks/hierarchy.py                       # two hosts of two ranks, 4 MB
+    python benchmarks/hierarchy.py --hosts 2 --ranks 4 --mbit 200 --nbytes 8000000 --json
+    python benchmarks/hierarchy.py --quick
+
+Needs root, or a kernel that lets users have network namespaces, and `ip` and `tc`.
 """
 
 import argparse
@@ -18,9 +22,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ftcomm_chaos.weather.namespaces import Hosts
+from _machine import machine_facts
+from _report import hierarchy_table
+
+from ftcomm_chaos.weather.namespaces import Hosts, missing
 
 ALGORITHMS = ("hierarchical", "ring", "recursive_doubling")
+ROUNDS, QUICK_ROUNDS = 5, 2
 END_LIMIT_S = 120.0
 WORKER = Path(__file__).with_name("_hierarchy_worker.py")
 Line = dict[str, Any]
@@ -38,11 +46,29 @@ def parser() -> argparse.ArgumentParser:
         "--mbit", type=int, default=200, help="per second, of each host's link; 0: no limit"
     )
     made.add_argument("--nbytes", type=int, default=4_000_000)
-    made.add_argument("--rounds", type=int, default=5)
+    made.add_argument("--rounds", type=int, default=ROUNDS)
+    made.add_argument(
+        "--quick",
+        dest="rounds",
+        action="store_const",
+        const=QUICK_ROUNDS,
+        help=f"{QUICK_ROUNDS} rounds",
+    )
+    made.add_argument("--json", action="store_true", help="JSON lines, the machine first")
     return made
 
 
 def take(options: argparse.Namespace) -> list[Line]:
+    """The machine, then a line for each algorithm, or what the machine lacks."""
+    machine: Line = {"machine": machine_facts()}
+    lacking = missing(slow=options.mbit > 0)
+    if lacking:
+        return [machine, {"missing": lacking}]
+    setting = {name: getattr(options, name) for name in ("hosts", "ranks", "mbit", "nbytes")}
+    return [machine, *({**setting, **row} for row in summary(calls(options)))]
+
+
+def calls(options: argparse.Namespace) -> list[Line]:
     """Run the job; one line for each call of each rank."""
     names = [f"host{number}" for number in range(options.hosts)]
     with Hosts(names) as hosts, tempfile.TemporaryDirectory() as folder:
@@ -102,10 +128,8 @@ def summary(lines: list[Line]) -> list[Line]:
     for algorithm in ALGORITHMS:
         own = [line for line in lines if line["algorithm"] == algorithm]
         ranks = sorted({line["rank"] for line in own})
-        calls = list(
-            zip(*([line for line in own if line["rank"] == r] for r in ranks), strict=True)
-        )
-        slowest = [max(line["seconds"] for line in call) for call in calls]
+        of_rank = ([line for line in own if line["rank"] == rank] for rank in ranks)
+        slowest = [max(line["seconds"] for line in call) for call in zip(*of_rank, strict=True)]
         sent = statistics.median(line["sent"] for line in own)
         found.append(
             {"algorithm": algorithm, "ms": 1000 * statistics.median(slowest), "sent": sent}
@@ -116,13 +140,10 @@ def summary(lines: list[Line]) -> list[Line]:
 def main() -> None:
     """Measure and print."""
     options = parser().parse_args()
-    rows = summary(take(options))
-    for row in rows:
-        ratios = [row[key] / rows[0][key] for key in ("ms", "sent")]
-        print(
-            f"{row['algorithm']:20} {row['ms']:8.1f} ms ({ratios[0]:.2f})  "
-            f"{row['sent'] / 1e6:7.2f} MB sent by a host ({ratios[1]:.2f})"
-        )
+    lines = take(options)
+    print("\n".join(map(json.dumps, lines)) if options.json else hierarchy_table(lines))
+    if "missing" in lines[-1]:
+        sys.exit(f"hierarchy.py: this machine lacks something: {lines[-1]['missing']}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python benchmarks/streams.py                       # 25 MB, 60 Mbit/s a connection
     python benchmarks/streams.py --streams 1,4 --mbit 400 --json
-    python benchmarks/streams.py --keep                # into benchmarks/results/streams.jsonl
+    python benchmarks/streams.py --quick
 
 Two ranks, each on a host that is a network namespace; needs root, or a kernel that lets users have
 such, and `ip`, `tc` and `nft`.  For each number of streams a job is up for the whole run; the jobs
@@ -23,15 +23,14 @@ from typing import Any
 
 from _capped_flows import NAMES, cap_flows, missing
 from _machine import machine_facts
-from _report import facts_line, table
+from _report import streams_table
 
 from ftcomm_chaos.weather.namespaces import Hosts
 
 WORKER = Path(__file__).with_name("_capped_worker.py")
-RESULTS = Path(__file__).with_name("results") / "streams.jsonl"
 NBYTES = 25_000_000
 MBIT_PER_S = 60
-ROUNDS = 9
+ROUNDS, QUICK_ROUNDS = 9, 2
 WARM_UP_ROUNDS = 2
 END_LIMIT_S = 20.0
 
@@ -104,7 +103,10 @@ def _close_pipes(process: "subprocess.Popen[str]") -> None:
 
 
 def take(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """The machine, then a line for each number of streams."""
+    """The machine, then a line for each number of streams, or what the machine lacks."""
+    lacking = missing()
+    if lacking:
+        return [{"machine": machine_facts()}, {"missing": lacking}]
     with Hosts(NAMES) as hosts, ExitStack() as stack:
         cap_flows(hosts, arguments.mbit * 1_000_000)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ftcomm-bench-")))
@@ -135,13 +137,6 @@ def take(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     ]
 
 
-def streams_table(lines: list[dict[str, Any]]) -> str:
-    """A row for each number of streams."""
-    measured = [line for line in lines if "streams" in line]
-    rows = [[str(line["streams"]), f"{line['ms']:,.1f}", str(line["gain"])] for line in measured]
-    return facts_line(lines) + "\n\n" + table(["streams", "ms", "times as fast"], rows)
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -152,21 +147,23 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--mbit", type=int, default=MBIT_PER_S, help="of each connection, a second")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--json", action="store_true", help="JSON lines, the machine first")
-    parser.add_argument("--keep", action="store_true", help=f"write them into {RESULTS.name} too")
+    parser.add_argument(
+        "--quick",
+        dest="rounds",
+        action="store_const",
+        const=QUICK_ROUNDS,
+        help=f"{QUICK_ROUNDS} rounds",
+    )
     return parser
 
 
 def main() -> None:
     """Measure and print."""
     arguments = parser().parse_args()
-    lacking = missing()
-    if lacking:
-        sys.exit(f"streams.py: this machine lacks something: {lacking}")
     lines = take(arguments)
-    text = "\n".join(map(json.dumps, lines))
-    if arguments.keep:
-        RESULTS.write_text(f"{text}\n", encoding="utf-8")
-    print(text if arguments.json else streams_table(lines))
+    print("\n".join(map(json.dumps, lines)) if arguments.json else streams_table(lines))
+    if "missing" in lines[-1]:
+        sys.exit(f"streams.py: this machine lacks something: {lines[-1]['missing']}")
 
 
 if __name__ == "__main__":

@@ -14,16 +14,24 @@ from typing import Any
 
 import allreduce
 import alpha_beta
+import fault_tolerance_cost
 import floor
+import hidden
+import hierarchy
 import recovery
+import streams
 import tracker_scale
 import training
 from _report import (
     allreduce_plots,
     allreduce_table,
     alpha_beta_table,
+    cost_table,
     floor_table,
+    hidden_table,
+    hierarchy_table,
     recovery_table,
+    streams_table,
     tracker_table,
     training_table,
 )
@@ -51,7 +59,11 @@ def main() -> None:
     options = ["--quick"] if arguments.quick else []
     takers: dict[str, tuple[Callable[[], Lines], Callable[[Lines], str]]] = {
         "allreduce": (_taker(allreduce, options), allreduce_table),
+        "fault_tolerance_cost": (_taker(fault_tolerance_cost, options), cost_table),
         "floor": (_taker(floor, options), floor_table),
+        "hidden": (_taker(hidden, options), hidden_table),
+        "hierarchy": (_taker(hierarchy, options), hierarchy_table),
+        "streams": (_taker(streams, options), streams_table),
         "training": (_taker(training, options), training_table),
         "recovery": (_taker(recovery, options), recovery_table),
         "tracker_scale": (_taker(tracker_scale, options), tracker_table),

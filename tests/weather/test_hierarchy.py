@@ -34,7 +34,7 @@ def hierarchy(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize("dealt_out", [False, True])
 def test_between_hosts_goes_what_the_algorithms_promise(hierarchy: Any, dealt_out: bool) -> None:
     options = ["--nbytes", str(NBYTES), "--rounds", "2", *["--dealt-out"][:dealt_out]]
-    lines = hierarchy.take(hierarchy.parser().parse_args(options))
+    lines = hierarchy.calls(hierarchy.parser().parse_args(options))
     sums = {(line["algorithm"], line["sum"]) for line in lines}
     assert len(sums) == len(hierarchy.ALGORITHMS), "ranks have different results"
     for row in hierarchy.summary(lines):
