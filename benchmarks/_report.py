@@ -185,7 +185,23 @@ def floor_table(lines: list[Line]) -> str:
     ]
     head = ["ranks", "bytes", "least sent by each", "sent", "in headers", "carried by the kernel"]
     head += ["us", "least us: loopback + adding"]
-    return "\n\n".join([facts_line(lines), speeds, table(head, rows)])
+    found = [_bare_row(line) for line in lines if "small" in line]
+    names = ["bytes", "shared memory, us", "bare, us", "TCP, us", "bare, us"]
+    parts = [
+        facts_line(lines),
+        speeds,
+        table(head, rows),
+        *([table(names, found)] if found else []),
+    ]
+    return "\n\n".join(parts)
+
+
+def _bare_row(line: Line) -> list[str]:
+    us = {name: figures["us"] for name, figures in line["peers"].items()}
+    row = [f"{line['small']:,}"]
+    for ours, bare in (("ftcomm", "bare shared memory"), ("ftcomm TCP", "bare TCP")):
+        row += [f"{us[ours]:,.1f} ({us[ours] / us[bare]:.2f})", f"{us[bare]:,.1f}"]
+    return row
 
 
 def cost_table(lines: list[Line]) -> str:

@@ -8,6 +8,9 @@ much.  Counted are the payloads of the schedule and what the kernel saw on the l
 acknowledgements and all) while a job over TCP made its calls.  The least time is what these bytes
 take by the loopback alone, and adding them takes by memory alone, with as many of both at a time
 as there are processors.  Other traffic of the machine's loopback is counted too: keep it quiet.
+
+Small arrays are compared with two processes that do nothing but exchange and add them, in turn in
+one run (`peers/bare_exchange.py`): what is above that is the library's own time.
 """
 
 import argparse
@@ -15,15 +18,18 @@ import json
 import os
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from _groups import Group
+from _groups import Group, Peer
 from _machine import machine_facts
 from _memory import added_per_s, copied_per_s, looped_per_s
 from _report import floor_table
 from _spread import summary
-from peers import with_ftcomm_tcp
+from allreduce import QUICK_ROUNDS, QUICK_SIZE_S, QUICK_TURN_S, ROUNDS, SIZE_S, TURN_S, Contest
+from peers import with_ftcomm, with_ftcomm_tcp
+from peers.bare_exchange import Bare
 
 from ftcomm.collectives.choose import schedule_for
 from ftcomm.collectives.schedule import NOBODY, Reduce
@@ -32,6 +38,7 @@ from ftcomm.protocol.signature import Kind
 
 WORLD_SIZES = (2, 4)
 NBYTES = 20_000_000
+SMALL_SIZES = (4, 1024, 16_384)
 CALLS, QUICK_CALLS = 20, 4
 ITEMSIZE = 4
 DEVICES = Path("/proc/net/dev")
@@ -88,8 +95,17 @@ def measure(world_size: int, nbytes: int, calls: int, speeds: dict[str, float]) 
     }
 
 
+def measure_small(*, quick: bool) -> list[dict[str, Any]]:
+    """One line for each small size: ftcomm and bare exchanges between two ranks."""
+    pace = (QUICK_ROUNDS, QUICK_TURN_S, QUICK_SIZE_S) if quick else (ROUNDS, TURN_S, SIZE_S)
+    peers = [with_ftcomm, Bare("shared memory"), with_ftcomm_tcp, Bare("TCP")]
+    with ExitStack() as stack:
+        contest = Contest(stack, [cast("Peer", peer) for peer in peers], 2)
+        return [{"small": size, "peers": contest.measure(size, *pace)} for size in SMALL_SIZES]
+
+
 def take(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """The machine and its speeds, then one line for each number of ranks."""
+    """The machine and its speeds, a line for each number of ranks, and for each small size."""
     if not DEVICES.exists():
         raise SystemExit(f"{DEVICES} is needed, to count what the loopback carries")
     speeds = {"copied": copied_per_s(), "added": added_per_s(), "looped": looped_per_s()}
@@ -99,7 +115,7 @@ def take(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     for world_size in map(int, arguments.world_sizes.split(",")):
         print(f"floor of {world_size} ranks", file=sys.stderr)
         lines.append(measure(world_size, arguments.nbytes, calls, speeds))
-    return lines
+    return lines + measure_small(quick=arguments.quick)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -175,8 +175,12 @@ def test_training_is_measured_and_compared() -> None:
 
 @pytest.mark.slow
 def test_the_kernel_carries_what_the_schedules_send() -> None:
-    _, line = run(
+    _, line, *small = run(
         str(BENCHMARKS / "floor.py"), "--quick", "--json", "-n", "2", "--nbytes", "4000000"
     )
+    names = {"ftcomm", "ftcomm TCP", "bare shared memory", "bare TCP"}
+    assert [(found["small"], {*found["peers"]}) for found in small] == [
+        (size, names) for size in (4, 1024, 16384)
+    ]
     assert line["sent_per_rank"] == line["least_bytes"] == 4_000_000
     assert line["carried_per_rank"] >= line["sent_per_rank"]
