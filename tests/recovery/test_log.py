@@ -72,10 +72,18 @@ def test_runs_name_exactly_what_is_held() -> None:
     assert log.runs() == (Run(-1, 0, 2, 1), Run(3, 0, 5, 2), Run(3, 9, 10, 1))
 
 
-@given(st.sets(st.integers(0, 200)))
-def test_compress_loses_and_invents_nothing(seqnos: set[int]) -> None:
-    runs = compress(7, sorted(seqnos))
+@given(st.sets(st.integers(0, 200)), st.integers(1, 9))
+def test_compress_loses_and_invents_nothing(seqnos: set[int], stride: int) -> None:
+    runs = compress(7, sorted(seqnos), stride)
     assert sorted(s for run in runs for s in run.seqnos()) == sorted(seqnos)
+
+
+def test_residue_classes_of_the_stride_are_few_runs() -> None:
+    """A member that fetched from all keepers but one, and went on."""
+    fetched = [seqno for seqno in range(30_000) if seqno % 4 != 1]
+    runs = compress(0, [*fetched, *range(30_000, 30_010)], 4)
+    assert [(run.lo, run.step) for run in runs] == [(0, 4), (2, 4), (3, 4), (30_001, 4)]
+    assert compress(0, range(30_000), 4) == [Run(0, 0, 30_000, 1)]
 
 
 @given(

@@ -1,10 +1,12 @@
 """Stories of the decision, and what must hold for whatever is reported."""
 
+import itertools
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ftcomm.protocol.codec import encode
 from ftcomm.protocol.messages import Fetch, Member, Report, Run
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind, Signature
@@ -87,6 +89,29 @@ def test_keepers_share_the_work_of_serving() -> None:
     odds = report(at(0, 4), Run(0, 1, 4, 2))
     order = decided(evens, odds, report(caught_up=0)).plans[2]
     assert order.fetches == (Fetch(0, Run(0, 0, 3, 2)), Fetch(1, Run(0, 1, 4, 2)))
+
+
+def test_a_long_version_is_fetched_by_few_orders() -> None:
+    """Rank 2 has fetched all and replays; now rank 0 is replaced, and a keeper has what it has."""
+    end = 30_000
+    keepers = [report(at(0, end), Run(0, index % 3, end, 3)) for index in range(6)]
+    keepers[0] = report(caught_up=0)
+    keepers[2] = report(at(0, 17), Run(0, 0, end))
+    orders = decided(*keepers).plans[0]
+    assert [(fetch.source, fetch.run.lo, fetch.run.step) for fetch in orders.fetches] == [
+        (1, 1, 3),
+        (2, 0, 3),
+        (2, 2, 3),
+    ]
+    assert len(encode(orders)) < 1000
+
+
+def test_what_no_plan_can_say_ends_the_job_and_not_the_tracker() -> None:
+    lacks = [5 * (number // 2) + 2 * (number % 2) for number in range(9_000)]  # 0, 2, 5, 7, 10
+    gaps = [Run(0, a + 1, b) for a, b in itertools.pairwise(lacks) if b > a + 1]
+    error, cause = lost(report(at(0, 0), *gaps), report(at(0, lacks[-1]), Run(0, 0, lacks[-1])))
+    assert error == "JobLostError"
+    assert cause == "rank 0 lacks results in 4500 pieces, and a plan names 4096 at most"
 
 
 def test_a_result_that_nobody_holds_ends_the_job_by_name() -> None:

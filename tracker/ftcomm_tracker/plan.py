@@ -6,6 +6,7 @@ Nothing here assumes that a member holds what it did not report.  A decision car
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ftcomm.protocol.codec import MAX_ARRAY
 from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.messages import Fetch, Member, Plan, Report, Route
 from ftcomm.protocol.position import PRELUDE, START, Position
@@ -29,6 +30,7 @@ class Facts:
         routes: pairs of ranks whose links go through a third.
         keeps_results: the job's setting ``replay`` is on.
         keep_order: the rank order from which keepers are computed; it follows from the grouping.
+        stride: every how many results a member keeps one; it follows from the replicas.
     """
 
     epoch: int
@@ -40,9 +42,11 @@ class Facts:
     routes: tuple[Route, ...] = ()
     keeps_results: bool = True
     keep_order: tuple[int, ...] = field(init=False)
+    stride: int = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keep_order", keep_order(self.grouping))
+        object.__setattr__(self, "stride", keep_stride(len(self.grouping), self.replicas))
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +246,11 @@ def _orders(members: Sequence[Member], facts: Facts, survey: _Survey) -> Decided
     )
     holders = local_holders(survey.reports, survey.version)
     for rank in sorted(survey.reports):
-        fetches = _fetches(rank, _shares(indices[rank], facts, survey), survey, held)
+        fetches = _fetches(rank, _shares(indices[rank], facts, survey), survey, held, facts.stride)
         if isinstance(fetches, Position):
             return _result_lost(fetches, facts, members)
+        if len(fetches) > MAX_ARRAY:
+            return _too_scattered(rank, len(fetches), survey.frontier)
         order, copies = facts.keep_order, facts.local_replicas
         locals_ = None if holders is None else local_fetches(rank, holders, order, copies)
         if holders is not None and locals_ is None:
@@ -288,6 +294,7 @@ def _fetches(
     shares: Sequence[tuple[int, set[int]]],
     survey: _Survey,
     held: Mapping[int, Mapping[int, set[int]]],
+    stride: int,
 ) -> list[Fetch] | Position:
     """What this member must get from whom; or the first position that it needs and nobody holds.
 
@@ -297,14 +304,14 @@ def _fetches(
     fetches: list[Fetch] = []
     ordered: dict[int, set[int]] = {}
     for version, lo, hi in _spans(rank, survey):
-        more, missing = _order(rank, version, set(range(lo, hi)), held.get(version, {}))
+        more, missing = _order(rank, version, set(range(lo, hi)), held.get(version, {}), stride)
         if missing:
             return Position(0, version, min(missing))
         fetches += more
         ordered[version] = set(range(lo, hi))
     for version, share in shares:
         wanted = share - ordered.get(version, set())
-        fetches += _order(rank, version, wanted, held.get(version, {}))[0]
+        fetches += _order(rank, version, wanted, held.get(version, {}), stride)[0]
     return fetches
 
 
@@ -331,12 +338,11 @@ def _shares(index: int, facts: Facts, survey: _Survey) -> list[tuple[int, set[in
     frontier = survey.frontier
     ends = {PRELUDE: survey.prelude_length} if frontier.past_load else {}
     ends[frontier.version] = frontier.seqno
-    stride = keep_stride(len(facts.keep_order), facts.replicas)
-    return [(version, set(kept_seqnos(index, end, stride))) for version, end in ends.items()]
+    return [(version, set(kept_seqnos(index, end, facts.stride))) for version, end in ends.items()]
 
 
 def _order(
-    rank: int, version: int, wanted: set[int], held: Mapping[int, set[int]]
+    rank: int, version: int, wanted: set[int], held: Mapping[int, set[int]], stride: int
 ) -> tuple[list[Fetch], set[int]]:
     """Name a holder for every wanted result that `rank` lacks; and those that nobody holds."""
     missing = wanted - held.get(rank, set())
@@ -346,11 +352,17 @@ def _order(
     start = rank % len(others) if others else 0
     for holder in others[start:] + others[:start]:
         offered = held[holder] & missing
-        fetches += [Fetch(holder, run) for run in compress(version, sorted(offered))]
+        fetches += [Fetch(holder, run) for run in compress(version, sorted(offered), stride)]
         missing -= offered
         if not missing:
             break
     return fetches, missing
+
+
+def _too_scattered(rank: int, pieces: int, frontier: Position) -> Lost:
+    """No plan can say what `rank` lacks, after one interruption of its fetches upon another."""
+    cause = f"rank {rank} lacks results in {pieces} pieces, and a plan names {MAX_ARRAY} at most"
+    return Lost("JobLostError", cause, frontier, rank)
 
 
 def _result_lost(position: Position, facts: Facts, members: Sequence[Member]) -> Lost:
@@ -358,11 +370,10 @@ def _result_lost(position: Position, facts: Facts, members: Sequence[Member]) ->
     if not facts.keeps_results:
         cause = f"{needed}: this job runs with replay=off and keeps no results"
         return Lost("JobLostError", cause, position)
-    stride = keep_stride(len(facts.keep_order), facts.replicas)
     keepers = [
         rank
         for index, rank in enumerate(facts.keep_order)
-        if is_keeper(index, position.seqno, stride)
+        if is_keeper(index, position.seqno, facts.stride)
     ]
     names = ", ".join(f"{members[rank].worker_id} (rank {rank})" for rank in sorted(keepers))
     return Lost(
