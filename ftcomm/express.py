@@ -55,26 +55,27 @@ class Express:
         position = core.position
         if not core.calm or position.seqno >= MAX_SEQNO:
             return None
-        # Without the lock: a report that is taken meanwhile comes with a Revoke, after which this
-        # call is not completed and enters anew.
-        core.signature, core.site = form.signature, form.site
-        header = CallHeader(epoch, position, form.suffix)
-        work = np.empty(form.work_count, form.dtype)
         try:
-            if not self._plane.run_small(
+            # Without the lock: a report that is taken meanwhile comes with a Revoke, after which
+            # this call is not completed and enters anew.
+            core.signature, core.site = form.signature, form.site
+            header = CallHeader(epoch, position, form.suffix)
+            work = np.empty(form.work_count, form.dtype)
+            if self._plane.run_small(
                 self._schedule, self._moves, header, source, work, form.reducer
             ):
-                return None
-            stored = Stored(work, form.shape)
-            entry = Entry(form.signature, stored)
-            with self._hub.lock:
-                done = core.complete_next(entry, time.monotonic())
-            if done is None and not self._complete(epoch, entry, True):
-                return None
+                stored = Stored(work, form.shape)
+                entry = Entry(form.signature, stored)
+                with self._hub.lock:
+                    done = core.complete_next(entry, time.monotonic())
+                if done is not None or self._complete(epoch, entry, True):
+                    return stored
+            # The long way says it again; if Ctrl-C comes before that, nothing may be in flight.
+            core.signature, core.site = b"", ""
+            return None
         except BaseException as error:
             self._plane.cut_short(error)
             raise
-        return stored
 
 
 def express(hub: Hub, plane: DataPlane, form: Form, complete: Complete) -> Express | None:

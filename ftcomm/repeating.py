@@ -90,6 +90,7 @@ class Repeating(Membership):
             elif copy:
                 result = result.copy()
             else:
+                result = result[:]  # not the log's own array: users may set dtype and shape
                 result.flags.writeable = False
         except BaseException as error:
             self._give_up_if_past(before, error)

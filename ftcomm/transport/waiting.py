@@ -37,13 +37,18 @@ class Progress:
 class Waiter:
     """Sleeps until a link is ready; owned by the thread that runs collectives."""
 
-    __slots__ = ("_poll", "_waker", "progress")
+    __slots__ = ("_is_dirty", "_poll", "_waker", "progress")
 
     def __init__(self, waker: Waker, progress: Progress) -> None:
         self.progress = progress
         self._waker = waker
-        self._poll = select.poll()
-        self._poll.register(waker.fd, select.POLLIN)
+        self._poll = self._new_poll()
+        self._is_dirty = False  # links are registered, of a wait that goes on or was cut short
+
+    def _new_poll(self) -> select.poll:
+        poll = select.poll()
+        poll.register(self._waker.fd, select.POLLIN)
+        return poll
 
     def wait(self, receiving: Link | None, sending: Link | None) -> None:
         """Return when one of the links may move.
@@ -66,14 +71,22 @@ class Waiter:
             raise Interrupted
 
     def _sleep(self, masks: dict[int, int], peers: tuple[int, ...]) -> None:
+        """Ctrl-C may end this anywhere; what is registered then goes with its poll object.
+
+        It may not stay: a link that is closed would end every later poll at once, for ever.
+        """
+        if self._is_dirty:
+            self._poll = self._new_poll()
+        self._is_dirty = True
         poll, progress = self._poll, self.progress
         for fd, mask in masks.items():
             poll.register(fd, mask)
         progress.since = time.monotonic()
-        progress.peers = peers
         try:
+            progress.peers = peers
             poll.poll()
         finally:
             progress.peers = ()
-            for fd in masks:
-                poll.unregister(fd)
+        for fd in masks:
+            poll.unregister(fd)
+        self._is_dirty = False

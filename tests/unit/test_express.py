@@ -1,0 +1,122 @@
+"""The express way of a call: what is left when it ends early, and what the user is given."""
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ftcomm
+from ftcomm import express
+from ftcomm.communicator import Communicator
+from ftcomm.express import Express
+from ftcomm.forms import Form
+from ftcomm.protocol.position import START
+from ftcomm.protocol.signature import Kind, Signature
+from ftcomm.values import Stored
+from tests.interrupts import interrupted, places
+
+FLOATS = np.dtype(np.float64)
+SIGNATURE = Signature(Kind.ALLREDUCE, count=3).encode()
+SCHEDULE: Any = object()
+
+
+class Plane:
+    """A data plane that moves nothing, and one outcome for all calls."""
+
+    def __init__(self, core: Any) -> None:
+        self.core = core
+        self.moves_all = True
+
+    def run_small(self, *_: Any) -> bool:
+        return self.moves_all
+
+    def cut_short(self, _: BaseException) -> None:
+        self.core.signature = self.core.site = None
+
+
+def one_way() -> tuple[Any, Plane, Express]:
+    """Its core, its data plane, and the express way itself."""
+    core = SimpleNamespace(epoch=1, position=START, calm=True, signature=None, site=None)
+
+    def complete_next(*_: Any) -> list[Any]:
+        core.signature = core.site = None
+        return []
+
+    core.complete_next = complete_next
+    form = Form(
+        Kind.ALLREDUCE, SIGNATURE, "x.py:1", SIGNATURE, SCHEDULE, FLOATS, (3,), work_count=3
+    )
+    hub: Any = SimpleNamespace(core=core, lock=threading.Lock())
+    plane: Any = Plane(core)
+    return core, plane, Express(hub, plane, form, (), lambda *_: False)
+
+
+@pytest.mark.parametrize("moves_all", [True, False])
+def test_nothing_is_in_flight_after_a_call_cut_short_anywhere(moves_all: bool) -> None:
+    for number in places():
+        core, plane, way = one_way()
+        plane.moves_all = moves_all
+        if not interrupted(lambda w=way: w.run(np.ones(3)), number, express):
+            break
+        assert not core.signature, number
+        assert not core.site, number
+    assert number > 50
+
+
+def test_nothing_is_in_flight_when_there_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, _, way = one_way()
+
+    def full(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(express, "CallHeader", full)
+    with pytest.raises(MemoryError):
+        way.run(np.ones(3))
+    assert (core.signature, core.site) == (None, None)
+
+
+# --- what the user is given -----------------------------------------------------------------------
+
+
+class Way:
+    """In place of an express way: a group of one, whose results a log keeps."""
+
+    def __init__(self, engine: Any) -> None:
+        self.core, self.log = engine, []  # type: tuple[Any, list[np.ndarray[Any, Any]]]
+
+    def run(self, source: np.ndarray[Any, Any]) -> Stored:
+        self.log.append(source.copy())
+        self.core.position = self.core.position.next()
+        return Stored(self.log[-1], source.shape)
+
+
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> list[Way]:
+    """Those of a group of one that is opened from here on; the first call from a line is long."""
+    ways: list[Way] = []
+
+    def way(engine: Any, _: Form) -> Way:
+        ways.append(Way(engine))
+        return ways[-1]
+
+    monkeypatch.setattr("ftcomm.solo.SoloEngine.express", way)
+    return ways
+
+
+def twice(comm: Communicator, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The result of a call that has gone the express way."""
+    return [comm.allreduce(x, copy=False) for _ in range(2)][1]
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 2)])
+def test_a_view_s_dtype_and_shape_are_not_the_log_s(ways: list[Way], shape: Any) -> None:
+    with ftcomm.init("none") as comm:
+        result = twice(comm, np.ones(shape))
+        (logged,) = ways[0].log
+        assert np.shares_memory(result, logged)
+        assert not result.flags.writeable
+        result.dtype = np.int64
+        result.shape = (1, 4)
+        assert (logged.dtype, logged.shape, logged.flags.writeable) == (FLOATS, (4,), True)
