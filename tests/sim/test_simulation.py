@@ -25,6 +25,18 @@ def test_every_rule_holds_under_faults(share: int) -> None:
     assert set(sweep.endings) == ENDINGS
 
 
+@pytest.mark.timeout(600)
+def test_what_a_tracker_does_in_large_groups_alone_is_due_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every deadline is in the future once it was looked at; so small, groups become small too."""
+    monkeypatch.setattr("ftcomm_tracker.hearing.SMALL_GROUP", 2)
+    monkeypatch.setattr("ftcomm_tracker.roster.SMALL_GROUP", 2)
+    monkeypatch.setattr("ftcomm_tracker.hearing.LOOK_S_PER_MEMBER", 0.1)
+    sweep = run_seeds(range(100))
+    assert [(failure.replay, failure.what) for failure in sweep.failures] == []
+
+
 def test_a_sweep_in_which_too_little_went_wrong_fails() -> None:
     sweep = Sweep()
     for _ in range(10):

@@ -6,7 +6,7 @@ from typing import Any
 
 from ftcomm.protocol.messages import Blocked, Heartbeat, HeartbeatAck, Hello, Verdict, Welcome
 from ftcomm_tracker.durable import Durable
-from ftcomm_tracker.events import Effect, Joined, Said, Send
+from ftcomm_tracker.events import Effect, Joined, Lost, Said, Send, Tick
 from ftcomm_tracker.roster import Roster
 from ftcomm_tracker.seats import SMALL_GROUP
 from ftcomm_tracker.server import Server
@@ -53,6 +53,22 @@ def test_who_is_blocked_elsewhere_is_found_at_the_next_look() -> None:
     assert [message.error for message in told if isinstance(message, Verdict)] == [
         "CollectiveMismatchError"
     ] * MANY
+
+
+def test_a_look_that_is_due_is_had_though_the_group_has_become_small() -> None:
+    """Else its time stays in the past, and the tracker is due again and again."""
+    roster = running(MANY)
+    for conn, now in ((1, 1.0), (2, 1.001)):
+        said(roster, conn, blocked(b"a"), now=now)
+    due = roster.next_deadline()
+    for conn in range(SMALL_GROUP, MANY):
+        roster.handle(Lost(conn, "killed"), now=1.002)
+    assert due is not None
+    assert roster.next_deadline() == due
+    roster.handle(Tick(), now=due)
+    after = roster.next_deadline()
+    assert after is not None
+    assert after > due + SETTINGS.detect_within / 4
 
 
 def test_a_job_that_joins_at_once_is_journalled_once_and_before_anyone_is_told(

@@ -93,7 +93,8 @@ class Hearing(Admission):
             if self._now < due:
                 self._blocked_due = due
                 return
-            self._blocked_at, self._blocked_due = self._now, float("inf")
+            self._blocked_at = self._now
+        self._blocked_due = float("inf")  # also if the group has become small since it was set
         self._compare_blocked()
         if self.state is State.RUNNING and self._long_blocked:
             self._look_for_silent_links()

@@ -133,6 +133,7 @@ class Tracker:
             if self._has_died(generation):
                 return
             self._carry_out(effect)
+        self._check_deadline()
         self._set_alarm()
 
     def _has_died(self, generation: int) -> bool:
@@ -180,10 +181,9 @@ class Tracker:
         due = self.roster.next_deadline()
         if due is not None and due <= self.world.now:
             self.hear(Tick())
-            self._check_alarm()
         self._set_alarm()
 
-    def _check_alarm(self) -> None:
+    def _check_deadline(self) -> None:
         """What was due is done: a tracker that is due again at once takes a core for nothing."""
         due = self.roster.next_deadline()
         if self.up and due is not None and due <= self.world.now:
