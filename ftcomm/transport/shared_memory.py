@@ -165,7 +165,9 @@ class SharedLink:
 
     def _new_limit(self) -> int:
         limit = self._counters[self._words.their_read] + self._size
-        if not 0 <= limit - self._written <= self._size:
+        # A limit never goes back, and what was copied, published or not, is below the one before.
+        # What the peer has read was published.
+        if not self._limit <= limit <= self._written + self._size:
             raise ConnectionAbortedError(
                 errno.ECONNABORTED, "the peer's counter of what it has read is wrong"
             )

@@ -208,7 +208,7 @@ TABLE = (
             "ftcomm.transport.shared_memory.SharedLink.sendmsg",
         ),
         allowed=(OSError, NoSharedMemory),
-        limit=1024,
+        limit=1200,
     ),
     Decoder(
         "operator-requests",

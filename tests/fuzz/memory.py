@@ -24,6 +24,7 @@ from tests.fuzz.conversations import Script, run
 
 SEGMENT_NONCE = bytes(range(NONCE_BYTES))
 FIRST_WORD = min(words_of(0)[:8])  # everything behind the head
+WORDS_BYTES = 8 * (1 + max(words_of(0)[:8]) - FIRST_WORD)
 
 
 def feed_head(raw: bytes) -> None:
@@ -35,19 +36,23 @@ def feed_head(raw: bytes) -> None:
 
 
 def feed_words(raw: bytes) -> None:
-    """Every word of both sides, written by the peer before each of this side's steps."""
+    """Every word of both sides, written by the peer before each of this side's steps.
+
+    The second step leaves some of the room that the peer has told of, for the third to begin in.
+    """
     segment = make_segment(SEGMENT_NONCE, MIN_RING_BYTES)
     near, far = socket.socketpair()
     link = SharedLink(near, 1, segment)
     page = memoryview(segment.map)[8 * FIRST_WORD : HEAD_BYTES]
-    page[: len(raw)] = raw[: len(page)]
     buffer = bytearray(2 * MIN_RING_BYTES)
     try:
-        for _ in range(3):
+        for step, nbytes in enumerate((5000, 4, 5000)):
+            words = raw[step * WORDS_BYTES :][:WORDS_BYTES]
+            page[: len(words)] = words
             with contextlib.suppress(BlockingIOError):
                 assert 0 < link.recv_into(memoryview(buffer)) <= MIN_RING_BYTES
             with contextlib.suppress(BlockingIOError):
-                assert 0 < link.sendmsg((b"h" * 96, b"x" * 5000), (), 0) <= MIN_RING_BYTES
+                assert 0 < link.sendmsg((b"h" * 96, b"x" * nbytes), (), 0) <= MIN_RING_BYTES
             link.poll_for(reading=True, writing=True)
     finally:
         page.release()

@@ -45,7 +45,7 @@ from ftcomm.transport.layout import MIN_RING_BYTES, RING_BYTES, pack_head, words
 from ftcomm_chaos.live.luck import random_plan
 from ftcomm_tracker.durable import Durable, Place
 from ftcomm_tracker.journal import FILE_NAME, Journal, Remembered, text_of
-from tests.fuzz.memory import FIRST_WORD, SEGMENT_NONCE
+from tests.fuzz.memory import FIRST_WORD, SEGMENT_NONCE, WORDS_BYTES
 from tests.fuzz.wire import CRC32, HEADER, KEY, SERVER_NONCE, SIGNATURE, a_client
 from tests.recovery.worker_story import plan
 from tests.tracker.roster_story import hello, report
@@ -205,19 +205,20 @@ def segment_heads() -> dict[str, bytes]:
 
 
 def segment_words() -> dict[str, bytes]:
-    """What lies behind a segment's head: at rest, with bytes to read, and with a full ring."""
+    """Behind a head: at rest, with bytes to read, full; and thrice, as room is given and taken."""
 
     def page(**words: int) -> bytes:
-        raw = memoryview(bytearray(1024)).cast("Q")
+        raw = memoryview(bytearray(WORDS_BYTES)).cast("Q")
         for name, value in words.items():
             raw[getattr(words_of(0), name) - FIRST_WORD] = value
-        return raw.tobytes().rstrip(b"\0")
+        return raw.tobytes()
 
     return {
         "at-rest": page(their_waits_for_data=1, their_waits_for_room=1),
         "to-read": page(their_written=100),
         "read-all": page(their_read=MIN_RING_BYTES, their_written=MIN_RING_BYTES),
         "too-far": page(their_written=MIN_RING_BYTES + 1, their_read=2**64 - 1),
+        "taken-back": page() + page(their_read=200) + page(their_read=120),
     }
 
 

@@ -283,3 +283,15 @@ def test_a_counter_that_goes_back_is_a_broken_link(pair):
     near._counters[words_of(0).their_written] = 11
     with pytest.raises(ConnectionAbortedError):
         rig.take(near, 1)
+
+
+@pytest.mark.parametrize("back_to", [250, 350], ids=["from what is copied", "from what is free"])
+def test_room_that_is_taken_back_is_a_broken_link(pair, back_to):
+    """Of 400 bytes told to be free 200 are published and 100 copied when the counter goes back."""
+    near, far = pair
+    rig.send_all(near, bytes(SMALL_RING))
+    far._counters[words_of(1).read] = 400
+    near.sendmsg((bytes(200),), (), 0)
+    far._counters[words_of(1).read] = back_to
+    with pytest.raises(ConnectionAbortedError, match="what it has read is wrong"):
+        near.sendmsg((bytes(100), bytes(200)), (), 0)
