@@ -19,6 +19,7 @@ _ERRORS = (
     "CollectiveMismatchError",
     "CollectiveTimeoutError",
     "ConfigError",
+    "EvictedError",
     "FencedError",
     "ForkError",
     "FtcommError",

@@ -68,6 +68,7 @@ def init(
         ThreadError: a communicator is open in this process already.
     """
     global _open_communicator  # noqa: PLW0603 - one open communicator per process
+    use_exit_codes()  # first: a malformed variable must not look like a death to a launcher
     if _open_communicator is not None and _open_communicator.is_usable:
         raise ThreadError(
             "a communicator is open in this process already",
@@ -84,7 +85,6 @@ def init(
         advertise=advertise,
         asked={name: value for name, value in asked.items() if value is not None},
     )
-    use_exit_codes()
     if options.log_level is not None:
         logs.turn_on(options.log_level)
     communicator = _alone(options) if options.routes is None else _join(options)

@@ -3,6 +3,11 @@
 import subprocess
 import sys
 
+import pytest
+
+import ftcomm
+from ftcomm import errors
+from ftcomm.errors import ConfigError, FtcommError
 from tests.conformance.plans import ROOT, worker_environment
 
 SCRIPT = """
@@ -35,6 +40,41 @@ def traceback_lines(level: str) -> tuple[int, list[str]]:
 
 def test_a_traceback_ends_at_the_line_of_the_script() -> None:
     assert traceback_lines("INFO") == (71, ["<module>"])
+
+
+MALFORMED = (
+    {"FTCOMM_LOG": "verbose"},
+    {"FTCOMM_CONNECT_TIMEOUT": "x"},
+    {"FTCOMM_TRACKER": "foo"},
+    {"FTCOMM_ALGORITHM": "foo"},
+    {"FTCOMM_DEBUG": "foo"},
+    {"RANK": "1", "WORLD_SIZE": "2"},
+)
+
+
+@pytest.mark.parametrize("variables", MALFORMED, ids=lambda variables: next(iter(variables)))
+def test_a_malformed_variable_ends_the_script_by_its_own_status(
+    variables: dict[str, str],
+) -> None:
+    """By status 1 a launcher would start the worker again, which can never start."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import ftcomm\nftcomm.init()"],
+        env={**worker_environment(), **variables},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = done.stderr.splitlines()
+    frames = [line.split()[-1] for line in lines if line.startswith("  File")]
+    assert (done.returncode, frames) == (ConfigError.exit_code, ["<module>"])
+    assert lines[-1].startswith("ftcomm.errors.ConfigError: ")
+
+
+def test_every_error_is_a_name_of_the_package() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    named = {kind.__name__ for kind in kinds if issubclass(kind, FtcommError)}
+    assert named <= set(ftcomm.__all__)
 
 
 def test_with_the_log_on_debug_the_traceback_is_whole() -> None:
