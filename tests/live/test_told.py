@@ -11,7 +11,7 @@ ftcomm: epoch 1 runs: frontier -1.0 (rank 0 stands at -1.0)
 ftcomm: epoch 2: lost worker 2: its connection ended (rank 2)
 ftcomm: worker 2 was killed by SIGKILL: starting it again
 ftcomm: epoch 3: lost worker 1: its connection ended (rank 1)
-ftcomm: recovered, epoch 2: lost worker 2; 851.3 ms until it was cut short
+ftcomm: not recovered, epoch 2: lost worker 2; 851.3 ms until it was cut short
 ftcomm: epoch 3 runs: frontier 29.0 (rank 0 stands at 29.0)
 ftcomm: recovered, epoch 3: lost worker 1; 1.3 ms
 ftcomm: worker 1 exited with status 79 (EvictedError): starting it again
@@ -45,6 +45,12 @@ def test_a_fault_whose_recovery_has_not_begun_is_awaited() -> None:
     told.hear("ftcomm: epoch 2: lost worker 2")
     told.hear("ftcomm: recovered, epoch 2: lost worker 2; 3 ms")
     assert told.calm
+
+
+def test_a_recovery_that_failed_is_none() -> None:
+    told = Told(formed=True, epoch=2, recovering=True)
+    told.hear("ftcomm: not recovered, epoch 2: lost worker 2; 3 ms until it was cut short")
+    assert not told.calm
 
 
 def test_who_died_before_the_group_was_complete_is_recovered_from_by_then() -> None:

@@ -1,10 +1,15 @@
 """The record of each recovery: all its phases, and what is said of one that was cut short."""
 
+import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ftcomm.protocol.messages import Bye, Resumed
 from ftcomm_tracker.events import Effect, Incident, IncidentClosed, Lost, StopAsked
+from ftcomm_tracker.records import record_incident
 from ftcomm_tracker.status import incident_line
 from tests.tracker.roster_story import Story, hello, report, running
 
@@ -79,6 +84,21 @@ def test_a_recovery_that_ends_with_the_job_leaves_its_record_too() -> None:
     story.now = 2.0
     found = record(story.tell(StopAsked("enough")))
     assert (found["victims"], found["completed"], found["ms"]["replace"]) == (["w1"], False, 0.0)
+
+
+def test_the_log_calls_recovered_only_what_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    story = running(2)
+    story.tell(Lost(2, "gone"))
+    (cut_short,) = closed(story.tell(StopAsked("enough")))
+    with caplog.at_level(logging.INFO, "ftcomm_tracker"):
+        for completed in (False, True):
+            record_incident(tmp_path, replace(cut_short, completed=completed), now=0.0)
+    assert [line.partition(", epoch 2: ")[0] for line in caplog.messages] == [
+        "not recovered",
+        "recovered",
+    ]
 
 
 def test_a_job_that_closes_during_a_recovery_completes_it() -> None:

@@ -16,7 +16,8 @@ log = logging.getLogger("ftcomm_tracker")
 def record_incident(state_dir: Path, incident: Incident, *, now: float) -> None:
     """Append `incident`, with the wall time at which it began; `now` is on its own clock."""
     record = incident.to_dict()
-    log.info("recovered, %s", incident_line(record))
+    outcome = "recovered" if record["completed"] else "not recovered"
+    log.info("%s, %s", outcome, incident_line(record))
     began = time.time() - (now - incident.started_at)
     path = state_dir / INCIDENTS_FILE
     try:
