@@ -64,6 +64,19 @@ with ftcomm.init() as comm:
         comm.checkpoint(total)
 """
 
+# Goes on when its rank has closed, where it is to be broken.
+LINGERS = """
+import os, time
+import numpy as np
+import ftcomm
+
+with ftcomm.init() as comm:
+    comm.load_checkpoint(default=np.zeros(4))
+    comm.checkpoint(comm.allreduce(np.ones(4)))
+if "run-1" in os.environ["FTCOMM_CHAOS_OUT"]:
+    time.sleep(4.0)
+"""
+
 # Says who it is in the pipe that it is given, and goes on until it is ended.
 ENDLESS = """
 import os, sys, time

@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from ftcomm_chaos.live.join import (
     confirm,
     join_recoveries,
+    pass_over_the_late,
     percentile,
     phase_times,
     unplanned_deaths,
@@ -87,6 +89,30 @@ def test_only_death_by_sigkill_confirms_a_kill() -> None:
     record = run(deliveries=[kill(1, 2.0, "1", 11), kill(2, 3.0, "0", 10)], lives=lives)
     confirm(record)
     assert [delivery.confirmed for delivery in record.deliveries] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("at_s", "incidents", "late"),
+    [
+        (7.8, [], True),
+        (7.8, [incident(2, 7.81, "1")], False),  # it had not closed
+        (6.0, [], False),  # why there was no recovery is for others to find out
+    ],
+)
+def test_a_kill_that_raced_with_the_close_counts_if_it_is_recovered_from(
+    at_s: float, incidents: list[dict[str, Any]], *, late: bool
+) -> None:
+    kills = [kill(1, at_s, "1", 11)]
+    record = run(deliveries=kills, incidents=incidents, closed_s={"0": 7.0, "1": 8.0})
+    join_recoveries(record)
+    pass_over_the_late(record)
+    assert [bool(kill.failed) for kill in record.deliveries] == [late]
+
+
+def test_a_kill_of_somebody_who_had_not_closed_by_then_is_not_late() -> None:
+    record = run(deliveries=[kill(1, 7.8, "1", 11), stop(2, 7.8, "0")], closed_s={"0": 8.0})
+    pass_over_the_late(record)
+    assert len(record.delivered) == 2
 
 
 def test_deaths_that_no_fault_explains_are_found() -> None:

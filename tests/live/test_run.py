@@ -21,7 +21,7 @@ from ftcomm_chaos.live.verdict import Demands, judge
 from ftcomm_tracker.children import read_proc_stat
 from tests.conformance.forker import die_with_parent
 from tests.conformance.plans import ROOT, worker_environment
-from tests.live.scripts import ENDLESS, GOOD, LOST_UPDATE, SKIPS, UNSEEDED, WRITES
+from tests.live.scripts import ENDLESS, GOOD, LINGERS, LOST_UPDATE, SKIPS, UNSEEDED, WRITES
 
 pytestmark = [
     pytest.mark.process,
@@ -137,6 +137,16 @@ def test_a_run_in_which_no_fault_was_delivered_is_no_pass(tmp_path: Path) -> Non
     status, report, said = chaos(tmp_path, WRITES, plan, arguments=("{out}/model",))
     assert status == 2, said
     assert report["reasons"][0] == "not delivered: fault 1: sigkill for random at 600 s"
+
+
+def test_a_process_that_outlives_its_rank_is_nobody_to_kill(tmp_path: Path) -> None:
+    plan = [{"at": {"seconds": 2}, "kind": "sigkill", "target": rank} for rank in (0, 1)]
+    status, report, said = chaos(tmp_path, LINGERS, plan)
+    assert status == 2, said
+    assert {delivery["failed"] for delivery in report["runs"][0]["deliveries"]} == {
+        "all ranks had closed"
+    }
+    assert report["runs"][0]["closed_s"].keys() == {"0", "1"}
 
 
 def test_a_trace_of_machines_takes_workers_and_gives_them_back(tmp_path: Path) -> None:

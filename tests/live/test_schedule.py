@@ -132,6 +132,18 @@ async def test_a_fault_that_finds_nobody_is_tried_again_and_not_counted(
     assert once.missed() == [entry]
 
 
+async def test_nothing_is_delivered_once_all_ranks_have_closed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    job = Job(Told(formed=True, all_closed=True))
+    once, entry, blow = planned(job, {"at": {"seconds": 3}})
+    await deliver(once, job)
+    again, _, _ = planned(job, {"at": {"every": 2}})
+    await deliver(again, job)
+    assert [delivery.failed for delivery in once.deliveries] == ["all ranks had closed"]
+    assert (once.missed(), again.deliveries, blow.story) == ([entry], [], [])
+
+
 @pytest.mark.parametrize("said", ["1.2.0.0@enter=stop", "0.2.0.0@enter=stop"])
 async def test_a_fault_at_a_position_is_delivered_when_the_library_says_so(
     autojump_clock: trio.testing.MockClock, said: str

@@ -39,6 +39,14 @@ def test_the_state_follows_the_output_line_by_line() -> None:
     assert (told.closed, told.all_closed, len(told.tail)) == ({"0"}, True, 13)
 
 
+def test_who_closes_last_is_not_named_and_has_closed_all_the_same() -> None:
+    told, closed = Told(), []
+    for line in OUTPUT.splitlines()[-3:]:
+        told.hear(line)
+        closed.append([worker for worker in "012" if told.has_closed(worker)])
+    assert closed == [[], ["0"], ["0", "1", "2"]]
+
+
 def test_a_fault_whose_recovery_has_not_begun_is_awaited() -> None:
     told = Told(formed=True, epoch=1, expecting=True)
     assert not told.calm

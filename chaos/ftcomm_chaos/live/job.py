@@ -102,7 +102,7 @@ class LiveJob(ABC):
 
     def life(self, worker: str) -> Life | None:
         """The newest life of a worker, None if none runs now or it has done its work."""
-        if worker in self.told.closed:
+        if self.told.has_closed(worker):
             return None
         newest = self.newest_life(worker)
         return newest if newest is not None and newest.runs else None
@@ -226,8 +226,8 @@ class LiveJob(ABC):
             self.told.hear(line)
             if self.told.formed and self.formed_at is None:
                 self.formed_at = self.now
-            for worker in self.told.closed - self.closed_at.keys():
-                self.closed_at[worker] = self.now
+            for worker in filter(self.told.has_closed, self.workers):
+                self.closed_at.setdefault(worker, self.now)
         self.hear_news()
 
     def environment(self) -> dict[str, str]:

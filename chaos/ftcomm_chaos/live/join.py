@@ -7,6 +7,7 @@ from typing import Any
 from ftcomm_chaos.live.record import Delivery, LifeRecord, RunRecord
 
 CLOCK_SLACK_S = 0.05  # between the runner's note of a fault and the tracker's of its evidence
+CLOSING_S = 1.0  # until a busy runner hears what the tracker says; some ms on an idle machine
 PHASES = ("stop", "replace", "decide", "fetch", "link", "total")
 
 
@@ -39,6 +40,19 @@ def join_recoveries(record: RunRecord) -> None:
                 delivery.epoch = incident["epoch"]
     for delivery in record.deliveries:
         delivery.recover_ms = _recovered_after(delivery, record.incidents)
+
+
+def pass_over_the_late(record: RunRecord) -> None:
+    """Mark kills that were sent before it was heard that their victims had closed, but came later.
+
+    Who has not closed is recovered from.  So a kill of the last moments that no recovery answers
+    has hit a process whose work was done, or that was about to end by itself: it tested nothing.
+    """
+    for delivery in record.delivered:
+        closed = [record.closed_s.get(worker, math.inf) for worker in delivery.workers]
+        unanswered = bool(delivery.dies and closed) and delivery.epoch is None
+        if unanswered and delivery.at_s >= max(closed) - CLOSING_S:
+            delivery.failed = f"worker {', '.join(delivery.workers)} had closed when it came"
 
 
 def _newest(deliveries: Iterable[Delivery], who: str, before_s: float) -> Delivery | None:

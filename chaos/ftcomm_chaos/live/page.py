@@ -9,7 +9,7 @@ from ftcomm_chaos.live.join import percentile, phase_times
 from ftcomm_chaos.live.record import RunRecord
 from ftcomm_chaos.live.safe import escape
 from ftcomm_chaos.live.session import Session
-from ftcomm_chaos.live.text import MEANINGS, SHARES, WORDS, verdict_lines
+from ftcomm_chaos.live.text import MEANINGS, SHARES, WORDS, fault_words, verdict_lines
 from ftcomm_chaos.live.timeline import timeline
 
 _STYLE = """
@@ -73,8 +73,7 @@ def _run(run: RunRecord, world_size: int) -> list[str]:
     if run.deliveries:
         parts.append("<table><tr><th>s</th><th>fault</th></tr>")
         parts += [
-            f"<tr><td>{delivery.at_s:.2f}</td><td>"
-            f"{escape(delivery.what or f'not delivered: {delivery.failed}')}</td></tr>"
+            f"<tr><td>{delivery.at_s:.2f}</td><td>{escape(fault_words(delivery))}</td></tr>"
             for delivery in run.deliveries
         ]
         parts.append("</table>")

@@ -28,7 +28,7 @@ class Delivery:
         what: what was done.
         until_s: when it was undone, None if it has no end or lasted.
         dies: pids of the processes that must die of it.
-        failed: why it was not delivered, empty if it was.
+        failed: why it was not delivered or tested nothing, empty if neither.
         detect_ms: until the tracker had its first evidence, None if it led to no recovery.
         recover_ms: until every member had gone on, None likewise.
         epoch: the recovery's.

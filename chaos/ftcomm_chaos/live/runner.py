@@ -11,7 +11,7 @@ import trio
 
 from ftcomm_chaos.live.fault import Preparation
 from ftcomm_chaos.live.job import JobSpec, LiveJob, make_folders
-from ftcomm_chaos.live.join import confirm, join_recoveries
+from ftcomm_chaos.live.join import confirm, join_recoveries, pass_over_the_late
 from ftcomm_chaos.live.launched import LaunchedJob
 from ftcomm_chaos.live.notes import Notes
 from ftcomm_chaos.live.plan import Entry, library_faults, tracker_faults
@@ -135,6 +135,7 @@ def _record(
     )
     confirm(record)
     join_recoveries(record)
+    pass_over_the_late(record)
     return record
 
 

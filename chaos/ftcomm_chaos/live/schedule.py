@@ -74,7 +74,7 @@ class Schedule:
                 with trio.move_on_after(CALM_PATIENCE_S):
                     await job.until(_calm)
                 await trio.sleep(every.every_s * dice.uniform(0.0, 0.5))
-            if trio.current_time() > end:
+            if job.told.all_closed or trio.current_time() > end:
                 return
             count += await self._fire(entry, job, dice)
 
@@ -106,6 +106,9 @@ class Schedule:
     async def _fire(self, entry: Entry, job: LiveJob, dice: random.Random) -> bool:
         """Deliver once; returns whether it was delivered."""
         began, epoch = job.now, job.told.epoch
+        if job.told.all_closed:  # though their processes may go on: nothing is left to test
+            self._note_failure(entry, began, NotDeliveredError("all ranks had closed"))
+            return False
         try:
             hit = await entry.fault.fire(job, dice)
         except NotDeliveredError as error:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ftcomm_chaos.live.join import percentile, phase_times
-from ftcomm_chaos.live.record import RunRecord
+from ftcomm_chaos.live.record import Delivery, RunRecord
 from ftcomm_chaos.live.safe import printable
 from ftcomm_chaos.live.session import Session
 from ftcomm_chaos.live.verdict import Outcome
@@ -55,6 +55,11 @@ def verdict_lines(session: Session) -> list[str]:
     return lines
 
 
+def fault_words(delivery: Delivery) -> str:
+    """What became of one fault."""
+    return f"not delivered: {delivery.failed}" if delivery.failed else delivery.what
+
+
 def document(session: Session) -> dict[str, Any]:
     """The session as one JSON object."""
     return {
@@ -82,12 +87,11 @@ def document(session: Session) -> dict[str, Any]:
 def _faults(run: RunRecord) -> list[str]:
     lines = []
     for delivery in run.deliveries[:MOST_SHOWN]:
-        what = f"not delivered: {delivery.failed}" if delivery.failed else delivery.what
         cost = ""
         if delivery.recover_ms is not None:
             detect = "" if delivery.detect_ms is None else f"seen after {delivery.detect_ms:.0f}, "
             cost = f"; {detect}recovered after {delivery.recover_ms:.0f} ms"
-        lines.append(f"  {delivery.at_s:8.2f} s  {what}{cost}")
+        lines.append(f"  {delivery.at_s:8.2f} s  {fault_words(delivery)}{cost}")
     if len(run.deliveries) > MOST_SHOWN:
         lines.append(f"  and {len(run.deliveries) - MOST_SHOWN} more")
     return lines

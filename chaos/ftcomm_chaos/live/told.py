@@ -26,7 +26,8 @@ class Told:
         recovering: that epoch's recovery is not over.
         expecting: a fault was delivered whose recovery has not begun.
         ended: how workers' processes ended, by worker, in order.
-        closed: workers whose rank has closed: what becomes of them counts no more.
+        closed: workers of whom the tracker has said that they closed; of the last it says
+            that all have.
         all_closed: the job has ended well.
         tail: the last lines.
     """
@@ -44,6 +45,10 @@ class Told:
     def calm(self) -> bool:
         """All have joined, and no fault is being recovered from."""
         return self.formed and not self.recovering and not self.expecting
+
+    def has_closed(self, worker: str) -> bool:
+        """The worker has done its work: what becomes of it counts no more."""
+        return self.all_closed or worker in self.closed
 
     def hear(self, line: str) -> None:
         """Take in one line of the job's output."""

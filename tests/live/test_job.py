@@ -1,0 +1,31 @@
+"""A job as faults see it, of which we play the output and the processes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftcomm_chaos.live.fault import Preparation
+from ftcomm_chaos.live.job import JobSpec
+from ftcomm_chaos.live.launched import LaunchedJob
+from ftcomm_chaos.live.processes import Life
+
+pytestmark = pytest.mark.trio
+
+
+def job(folder: Path) -> LaunchedJob:
+    nothing: Any = None
+    spec = JobSpec("a job", folder, 2, ("true",), (), (), {})
+    made = LaunchedJob(spec, Preparation(folder, ("0", "1"), nothing, nothing), lambda _: None)
+    made.lives = [Life(worker, 0, 100, 0.0, pidfd=5) for worker in "01"]  # they seem to run
+    return made
+
+
+async def test_nobody_is_left_to_be_hit_once_all_have_closed(tmp_path: Path) -> None:
+    there, left = job(tmp_path), []
+    for line in ("ftcomm: worker 1 has closed", "ftcomm: all ranks have closed at version 3"):
+        there.hear("launcher", [line])
+        left.append([life.who for life in map(there.life, there.workers) if life is not None])
+    assert left == [["0"], []]
+    assert there.closed_at.keys() == {"0", "1"}
+    assert there.closed_at["1"] <= there.closed_at["0"]
