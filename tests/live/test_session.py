@@ -94,6 +94,17 @@ async def test_a_script_whose_results_differ_on_the_way_is_run_again(
     assert "in as-reference: b: the script does not compute the same twice" in str(ended.verdict)
 
 
+@pytest.mark.trio
+async def test_a_file_that_is_not_there_without_faults_is_noticed_before_there_are_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Played([run(result="")], {})
+    ended = await played(tmp_path, monkeypatch, Request(JOB, KILLS), play)
+    assert (ended.verdict.outcome, len(play.asked)) == (Outcome.NOTHING_TESTED, 1)
+    (reason,) = ended.verdict.reasons
+    assert reason.startswith("model is not there or empty after the run without faults")
+
+
 def test_a_file_with_nothing_in_it_is_nothing_to_compare(tmp_path: Path) -> None:
     (tmp_path / "model").touch()
     assert (digest_of(tmp_path / "model"), digest_of(tmp_path / "none")) == ("", "")

@@ -1,6 +1,8 @@
 """What a job's output says about its state, and what processes note in the pipe."""
 
-from ftcomm_chaos.live.notes import Fired, Started, parse_note
+from pathlib import Path
+
+from ftcomm_chaos.live.notes import Fired, Notes, Started, parse_note
 from ftcomm_chaos.live.told import TAIL_LINES, Told
 
 OUTPUT = """\
@@ -73,6 +75,13 @@ def test_the_tail_is_bounded() -> None:
     for number in range(3 * TAIL_LINES):
         told.hear(str(number))
     assert (len(told.tail), told.tail[-1]) == (TAIL_LINES, str(3 * TAIL_LINES - 1))
+
+
+def test_no_pipe_is_left_in_which_a_reader_would_wait(tmp_path: Path) -> None:
+    notes = Notes(tmp_path)
+    assert notes.path.is_fifo()
+    notes.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_notes_tell_of_starts_and_of_faults_at_positions() -> None:

@@ -97,8 +97,9 @@ class Notes:
                 yield parse_note(line.decode(errors="replace"))
 
     def close(self) -> None:
-        """Close the pipe."""
+        """Close the pipe and remove it: who reads what a run has left would wait in it for ever."""
         os.close(self._file)
+        self.path.unlink(missing_ok=True)
 
 
 def parse_note(line: str) -> Note:

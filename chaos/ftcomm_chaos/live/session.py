@@ -86,8 +86,9 @@ async def run_session(request: Request, say: Say) -> Session:
     )
     reference, peace, _ = await _run(request.job, options)
     say(_ended(reference))
-    if reference.status != 0:
-        return Session(request, reference, [], judge(reference, [], Demands()))
+    if reference.status != 0 or not reference.result:
+        nothing = Demands(result_name=request.result_name)
+        return Session(request, reference, [], judge(reference, [], nothing))
     runs, missed = await _break_things(request, reference, peace, say)
     again = None
     if differs(reference, runs):

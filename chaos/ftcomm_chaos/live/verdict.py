@@ -117,16 +117,15 @@ def _against(reference: RunRecord, run: RunRecord, what: str) -> list[str]:
 
 
 def _untested(reference: RunRecord, runs: Sequence[RunRecord], demands: Demands) -> list[str]:
+    if not reference.result:
+        missing = f"{demands.result_name} is not there or empty after the run without faults"
+        remedy = "name a file that the script writes to {out} by --compare"
+        return [f"{missing}, so nothing was compared; {remedy}"]
     delivered = sum(len(run.delivered) for run in runs)
     found = [f"not delivered: {missed}" for missed in demands.missed]
     if delivered < demands.least_delivered:
         found.append(
             f"{delivered} faults were delivered, at least {demands.least_delivered} are needed;"
             " let the script run longer, or the faults come sooner"
-        )
-    if not reference.result:
-        found.append(
-            f"{demands.result_name} is not there or empty, so nothing was compared; name a file"
-            " that the script writes to {out} by --compare"
         )
     return found
