@@ -17,7 +17,7 @@ def stop(entry: int, at_s: float, worker: str) -> Delivery:
     return Delivery(entry, "sigstop", at_s, (worker,), f"SIGSTOP for {worker}")
 
 
-def life(who: str, pid: int, how: str = "", number: int = 0) -> LifeRecord:
+def life(who: str, pid: int, how: str = "", number: int = 1) -> LifeRecord:
     return LifeRecord(who, number, pid, 0.1, 9.0, how)
 
 
@@ -33,7 +33,7 @@ def run(name: str = "run 1 with faults", **more: Any) -> RunRecord:
 
 
 def killed_once(**more: Any) -> RunRecord:
-    lives = [life("0", 10), life("1", 11, "was killed by SIGKILL"), life("1", 12, "", 1)]
+    lives = [life("0", 10), life("1", 11, "was killed by SIGKILL"), life("1", 12, "", 2)]
     facts = {"lives": lives, "deliveries": [kill(1, 2.0, "1", 11)]}
     return run(**{**facts, "incidents": [incident(2, 2.01, "1")], **more})
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from ftcomm_chaos.live.fault import Preparation
 from ftcomm_chaos.live.job import JobSpec
@@ -17,8 +18,21 @@ def job(folder: Path) -> LaunchedJob:
     nothing: Any = None
     spec = JobSpec("a job", folder, 2, ("true",), (), (), {})
     made = LaunchedJob(spec, Preparation(folder, ("0", "1"), nothing, nothing), lambda _: None)
-    made.lives = [Life(worker, 0, 100, 0.0, pidfd=5) for worker in "01"]  # they seem to run
+    made.lives = [Life(worker, 1, 100, 0.0, pidfd=5) for worker in "01"]  # they seem to run
     return made
+
+
+async def test_lives_are_counted_from_one_for_each_worker(tmp_path: Path) -> None:
+    there = job(tmp_path)
+    there.lives = []
+    async with trio.open_nursery() as nursery:
+        for worker in "011":
+            there.add_life(worker, 100, -1, nursery)
+    assert [str(life) for life in there.lives] == [
+        "worker 0 (life 1, process 100)",
+        "worker 1 (life 1, process 100)",
+        "worker 1 (life 2, process 100)",
+    ]
 
 
 async def test_nobody_is_left_to_be_hit_once_all_have_closed(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_a_kill_of_somebody_who_had_not_closed_by_then_is_not_late() -> None:
 def test_deaths_that_no_fault_explains_are_found() -> None:
     lives = [
         life("0", 10, "was killed by SIGKILL"),
-        life("0", 11, "was killed by SIGKILL", 1),
+        life("0", 11, "was killed by SIGKILL", 2),
         life("1", 12, "exited with status 79 (EvictedError)"),
         life("2", 13, "exited with status 1"),
         life("3", 14, "exited with status 0"),

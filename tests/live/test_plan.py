@@ -38,8 +38,8 @@ def test_a_plan_of_every_form_is_understood() -> None:
         "fault 1: sigkill for worker 2 at 3 s",
         "fault 2: sigterm for random every 2 s",
         "fault 3: sigstop for worker 0, 1 at 5.5 s",
-        "fault 4: sigkill for worker 2 at 2.1.0.0@half_sent",
-        "fault 5: sigterm for worker 1 at 1.-1.0.1@enter#3",
+        "fault 4: sigkill for worker 2 at 2.1.0.0@half_sent, in its life 1",
+        "fault 5: sigterm for worker 1 at 1.-1.0.1@enter#3, in its life 2",
         "fault 6: tracker_kill for tracker at 1.2@plan_sent#2",
         "fault 7: tracker_kill for tracker at 8 s",
     ]

@@ -20,6 +20,15 @@ def test_the_page_is_well_formed_and_needs_nothing_else() -> None:
     assert page.count("<svg") == 3
 
 
+def test_lives_are_counted_from_one_as_by_the_tracker() -> None:
+    titles = re.findall(r"<title>(life .*?)</title>", report_page(session(killed_once())))
+    assert titles == [
+        "life 1, process 10 ended well",
+        "life 1, process 11 was killed by SIGKILL",
+        "life 2, process 12 ended well",
+    ]
+
+
 def test_whatever_a_script_says_is_escaped() -> None:
     nasty = killed_once(name=NASTY, result=NASTY, status=1, tail=[NASTY])
     nasty.deliveries[0].what = NASTY

@@ -21,7 +21,7 @@ CALM = run("without faults")
         (killed_once(findings=["rule X: bad"]), "run 1 with faults: rule X: bad"),
         (
             run(lives=[life("0", 10, "exited with status 1")]),
-            "worker 0 (process 10) exited with status 1, and no fault did that",
+            "worker 0 (life 1, process 10) exited with status 1, and no fault did that",
         ),
     ],
 )

@@ -94,7 +94,11 @@ class Asked:
 
 @click.command(epilog=EPILOG, short_help="Break your own job, and compare what it returns.")
 @click.option("-n", "--workers", "world_size", type=click.IntRange(1), required=True)
-@click.option("--plan", type=_FILE, help="Faults as JSON (docs/chaos.md).")
+@click.option(
+    "--plan",
+    type=_FILE,
+    help="Faults as JSON (docs/chaos.md); positions count lives from 0, reports from 1.",
+)
 @click.option("--random", is_flag=True, help="Random kills [default: every 2 s].")
 @click.option("--kill-every", type=TIME, help="SIGKILL of a random worker, about so often.")
 @click.option("--stop-every", type=TIME, help="SIGSTOP of a random worker, about so often.")

@@ -181,7 +181,7 @@ class LiveJob(ABC):
 
     def add_life(self, who: str, pid: int, pidfd: int, nursery: trio.Nursery) -> Life:
         """A process has begun."""
-        number = sum(life.who == who for life in self.lives)
+        number = 1 + sum(life.who == who for life in self.lives)
         life = Life(who, number, pid, self.now, pidfd)
         self.lives.append(life)
         nursery.start_soon(self._watch, life)

@@ -30,6 +30,7 @@ from ftcomm_tracker.faults import parse_tracker_faults
 LONGEST_S = 7 * 86400.0  # a plan for longer than a week is a slip
 MAX_ENTRIES = 10_000
 MAX_WORKERS_NAMED = 2048
+RANK_VERSION_SEQNO = 3  # numbers before the life in an address of the library
 NOTE = "note"  # what the library does at a position for faults that it cannot do itself
 # Points at which a process has not been told how many lives were before its own.
 BEFORE_LIVES = ("connected", "authenticated")
@@ -74,6 +75,12 @@ class AtPosition:
     def point(self) -> str:
         """What is behind the at sign, without the number of a step."""
         return self.address.partition("@")[2].partition("#")[0]
+
+    @property
+    def life(self) -> int | None:
+        """Which life of its worker, from 1: addresses count from 0.  None of a tracker's."""
+        *position, life = self.address.partition("@")[0].split(".")
+        return int(life) + 1 if len(position) == RANK_VERSION_SEQNO else None
 
 
 When = AtSeconds | Every | AtPosition
@@ -246,7 +253,7 @@ def _said(at: When) -> str:
         case Every(every_s=every_s):
             return f"every {every_s:g} s"
         case AtPosition(address):
-            return f"at {address}"
+            return f"at {address}" + (f", in its life {at.life}" if at.life else "")
         case _:
             assert_never(at)
 

@@ -25,7 +25,7 @@ class Life:
 
     Attributes:
         who: the worker's id, or ``tracker``.
-        number: earlier lives of the same name in this run.
+        number: which process of that name in this run; the first is 1, as `status` counts.
         pid: its process id, and that of its process group.
         began_at: seconds since the run began.
         pidfd: tells of its end; -1 once that has been seen.
@@ -102,7 +102,7 @@ class Life:
 
     def __str__(self) -> str:
         name = self.who if self.who == "tracker" else f"worker {self.who}"
-        return f"{name} (process {self.pid})"
+        return f"{name} (life {self.number}, process {self.pid})"
 
 
 def adopt_orphans() -> None:

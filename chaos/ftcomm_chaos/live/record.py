@@ -6,7 +6,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LifeRecord:
-    """One process; times are seconds since the run began, `ended_s` None if it had to be ended."""
+    """One process; times are seconds since the run began, `ended_s` None if it had to be ended.
+
+    `number` counts the processes of `who` from 1.
+    """
 
     who: str
     number: int

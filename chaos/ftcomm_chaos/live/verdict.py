@@ -94,7 +94,8 @@ def _broken(run: RunRecord) -> list[str]:
         last = next((line for line in reversed(run.tail) if line.strip()), "")
         found.append(f"{run.name}: the job {describe_exit(run.status)}: {last}")
     found += [
-        f"{run.name}: worker {life.who} (process {life.pid}) {life.how}, and no fault did that"
+        f"{run.name}: worker {life.who} (life {life.number}, process {life.pid}) {life.how},"
+        " and no fault did that"
         for life in unplanned_deaths(run)
         if life.who != "tracker" and run.status == 0
     ]
