@@ -170,12 +170,22 @@ def write(path: Path, state: State) -> None:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch", type=int, default=16, help="rows per rank and step")
-    parser.add_argument("--hidden", type=int, default=32, help="units of the hidden layer")
-    parser.add_argument("--learning-rate", type=float, default=0.05)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--epochs", type=int, default=20, help="times through the images (%(default)s)"
+    )
+    parser.add_argument(
+        "--batch", type=int, default=16, help="rows per rank and step (%(default)s)"
+    )
+    parser.add_argument(
+        "--hidden", type=int, default=32, help="units of the hidden layer (%(default)s)"
+    )
+    parser.add_argument(
+        "--learning-rate", type=float, default=0.05, help="length of a step (%(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of all luck (%(default)s)")
     parser.add_argument("--save", type=Path, help="file for the state, written after each epoch")
     parser.add_argument("--resume", type=Path, help="go on from a file that an earlier job saved")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds to rest after a step")

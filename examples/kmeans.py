@@ -56,10 +56,14 @@ def cluster(comm: ftcomm.Communicator, options: argparse.Namespace) -> Array:
 
 def main() -> None:
     """Cluster, and let rank 0 say what came out."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--heaps", type=int, default=DIGITS)
-    parser.add_argument("--steps", type=int, default=100, help="at most")
-    parser.add_argument("--seed", type=int, default=0)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--heaps", type=int, default=DIGITS, help="how many to sort into (%(default)s)"
+    )
+    parser.add_argument("--steps", type=int, default=100, help="at most (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the first centres (%(default)s)")
     options = parser.parse_args()
     with ftcomm.init() as comm:
         centres = cluster(comm, options)

@@ -78,9 +78,13 @@ def minimise(
 
 def main() -> None:
     """Minimise, and let rank 0 say what came out."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--steps", type=int, default=100, help="at most")
-    parser.add_argument("--ridge", type=float, default=1e-3, help="weight of the squared weights")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=100, help="at most (%(default)s)")
+    parser.add_argument(
+        "--ridge", type=float, default=1e-3, help="weight of the squared weights (%(default)s)"
+    )
     options = parser.parse_args()
     with ftcomm.init() as comm:
         rows, labels = load_rows(DATA / "agaricus.train.svm", comm.rank, comm.world_size)

@@ -81,9 +81,13 @@ def write_model(path: Path, weights: Floats) -> None:
 
 def main() -> None:
     """Train, and let rank 0 say and write what came out."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--learning-rate", type=float, default=2.0)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=100, help="how many (%(default)s)")
+    parser.add_argument(
+        "--learning-rate", type=float, default=2.0, help="length of a step (%(default)s)"
+    )
     parser.add_argument("--pause", type=float, default=0.0, help="seconds to rest after a step")
     parser.add_argument("--model", type=Path, help="file for the trained weights")
     options = parser.parse_args()

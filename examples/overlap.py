@@ -84,12 +84,18 @@ def train(comm: ftcomm.Communicator, options: argparse.Namespace) -> State:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--rows", type=int, default=512, help="per rank and step")
-    parser.add_argument("--hidden", type=int, default=512, help="units between the layers")
-    parser.add_argument("--learning-rate", type=float, default=0.02)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=50, help="how many (%(default)s)")
+    parser.add_argument("--rows", type=int, default=512, help="per rank and step (%(default)s)")
+    parser.add_argument(
+        "--hidden", type=int, default=512, help="units between the layers (%(default)s)"
+    )
+    parser.add_argument(
+        "--learning-rate", type=float, default=0.02, help="length of a step (%(default)s)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of all luck (%(default)s)")
     parser.add_argument("--wait", action="store_true", help="compute nothing during a sum")
     return parser.parse_args(arguments)
 
