@@ -5,8 +5,6 @@ job's settings and the plan.  Within a host no network can damage anything, whic
 sockets, memory or loopback carries the bytes.
 """
 
-import trio
-
 from ftcomm.control.hub import Hub
 from ftcomm.control.wire import Stream
 from ftcomm.errors import ProtocolError
@@ -33,7 +31,7 @@ def checked_link(hub: Hub, link: Link) -> Link:
     return link if digest is None else CheckedLink(link, digest, hub.recovered.note_corrupted)
 
 
-def checked_stream(hub: Hub, sock: trio.socket.SocketType, rank: int) -> Stream:
+def checked_stream(hub: Hub, sock: Stream, rank: int) -> Stream:
     """The same for a connection of the control thread."""
     digest = digest_for(hub, rank)
     return sock if digest is None else _CheckedStream(sock, digest, hub)
@@ -42,7 +40,7 @@ def checked_stream(hub: Hub, sock: trio.socket.SocketType, rank: int) -> Stream:
 class _CheckedStream:
     """A stream of records over a socket."""
 
-    def __init__(self, sock: trio.socket.SocketType, digest: Digest, hub: Hub) -> None:
+    def __init__(self, sock: Stream, digest: Digest, hub: Hub) -> None:
         self._sock = sock
         self._digest = digest
         self._hub = hub

@@ -2,7 +2,8 @@
 
 A fetch link is authenticated as any link of its epoch.  It asks once, then receives items: a
 framed header and raw bytes behind it.  It belongs to the control threads of both sides, so that a
-holder serves while its user computes.
+holder serves while its user computes.  Only silence ends it early: a holder that has to pack a
+lazy checkpoint first says so all the time, and a slow link may be as slow as it is.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from ftcomm.control.checking import checked_stream
 from ftcomm.control.dialling import BROKEN, RelayLost
 from ftcomm.control.driver import Driver
 from ftcomm.control.links import link_down, open_peer
+from ftcomm.control.patience import Patient
 from ftcomm.control.wire import (
     Stream,
     describe,
@@ -27,7 +29,7 @@ from ftcomm.control.wire import (
 from ftcomm.errors import ProtocolError, StateChangedError
 from ftcomm.lazy_state import LazyState
 from ftcomm.protocol.handshake import DataContext
-from ftcomm.protocol.messages import FetchEnd, FetchItem, FetchRequest
+from ftcomm.protocol.messages import FetchEnd, FetchItem, FetchRequest, FetchWait
 from ftcomm.protocol.position import PRELUDE
 from ftcomm.recovery.events import (
     CheckpointFetched,
@@ -39,6 +41,8 @@ from ftcomm.recovery.events import (
 )
 from ftcomm.recovery.orders import Due, Item, items_of
 from ftcomm.values import EMPTY, Array, Stored, dtype_from_wire, joined, stored_from_wire
+
+SIGNS = 4  # of packing within `detect_within`: one may be late, and another after it
 
 # --- the holder's side ------------------------------------------------------------------------
 
@@ -59,10 +63,15 @@ async def _serve(driver: Driver, sock: Stream, epoch: int) -> None:
     request = await receive_message(sock)
     if not isinstance(request, FetchRequest) or request.epoch != epoch:
         raise ProtocolError(f"expected a fetch request of epoch {epoch}, got {request!r:.200}")
-    if request.load > PRELUDE and not await _is_packed(driver, request.load):
-        return
+    state = None
+    if request.load > PRELUDE:
+        try:
+            state = await _state(driver, sock, request.load)
+        except StateChangedError as error:
+            driver.apply(Found(type(error).__name__, error.cause))
+            return
     for item in items_of(request):
-        stored, signature = _look_up(driver, item)
+        stored, signature = _look_up(driver, item, state)
         if stored is None:
             await send_message(sock, FetchEnd(f"{item} is not held here"))
             return
@@ -85,17 +94,17 @@ async def _serve(driver: Driver, sock: Stream, epoch: int) -> None:
     await send_message(sock, FetchEnd())
 
 
-def _look_up(driver: Driver, item: Item) -> tuple[Stored | None, bytes]:
-    """One thing that was asked for, None if it is not held, and its signature if it has one."""
-    core, version = driver.hub.core, item.position.version
-    with driver.hub.lock:
-        checkpoint = core.checkpoint
-        local = core.locals.get(version, item.rank)
-        entry = core.log.get(item.position)
+def _look_up(driver: Driver, item: Item, state: Stored | None) -> tuple[Stored | None, bytes]:
+    """One thing that was asked for, None if it is not held, and its signature if it has one.
+
+    The checkpoint is `state`: it may have had to be packed.
+    """
     if item.what == "checkpoint":
-        if checkpoint is None or checkpoint.version != version:
-            return None, b""
-        return _held(checkpoint.value), b""
+        return state, b""
+    core = driver.hub.core
+    with driver.hub.lock:
+        local = core.locals.get(item.position.version, item.rank)
+        entry = core.log.get(item.position)
     if item.what == "local":
         return None if local is None else _as_stored(local), b""
     if entry is None:
@@ -103,24 +112,45 @@ def _look_up(driver: Driver, item: Item) -> tuple[Stored | None, bytes]:
     return entry.value or EMPTY, entry.signature  # a close that was served has no value of its own
 
 
-async def _is_packed(driver: Driver, version: int) -> bool:
-    """Pack a state that is kept lazily, beside the heartbeats; False if it is not what it was."""
+async def _state(driver: Driver, sock: Stream, version: int) -> Stored | None:
+    """The checkpoint of `version`, packed now if it is kept lazily; None if it is not held.
+
+    Raises:
+        StateChangedError: it is not what it was.
+    """
     with driver.hub.lock:
         checkpoint = driver.hub.core.checkpoint
     if checkpoint is None or checkpoint.version != version:
-        return True
-    if isinstance(checkpoint.value, LazyState):
-        try:
-            await trio.to_thread.run_sync(checkpoint.value.raw)
-        except StateChangedError as error:
-            driver.apply(Found(type(error).__name__, error.cause))
-            return False
-    return True
-
-
-def _held(value: bytes | LazyState) -> Stored | None:
-    raw = value.raw() if isinstance(value, LazyState) else value
+        return None
+    value = checkpoint.value
+    raw = await _packed(driver, sock, value) if isinstance(value, LazyState) else value
     return None if raw is None else _as_stored(raw)
+
+
+async def _packed(driver: Driver, sock: Stream, state: LazyState) -> bytes | None:
+    """Have a state packed beside the heartbeats, and tell the fetcher meanwhile that it comes.
+
+    Packing has a task of its own, so that nothing ever cuts a message to the fetcher in two.
+    """
+    every = driver.hub.settings.detect_within / SIGNS
+    done, packed = trio.open_memory_channel[bytes | StateChangedError | None](1)
+    driver.nursery.start_soon(_pack, state, done)
+    while True:
+        with trio.move_on_after(every):
+            raw = await packed.receive()
+            if isinstance(raw, StateChangedError):
+                raise raw
+            return raw
+        await send_message(sock, FetchWait())
+
+
+async def _pack(
+    state: LazyState, done: trio.MemorySendChannel[bytes | StateChangedError | None]
+) -> None:
+    try:
+        done.send_nowait(await trio.to_thread.run_sync(state.raw))
+    except StateChangedError as error:
+        done.send_nowait(error)
 
 
 def _as_stored(raw: bytes) -> Stored:
@@ -159,7 +189,8 @@ async def _fetch_from(driver: Driver, order: StartFetch) -> None:
                 local_version=order.local_version,
                 locals=order.locals,
             )
-            stream = checked_stream(driver.hub, sock, order.source)
+            patient = Patient(sock, driver.hub.settings.detect_within)
+            stream = checked_stream(driver.hub, patient, order.source)
             await send_message(stream, request)
             due = Due(order)
             while await _receive_item(driver, stream, order.epoch, due):
@@ -173,15 +204,15 @@ async def _fetch_from(driver: Driver, order: StartFetch) -> None:
 
 
 async def _receive_item(driver: Driver, sock: Stream, epoch: int, due: Due) -> bool:
-    """Take one item; False after the last.
+    """Take one item, or the news that it will come; False after the last.
 
     Raises:
         ProtocolError: it is not what is `due`, or not as announced; nothing is stored.
-        trio.TooSlowError: the holder has been silent for `detect_within`.
     """
-    silence = driver.hub.settings.detect_within
-    with trio.fail_after(silence):
-        item = await receive_message(sock)
+    item = await receive_message(sock)
+    if isinstance(item, FetchWait):
+        due.wait()
+        return True
     if isinstance(item, FetchEnd):
         if item.missing:
             raise ProtocolError(item.missing)
@@ -213,7 +244,7 @@ async def _content(
     parts: list[Array] = []
     for piece in [slice(0, item.nbytes)] if is_result else pieces(item.nbytes):
         parts.append(np.empty(piece.stop - piece.start, np.uint8))
-        await _receive_patiently(sock, parts[-1].data, driver.hub.settings.detect_within)
+        await receive_into(sock, parts[-1].data)
     if is_result:
         stored = stored_from_wire(dtype, item.shape, parts[0])
         stored.digests = item.digests
@@ -233,11 +264,3 @@ def _largest_result(driver: Driver) -> int:
     """Bytes of one result that the log's limit lets a member keep its share of."""
     settings, size = driver.hub.settings, driver.hub.core.world_size
     return settings.log_limit * size // min(size, settings.replicas)
-
-
-async def _receive_patiently(sock: Stream, view: memoryview, silence: float) -> None:
-    """Fill `view`; only silence is limited, not the whole transfer."""
-    piece = 1 << 20
-    for start in range(0, len(view), piece):
-        with trio.fail_after(silence):
-            await receive_into(sock, view[start : start + piece])

@@ -20,6 +20,7 @@ from ftcomm.protocol.messages import (
     FetchEnd,
     FetchItem,
     FetchRequest,
+    FetchWait,
     Finding,
     Heartbeat,
     HeartbeatAck,
@@ -243,6 +244,8 @@ SCHEMAS: dict[int, Record] = {
     51: Record(Relayed, failure=PROSE),
     # between workers of one host, on a data link
     52: Record(Sharing, nonce=BLOB, failure=PROSE),
+    # between workers, on a fetch link again
+    53: Record(FetchWait),
 }
 _CODES = {schema.build: code for code, schema in SCHEMAS.items()}
 

@@ -363,6 +363,11 @@ class FetchItem:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchWait:
+    """The checkpoint that is due is still being packed; repeated until it comes."""
+
+
+@dataclass(frozen=True, slots=True)
 class FetchEnd:
     """Everything asked for has been sent, or `missing` says what is not held."""
 
@@ -375,5 +380,5 @@ WorkerMessage = (
 TrackerMessage = (
     Welcome | Refused | Revoke | Plan | Settled | HeartbeatAck | Verdict | Fenced | AllBye
 )
-LinkMessage = FetchRequest | FetchItem | FetchEnd | Relayed | Sharing
+LinkMessage = FetchRequest | FetchItem | FetchWait | FetchEnd | Relayed | Sharing
 ControlMessage = WorkerMessage | TrackerMessage | Roll | OperatorMessage | LinkMessage

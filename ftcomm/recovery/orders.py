@@ -75,6 +75,7 @@ class Due:
     def __init__(self, order: StartFetch) -> None:
         self._order = order
         self._items = items_of(order)
+        self._due = next(self._items, None)
 
     def take(self, head: FetchItem) -> None:
         """The holder announces an item.
@@ -82,9 +83,19 @@ class Due:
         Raises:
             ProtocolError: it is not the next one that was ordered.
         """
-        sent, due = Item(head.what, head.position, head.rank), next(self._items, None)
-        if sent != due:
-            raise self._error(f"sends {sent}, due is {due or 'the end'}")
+        sent = Item(head.what, head.position, head.rank)
+        if sent != self._due:
+            raise self._error(f"sends {sent}, due is {self._due or 'the end'}")
+        self._due = next(self._items, None)
+
+    def wait(self) -> None:
+        """The holder says that the next item is being packed.
+
+        Raises:
+            ProtocolError: it is no checkpoint, and nothing else is ever packed for a fetch.
+        """
+        if self._due is None or self._due.what != "checkpoint":
+            raise self._error(f"says that it packs a checkpoint, due is {self._due or 'the end'}")
 
     def end(self) -> None:
         """The holder says that this is all.
@@ -92,9 +103,8 @@ class Due:
         Raises:
             ProtocolError: something is due yet.
         """
-        due = next(self._items, None)
-        if due is not None:
-            raise self._error(f"ends before it has sent {due}")
+        if self._due is not None:
+            raise self._error(f"ends before it has sent {self._due}")
 
     def _error(self, what: str) -> ProtocolError:
         source = self._order.source

@@ -1,10 +1,27 @@
-"""Programs that break the promise of a lazy checkpoint."""
+"""Programs whose lazy checkpoints take long to pack, or that break the promise of one."""
 
+import time
 from typing import Any
 
 import numpy as np
 
+from ftcomm.lazy_state import LazyState
+from tests.conformance import training_programs
 from tests.conformance.recorder import Recorder
+
+
+def slowly_packed(record: Recorder) -> Any:
+    """`lazy_recover` with a state that takes `packing_s` to pack, as one of many gigabytes does."""
+    pack = LazyState.raw
+
+    def packed_slowly(state: LazyState) -> bytes | None:
+        end = time.monotonic() + record.spec["packing_s"]
+        while time.monotonic() < end:
+            state.packed_now()
+        return pack(state)
+
+    LazyState.raw = packed_slowly  # type: ignore[method-assign]  # in this process alone
+    return training_programs.lazy_recover(record)
 
 
 def careless(record: Recorder) -> Any:
@@ -25,4 +42,4 @@ def odd_lazy(record: Recorder) -> Any:
     record.checkpoint(1, lazy=record.comm.rank == record.spec["odd"])
 
 
-PROGRAMS = {"careless": careless, "odd_lazy": odd_lazy}
+PROGRAMS = {"careless": careless, "odd_lazy": odd_lazy, "slowly_packed": slowly_packed}

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import tracemalloc
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,16 @@ from ftcomm.control import transfers
 from ftcomm.control.transfers import _fetch_from
 from ftcomm.control.wire import send_all
 from ftcomm.protocol.codec import encode
-from ftcomm.protocol.messages import Fetch, FetchEnd, FetchItem, LocalFetch, Revoke, Run, Suspect
+from ftcomm.protocol.messages import (
+    Fetch,
+    FetchEnd,
+    FetchItem,
+    FetchWait,
+    LocalFetch,
+    Revoke,
+    Run,
+    Suspect,
+)
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.events import Effect, SendControl, StartFetch
 from ftcomm.settings import JobSettings
@@ -40,11 +50,18 @@ def head(what: str, version: int, nbytes: int, seqno: int = 0, rank: int = -1) -
 
 CHECKPOINT, LOCAL = item("checkpoint", 1), item("local", 1, rank=0)
 RESULTS = [item("result", 1, seqno) for seqno in (0, 2)]
-END = encode(FetchEnd())
+WAIT, END = encode(FetchWait()), encode(FetchEnd())
 
 
 async def fetched(monkeypatch: pytest.MonkeyPatch, said: bytes) -> Any:
     """A member that is to load version 1 and fetch 1.0 and 1.2, to which rank 1 has `said` that."""
+    return await fetched_from(monkeypatch, lambda far: _say(far, said))
+
+
+async def fetched_from(
+    monkeypatch: pytest.MonkeyPatch, holder: Callable[[Any], Awaitable[None]], **more: Any
+) -> Any:
+    """The same with a `holder` at the other end, and `more` in the member's hub."""
     core = a_member()
     hear(core, Revoke(2, "rank 1 died"))
     runs = (Fetch(1, Run(1, 0, 3, 2)),)
@@ -59,16 +76,16 @@ async def fetched(monkeypatch: pytest.MonkeyPatch, said: bytes) -> Any:
 
     monkeypatch.setattr(transfers, "open_peer", open_peer)
     effects: list[Effect] = []
-    hub = SimpleNamespace(
-        core=core, settings=JobSettings(), fault=lambda _: None, log=logging.getLogger("t")
-    )
+    parts = {"settings": JobSettings(), "fault": lambda _: None, "log": logging.getLogger("t")}
+    hub = SimpleNamespace(core=core, **(parts | more))
     driver: Any = SimpleNamespace(
         hub=hub, apply=lambda event: effects.extend(core.handle(event, now=0.0))
     )
     with near, far:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_say, far, said)
+            nursery.start_soon(holder, far)
             await _fetch_from(driver, order)
+            near.close()
     suspects = [e.message for e in effects if isinstance(e, SendControl)]
     return core, suspects
 
@@ -83,6 +100,15 @@ async def test_what_was_ordered_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
     core, said = await fetched(monkeypatch, CHECKPOINT + LOCAL + b"".join(RESULTS) + END)
     assert (core.checkpoint.value, core.locals.get(1, 0)) == (STATE, STATE)
     assert core.log.positions() == [Position(0, 1, 0), Position(0, 1, 2)]
+    assert not [message for message in said if isinstance(message, Suspect)]
+
+
+async def test_a_checkpoint_that_is_being_packed_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rest = LOCAL + b"".join(RESULTS) + END
+    core, said = await fetched(monkeypatch, 1000 * WAIT + CHECKPOINT + rest)
+    assert (core.checkpoint.value, core.locals.get(1, 0)) == (STATE, STATE)
     assert not [message for message in said if isinstance(message, Suspect)]
 
 
@@ -126,6 +152,12 @@ STRAY = b"not ours"
         ),
         (CHECKPOINT, item("gift", 1, raw=STRAY), "sends gift 1.0, due is local 1.0 of rank 0"),
         (CHECKPOINT + LOCAL, END, "ends before it has sent result 1.0"),
+        (CHECKPOINT, WAIT, "says that it packs a checkpoint, due is local 1.0 of rank 0"),
+        (
+            CHECKPOINT + LOCAL + b"".join(RESULTS),
+            WAIT,
+            "says that it packs a checkpoint, due is the end",
+        ),
     ],
     ids=[
         "another version",
@@ -138,6 +170,8 @@ STRAY = b"not ours"
         "one more",
         "of no kind",
         "too little",
+        "packs a local state",
+        "packs nothing",
     ],
 )
 async def test_a_holder_that_sends_what_was_not_ordered_is_suspected_and_nothing_is_kept_of_it(

@@ -24,6 +24,7 @@ from ftcomm.protocol.messages import (
     FetchEnd,
     FetchItem,
     FetchRequest,
+    FetchWait,
     Heartbeat,
     Leave,
     Plan,
@@ -184,6 +185,7 @@ def served() -> dict[str, bytes]:
         "twice": checkpoint + checkpoint,
         "too-little": checkpoint + encode(FetchEnd()),
         "missing": encode(FetchEnd("it is not held here")),
+        "packed": 3 * encode(FetchWait()) + checkpoint + encode(FetchWait()),
     }
 
 

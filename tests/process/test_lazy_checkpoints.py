@@ -6,6 +6,7 @@ import pytest
 
 from tests.conformance.bench import Bench
 from tests.conformance.plans import Plan
+from tests.conformance.scenario import DETECT_S
 
 pytestmark = pytest.mark.process
 
@@ -21,6 +22,19 @@ def test_a_new_life_loads_what_was_given_and_not_what_the_users_made_of_it(bench
 def test_a_checkpoint_that_only_a_plan_commits_is_served_to_who_has_died(bench: Bench) -> None:
     """All but one die after saving: the living one's state is what the others load."""
     bench.run(Plan(3, LAZY, ("1.0.10.0@committed", "2.0.10.0@committed", "1.2.0.1@enter")))
+
+
+def test_a_state_that_takes_longer_to_pack_than_a_silent_worker_is_waited_for(
+    bench: Bench,
+) -> None:
+    """One epoch for the death, and none for the time that the packing takes.
+
+    Seen to fail, with two more epochs and a pair that cannot reach each other, if the holder says
+    nothing while it packs.
+    """
+    slowly = {**LAZY, "program": "slowly_packed", "packing_s": 2.5 * DETECT_S}
+    job = bench.run(Plan(2, slowly, ("1.1.5.0@enter",), {"detect_within": DETECT_S}))
+    assert {event["epoch"] for event in job.of("result")} == {1, 2}
 
 
 def test_the_next_checkpoint_names_the_array_that_was_written_to_on_all_ranks(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ftcomm.protocol.codec import Decoder
+from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.frames import FrameHeader
-from ftcomm.protocol.messages import Run
+from ftcomm.protocol.messages import FetchRequest, FetchWait, Run
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.events import CheckpointFetched, LocalFetched, ResultFetched, StartFetch
@@ -12,7 +12,7 @@ from ftcomm_chaos.sim.plan import OF_BYTES
 from ftcomm_chaos.sim.simulation import Simulation
 from ftcomm_chaos.sim.streams import Frame
 from ftcomm_chaos.sim.wire_data import FrameReader, frame_bytes
-from ftcomm_chaos.sim.wire_fetch import ItemReader, item_bytes
+from ftcomm_chaos.sim.wire_fetch import FetchServer, ItemReader, item_bytes
 
 WIRED = [seed for seed in range(400) if Simulation(seed).conditions.wire]
 HERE = Position(0, 2, 3)
@@ -45,10 +45,27 @@ def test_items_survive_any_slices(size: int) -> None:
         ResultFetched(7, HERE, Signature(Kind.ALLREDUCE).encode(), (0.1, 0.2)),
         ResultFetched(7, HERE.next(), Signature(Kind.BARRIER).encode(), ()),
     ]
-    raw = b"".join(item_bytes(item) for item in items)
+    raw = 3 * encode(FetchWait()) + b"".join(item_bytes(item) for item in items)
     reader = ItemReader(StartFetch(7, 1, 2, (Run(2, 3, 5),), 2, (1,)))
     slices = [raw[at : at + size] for at in range(0, len(raw), size)]
     assert [one for piece in slices for one in reader.feed(piece)] == items
+
+
+def test_checkpoints_are_packed_for_longer_than_a_silent_holder_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packed: list[float] = []
+    real = FetchServer._packing_s
+
+    def noted(self: FetchServer, request: FetchRequest) -> float:
+        seconds = real(self, request)
+        packed.append(seconds / self.life.sim.settings.detect_within)
+        return seconds
+
+    monkeypatch.setattr(FetchServer, "_packing_s", noted)
+    run_all(WIRED[:40])
+    assert 0 in packed
+    assert max(packed) > 2
 
 
 def test_every_fault_of_bytes_happens() -> None:

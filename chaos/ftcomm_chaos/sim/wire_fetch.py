@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.codec import Decoder, decode_body, encode, frame_length
-from ftcomm.protocol.messages import FetchEnd, FetchItem, FetchRequest
-from ftcomm.protocol.position import Position
+from ftcomm.protocol.messages import FetchEnd, FetchItem, FetchRequest, FetchWait
+from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.events import (
     CheckpointFetched,
     FetchEnded,
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 PREFIX_BYTES = 4
 SLOWLY = 0.1  # share of items that are long in coming
+PACKED_SLOWLY = 0.5  # share of lazy checkpoints whose packing may outlast the fetcher's patience
+LONGEST_PACKING = 4.0  # times `detect_within`
+SIGNS = 4  # of packing within `detect_within`, as in production
 RESULT = struct.Struct("<d")
 STATE = struct.Struct("<q")
 
@@ -131,6 +134,8 @@ class ItemReader:
         if isinstance(message, FetchItem):
             self._due.take(message)
             self._item = message
+        elif isinstance(message, FetchWait):
+            self._due.wait()
         elif isinstance(message, FetchEnd) and not message.missing:
             self._due.end()
             self.ended = True
@@ -169,15 +174,37 @@ class FetchServer:
             assert isinstance(request, FetchRequest), request
             asker = self.net.lives[self.life.core.members[self.rank].port]
             self._items = items_of(self.life, asker, request)
+            self._pack(self.net.world.now + self._packing_s(request))
+
+    def _packing_s(self, request: FetchRequest) -> float:
+        """How long the checkpoint is packed before anything can be sent."""
+        sim, world = self.life.sim, self.net.world
+        lazy = sim.conditions.lazy and request.load > PRELUDE
+        if not lazy or not world.chance(PACKED_SLOWLY):
+            return 0.0
+        return world.between(0.0, LONGEST_PACKING * sim.settings.detect_within)
+
+    def _pack(self, until: float) -> None:
+        """Say that the checkpoint is being packed, again and again until it is."""
+        world = self.net.world
+        if world.now >= until:
             self._send_one()
+        elif self._goes_on():
+            self._talk.send(encode(FetchWait()))
+            sign = world.now + self.life.sim.settings.detect_within / SIGNS
+            world.at(min(until, sign), self.life.deliver, self._pack, until)
+
+    def _goes_on(self) -> bool:
+        """Whether the fetcher and the epoch are still there; if not, the connection is closed."""
+        core = self.life.core
+        live = core.epoch == self.epoch and core.state in (State.RUNNING, State.CATCHING_UP)
+        if not live and not self._talk.end.over:
+            self._talk.end.close()
+        return live and not self._talk.end.over
 
     def _send_one(self) -> None:
-        core, world = self.life.core, self.net.world
-        live = core.epoch == self.epoch and core.state in (State.RUNNING, State.CATCHING_UP)
-        if self._talk.end.over:
-            return
-        if not live:
-            self._talk.end.close()
+        world = self.net.world
+        if not self._goes_on():
             return
         item = next(self._items, None)
         if item is None:
