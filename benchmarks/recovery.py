@@ -5,7 +5,8 @@
     python benchmarks/recovery.py --quick
 
 - SIGKILL and restart: by `ftcomm-tracker run`; it includes the start of an interpreter and its
-  imports, which are measured beside it.
+  imports, which are measured beside it, before the jobs: one at a time, and like a worker's with
+  one thread for BLAS.
 - link reset: one rank's connections end by RST; no process dies.
 - SIGSTOP past the limit: the rank is evicted after `--detect-within`, killed by the launcher after
   as much again, and started anew.
@@ -42,19 +43,29 @@ ACTIONS = {
 }
 TRACKER = "tracker restart"
 STARTS = 9
-START = "import numpy, trio, ftcomm; ftcomm.init"
+START = "import numpy, trio, ftcomm, sys; ftcomm.init; print(flush=True); sys.stdin.read()"
 FAULTS, QUICK_FAULTS = 20, 4
 Times = list[float]
 
 
 def start_times() -> Times:
     """Milliseconds that an interpreter needs until the library is imported."""
-    found = []
-    for _ in range(STARTS):
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "-c", START], check=True)
-        found.append((time.perf_counter() - began) * 1000)
-    return found
+    return [start_time() for _ in range(STARTS)]
+
+
+def start_time() -> float:
+    """The same for one, started as a worker is; its end, which takes time too, is not in it."""
+    command = [sys.executable, "-c", START]
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}  # as the launcher sets it
+    pipe = subprocess.PIPE
+    began = time.perf_counter()
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        took = time.perf_counter() - began
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return took * 1000
 
 
 def plan_faults(action: str, world_size: int, count: int) -> str:

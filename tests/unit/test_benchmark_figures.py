@@ -2,6 +2,7 @@
 
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +36,29 @@ def test_a_ratio_compares_what_was_measured_in_the_same_round() -> None:
     theirs = [[2.0, 2.0], [20.0], [2.0]]
     assert spread.ratio(theirs, ours) == 2.0
     assert spread.ratio([[], [30.0]], ours[:2]) == 3.0
+
+
+def test_a_start_is_a_workers_and_its_end_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recovery = load("recovery")
+    ended, looks = tmp_path / "ended", []
+
+    def clock() -> float:
+        looks.append(ended.exists())
+        return float(len(looks))
+
+    program = f"""
+import os, pathlib, sys
+print(flush=True)
+sys.stdin.read()
+pathlib.Path({str(ended)!r}).write_text(os.environ["OMP_NUM_THREADS"])
+"""
+    monkeypatch.setattr(recovery, "START", program)
+    monkeypatch.setattr(recovery, "time", SimpleNamespace(perf_counter=clock))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert recovery.start_times() == [1000.0] * recovery.STARTS
+    assert (looks[:2], ended.read_text()) == ([False, False], "1")
 
 
 def test_a_plot_has_each_line_its_marks_and_its_name() -> None:
