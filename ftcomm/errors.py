@@ -77,8 +77,7 @@ class JobLostError(FtcommError):
 
     exit_code = 71
     default_remedy = (
-        "read why they died, start the job again in another state directory; "
-        "raise replicas if whole hosts vanish together"
+        "read why the workers died or left, start the job again in another state directory"
     )
 
 

@@ -26,6 +26,7 @@ from ftcomm_tracker.epochs import FAREWELL_S
 from ftcomm_tracker.events import (
     Disconnect,
     Ended,
+    Event,
     GivenUp,
     Joined,
     Note,
@@ -118,19 +119,36 @@ def test_who_is_lost_while_an_epoch_waits_for_its_plan_is_named() -> None:
     ]
 
 
-def test_when_all_have_died_the_verdict_tells_of_the_first_loss() -> None:
+@pytest.mark.parametrize(
+    ("first", "told", "todo"),
+    [
+        (
+            Said(1, Leave("ValueError: no such file")),
+            "worker w0 left: ValueError: no such file (rank 0)",
+            "that says what went wrong in the script",
+        ),
+        (
+            ConnLost(1, "its connection ended"),
+            "lost worker w0: its connection ended (rank 0)",
+            "raise replicas if whole hosts vanish together",
+        ),
+    ],
+)
+def test_when_all_have_died_the_verdict_tells_of_the_first_loss(
+    first: Event, told: str, todo: str
+) -> None:
     """One line of a script ends all its ranks, and the others' errors must lead to it."""
     story = running()
-    story.said(1, Leave("ValueError: no such file"))
+    story.tell(first)
     story.tell(ConnLost(2, "its connection ended"))
     for conn, worker in ((3, "w0"), (4, "w1")):
         story.joined(conn, hello(worker, "b"))
     story.said(3, report(2, caught_up=0))
     sent = story.said(4, report(2, caught_up=0))
     (cause,) = {message.cause for _, message in sent if isinstance(message, Verdict)}
-    assert cause == (
+    assert cause.partition(": leave `with")[0] == (
         "every member that took part in the job has died, and their results with them;"
-        " the first loss: worker w0 left: ValueError: no such file (rank 0)"
+        f" the first loss: {told}; {todo}"
     )
 
 

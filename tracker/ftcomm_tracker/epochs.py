@@ -15,7 +15,7 @@ from ftcomm_tracker.events import (
     Ended,
     IncidentClosed,
 )
-from ftcomm_tracker.incident import OpenIncident
+from ftcomm_tracker.incident import Loss, OpenIncident
 from ftcomm_tracker.plan import Decided, Facts, plan
 from ftcomm_tracker.routing import MENDED_AFTER, Routing
 from ftcomm_tracker.seats import State
@@ -35,6 +35,7 @@ class Epochs(Routing):
         victim: str | None = None,
         suspects: tuple[int, ...] = (),
         silent_s: float = 0.0,
+        loss: Loss = Loss.DIED,
     ) -> None:
         """Announce the next epoch: above all that anyone knows, journalled before it is sent."""
         known = [self.durable.epoch]
@@ -50,7 +51,7 @@ class Epochs(Routing):
         self._mended_at = float("inf")
         if self.durable.first_lives:  # before the first plan the group forms: nothing was broken
             self.incident = OpenIncident(
-                epoch, reason, self._now, silent_s=silent_s, suspects=set(suspects)
+                epoch, reason, self._now, silent_s=silent_s, loss=loss, suspects=set(suspects)
             )
             if victim is not None:
                 self.incident.note_victim(victim)
@@ -83,9 +84,8 @@ class Epochs(Routing):
             if decision.error == JobLostError.__name__ and self._has_hope():
                 return
             cause = decision.cause
-            if decision.error == JobLostError.__name__ and incident and incident.victims:
-                # When one line of a script ends all its ranks, this is all that tells of it.
-                cause = f"{cause}; the first loss: {incident.reason}"
+            if decision.error == JobLostError.__name__ and incident is not None:
+                cause = incident.explain_loss(cause)
             self._verdict(decision.error, cause, decision.position, decision.rank)
             return
         if not self.durable.first_lives:

@@ -24,6 +24,7 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import MAX_SEQNO, Position
 from ftcomm_tracker.admission import Admission
+from ftcomm_tracker.incident import Loss
 from ftcomm_tracker.plan import mismatch_text
 from ftcomm_tracker.seats import SMALL_GROUP, Peer, State
 from ftcomm_tracker.silence import CLOSED, Stand, starving_pairs
@@ -66,7 +67,8 @@ class Hearing(Admission):
                 self.on_finding(peer, rank, message)
             case Leave(reason):
                 self._drop(peer.conn, reason)
-                self._after_loss(rank, f"worker {peer.hello.worker_id} left: {reason}")
+                words = f"worker {peer.hello.worker_id} left: {reason}"
+                self._after_loss(rank, words, loss=Loss.LEFT)
             case _:
                 pass  # a spare has nothing to say, and a second Hello says nothing new
 
@@ -277,7 +279,9 @@ class Hearing(Admission):
         self._forget(conn)
         self._after_loss(rank, f"lost worker {peer.hello.worker_id}: {reason}")
 
-    def _after_loss(self, rank: int | None, reason: str, *, silent_s: float = 0.0) -> None:
+    def _after_loss(
+        self, rank: int | None, reason: str, *, silent_s: float = 0.0, loss: Loss = Loss.DIED
+    ) -> None:
         if rank is None or self.state is State.OVER:
             return
         self.reports.pop(rank, None)
@@ -291,7 +295,8 @@ class Hearing(Admission):
         self.empty_since.setdefault(rank, self._now)
         victim = self.durable.places[rank].worker_id
         if self.state is State.RUNNING:
-            self._begin_epoch(f"{reason} (rank {rank})", victim=victim, silent_s=silent_s)
+            reason = f"{reason} (rank {rank})"
+            self._begin_epoch(reason, victim=victim, silent_s=silent_s, loss=loss)
         elif self.state is State.COLLECTING:
             if self.incident is not None:
                 self.incident.note_victim(victim)

@@ -1,10 +1,25 @@
 """Bookkeeping of one recovery while it is under way."""
 
+import enum
 from dataclasses import dataclass, field
 
 from ftcomm.protocol.messages import Resumed, Route
 from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.events import Incident
+
+
+class Loss(enum.Enum):
+    """How a worker was lost; what to do about it differs."""
+
+    DIED = enum.auto()  # its connection ended, or it fell silent
+    LEFT = enum.auto()  # by its own word: an exception, or its script's end without close()
+
+
+_TODO = {
+    Loss.DIED: "raise replicas if whole hosts vanish together",
+    Loss.LEFT: "that says what went wrong in the script: leave `with ftcomm.init()` by its end, or"
+    " call close()",
+}
 
 
 @dataclass(slots=True)
@@ -15,6 +30,7 @@ class OpenIncident:
     reason: str
     started_at: float
     silent_s: float = 0.0  # of the victim, where its silence was the evidence
+    loss: Loss = Loss.DIED  # of the first victim
     victims: list[str] = field(default_factory=list)
     suspects: set[int] = field(default_factory=set)
     stopped_at: float | None = None
@@ -29,6 +45,14 @@ class OpenIncident:
         """Name a worker whose life or connection was lost."""
         if worker_id not in self.victims:
             self.victims.append(worker_id)
+
+    def explain_loss(self, cause: str) -> str:
+        """`cause` of a lost job with its beginning, and what to do about that.
+
+        When one line of a script ends all its ranks, the first loss is all that tells of it.
+        """
+        first = f"; the first loss: {self.reason}" if self.victims else ""
+        return f"{cause}{first}; {_TODO[self.loss]}"
 
     def note_report(self, worker_id: str, now: float) -> None:
         """A report of this epoch has come: of a survivor, or of a victim's next life."""
