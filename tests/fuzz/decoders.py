@@ -250,7 +250,7 @@ TABLE = (
         (
             "ftcomm_tracker.journal.Journal.load",
             "ftcomm_tracker.journal.remembered",
-            "ftcomm_tracker.journal.last_document",
+            "ftcomm_tracker.journal.last_written",
         ),
         allowed=(ConfigError,),
         limit=64 * 1024,

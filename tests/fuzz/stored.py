@@ -32,7 +32,7 @@ from ftcomm_tracker.journal import (
     FILE_NAME,
     Journal,
     document_of,
-    last_document,
+    last_written,
     remembered,
     text_of,
 )
@@ -103,7 +103,7 @@ def feed_journal(raw: bytes) -> None:
         folder = Path(name)
         (folder / FILE_NAME).write_bytes(raw)
         remembered(folder)
-        last_document(folder)
+        last_written(folder)
         with contextlib.closing(Journal.open(folder)) as journal:
             Durable.from_wire(journal.load() or {})
             journal.history()

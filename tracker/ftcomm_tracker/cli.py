@@ -22,6 +22,8 @@ from ftcomm_tracker.signals import until_signal
 from ftcomm_tracker.supervise import SuperviseOptions, supervise_worker
 from ftcomm_tracker.teach import completion, help_command
 
+log = logging.getLogger("ftcomm_tracker")
+
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _UNITS.update({"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12})
 
@@ -98,7 +100,7 @@ class TableFile(click.ParamType[str]):
             self.fail(str(error), param, ctx)
 
 
-_SERVE_OPTIONS = (
+_PLACE_OPTIONS = (
     click.option("-n", "--workers", "world_size", type=int, help="Number of workers."),
     click.option("--host", help="Address to listen on [default: 127.0.0.1]."),
     click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 or none: a free one."),
@@ -107,11 +109,8 @@ _SERVE_OPTIONS = (
         type=FILE,
         help="The job's token; made if absent [default: STATE_DIR/token].",
     ),
-    click.option(
-        "--state-dir",
-        type=DIRECTORY,
-        help="The tracker's journal; the same one takes the same job up again.",
-    ),
+)
+_SETTING_OPTIONS = (
     click.option(
         "--detect-within", type=float, help="Seconds until a silent worker is out [default: 5]."
     ),
@@ -203,7 +202,13 @@ def main() -> None:
 
 
 @main.command(short_help="Serve one job's tracker.", epilog=SERVE_EPILOG)
-@with_options(_SERVE_OPTIONS)
+@with_options(_PLACE_OPTIONS)
+@click.option(
+    "--state-dir",
+    type=DIRECTORY,
+    help="The tracker's journal; the same one takes the same job up again.",
+)
+@with_options(_SETTING_OPTIONS)
 @click.option("--faults", envvar="FTCOMM_TRACKER_FAULTS", hidden=True)
 @click.option("--faults-log", envvar="FTCOMM_FAULTS_LOG", type=FILE, hidden=True)
 def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
@@ -218,7 +223,14 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
 
 
 @main.command(short_help="Run a job's tracker and its workers on this machine.", epilog=RUN_EPILOG)
-@with_options(_SERVE_OPTIONS)
+@with_options(_PLACE_OPTIONS)
+@click.option(
+    "--state-dir",
+    type=DIRECTORY,
+    help="The tracker's journal, token and incidents.jsonl; another one for each job, since what"
+    " the workers held goes with them [default: a temporary one].",
+)
+@with_options(_SETTING_OPTIONS)
 @with_options(_RESTART_OPTIONS)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(command: tuple[str, ...], max_restarts: int, give_up_after: int, **given: Any) -> None:
@@ -283,6 +295,12 @@ async def _serve(options: ServeOptions, faults: str | None, faults_log: Path | N
     ):  # before the line: a script may answer it with a signal at once
         click.echo(job.ready_line())
         sys.stdout.flush()
+        if job.durable.end:
+            log.info(
+                "the job %s; late workers are told so for %g s",
+                job.durable.end,
+                job.settings.reattach_within,
+            )
         await job.server.run()
     job.journal.close()
     if caught:

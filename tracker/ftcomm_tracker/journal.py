@@ -200,14 +200,19 @@ def remembered(state_dir: Path) -> Remembered | None:
     return Remembered(host, port, token_file) if port else None
 
 
-def last_document(state_dir: Path) -> dict[str, object] | None:
-    """The durable state that was last written in `state_dir`, None if there is none; reads only."""
+def last_written(state_dir: Path) -> tuple[dict[str, object], int] | None:
+    """The durable state that was last written in `state_dir`, and its tracker's generation.
+
+    None if nothing was written.  Reads only, as `remembered`.
+    """
     if remembered(state_dir) is None:
         return None
     path = state_dir / FILE_NAME
     with _named(path), contextlib.closing(_connect(path, create=False)) as database:
-        (text,) = database.execute("SELECT document FROM tracker").fetchone()
-    return None if text is None else document_of(path, text)
+        text, generation = database.execute("SELECT document, generation FROM tracker").fetchone()
+    if not isinstance(generation, int):
+        raise JournalError(f"journal {path} holds a damaged generation: {generation!r:.200}")
+    return None if text is None else (document_of(path, text), generation)
 
 
 def text_of(document: Mapping[str, object]) -> str:

@@ -12,16 +12,16 @@ import click
 import trio
 
 from ftcomm.config import WorkerOptions, parse_address, read_token
-from ftcomm.errors import ConfigError, ProtocolError, TrackerLostError
+from ftcomm.errors import ConfigError, FtcommError, ProtocolError, TrackerLostError
 from ftcomm.protocol.messages import ControlMessage
 from ftcomm.protocol.operations import Done, StatusReply, StatusRequest, StopRequest
 from ftcomm_tracker.client import ask_tracker
 from ftcomm_tracker.command_line import DIRECTORY, FILE, run_and_exit, with_options
 from ftcomm_tracker.doctor import examine
-from ftcomm_tracker.durable import Durable
+from ftcomm_tracker.ended import LastState, last_state
 from ftcomm_tracker.explain import explain as explain_document
 from ftcomm_tracker.explain import explanation
-from ftcomm_tracker.journal import last_document, remembered
+from ftcomm_tracker.journal import remembered
 from ftcomm_tracker.status import table
 
 WATCH_EVERY_S = 2.0
@@ -107,19 +107,24 @@ class Where:
         except TrackerLostError as error:
             raise self._with_what_is_journalled(error) from error
 
+    def ended(self) -> LastState | None:
+        """The job's last state, if a state directory is named and says that the job is over.
+
+        Raises:
+            ConfigError: its journal is damaged, or of another format.
+        """
+        last = None if self.state_dir is None else last_state(self.state_dir)
+        return last if last is not None and last.durable.end else None
+
     def _with_what_is_journalled(self, error: TrackerLostError) -> TrackerLostError:
         """Nobody answers; if there is a journal here, it knows whether anybody should."""
-        document = None if self.state_dir is None else last_document(self.state_dir)
-        if document is None:
+        last = None if self.state_dir is None else last_state(self.state_dir)
+        if last is None or last.durable.end:
             return error
-        end = Durable.from_wire(document).end
-        if end:
-            cause = f"the job in {self.state_dir} {end}; its tracker has ended"
-            return TrackerLostError(cause, remedy="read the workers' output, or start a new job")
         return TrackerLostError(
             f"{error.cause}; the job in {self.state_dir} is not over",
             remedy=f"if its workers still run, ftcomm-tracker serve --state-dir {self.state_dir}"
-            " takes it up",
+            " takes it up; those of ftcomm-tracker run have ended with it: start a new job",
         )
 
 
@@ -130,6 +135,7 @@ def status(*, as_json: bool, every_s: float | None, **where: Any) -> None:
 
     Life is the number of a worker's start; position is VERSION.NUMBER of the collective that it
     completes next; lag is how many collectives (or checkpoints: v) it is behind the furthest.
+    Of a job that is over, --state-dir shows the last state, also when its tracker has ended.
     """
     show = _as_json if as_json else table
     run_and_exit(_show, Where(**where), show, every_s)
@@ -163,7 +169,8 @@ def doctor(*, as_json: bool, **where: Any) -> None:
 def stop(reason: str, **where: Any) -> None:
     """End the job: every rank's current or next call raises RevokedError, with the reason.
 
-    The workers and the tracker end with status 78 and are not started again.
+    The workers and the tracker end with status 78 and are not started again. A job in --state-dir
+    that is over already is left as it is.
     """
     run_and_exit(_stop, Where(**where), reason)
 
@@ -189,7 +196,13 @@ async def _show(
 
 
 async def _status_of(where: Where) -> Mapping[str, Any]:
-    reply = await where.ask(StatusRequest())
+    try:
+        reply = await where.ask(StatusRequest())
+    except FtcommError:  # nobody, or another job's tracker, whose port may be the same
+        last = where.ended()
+        if last is None:
+            raise
+        return last.document()
     if not isinstance(reply, StatusReply):
         raise ProtocolError(f"the tracker answered with {type(reply).__name__}")
     document: Mapping[str, Any] = json.loads(reply.document)
@@ -228,6 +241,10 @@ async def _doctor(where: Where, as_json: bool) -> int:
 
 
 async def _stop(where: Where, reason: str) -> int:
+    last = where.ended()
+    if last is not None:
+        click.echo(f"nothing to stop: the job in {last.state_dir} {last.durable.end}")
+        return 0
     reply = await where.ask(StopRequest(reason))
     if not isinstance(reply, Done):
         raise ProtocolError(f"the tracker answered with {type(reply).__name__}")

@@ -3,12 +3,15 @@
 import json
 import logging
 import time
+from collections import deque
 from pathlib import Path
+from typing import Any
 
 from ftcomm_tracker.events import Incident
 from ftcomm_tracker.status import incident_line
 
 INCIDENTS_FILE = "incidents.jsonl"
+SHOWN_INCIDENTS = 10  # as many as a running tracker shows
 
 log = logging.getLogger("ftcomm_tracker")
 
@@ -25,3 +28,22 @@ def record_incident(state_dir: Path, incident: Incident, *, now: float) -> None:
             file.write(json.dumps({"wall_started": round(began, 3), **record}) + "\n")
     except OSError as error:  # a record for people; the job does not depend on it
         log.warning("cannot write %s: %s", path, error)
+
+
+def last_incidents(state_dir: Path) -> list[dict[str, Any]]:
+    """The last recoveries that are recorded in `state_dir`; lines that are none are left out."""
+    try:
+        with (state_dir / INCIDENTS_FILE).open(encoding="utf-8", errors="replace") as file:
+            lines = deque(file, maxlen=SHOWN_INCIDENTS)
+    except OSError:  # there was no recovery; or a record for people cannot be read
+        return []
+    return [incident for incident in map(_incident, lines) if incident is not None]
+
+
+def _incident(line: str) -> dict[str, Any] | None:
+    try:
+        record: dict[str, Any] = json.loads(line)
+        incident_line(record)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None  # half a line: its tracker was killed, or its disk was full
+    return record

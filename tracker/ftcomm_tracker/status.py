@@ -58,8 +58,10 @@ def table(snapshot: Mapping[str, Any]) -> str:
     lines = [
         f"job {snapshot['job_id']}: {summary(snapshot)}",
         f"tracker {snapshot['address']}, generation {snapshot['generation']}",
-        f"pid {snapshot['pid']}, up {snapshot['uptime_s']} s, state in {snapshot['state_dir']}",
+        f"{_process(snapshot)}, state in {snapshot['state_dir']}",
     ]
+    if snapshot["final_version"] >= 0:
+        lines.append(f"finished at version {snapshot['final_version']}")
     lines += [f"waiting for {what}" for what in snapshot["waiting_for"]]
     lines += [
         f"rank {route['via']} relays between ranks {route['ranks'][0]} and {route['ranks'][1]}:"
@@ -77,6 +79,12 @@ def table(snapshot: Mapping[str, Any]) -> str:
         lines.append(f"({snapshot['members_left_out']} members like these, or well, are not shown)")
     lines += _incidents(snapshot["incidents"])
     return "\n".join(lines)
+
+
+def _process(snapshot: Mapping[str, Any]) -> str:
+    if snapshot["pid"] is None:  # read from the journal
+        return "which has ended"
+    return f"pid {snapshot['pid']}, up {snapshot['uptime_s']} s"
 
 
 def _row(member: Mapping[str, Any]) -> tuple[str, ...]:
