@@ -49,7 +49,7 @@ typedef Worker {
     byte log;                  /* a bit for each result that it holds */
     byte epoch, revoked;       /* of the plan in force; the highest Revoke that it has heard */
     bool stopped;              /* from the report to the plan */
-    bool pinned;               /* from the report until its plan is settled */
+    byte pinned;               /* what the report listed, until its plan is settled: a bit for each */
     bool suspicious;           /* completes nothing until the next plan */
     byte lacks;                /* a bit for each result that it still fetches */
     byte stable;               /* everybody has completed what is below, and it knows */
@@ -73,20 +73,16 @@ bool lost;                     /* the tracker has said JobLostError */
 chan up[RANKS * LIVES] = [ROOM] of { mtype, byte, byte, byte };  /* kind, epoch, position, log */
 chan down[RANKS * LIVES] = [ROOM] of { mtype, byte };            /* kind, epoch */
 
-inline let_go(r) {             /* R3: stable results stay with their keepers alone */
-    if
-    :: !w[r].pinned ->
-        for (q : 0 .. RESULTS - 1) {
-            if
-            :: q < w[r].stable && !KEEPER(r, q) -> w[r].log = w[r].log & ~(1 << q)
+inline let_go(r) {             /* R3: stable results stay with their keepers alone, and pinned ones */
+    for (q : 0 .. RESULTS - 1) {
+        if
+        :: q < w[r].stable && !HOLDS(w[r].pinned, q) && !KEEPER(r, q) -> w[r].log = w[r].log & ~(1 << q)
 #ifdef BROKEN_KEEPERS
-            :: q < w[r].stable && KEEPER(r, q) -> w[r].log = w[r].log & ~(1 << q)
+        :: q < w[r].stable && !HOLDS(w[r].pinned, q) && KEEPER(r, q) -> w[r].log = w[r].log & ~(1 << q)
 #endif
-            :: else
-            fi
-        }
-    :: else
-    fi;
+        :: else
+        fi
+    }
     q = 0
 }
 
@@ -101,7 +97,7 @@ inline hear(r) {
         assert(e > w[r].revoked);
         w[r].revoked = e;
         w[r].stopped = true;
-        w[r].pinned = true;
+        w[r].pinned = w[r].log;
         say(r, Report, e, w[r].position, w[r].log)
     :: down[CONNECTION(r, w[r].life)]?Plan(e) ->
         if
@@ -127,7 +123,7 @@ inline hear(r) {
         fi
     :: down[CONNECTION(r, w[r].life)]?Settled(e) ->
         if
-        :: e == w[r].revoked -> w[r].pinned = false; let_go(r)
+        :: e == w[r].revoked -> w[r].pinned = 0; let_go(r)
         :: else
         fi
     fi;
@@ -178,7 +174,7 @@ inline die(r) {
     od;
     w[r].life++;
     w[r].position = 0; w[r].log = 0; w[r].epoch = 0; w[r].revoked = 0;
-    w[r].stopped = true; w[r].pinned = false; w[r].suspicious = false;
+    w[r].stopped = true; w[r].pinned = 0; w[r].suspicious = false;
     w[r].lacks = 0; w[r].stable = 0;
     for (q : 0 .. RESULTS - 1) { w[r].executed[q] = 0 }
     q = 0;

@@ -3,7 +3,8 @@
 A member holds the whole result of a position until that position is stable: until this rank has
 *executed* a synchronising collective after it in the current epoch.  Keepers hold it on until the
 next checkpoint commits; the prelude's results are kept for the job's life.  What a report listed
-is pinned until its plan is settled or a newer report replaces it.
+is pinned until its plan is settled or a newer report replaces it, and nothing else is: results come
+and go also while a plan waits for a tracker that has died (rules R9, R13).
 """
 
 from bisect import insort
@@ -35,9 +36,10 @@ class ResultLog:
     def __init__(self) -> None:
         self._entries: dict[Position, Entry] = {}
         self._unproven: list[Position] = []  # ordered: held, not yet known to be stable
+        # What a report listed and a proof may let go, stable or not; ordered, none of them above.
+        self._pinned: list[Position] = []
         self._stable_below = START
         self._committed = PRELUDE
-        self._pinned = False
         self._index = 0
         self._stride = 1
 
@@ -62,12 +64,15 @@ class ResultLog:
     def prove_stable(self, position: Position) -> list[Any]:
         """Every rank has completed everything below `position`; return values that were dropped."""
         self._stable_below = max(self._stable_below, position)
-        return [] if self._pinned else self._collect()
+        return self._collect()
 
     @property
     def is_level(self) -> bool:
-        """True if only the newest result is not yet known to be stable: `succeed` may be called."""
-        return len(self._unproven) == 1 and not self._pinned
+        """True if, but for pins, only the newest result is not yet known to be stable.
+
+        Then `succeed` may be called.
+        """
+        return len(self._unproven) == 1
 
     def succeed(self, position: Position, entry: Entry) -> list[Any]:
         """`add` and `prove_stable` in one, of a position behind all others, in a level log.
@@ -92,15 +97,21 @@ class ResultLog:
         self._committed = max(self._committed, version)
         outdated = [position for position in self._entries if self._is_outdated(position)]
         self._unproven = [p for p in self._unproven if not self._is_outdated(p)]
+        self._pinned = [p for p in self._pinned if not self._is_outdated(p)]
         return [self._entries.pop(position).value for position in outdated]
 
     def pin(self) -> None:
-        """Drop nothing from now on: a report is listing what is held."""
-        self._pinned = True
+        """Let nothing go of what is held now: a report is listing it.
+
+        What was pinned for an older report is held still, so it is listed and pinned again.
+        """
+        self._pinned = sorted(self._pinned + self._unproven)
+        self._unproven = []
 
     def unpin(self) -> list[Any]:
         """The plan is settled; drop what the rules let go meanwhile."""
-        self._pinned = False
+        self._unproven = sorted(self._pinned + self._unproven)
+        self._pinned = []
         return self._collect()
 
     def runs(self) -> tuple[Run, ...]:

@@ -46,6 +46,70 @@ def test_a_pin_holds_what_a_proof_lets_go_until_the_plan_is_settled() -> None:
     assert (while_pinned, len(log), log.unpin()) == ([], 2, ["0.1"])
 
 
+def test_what_comes_after_a_report_goes_though_its_plan_is_never_settled() -> None:
+    log = filled(at(0, 0), at(0, 1))
+    log.pin()
+    for seqno in range(2, 100):
+        log.add(at(0, seqno), Entry(b"s", seqno))
+        log.prove_stable(at(0, seqno))
+    assert [position.seqno for position in log.positions()] == [0, 1, *range(2, 100, 2), 99]
+    assert log.unpin() == ["0.1"]
+
+
+def test_a_newer_report_pins_what_the_older_one_did_and_what_came_between() -> None:
+    log = filled(at(0, 1))
+    log.pin()
+    log.add(at(0, 3), Entry(b"s", "0.3"))
+    log.pin()
+    assert (log.prove_stable(at(0, 5)), log.positions()) == ([], [at(0, 1), at(0, 3)])
+    assert log.unpin() == ["0.1", "0.3"]
+
+
+def test_a_commit_ends_pins_too_but_for_those_of_the_prelude() -> None:
+    log = filled(at(-1, 1), at(0, 1))
+    log.pin()
+    assert (log.commit(1), log.prove_stable(at(1, 0))) == (["0.1"], [])
+    assert (log.unpin(), len(log)) == (["-1.1"], 0)
+
+
+@given(st.integers(0, 3), st.integers(1, 4), st.text("apsuc", max_size=40))
+def test_whatever_happens_the_log_holds_what_the_rules_say(
+    index: int, stride: int, story: str
+) -> None:
+    """By letter: a result comes, all before it are proven, a report, its plan is settled, a commit.
+
+    The rules are those of `docs/recovery.md`, by sets of positions.
+    """
+    log, held, pinned = filled(index=index, stride=stride), set(), set()
+    end = stable = at(-1, 0)
+    for letter in story:
+        if letter == "a":
+            entry = Entry(b"s", str(end))
+            if log.is_level:
+                log.succeed(end, entry)
+                stable = end
+            else:
+                log.add(end, entry)
+            held.add(end)
+            end = end.next()
+        elif letter == "p":
+            log.prove_stable(end)
+            stable = end
+        elif letter == "s":
+            log.pin()
+            pinned = set(log.positions())
+        elif letter == "u":
+            log.unpin()
+            pinned = set()
+        else:
+            end = end.at_version(end.version + 1)
+            log.commit(end.version)
+            held = {held_at for held_at in held if held_at.version in (-1, end.version)}
+        free = {p for p in held if p < stable and not is_keeper(index, p.seqno, stride)}
+        held -= free - pinned
+        assert set(log.positions()) == held
+
+
 def test_a_fetched_result_falls_under_the_same_rule_as_an_executed_one() -> None:
     log = filled(at(0, 2), at(0, 3))
     log.add(at(0, 0), Entry(b"s", "fetched"))
@@ -129,9 +193,11 @@ def test_to_succeed_is_to_add_and_to_prove(
     assert quick.prove_stable(at(1, 99)) == slow.prove_stable(at(1, 99))
 
 
-def test_a_log_that_is_pinned_or_has_more_to_prove_is_not_level() -> None:
+def test_a_log_that_has_more_or_nothing_to_prove_is_not_level_whatever_is_pinned() -> None:
     log = filled(at(0, 0))
     log.pin()
     assert not log.is_level
+    log.add(at(0, 1), Entry(b"s", "0.1"))
+    assert log.is_level
     assert not filled(at(0, 0), at(0, 1)).is_level
     assert not filled().is_level

@@ -342,9 +342,16 @@ def test_with_replay_off_nothing_is_kept_but_the_close() -> None:
     assert core.report().runs == (Run(-1, 2, 3),)
 
 
+def test_while_no_tracker_settles_the_plan_the_log_holds_its_share_and_calls_are_short() -> None:
+    core = a_member(members=members(count=4), grouping=(0, 0, 0, 0))
+    for seqno in range(40):
+        execute(core, str(seqno))
+    assert core.calm
+    assert core.report().runs == (Run(-1, 0, 39, 2), Run(-1, 39, 40))
+
+
 def a_calm_member() -> WorkerCore:
     core = a_member()
-    hear(core, Settled(1))
     for value in ("a", "b"):
         execute(core, value)
     assert core.calm

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from ftcomm.protocol.messages import Plan, Report, Verdict
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind
-from ftcomm.recovery.keepers import local_owners
+from ftcomm.recovery.keepers import is_keeper, keep_stride, local_owners
 from ftcomm.recovery.worker import State
 from ftcomm_chaos.sim.plan import Kind as Fault
 from ftcomm_chaos.sim.world import Violation
@@ -88,6 +88,24 @@ class Monitor:
                 f"executed {position} with rank {member.rank}, which is at {reached} (R3)",
             )
         self.stable_below = max(self.stable_below, position)
+        self._check_let_go(life, position)
+
+    def _check_let_go(self, life: "Life", proven: Position) -> None:
+        """What all have completed has gone, but for the own share and a plan's pins (R9)."""
+        core, report = life.core, life.last_report
+        pinned = {
+            Position(0, run.version, seqno)
+            for run in (() if report is None or life.settled == core.epoch else report.runs)
+            for seqno in run.seqnos()
+        }
+        index = core.keep_order.index(core.rank)
+        stride = keep_stride(len(core.keep_order), self.sim.settings.replicas)
+        extra = [
+            held
+            for held in core.log.positions()
+            if held < proven and held not in pinned and not is_keeper(index, held.seqno, stride)
+        ]
+        life.require(not extra, f"still holds {extra}, which nobody may ask it for (R9)")
 
     def on_load(
         self,

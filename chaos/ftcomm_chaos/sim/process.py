@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, assert_never
 
 from ftcomm import errors
-from ftcomm.protocol.messages import Fenced, Plan, Report, WorkerMessage
+from ftcomm.protocol.messages import Fenced, Plan, Report, Settled, WorkerMessage
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.events import (
     Attached,
@@ -49,6 +49,7 @@ class Life:
         self.lost_at = 0.0  # when a tracker last lost a connection of it
         self.heard_after_resume = True
         self.last_report: Report | None = None
+        self.settled = 0  # the newest epoch of its own that it has heard to be settled
         self.inbox: dict[tuple[int, int], deque[Frame]] = defaultdict(deque)
         self.broken: set[tuple[int, int]] = set()
         self.parked: list[Callable[[], None]] = []  # they wait for a newer epoch's plan
@@ -212,6 +213,8 @@ class Life:
             self.require(ended, "was told that it is fenced, and goes on (R1)")
         if isinstance(message, Plan) and self.core.epoch == message.epoch:
             self._on_plan(message)
+        if isinstance(message, Settled) and self.core.epoch == message.epoch:
+            self.settled = message.epoch
 
     def _on_plan(self, plan: Plan) -> None:
         self.sim.monitor.on_plan(self, plan)
