@@ -107,6 +107,8 @@ class WorkerOptions:
         debug: ``checkpoints`` to watch the states of lazy ones, None for nothing.
         log_level: verbosity of the logger on stderr, None to leave it silent.
         scheduler_size: world size that a scheduler announced, None if none did.
+        lonely: variable by which a scheduler has numbered this process, though neither says how
+            many there are nor is a tracker named; None where nothing is odd.
         asked: job settings that this worker wants to find, for `JobSettings.differences`.
     """
 
@@ -124,6 +126,7 @@ class WorkerOptions:
     debug: str | None = None
     log_level: str | None = None
     scheduler_size: int | None = None
+    lonely: str | None = None
     asked: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -169,12 +172,13 @@ class WorkerOptions:
                 says that there is more than one process.
         """
         env = _or_process(environ)
-        index, size = _scheduler(env)
+        variable, size = _scheduler(env)
+        named = tracker or env.get("FTCOMM_TRACKER")
         token_path = token_file or env.get("FTCOMM_TOKEN_FILE")
         history = env.get("FTCOMM_HISTORY")
         return cls(
-            routes=_routes(tracker or env.get("FTCOMM_TRACKER"), size),
-            worker_id=worker_id or env.get("FTCOMM_WORKER_ID") or index,
+            routes=_routes(named, size),
+            worker_id=worker_id or env.get("FTCOMM_WORKER_ID") or env.get(variable or ""),
             token_file=Path(token_path) if token_path else None,
             connect_timeout=_seconds(connect_timeout, env, "connect_timeout", 60.0),
             tracker_timeout=_seconds(tracker_timeout, env, "tracker_timeout", 600.0),
@@ -187,6 +191,7 @@ class WorkerOptions:
             debug=env.get("FTCOMM_DEBUG") or None,
             log_level=log or env.get("FTCOMM_LOG") or None,
             scheduler_size=size,
+            lonely=variable if not named and size is None else None,
             asked=_asked(asked or {}, env),
         )
 
@@ -354,12 +359,10 @@ def _routes(text: str | None, size: int | None) -> tuple[tuple[str, int], ...] |
 
 
 def _scheduler(env: Mapping[str, str]) -> tuple[str | None, int | None]:
-    """Index and world size as the first scheduler that left its mark says."""
+    """Variable of the index, and world size, of the first scheduler that left its mark."""
     for index_name, size_name in SCHEDULERS:
-        index = env.get(index_name)
-        if index:
-            size = env.get(size_name, "")
-            return index, _natural(size)
+        if env.get(index_name):
+            return index_name, _natural(env.get(size_name, ""))
     return None, None
 
 

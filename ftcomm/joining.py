@@ -101,7 +101,14 @@ def _leave_at_exit() -> None:
 
 def _alone(options: WorkerOptions) -> Communicator:
     context = logs.LogContext(job="solo", rank=0)
-    logs.JobLogger(context).info("no tracker is named: a group of one")
+    log = logs.JobLogger(context)
+    log.info("no tracker is named: a group of one")
+    if options.lonely is not None:
+        log.warn_aloud(
+            "%s numbers this process, but no tracker is named: it runs alone, whatever the others"
+            " do; set FTCOMM_TRACKER to host:port, or to none if that is meant",
+            options.lonely,
+        )
     return Communicator(
         SoloEngine(job_settings({}), watches_states=options.debug is not None),
         options.worker_id or "solo",

@@ -3,6 +3,9 @@
 A library must not write to a terminal unasked, so the logger starts with a `NullHandler` alone.
 `turn_on` (``FTCOMM_LOG``) attaches one handler to stderr; an application may attach its own
 instead, and finds ``record.job``, ``record.rank``, ``record.epoch`` and ``record.position`` there.
+
+Few warnings are written to stderr even where nobody listens (`JobLogger.warn_aloud`): those without
+which a process that waits for long looks as if it hung, or one that is alone as if it were not.
 """
 
 import logging
@@ -17,6 +20,8 @@ FORMAT = (
     " position=%(position)s %(message)s"
 )
 UNKNOWN = "-"
+FIRST_REMINDER_S = 3.0  # a tracker that is just starting is up by then
+NEXT_REMINDER_S = 60.0
 
 logging.getLogger(LOGGER_NAME).addHandler(logging.NullHandler())
 
@@ -58,6 +63,41 @@ class JobLogger(logging.LoggerAdapter[logging.Logger]):
         """Add the context to the record; called by `logging` only for lines that are wanted."""
         kwargs["extra"] = {**self.context.fields(), **(kwargs.get("extra") or {})}
         return msg, kwargs
+
+    def warn_aloud(self, msg: str, *args: object) -> None:
+        """Warn, on stderr if no handler would show it; a level above WARNING silences that too."""
+        self.warning(msg, *args)
+        last_resort = logging.lastResort
+        if last_resort and self.isEnabledFor(logging.WARNING) and not _is_heard(self.logger):
+            text = f"ftcomm: {msg}"
+            record = self.logger.makeRecord(
+                self.logger.name, logging.WARNING, "", 0, text, args, None
+            )
+            last_resort.handle(record)
+
+
+def _is_heard(logger: logging.Logger | None) -> bool:
+    """True if a handler of `logger`, or of those that it passes its lines on to, writes them."""
+    while logger is not None:
+        if any(not isinstance(handler, logging.NullHandler) for handler in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
+
+
+class Reminder:
+    """When to say that something is still awaited: after a few seconds, then each minute."""
+
+    def __init__(self, now: float) -> None:
+        """Begin to wait at `now`, on any clock."""
+        self._due = now + FIRST_REMINDER_S
+
+    def is_due(self, now: float) -> bool:
+        """True if it is time to say so; the next time is a minute later."""
+        if now < self._due:
+            return False
+        self._due = now + NEXT_REMINDER_S
+        return True
 
 
 class _Formatter(logging.Formatter):

@@ -224,6 +224,23 @@ def test_many_processes_without_a_tracker_are_refused_unless_told_none() -> None
 
 
 @pytest.mark.parametrize(
+    ("environ", "variable"),
+    [
+        ({"JOB_COMPLETION_INDEX": "3"}, "JOB_COMPLETION_INDEX"),
+        ({"JOB_COMPLETION_INDEX": "3", "FTCOMM_TRACKER": "none"}, None),
+        ({"JOB_COMPLETION_INDEX": "3", "FTCOMM_TRACKER": "t:1"}, None),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "some"}, "SLURM_PROCID"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, None),
+        ({"FTCOMM_WORKER_ID": "3"}, None),
+    ],
+)
+def test_who_is_numbered_and_alone_without_being_told_so_is_noticed(
+    environ: dict[str, str], variable: str | None
+) -> None:
+    assert load(environ).lonely == variable
+
+
+@pytest.mark.parametrize(
     "environ",
     [
         {"FTCOMM_CONNECT_TIMEOUT": "soon"},

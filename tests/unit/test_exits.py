@@ -71,6 +71,19 @@ def test_a_malformed_variable_ends_the_script_by_its_own_status(
     assert lines[-1].startswith("ftcomm.errors.ConfigError: ")
 
 
+def test_a_process_that_is_numbered_but_alone_is_warned() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import ftcomm\nftcomm.init().close()"],
+        env={**worker_environment(), "JOB_COMPLETION_INDEX": "3"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.startswith("ftcomm: JOB_COMPLETION_INDEX numbers this process, but no")
+    assert "FTCOMM_TRACKER to host:port, or to none" in done.stderr
+
+
 def test_every_error_is_a_name_of_the_package() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     named = {kind.__name__ for kind in kinds if issubclass(kind, FtcommError)}

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from ftcomm import logs
-from ftcomm.logs import JobLogger, LogContext
+from ftcomm.logs import JobLogger, LogContext, Reminder
 from ftcomm.protocol.position import Position
+from tests.conformance.plans import worker_environment
 
 
 @pytest.fixture
@@ -24,6 +25,36 @@ def stream() -> Iterator[io.StringIO]:
 def said(stream: io.StringIO) -> list[str]:
     """The lines without their time of day."""
     return [line.split(" ftcomm ", 1)[1] for line in stream.getvalue().splitlines()]
+
+
+def test_what_must_be_seen_is_written_where_nobody_listens() -> None:
+    """In a process of its own: here pytest listens."""
+    script = """
+import logging
+from ftcomm.logs import JobLogger, LogContext
+log = JobLogger(LogContext())
+log.warning("nobody hears this")
+log.warn_aloud("no tracker answers %s", "here")
+heard = logging.StreamHandler()
+logging.getLogger().addHandler(heard)
+log.warn_aloud("said once")
+logging.getLogger().removeHandler(heard)
+logging.getLogger("ftcomm").setLevel("ERROR")
+log.warn_aloud("silenced")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=worker_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("", "ftcomm: no tracker answers here\nsaid once\n")
+
+
+def test_a_reminder_is_due_soon_and_then_each_minute() -> None:
+    reminder = Reminder(100.0)
+    assert [now for now in range(100, 300) if reminder.is_due(now)] == [103, 163, 223, 283]
 
 
 def test_each_line_reads_the_context_when_it_is_emitted(stream: io.StringIO) -> None:
