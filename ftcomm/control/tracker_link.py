@@ -16,6 +16,7 @@ from ftcomm.errors import (
     ProtocolVersionError,
     TrackerLostError,
 )
+from ftcomm.logs import Reminder
 from ftcomm.protocol.codec import Decoder
 from ftcomm.protocol.handshake import control_key
 from ftcomm.protocol.messages import WorkerMessage
@@ -38,6 +39,7 @@ async def keep_tracker_link(driver: Driver, listen: Listen) -> None:
     """Stay connected to the tracker until this process has no more part in the job."""
     joining_until = time.monotonic() + driver.hub.options.connect_timeout
     pause = FIRST_PAUSE_S
+    silence = Reminder(trio.current_time())
     while not driver.hung_up.is_set():
         reason = "no route to the tracker"
         for host, port in driver.hub.options.routes or ():
@@ -52,12 +54,18 @@ async def keep_tracker_link(driver: Driver, listen: Listen) -> None:
                 driver.hub.log.warning("not this job's tracker: %s", reason)
             except LOST as error:
                 reason = f"{host}:{port}: {describe(error)}"
+            if driver.hub.core.attached:
+                silence = Reminder(trio.current_time())
             driver.apply(Detached(reason))
             if driver.hung_up.is_set():
                 return
         if not driver.hub.core.job_id and time.monotonic() >= joining_until:
             driver.fail(_never_joined(driver, reason))
             return
+        if not _waits(driver):
+            silence = Reminder(trio.current_time())
+        elif silence.is_due(trio.current_time()):
+            _say_that_it_waits(driver, reason)
         driver.hub.log.debug("tracker: %s; dialling again", reason)
         await trio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
         pause = min(pause * 2, LONGEST_PAUSE_S)
@@ -68,13 +76,37 @@ def _is_a_stranger(driver: Driver, error: FtcommError) -> bool:
     return bool(driver.hub.core.job_id) and not isinstance(error, ConfigError)
 
 
+def _waits(driver: Driver) -> bool:
+    """True while this worker cannot go on, or perhaps cannot, before a tracker answers."""
+    with driver.hub.lock:
+        return not driver.hub.core.job_id or driver.hub.core.needs_tracker
+
+
+def _say_that_it_waits(driver: Driver, reason: str) -> None:
+    options, names = driver.hub.options, _names(driver)
+    patience_s, variable = options.connect_timeout, "FTCOMM_CONNECT_TIMEOUT"
+    if driver.hub.core.job_id:
+        patience_s, variable = options.tracker_timeout, "FTCOMM_TRACKER_TIMEOUT"
+    driver.hub.log.warn_aloud(
+        "no tracker answers at %s (%s); waiting up to %g s (%s)",
+        names,
+        reason.removeprefix(f"{names}: "),
+        patience_s,
+        variable,
+    )
+
+
 def _never_joined(driver: Driver, reason: str) -> FtcommError:
     options = driver.hub.options
-    names = ", ".join(f"{host}:{port}" for host, port in options.routes or ())
     return TrackerLostError(
-        f"no tracker answered at {names} within {options.connect_timeout:.0f} s ({reason})",
+        f"no tracker answered at {_names(driver)} within {options.connect_timeout:.0f} s"
+        f" ({reason})",
         remedy="start ftcomm-tracker serve, or correct FTCOMM_TRACKER",
     )
+
+
+def _names(driver: Driver) -> str:
+    return ", ".join(f"{host}:{port}" for host, port in driver.hub.options.routes or ())
 
 
 async def _one_connection(driver: Driver, host: str, port: int, listen: Listen) -> None:

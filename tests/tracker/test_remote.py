@@ -1,9 +1,11 @@
 """The launcher's view of a tracker that is elsewhere."""
 
 import contextlib
+import logging
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import trio
@@ -81,6 +83,23 @@ async def test_a_worker_given_up_while_the_tracker_was_away_is_told_to_the_next_
         async with tracker(tmp_path):
             await view.over.wait()
     assert view.outcome == Ended(False, "ProcessFailedError", "it died of old age")
+
+
+async def test_while_no_tracker_answers_it_says_so_after_seconds_and_each_minute(
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def refuse(*_: object) -> NoReturn:
+        raise ConnectionRefusedError("refused")
+
+    view = RemoteJob([("tracker", 4711)], b"", "0", patience_s=600)
+    monkeypatch.setattr(view, "_one_connection", refuse)
+    with caplog.at_level(logging.INFO, "ftcomm_tracker"), trio.move_on_after(150):
+        await view.run()
+    (line,) = set(caplog.messages)
+    assert len(caplog.messages) == 3
+    assert line.startswith("no tracker answers at tracker:4711 (refused); dialling on")
 
 
 async def test_without_a_tracker_it_does_not_wait_for_ever(tmp_path: Path) -> None:

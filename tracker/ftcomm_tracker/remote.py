@@ -6,6 +6,7 @@ which question is the newest), so that a new connection says all that still matt
 """
 
 import contextlib
+import logging
 import random
 from collections.abc import Sequence
 
@@ -17,6 +18,7 @@ from ftcomm.errors import (
     ProtocolVersionError,
     TrackerLostError,
 )
+from ftcomm.logs import Reminder
 from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.messages import ControlMessage
 from ftcomm.protocol.operations import AskWorker, Done, TellGivenUp, Vouch, WorkerStanding
@@ -30,6 +32,8 @@ DIAL_DEADLINE_S = 10.0  # one address, handshake included; twice the tracker's o
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0  # a restarted tracker is found within about this time
 SILENT_WINDOWS = 3  # times `detect_within` without an answer after which a connection is lost
+
+log = logging.getLogger("ftcomm_tracker")
 
 _LOST = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
 
@@ -95,13 +99,12 @@ class RemoteJob:
             while self._answered < mine and not self.over.is_set():
                 await self._news.wait()
             return
-        names = ", ".join(join_address(*route) for route in self._routes)
         unknown = f"whether worker {self._worker_id} has closed is not known"
         if self.has_closed(self._worker_id):
             unknown = f"worker {self._worker_id} has closed; how the job ended is not known"
         raise TrackerLostError(
-            f"no tracker answered at {names} within {self._patience_s:g} s ({self._why_not});"
-            f" {unknown}"
+            f"no tracker answered at {self._names()} within {self._patience_s:g} s"
+            f" ({self._why_not}); {unknown}"
         )
 
     def has_closed(self, worker_id: str) -> bool:
@@ -135,6 +138,7 @@ class RemoteJob:
                 has never answered.
         """
         pause = FIRST_PAUSE_S
+        silence = Reminder(trio.current_time())
         while not self.over.is_set():
             for host, port in self._routes:
                 try:
@@ -151,11 +155,28 @@ class RemoteJob:
                         f"{join_address(host, port)}: {str(error) or type(error).__name__}"
                     )
                 finally:
+                    if self._attached:
+                        silence = Reminder(trio.current_time())
                     self._attached = False
                 if self.over.is_set():
                     return
+            if silence.is_due(trio.current_time()):
+                self._say_that_none_answers()
             await trio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
             pause = min(pause * 2, LONGEST_PAUSE_S)
+
+    def _say_that_none_answers(self) -> None:
+        names = self._names()
+        log.warning(
+            "no tracker answers at %s (%s); dialling on, and when the worker has ended waiting up"
+            " to %g s for it (FTCOMM_TRACKER_TIMEOUT)",
+            names,
+            self._why_not.removeprefix(f"{names}: "),
+            self._patience_s,
+        )
+
+    def _names(self) -> str:
+        return ", ".join(join_address(*route) for route in self._routes)
 
     async def _one_connection(self, host: str, port: int) -> None:
         """Converse until either side ends."""

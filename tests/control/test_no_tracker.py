@@ -1,0 +1,55 @@
+"""Whoever waits for a tracker says so, and says it again."""
+
+import logging
+import threading
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+import trio
+import trio.testing
+
+from ftcomm.config import WorkerOptions
+from ftcomm.control import tracker_link
+from ftcomm.control.tracker_link import keep_tracker_link
+from ftcomm.logs import JobLogger, LogContext
+
+pytestmark = pytest.mark.trio
+ROUTES = (("tracker", 4711),)
+
+
+def driver_of(core: dict[str, Any]) -> Any:
+    """What the link to the tracker sees of a worker that stands at `core`."""
+    hub = SimpleNamespace(
+        lock=threading.Lock(),
+        core=SimpleNamespace(attached=False, **core),
+        options=WorkerOptions(routes=ROUTES, connect_timeout=600, tracker_timeout=700),
+        log=JobLogger(LogContext()),
+    )
+    return SimpleNamespace(hub=hub, hung_up=trio.Event(), apply=lambda _: None)
+
+
+async def refuse(*_: object) -> NoReturn:
+    raise ConnectionRefusedError("refused")
+
+
+@pytest.mark.parametrize(
+    ("core", "said"),
+    [
+        ({"job_id": ""}, "waiting up to 600 s (FTCOMM_CONNECT_TIMEOUT)"),
+        ({"job_id": "j", "needs_tracker": True}, "waiting up to 700 s (FTCOMM_TRACKER_TIMEOUT)"),
+        ({"job_id": "j", "needs_tracker": False}, ""),
+    ],
+)
+async def test_a_worker_that_waits_says_so_after_seconds_and_each_minute(
+    core: dict[str, Any],
+    said: str,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(tracker_link, "_one_connection", refuse)
+    with caplog.at_level(logging.INFO, "ftcomm"), trio.move_on_after(150):
+        await keep_tracker_link(driver_of(core), refuse)
+    line = f"no tracker answers at tracker:4711 (refused); {said}"
+    assert caplog.messages == ([line] * 3 if said else [])
