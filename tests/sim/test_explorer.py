@@ -45,6 +45,12 @@ def test_every_order_of_a_larger_job_keeps_the_rules(job: str) -> None:
     assert (found["violation"], found["complete"], found["states"]) == ("", True, LARGE[job])
 
 
+def test_every_order_keeps_the_rules_where_all_but_one_drop_a_stable_result() -> None:
+    found = explore(Script("SBS", 2, 1, replicas=1))
+    assert (found.violation, found.path) == ("", ())
+    assert found.states > 7000
+
+
 def test_a_search_that_ends_at_its_limit_says_that_it_is_not_complete() -> None:
     done = CliRunner().invoke(main, ["explore", "S", "2", "1", "--max-states", "100"])
     assert done.exit_code == 2

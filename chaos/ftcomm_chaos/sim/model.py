@@ -1,6 +1,7 @@
 """One state of a small job around the real cores, and every move that is possible in it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ftcomm.protocol.messages import Fetched, Hello, Revoke, Settled, Welcome
@@ -91,7 +92,8 @@ class Model:
     def start(cls, script: Script) -> "Model":
         """All workers have said hello; what follows is delivered in one order up to epoch 1."""
         parts, durable = Parts(script), Durable.fresh("x", script.ranks)
-        roster = Roster(JobSettings(), durable, generation=1, now=0.0)
+        settings = JobSettings(replicas=script.replicas)
+        roster = Roster(settings, durable, generation=1, now=0.0)
         model = cls(parts, parts.rosters.put(roster), durable)
         for rank in range(script.ranks):
             model.add_life(f"w{rank}")
@@ -149,7 +151,8 @@ class Model:
         self.ports += 1
         port = self.ports
         identity = Identity(worker_id, str(port).encode(), worker_id, "x", port)
-        core = self.parts.cores.put(WorkerCore(identity, steps.LIMITS, now=0.0))
+        limits = replace(steps.LIMITS, replicas=self.script.replicas)
+        core = self.parts.cores.put(WorkerCore(identity, limits, now=0.0))
         self.lives[port] = Life(port, worker_id, core)
         self.hear(port, Attached())
 

@@ -6,15 +6,12 @@ from ftcomm.protocol.messages import AllBye
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.keepers import local_owners
 from ftcomm.recovery.worker import State, WorkerCore
-from ftcomm.settings import JobSettings
 from ftcomm_chaos.sim.script import local_value
 from ftcomm_chaos.sim.steps import LIMITS
 from ftcomm_chaos.sim.world import Violation
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.model import Model
-
-REPLICAS = JobSettings().replicas
 
 
 def check_first(model: "Model", port: int, position: Position, epoch: int) -> None:
@@ -43,7 +40,7 @@ def check_copies(model: "Model") -> None:
         position = Position(0, top.version, seqno)
         holders = sum(core.log.get(position) is not None for core in cores)
         past = sum(core.position > position for core in cores)
-        wanted = REPLICAS if position < model.stable_below else past
+        wanted = model.script.replicas if position < model.stable_below else past
         if holders < wanted and model.script.kind_at(position) not in "LCP":
             raise Violation(f"{position} is held {holders} times instead of {wanted} (R3)")
 
@@ -64,7 +61,7 @@ def check_verdict(model: "Model") -> None:
     verdict = model.journal.verdict
     if verdict is None:
         return
-    if verdict.error != "JobLostError" or model.crashes < REPLICAS:
+    if verdict.error != "JobLostError" or model.crashes < model.script.replicas:
         raise Violation(f"verdict after {model.crashes} crashes: {verdict.cause}")
     everyone = verdict.cause.startswith("every member")
     for core in map(model.core, model.lives.values()):

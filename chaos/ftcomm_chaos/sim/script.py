@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.signature import Kind, Signature
+from ftcomm.settings import JobSettings
 
 
 @dataclass(frozen=True)
@@ -11,12 +12,14 @@ class Script:
     """What every rank runs: kinds in order; a broadcast's root is rank 0.
 
     The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, P checkpoint
-    with a local state, E close.
+    with a local state, E close.  A stable result has `replicas` keepers; where they are more than
+    half of the ranks, all are keepers and nobody ever drops one.
     """
 
     letters: str
     ranks: int
     crashes: int
+    replicas: int = JobSettings().replicas
 
     def kind_at(self, position: Position) -> str:
         """The letter at `position`, empty past the end."""
