@@ -61,7 +61,8 @@ VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_DETECT_WITHIN": "job: seconds within which a silent worker is noticed (5.0)",
     "FTCOMM_REPLICAS": "job: members that keep each result and checkpoint (2)",
     "FTCOMM_LOCAL_REPLICAS": "job: other members that keep each rank's local state (2)",
-    "FTCOMM_LOG_LIMIT": "job: bytes of results kept per worker between checkpoints (2147483648)",
+    "FTCOMM_LOG_LIMIT": "job: bytes of results kept per worker between checkpoints; 512MiB or"
+    " 2GiB will do (2147483648)",
     "FTCOMM_ALGORITHM": "job: of every allreduce: auto, ring, recursive_doubling,"
     " halving_doubling or hierarchical (auto)",
     "FTCOMM_ALGORITHM_TABLE": "job: a file, TOML or JSON, by which auto chooses; see"

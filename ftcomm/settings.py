@@ -3,6 +3,7 @@
 They are given at the tracker, journalled, and sent in its welcome; a worker may only check them.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
@@ -18,6 +19,8 @@ VERIFY: Final = ("none", "inputs")
 REPLAY: Final = ("on", "off")
 CHECKSUMS: Final = ("none", "crc32", "xxh3")
 GIB = 1 << 30
+_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+_UNITS.update({"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12})
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,26 @@ def named_in(env: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(name, text) for name, text in names if text]
 
 
+def bytes_in(text: str) -> int:
+    """The size that `text` names: 1000000, 512MiB, 1.5 GiB.
+
+    Raises:
+        ValueError: it names none.
+    """
+    # Digits are bounded: Python refuses to read endless ones, and a float has no room for them.
+    match = re.fullmatch(r"(\d{1,20})(\.\d{1,20})?\s*([A-Z]*)", text.strip().upper(), re.ASCII)
+    if match is None or match[3] not in _UNITS:
+        raise ValueError(f"{text!r} is not a size such as 512MiB or 2GiB")
+    unit = _UNITS[match[3]]
+    return int(match[1]) * unit + int(float(match[2] or 0) * unit)
+
+
 def _parse(name: str, text: str) -> Any:
+    if name == "log_limit":
+        try:
+            return bytes_in(text)
+        except ValueError as error:
+            raise ConfigError(f"FTCOMM_LOG_LIMIT: {error}") from None
     kind = _SETTING_KINDS[name]
     return text if kind is str else number(name, text, kind)
 

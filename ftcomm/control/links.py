@@ -74,7 +74,7 @@ class Listener:
             raise ConfigError(
                 f"this worker cannot listen on {options.bind or own}: {describe(error)}",
                 remedy="correct FTCOMM_BIND",
-            ) from error
+            ) from None
         sock.listen(128)
         self._sock = sock
         # A wildcard is no address to dial: then the one from which the tracker was reached.

@@ -215,11 +215,21 @@ class ClientHandshake(_Side):
     def _on_server_proof(self, nonce: bytes, tag: bytes) -> bytes:
         self._transcript = _transcript(self._hello, self._server_head, nonce)
         if not _same(tag, _tag(self._key, b"server", self._transcript)):
-            raise AuthenticationError(
-                "the server does not hold this job's token, or this process does not"
-            )
+            raise _refusal(self._key)
         self._move(_Phase.PROOF, TAG_BYTES)
         return _tag(self._key, b"client", self._transcript)
+
+
+def _refusal(key: bytes) -> AuthenticationError:
+    """Why the server's proof does not fit `key`, as far as that is known here."""
+    if key == control_key(b""):
+        return AuthenticationError(
+            "the server holds a token, and this process was given no token file",
+            remedy="name the job's token file: FTCOMM_TOKEN_FILE, or --token-file of a command",
+        )
+    return AuthenticationError(
+        "the server does not hold this job's token, or this process does not"
+    )
 
 
 class ServerHandshake(_Side):

@@ -20,6 +20,7 @@ from ftcomm.protocol.handshake import (
     epoch_key,
 )
 
+NO_TOKEN = control_key(b"")
 WHOLE = DataContext("", 1, 0, 1, 1).encode()
 KEY = control_key(b"ab" * 32)
 NONCE_C, NONCE_S = b"c" * NONCE_BYTES, b"s" * NONCE_BYTES
@@ -296,3 +297,21 @@ def _meet(
     give(one, _flip(accept, accept_mask))
     assert one.done
     assert two.done
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (NO_TOKEN, "this process was given no token file - name the job's token file: FTCOMM_TOK"),
+        (
+            control_key(b"cd" * 32),
+            "does not hold this job's token, or this process does not - give",
+        ),
+    ],
+    ids=["no token", "another token"],
+)
+def test_who_was_given_no_token_is_told_that(key: bytes, said: str) -> None:
+    one = client(key)
+    with pytest.raises(AuthenticationError) as refused:
+        give(one, server_proof(ServerHandshake(NONCE_S), one.hello()))
+    assert said in str(refused.value)

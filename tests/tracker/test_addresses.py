@@ -4,12 +4,16 @@ import contextlib
 import os
 import socket
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+import trio
 
-from ftcomm_tracker.listener import host_in, join_address
+from ftcomm.errors import ConfigError
+from ftcomm_tracker.listener import host_in, join_address, open_listener
 from tests.tracker.serving import serve, supervise
 from tests.tracker.test_cli import invoke
+from tests.tracker.test_launch import run
 
 SUM_AND_ADDRESSES = """
 import ftcomm
@@ -104,3 +108,24 @@ def test_a_worker_listens_at_the_port_that_it_is_given_and_advertises_another(
 @pytest.mark.parametrize("host", ["10.0.0.5", "fd00::5", "fe80::1%eth0", "node-1.example"])
 def test_a_host_is_found_again_in_an_address(host: str) -> None:
     assert host_in(join_address(host, 4711)) == host
+
+
+@pytest.mark.trio
+async def test_a_name_that_nobody_knows_is_not_taken_for_another_tracker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def unknown(*_: object, **__: object) -> NoReturn:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(trio.socket, "getaddrinfo", unknown)
+    with pytest.raises(ConfigError, match="not known - give a name or an address of this machine"):
+        await open_listener("nosuch", 4711)
+
+
+@pytest.mark.process
+def test_a_worker_that_cannot_listen_says_so_once() -> None:
+    script = "import ftcomm\nftcomm.init()"
+    done = run(script=script, n=1, FTCOMM_BIND="192.0.2.1")
+    assert (done.returncode, done.stderr.count("[0] Traceback")) == (73, 1), done.stderr
+    assert "OSError" not in done.stderr
+    assert "cannot listen on 192.0.2.1" in done.stderr

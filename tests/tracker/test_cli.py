@@ -92,8 +92,10 @@ def test_nobody_at_the_address_is_said(tmp_path: Path) -> None:
     [
         (["serve"], 64, "number of workers"),
         (["serve", "-n", "0"], 64, "1 to 2048 workers"),
-        (["serve", "-n", "2", "--detect-within", "-1"], 64, "DETECT_WITHIN"),
-        (["serve", "-n", "2", "--host", "192.0.2.1"], 64, "cannot listen on 192.0.2.1"),
+        (["serve", "-n", "2", "--detect-within", "-1"], 64, " --detect-within is -1.0"),
+        (["run", "-n", "2", "--replicas", "0", "true"], 64, " --replicas is 0, must be"),
+        (["supervise", "--tracker-timeout", "-1", "true"], 64, " --tracker-timeout is -1.0"),
+        (["serve", "-n", "2", "--host", "192.0.2.1"], 64, "- give a name or an address of"),
         (["serve", "-n", "2", "--host", "node..1"], 64, "cannot listen on node..1"),
         (["status", "--tracker", "node..1:4711"], 64, "host:port"),
         (["serve", "-n", "2", "--log-limit", "many"], 2, "not a size"),

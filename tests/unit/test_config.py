@@ -114,6 +114,14 @@ def test_an_unknown_or_malformed_setting_is_refused() -> None:
         job_settings(environ={"FTCOMM_REPLICAS": "two"})
 
 
+def test_a_size_may_have_a_unit_in_a_variable_too() -> None:
+    assert job_settings(environ={"FTCOMM_LOG_LIMIT": "1.5GiB"}).log_limit == 3 << 29
+    assert load({"FTCOMM_LOG_LIMIT": "1 MiB"}).asked == (("log_limit", "1048576"),)
+    for text in ("many", "1 PB", "9" * 400, "-1"):
+        with pytest.raises(ConfigError, match=r"FTCOMM_LOG_LIMIT: .* is not a size such as"):
+            job_settings(environ={"FTCOMM_LOG_LIMIT": text})
+
+
 def test_a_worker_that_asks_for_another_value_is_told_both() -> None:
     asked = load({"FTCOMM_REPLICAS": "3"}, asked={"detect_within": 1.0, "transport": None}).asked
     assert asked == (("detect_within", "1.0"), ("replicas", "3"))

@@ -1,7 +1,6 @@
 """The command line: `serve`, `run` and `supervise`; the other commands are added to them."""
 
 import logging
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import ftcomm
 from ftcomm.config import WorkerOptions, read_algorithm_table
 from ftcomm.errors import ConfigError, exit_code_of
 from ftcomm.protocol.handshake import MAX_STREAMS
-from ftcomm.settings import ALGORITHMS, CHECKSUMS, REPLAY, TRANSPORTS, VERIFY
-from ftcomm_tracker.command_line import DIRECTORY, FILE, run_and_exit, with_options
+from ftcomm.settings import ALGORITHMS, CHECKSUMS, REPLAY, TRANSPORTS, VERIFY, bytes_in
+from ftcomm_tracker.command_line import DIRECTORY, FILE, naming_options, run_and_exit, with_options
 from ftcomm_tracker.faults import TrackerFaults
 from ftcomm_tracker.opening import ServeOptions, open_job
 from ftcomm_tracker.operate import doctor, explain, status, stop
@@ -23,9 +22,6 @@ from ftcomm_tracker.supervise import SuperviseOptions, supervise_worker
 from ftcomm_tracker.teach import completion, help_command
 
 log = logging.getLogger("ftcomm_tracker")
-
-_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
-_UNITS.update({"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12})
 
 EPILOG = """\b
 In the order of use
@@ -80,11 +76,10 @@ class Size(click.ParamType[int]):
         """Parse a number with an optional unit."""
         if isinstance(value, int):
             return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)", str(value).strip())
-        unit = _UNITS.get(match[2].upper()) if match else None
-        if match is None or unit is None:
-            self.fail(f"{value!r} is not a size such as 512MiB or 2GiB", param, ctx)
-        return int(float(match[1]) * unit)
+        try:
+            return bytes_in(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class TableFile(click.ParamType[str]):
@@ -313,7 +308,8 @@ async def _serve(options: ServeOptions, faults: str | None, faults_log: Path | N
 async def _supervise(
     command: tuple[str, ...], max_restarts: int, give_up_after: int, given: dict[str, Any]
 ) -> int:
-    worker = WorkerOptions.load(**given)
+    with naming_options(given):
+        worker = WorkerOptions.load(**given)
     return await supervise_worker(SuperviseOptions(worker, command, max_restarts, give_up_after))
 
 

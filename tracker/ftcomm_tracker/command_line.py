@@ -1,15 +1,17 @@
 """What all commands share: kinds of options, and how a command ends."""
 
+import contextlib
 import functools
+import re
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
 import trio
 
-from ftcomm.errors import FtcommError
+from ftcomm.errors import ConfigError, FtcommError
 from ftcomm.platforms import require_groups
 
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
@@ -27,6 +29,18 @@ def with_options(
         return functools.reduce(lambda inner, option: option(inner), reversed(options), command)
 
     return decorate
+
+
+@contextlib.contextmanager
+def naming_options(given: Mapping[str, object]) -> Iterator[None]:
+    """A refusal of what an option of `given` asks for names that option, not its variable."""
+    try:
+        yield
+    except ConfigError as error:
+        cause = error.cause
+        for name in (name for name, value in given.items() if value is not None):
+            cause = re.sub(rf"\bFTCOMM_{name.upper()}\b", f"--{name.replace('_', '-')}", cause)
+        raise ConfigError(cause, remedy=error.remedy) from None
 
 
 def run_and_exit(function: Callable[..., Awaitable[int]], *arguments: object) -> NoReturn:

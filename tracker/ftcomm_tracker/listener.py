@@ -1,5 +1,6 @@
 """The tracker's address: listening on one, and writing one down."""
 
+import errno
 import socket
 from collections.abc import Sequence
 
@@ -27,9 +28,17 @@ async def open_listener(host: str, port: int) -> trio.SocketListener:
         cause = getattr(error, "strerror", None) or error
         raise ConfigError(
             f"cannot listen on {join_address(host, port)}: {cause}",
-            remedy="if another tracker runs there, end it; else give another --host or --port",
+            remedy=_remedy(error),
         ) from error
     return listeners[0]
+
+
+def _remedy(error: OSError | UnicodeError) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return "if another tracker runs there, end it; else give another --host or --port"
+    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM):
+        return "give another --port: low ones are the system's own"
+    return "give a name or an address of this machine as --host"
 
 
 def dial_address(listener: trio.SocketListener) -> tuple[str, int]:

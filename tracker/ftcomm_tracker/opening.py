@@ -20,6 +20,7 @@ from ftcomm.errors import ConfigError
 from ftcomm.protocol.codec import MAX_WORLD_SIZE
 from ftcomm.protocol.handshake import control_key
 from ftcomm.settings import JobSettings
+from ftcomm_tracker.command_line import naming_options
 from ftcomm_tracker.descriptors import allow_open_files
 from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.journal import Journal, Remembered, make_state_dir, remembered
@@ -136,7 +137,8 @@ def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetting
         raise ConfigError("a new job needs its number of workers", remedy="give -n")
     if not 1 <= options.world_size <= MAX_WORLD_SIZE:
         raise ConfigError(f"-n {options.world_size}: a job has 1 to {MAX_WORLD_SIZE} workers")
-    settings = job_settings(options.settings)
+    with naming_options(options.settings):
+        settings = job_settings(options.settings)
     job_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     durable = Durable.fresh(job_id, options.world_size, settings.to_wire())
     journal.write(durable.to_wire(), epoch=durable.epoch)
