@@ -56,6 +56,7 @@ RAISED_BY = {
     errors.ThreadError: THIS_PROCESS,
     errors.ForkError: "the forked child",
     errors.ClosedError: THIS_PROCESS,
+    errors.ThreadLimitError: THIS_PROCESS,
     errors.AuthenticationError: THIS_PROCESS,
     errors.ProtocolVersionError: THIS_PROCESS,
     errors.ProtocolError: THIS_PROCESS,

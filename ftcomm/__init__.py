@@ -33,6 +33,7 @@ _ERRORS = (
     "RolledBackError",
     "StateChangedError",
     "ThreadError",
+    "ThreadLimitError",
     "TrackerLostError",
 )
 _HOMES = {

@@ -36,6 +36,9 @@ class _Writer(CollectiveCalls):
         super().__init__(engine, worker_id)
         self._admit = admit
 
+    def _reached(self) -> None:
+        """Nothing is ever completed here; the other thread may be completing."""
+
     def _repeat(self, spot: Spot, x: Any, op: Any, out: Any, *, copy: bool) -> None:
         """No call has run here, so none is like one that has."""
         del spot, x, op, out, copy
@@ -68,7 +71,8 @@ class AsynchronousCalls(CollectiveCalls):
     synchronous call waits for all that is pending, and so do `load_checkpoint`, `checkpoint` and
     `close`.
 
-    Local mistakes are raised here, what the collective raises by the handle.  All calls that were
+    Local mistakes are raised here, and `ThreadLimitError` if the thread that runs them cannot be
+    started; what the collective raises by the handle.  All calls that were
     made before the user has heard of an error raise it too: none of them has run.
 
     The input is not copied: it belongs to the call, as ``out=`` does, until the handle's `wait` has
@@ -185,14 +189,12 @@ class AsynchronousCalls(CollectiveCalls):
             return self._place(self._written())
 
     def _place(self, handle: Handle[R]) -> Handle[R]:
-        """Put a call in line; if that is cut short, nobody waits for it for ever."""
+        """Put a call in line; if that is cut short, it has no place, or this life leaves."""
         try:
             return self._turns.put(handle)
         except BaseException as error:
             if handle.has_place:  # Ctrl-C: it would be called again, and run twice
                 self._give_up(error)
-            else:
-                handle.fail(error)
             raise
 
     def _written(self) -> Handle[Any]:

@@ -11,7 +11,7 @@ depends on the order of pushing alone.
 """
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -50,6 +50,10 @@ class _Variable:
     is_mutated: bool = False
     flaw: _Flaw | None = None
 
+    def copied(self) -> "_Variable":
+        """The same, to go back to."""
+        return _Variable(self.line.copy(), self.readers, self.is_mutated, self.flaw)
+
     @property
     def is_forgotten(self) -> bool:
         """Nothing has to be remembered of it."""
@@ -80,6 +84,9 @@ class _Task:
         return self.read + self.mutate
 
 
+Saved = Mapping[Hashable, _Variable | None]
+
+
 class Dependencies:
     """The tasks that are not done; numbers of tasks grow from push to push."""
 
@@ -107,6 +114,19 @@ class Dependencies:
             variable = self._variables.setdefault(key, _Variable())
             variable.line.append(_Claim(task, key in mutated))
         return self._decide([] if entry.variables else [task], entry.variables)
+
+    def saved(self, keys: Iterable[Hashable]) -> Saved:
+        """What a push of a task that uses `keys` will change."""
+        found = ((key, self._variables.get(key)) for key in keys)
+        return {key: None if entry is None else entry.copied() for key, entry in found}
+
+    def take_back(self, task: int, saved: Saved) -> None:
+        """Undo a push that was cut short anywhere, before anything else has happened."""
+        self._tasks.pop(task, None)
+        for key, variable in saved.items():
+            self._variables.pop(key, None)
+            if variable is not None:
+                self._variables[key] = variable
 
     def done(self, task: int, error: BaseException | None = None) -> Sequence[Run | Skip]:
         """A task that was to run has run, or has raised `error`.

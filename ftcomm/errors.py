@@ -188,6 +188,15 @@ class ClosedError(FtcommError):
 # --- the environment ---------------------------------------------------------------------------
 
 
+class ThreadLimitError(FtcommError):
+    """This process may not start one more thread."""
+
+    default_remedy = (
+        "raise the limit of threads: ulimit -u, or pids.max of the container or service; then "
+        "call again, nothing has begun"
+    )
+
+
 class AuthenticationError(FtcommError):
     """The other side does not hold the job's token."""
 

@@ -1,22 +1,23 @@
 """Gate: every call of a communicator passes it, one thread at a time."""
 
 import os
-import threading
+import sys
 from collections.abc import Callable
-from types import TracebackType
-from typing import NoReturn, Protocol
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, Protocol
 
+from ftcomm.call_lock import CallLock
 from ftcomm.errors import ClosedError, ForkError, FtcommError, ThreadError
 
 
 class Pending(Protocol):
     """Who holds the gate while nobody is inside: the asynchronous calls."""
 
-    def hand_back(self) -> bool:
-        """Wait for all that is pending, then take the gate for the thread that calls this.
+    def hand_back(self, frame: FrameType) -> bool:
+        """Wait for all that is pending, then take the gate for the call that runs as `frame`.
 
         Returns:
-            False if this thread may not have it.
+            False if it may not have it.
         """
 
 
@@ -29,17 +30,41 @@ class Gate:
         is_closed: no call is let in any more.
         error: what ended the communicator, raised by every later call; None after a plain close.
         pending: who else may hold the gate, None where nobody does.
+        lock: who is inside.
+        beginners: who begins an asynchronous call; empty, unless one was cut short in between.
     """
 
-    __slots__ = ("_busy", "_judge", "_pid", "error", "is_closed", "pending")
+    __slots__ = (
+        "_give_up",
+        "_judge",
+        "_pid",
+        "_reached",
+        "beginners",
+        "error",
+        "is_closed",
+        "lock",
+        "pending",
+    )
 
-    def __init__(self, judge: Callable[[FtcommError], bool]) -> None:
-        """`judge` acts on an error that leaves a call; True if it ends the communicator."""
+    def __init__(
+        self,
+        judge: Callable[[FtcommError], bool],
+        reached: Callable[[], Any],
+        give_up: Callable[[FtcommError], None],
+    ) -> None:
+        """What the gate asks of its communicator.
+
+        Args:
+            judge: acts on an error that leaves a call; True if it ends the communicator.
+            reached: how far the calls have come: another one, if a result has been lost.
+            give_up: ends the communicator, because the script would make a call again.
+        """
         self.is_closed = False
         self.error: FtcommError | None = None
         self.pending: Pending | None = None
-        self._judge = judge
-        self._busy = threading.Lock()
+        self.lock = CallLock()
+        self.beginners: dict[int, Any] = {}
+        self._judge, self._reached, self._give_up = judge, reached, give_up
         self._pid = os.getpid()
 
     @property
@@ -48,8 +73,14 @@ class Gate:
         return os.getpid() != self._pid
 
     def __enter__(self) -> None:
-        if self.is_closed or os.getpid() != self._pid or not self._busy.acquire(blocking=False):
-            self._wait_in_line()
+        frame = sys._getframe(1)  # noqa: SLF001 - as long as it runs, the call is inside
+        if (
+            self.is_closed
+            or self.beginners
+            or os.getpid() != self._pid
+            or not self.lock.take(frame, self._reached())
+        ):
+            self._wait_in_line(frame)
 
     def __exit__(
         self,
@@ -61,28 +92,44 @@ class Gate:
             if error is not None:
                 self.heed(error)
         finally:
-            self._busy.release()
+            self.lock.release()
 
     def heed(self, error: BaseException) -> None:
         """An error has left a call: it may be the communicator's end."""
         if isinstance(error, FtcommError) and self._judge(error):
             self.error = error
 
-    def try_take(self) -> bool:
-        """Enter, to leave by `give_back`, from whatever thread; False if somebody is inside."""
-        return self._busy.acquire(blocking=False)
+    def try_take(self, frame: FrameType) -> bool:
+        """Enter for the call that runs as `frame`; False if somebody is inside."""
+        return self.lock.take(frame, self._reached())
 
-    def give_back(self) -> None:
-        """Leave, after `try_take`."""
-        self._busy.release()
+    def mend(self) -> None:
+        """Free the gate of a call that was cut short, for this thread's next one."""
+        left = self.lock.left_by()
+        if left is not None:
+            if left.mark != self._reached():
+                self.lose()
+            self.lock.release()
 
-    def _wait_in_line(self) -> None:
+    def lose(self) -> None:
+        """A call was cut short when it had its result, or its place: the script does not know."""
+        if not self.is_closed:
+            error = ClosedError("a call was interrupted when it was complete; its result is lost")
+            self._give_up(error)
+            self.error = self.error or error
+
+    def _wait_in_line(self, frame: FrameType) -> None:
         """Enter behind the asynchronous calls.
 
         Raises:
             FtcommError: it is not they who hold the gate, or it is closed.
         """
-        if self.is_inherited or self.pending is None or not self.pending.hand_back():
+        if self.is_inherited:
+            self.refuse()
+        self.mend()
+        if not self.is_closed and not self.beginners and self.try_take(frame):
+            return
+        if self.pending is None or not self.pending.hand_back(frame):
             self.refuse()
 
     def refuse(self) -> NoReturn:

@@ -44,7 +44,7 @@ class Membership:
         self._account = LogAccount(engine)
         self._admit: Callable[[int], None] = self._account.check  # bound once, not in every call
         self._tally = Tally()
-        self._gate = Gate(self._is_the_end)
+        self._gate = Gate(self._is_the_end, self._reached, self._give_up)
         self._turns = self._gate.pending = Turns(self._gate)
 
     # --- where we stand ----------------------------------------------------------------------
@@ -110,7 +110,7 @@ class Membership:
             return
         with self._gate:
             self._engine.close(self._calls.plain(Kind.CLOSE, site))
-        self._end()
+            self._end()  # inside: Ctrl-C behind it finds a communicator that is closed
 
     def __enter__(self) -> Self:
         return self
@@ -178,6 +178,10 @@ class Membership:
 
     def _is_the_end_by(self, error: BaseException) -> bool:
         return isinstance(self._engine, Engine) and self._engine.error is error
+
+    def _reached(self) -> Position | None:
+        """What differs if a call has been completed since."""
+        return self._engine.position
 
     def _perform(
         self,
@@ -255,8 +259,8 @@ class Membership:
             self._account.completed(nbytes)
             self._calls.completed(kind, nbytes)
             result = hand_out(stored)
+            self._tally.add(kind, nbytes, time.perf_counter() - began)
         except BaseException as error:
             self._give_up_if_past(before, error)
             raise
-        self._tally.add(kind, nbytes, time.perf_counter() - began)
         return result

@@ -1,6 +1,7 @@
 """Repeating: a call like one before it, from the same place, goes the express way."""
 
 from dataclasses import dataclass
+from sys import _getframe
 from time import perf_counter
 from types import CodeType
 from typing import Any
@@ -73,10 +74,12 @@ class Repeating(Membership):
             return None
         account, gate, express = self._account, self._gate, repeat.express
         total = account.nbytes + repeat.share
-        # A forked child has no calm core, so the gate need not ask which process this is.
-        if gate.is_closed or total > account.plenty or not gate.try_take():
+        if gate.is_closed or gate.beginners or total > account.plenty:
             return None
         before, began = express.core.position, perf_counter()
+        # A forked child has no calm core, so the gate need not ask which process this is.
+        if not gate.lock.take(_getframe(), before):
+            return None
         try:
             stored = express.run(x if repeat.flat else x.reshape(-1))
             if stored is None:
@@ -92,16 +95,16 @@ class Repeating(Membership):
             else:
                 result = result[:]  # not the log's own array: users may set dtype and shape
                 result.flags.writeable = False
+            row = repeat.row
+            row[0] += 1
+            row[1] += repeat.nbytes
+            row[2] += perf_counter() - began
         except BaseException as error:
             self._give_up_if_past(before, error)
             raise
         finally:
-            gate.give_back()
-        row = repeat.row
-        row[0] += 1
-        row[1] += repeat.nbytes
-        row[2] += perf_counter() - began
-        return result
+            gate.lock.release()
+        return result  # nothing is called from here on, where Ctrl-C would lose it
 
 
 def _fits(out: Any, x: Result) -> bool:

@@ -11,38 +11,25 @@ import operator
 import os
 import queue
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-import numpy as np
-
 from ftcomm.collective_calls import CollectiveCalls
 from ftcomm.collectives.ops import UserFunction
-from ftcomm.dependencies import Dependencies, Run, Skip
-from ftcomm.errors import ClosedError, ForkError, ThreadError
+from ftcomm.dependencies import Dependencies, Run, Saved, Skip
+from ftcomm.errors import ClosedError, ForkError, ThreadError, ThreadLimitError
 from ftcomm.handles import Handle
 from ftcomm.repeating import Result
 from ftcomm.sites import passes_on
+from ftcomm.task_arguments import Variable, checked_array, checked_workers, key, listed
+from ftcomm.threads import start_thread
 from ftcomm.turns import MAX_PENDING, Turns
 
 passes_on(__file__)
 
 WORKERS = 2
-MAX_WORKERS = 64  # a wrong number is found before it is as many threads
-
-
-class Variable:
-    """Something that tasks read and mutate, where no array stands for it."""
-
-    __slots__ = ("_name",)
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __repr__(self) -> str:
-        return f"<ftcomm variable {self._name}>"
 
 
 class Line(NamedTuple):
@@ -64,6 +51,7 @@ class _Task:
     Attributes:
         variables: what it uses, kept alive with their identities.
         function: what runs on a thread of the engine.
+        number: in the order of pushing; -1 until it is pushed.
         is_collective: it runs when it has its turn among the asynchronous calls.
         is_due: it stands at the head of all its lines, or is skipped.
         skipped_by: the error of an earlier task.
@@ -73,6 +61,7 @@ class _Task:
 
     variables: tuple[Any, ...]
     function: Callable[[], object] | None = None
+    number: int = -1
     is_collective: bool = False
     is_due: bool = False
     skipped_by: BaseException | None = None
@@ -88,6 +77,9 @@ class TaskEngine:
     other threads, so they may not call the engine or the communicator, and what they raise
     skips the tasks that use what they mutate, and those that use what these mutate.  The
     error is raised by `wait`, or by `wait_for` of such a variable.
+
+    Ctrl-C in a `push` leaves open whether the function was pushed.  A collective was not, or the
+    communicator is over.
 
     A collective that is skipped cannot leave its place to the next: all later ones fail with it.
 
@@ -109,7 +101,7 @@ class TaskEngine:
         self._failures: list[tuple[int, BaseException]] = []
         self._failed_variables: list[Any] = []  # whose identities still mean something
         self._ready: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-        self._wanted = _checked_workers(workers)
+        self._wanted = checked_workers(workers)
         self._workers: list[threading.Thread] = []
         self.is_closed = False
 
@@ -136,11 +128,12 @@ class TaskEngine:
 
         Raises:
             TypeError: `function` cannot be called, or something is no array or variable.
+            ThreadLimitError: not one thread can be started; nothing was pushed.
             FtcommError: called by two threads at once, or after the end.
         """
         if not callable(function):
             raise TypeError(f"a {type(function).__name__} cannot be pushed, a function can")
-        reads, mutates = _listed(read), _listed(mutate)
+        reads, mutates = listed(read), listed(mutate)
         self._check_thread()
         with self._turns.one_user():
             self._add(reads, mutates, _Task(reads + mutates, function))
@@ -166,11 +159,11 @@ class TaskEngine:
         Raises:
             TypeError, ValueError: local mistakes; nothing is pushed.
         """
-        place = _checked_array(array) if out is None else out
+        place = checked_array(array) if out is None else out
         self._check_thread()
         with self._turns.one_user():
             self._writer.allreduce(
-                _checked_array(array), op, out=place, algorithm=algorithm, timeout=timeout
+                checked_array(array), op, out=place, algorithm=algorithm, timeout=timeout
             )
             self._add_collective(self._line.take(), [array], [place])
 
@@ -180,7 +173,7 @@ class TaskEngine:
         Raises:
             TypeError, ValueError: local mistakes; nothing is pushed.
         """
-        place = _checked_array(array)
+        place = checked_array(array)
         if not place.flags.writeable:
             raise ValueError("array is read-only")
         self._check_thread()
@@ -258,20 +251,30 @@ class TaskEngine:
 
     # --- one task -----------------------------------------------------------------------------
 
-    def _add(self, read: Sequence[Any], mutate: Sequence[Any], task: _Task) -> int:
-        """Give a task its places in the lines of its variables; returns its number."""
-        keys = [_key(x) for x in read], [_key(x) for x in mutate]
+    def _add(self, read: Sequence[Any], mutate: Sequence[Any], task: _Task) -> None:
+        """Give a task its number, and its places in the lines of its variables."""
+        keys = [key(x) for x in read], [key(x) for x in mutate]
         with self._lock:
             self._changed.wait_for(lambda: len(self._tasks) < MAX_PENDING)
             if self.is_closed:
                 raise ClosedError("this engine is closed")
-            number = self._pushed
-            self._pushed += 1
-            self._tasks[number] = task
             if task.function is not None:
                 self._start_worker()
-            self._act(self._lines.push(number, *keys))
-        return number
+            saved = self._lines.saved(keys[0] + keys[1])
+            task.number = self._pushed
+            self._pushed += 1
+            try:
+                self._tasks[task.number] = task
+                self._act(self._lines.push(task.number, *keys))
+            except BaseException:  # Ctrl-C: nobody may wait for half a task
+                self._take_back(task, saved)
+                raise
+
+    def _take_back(self, task: _Task, saved: Saved) -> None:
+        """Under the lock: a push was cut short; no other task has heard of it."""
+        self._tasks.pop(task.number, None)
+        self._lines.take_back(task.number, saved)
+        self._failures = [failure for failure in self._failures if failure[0] != task.number]
 
     def _add_collective(
         self, handle: Handle[Any], read: Sequence[Any], mutate: Sequence[Any]
@@ -288,13 +291,19 @@ class TaskEngine:
 
         def on_done(error: BaseException | None) -> None:
             with self._lock:
+                if task.has_ended or task.number not in self._tasks:
+                    return
                 task.has_ended, task.error = True, error
                 if task.is_due:
-                    self._leave(number, task)
+                    self._leave(task.number, task)
 
-        number = self._add(read, mutate, task)
-        handle.work, handle.is_due, handle.on_done = run, lambda: task.is_due, on_done
-        self._line.place(handle)
+        try:
+            self._add(read, mutate, task)
+            handle.work, handle.is_due, handle.on_done = run, lambda: task.is_due, on_done
+            self._line.place(handle)
+        except BaseException:  # it has no place in the line of calls, or this life has left
+            on_done(None)
+            raise
 
     def _act(self, decided: Sequence[Run | Skip]) -> None:
         """Under the lock: let tasks run, or end those that will not."""
@@ -330,16 +339,26 @@ class TaskEngine:
     # --- our own threads ----------------------------------------------------------------------
 
     def _start_worker(self) -> None:
-        if len(self._workers) < self._wanted:
-            name = f"ftcomm-tasks-{len(self._workers)}"
-            thread = threading.Thread(target=self._work, name=name, daemon=True)
-            thread.start()
+        """Under the lock: one more, as long as there are fewer than wanted."""
+        if len(self._workers) >= self._wanted:
+            return
+        try:
+            thread = start_thread(self._work, f"ftcomm-tasks-{len(self._workers)}")
+        except ThreadLimitError:
+            if not self._workers:  # one does the same as two, in more time
+                raise
+        else:
             self._workers.append(thread)
 
     def _work(self) -> None:
+        with self._lock:
+            if threading.current_thread() not in self._workers:  # Ctrl-C came in between
+                return
         while (number := self._ready.get()) is not None:
             with self._lock:
-                task = self._tasks[number]
+                task = self._tasks.get(number)
+                if task is None:  # taken back
+                    continue
                 error: BaseException | None = _not_begun() if self.is_closed else None
             if error is None:
                 assert task.function is not None, "only functions come here"
@@ -358,41 +377,6 @@ class TaskEngine:
             raise ForkError("this engine belongs to the parent process")
         if self._turns.is_own_thread or threading.current_thread() in self._workers:
             raise ThreadError("a function that an engine runs uses it; push and wait outside")
-
-
-def _key(variable: Any) -> Hashable:
-    if isinstance(variable, Variable):
-        return variable
-    if isinstance(variable, np.ndarray):
-        return id(variable)
-    name = type(variable).__name__
-    raise TypeError(f"a task uses arrays and what var() gives, and this is a {name}")
-
-
-def _listed(variables: Iterable[Any]) -> tuple[Any, ...]:
-    if isinstance(variables, (np.ndarray, Variable)):  # an array of arrays would be taken for many
-        raise TypeError("read and mutate are lists: put brackets around a single one")
-    return tuple(variables)
-
-
-def _checked_array(array: Any) -> Result:
-    """An array whose content is read when its turn comes, so it may not be copied before."""
-    if not isinstance(array, np.ndarray):
-        name = type(array).__name__
-        raise TypeError(f"the input is a {name}, must be a numpy array that tasks can mutate")
-    if not (array.flags.c_contiguous and array.dtype.isnative):
-        raise ValueError("the array is not C-contiguous in native byte order; copy it in a task")
-    return array
-
-
-def _checked_workers(workers: Any) -> int:
-    try:
-        count = operator.index(workers)
-    except TypeError:
-        raise TypeError(f"workers is a {type(workers).__name__}, must be a number") from None
-    if not 1 <= count <= MAX_WORKERS:
-        raise ValueError(f"workers is {count}, must be 1 to {MAX_WORKERS}")
-    return count
 
 
 def _not_begun() -> ClosedError:

@@ -11,16 +11,19 @@ empty, each would run at the position of another.  So the error is kept, with th
 `Handle.wait` or the next synchronous call has raised it.
 """
 
-import contextlib
 import os
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from types import FrameType
 from typing import Any, TypeVar
 
+from ftcomm.call_lock import CallLock
 from ftcomm.errors import ClosedError, ForkError, ThreadError
 from ftcomm.gate import Gate
 from ftcomm.handles import Handle
+from ftcomm.threads import start_thread
 
 R = TypeVar("R")
 
@@ -28,6 +31,21 @@ R = TypeVar("R")
 MAX_PENDING = 1024
 # A call that runs ends within milliseconds when the communicator does, but for a user's function.
 LEAVE_WITHIN_S = 5.0
+
+
+class OneUser:
+    """While inside, no other thread makes a call."""
+
+    __slots__ = ("_turns",)
+
+    def __init__(self, turns: "Turns") -> None:
+        self._turns = turns
+
+    def __enter__(self) -> None:
+        self._turns.let_in(sys._getframe(1))  # noqa: SLF001 - see `CallLock`
+
+    def __exit__(self, *_: object) -> None:
+        self._turns.let_out()
 
 
 class Turns:
@@ -39,13 +57,15 @@ class Turns:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._pid = os.getpid()
-        self._users = threading.Lock()  # one thread makes calls, or waits to make one
+        self._users = CallLock()  # one thread makes calls, or waits to make one
+        gate.beginners = self._users.holder
+        self._one_user = OneUser(self)
+        self._placed = 0  # calls that had a place, or were about to
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)  # something for our thread
         self._changed = threading.Condition(self._lock)  # something for the user's
         self._waiting: deque[Handle[Any]] = deque()
         self._running: Handle[Any] | None = None
-        self._has_baton = False
         self._failure: BaseException | None = None  # that the user has not heard of
         self._is_over = self._has_ended = False
         self._finish: Callable[[], None] | None = None
@@ -53,25 +73,44 @@ class Turns:
 
     # --- the user's thread --------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def one_user(self) -> Iterator[None]:
+    def one_user(self) -> OneUser:
         """While inside, no other thread makes a call.
 
-        Raises:
-            FtcommError: another one does, or the communicator is over or another process's.
+        Entering raises `FtcommError` if another one does, or the communicator is over or another
+        process's.
         """
+        return self._one_user
+
+    def let_in(self, frame: FrameType) -> None:
+        """Enter `one_user`, for the call that runs as `frame`."""
         if os.getpid() != self._pid:
             raise ForkError("this communicator belongs to the parent process")
-        if self.is_own_thread or not self._users.acquire(blocking=False):
+        if self.is_own_thread or not self._take_users(frame):
             raise _used_twice()
         try:
+            self._gate.mend()  # so that what stands for it may take it
             if self._gate.is_closed:
                 with self._lock:
                     self._changed.wait_for(self._is_settled)
                 self._gate.refuse()
-            yield
-        finally:
+        except BaseException:
             self._users.release()
+            raise
+
+    def let_out(self) -> None:
+        """Leave `one_user`."""
+        self._users.release()
+
+    def _take_users(self, frame: FrameType) -> bool:
+        if self._users.take(frame, self._placed):
+            return True
+        left = self._users.left_by()
+        if left is None:
+            return False
+        if left.mark != self._placed:  # the script has no handle, and would call again
+            self._gate.lose()
+        self._users.release()
+        return self._users.take(frame, self._placed)
 
     def put(self, handle: Handle[R]) -> Handle[R]:
         """Give a call its place, behind all before it; waits while too many are pending."""
@@ -84,15 +123,15 @@ class Turns:
             else:
                 self._start()
                 self._take_baton()
-                handle.has_place = (
-                    True  # before it has: whoever is interrupted errs on the safe side
-                )
+                # Before it has: whoever is interrupted errs on the safe side.
+                handle.has_place = True
+                self._placed += 1
                 self._waiting.append(handle)
                 self._arrived.notify()
         return handle
 
-    def hand_back(self) -> bool:
-        """Take the baton for a synchronous call, behind all that is pending.
+    def hand_back(self, frame: FrameType) -> bool:
+        """Take the baton for a synchronous call, running as `frame`, behind all that is pending.
 
         Returns:
             False if it is not for this thread: another one is in a call, this one runs a
@@ -101,7 +140,7 @@ class Turns:
         Raises:
             BaseException: what an asynchronous call has raised, if the user has not heard of it.
         """
-        if self.is_own_thread or not self._users.acquire(blocking=False):
+        if self.is_own_thread or not self._take_users(sys._getframe()):  # noqa: SLF001 - as above
             return False
         try:
             with self._lock:
@@ -112,7 +151,8 @@ class Turns:
                     failure = self._failure
                     self._forget_failure()
                     raise failure
-                return self._gate.try_take()
+                self._rest_if_idle()  # an interrupt may have left the baton with us
+                return self._gate.try_take(frame)
         finally:
             self._users.release()
 
@@ -182,6 +222,9 @@ class Turns:
     # --- our own thread -----------------------------------------------------------------------
 
     def _run(self) -> None:
+        with self._lock:
+            if not self.is_own_thread:  # an interrupt came in between: another one is started
+                return
         while (handle := self._next()) is not None:
             assert handle.work is not None, "a call that is pending has not run"
             try:
@@ -239,19 +282,15 @@ class Turns:
 
     def _start(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="ftcomm-engine", daemon=True)
-            self._thread.start()
+            self._thread = start_thread(self._run, "ftcomm-engine")
 
     def _take_baton(self) -> None:
-        if not self._has_baton:
-            if not self._gate.try_take():
-                raise _used_twice()
-            self._has_baton = True
+        if not self._gate.lock.lend():
+            raise _used_twice()
 
     def _rest_if_idle(self) -> None:
-        if self._has_baton and self._is_idle():
-            self._has_baton = False
-            self._gate.give_back()
+        if self._gate.lock.is_lent and self._is_idle():
+            self._gate.lock.release()
 
     def _forget_failure(self) -> None:
         self._failure = None

@@ -1,5 +1,6 @@
 """Which tasks may run: any order that the rules allow gives what running one by one gives."""
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -7,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from ftcomm import dependencies
 from ftcomm.dependencies import Dependencies, Run, Skip
+from tests.interrupts import interrupted, places
 
 NAMES = "abcd"
 Programs = some.lists(
@@ -167,3 +170,20 @@ def test_of_two_errors_the_earlier_task_counts_whichever_failed_first(
     errors = [FailedError(0), FailedError(1)]
     decided = [decision for task in order for decision in lines.done(task, errors[task])]
     assert decided == [Skip(2, errors[0])]
+
+
+def test_a_push_that_was_cut_short_anywhere_can_be_taken_back() -> None:
+    """With tasks before it that run, that wait, and that have failed."""
+    for number in places():
+        lines = Dependencies()
+        lines.push(0, [], ["x"])
+        lines.push(1, ["x", "y"], [])
+        lines.push(2, ["y"], ["z"])
+        lines.done(2, ValueError())
+        keys = (["x", "y", "z"], ["new"])
+        saved, before = lines.saved(["x", "y", "z", "new"]), copy.deepcopy(vars(lines))
+        if not interrupted(lambda d=lines, k=keys: d.push(3, *k), number, dependencies):
+            break
+        lines.take_back(3, saved)
+        assert repr(vars(lines)) == repr(before)
+    assert number > 200

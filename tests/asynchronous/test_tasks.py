@@ -253,8 +253,7 @@ def test_ctrl_c_in_a_push_leaves_nothing_that_is_waited_for_for_ever(
         patched.setattr(comm._turns, "_take_baton", interrupted)
         with pytest.raises(KeyboardInterrupt):
             engine.allreduce(x)
-    with pytest.raises(KeyboardInterrupt):
-        engine.wait()
+    engine.wait()
     engine.allreduce(x)
     engine.wait()
     assert comm.seqno == 1

@@ -20,7 +20,9 @@ class Line:
     """A gate with its turns, and calls that block until they are let go."""
 
     def __init__(self) -> None:
-        self.gate = Gate(self._judge)
+        self.reached = 0
+        self.given_up: list[FtcommError] = []
+        self.gate = Gate(self._judge, lambda: self.reached, self.given_up.append)
         self.turns = self.gate.pending = Turns(self.gate)
         self.judge: Callable[[FtcommError], bool] = lambda _: False
         self.ran: list[Any] = []

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm import express
+from ftcomm import call_lock, collective_calls, express, gate, membership, repeating
 from ftcomm.communicator import Communicator
+from ftcomm.errors import ClosedError
 from ftcomm.express import Express
 from ftcomm.forms import Form
 from ftcomm.protocol.position import START
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.values import Stored
-from tests.interrupts import interrupted, places
+from tests.interrupts import ANYWHERE, BY_SIGNAL, interrupted, places
 
 FLOATS = np.dtype(np.float64)
 SIGNATURE = Signature(Kind.ALLREDUCE, count=3).encode()
@@ -120,3 +121,42 @@ def test_a_view_s_dtype_and_shape_are_not_the_log_s(ways: list[Way], shape: Any)
         result.dtype = np.int64
         result.shape = (1, 4)
         assert (logged.dtype, logged.shape, logged.flags.writeable) == (FLOATS, (4,), True)
+
+
+# --- Ctrl-C, in a group of one --------------------------------------------------------------------
+
+PATH = (collective_calls, repeating, membership, gate, call_lock)
+
+
+@pytest.mark.parametrize("where", [ANYWHERE, BY_SIGNAL])
+@pytest.mark.parametrize("is_express", [True, False])
+def test_a_call_cut_short_can_be_made_again_or_this_life_has_ended(
+    ways: list[Way], is_express: bool, where: str
+) -> None:
+    """It ends if its result is lost, and with it the knowledge of how far the script has come."""
+    called, lost, x, out = 0, 0, np.ones(4), np.empty(4)
+    for number in places():
+        comm = ftcomm.init("none")
+
+        def call(comm: Communicator = comm) -> None:
+            comm.allreduce(x, out=out)
+
+        for _ in range(is_express):
+            call()
+        reached = comm.seqno
+        if not interrupted(call, number, *PATH, where=where):
+            comm.close()
+            break
+        is_past = comm.seqno > reached
+        try:
+            call()
+        except ClosedError:
+            assert is_past
+            assert comm.is_over
+            lost += 1
+        else:
+            called += 1
+            comm.close()
+            assert where == ANYWHERE or not is_past
+    assert min(called, lost) > 0
+    assert ways
