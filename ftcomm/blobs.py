@@ -117,13 +117,14 @@ def pack_object(value: Any) -> Array:
 
 def unpack_object(blob: Array) -> Any:
     """The caller's own copy of the object in `blob`."""
-    return unpack_state(blob.tobytes())
+    return unpack_state(blob.data)
 
 
 def pack_item(value: Any) -> Array:
     """One object behind its length, so that several may follow each other."""
-    raw = pack_state(value, "obj")
-    return np.frombuffer(len(raw).to_bytes(_WORD, "little") + raw, np.uint8)
+    raw: Array = np.frombuffer(pack_state(value, "obj"), np.uint8)
+    length: Array = np.frombuffer(len(raw).to_bytes(_WORD, "little"), np.uint8)
+    return np.concatenate((length, raw))
 
 
 def unpack_items(blob: Array) -> Iterator[Any]:
@@ -132,4 +133,4 @@ def unpack_items(blob: Array) -> Iterator[Any]:
     while at < len(blob):
         start = at + _WORD
         at = start + int.from_bytes(blob[at:start].tobytes(), "little")
-        yield unpack_state(blob[start:at].tobytes())
+        yield unpack_state(blob[start:at].data)

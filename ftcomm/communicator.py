@@ -5,6 +5,7 @@ import hashlib
 import time
 from typing import Any, Final, overload
 
+from ftcomm.bodies import Packed
 from ftcomm.errors import StateChangedError
 from ftcomm.forms import DIGEST_BYTES, UNCOMPARED, Saving
 from ftcomm.lazy_state import LazyState
@@ -90,7 +91,7 @@ class Communicator(TaskCalls):
         if broken is not None:  # outside, so that the verdict is raised alone
             self._engine.end_by(broken)
 
-    def _keep_lazy(self, state: bytes | LazyState) -> None:
+    def _keep_lazy(self, state: Packed | LazyState) -> None:
         """A new version is committed: nobody will ask for the one before."""
         if self._lazy is not None:
             self._lazy.release()

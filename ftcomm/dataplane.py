@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from ftcomm.bodies import Packed, behind_each_other
 from ftcomm.collectives.choose import allgatherv_schedule, schedule_for
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.ops import Reducer
@@ -28,7 +29,7 @@ from ftcomm.transport.faults import Interrupted, LinkLost, SignatureMismatch
 from ftcomm.transport.frame_check import CallHeader
 from ftcomm.transport.link import Link
 from ftcomm.transport.moves import Move, are_express
-from ftcomm.values import Array, Stored, joined
+from ftcomm.values import Array, Stored
 
 # Sub-collectives of one position (a load is a length, a payload and a barrier) are told apart by
 # the frame's step number; no schedule has as many steps.
@@ -130,7 +131,7 @@ class DataPlane:
         return [row.tobytes() for row in gathered.reshape(size, -1)]
 
     def copy_locals(
-        self, local: bytes, lengths: Sequence[int], signature: bytes, site: str, turn: Turn
+        self, local: Packed, lengths: Sequence[int], signature: bytes, site: str, turn: Turn
     ) -> bool:
         """Send one's local state to its keepers and hold those of others; False: ask the core.
 
@@ -152,8 +153,8 @@ class DataPlane:
         return self._barrier(header, stage=len(distances) + 1)
 
     def _shifted(
-        self, local: bytes, distance: int, lengths: Sequence[int], header: CallHeader, stage: int
-    ) -> tuple[int, bytes] | None:
+        self, local: Packed, distance: int, lengths: Sequence[int], header: CallHeader, stage: int
+    ) -> tuple[int, Packed] | None:
         """Send one's local state so many places along; whose has come instead, and that.
 
         All ranks go through the pieces of the longest one, also who has nothing left to send.
@@ -169,11 +170,11 @@ class DataPlane:
                 return None
             sender = schedule.steps[0].recv_from
             parts.append(part)
-        return sender, joined(parts)
+        return sender, behind_each_other(parts)
 
     def broadcast_default(
-        self, raw: bytes, signature: bytes, site: str, turn: Turn
-    ) -> bytes | None:
+        self, raw: Packed, signature: bytes, site: str, turn: Turn
+    ) -> Packed | None:
         """Rank 0's bytes to all: a length, the bytes, and a barrier that proves their arrival."""
         header = CallHeader(*turn, make_suffix(signature, site))
         mine: Array = np.frombuffer(raw, np.uint8)
@@ -188,7 +189,7 @@ class DataPlane:
                 return None
         if not self._barrier(header, stage=len(parts) + 1):
             return None
-        return raw if self._core.rank == 0 else joined(parts)
+        return raw if self._core.rank == 0 else behind_each_other(parts)
 
     def _broadcast_blob(
         self, blob: Array, root: int, header: CallHeader, admit: Callable[[int], None]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 from ftcomm.algorithm_table import AlgorithmTable
+from ftcomm.bodies import Packed
 from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.dataplane import DataPlane, Turn
@@ -196,19 +197,19 @@ class Engine(Place):
         with self._hub.lock:
             return self._core.known_version
 
-    def local_state(self, version: int) -> bytes | None:
+    def local_state(self, version: int) -> Packed | None:
         """This rank's own local state of the loaded `version`; None if that has none."""
         with self._hub.lock:
-            local: bytes | None = self._core.locals.get(version, self._core.rank)
+            local: Packed | None = self._core.locals.get(version, self._core.rank)
             return local
 
-    def load(self, raw: bytes, signature: bytes, site: str) -> Checkpoint:
+    def load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
         """load_checkpoint: served below the frontier, else executed by all."""
         checkpoint = self._entered(self._load, raw, signature, site)
         self._hub.fault("done")
         return checkpoint
 
-    def _load(self, raw: bytes, signature: bytes, site: str) -> Checkpoint:
+    def _load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
         while True:
             answer, turn = self._ask(self._core.begin_load, signature, site)
             if isinstance(answer, Checkpoint):
@@ -322,7 +323,7 @@ class Engine(Place):
             self._hub.pool.renew(dropped)
         return outcome
 
-    def _complete_load(self, epoch: int, value: bytes) -> Outcome:
+    def _complete_load(self, epoch: int, value: Packed) -> Outcome:
         return self._core.complete_load(epoch, value, b"", now=time.monotonic())
 
     def _complete_close(self, epoch: int, entry: Entry) -> Outcome:

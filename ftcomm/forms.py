@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ftcomm.bodies import Packed
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.ops import Reducer
 from ftcomm.collectives.schedule import Schedule
@@ -106,18 +107,18 @@ class Saving:
         local: this rank's packed local state; None if the checkpoint has none.
     """
 
-    state: bytes | LazyState
+    state: Packed | LazyState
     digest: bytes
-    local: bytes | None = None
+    local: Packed | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of the copy that was made of the state."""
-        return len(self.state) if isinstance(self.state, bytes) else 0
+        return 0 if isinstance(self.state, LazyState) else len(self.state)
 
-    def raw(self) -> bytes:
+    def raw(self) -> Packed:
         """The packed state."""
-        return self.state if isinstance(self.state, bytes) else self.state.packed_now()
+        return self.state.packed_now() if isinstance(self.state, LazyState) else self.state
 
 
 def stored_rows(form: Form, flat: Array, rows: int) -> Stored:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ftcomm.bodies import Packed
 from ftcomm.errors import StateChangedError
 from ftcomm.state import MAX_DEPTH, checked_code, checked_key, pack_state
 
@@ -33,7 +34,7 @@ class LazyState:
         self._arrays: dict[str, np.ndarray[Any, Any]] = {}
         self._state = self._own(state, "state", 0)
         self._is_held = True
-        self._raw: bytes | None = None
+        self._raw: Packed | None = None
         self._marks = {path: _mark(a) for path, a in self._arrays.items()} if watched else {}
 
     def _own(self, value: Any, where: str, depth: int) -> Any:
@@ -56,7 +57,7 @@ class LazyState:
             pack_state(value, where)  # a number of numpy's, or refused
         return value
 
-    def raw(self) -> bytes | None:
+    def raw(self) -> Packed | None:
         """The packed state, made at the first call; None if it was released before.
 
         Raises:
@@ -71,7 +72,7 @@ class LazyState:
                     self._let_go()
             return self._raw
 
-    def packed_now(self) -> bytes:
+    def packed_now(self) -> Packed:
         """The packed state, for one that is made just now; what is held stays as it is."""
         return pack_state(self._state)
 
@@ -102,4 +103,5 @@ class LazyState:
 
 
 def _mark(array: np.ndarray[Any, Any]) -> bytes:
-    return hashlib.blake2b(array.tobytes(), digest_size=16).digest()
+    whole = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return hashlib.blake2b(whole.data, digest_size=16).digest()

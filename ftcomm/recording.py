@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from ftcomm.bodies import Packed
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.engine import Engine
@@ -71,7 +72,7 @@ class RecordingEngine(Engine):
             given.result, given.version, given.local = state_digest(), version, local
         return version
 
-    def load(self, raw: bytes, signature: bytes, site: str) -> Checkpoint:
+    def load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
         """As the engine's, recorded."""
         with self._recorded(Kind.LOAD, signature, site) as given:
             loaded = super().load(raw, signature, site)

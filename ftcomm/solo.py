@@ -4,6 +4,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from ftcomm.bodies import Packed
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.config import JobSettings
 from ftcomm.control.hub import Recovered
@@ -71,7 +72,7 @@ class SoloEngine:
         self.position = self.position.at_version(self.position.version + 1)
         return self.position.version
 
-    def load(self, raw: bytes, signature: bytes, site: str) -> Checkpoint:
+    def load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
         """A fresh start: one's own default."""
         del signature, site
         self.position = self.position.at_version(0)
@@ -82,7 +83,7 @@ class SoloEngine:
         """Nothing exists before the load."""
         return None
 
-    def local_state(self, version: int) -> bytes | None:
+    def local_state(self, version: int) -> Packed | None:
         """Only version 0 is ever loaded, and that has none."""
         del version
         return None

@@ -1,25 +1,31 @@
-"""User state as bytes: plain containers, numbers, text and numpy arrays, by msgpack alone.
+"""User state as bytes: plain containers, numbers, text and numpy arrays.
 
-Nothing that is read here can run code: unknown types are refused by name when written, unknown
-tags when read.  Tuples stay tuples; arrays come back writable, in native byte order.
+A head by msgpack says what there is; arrays and long strings of bytes follow it as they are (see
+`bodies`).  Nothing that is read here can run code: unknown types are refused by name when written,
+unknown tags when read.  Tuples stay tuples; arrays come back writable, in native byte order.
 """
 
+import math
 from typing import Any
 
 import msgpack
 import numpy as np
 
-from ftcomm.collectives.dtypes import dtype_code, dtype_of
+from ftcomm.bodies import Array, Bodies, Packed, with_bodies
+from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_of
 from ftcomm.errors import ProtocolError
 
-_ARRAY, _TUPLE, _BIG_INT, _SCALAR = 1, 2, 3, 4
+_ARRAY, _TUPLE, _BIG_INT, _SCALAR, _LONG_BYTES = 1, 2, 3, 4, 5
+LONG_BYTES = 1 << 16  # from here on a string of bytes is a body
 _LEAVES = (bool, int, float, str, bytes, np.ndarray, np.generic)
 _USUAL_LEAVES = frozenset((bool, int, float, str, bytes, type(None), np.ndarray))
 MAX_DEPTH = 64  # nesting of a state; deeper is a cycle or a mistake
 
 
-def pack_state(state: Any, name: str = "state") -> bytes:
+def pack_state(state: Any, name: str = "state") -> Packed:
     """A copy of `state` as bytes; the same content in the same order gives the same bytes.
+
+    Other threads go on while large arrays are copied.
 
     Args:
         state: nested dict, list, tuple of numpy arrays, numbers, str, bytes, bool, None.
@@ -28,17 +34,21 @@ def pack_state(state: Any, name: str = "state") -> bytes:
     Raises:
         TypeError: something else is in it; the message says where.
     """
-    return bytes(msgpack.packb(_plain(state, name, 0), use_bin_type=True))
+    writer = _Writer()
+    head = bytes(msgpack.packb(writer.plain(state, name, 0), use_bin_type=True))
+    return with_bodies(head, writer.bodies)
 
 
-def unpack_state(raw: bytes) -> Any:
+def unpack_state(raw: Packed) -> Any:
     """The inverse of `pack_state`; every call gives its own writable copy.
 
     Raises:
         ProtocolError: the bytes are no packed state.
     """
     try:
-        state = _Reader().read(raw)
+        bodies = Bodies(raw)
+        state = _Reader(bodies).read(bodies.head)
+        bodies.must_be_over()
         _must_be_plain(state, 0)
         return state
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
@@ -87,31 +97,57 @@ def _limits(size: int) -> dict[str, int]:
     return dict.fromkeys(names, size)
 
 
-def _plain(value: Any, where: str, depth: int) -> Any:
-    if depth > MAX_DEPTH:
-        raise TypeError(f"{where} is nested more than {MAX_DEPTH} deep")
-    if value is None or isinstance(value, (bool, float, str, bytes)):
-        return value
-    if isinstance(value, int):
-        return _integer(value)
-    if isinstance(value, np.generic):
-        return msgpack.ExtType(_SCALAR, _array_bytes(np.asarray(value), where))
-    if isinstance(value, np.ndarray):
-        return msgpack.ExtType(_ARRAY, _array_bytes(value, where))
-    if isinstance(value, dict):
-        return {
-            checked_key(key, where): _plain(item, f"{where}[{key!r}]", depth + 1)
-            for key, item in value.items()
-        }
-    if isinstance(value, (list, tuple)):
-        items = [_plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
-        if isinstance(value, list):
-            return items
-        return msgpack.ExtType(_TUPLE, msgpack.packb(items, use_bin_type=True))
-    raise TypeError(
-        f"{where} is a {type(value).__name__}; it may be or hold dict, list, tuple, numpy arrays, "
-        "numbers, str, bytes, bool and None"
-    )
+class _Writer:
+    """Makes one state's head.
+
+    Attributes:
+        bodies: what has to follow it.
+    """
+
+    def __init__(self) -> None:
+        self.bodies: list[Array] = []
+
+    def plain(self, value: Any, where: str, depth: int) -> Any:
+        """`value` as msgpack takes it.
+
+        Raises:
+            TypeError: it may not be in a state.
+        """
+        if depth > MAX_DEPTH:
+            raise TypeError(f"{where} is nested more than {MAX_DEPTH} deep")
+        if value is None or isinstance(value, (bool, float, str)):
+            return value
+        if isinstance(value, bytes):
+            return self._long_bytes(value) if len(value) >= LONG_BYTES else value
+        if isinstance(value, int):
+            return _integer(value)
+        if isinstance(value, np.generic):
+            return msgpack.ExtType(_SCALAR, _scalar_bytes(np.asarray(value), where))
+        if isinstance(value, np.ndarray):
+            return self._array(np.asarray(value), where)
+        if isinstance(value, dict):
+            return {
+                checked_key(key, where): self.plain(item, f"{where}[{key!r}]", depth + 1)
+                for key, item in value.items()
+            }
+        if isinstance(value, (list, tuple)):
+            items = [self.plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+            if isinstance(value, list):
+                return items
+            return msgpack.ExtType(_TUPLE, msgpack.packb(items, use_bin_type=True))
+        raise TypeError(
+            f"{where} is a {type(value).__name__}; it may be or hold dict, list, tuple, numpy "
+            "arrays, numbers, str, bytes, bool and None"
+        )
+
+    def _array(self, array: Array, where: str) -> msgpack.ExtType:
+        code = checked_code(array, where)
+        self.bodies.append(array)
+        return msgpack.ExtType(_ARRAY, msgpack.packb([code, list(array.shape)]))
+
+    def _long_bytes(self, value: bytes) -> msgpack.ExtType:
+        self.bodies.append(np.frombuffer(value, np.uint8))
+        return msgpack.ExtType(_LONG_BYTES, msgpack.packb(len(value)))
 
 
 def _integer(value: int) -> Any:
@@ -146,18 +182,17 @@ def checked_code(array: np.ndarray[Any, Any], where: str) -> int:
         raise TypeError(f"{where}: {error}") from None
 
 
-def _array_bytes(array: np.ndarray[Any, Any], where: str) -> bytes:
-    code = checked_code(array, where)
-    native = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-    head = msgpack.packb([code, list(array.shape)])
-    return b"".join((len(head).to_bytes(2, "big"), head, native.tobytes()))
+def _scalar_bytes(scalar: Array, where: str) -> bytes:
+    code = checked_code(scalar, where)
+    return bytes((code,)) + scalar.astype(scalar.dtype.newbyteorder("=")).tobytes()
 
 
 class _Reader:
     """Reads one state; counts how deep tuples are nested, each of which is packed by itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, bodies: Bodies) -> None:
         self._depth = 0
+        self._bodies = bodies
 
     def read(self, raw: bytes) -> Any:
         """The value in `raw`.
@@ -185,16 +220,34 @@ class _Reader:
             return tuple(self.read(data))
         if code == _BIG_INT:
             return int(data.decode("ascii"))
-        if code in (_ARRAY, _SCALAR):
-            array = _array(data)
-            return array if code == _ARRAY else array[()]
+        if code == _SCALAR:
+            return _scalar(data)
+        if code == _ARRAY:
+            return self._array(data)
+        if code == _LONG_BYTES:
+            return self._bodies.take(_unpacked(data)).tobytes()
         raise ValueError(f"unknown type {code}")
 
+    def _array(self, data: bytes) -> Array:
+        code, shape = _unpacked(data)
+        dtype: AnyDtype = dtype_of(code)
+        if any(extent < 0 for extent in shape):
+            raise ValueError(f"an array of shape {shape}")
+        body = self._bodies.take(math.prod(shape) * dtype.itemsize)
+        array = np.empty(shape, dtype)
+        array.reshape(-1).view(np.uint8)[:] = body
+        return array
 
-def _array(data: bytes) -> np.ndarray[Any, Any]:
-    length = int.from_bytes(data[:2], "big")
-    head = data[2 : 2 + length]
-    _must_be_whole(head)
-    code, shape = msgpack.unpackb(head)
-    flat = np.frombuffer(data, dtype_of(code), offset=2 + length)
-    return flat.reshape(shape).copy()
+
+def _scalar(data: bytes) -> Any:
+    if not data:
+        raise ValueError("a number of no type")
+    dtype = dtype_of(data[0])
+    if len(data) != 1 + dtype.itemsize:
+        raise ValueError(f"a number of {dtype.name} in {len(data) - 1} bytes")
+    return np.frombuffer(data, dtype, offset=1)[0]
+
+
+def _unpacked(data: bytes) -> Any:
+    _must_be_whole(data)
+    return msgpack.unpackb(data)

@@ -2,7 +2,6 @@
 
 import math
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,11 +72,6 @@ def dtype_from_wire(code: int, shape: tuple[int, ...], nbytes: int, limit: int) 
     if math.prod(shape) * dtype.itemsize != nbytes or not 0 <= nbytes <= limit:
         raise ProtocolError(f"a result of {nbytes} bytes announced as {dtype.name}{list(shape)}")
     return dtype
-
-
-def joined(parts: Iterable[Array]) -> bytes:
-    """The bytes of arrays of bytes, one after the other."""
-    return b"".join(part.data for part in parts)
 
 
 def stored_from_wire(dtype: AnyDtype, shape: tuple[int, ...], raw: Array) -> Stored:

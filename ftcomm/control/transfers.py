@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import trio
 
+from ftcomm.bodies import Packed, behind_each_other
 from ftcomm.collectives.pieces import STATE_LIMIT, pieces
 from ftcomm.control.checking import checked_stream
 from ftcomm.control.dialling import BROKEN, RelayLost
@@ -40,7 +41,7 @@ from ftcomm.recovery.events import (
     StartFetch,
 )
 from ftcomm.recovery.orders import Due, Item, items_of
-from ftcomm.values import EMPTY, Array, Stored, dtype_from_wire, joined, stored_from_wire
+from ftcomm.values import EMPTY, Array, Stored, dtype_from_wire, stored_from_wire
 
 SIGNS = 4  # of packing within `detect_within`: one may be late, and another after it
 
@@ -127,13 +128,13 @@ async def _state(driver: Driver, sock: Stream, version: int) -> Stored | None:
     return None if raw is None else _as_stored(raw)
 
 
-async def _packed(driver: Driver, sock: Stream, state: LazyState) -> bytes | None:
+async def _packed(driver: Driver, sock: Stream, state: LazyState) -> Packed | None:
     """Have a state packed beside the heartbeats, and tell the fetcher meanwhile that it comes.
 
     Packing has a task of its own, so that nothing ever cuts a message to the fetcher in two.
     """
     every = driver.hub.settings.detect_within / SIGNS
-    done, packed = trio.open_memory_channel[bytes | StateChangedError | None](1)
+    done, packed = trio.open_memory_channel[Packed | StateChangedError | None](1)
     driver.nursery.start_soon(_pack, state, done)
     while True:
         with trio.move_on_after(every):
@@ -145,7 +146,7 @@ async def _packed(driver: Driver, sock: Stream, state: LazyState) -> bytes | Non
 
 
 async def _pack(
-    state: LazyState, done: trio.MemorySendChannel[bytes | StateChangedError | None]
+    state: LazyState, done: trio.MemorySendChannel[Packed | StateChangedError | None]
 ) -> None:
     try:
         done.send_nowait(await trio.to_thread.run_sync(state.raw))
@@ -153,7 +154,7 @@ async def _pack(
         done.send_nowait(error)
 
 
-def _as_stored(raw: bytes) -> Stored:
+def _as_stored(raw: Packed) -> Stored:
     flat: np.ndarray[Any, Any] = np.frombuffer(raw, np.uint8)
     return Stored(flat, (len(raw),))
 
@@ -249,13 +250,13 @@ async def _content(
         stored = stored_from_wire(dtype, item.shape, parts[0])
         stored.digests = item.digests
         return ResultFetched(epoch, item.position, item.signature, stored)
-    state = await _beside(joined, parts)
+    state = await _beside(behind_each_other, parts)
     if item.what == "checkpoint":
         return CheckpointFetched(epoch, version, state)
     return LocalFetched(epoch, version, item.rank, state)
 
 
-async def _beside(join: Callable[[list[Array]], bytes], parts: list[Array]) -> bytes:
+async def _beside(join: Callable[[list[Array]], Packed], parts: list[Array]) -> Packed:
     """The parts in one; several are large, and are joined beside the heartbeats."""
     return join(parts) if len(parts) == 1 else await trio.to_thread.run_sync(join, parts)
 

@@ -41,7 +41,7 @@ from ftcomm.protocol.records import record_head
 from ftcomm.protocol.rolls import RollWriter
 from ftcomm.protocol.schema import Bool, Bytes, Field, Int, Many, Maybe, Pair, Record, Text
 from ftcomm.settings import JobSettings
-from ftcomm.state import pack_state
+from ftcomm.state import LONG_BYTES, pack_state
 from ftcomm.transport.layout import MIN_RING_BYTES, RING_BYTES, pack_head, words_of
 from ftcomm_chaos.live.luck import random_plan
 from ftcomm_tracker.durable import Durable, Place
@@ -176,7 +176,7 @@ def served() -> dict[str, bytes]:
         signature = SIGNATURE.encode() if what == "result" else b""
         return encode(FetchItem(what, position, signature, 6, (len(raw),), len(raw), **more)) + raw
 
-    checkpoint = item("checkpoint", Position(0, 1, 0), pack_state({"w": 1}))
+    checkpoint = item("checkpoint", Position(0, 1, 0), bytes(pack_state({"w": 1})))
     local = item("local", Position(0, 1, 0), b"mine", rank=0)
     result = item("result", Position(0, -1, 0), b"12345678", digests=b"d" * 32)
     last = item("result", Position(0, -1, 1), b"")
@@ -271,8 +271,10 @@ def states() -> dict[str, bytes]:
         "empty": np.zeros((0, 3), np.int8),
         b"raw": b"bytes",
         7: "text",
+        "pickled": bytes(LONG_BYTES),
     }
-    return {"everything": pack_state(state), "deep": pack_state(deep), "none": pack_state(None)}
+    found = {"everything": state, "deep": deep, "none": None}
+    return {name: bytes(pack_state(value)) for name, value in found.items()}
 
 
 def objects() -> dict[str, bytes]:

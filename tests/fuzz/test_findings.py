@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ftcomm.blobs import pack_parts, part_of
+from ftcomm.bodies import with_bodies
 from ftcomm.config import parse_address
 from ftcomm.errors import ConfigError, ProtocolError
 from ftcomm.faults import parse_faults
@@ -39,7 +40,7 @@ def nested(depth: int) -> bytes:
 )
 def test_a_state_that_could_not_have_been_saved_is_refused(raw: bytes, complaint: str) -> None:
     with pytest.raises(ProtocolError, match=complaint):
-        unpack_state(raw)
+        unpack_state(with_bodies(raw, []))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """User state survives the trip as it was, and hostile bytes give one typed error."""
 
 import contextlib
+import tracemalloc
 from typing import Any
 
 import msgpack
@@ -9,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftcomm.bodies import with_bodies
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.signature import DTYPE_NAMES
-from ftcomm.state import MAX_DEPTH, pack_state, unpack_state
+from ftcomm.state import LONG_BYTES, MAX_DEPTH, pack_state, unpack_state
 
 KEYS = st.text(max_size=5) | st.integers(-(2**63), 2**64 - 1) | st.booleans()
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
@@ -119,20 +121,81 @@ def test_a_damaged_state_gives_a_state_or_a_protocol_error(state: Any, data: st.
         unpack_state(bytes(raw[: data.draw(st.integers(0, len(raw)))]))
 
 
-@given(st.sampled_from([1, 4]), st.integers(0, 20), STATES)
+HEADS = st.recursive(
+    st.integers(-(2**63), 2**64 - 1) | LEAVES.filter(lambda leaf: not isinstance(leaf, int)),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.sampled_from([1, 4, 5]), HEADS, st.binary(max_size=40))
 def test_a_hostile_array_head_gives_a_state_or_a_protocol_error(
-    code: int, length: int, head: Any
+    code: int, head: Any, body: bytes
 ) -> None:
-    body = length.to_bytes(2, "big") + pack_state(head)
+    announced = msgpack.packb(msgpack.ExtType(code, msgpack.packb(head)))
     with contextlib.suppress(ProtocolError):
-        unpack_state(msgpack.packb(msgpack.ExtType(code, body)))
+        unpack_state(with_bodies(announced, [np.frombuffer(body, np.uint8)]))
+
+
+def announced(code: int, head: Any, nbytes: int) -> bytes:
+    """A state of one part of type `code`, of which so many bytes follow."""
+    text = msgpack.packb(msgpack.ExtType(code, msgpack.packb(head)))
+    return bytes(with_bodies(text, [np.zeros(nbytes, np.uint8)]))
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"", "0 bytes are no state"),
+        ((1 << 60).to_bytes(8, "little"), "1152921504606846976 bytes announced, 0 there"),
+        (announced(1, [11, [3]], 8), "12 bytes announced, 8 there"),
+        (announced(1, [11, [1 << 62, 1 << 62]], 8), "bytes announced, 8 there"),
+        (announced(1, [11, [2]], 9), "1 bytes too many"),
+        (announced(1, [11, [-2, -1]], 8), "an array of shape"),
+        (announced(1, [99, [2]], 8), "no dtype has the wire code 99"),
+        (announced(5, 1 << 40, 8), "1099511627776 bytes announced, 8 there"),
+        (bytes(pack_state(np.float32(1)))[:-1], "bytes announced"),
+    ],
+)
+def test_a_part_that_is_not_as_announced_is_refused(raw: bytes, words: str) -> None:
+    with pytest.raises(ProtocolError, match=words):
+        unpack_state(raw)
+
+
+def test_large_parts_follow_the_head_where_any_element_may_lie() -> None:
+    pickled = bytes(range(256)) * (LONG_BYTES // 256)
+    state = {"a": np.array([7, 77, 78], np.int8), "p": pickled, "b": (np.arange(2.0), pickled[1:])}
+    raw = pack_state(state)
+    for part in (state["a"], pickled, state["b"][0]):
+        assert bytes(raw).index(bytes(memoryview(part).cast("B"))) % 64 == 0
+    assert described(unpack_state(raw)) == described(state)
+    with pytest.raises(TypeError, match="read-only"):
+        np.frombuffer(raw, np.uint8).data[0] = 1
+
+
+def test_an_array_is_copied_once() -> None:
+    """As bytes and again into the message it would take three times as much, and longer."""
+    state = [np.ones(1 << 20), (np.ones((1024, 1024)).T,)]
+    nbytes = 2 * (8 << 20)
+    tracemalloc.start()
+    try:
+        raw = pack_state(state)
+        _, packing = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        back = unpack_state(raw)
+        _, both = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert packing < nbytes * 1.1
+    assert both < 2 * nbytes * 1.1
+    assert described(back) == described(state)
 
 
 def nested_tuples(depth: int) -> bytes:
     raw = msgpack.packb([])
     for _ in range(depth):
         raw = msgpack.packb(msgpack.ExtType(2, raw))
-    return bytes(raw)
+    return bytes(with_bodies(raw, []))
 
 
 def test_tuples_nested_without_end_are_refused_before_the_stack_is_used_up() -> None:
