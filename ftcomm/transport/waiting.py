@@ -45,7 +45,7 @@ class Waiter:
         self._poll = self._new_poll()
         self._is_dirty = False  # links are registered, of a wait that goes on or was cut short
 
-    def _new_poll(self) -> select.poll:
+    def _new_poll(self) -> "select.poll":  # quoted, for systems that have none
         poll = select.poll()
         poll.register(self._waker.fd, select.POLLIN)
         return poll

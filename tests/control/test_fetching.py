@@ -251,7 +251,7 @@ async def test_what_there_is_no_memory_for_is_a_typed_failure(
     def full(*_: object) -> Any:
         raise MemoryError("no terabyte")
 
-    monkeypatch.setattr(transfers, "joined", full)
+    monkeypatch.setattr(transfers, "behind_each_other", full)
     core, (suspect,) = await fetched(monkeypatch, CHECKPOINT)
     assert "no room for 8 bytes: no terabyte" in suspect.reason
     assert core.checkpoint is None
