@@ -44,7 +44,7 @@ VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_TRACKER": "host:port[,host:port] of the tracker, several are routes to one tracker;"
     " IPv6 as [::1]:port; `none` is a group of one whatever the scheduler says",
     "FTCOMM_WORKER_ID": "what names this worker over its restarts, unique in the job;"
-    " default: the scheduler's index",
+    " default: the scheduler's index, else one is made up, and a restart is another worker",
     "FTCOMM_TOKEN_FILE": "file with the job's token, readable by its owner alone",
     "FTCOMM_CONNECT_TIMEOUT": "seconds to wait for a tracker that is not up yet (60)",
     "FTCOMM_TRACKER_TIMEOUT": "seconds to wait for a tracker that was lost and is needed (600)",

@@ -49,8 +49,8 @@ def init(
     Args:
         tracker: ``host:port[,host:port]``; default ``FTCOMM_TRACKER``. ``"none"`` is a group of
             one whatever a scheduler says.
-        worker_id: what names this worker over its restarts; default ``FTCOMM_WORKER_ID`` or the
-            scheduler's index.
+        worker_id: what names this worker over its restarts; default ``FTCOMM_WORKER_ID``, the
+            scheduler's index, or one that is made up: a restart is another worker then.
         token_file: file with the job's token; default ``FTCOMM_TOKEN_FILE``.
         detect_within: seconds; only checked against the job's own value.
         connect_timeout: seconds to wait for a tracker that is not up yet (60).

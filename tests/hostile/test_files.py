@@ -250,7 +250,7 @@ MALFORMED = {
     "FTCOMM_LOG": ["loud", "INFO "],
     "FTCOMM_DETECT_WITHIN": ["0", "nan", "1h"],
     "FTCOMM_REPLICAS": ["0", "2.0", "1025"],
-    "FTCOMM_LOG_LIMIT": ["-1", "2GiB", "9" * 5000],
+    "FTCOMM_LOG_LIMIT": ["-1", "2 gigs", "9" * 5000],
     "FTCOMM_ALGORITHM": ["fast"],
     "FTCOMM_TRANSPORT": ["infiniband"],
     "FTCOMM_MAX_INCARNATIONS": ["0"],

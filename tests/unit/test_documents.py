@@ -1,5 +1,6 @@
 """The parts of the documents that are made from the code are up to date."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from docs.generate import PARTS, RAISED_BY, error_classes, parts_in, up_to_date
 from ftcomm.config import VARIABLES
 from ftcomm.errors import FencedError, JobFinishedError
+from ftcomm.stats import KindStats, Stats
 from ftcomm_tracker.restarts import FINAL
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +60,21 @@ def test_no_other_variable_is_spoken_of() -> None:
     }
     of_tests_alone, set_for_scripts = "FTCOMM_TRACKER_FAULTS", "FTCOMM_CHAOS_OUT"
     assert named - VARIABLES.keys() <= {of_tests_alone, set_for_scripts}
+
+
+def test_all_counters_are_named() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    part = text.partition("## What a script can count")[2].partition("\n## ")[0]
+    names = [field.name for kind in (Stats, KindStats) for field in dataclasses.fields(kind)]
+    assert [name for name in names if f"`{name}`" not in part] == []
+
+
+def test_who_is_killed_on_trial_is_no_editor() -> None:
+    """An unanchored pattern also matches whatever has the script's name among its arguments."""
+    texts = [path.read_text(encoding="utf-8") for path in [*DOCUMENTS, ROOT / "README.md"]]
+    kills = [found for text in texts for found in re.findall(r"pkill [-\w ]*-n?f (\S+)", text)]
+    assert kills
+    assert [pattern for pattern in kills if not pattern.startswith("'^")] == []
 
 
 @pytest.mark.parametrize(
