@@ -29,6 +29,7 @@ from ftcomm.transport.faults import Interrupted, LinkLost, SignatureMismatch
 from ftcomm.transport.frame_check import CallHeader
 from ftcomm.transport.link import Link
 from ftcomm.transport.moves import Move, are_express
+from ftcomm.transport.waiting import tries_before_sleep
 from ftcomm.values import Array, Stored
 
 # Sub-collectives of one position (a load is a length, a payload and a barrier) are told apart by
@@ -335,7 +336,8 @@ class DataPlane:
         if not missing:
             return True
         hub.close_retired()
-        own = self._core.rank
+        own, grouping = self._core.rank, self._core.grouping
+        self._executor.tries = tries_before_sleep(grouping.count(grouping[own]))
         self._control.driver.request_links(epoch, [rank for rank in missing if rank > own])
         hub.progress.since = time.monotonic()
         try:

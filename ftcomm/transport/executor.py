@@ -21,7 +21,7 @@ from ftcomm.transport.link import Link
 from ftcomm.transport.moves import SMALL_BYTES, Move, Moves
 from ftcomm.transport.quiet import Quiet
 from ftcomm.transport.streams import NO_SIGNAL, Incoming, Outgoing, Probe, byte_view
-from ftcomm.transport.waiting import EMPTY_TRIES, Progress, Waiter, let_others_run
+from ftcomm.transport.waiting import TRIES_SHARED, Progress, Waiter, let_others_run
 from ftcomm.transport.waker import Waker
 
 NO_REDUCTION, INCOMING_FIRST = Reduce.NONE, Reduce.INCOMING_FIRST  # looked up once
@@ -35,6 +35,7 @@ class Executor:
     Attributes:
         progress: whom this thread is waiting for, for the control thread to read.
         probe: called as ``probe(point, step)`` in the middle of each transfer, or None.
+        tries: how often nothing may have come or gone before this thread sleeps.
     """
 
     _call: CallHeader
@@ -42,6 +43,7 @@ class Executor:
     def __init__(self, waker: Waker, probe: Probe | None = None) -> None:
         self.progress = Progress()
         self.probe = probe
+        self.tries = TRIES_SHARED
         self._waker = waker
         self._waiter = Waiter(waker, self.progress)
         self._head = bytearray(HEADER_BYTES)  # of the frame that is being sent
@@ -263,7 +265,7 @@ class Executor:
         return more
 
     def _rest(self, tries: int, receiving: Link | None, sending: Link | None) -> None:
-        if tries < EMPTY_TRIES and not self._waker.is_set:
+        if tries < self.tries and not self._waker.is_set:
             let_others_run()
         else:
             self._waiter.wait(receiving, sending)

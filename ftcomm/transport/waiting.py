@@ -9,10 +9,22 @@ from ftcomm.transport.faults import Interrupted
 from ftcomm.transport.link import Link
 from ftcomm.transport.waker import Waker
 
-# Empty tries before the thread sleeps: about 30 us, what a peer needs for a small step. More would
-# take a core from a peer on the same host that is computing.
-EMPTY_TRIES = 20
+# Empty tries before the thread sleeps. About 100 us where each rank of the host has a processor:
+# who sleeps needs 50 us and more to come back, and a peer that gives up waiting for it sooner
+# sleeps as well, so that once one has slept both go on waking each other, call after call. Where
+# ranks share processors it is 30 us, what a peer needs for a small step: more would keep one from
+# its turn.
+TRIES_ALONE, TRIES_SHARED = 60, 20
 let_others_run = getattr(os, "sched_yield", functools.partial(time.sleep, 0))
+
+
+def tries_before_sleep(ranks: int) -> int:
+    """For a process of which there are so many on this host."""
+    if hasattr(os, "sched_getaffinity"):
+        processors = len(os.sched_getaffinity(0))
+    else:
+        processors = os.cpu_count() or 1
+    return TRIES_ALONE if ranks <= processors else TRIES_SHARED
 
 
 class Progress:

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from ftcomm.transport import waiting
-from ftcomm.transport.waiting import Progress, Waiter
+from ftcomm.transport.waiting import (
+    TRIES_ALONE,
+    TRIES_SHARED,
+    Progress,
+    Waiter,
+    tries_before_sleep,
+)
 from tests.interrupts import interrupted, places
 
 
@@ -78,3 +84,12 @@ def test_a_wait_cut_short_anywhere_leaves_no_link_behind(
     ready.close()
     waiter.wait(idle, None)
     assert seen[-1] == set()
+
+
+def test_a_rank_with_a_processor_of_its_own_tries_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 5}, raising=False)
+    tries = [tries_before_sleep(ranks) for ranks in (1, 2, 3)]
+    assert tries == [TRIES_ALONE, TRIES_ALONE, TRIES_SHARED]
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert tries_before_sleep(3) == TRIES_ALONE

@@ -162,3 +162,16 @@ def test_who_announces_what_no_state_can_have_is_suspected(hub: Hub) -> None:
     cause = f"it announces a state of {much} bytes, the most is {1 << 40}"
     assert plane.suspected == [LinkDown(1, 2, cause), LinkDown(1, 0, cause)]
     assert plane.largest == 0
+
+
+def test_the_ranks_of_this_host_decide_how_long_is_tried(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.core.grouping = (0, 0, 1)
+    monkeypatch.setattr("ftcomm.dataplane.tries_before_sleep", lambda ranks: 7 * ranks)
+    links: dict[int, Any] = {}
+    driver = SimpleNamespace(request_links=lambda *_: links.update({1: "a link", 2: "a link"}))
+    plane = DataPlane(hub, SimpleNamespace(driver=driver))  # type: ignore[arg-type]  # asked only for links
+    monkeypatch.setattr(plane, "_must_ask", lambda _: False)
+    assert plane._ensure_links(schedule_for(Kind.BARRIER, 3, 0, 0, 1), links, 1)
+    assert plane._executor.tries == 14
