@@ -17,6 +17,7 @@ from ftcomm.protocol.handshake import NONCE_BYTES, ServerHandshake
 from ftcomm.protocol.messages import Bye, Revoke, Welcome
 from ftcomm.protocol.operations import StopRequest
 from ftcomm.protocol.position import Position
+from ftcomm.settings import MIN_DETECT_WITHIN_S
 from ftcomm_tracker.connection import receive_exactly
 from ftcomm_tracker.events import Ended, GivenUp
 from ftcomm_tracker.opening import OpenJob
@@ -53,6 +54,11 @@ async def test_it_knows_what_the_tracker_knows(tmp_path: Path) -> None:
         assert not view.has_closed("0")
         assert (view.detect_within_s, view.progress()) == (3.0, Position(0, -1, 0))
         assert not view.over.is_set()
+
+
+async def test_before_it_knows_the_job_it_looks_as_often_as_any_job_wants() -> None:
+    nobody = RemoteJob([("127.0.0.1", 1)], b"token", "0", patience_s=1)
+    assert nobody.detect_within_s == MIN_DETECT_WITHIN_S
 
 
 async def test_it_is_told_unasked_how_the_job_ended(tmp_path: Path) -> None:

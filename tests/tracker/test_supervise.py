@@ -93,7 +93,7 @@ print("model", weights.tobytes().hex())
 def test_a_worker_that_holds_the_interpreter_is_vouched_for_over_the_network(
     tmp_path: Path,
 ) -> None:
-    with serve(tmp_path / "state", "-n", "2", "--detect-within", "0.5") as (tracker, ready):
+    with serve(tmp_path / "state", "-n", "2", "--detect-within", "1") as (tracker, ready):
         with supervised(ready, 2, script=HOLD_THE_INTERPRETER) as supervisors:
             found = ended(supervisors)
         assert [status for status, _, _ in found] == [0, 0], found

@@ -33,7 +33,9 @@ class Busy:
 @pytest.fixture
 def hub() -> Iterator[Hub]:
     identity = Identity("0", b"n" * 16, "here", "127.0.0.1", 1)
-    hub = Hub(WorkerCore(identity, Limits(), now=0.0), WorkerOptions(), b"")
+    core = WorkerCore(identity, Limits(), now=0.0)
+    core.grouping = (0, 0)
+    hub = Hub(core, WorkerOptions(), b"")
     yield hub
     hub.close()
 

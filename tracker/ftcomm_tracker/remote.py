@@ -23,7 +23,7 @@ from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.messages import ControlMessage
 from ftcomm.protocol.operations import AskWorker, Done, TellGivenUp, Vouch, WorkerStanding
 from ftcomm.protocol.position import START, Position
-from ftcomm.settings import JobSettings
+from ftcomm.settings import MIN_DETECT_WITHIN_S
 from ftcomm_tracker.client import open_operator
 from ftcomm_tracker.events import Ended, GivenUp, Vouched
 from ftcomm_tracker.listener import join_address
@@ -74,9 +74,13 @@ class RemoteJob:
 
     @property
     def detect_within_s(self) -> float:
-        """Seconds after which a silent worker loses its place."""
+        """Seconds after which a silent worker loses its place.
+
+        Until the tracker has said it, the least that it can be: by any more the first look at a
+        worker, and the first word for it, could come too late.
+        """
         if self._standing is None:
-            return JobSettings().detect_within
+            return MIN_DETECT_WITHIN_S
         return self._standing.detect_within_ms / 1000
 
     def post(self, event: GivenUp | Vouched) -> None:
