@@ -16,6 +16,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # scripts, not a package
 
+import _readme
 import _report
 
 from ftcomm import errors
@@ -158,19 +159,19 @@ RESULTS = FOLDER.parent / "benchmarks" / "results"
 Say = Callable[[list[dict[str, Any]]], str]
 
 
-def figures(name: str, say: Say) -> Callable[[], str]:
-    """The table of what a benchmark found last, with its plots."""
+def figures(name: str, say: Say, *, plots: bool = True) -> Callable[[], str]:
+    """The table of what a benchmark found last, with its plots if there are any."""
 
     def made() -> str:
         path = RESULTS / f"{name}.jsonl"
         if not path.exists():
             return "Not measured yet: `make bench`."
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        plots = [
+        images = [
             f"![{plot.stem}](../benchmarks/results/{plot.name})"
             for plot in sorted(RESULTS.glob(f"{name}-*.svg"))
         ]
-        return "\n\n".join([say(lines), *plots])
+        return "\n\n".join([say(lines), *(images if plots else [])])
 
     return made
 
@@ -194,6 +195,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "figures_training": figures("training", _report.training_table),
     "figures_alpha_beta": figures("alpha_beta", _report.alpha_beta_table),
     "figures_tracker_scale": figures("tracker_scale", _report.tracker_table),
+    "two_ranks": figures("allreduce", _readme.two_ranks_table, plots=False),
+    "more_ranks": figures("allreduce", _readme.more_ranks_table, plots=False),
+    "recoveries": figures("recovery", _readme.recoveries_table, plots=False),
 }
 
 
@@ -212,14 +216,14 @@ def parts_in(text: str) -> list[str]:
 
 
 def main() -> int:
-    """Check or mend all documents of this folder."""
+    """Check or mend all documents of this folder, and the README."""
     parser = argparse.ArgumentParser(description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--check", action="store_true")
     what.add_argument("--write", action="store_true")
     given = parser.parse_args()
     stale = []
-    for path in sorted(FOLDER.glob("*.md")):
+    for path in [*sorted(FOLDER.glob("*.md")), FOLDER.parent / "README.md"]:
         text = path.read_text(encoding="utf-8")
         fresh = up_to_date(text)
         if fresh != text:

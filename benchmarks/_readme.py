@@ -1,0 +1,71 @@
+"""The figures that the README shows: some rows and columns of the results."""
+
+from typing import Any
+
+from _report import OURS, facts_line, table
+
+Line = dict[str, Any]
+
+PEERS = {
+    OURS: "ftcomm",
+    "ftcomm TCP": "ftcomm, `--transport tcp`",
+    "gloo": "torch gloo",
+    "Open MPI TCP": "Open MPI, TCP",
+    "XGBoost": "XGBoost",
+}
+UP_TO_BYTES = 100_000_000
+SHARED_SIZES = (1024, 1_048_576, 100_000_000)  # shown of groups that share processors
+RECOVERIES = {
+    ("SIGKILL and restart", "total"): "SIGKILL, restart by `ftcomm-tracker run`",
+    ("SIGKILL and restart", "replace"): "of these, until the next life has reported",
+    ("link reset", "total"): "link reset",
+    ("SIGSTOP past the limit", "total"): "SIGSTOP for good, until another life has taken over",
+    ("SIGSTOP past the limit", "detect"): "of these, until the silence counts as an end",
+    ("tracker restart", "total"): "tracker killed and started again: a collective meanwhile",
+    ("start of an interpreter", "total"): "beside it: Python, until numpy, trio, ftcomm are there",
+}
+
+
+def two_ranks_table(lines: list[Line]) -> str:
+    """Allreduce of two ranks, up to 100 MB."""
+    own = [line for line in lines if line.get("world_size") == 2 and "nbytes" in line]
+    rows = [
+        [f"{line['nbytes']:,}", *_cells(line["peers"])]
+        for line in own
+        if line["nbytes"] <= UP_TO_BYTES
+    ]
+    return facts_line(lines) + "\n\n" + table(["bytes", *PEERS.values()], rows)
+
+
+def more_ranks_table(lines: list[Line]) -> str:
+    """Allreduce of more ranks than two, at some sizes."""
+    rows = [
+        [str(line["world_size"]), f"{line['nbytes']:,}", *_cells(line["peers"])]
+        for line in lines
+        if line.get("world_size", 2) > 2 and line.get("nbytes") in SHARED_SIZES
+    ]
+    return table(["ranks", "bytes", *PEERS.values()], rows)
+
+
+def recoveries_table(lines: list[Line]) -> str:
+    """What a fault costs."""
+    found = {(line["fault"], line["phase"]): line for line in lines if "fault" in line}
+    rows = [
+        [text, _short(found[key]["p50"]), _short(found[key]["p99"])]
+        for key, text in RECOVERIES.items()
+        if key in found
+    ]
+    return table(["milliseconds", "p50", "p99"], rows)
+
+
+def _cells(peers: dict[str, dict[str, float]]) -> list[str]:
+    return [_cell(name, peers[name]) if name in peers else "-" for name in PEERS]
+
+
+def _cell(name: str, figures: dict[str, float]) -> str:
+    text = _short(figures["us"])
+    return text if name == OURS else f"{text} ({figures['ratio']:.3g})"
+
+
+def _short(value: float) -> str:
+    return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
