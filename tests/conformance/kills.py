@@ -37,6 +37,7 @@ LONGEST_WAIT_S = 0.5  # before a kill: a step takes about 20 ms, a start half a 
 WALL_S = 90.0  # for one job; it takes about five seconds on two busy cores
 # Each life notes its number, so that the newest can be found, and becomes the worker.
 NOTE_PID = 'echo $$ >> "$0/$FTCOMM_WORKER_ID"; exec "$@"'
+RUNS = re.compile(r"ftcomm: epoch \d+ runs: ")
 REAPED_AFTER = re.compile(r"ftcomm: worker \d+ was killed by SIGKILL$")
 REAPED = re.compile(r"ftcomm: worker (\d+) was killed by SIGKILL: (.*)")
 
@@ -52,8 +53,15 @@ class Told:
     lines: list[str] = field(default_factory=list)
     models: set[str] = field(default_factory=set)
     reaped: list[int] = field(default_factory=list)
+    formed: bool = False
+    killed: int = 0  # kills sent
     calm: bool = True  # no kill is being recovered from
     died_after: bool = False  # a process was killed when its worker had closed
+
+    def kill(self) -> None:
+        """A kill is being sent."""
+        self.killed += 1
+        self.calm = False
 
     def hear(self, line: str) -> None:
         """Take one line in."""
@@ -62,8 +70,10 @@ class Told:
             self.models.add(found[1])
         elif found := REAPED.match(line):
             self.reaped.append(int(found[1]))
-        elif "ftcomm: recovered, " in line or "ftcomm: epoch 1 runs" in line:
-            self.calm = True
+        elif "ftcomm: recovered, " in line or (RUNS.match(line) and not self.formed):
+            self.formed = True
+            # What was on its way when the kill was sent says nothing of it.
+            self.calm = len(self.reaped) == self.killed
         elif REAPED_AFTER.match(line):
             self.died_after = True
 
@@ -118,7 +128,7 @@ class Job:
         lives = dict(self._newest_lives())
         if lives:
             worker = dice.choice(sorted(lives))
-            self.told.calm = False
+            self.told.kill()
             self.killed.append((worker, lives[worker]))
             os.kill(lives[worker], signal.SIGKILL)
 

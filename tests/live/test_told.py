@@ -50,7 +50,8 @@ def test_who_closes_last_is_not_named_and_has_closed_all_the_same() -> None:
 
 
 def test_a_fault_whose_recovery_has_not_begun_is_awaited() -> None:
-    told = Told(formed=True, epoch=1, expecting=True)
+    told = Told(formed=True, epoch=1)
+    told.expect("2", 1)
     assert not told.calm
     told.hear("ftcomm: epoch 2: lost worker 2")
     told.hear("ftcomm: recovered, epoch 2: lost worker 2; 3 ms")
@@ -64,9 +65,26 @@ def test_a_recovery_that_failed_is_none() -> None:
 
 
 def test_who_died_before_the_group_was_complete_is_recovered_from_by_then() -> None:
-    told = Told(expecting=True)
+    told = Told()
+    told.expect("2", 1)
+    told.hear("ftcomm: worker 2 was killed by SIGKILL: starting it again")
     told.hear("ftcomm: epoch 1: the group is complete")
     told.hear("ftcomm: epoch 1 runs: frontier -1.0 (rank 0 stands at -1.0)")
+    assert told.calm
+
+
+def test_who_dies_while_the_word_of_the_first_group_is_on_its_way_is_awaited() -> None:
+    told = Told()
+    told.hear("ftcomm: worker 2 was killed by SIGKILL: starting it again")
+    told.expect("2", 2)
+    told.hear("ftcomm: epoch 1: the group is complete")
+    told.hear("ftcomm: epoch 1 runs: frontier -1.0 (rank 0 stands at -1.0)")
+    assert told.formed
+    assert not told.calm
+    told.hear("ftcomm: epoch 2: lost worker 2: its connection ended (rank 2)")
+    told.hear("ftcomm: worker 2 was killed by SIGKILL: starting it again")
+    assert not told.calm
+    told.hear("ftcomm: recovered, epoch 2: lost worker 2; 3 ms")
     assert told.calm
 
 

@@ -127,9 +127,11 @@ class LiveJob(ABC):
         while not condition(self.told):
             await self._news.wait()
 
-    def expect_recovery(self, since_epoch: int) -> None:
-        """A fault was delivered, in that epoch, that must lead to a recovery."""
-        self.told.expecting |= self.told.epoch == since_epoch
+    def expect_recovery(self, lives: Sequence[Life], since_epoch: int) -> None:
+        """A fault was delivered, in that epoch, that ends `lives` and leads to a recovery."""
+        if self.told.epoch == since_epoch:
+            for life in lives:
+                self.told.expect(life.who, life.number)
 
     def record_fault(self, delivery: Delivery, seconds: float) -> None:
         """Write a fault into the history of the run, for its checkers."""

@@ -134,7 +134,7 @@ class Schedule:
         lasts_s = END_OF_RUN_S if entry.kind.lasting and entry.for_s is None else entry.for_s
         job.record_fault(delivery, lasts_s or 0.0)
         if hit.lives and hit.workers:
-            job.expect_recovery(epoch)
+            job.expect_recovery(hit.lives, epoch)
         return delivery
 
     async def _end(self, entry: Entry, job: LiveJob, delivery: Delivery) -> None:

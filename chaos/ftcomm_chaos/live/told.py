@@ -24,7 +24,8 @@ class Told:
         formed: all workers have joined for the first time.
         epoch: the newest epoch that has begun.
         recovering: that epoch's recovery is not over.
-        expecting: a fault was delivered whose recovery has not begun.
+        expecting: by worker, the life (the first is 1) that a delivered fault ends and whose
+            recovery has not begun.
         ended: how workers' processes ended, by worker, in order.
         closed: workers of whom the tracker has said that they closed; of the last it says
             that all have.
@@ -35,7 +36,7 @@ class Told:
     formed: bool = False
     epoch: int = 0
     recovering: bool = False
-    expecting: bool = False
+    expecting: dict[str, int] = field(default_factory=dict)
     ended: dict[str, list[str]] = field(default_factory=dict)
     closed: set[str] = field(default_factory=set)
     all_closed: bool = False
@@ -49,6 +50,10 @@ class Told:
     def has_closed(self, worker: str) -> bool:
         """The worker has done its work: what becomes of it counts no more."""
         return self.all_closed or worker in self.closed
+
+    def expect(self, worker: str, life: int) -> None:
+        """A fault was delivered that ends that life: a recovery must come."""
+        self.expecting[worker] = life
 
     def hear(self, line: str) -> None:
         """Take in one line of the job's output."""
@@ -67,8 +72,19 @@ class Told:
     def _hear_of_epoch(self, epoch: int, *, runs: bool) -> None:
         if runs and not self.formed:
             self.formed = True
-            self.recovering = self.expecting = False  # also of who had died before
+            self.recovering = False
+            self._forget_who_died_before()
         elif not runs and epoch > self.epoch:
             self.recovering = True
-            self.expecting = False
+            if self.formed:
+                self.expecting.clear()
         self.epoch = max(self.epoch, epoch)
+
+    def _forget_who_died_before(self) -> None:
+        """The group has formed with others in their places, where their ends were told before.
+
+        Of whom that was not told, the fault came when the line was on its way.
+        """
+        for worker, life in list(self.expecting.items()):
+            if len(self.ended.get(worker, [])) >= life:
+                del self.expecting[worker]
