@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from ftcomm_chaos.live.notes import Fired, Notes, Started, parse_note
 from ftcomm_chaos.live.told import TAIL_LINES, Told
 
@@ -55,6 +57,34 @@ def test_a_fault_whose_recovery_has_not_begun_is_awaited() -> None:
     assert not told.calm
     told.hear("ftcomm: epoch 2: lost worker 2")
     told.hear("ftcomm: recovered, epoch 2: lost worker 2; 3 ms")
+    assert told.calm
+
+
+def test_a_fault_is_awaited_while_the_recovery_from_another_goes_on() -> None:
+    told = Told(formed=True, epoch=1)
+    told.expect("2", 1)
+    told.hear("ftcomm: epoch 2: lost worker 0: its connection ended (rank 0)")
+    told.hear("ftcomm: worker 0 was killed by SIGKILL: starting it again")
+    told.hear("ftcomm: recovered, epoch 2: lost worker 0; 3 ms")
+    assert not told.calm
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ftcomm: epoch 2, not yet planned: lost worker 2: its connection ended (rank 2)",
+        "ftcomm: epoch 3: worker 2 was replaced",
+        "ftcomm: epoch 3: workers 0, 2 did not come back to the tracker",
+        "ftcomm: worker 2 was killed by SIGKILL: starting it again",
+    ],
+)
+def test_whoever_is_named_or_whose_end_is_told_is_recovered_from_with_the_others(
+    line: str,
+) -> None:
+    told = Told(formed=True, epoch=2, recovering=True)
+    told.expect("2", 1)
+    told.hear(line)
+    told.hear("ftcomm: recovered, epoch 3: lost worker 0; 3 ms")
     assert told.calm
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from ftcomm_chaos.live.safe import printable
 
 _EPOCH = re.compile(r"ftcomm: epoch (\d+)(?:: | (runs): )")
+_GONE = re.compile(r"ftcomm: epoch [^:]*: (?:lost )?workers? ([^:]*)")  # the words name them
 _RECOVERED = re.compile(r"ftcomm: recovered, epoch (\d+): ")
 _ENDED = re.compile(
     r"ftcomm: worker (\S+) (was killed by \w+|exited with status \d+(?: \(\w+\))?"
@@ -58,11 +59,14 @@ class Told:
     def hear(self, line: str) -> None:
         """Take in one line of the job's output."""
         self.tail = [*self.tail[-TAIL_LINES + 1 :], printable(line)]
+        if found := _GONE.match(line):
+            for worker in self.expecting.keys() & set(re.split("[ ,]+", found[1])):
+                del self.expecting[worker]
         if found := _EPOCH.match(line):
             self._hear_of_epoch(int(found[1]), runs=found[2] is not None)
         elif found := _RECOVERED.match(line):
             if int(found[1]) >= self.epoch:
-                self.recovering = False
+                self._recover()
         elif found := _ENDED.match(line):
             self.ended.setdefault(found[1], []).append(found[2])
         elif found := _CLOSED.match(line):
@@ -72,19 +76,17 @@ class Told:
     def _hear_of_epoch(self, epoch: int, *, runs: bool) -> None:
         if runs and not self.formed:
             self.formed = True
-            self.recovering = False
-            self._forget_who_died_before()
+            self._recover()
         elif not runs and epoch > self.epoch:
             self.recovering = True
-            if self.formed:
-                self.expecting.clear()
         self.epoch = max(self.epoch, epoch)
 
-    def _forget_who_died_before(self) -> None:
-        """The group has formed with others in their places, where their ends were told before.
+    def _recover(self) -> None:
+        """The group is whole, with others in the places of all whose ends were told before.
 
         Of whom that was not told, the fault came when the line was on its way.
         """
+        self.recovering = False
         for worker, life in list(self.expecting.items()):
             if len(self.ended.get(worker, [])) >= life:
                 del self.expecting[worker]
