@@ -13,6 +13,8 @@ from typing import Any, Protocol, Self
 
 from _turns import ADDRESS
 
+from ftcomm_tracker.streaming_copies import with_streaming_copies
+
 START_LIMIT_S = 120.0  # a busy machine imports torch eight times
 TURN_LIMIT_S = 300.0  # the slowest peers need seconds for 100 MB
 END_LIMIT_S = 20.0
@@ -54,7 +56,9 @@ class Group:
         folder.mkdir()
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", **peer.environment()}
+            # as ftcomm's launcher sets it, for all alike
+            environment = with_streaming_copies({**os.environ, "OMP_NUM_THREADS": "1"})
+            environment.update(peer.environment())
             path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
             environment[ADDRESS] = f"127.0.0.1:{port}"

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ftcomm_tracker.streaming_copies import with_streaming_copies
+
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 
@@ -108,6 +110,13 @@ def test_a_users_own_omp_num_threads_stays() -> None:
     done = run(script=script, OMP_NUM_THREADS="3")
     assert "[0] 3\n" in done.stdout
     assert "is not set" not in done.stderr
+
+
+def test_workers_have_large_copies_streamed_where_the_library_would_not() -> None:
+    script = "import os, sys; print('has', os.environ.get('GLIBC_TUNABLES')); sys.exit(64)"
+    clean = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    wanted = with_streaming_copies(clean).get("GLIBC_TUNABLES")
+    assert f"[0] has {wanted}\n" in run(script=script).stdout
 
 
 def test_only_the_worker_that_dies_is_restarted_and_given_up_after_three_deaths() -> None:

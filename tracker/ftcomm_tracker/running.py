@@ -15,6 +15,7 @@ from ftcomm_tracker.launch import Launcher, LaunchOptions
 from ftcomm_tracker.opening import OpenJob, ServeOptions, open_job
 from ftcomm_tracker.records import INCIDENTS_FILE
 from ftcomm_tracker.server import Server
+from ftcomm_tracker.streaming_copies import with_streaming_copies
 
 LAST_WORDS_S = 2.0  # for the tracker's own end and the console's after the last worker's
 
@@ -120,7 +121,7 @@ def _environment(job: OpenJob, console: Console) -> dict[str, str]:
             "OMP_NUM_THREADS is not set: each worker gets 1, so that they do not fight for"
             " cores; set it to tune"
         )
-    return environment
+    return with_streaming_copies(environment)
 
 
 def _tells_of_trouble(job: OpenJob, status: int) -> bool:

@@ -11,6 +11,7 @@ from ftcomm_tracker.launch import Launcher, LaunchOptions
 from ftcomm_tracker.listener import join_address
 from ftcomm_tracker.remote import RemoteJob
 from ftcomm_tracker.running import with_console
+from ftcomm_tracker.streaming_copies import with_streaming_copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,4 +82,4 @@ def _environment(worker: WorkerOptions, routes: tuple[tuple[str, int], ...]) -> 
     if worker.token_file is not None:
         environment["FTCOMM_TOKEN_FILE"] = str(worker.token_file.expanduser().absolute())
     environment["PYTHONUNBUFFERED"] = "1"
-    return environment
+    return with_streaming_copies(environment)
