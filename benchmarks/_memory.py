@@ -13,6 +13,11 @@ TIMES = 5
 CHUNK = 1 << 20
 
 
+def memory_bytes() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def copied_per_s() -> float:
     """Bytes of one array copied into another, a second."""
     source, target = np.ones(NBYTES, np.uint8), np.zeros(NBYTES, np.uint8)

@@ -22,6 +22,7 @@ from typing import Any, cast
 
 from _groups import Group, Peer, PeerFailed
 from _machine import machine_facts
+from _memory import memory_bytes
 from _report import OURS, allreduce_table
 from _spread import ratio, summary
 from peers import (
@@ -54,7 +55,7 @@ TURN_S, QUICK_TURN_S = 0.2, 0.05  # what a turn should take, if three calls take
 FEWEST_CALLS, MOST_CALLS = 2, 400
 TURN_BYTES = 400_000_000  # ftcomm keeps a turn's results
 WARM_UP_CALLS = 5  # of up to 1 MB, else one
-MOST_BYTES = 1_100_000_000  # of all ranks' inputs: several times that is in memory
+MOST_OF_MEMORY = 10  # all inputs together are a tenth of it at most: several times that is in use
 
 
 class Contest:
@@ -137,7 +138,8 @@ def measure(arguments: argparse.Namespace, world_size: int) -> list[dict[str, An
     with ExitStack() as stack:
         contest = Contest(stack, [peer for peer in PEERS if peer.NAME in wanted], world_size)
         for nbytes in map(int, arguments.sizes.split(",")):
-            if nbytes * world_size > MOST_BYTES:
+            if nbytes * world_size > memory_bytes() // MOST_OF_MEMORY:
+                print(f"{world_size} ranks, {nbytes:,} bytes: too little memory", file=sys.stderr)
                 continue
             print(f"{world_size} ranks, {nbytes:,} bytes", file=sys.stderr)
             figures = contest.measure(nbytes, *pace)
