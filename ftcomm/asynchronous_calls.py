@@ -8,8 +8,9 @@ from ftcomm.collective_calls import CollectiveCalls
 from ftcomm.collectives.ops import UserFunction
 from ftcomm.engine import Engine
 from ftcomm.forms import Call, Form, Lazy
+from ftcomm.handing_out import Result
 from ftcomm.handles import Handle
-from ftcomm.repeating import Result, Spot
+from ftcomm.repeating import Spot
 from ftcomm.sites import passes_on
 from ftcomm.solo import SoloEngine
 from ftcomm.values import Stored

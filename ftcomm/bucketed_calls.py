@@ -8,8 +8,8 @@ from ftcomm.arguments import as_elements, check_out
 from ftcomm.asynchronous_calls import AsynchronousCalls
 from ftcomm.buckets import BUCKET_BYTES, Bucket, cut
 from ftcomm.collectives.ops import UserFunction, needs_whole
+from ftcomm.handing_out import Result
 from ftcomm.handles import Handle
-from ftcomm.repeating import Result
 from ftcomm.sites import passes_on
 from ftcomm.values import Array
 

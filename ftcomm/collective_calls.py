@@ -1,6 +1,5 @@
 """The collectives of the public API: arguments in, results out."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +10,11 @@ from ftcomm.blobs import part_of, unpack_items, unpack_object
 from ftcomm.collectives.bfloat16 import widen_bfloat16
 from ftcomm.collectives.ops import UserFunction
 from ftcomm.forms import Call
+from ftcomm.handing_out import Result
 from ftcomm.protocol.signature import Kind
-from ftcomm.repeating import Repeating, Result
+from ftcomm.repeating import Repeating
 from ftcomm.sites import call_site, spot_of_call
-from ftcomm.values import Pool, Stored
+from ftcomm.values import Stored
 
 
 class CollectiveCalls(Repeating):
@@ -79,7 +79,7 @@ class CollectiveCalls(Repeating):
                 call = self._calls.allreduce(x, op, algorithm, site, wire=wire)
                 if out is not None:
                     check_out(out, result_dtype(call.form.dtype, wire), call.form.shape)
-                    call.place = self._place_in(out, call) if wire is None else None
+                    call.place = self._place_in(out, call.source) if wire is None else None
                 if plain:
                     self._remember(spot, x, op, call.form)
                 return call
@@ -291,51 +291,6 @@ class CollectiveCalls(Repeating):
     ) -> Callable[[Stored], Result | None]:
         """The result on the root; the others have it in their logs alone (rule R11)."""
         return hand_out if self.rank == root else _dropped
-
-    def _given(self, out: Result | None = None, *, copy: bool) -> Callable[[Stored], Result]:
-        """What the user gets of a result, who never gets the log's own memory writable."""
-        if out is not None:
-            return functools.partial(_filled if self._keeps_results else _made_or_filled, out)
-        if not copy:
-            return _viewed
-        return self._copied if self._keeps_results else _shaped
-
-    def _copied(self, stored: Stored) -> Result:
-        flat = stored.flat
-        if flat.nbytes < Pool.MIN_BYTES:
-            return flat.reshape(stored.shape).copy()
-        copy = self._engine.lend(len(flat), flat.dtype)
-        copy[:] = flat
-        return copy.reshape(stored.shape)
-
-    def _place_in(self, out: Result, call: Call) -> Result | None:
-        """Where nothing is replayed, `out` itself: its content after an error is not kept then.
-
-        The input is: the call is made again from it after a failure that cost nobody a result.
-        """
-        large = not self._keeps_results and out.nbytes >= Pool.MIN_BYTES
-        if not large or not out.flags.c_contiguous or np.may_share_memory(out, call.source):
-            return None
-        return out.reshape(-1)
-
-
-def _shaped(stored: Stored) -> Result:
-    return stored.flat.reshape(stored.shape)
-
-
-def _viewed(stored: Stored) -> Result:
-    view = stored.flat.reshape(stored.shape)
-    view.flags.writeable = False
-    return view
-
-
-def _filled(out: Result, stored: Stored) -> Result:
-    out[...] = stored.flat.reshape(stored.shape)
-    return out
-
-
-def _made_or_filled(out: Result, stored: Stored) -> Result:
-    return out if np.may_share_memory(out, stored.flat) else _filled(out, stored)
 
 
 def _widened_into(out: Result | None = None) -> Callable[[Stored], Result]:

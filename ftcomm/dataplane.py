@@ -28,7 +28,7 @@ from ftcomm.transport.executor import Executor
 from ftcomm.transport.faults import Interrupted, LinkLost, SignatureMismatch
 from ftcomm.transport.frame_check import CallHeader
 from ftcomm.transport.link import Link
-from ftcomm.transport.moves import Move, are_express
+from ftcomm.transport.moves import Move
 from ftcomm.transport.waiting import tries_before_sleep
 from ftcomm.values import Array, Stored
 
@@ -81,7 +81,7 @@ class DataPlane:
 
     def _one_schedule(self, call: Call, schedule: Schedule, header: CallHeader) -> Stored | None:
         form, source = call.form, call.source
-        work = self._take(form.work_count, form.dtype) if call.place is None else call.place
+        work = self.take(form.work_count, form.dtype) if call.place is None else call.place
         if form.kind is Kind.BROADCAST:
             if form.root == self._core.rank:
                 work[:] = source
@@ -102,18 +102,19 @@ class DataPlane:
         row_size = math.prod(form.shape)
         counts = tuple(int(count) * row_size for count in rows)
         call.admit(sum(counts) * form.dtype.itemsize)
-        work = self._take(sum(counts), form.dtype)
+        work = self.take(sum(counts), form.dtype)
         schedule = allgatherv_schedule(core.world_size, core.rank, counts, core.grouping)
         if not self._run(schedule, header, call.source, work, stage=1):
             return None
         return stored_rows(form, work, int(rows.sum()))
 
-    def _take(self, count: int, dtype: AnyDtype) -> Array:
+    def take(self, count: int, dtype: AnyDtype) -> Array:
+        """Memory for a result: the log's, or, where nothing is kept, the user's."""
         hub = self._hub
         with hub.lock:
             if hub.settings.keeps_results:
                 return hub.pool.take(count, dtype)
-            return hub.pool.lend(count, dtype)  # the result itself goes to the user
+            return hub.pool.lend(count, dtype)
 
     def gather_digests(
         self, digest: bytes, signature: bytes, site: str, turn: Turn
@@ -200,7 +201,7 @@ class DataPlane:
         if nbytes is None:
             return None
         admit(nbytes)
-        payload = blob if self._core.rank == root else self._take(nbytes, _BYTE)
+        payload = blob if self._core.rank == root else self.take(nbytes, _BYTE)
         if not self._broadcast(payload, root, header, stage=1):
             return None
         return payload if self._barrier(header, stage=2) else None
@@ -292,7 +293,7 @@ class DataPlane:
             return False
         return True
 
-    def run_small(
+    def run_moves(
         self,
         schedule: Schedule,
         moves: tuple[Move, ...],
@@ -309,18 +310,17 @@ class DataPlane:
             self._linked, self._linked_for = links, schedule
         self._turn = header[:2]
         try:
-            self._executor.run_small(moves, links, header, source, work, reducer)
+            self._executor.run_moves(moves, links, header, source, work, reducer)
         except (Interrupted, LinkLost, SignatureMismatch) as fault:
             self._tell(fault, header.epoch)
             return False
         return True
 
     def express_moves(self, form: Form) -> tuple[Move, ...] | None:
-        """The moves of a form that `run_small` takes, else None."""
+        """The moves of a form that `run_moves` takes, else None."""
         if form.schedule is None or form.schedule.copies or self._executor.probe is not None:
             return None
-        moves = self._executor.moves_of(form.schedule, form.dtype)
-        return moves if are_express(moves) else None
+        return self._executor.moves_of(form.schedule, form.dtype)
 
     def _tell(self, fault: Interrupted | LinkLost | SignatureMismatch, epoch: int) -> None:
         """Have the control thread act on what broke."""

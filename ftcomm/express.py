@@ -1,9 +1,9 @@
-"""Express: a small call like one before it, in a healthy epoch, in few Python steps.
+"""Express: a call like one before it, in a healthy epoch, in few Python steps.
 
-A call of a few bytes takes as long as its Python does.  What follows from the form of a call is
-made once, here; what the core would be asked is answered by one flag, `Standing.calm`, which falls
-with everything that the control thread hears or does.  Where anything is special, the call takes
-the long way through the engine, which does the same.
+A call of a few bytes takes as long as its Python does, and of one of 100 KB that is half.  What
+follows from the form of a call is made once, here; what the core would be asked is answered by one
+flag, `Standing.calm`, which falls with everything that the control thread hears or does.  Where
+anything is special, the call takes the long way through the engine, which does the same.
 """
 
 import time
@@ -31,7 +31,7 @@ class Express:
         core: of the worker.
     """
 
-    __slots__ = ("_complete", "_form", "_hub", "_moves", "_plane", "_schedule", "core")
+    __slots__ = ("_complete", "_form", "_hub", "_moves", "_plane", "_pooled", "_schedule", "core")
 
     def __init__(
         self, hub: Hub, plane: DataPlane, form: Form, moves: tuple[Move, ...], complete: Complete
@@ -43,14 +43,17 @@ class Express:
         self._form = form
         self._moves = moves
         self._schedule = form.schedule
+        self._pooled = form.nbytes >= Pool.MIN_BYTES
         self._complete = complete
 
-    def run(self, source: Array) -> Stored | None:
+    def run(self, source: Array, place: Array | None = None) -> Stored | None:
         """One more call; None if nothing is done, and the long way must be taken.
 
-        `source` is of the form's dtype and count, 1-D and contiguous; it is never written.
+        Args:
+            source: of the form's dtype and count, 1-D and contiguous; it is never written.
+            place: as in `Call`, for results from a pool.
         """
-        core, form = self.core, self._form
+        core, form, plane = self.core, self._form, self._plane
         epoch = core.epoch  # before the flag: while that is up there is no other
         position = core.position
         if not core.calm or position.seqno >= MAX_SEQNO:
@@ -60,30 +63,35 @@ class Express:
             # this call is not completed and enters anew.
             core.signature, core.site = form.signature, form.site
             header = CallHeader(epoch, position, form.suffix)
-            work = np.empty(form.work_count, form.dtype)
-            if self._plane.run_small(
-                self._schedule, self._moves, header, source, work, form.reducer
-            ):
+            if place is not None:
+                work = place
+            elif self._pooled:
+                work = plane.take(form.work_count, form.dtype)
+            else:
+                work = np.empty(form.work_count, form.dtype)
+            if plane.run_moves(self._schedule, self._moves, header, source, work, form.reducer):
                 stored = Stored(work, form.shape)
                 entry = Entry(form.signature, stored)
                 with self._hub.lock:
                     done = core.complete_next(entry, time.monotonic())
+                    if done:
+                        self._hub.pool.give(done.pop())
                 if done is not None or self._complete(epoch, entry, True):
                     return stored
             # The long way says it again; if Ctrl-C comes before that, nothing may be in flight.
             core.signature, core.site = b"", ""
             return None
         except BaseException as error:
-            self._plane.cut_short(error)
+            plane.cut_short(error)
             raise
 
 
 def express(hub: Hub, plane: DataPlane, form: Form, complete: Complete) -> Express | None:
-    """For calls of small moves that prove what came before, with results of no pool; else None."""
+    """For calls that prove what came before, of one schedule without copies; else None."""
     special = hub.faults is not None or hub.settings.verify != "none"
     finishes = form.reducer is not None and form.reducer.finishes
     special = special or form.dtype.kind == "V"  # bfloat16, which travels as its bits
-    if special or finishes or form.kind is Kind.BROADCAST or form.nbytes >= Pool.MIN_BYTES:
+    if special or finishes or form.kind is Kind.BROADCAST:
         return None
     moves = plane.express_moves(form)
     return None if moves is None else Express(hub, plane, form, moves, complete)

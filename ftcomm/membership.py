@@ -5,6 +5,7 @@ The communicator is one object, written in layers of which each calls only those
     communicator      checkpoints
     collective_calls  the collectives: arguments in, results out
     repeating         calls like one before them, in few steps
+    handing_out       what the user gets of a result
     membership        rank and position, one call, close and leave
 """
 

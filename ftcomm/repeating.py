@@ -12,11 +12,9 @@ from ftcomm.calls import FORMS_KEPT
 from ftcomm.engine import Engine
 from ftcomm.express import Express
 from ftcomm.forms import Form
-from ftcomm.membership import Membership
+from ftcomm.handing_out import HandingOut, Result
 from ftcomm.solo import SoloEngine
-
-Result = np.ndarray[Any, Any]
-
+from ftcomm.values import Pool
 
 Spot = tuple[CodeType, int]  # of a call in the user's code
 
@@ -32,6 +30,7 @@ class Repeat:
         row: of the tally.
         nbytes: of the result.
         flat: the result is 1-D.
+        pooled: its memory comes from a pool.
     """
 
     code: CodeType
@@ -41,9 +40,10 @@ class Repeat:
     row: list[float]
     nbytes: int
     flat: bool
+    pooled: bool
 
 
-class Repeating(Membership):
+class Repeating(HandingOut):
     """Remembers calls and repeats them; every other way into a call is the long one."""
 
     def __init__(self, engine: Engine | SoloEngine, worker_id: str) -> None:
@@ -61,7 +61,8 @@ class Repeating(Membership):
             self._repeats.clear()
         code, at = spot
         share, row = self._account.share_of(form.nbytes), self._tally.row(form.kind)
-        repeat = Repeat(code, express, form, share, row, form.nbytes, len(form.shape) == 1)
+        flat, pooled = len(form.shape) == 1, form.nbytes >= Pool.MIN_BYTES
+        repeat = Repeat(code, express, form, share, row, form.nbytes, flat, pooled)
         self._repeats[id(code), at, op, x.shape, x.dtype] = repeat
 
     def _repeat(self, spot: Spot, x: Any, op: Any, out: Any, *, copy: bool) -> Result | None:
@@ -81,20 +82,25 @@ class Repeating(Membership):
         if not gate.lock.take(_getframe(), before):
             return None
         try:
-            stored = express.run(x if repeat.flat else x.reshape(-1))
+            source = x if repeat.flat else x.reshape(-1)
+            place = self._place_in(out, source) if repeat.pooled and out is not None else None
+            stored = express.run(source, place)
             if stored is None:
                 return None
             account.nbytes = total
             self._calls.synchronised()
-            result = stored.flat if repeat.flat else stored.flat.reshape(repeat.form.shape)
-            if out is not None:
-                out[...] = result
-                result = out
-            elif copy:
-                result = result.copy()
-            else:
-                result = result[:]  # not the log's own array: users may set dtype and shape
-                result.flags.writeable = False
+            if repeat.pooled:
+                result = self._given(out, copy=copy)(stored)
+            else:  # the same, in fewer steps
+                result = stored.flat if repeat.flat else stored.flat.reshape(repeat.form.shape)
+                if out is not None:
+                    out[...] = result
+                    result = out
+                elif copy:
+                    result = result.copy()
+                else:
+                    result = result[:]  # not the log's own array: users may set dtype and shape
+                    result.flags.writeable = False
             row = repeat.row
             row[0] += 1
             row[1] += repeat.nbytes

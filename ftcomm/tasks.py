@@ -20,8 +20,8 @@ from ftcomm.collective_calls import CollectiveCalls
 from ftcomm.collectives.ops import UserFunction
 from ftcomm.dependencies import Dependencies, Run, Saved, Skip
 from ftcomm.errors import ClosedError, ForkError, ThreadError, ThreadLimitError
+from ftcomm.handing_out import Result
 from ftcomm.handles import Handle
-from ftcomm.repeating import Result
 from ftcomm.sites import passes_on
 from ftcomm.task_arguments import Variable, checked_array, checked_workers, key, listed
 from ftcomm.threads import start_thread

@@ -15,7 +15,7 @@ NOBODY = -1
 
 # One reduction call. Small enough that incoming bytes are still in the second-level cache when
 # they are reduced, large enough that calling numpy costs nothing. Part of the canonical order.
-CELL_BYTES = 128 * 1024
+CELL_BYTES = 256 * 1024
 
 
 class Reduce(enum.IntEnum):

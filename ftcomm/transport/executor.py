@@ -91,7 +91,7 @@ class Executor:
         """
         self._guarded((links, header, source, work, reducer), self._run, schedule, step_base)
 
-    def run_small(
+    def run_moves(
         self,
         moves: tuple[Move, ...],
         links: Mapping[int, Link],
@@ -100,11 +100,11 @@ class Executor:
         work: Array,
         reducer: Reducer | None,
     ) -> None:
-        """As `run`, for a schedule without copies whose moves `are_express`."""
-        self._guarded((links, header, source, work, reducer), self._run_small, moves, header)
+        """As `run`, for the moves of a schedule without copies."""
+        self._guarded((links, header, source, work, reducer), self._run_moves, moves, header)
 
     def moves_of(self, schedule: Schedule, dtype: AnyDtype) -> tuple[Move, ...]:
-        """The moves of `schedule`, for `run_small`."""
+        """The moves of `schedule`, for `run_moves`."""
         return self._moves.of(schedule, dtype)
 
     def _guarded(self, given: _Given, body: Callable[..., None], *arguments: object) -> None:
@@ -126,16 +126,23 @@ class Executor:
         finally:
             self._source = self._work = _EMPTY  # the caller's arrays are the caller's
 
-    def _run_small(self, moves: tuple[Move, ...], header: CallHeader) -> None:
+    def _run_moves(self, moves: tuple[Move, ...], header: CallHeader) -> None:
         epoch, (branch, version, seqno), _ = header
-        head = self._expected = self._head
+        head = self._head
         for move in moves:
             tag, length = move.step.tag, move.length
-            PREFIX.pack_into(
-                head, 0, FRAME_MAGIC, DATA_FRAME, 0, epoch, branch, version, seqno, tag, length
-            )
-            self.progress.step = tag
-            self._small_step(move, tag)
+            if move.alike:  # as `_prepare`, without a call
+                PREFIX.pack_into(
+                    head, 0, FRAME_MAGIC, DATA_FRAME, 0, epoch, branch, version, seqno, tag, length
+                )
+                self._expected = head
+                self.progress.step = tag
+            else:
+                self._prepare(move, tag)
+            if move.small:
+                self._small_step(move, tag)
+            else:
+                self._large_step(move.step, tag)
 
     def _run(self, schedule: Schedule, step_base: int) -> None:
         source, work = self._source, self._work

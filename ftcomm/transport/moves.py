@@ -1,6 +1,5 @@
 """Moves: a schedule's steps worked out for one dtype, so that a small step computes nothing."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +9,9 @@ from ftcomm.collectives.ops import Array
 from ftcomm.collectives.schedule import CELL_BYTES, NOBODY, Schedule, Step
 from ftcomm.protocol.frames import HEADER_BYTES
 
-# Up to here copying a received payload once more is cheaper than the streams: two ranks need 30 us
-# for 64 KiB this way and 50 us the other.
-SMALL_BYTES = 64 * 1024
+# Up to here copying a received payload once more is cheaper than the streams: two ranks took
+# 76 us for 256 KiB this way, and 92 the other.  Above it there was little between them.
+SMALL_BYTES = 256 * 1024
 assert SMALL_BYTES <= CELL_BYTES, "a small step is one cell"
 
 MOVES_KEPT = 8192  # schedules and their steps; about 4 MB
@@ -45,11 +44,6 @@ class Move:
     recv_part: slice | None
     frame: memoryview
     incoming: Array
-
-
-def are_express(moves: Iterable[Move]) -> bool:
-    """True if each is small, and what it sends and receives has one header."""
-    return all(move.small and move.alike for move in moves)
 
 
 class Moves:

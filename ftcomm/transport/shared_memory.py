@@ -30,8 +30,9 @@ from ftcomm.transport.link import Buffer
 from ftcomm.transport.segment import Segment
 from ftcomm.transport.sockets import replace_by_dead
 
-# Published while a long send goes on, so that the peer reads what lies in the cache.
-PIECE_BYTES = 128 * 1024
+# Published while a long send goes on, so that the peer reads what lies in the cache.  Of 128 KiB
+# each, large arrays took 3 to 5 percent longer.
+PIECE_BYTES = 512 * 1024
 # A reader says how far it is each time that it has read this part of the ring, and rings when half
 # of the ring is free: few wake-ups, each for much.  Who reads all that is there has said so of more
 # than three quarters, so a writer that found no room is woken.

@@ -1,4 +1,4 @@
-"""A worker that makes the same small calls again and again: ``repeated_calls.py FOLDER``.
+"""A worker that makes the same calls again and again: ``repeated_calls.py FOLDER``.
 
 Worker 1 kills itself once, in the middle, if FOLDER holds a file ``kill``.  Rank 0 writes a digest
 of all results, and how many allreduces went the long way, into FOLDER.
@@ -23,6 +23,8 @@ from ftcomm.values import Stored
 ROUNDS = 200
 DIES_IN = 140
 VERSION_ROUNDS = 50
+POOLED = 40_000
+STREAMED = (393_216, 262_145)  # cell by cell; three ranks share out the first evenly
 
 
 class Counter:
@@ -44,7 +46,12 @@ def one_round(comm: Communicator, number: int) -> list[Any]:
     base = np.arange(6, dtype=np.float32) * (comm.rank + 1) + number
     table = base.reshape(2, 3).copy()
     out = np.empty_like(base)
+    large = np.resize(base, POOLED)  # its results have memory from a pool
     results = [
+        comm.allreduce(large, out=np.empty_like(large)),
+        comm.allreduce(large, op="min"),
+        comm.allreduce(large, op="max", copy=False),
+        comm.allreduce(large, op="prod", out=large),
         comm.allreduce(base, out=out),
         comm.allreduce(table, op="max"),
         comm.allreduce(base.astype(np.int64), copy=False),
@@ -52,9 +59,22 @@ def one_round(comm: Communicator, number: int) -> list[Any]:
         comm.allreduce(table.T),
         comm.allreduce([number, comm.rank]),
     ]
+    if number % 5 == 0:
+        results += [sum_of(comm, count, number) for count in STREAMED]
     if number % 7 == 0:
         results.append(comm.broadcast(table, root=number % comm.world_size))
     return [np.array(result) for result in results]
+
+
+def sum_of(comm: Communicator, count: int, number: int) -> Any:
+    """A sum that is known beforehand, of two different calls: memory may hold an older result."""
+    for plus in (0, number):
+        x = np.arange(count, dtype=np.float32) + (comm.rank + plus)
+        result = comm.allreduce(x)
+        ranks = range(comm.world_size)
+        expected = sum((np.arange(count, dtype=np.float64) + (r + plus) for r in ranks), 0.0)
+        assert (result == expected).all(), (count, number, plus)
+    return result
 
 
 def main() -> None:

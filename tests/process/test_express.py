@@ -1,4 +1,4 @@
-"""Small calls that are made again and again take the express way, and nothing else changes."""
+"""Calls that are made again and again take the express way, and nothing else changes."""
 
 import subprocess
 import sys

@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm import call_lock, collective_calls, express, gate, membership, repeating
+from ftcomm import call_lock, collective_calls, express, gate, handing_out, membership, repeating
 from ftcomm.communicator import Communicator
 from ftcomm.errors import ClosedError
 from ftcomm.express import Express
 from ftcomm.forms import Form
 from ftcomm.protocol.position import START
 from ftcomm.protocol.signature import Kind, Signature
-from ftcomm.values import Stored
+from ftcomm.values import Pool, Stored
 from tests.interrupts import ANYWHERE, BY_SIGNAL, interrupted, places
 
 FLOATS = np.dtype(np.float64)
 SIGNATURE = Signature(Kind.ALLREDUCE, count=3).encode()
 SCHEDULE: Any = object()
+POOLED = Pool.MIN_BYTES // 8  # elements of a result whose memory comes from a pool
 
 
 class Plane:
@@ -31,15 +32,18 @@ class Plane:
         self.core = core
         self.moves_all = True
 
-    def run_small(self, *_: Any) -> bool:
+    def run_moves(self, *_: Any) -> bool:
         return self.moves_all
+
+    def take(self, count: int, dtype: Any) -> np.ndarray[Any, Any]:
+        return np.empty(count, dtype)
 
     def cut_short(self, _: BaseException) -> None:
         self.core.signature = self.core.site = None
 
 
-def one_way() -> tuple[Any, Plane, Express]:
-    """Its core, its data plane, and the express way itself."""
+def one_way(count: int = 3) -> tuple[Any, Plane, Express]:
+    """Its core, its data plane, and the express way itself, of results of `count` elements."""
     core = SimpleNamespace(epoch=1, position=START, calm=True, signature=None, site=None)
 
     def complete_next(*_: Any) -> list[Any]:
@@ -48,19 +52,22 @@ def one_way() -> tuple[Any, Plane, Express]:
 
     core.complete_next = complete_next
     form = Form(
-        Kind.ALLREDUCE, SIGNATURE, "x.py:1", SIGNATURE, SCHEDULE, FLOATS, (3,), work_count=3
-    )
-    hub: Any = SimpleNamespace(core=core, lock=threading.Lock())
+        Kind.ALLREDUCE, SIGNATURE, "x.py:1", SIGNATURE, SCHEDULE, FLOATS, (count,),
+        work_count=count, nbytes=8 * count,
+    )  # fmt: skip
+    hub: Any = SimpleNamespace(core=core, lock=threading.Lock(), pool=Pool())
     plane: Any = Plane(core)
     return core, plane, Express(hub, plane, form, (), lambda *_: False)
 
 
+@pytest.mark.parametrize("count", [3, POOLED])
 @pytest.mark.parametrize("moves_all", [True, False])
-def test_nothing_is_in_flight_after_a_call_cut_short_anywhere(moves_all: bool) -> None:
+def test_nothing_is_in_flight_after_a_call_cut_short_anywhere(moves_all: bool, count: int) -> None:
+    x = np.ones(count)
     for number in places():
-        core, plane, way = one_way()
+        core, plane, way = one_way(count)
         plane.moves_all = moves_all
-        if not interrupted(lambda w=way: w.run(np.ones(3)), number, express):
+        if not interrupted(lambda w=way: w.run(x), number, express):
             break
         assert not core.signature, number
         assert not core.site, number
@@ -79,6 +86,15 @@ def test_nothing_is_in_flight_when_there_is_no_memory(monkeypatch: pytest.Monkey
     assert (core.signature, core.site) == (None, None)
 
 
+def test_a_result_that_the_log_lets_go_leaves_its_memory_to_the_next() -> None:
+    core, _, way = one_way(POOLED)
+    pool = way._hub.pool
+    dropped = [Stored(pool.take(POOLED, FLOATS), (POOLED,))]
+    core.complete_next = lambda *_: dropped
+    assert way.run(np.ones(POOLED)) is not None
+    assert pool.nbytes == 8 * POOLED
+
+
 # --- what the user is given -----------------------------------------------------------------------
 
 
@@ -88,7 +104,10 @@ class Way:
     def __init__(self, engine: Any) -> None:
         self.core, self.log = engine, []  # type: tuple[Any, list[np.ndarray[Any, Any]]]
 
-    def run(self, source: np.ndarray[Any, Any]) -> Stored:
+    def run(
+        self, source: np.ndarray[Any, Any], place: np.ndarray[Any, Any] | None = None
+    ) -> Stored:
+        assert place is None, "results are kept"
         self.log.append(source.copy())
         self.core.position = self.core.position.next()
         return Stored(self.log[-1], source.shape)
@@ -112,7 +131,7 @@ def twice(comm: Communicator, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return [comm.allreduce(x, copy=False) for _ in range(2)][1]
 
 
-@pytest.mark.parametrize("shape", [(4,), (2, 2)])
+@pytest.mark.parametrize("shape", [(4,), (2, 2), (POOLED,), (2, POOLED)])
 def test_a_view_s_dtype_and_shape_are_not_the_log_s(ways: list[Way], shape: Any) -> None:
     with ftcomm.init("none") as comm:
         result = twice(comm, np.ones(shape))
@@ -122,22 +141,37 @@ def test_a_view_s_dtype_and_shape_are_not_the_log_s(ways: list[Way], shape: Any)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # newer ones would rather not
             result.dtype = np.int64
-            result.shape = (1, 4)
-        assert (logged.dtype, logged.shape, logged.flags.writeable) == (FLOATS, (4,), True)
+            result.shape = (1, result.size)
+        kept = (FLOATS, (result.size,), True)
+        assert (logged.dtype, logged.shape, logged.flags.writeable) == kept
+
+
+@pytest.mark.parametrize("count", [4, POOLED])
+@pytest.mark.parametrize("gives_out", [True, False])
+def test_a_result_is_the_user_s_own(ways: list[Way], count: int, gives_out: bool) -> None:
+    x, out = np.arange(float(count)), np.empty(count) if gives_out else None
+    with ftcomm.init("none") as comm:
+        for _ in range(2):
+            result = comm.allreduce(x, out=out)
+        (logged,) = ways[0].log
+        assert (result is out) == gives_out
+        result += 1
+        assert (logged == x).all()
 
 
 # --- Ctrl-C, in a group of one --------------------------------------------------------------------
 
-PATH = (collective_calls, repeating, membership, gate, call_lock)
+PATH = (collective_calls, repeating, handing_out, membership, gate, call_lock)
 
 
 @pytest.mark.parametrize("where", [ANYWHERE, BY_SIGNAL])
 @pytest.mark.parametrize("is_express", [True, False])
+@pytest.mark.parametrize("count", [4, POOLED])
 def test_a_call_cut_short_can_be_made_again_or_this_life_has_ended(
-    ways: list[Way], is_express: bool, where: str
+    ways: list[Way], count: int, is_express: bool, where: str
 ) -> None:
     """It ends if its result is lost, and with it the knowledge of how far the script has come."""
-    called, lost, x, out = 0, 0, np.ones(4), np.empty(4)
+    called, lost, x, out = 0, 0, np.ones(count), np.empty(count)
     for number in places():
         comm = ftcomm.init("none")
 

@@ -1,0 +1,61 @@
+"""Handing out: what the user gets of a result, who never gets the log's own memory writable."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ftcomm.membership import Membership
+from ftcomm.values import Array, Pool, Stored
+
+Result = np.ndarray[Any, Any]
+
+
+class HandingOut(Membership):
+    """Views, copies, and the user's own arrays filled."""
+
+    def _given(self, out: Result | None = None, *, copy: bool) -> Callable[[Stored], Result]:
+        """What the user gets of a result, who never gets the log's own memory writable."""
+        if out is not None:
+            return functools.partial(_filled if self._keeps_results else _made_or_filled, out)
+        if not copy:
+            return _viewed
+        return self._copied if self._keeps_results else _shaped
+
+    def _copied(self, stored: Stored) -> Result:
+        flat = stored.flat
+        if flat.nbytes < Pool.MIN_BYTES:
+            return flat.reshape(stored.shape).copy()
+        copy = self._engine.lend(len(flat), flat.dtype)
+        copy[:] = flat
+        return copy.reshape(stored.shape)
+
+    def _place_in(self, out: Result, source: Array) -> Result | None:
+        """Where nothing is replayed, `out` itself: its content after an error is not kept then.
+
+        The input is: the call is made again from it after a failure that cost nobody a result.
+        """
+        large = not self._keeps_results and out.nbytes >= Pool.MIN_BYTES
+        if not large or not out.flags.c_contiguous or np.may_share_memory(out, source):
+            return None
+        return out.reshape(-1)
+
+
+def _shaped(stored: Stored) -> Result:
+    return stored.flat.reshape(stored.shape)
+
+
+def _viewed(stored: Stored) -> Result:
+    view = stored.flat.reshape(stored.shape)
+    view.flags.writeable = False
+    return view
+
+
+def _filled(out: Result, stored: Stored) -> Result:
+    out[...] = stored.flat.reshape(stored.shape)
+    return out
+
+
+def _made_or_filled(out: Result, stored: Stored) -> Result:
+    return out if np.may_share_memory(out, stored.flat) else _filled(out, stored)
