@@ -11,7 +11,7 @@ LIMIT = f"{TUNABLE}=0x2000000"
 
 @pytest.fixture(autouse=True)
 def linux_on_x86(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("platform.system", lambda: "Linux")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
 
 
@@ -57,10 +57,10 @@ def test_where_the_system_tells_of_no_caches_nothing_is_set(tmp_path: Path) -> N
     assert with_streaming_copies({}, tmp_path / "none") == {}
 
 
-@pytest.mark.parametrize(("system", "machine"), [("darwin", "x86_64"), ("linux", "aarch64")])
+@pytest.mark.parametrize(("system", "machine"), [("Darwin", "x86_64"), ("Linux", "aarch64")])
 def test_others_have_no_such_limit(
     monkeypatch: pytest.MonkeyPatch, of_a_host: Path, system: str, machine: str
 ) -> None:
-    monkeypatch.setattr("sys.platform", system)
+    monkeypatch.setattr("platform.system", lambda: system)
     monkeypatch.setattr("platform.machine", lambda: machine)
     assert with_streaming_copies({}, of_a_host) == {}

@@ -11,20 +11,18 @@ The library reads the limit when a process starts, so it must be in the environm
 """
 
 import platform
-import sys
 from pathlib import Path
 
 VARIABLE = "GLIBC_TUNABLES"
 TUNABLE = "glibc.cpu.x86_non_temporal_threshold"
 STREAMED_BYTES = 32 << 20
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_X86 = ("x86_64", "AMD64")
 
 
 def with_streaming_copies(environment: dict[str, str], caches: Path = CACHES) -> dict[str, str]:
     """`environment`, with the limit where the library's own is above it and nobody has set one."""
     given = environment.get(VARIABLE, "")
-    if sys.platform != "linux" or platform.machine() not in _X86 or TUNABLE in given:
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64") or TUNABLE in given:
         return environment
     if _share_of_last_cache(caches) * 3 // 4 <= STREAMED_BYTES:
         return environment
