@@ -321,6 +321,8 @@ class Engine(Place):
         outcome, dropped = self._core.complete_checkpoint(epoch, now=time.monotonic())
         if outcome is Outcome.DONE:
             self._hub.pool.renew(dropped)
+            if self._core.rank == 0 and self._hub.common is not None:
+                self._hub.common.next_version()
         return outcome
 
     def _complete_load(self, epoch: int, value: Packed) -> Outcome:

@@ -17,6 +17,7 @@ from ftcomm.forms import Form
 from ftcomm.protocol.position import MAX_SEQNO
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.log import Entry
+from ftcomm.transport.common_reduction import suits_common_memory
 from ftcomm.transport.frame_check import CallHeader
 from ftcomm.transport.moves import Move
 from ftcomm.values import Array, Pool, Stored
@@ -31,7 +32,17 @@ class Express:
         core: of the worker.
     """
 
-    __slots__ = ("_complete", "_form", "_hub", "_moves", "_plane", "_pooled", "_schedule", "core")
+    __slots__ = (
+        "_complete",
+        "_form",
+        "_hub",
+        "_in_common",
+        "_moves",
+        "_plane",
+        "_pooled",
+        "_schedule",
+        "core",
+    )
 
     def __init__(
         self, hub: Hub, plane: DataPlane, form: Form, moves: tuple[Move, ...], complete: Complete
@@ -44,6 +55,7 @@ class Express:
         self._moves = moves
         self._schedule = form.schedule
         self._pooled = form.nbytes >= Pool.MIN_BYTES
+        self._in_common = suits_common_memory(self._schedule, form.dtype.itemsize)
         self._complete = complete
 
     def run(self, source: Array, place: Array | None = None) -> Stored | None:
@@ -63,13 +75,8 @@ class Express:
             # this call is not completed and enters anew.
             core.signature, core.site = form.signature, form.site
             header = CallHeader(epoch, position, form.suffix)
-            if place is not None:
-                work = place
-            elif self._pooled:
-                work = plane.take(form.work_count, form.dtype)
-            else:
-                work = np.empty(form.work_count, form.dtype)
-            if plane.run_moves(self._schedule, self._moves, header, source, work, form.reducer):
+            work = self._run(header, source, place)
+            if work is not None:
                 stored = Stored(work, form.shape)
                 entry = Entry(form.signature, stored)
                 with self._hub.lock:
@@ -84,6 +91,21 @@ class Express:
         except BaseException as error:
             plane.cut_short(error)
             raise
+
+    def _run(self, header: CallHeader, source: Array, place: Array | None) -> Array | None:
+        """The result; None if something has happened."""
+        form, plane = self._form, self._plane
+        if place is not None:
+            work = place
+        elif not self._pooled:
+            work = np.empty(form.work_count, form.dtype)
+        else:
+            memory = plane.common_for(form, header.epoch) if self._in_common else None
+            if memory is not None:
+                return plane.run_in_common(self._schedule, header, source, form, memory)
+            work = plane.take(form.work_count, form.dtype)
+        done = plane.run_moves(self._schedule, self._moves, header, source, work, form.reducer)
+        return work if done else None
 
 
 def express(hub: Hub, plane: DataPlane, form: Form, complete: Complete) -> Express | None:

@@ -158,9 +158,14 @@ class Pool:
         base = flat.base
         if not isinstance(base, np.ndarray) or base.dtype != np.uint8:
             return
-        if base.nbytes != flat.nbytes:
+        if base.nbytes != flat.nbytes or base.base is not None:  # None: its memory is its own
             return
         self._free.setdefault(base.nbytes, []).append((self._version, base))
+
+    def put(self, memory: Array) -> None:
+        """Bytes that were taken for a while; the caller refers to them no more."""
+        if memory.nbytes >= self.MIN_BYTES:
+            self._free.setdefault(memory.nbytes, []).append((self._version, memory))
 
     def renew(self, dropped: list[Any]) -> None:
         """A version's log is gone: keep its memory for the next ones.

@@ -24,6 +24,7 @@ from ftcomm.protocol.position import Position
 from ftcomm.protocol.records import Digest
 from ftcomm.recorder import Recorder
 from ftcomm.recovery.worker import State, WorkerCore
+from ftcomm.transport.common import CommonMemory
 from ftcomm.transport.link import Link
 from ftcomm.transport.striped import StripedLink
 from ftcomm.transport.waiting import Progress
@@ -71,6 +72,7 @@ class Hub:
         links: data links of the present epoch by rank; made by the control thread, used by the
             user's, which alone closes them.
         retired: links of older epochs, shut down, to be closed by the user's thread.
+        common: memory that all ranks have in common in the present epoch, if they have come to it.
         planned_at: monotonic time at which the present epoch's plan was taken.
         caught_up_at: monotonic time at which its fetches had ended.
         recovered: what was recovered so far.
@@ -93,6 +95,7 @@ class Hub:
         self._poll.register(self.wake.fd, select.POLLIN)
         self.links: dict[int, Link] = {}
         self.retired: list[Link] = []
+        self.common: CommonMemory | None = None
         self.pool = Pool()
         self.progress = Progress()
         self.context = LogContext()
@@ -117,10 +120,23 @@ class Hub:
         self.wake.set()
         return True
 
+    def add_common(self, memory: CommonMemory) -> bool:
+        """Common memory is there; False (and it is given up) if its epoch is over."""
+        with self.lock:
+            live = self.core.state in (State.RUNNING, State.CATCHING_UP)
+            if live and memory.epoch == self.core.epoch and self.common is None:
+                self.common = memory
+                return True
+        memory.forget_fd()
+        return False
+
     def retire_links(self) -> None:
         """The epoch is over: end every transfer; the owner will close the sockets."""
         self.interrupt.set()  # first: a transfer must not take our own shutdown for a lost peer
         with self.lock:
+            if self.common is not None:
+                self.common.forget_fd()
+                self.common = None
             old, self.links = list(self.links.values()), {}
             self.recovered.links = {}
             self.retired += old
@@ -159,6 +175,8 @@ class Hub:
         self.core.calm = False
         for link in [*self.links.values(), *self.retired]:
             link.close()
+        if self.common is not None:
+            self.common.forget_fd()
         for sock in self.control_sockets:
             with contextlib.suppress(OSError):  # closed by its owner just before the fork
                 os.close(sock.detach())

@@ -14,6 +14,7 @@ import trio
 from ftcomm.config import WILDCARDS, parse_endpoint
 from ftcomm.control.bundles import Gathering, open_bundle
 from ftcomm.control.checking import checked_link
+from ftcomm.control.common import serve_common
 from ftcomm.control.dialling import BROKEN, RelayLost, open_direct, open_locally, proven
 from ftcomm.control.driver import Driver
 from ftcomm.control.local import listen_locally
@@ -41,7 +42,7 @@ MAX_UNAUTHENTICATED = 64  # connections; at the limit the oldest is dropped (rul
 DIAL_ATTEMPTS = 4  # an honest dialler that was dropped at the limit tries again before it suspects
 DIAL_PAUSE_S = 0.05
 
-LINK_ROLES = ("data", "fetch", "relay")
+LINK_ROLES = ("data", "fetch", "relay", "common")
 
 Serve = Callable[[Driver, trio.socket.SocketType, DataContext], Awaitable[None]]
 
@@ -121,6 +122,8 @@ class Listener:
                 await self._serve(self._driver, conn, context)
             elif role == "relay":
                 await serve_relay(self._driver, conn, context)
+            elif role == "common":
+                await serve_common(self._driver, conn)
             else:
                 await self._take(conn, context)
 

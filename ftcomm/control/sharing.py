@@ -63,7 +63,7 @@ async def offer_segment(driver: Driver, sock: trio.socket.SocketType, rank: int)
             return None
         with contextlib.ExitStack() as unless_agreed:
             unless_agreed.callback(segment.close)
-            await _send_with(sock, Sharing(nonce), segment.fd)
+            await send_with(sock, Sharing(nonce), segment.fd)
             segment.forget_fd()
             answer = await _receive(sock)
             if answer.failure:
@@ -86,7 +86,7 @@ async def answer_offer(driver: Driver, sock: trio.socket.SocketType, rank: int) 
         ProtocolError, PeerClosed, OSError, trio.TooSlowError: the connection is of no use.
     """
     with trio.fail_after(HANDSHAKE_DEADLINE_S):
-        offer, fd = await _receive_with(sock)
+        offer, fd = await receive_with(sock)
         if offer.failure or fd is None:
             cause = offer.failure or "its descriptor did not arrive"
             driver.hub.log.info("rank %d shares no memory: %s", rank, cause)
@@ -122,7 +122,7 @@ def _as_share(message: ControlMessage) -> Sharing:
     return message
 
 
-async def _send_with(sock: trio.socket.SocketType, message: Sharing, fd: int) -> None:
+async def send_with(sock: trio.socket.SocketType, message: Sharing, fd: int) -> None:
     """Send a message whose first byte brings a descriptor."""
     frame = encode(message)
     rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))
@@ -130,7 +130,7 @@ async def _send_with(sock: trio.socket.SocketType, message: Sharing, fd: int) ->
     await send_all(sock, frame[sent:])
 
 
-async def _receive_with(sock: trio.socket.SocketType) -> tuple[Sharing, int | None]:
+async def receive_with(sock: trio.socket.SocketType) -> tuple[Sharing, int | None]:
     """A message, and the descriptor that came with its first byte; the caller closes it."""
     room = socket.CMSG_SPACE(_FD_BYTES)
     head, ancillary, _, _ = await sock.recvmsg(LENGTH_BYTES, room, _CLOSE_ON_EXEC)

@@ -20,6 +20,7 @@ from ftcomm.protocol.signature import SIGNATURE_BYTES, SITE_BYTES
 
 FRAME_MAGIC = 0xF7C1  # the low byte is the version of this layout
 DATA_FRAME = 1
+COMMON_FLAG = 1  # the result of this call is made in memory that all ranks have in common
 
 PREFIX = struct.Struct("<HBBIIiIIQ")
 PREFIX_BYTES = 32
@@ -40,6 +41,7 @@ class FrameHeader(NamedTuple):
     length: int
     signature: bytes
     site: str
+    common: bool = False
 
 
 def make_suffix(signature: bytes, site: str) -> bytes:
@@ -50,15 +52,19 @@ def make_suffix(signature: bytes, site: str) -> bytes:
     return signature + text.ljust(SITE_BYTES, b"\0")
 
 
-def pack_prefix(epoch: int, position: Position, step: int, length: int) -> bytes:
+def pack_prefix(
+    epoch: int, position: Position, step: int, length: int, *, common: bool = False
+) -> bytes:
     """The 32 bytes in front of the suffix."""
     branch, version, seqno = position
-    return PREFIX.pack(FRAME_MAGIC, DATA_FRAME, 0, epoch, branch, version, seqno, step, length)
+    flags = COMMON_FLAG if common else 0
+    return PREFIX.pack(FRAME_MAGIC, DATA_FRAME, flags, epoch, branch, version, seqno, step, length)
 
 
 def pack_header(header: FrameHeader) -> bytes:
     """All 96 bytes; `unpack_header` is the inverse."""
-    prefix = pack_prefix(header.epoch, header.position, header.step, header.length)
+    epoch, position, step, length = header[:4]
+    prefix = pack_prefix(epoch, position, step, length, common=header.common)
     return prefix + make_suffix(header.signature, header.site)
 
 
@@ -74,11 +80,12 @@ def unpack_header(raw: bytes | bytearray | memoryview) -> FrameHeader:
     magic, kind, flags, epoch, branch, version, seqno, step, length = fields
     if magic != FRAME_MAGIC:
         raise ProtocolError(f"data frame begins with {magic:#06x}, expected {FRAME_MAGIC:#06x}")
-    if kind != DATA_FRAME or flags != 0:
+    if kind != DATA_FRAME or flags not in (0, COMMON_FLAG):
         raise ProtocolError(f"data frame of unknown kind {kind} or flags {flags:#x}")
     if length > MAX_PAYLOAD:
         raise ProtocolError(f"data frame claims {length} bytes, the limit is {MAX_PAYLOAD}")
     signature = bytes(raw[PREFIX_BYTES:COMPARED_BYTES])
     site = bytes(raw[COMPARED_BYTES:HEADER_BYTES]).rstrip(b"\0").decode("ascii", "replace")
     site = site.replace("\ufffd", "?")  # the mark that `make_suffix` writes for such letters
-    return FrameHeader(epoch, Position(branch, version, seqno), step, length, signature, site)
+    position, common = Position(branch, version, seqno), flags == COMMON_FLAG
+    return FrameHeader(epoch, position, step, length, signature, site, common)

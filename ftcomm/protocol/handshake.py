@@ -31,7 +31,7 @@ TAG_BYTES = hashlib.sha256().digest_size
 MAX_CONTEXT = 255  # bytes; its length travels in one
 MAX_STREAMS = 16  # connections of one link; clouds need 4 to 8 to fill a host's own limit
 
-ROLES = {"worker": 1, "operator": 2, "data": 3, "fetch": 4, "relay": 5}
+ROLES = {"worker": 1, "operator": 2, "data": 3, "fetch": 4, "relay": 5, "common": 6}
 _ROLE_NAMES = {code: name for name, code in ROLES.items()}
 _OK, _REFUSED = 0, 1
 
@@ -49,7 +49,7 @@ class HandshakeRequest:
 
 @dataclass(frozen=True, slots=True)
 class DataContext:
-    """Context of `data`, `fetch` and `relay` connections: which link of which epoch (rule R1).
+    """Context of connections between workers: which link of which epoch (rule R1).
 
     Of a relay `to_rank` is the rank to which it shall pass the bytes on.
 

@@ -18,12 +18,28 @@ class CallHeader(NamedTuple):
 
 
 def check_header(
-    raw: bytes | bytearray | memoryview, rank: int, call: CallHeader, step: int, length: int
-) -> None:
+    raw: bytes | bytearray | memoryview,
+    rank: int,
+    call: CallHeader,
+    step: int,
+    length: int,
+    *,
+    common: bool | None = False,
+) -> bool:
     """Accept the frame of rank `rank` or say what is wrong with it.
 
-    Called only for headers that are not byte for byte what was expected; a call site that differs
-    is the one difference that is allowed.
+    A call site that differs is the one difference that is allowed.
+
+    Args:
+        raw: at least a header.
+        rank: the peer.
+        call: what all frames of the call say.
+        step: of the schedule.
+        length: of the payload.
+        common: whether the frame must say that the result is made in common memory; None: it may.
+
+    Returns:
+        Whether it says so.
 
     Raises:
         SignatureMismatch: the peer runs another collective, or is at another position.
@@ -43,3 +59,7 @@ def check_header(
             f"frame of step {theirs.step} with {theirs.length} bytes, "
             f"expected step {step} with {length}",
         )
+    if common is not None and theirs.common != common:
+        said = "in common memory" if theirs.common else "in a place of each rank's own"
+        raise LinkLost(rank, f"frame of a result that is made {said}, which was not expected")
+    return theirs.common

@@ -110,7 +110,7 @@ def make_segment(nonce: bytes, ring_bytes: int = RING_BYTES) -> Segment:
     if lacking is not None:
         raise NoSharedMemory(lacking)
     try:
-        fd = _sealed_memfd(segment_bytes(ring_bytes))
+        fd = sealed_memfd(segment_bytes(ring_bytes))
     except OSError as error:
         raise NoSharedMemory(f"making a segment failed: {error}") from error
     segment = _mapped(fd, ring_bytes, 0)
@@ -131,7 +131,7 @@ def take_segment(fd: int, nonce: bytes) -> Segment:
         if lacking is not None:
             raise NoSharedMemory(lacking)
         try:
-            _must_be_sealed(fd)
+            must_be_sealed(fd)
             nbytes = os.fstat(fd).st_size
             with mmap.mmap(fd, HEAD_BYTES) as head:
                 ring_bytes = unpack_head(head[:], nbytes, nonce)
@@ -156,31 +156,36 @@ if sys.platform == "linux":
 
     _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
-    def _sealed_memfd(nbytes: int) -> int:
-        """Memory of so many bytes, all of it there, whose size nobody can change."""
+    def sealed_memfd(nbytes: int, *, at_once: bool = True) -> int:
+        """Memory whose size nobody can change; all of it is there `at_once`, or nothing is."""
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         try:
             fd = os.memfd_create("ftcomm", flags | _NOEXEC_SEAL)
         except OSError:  # an older system does not know the flag
             fd = os.memfd_create("ftcomm", flags)
         try:
-            # now: at the first touch only a signal could say that there is no room
-            os.posix_fallocate(fd, 0, nbytes)
+            if at_once:  # at the first touch only a signal could say that there is no room
+                os.posix_fallocate(fd, 0, nbytes)
+            else:
+                os.ftruncate(fd, nbytes)
             fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         except OSError:
             os.close(fd)
             raise
         return fd
 
-    def _must_be_sealed(fd: int) -> None:
+    def must_be_sealed(fd: int) -> None:
+        """Raise if somebody could change the size of what is behind a descriptor."""
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
         if seals & _SEALS != _SEALS:
             raise ProtocolError(f"its size is not sealed ({seals:#x})")
 
 else:
 
-    def _sealed_memfd(nbytes: int) -> int:
-        raise NoSharedMemory(f"no {nbytes} bytes to share on {sys.platform}")
+    def sealed_memfd(nbytes: int, *, at_once: bool = True) -> int:
+        """There is none on this system."""
+        raise NoSharedMemory(f"no {nbytes} bytes to share on {sys.platform}, {at_once=}")
 
-    def _must_be_sealed(fd: int) -> None:
+    def must_be_sealed(fd: int) -> None:
+        """There is nothing to seal."""
         raise NoSharedMemory(f"descriptor {fd} cannot be sealed on {sys.platform}")

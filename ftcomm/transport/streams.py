@@ -99,7 +99,8 @@ class Incoming:
         link: where it comes from.
         step: the schedule's step.
         head: 96 bytes to read the header into.
-        accept: called once, when the header is complete; raises if it is wrong.
+        accept: called once, when the header is complete; raises if it is wrong.  What it returns
+            takes the place of `out`, of the same size, where the step reduces.
         own: the own operand, where the step reduces.
         out: the part of work where the block belongs.
         reducer: for reducing steps.
@@ -132,7 +133,7 @@ class Incoming:
         step: Step,
         *,
         head: memoryview,
-        accept: Callable[[], None],
+        accept: Callable[[], Array | None],
         own: Array,
         out: Array,
         reducer: Reducer | None,
@@ -176,7 +177,8 @@ class Incoming:
             raise LinkLost(self.link.rank, "the peer closed the connection")
         self._got += got
         if self._got == HEADER_BYTES:
-            self._accept()
+            place = self._accept()
+            self._out = self._out if place is None else place
         elif self._got > HEADER_BYTES and self._step.reduce is not Reduce.NONE:
             self._reduce_if_complete()
         if self._got >= self._limit:

@@ -22,10 +22,11 @@ HEADER = FrameHeader(7, Position(0, -1, 3), 2, 4096, SIGNATURE, "train.py:12")
     step=st.integers(0, 2**32 - 1),
     length=st.integers(0, frames.MAX_PAYLOAD),
     site=st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=24),
+    common=st.booleans(),
 )
-def test_what_is_packed_is_unpacked(epoch, branch, version, seqno, step, length, site):
+def test_what_is_packed_is_unpacked(epoch, branch, version, seqno, step, length, site, common):
     position = Position(branch, version, seqno)
-    header = FrameHeader(epoch, position, step, length, SIGNATURE, site)
+    header = FrameHeader(epoch, position, step, length, SIGNATURE, site, common)
     raw = pack_header(header)
     assert len(raw) == frames.HEADER_BYTES == 96
     assert unpack_header(raw) == unpack_header(bytearray(raw)) == header
@@ -51,7 +52,7 @@ def mutated(offset: int, value: bytes) -> bytes:
         (b"GET / HTTP/1.1\r\n".ljust(96), "begins with"),
         (mutated(0, b"\xc2"), "begins with"),
         (mutated(2, b"\x09"), "unknown kind 9"),
-        (mutated(3, b"\x01"), "flags 0x1"),
+        (mutated(3, b"\x02"), "flags 0x2"),
         (mutated(24, b"\xff" * 8), "claims"),
     ],
 )

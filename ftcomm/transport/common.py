@@ -1,0 +1,214 @@
+"""Common memory: one place for a result of all ranks of one host, instead of one for each of them.
+
+Rank 0 makes it, places results in it, and finds their places free again when every rank has let go
+of them: of the log's entry, and of each view that a user was given.  It belongs to one epoch; what
+lies in it lives on until the last of its users drops it, also when the others are dead.
+
+Who has written a part of a result says so by a frame, and never writes there again.  A result is
+complete when every rank has said so, so no rank that hangs or comes back can change it.
+"""
+
+import functools
+import mmap
+import os
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+
+from ftcomm.errors import ProtocolError
+from ftcomm.protocol.position import Position
+from ftcomm.transport.common_layout import (
+    MAX_RANKS,
+    ROWS,
+    Layout,
+    pack_common_head,
+    pack_placed,
+    placed_part,
+    unpack_common_head,
+    unpack_placed,
+)
+from ftcomm.transport.regions import PAGE, Region, Regions
+from ftcomm.transport.segment import NoSharedMemory, must_be_sealed, sealed_memfd, why_not
+
+Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
+
+_HUGE_PAGES, _REMOVE, _POPULATE = 14, 9, 23  # numbers for madvise, the last one since Linux 5.14
+# At a time, because the interpreter is held meanwhile: the heartbeats' thread must get its turn.
+_POPULATED_BYTES = 4 << 20
+
+
+class CommonMemory:
+    """One rank's mapping of it; used by the thread that runs collectives.
+
+    Attributes:
+        epoch: in which results are placed here.
+        fd: its descriptor, at rank 0, which gives it to the others; else -1.
+        nonce: what its head says, by which the others know it.
+    """
+
+    __slots__ = (
+        "_is_complete",
+        "_layout",
+        "_map",
+        "_rank",
+        "_regions",
+        "_watched",
+        "epoch",
+        "fd",
+        "nonce",
+    )
+
+    def __init__(
+        self, mapped: mmap.mmap, layout: Layout, *, rank: int, epoch: int, nonce: bytes
+    ) -> None:
+        self.epoch = epoch
+        self._map = mapped
+        self._layout = layout
+        self._rank = rank
+        self._watched: dict[int, weakref.ref[Bytes]] = {}  # by row
+        self._regions = Regions(layout.nbytes, ROWS, self._is_free)
+        self._is_complete = False
+        self.fd = -1
+        self.nonce = nonce
+
+    def join(self) -> None:
+        """From now on this rank makes every call in common that suits it and is flagged so.
+
+        Said by the thread that makes the calls, between two of them: one that has begun without
+        this memory could not make sense of the flag.
+        """
+        self._map[self._layout.joined().start + self._rank] = 1
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all ranks have joined."""
+        if not self._is_complete:
+            self._is_complete = 0 not in self._map[self._layout.joined()]
+        return self._is_complete
+
+    # --- rank 0 -----------------------------------------------------------------------------------
+
+    def place(self, position: Position, nbytes: int) -> Bytes | None:
+        """A place for the result of `position`, announced to all; None if there is no room."""
+        taken = self._regions.take(nbytes)
+        if taken is None:
+            return None
+        region, is_new = taken
+        if is_new and not self._populate(region):
+            self._regions.put_back(region)
+            return None
+        self._map[self._layout.flags(region.row)] = b"\1" * self._layout.ranks
+        self._map[placed_part()] = pack_placed(position, region, nbytes)
+        return self._array(region, nbytes)
+
+    def next_version(self) -> None:
+        """A checkpoint dropped what was logged: give back what programs have not used for long."""
+        for start, nbytes, _ in self._regions.next_version():
+            self._map.madvise(_REMOVE, self._layout.data_at + start, nbytes)
+
+    def forget_fd(self) -> None:
+        """Close the descriptor; the mapping stays."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _is_free(self, row: int) -> bool:
+        return not any(self._map[self._layout.flags(row)])
+
+    def _populate(self, region: Region) -> bool:
+        """Take pages now: at the first touch only a signal could say that there are none."""
+        end = region.start + region.nbytes
+        try:
+            for start in range(region.start, end, _POPULATED_BYTES):
+                nbytes = min(_POPULATED_BYTES, end - start)
+                self._map.madvise(_POPULATE, self._layout.data_at + start, nbytes)
+        except OSError:
+            return False
+        return True
+
+    # --- the others -------------------------------------------------------------------------------
+
+    def placed(self, position: Position, nbytes: int) -> Bytes:
+        """Where rank 0, which has said so in a frame, has placed the result of `position`.
+
+        Raises:
+            ProtocolError: what it has written contradicts that.
+        """
+        raw = self._map[placed_part()]
+        return self._array(unpack_placed(raw, self._layout, position, nbytes), nbytes)
+
+    def _array(self, region: Region, nbytes: int) -> Bytes:
+        """The region, which is let go of when nothing refers to the array any more."""
+        at = self._layout.data_at + region.start
+        array: Bytes = np.frombuffer(self._map, np.uint8, nbytes, at)
+        let_go = functools.partial(self._let_go, region.row, os.getpid, os.getpid())
+        self._watched[region.row] = weakref.ref(array, let_go)
+        return array
+
+    def _let_go(
+        self, row: int, getpid: Callable[[], int], process: int, _: "weakref.ref[Bytes]"
+    ) -> None:
+        """On whichever thread dropped the array last; perhaps as the interpreter ends."""
+        if getpid() == process:  # a forked child's arrays are its own, the flag is not
+            self._map[self._layout.flags(row).start + self._rank] = 0
+            if self._rank == 0:
+                self._regions.release(row)
+
+
+def make_common(ranks: int, nbytes: int, *, epoch: int, nonce: bytes) -> CommonMemory:
+    """New common memory of so many ranks, at rank 0; its pages are taken when they are needed.
+
+    Raises:
+        NoSharedMemory: this machine has none.
+    """
+    lacking = why_not()
+    if lacking is None and ranks > MAX_RANKS:
+        lacking = f"{ranks} ranks, at most {MAX_RANKS} have memory in common"
+    if lacking is not None:
+        raise NoSharedMemory(lacking)
+    layout = Layout(ranks, -(-nbytes // PAGE) * PAGE)
+    try:
+        fd = sealed_memfd(layout.total, at_once=False)
+    except OSError as error:
+        raise NoSharedMemory(f"making common memory failed: {error}") from error
+    try:
+        mapped = mmap.mmap(fd, layout.total)
+        mapped.madvise(_POPULATE, 0, layout.data_at)
+    except (OSError, ValueError) as error:
+        os.close(fd)
+        raise NoSharedMemory(f"mapping common memory failed: {error}") from error
+    _advise(mapped)
+    head = pack_common_head(layout, nonce)
+    mapped[: len(head)] = head
+    memory = CommonMemory(mapped, layout, rank=0, epoch=epoch, nonce=nonce)
+    memory.fd = fd
+    return memory
+
+
+def take_common(fd: int, ranks: int, *, rank: int, epoch: int, nonce: bytes) -> CommonMemory:
+    """The common memory of so many ranks behind rank 0's descriptor, which this closes.
+
+    Raises:
+        NoSharedMemory: it cannot be used here; the text says why.
+    """
+    try:
+        must_be_sealed(fd)
+        nbytes = os.fstat(fd).st_size
+        with mmap.mmap(fd, PAGE) as head:
+            layout = unpack_common_head(head[:], nbytes, ranks, nonce)
+        mapped = mmap.mmap(fd, nbytes)
+    except (OSError, ValueError, ProtocolError) as error:  # ValueError: smaller than its map
+        raise NoSharedMemory(f"rank 0's common memory is of no use: {error}") from error
+    finally:
+        os.close(fd)
+    _advise(mapped)
+    return CommonMemory(mapped, layout, rank=rank, epoch=epoch, nonce=nonce)
+
+
+def _advise(mapped: mmap.mmap) -> None:
+    """Large pages, where the system gives them to such memory."""
+    try:
+        mapped.madvise(_HUGE_PAGES)
+    except OSError:  # a system without them
+        return
