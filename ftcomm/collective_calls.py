@@ -48,8 +48,8 @@ class CollectiveCalls(Repeating):
                 (accumulator, operand) that is elementwise and commutative.
             out: where to put the result: same dtype and shape, C-contiguous, writable; unchanged
                 if the call raises, unless the job runs with ``replay=off``. May be `x` itself.
-            copy: False returns a read-only view of the log's own memory (with `wire`, which the
-                log keeps in its own format, a new array as ever).
+            copy: False returns a read-only view of the log's own memory, the host's for large ones
+                (with `wire`, which the log keeps in its own format, a new array as ever).
             algorithm: ring, recursive_doubling, halving_doubling or hierarchical, on all ranks.
             wire: ``bf16`` sends float32 as bfloat16, half the bytes: x and every partial result
                 are rounded to 8 bits of precision, and the log holds and `out` gets the rounded

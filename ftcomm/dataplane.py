@@ -3,7 +3,6 @@
 Returns nothing but "done" or "ask the core again": what broke has been told to the core by then.
 """
 
-import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from ftcomm.collectives.ops import Reducer
 from ftcomm.collectives.pieces import STATE_LIMIT, pieces
 from ftcomm.collectives.schedule import Schedule
 from ftcomm.collectives.shift import shift
-from ftcomm.control.common import may_have_common_memory, seek_common
+from ftcomm.common_results import CommonResults, as_executed
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.forms import Call, Form, stored_rows
@@ -27,12 +26,7 @@ from ftcomm.protocol.signature import RAGGED, Kind
 from ftcomm.recovery.events import LinkDown, MismatchSeen
 from ftcomm.recovery.keepers import local_distances
 from ftcomm.transport.common import CommonMemory
-from ftcomm.transport.common_reduction import (
-    CommonExecutor,
-    Places,
-    scratch_elements,
-    suits_common_memory,
-)
+from ftcomm.transport.common_reduction import CommonExecutor
 from ftcomm.transport.faults import Interrupted, LinkLost, SignatureMismatch
 from ftcomm.transport.frame_check import CallHeader
 from ftcomm.transport.link import Link
@@ -54,19 +48,22 @@ Turn = tuple[int, Position]  # permission to execute: the epoch and position tha
 
 
 class DataPlane:
-    """Links and executor of one communicator; used by the user's thread alone."""
+    """Links and executor of one communicator; used by the user's thread alone.
+
+    Attributes:
+        common: memory that this rank has in common with others.
+    """
 
     def __init__(self, hub: Hub, control: ControlThread) -> None:
         self._hub = hub
         self._core = hub.core
         self._control = control
         self._executor = CommonExecutor(hub.interrupt, None if hub.faults is None else hub.fault)
+        self.common = CommonResults(hub, control)
         hub.progress = self._executor.progress
         self._turn: Turn | None = None  # of the newest call that was executed
         self._linked: Mapping[int, Link] = {}  # an epoch's links, and the schedule that has all its
         self._linked_for: Schedule | None = None
-        self._joined: CommonMemory | None = None  # an epoch's, and the epoch in which it was sought
-        self._sought = 0
 
     def execute(self, call: Call, turn: Turn) -> Stored | None:
         """Run a call into fresh memory; None if the core must be asked again."""
@@ -91,9 +88,10 @@ class DataPlane:
 
     def _one_schedule(self, call: Call, schedule: Schedule, header: CallHeader) -> Stored | None:
         form, source = call.form, call.source
-        if call.place is None and (memory := self.common_for(form, header.epoch)) is not None:
-            work = self.run_in_common(schedule, header, source, form, memory)
-            return None if work is None else Stored(work, form.shape)
+        memory = self.common.memory_for(form, header.epoch)
+        if memory is not None:
+            result = self.run_in_common(header, source, form, memory)
+            return None if result is None else Stored(result, form.shape)
         work = self.take(form.work_count, form.dtype) if call.place is None else call.place
         if form.kind is Kind.BROADCAST:
             if form.root == self._core.rank:
@@ -290,12 +288,14 @@ class DataPlane:
             self._hub.progress.step = stage * STAGE - 1  # behind the last step before
             if not self._ensure_links(schedule, links, header.epoch):
                 return False
+            if work.dtype.kind == "V":
+                source, work = (a.view(as_executed(a.dtype)) for a in (source, work))
             self._executor.run(
                 schedule,
                 links,
                 header=header,
-                source=_as_executed(source),
-                work=_as_executed(work),
+                source=source,
+                work=work,
                 reducer=reducer,
                 step_base=stage * STAGE,
             )
@@ -327,69 +327,32 @@ class DataPlane:
             return False
         return True
 
-    def common_for(self, form: Form, epoch: int) -> CommonMemory | None:
-        """Memory in common with all ranks, if calls of `form` are made there in this epoch.
-
-        The first such call of an epoch has it sought, and does not wait for it.
-        """
-        hub = self._hub
-        schedule = form.schedule
-        if not hub.settings.keeps_results or schedule is None:
-            return None
-        if not suits_common_memory(schedule, form.dtype.itemsize):
-            return None
-        memory = hub.common
-        if memory is None or memory.epoch != epoch:
-            if self._sought != epoch and may_have_common_memory(hub):
-                driver = self._control.driver
-                driver.run_soon(functools.partial(seek_common, driver, epoch))
-            self._sought = epoch
-            return None
-        if memory is not self._joined:
-            memory.join()
-            self._joined = memory
-        return memory
-
     def run_in_common(
-        self,
-        schedule: Schedule,
-        header: CallHeader,
-        source: Array,
-        form: Form,
-        memory: CommonMemory,
+        self, header: CallHeader, source: Array, form: Form, memory: CommonMemory
     ) -> Array | None:
-        """As `_run`, for a call that `common_for` has memory for; its result, or None."""
-        assert form.reducer is not None, "such calls reduce"
-        links = self._hub.links
-        self._turn = header.epoch, header.position
+        """`_run` for a call that has memory in common; its result, or None."""
+        schedule, links = form.schedule, self._hub.links
+        assert schedule is not None, "calls of one schedule"
+        assert form.reducer is not None, "which reduce"
+        self._turn = header[:2]
         try:
             self._hub.progress.step = -1
             if not self._ensure_links(schedule, links, header.epoch):
                 return None
-            scratch = self._scratch(scratch_elements(schedule) * form.dtype.itemsize)
-            viewed = scratch.view(_as_executed(source).dtype)
-            own = functools.partial(self._take_viewed, form)
+            places = self.common.places(form, memory)
             result = self._executor.run_in_common(
                 schedule,
                 links,
                 header=header,
-                source=_as_executed(source),
-                places=Places(memory, own, viewed),
+                source=source.view(as_executed(source.dtype)),
+                places=places,
                 reducer=form.reducer,
             )
         except (Interrupted, LinkLost, SignatureMismatch) as fault:
             self._tell(fault, header.epoch)
             return None
-        with self._hub.lock:
-            self._hub.pool.put(scratch)
+        self.common.give_back(places)
         return result.view(form.dtype)
-
-    def _scratch(self, nbytes: int) -> Array:
-        with self._hub.lock:
-            return self._hub.pool.take(nbytes, _BYTE)
-
-    def _take_viewed(self, form: Form) -> Array:
-        return _as_executed(self.take(form.work_count, form.dtype))
 
     def express_moves(self, form: Form) -> tuple[Move, ...] | None:
         """The moves of a form that `run_moves` takes, else None."""
@@ -431,8 +394,3 @@ class DataPlane:
     def _must_ask(self, epoch: int) -> bool:
         core = self._core
         return core.epoch != epoch or core.is_frozen or core.error is not None
-
-
-def _as_executed(array: Array) -> Array:
-    """As the executor sees it: there are no memoryviews of bfloat16."""
-    return array.view(np.uint16) if array.dtype.kind == "V" else array

@@ -24,6 +24,7 @@ COMMON_FLAG = 1  # the result of this call is made in memory that all ranks have
 
 PREFIX = struct.Struct("<HBBIIiIIQ")
 PREFIX_BYTES = 32
+FLAGS_AT = 3
 SUFFIX_BYTES = SIGNATURE_BYTES + SITE_BYTES
 HEADER_BYTES = PREFIX_BYTES + SUFFIX_BYTES
 COMPARED_BYTES = PREFIX_BYTES + SIGNATURE_BYTES  # the call site may differ between ranks

@@ -8,10 +8,12 @@ Who has written a part of a result says so by a frame, and never writes there ag
 complete when every rank has said so, so no rank that hangs or comes back can change it.
 """
 
+import contextlib
 import functools
 import mmap
 import os
 import weakref
+from collections import deque
 from collections.abc import Callable
 
 import numpy as np
@@ -38,6 +40,39 @@ _HUGE_PAGES, _REMOVE, _POPULATE = 14, 9, 23  # numbers for madvise, the last one
 _POPULATED_BYTES = 4 << 20
 
 
+class _Flags:
+    """What ranks say of regions: that they may still look there.
+
+    Apart from the memory, so that nothing here refers to that in a circle: its pages go with its
+    last user, and not when a collector of garbage comes.
+    """
+
+    __slots__ = ("_layout", "_map", "_rank", "released")
+
+    def __init__(self, mapped: mmap.mmap, layout: Layout, rank: int) -> None:
+        self._map = mapped
+        self._layout = layout
+        self._rank = rank
+        self.released: deque[int] = deque()  # rows that rank 0 has let go of
+
+    def hold(self, row: int) -> None:
+        """All ranks may look into a region from now on."""
+        self._map[self._layout.flags(row)] = b"\1" * self._layout.ranks
+
+    def is_free(self, row: int) -> bool:
+        """Whether no rank does any more."""
+        return not any(self._map[self._layout.flags(row)])
+
+    def let_go(
+        self, row: int, getpid: Callable[[], int], process: int, _: "weakref.ref[Bytes]"
+    ) -> None:
+        """On whichever thread dropped the array last; perhaps as the interpreter ends."""
+        if getpid() == process:  # a forked child's arrays are its own, the flag is not
+            self._map[self._layout.flags(row).start + self._rank] = 0
+            if self._rank == 0:  # which alone asks
+                self.released.append(row)
+
+
 class CommonMemory:
     """One rank's mapping of it; used by the thread that runs collectives.
 
@@ -48,10 +83,13 @@ class CommonMemory:
     """
 
     __slots__ = (
+        "_flags",
         "_is_complete",
         "_layout",
         "_map",
+        "_newest",
         "_rank",
+        "_read_only",
         "_regions",
         "_watched",
         "epoch",
@@ -64,10 +102,13 @@ class CommonMemory:
     ) -> None:
         self.epoch = epoch
         self._map = mapped
+        self._read_only = memoryview(mapped).toreadonly()
         self._layout = layout
         self._rank = rank
+        self._newest: tuple[Region, int] | None = None  # and the result's own size
         self._watched: dict[int, weakref.ref[Bytes]] = {}  # by row
-        self._regions = Regions(layout.nbytes, ROWS, self._is_free)
+        self._flags = flags = _Flags(mapped, layout, rank)
+        self._regions = Regions(layout.nbytes, ROWS, flags.is_free, flags.released)
         self._is_complete = False
         self.fd = -1
         self.nonce = nonce
@@ -98,23 +139,21 @@ class CommonMemory:
         if is_new and not self._populate(region):
             self._regions.put_back(region)
             return None
-        self._map[self._layout.flags(region.row)] = b"\1" * self._layout.ranks
+        self._flags.hold(region.row)
         self._map[placed_part()] = pack_placed(position, region, nbytes)
-        return self._array(region, nbytes)
+        return self._begun(region, nbytes)
 
     def next_version(self) -> None:
         """A checkpoint dropped what was logged: give back what programs have not used for long."""
         for start, nbytes, _ in self._regions.next_version():
-            self._map.madvise(_REMOVE, self._layout.data_at + start, nbytes)
+            with contextlib.suppress(OSError):  # then the pages wait for who is placed there next
+                self._map.madvise(_REMOVE, self._layout.data_at + start, nbytes)
 
     def forget_fd(self) -> None:
         """Close the descriptor; the mapping stays."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
-
-    def _is_free(self, row: int) -> bool:
-        return not any(self._map[self._layout.flags(row)])
 
     def _populate(self, region: Region) -> bool:
         """Take pages now: at the first touch only a signal could say that there are none."""
@@ -136,24 +175,31 @@ class CommonMemory:
             ProtocolError: what it has written contradicts that.
         """
         raw = self._map[placed_part()]
-        return self._array(unpack_placed(raw, self._layout, position, nbytes), nbytes)
+        return self._begun(unpack_placed(raw, self._layout, position, nbytes), nbytes)
 
-    def _array(self, region: Region, nbytes: int) -> Bytes:
+    # --- all --------------------------------------------------------------------------------------
+
+    def sealed(self) -> Bytes:
+        """The newest place, now that the result is there; nobody can make this array writable.
+
+        Who has the array of `place` or `placed` drops it: from now on this one holds the region.
+        """
+        assert self._newest is not None, "a result was placed"
+        region, nbytes = self._newest
+        self._newest = None
+        return self._array(self._read_only, region, nbytes)
+
+    def _begun(self, region: Region, nbytes: int) -> Bytes:
+        self._newest = region, nbytes
+        return self._array(self._map, region, nbytes)
+
+    def _array(self, memory: mmap.mmap | memoryview, region: Region, nbytes: int) -> Bytes:
         """The region, which is let go of when nothing refers to the array any more."""
         at = self._layout.data_at + region.start
-        array: Bytes = np.frombuffer(self._map, np.uint8, nbytes, at)
-        let_go = functools.partial(self._let_go, region.row, os.getpid, os.getpid())
+        array: Bytes = np.frombuffer(memory, np.uint8, nbytes, at)
+        let_go = functools.partial(self._flags.let_go, region.row, os.getpid, os.getpid())
         self._watched[region.row] = weakref.ref(array, let_go)
         return array
-
-    def _let_go(
-        self, row: int, getpid: Callable[[], int], process: int, _: "weakref.ref[Bytes]"
-    ) -> None:
-        """On whichever thread dropped the array last; perhaps as the interpreter ends."""
-        if getpid() == process:  # a forked child's arrays are its own, the flag is not
-            self._map[self._layout.flags(row).start + self._rank] = 0
-            if self._rank == 0:
-                self._regions.release(row)
 
 
 def make_common(ranks: int, nbytes: int, *, epoch: int, nonce: bytes) -> CommonMemory:
@@ -193,6 +239,9 @@ def take_common(fd: int, ranks: int, *, rank: int, epoch: int, nonce: bytes) -> 
         NoSharedMemory: it cannot be used here; the text says why.
     """
     try:
+        lacking = why_not()
+        if lacking is not None:
+            raise NoSharedMemory(lacking)
         must_be_sealed(fd)
         nbytes = os.fstat(fd).st_size
         with mmap.mmap(fd, PAGE) as head:
@@ -208,7 +257,5 @@ def take_common(fd: int, ranks: int, *, rank: int, epoch: int, nonce: bytes) -> 
 
 def _advise(mapped: mmap.mmap) -> None:
     """Large pages, where the system gives them to such memory."""
-    try:
+    with contextlib.suppress(OSError):  # a system without them
         mapped.madvise(_HUGE_PAGES)
-    except OSError:  # a system without them
-        return

@@ -15,14 +15,15 @@ there is none the blocks are exchanged as ever.
 import functools
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
+from ftcomm.collectives.choose import SCHEDULES_KEPT
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.ops import Array, Reducer
-from ftcomm.collectives.schedule import CELL_BYTES, Reduce, Schedule, Step
+from ftcomm.collectives.schedule import CELL_BYTES, Schedule, Step
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.frames import COMMON_FLAG, DATA_FRAME, FRAME_MAGIC, HEADER_BYTES, PREFIX
 from ftcomm.protocol.signature import Algorithm, Kind
@@ -170,11 +171,9 @@ class CommonExecutor(Executor):
         """As `run`, for a schedule that `suits_common_memory`; returns the result."""
         run = _Run(schedule, header, source, places)
         self._guarded((links, header, source, _NOTHING, reducer), self._run_halves, run)
+        if run.is_common:
+            return places.memory.sealed().view(source.dtype)
         assert run.work is not None, "the last reduction needed it"
-        if run.is_common:  # who makes a view of it writable again would change it for all
-            for array in (run.work, run.work.base):
-                assert isinstance(array, np.ndarray), "a view of what the memory gave"
-                array.flags.writeable = False
         return run.work
 
     def _run_halves(self, run: _Run) -> None:
@@ -184,17 +183,16 @@ class CommonExecutor(Executor):
             self._reduce(run, index, move)
         assert run.work is not None, "the last reduction needed it"
         assert self._reducer is not None, "an allreduce reduces"
-        last, collecting = moves[run.last].step, moves[run.last + 1 :]
+        self._work = run.work
         if run.is_common:
+            last = moves[run.last].step
             block = run.work[last.recv_lo : last.recv_hi]
             self._reducer.finish(block, run.schedule.world_size)
             # A fence, whichever stores were used: taking a free lock is a locked instruction.
             threading.Lock().acquire()
-            for move in collecting:
-                self._tell(run, move.step)
+            self._tell(run)
             return
-        self._work = run.work
-        for move in collecting:
+        for move in moves[run.last + 1 :]:
             self._prepare(move, move.step.tag)
             self._large_step(move.step, move.step.tag)
         self._reducer.finish(run.work, run.schedule.world_size)
@@ -208,7 +206,7 @@ class CommonExecutor(Executor):
             self._links[step.recv_from],
             step,
             head=self._small_view[:HEADER_BYTES],
-            accept=functools.partial(self._hear, run, step, move.receives, is_last=is_last),
+            accept=functools.partial(self._hear, run, move, is_last=is_last),
             own=own,
             out=out,
             reducer=self._reducer,
@@ -219,22 +217,15 @@ class CommonExecutor(Executor):
         self._pump(self._outgoing(step, run.sends(step)), incoming)
         run.partial, run.partial_lo = out, step.recv_lo
 
-    def _tell(self, run: _Run, step: Step) -> None:
-        """Say that a block is there, and hear it of another one."""
-        self._say(run, step.tag, 0)
-        incoming = Incoming(
-            self._links[step.recv_from],
-            step,
-            head=self._small_view[:HEADER_BYTES],
-            accept=functools.partial(self._hear, run, step, 0),
-            own=_NOTHING,
-            out=_NOTHING,
-            reducer=None,
-            scratch=_NOTHING,
-            probe=self.probe,
-            tag=step.tag,
-        )
-        self._pump(self._outgoing(step, _NOTHING), incoming)
+    def _tell(self, run: _Run) -> None:
+        """Say which blocks are there, and hear it of the others."""
+        self._expected = self._head
+        for move in self._moves.of(_told(run.schedule), run.dtype):
+            self._say(run, move.step.tag, 0)
+            if self.probe is None:
+                self._small_step(move, move.step.tag)
+            else:
+                self._large_step(move.step, move.step.tag)
 
     def _outgoing(self, step: Step, block: Array) -> Outgoing:
         link = self._links[step.send_to]
@@ -249,14 +240,13 @@ class CommonExecutor(Executor):
         fields = (epoch, branch, version, seqno, tag, length)
         PREFIX.pack_into(self._head, 0, FRAME_MAGIC, DATA_FRAME, flags, *fields)
 
-    def _hear(self, run: _Run, step: Step, length: int, *, is_last: bool = False) -> Array | None:
+    def _hear(self, run: _Run, move: Move, *, is_last: bool) -> Array | None:
         """Judge the header that has come, and learn from it; where the last block goes."""
-        reduces = step.reduce is not Reduce.NONE
-        expected = None if reduces else run.is_common
-        said = check_header(
-            self._small_view, step.recv_from, run.header, step.tag, length, common=expected
-        )
-        run.is_common = run.is_common or said
+        step = move.step
+        if not (move.alike and self._small.startswith(self._head)):  # else it says the same
+            raw, length = self._small_view, move.receives
+            says = check_header(raw, step.recv_from, run.header, step.tag, length, common=None)
+            run.is_common = run.is_common or says
         if not is_last:
             return None
         try:
@@ -265,3 +255,13 @@ class CommonExecutor(Executor):
             raise LinkLost(step.recv_from, error.cause) from error
         assert run.work is not None, "it has just been taken"
         return run.work[step.recv_lo : step.recv_hi]
+
+
+@functools.lru_cache(maxsize=SCHEDULES_KEPT)
+def _told(schedule: Schedule) -> Schedule:
+    """The second half of `schedule`, of empty blocks."""
+    steps = (
+        replace(step, send_hi=step.send_lo, recv_hi=step.recv_lo)
+        for step in schedule.steps[len(schedule.steps) // 2 :]
+    )
+    return replace(schedule, steps=tuple(steps))

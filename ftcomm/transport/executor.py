@@ -14,7 +14,15 @@ import numpy as np
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.ops import Array, Reducer
 from ftcomm.collectives.schedule import CELL_BYTES, NOBODY, Reduce, Schedule, Step
-from ftcomm.protocol.frames import DATA_FRAME, FRAME_MAGIC, HEADER_BYTES, PREFIX, PREFIX_BYTES
+from ftcomm.protocol.frames import (
+    COMMON_FLAG,
+    DATA_FRAME,
+    FLAGS_AT,
+    FRAME_MAGIC,
+    HEADER_BYTES,
+    PREFIX,
+    PREFIX_BYTES,
+)
 from ftcomm.transport.faults import Interrupted, LinkLost
 from ftcomm.transport.frame_check import CallHeader, check_header
 from ftcomm.transport.link import Link
@@ -177,7 +185,8 @@ class Executor:
     def _accept(self, rank: int, tag: int, length: int) -> None:
         """Judge the header at the beginning of the small buffer."""
         if not self._small.startswith(self._expected):
-            check_header(self._small_view, rank, self._call, tag, length)
+            common = self._expected[FLAGS_AT] == COMMON_FLAG
+            check_header(self._small_view, rank, self._call, tag, length, common=common)
 
     # --- small steps ------------------------------------------------------------------------------
 

@@ -36,14 +36,17 @@ class Regions:
         nbytes: of the memory, whole pages.
         rows: how many regions there may be at once.
         is_free: whether nobody looks into the region of a row any more.
+        released: rows of regions that rank 0 has let go of, filled by any thread.
     """
 
-    def __init__(self, nbytes: int, rows: int, is_free: Callable[[int], bool]) -> None:
+    def __init__(
+        self, nbytes: int, rows: int, is_free: Callable[[int], bool], released: deque[int]
+    ) -> None:
         self._is_free = is_free
+        self._released = released
         self._holes = [(0, nbytes)]  # never cut, or given back: start and size, ascending
         self._rows = list(range(rows - 1, -1, -1))
         self._taken: dict[int, Region] = {}  # by row
-        self._released: deque[int] = deque()  # rows, of what others may still hold
         self._free: dict[int, list[Region]] = {}  # by size; the newest, still in a cache, last
         self._used: dict[int, int] = {}  # the version in which a size was last asked for
         self._version = 0
@@ -63,10 +66,6 @@ class Regions:
         self._taken[region.row] = region
         return region, is_new
 
-    def release(self, row: int) -> None:
-        """Rank 0 has let go of a region; may be called by any thread."""
-        self._released.append(row)
-
     def put_back(self, region: Region) -> None:
         """A region that was just cut has no memory after all."""
         del self._taken[region.row]
@@ -75,12 +74,16 @@ class Regions:
     def next_version(self) -> list[Region]:
         """A checkpoint dropped what the log held: what is not needed any more."""
         self._version += 1
-        return self._give_back(KEPT_VERSIONS)
+        given = self._give_back(KEPT_VERSIONS)
+        oldest = self._version - KEPT_VERSIONS
+        self._used = {size: used for size, used in self._used.items() if used > oldest}
+        return given
 
     def _give_back(self, versions: int) -> list[Region]:
         """Make holes of free regions of sizes that so many versions did not ask for."""
         self._look(len(self._released))
-        unused = [size for size in self._free if self._version - self._used[size] >= versions]
+        newest = self._version - versions
+        unused = [size for size in self._free if self._used.get(size, -1) <= newest]
         given = [region for size in unused for region in self._free.pop(size)]
         self._make_holes(given)
         return given

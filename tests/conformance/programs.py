@@ -12,6 +12,7 @@ from typing import Any
 
 import ftcomm
 from tests.conformance import (
+    common_programs,
     edge_programs,
     kinds,
     lazy_programs,
@@ -22,6 +23,7 @@ from tests.conformance import (
 from tests.conformance.recorder import Events, Recorder, digest
 
 PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
+    **common_programs.PROGRAMS,
     **edge_programs.PROGRAMS,
     **kinds.PROGRAMS,
     **lazy_programs.PROGRAMS,

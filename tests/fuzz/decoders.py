@@ -15,7 +15,7 @@ from ftcomm.errors import AuthenticationError, ConfigError, ProtocolError, Proto
 from ftcomm.transport.faults import LinkLost, SignatureMismatch
 from ftcomm.transport.segment import NoSharedMemory
 from ftcomm_chaos.history.reader import HistoryError
-from tests.fuzz import conversations, memory, seeds, stored, wire
+from tests.fuzz import conversations, memory, memory_seeds, seeds, stored, wire
 
 CORPORA = Path(__file__).parent / "corpora"
 HANDSHAKE = (ProtocolError, AuthenticationError, ProtocolVersionError)
@@ -187,22 +187,44 @@ TABLE = (
     Decoder(
         "segment-head",
         memory.feed_head,
-        seeds.segment_heads,
+        memory_seeds.segment_heads,
         ("ftcomm.transport.layout.unpack_head",),
         limit=200,
     ),
     Decoder(
         "segment-taken",
         memory.feed_taken,
-        seeds.segment_heads,
+        memory_seeds.segment_heads,
         ("ftcomm.transport.segment.take_segment",),
         allowed=(NoSharedMemory,),
         limit=200,
     ),
     Decoder(
+        "common-head",
+        memory.feed_common_head,
+        memory_seeds.common_heads,
+        ("ftcomm.transport.common_layout.unpack_common_head",),
+        limit=200,
+    ),
+    Decoder(
+        "common-placed",
+        memory.feed_placed,
+        memory_seeds.common_places,
+        ("ftcomm.transport.common_layout.unpack_placed",),
+        limit=100,
+    ),
+    Decoder(
+        "common-taken",
+        memory.feed_common,
+        memory_seeds.common_pages,
+        ("ftcomm.transport.common.take_common", "ftcomm.transport.common.CommonMemory.placed"),
+        allowed=(ProtocolError, NoSharedMemory),
+        limit=1200,
+    ),
+    Decoder(
         "segment-words",
         memory.feed_words,
-        seeds.segment_words,
+        memory_seeds.segment_words,
         (
             "ftcomm.transport.shared_memory.SharedLink.recv_into",
             "ftcomm.transport.shared_memory.SharedLink.sendmsg",

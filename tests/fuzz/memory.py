@@ -9,6 +9,15 @@ from typing import Any
 
 from ftcomm.control import sharing
 from ftcomm.control.sharing import answer_offer, offer_segment
+from ftcomm.protocol.position import Position
+from ftcomm.transport.common import make_common, take_common
+from ftcomm.transport.common_layout import (
+    Layout,
+    pack_placed,
+    placed_part,
+    unpack_common_head,
+    unpack_placed,
+)
 from ftcomm.transport.layout import (
     HEAD_BYTES,
     MAX_RING_BYTES,
@@ -18,11 +27,15 @@ from ftcomm.transport.layout import (
     unpack_head,
     words_of,
 )
+from ftcomm.transport.regions import PAGE
 from ftcomm.transport.segment import NoSharedMemory, Segment, make_segment, take_segment
 from ftcomm.transport.shared_memory import SharedLink
 from tests.fuzz.conversations import Script, run
 
 SEGMENT_NONCE = bytes(range(NONCE_BYTES))
+COMMON = Layout(2, 4 * PAGE)
+PLACED = Position(0, -1, 3), PAGE + 1  # what is looked for in common memory, and its bytes
+PLACED_BYTES = placed_part().stop - placed_part().start
 FIRST_WORD = min(words_of(0)[:8])  # everything behind the head
 WORDS_BYTES = 8 * (1 + max(words_of(0)[:8]) - FIRST_WORD)
 
@@ -132,3 +145,30 @@ def feed_taken(raw: bytes) -> None:
     segment.close()
     with contextlib.suppress(NoSharedMemory):
         take_segment(fd, SEGMENT_NONCE).close()
+
+
+def feed_common_head(raw: bytes) -> None:
+    """The first page of common memory of two ranks."""
+    assert unpack_common_head(raw, COMMON.total, COMMON.ranks, SEGMENT_NONCE) == COMMON
+
+
+def feed_placed(raw: bytes) -> None:
+    """What rank 0 has written of a place; there are always as many bytes of it."""
+    words = raw[:PLACED_BYTES].ljust(PLACED_BYTES, b"\0")
+    region = unpack_placed(words, COMMON, *PLACED)
+    assert 0 <= region.start <= region.start + PLACED[1] <= COMMON.nbytes
+    assert COMMON.flags(region.row).stop <= COMMON.data_at
+    assert pack_placed(PLACED[0], region, PLACED[1]) == words
+
+
+def feed_common(raw: bytes) -> None:
+    """The first page of the common memory that rank 0 gives away; then it places a result."""
+    made = make_common(COMMON.ranks, COMMON.nbytes, epoch=1, nonce=SEGMENT_NONCE)
+    made._map[: min(len(raw), PAGE)] = raw[:PAGE]
+    fd = os.dup(made.fd)
+    made.forget_fd()
+    taken = take_common(fd, COMMON.ranks, rank=1, epoch=1, nonce=SEGMENT_NONCE)
+    assert taken.is_complete == (0 not in raw[COMMON.joined()].ljust(COMMON.ranks, b"\0"))
+    placed = taken.placed(*PLACED)
+    placed[-1:] = 1
+    assert len(placed) == PLACED[1]

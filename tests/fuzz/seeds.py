@@ -42,11 +42,10 @@ from ftcomm.protocol.rolls import RollWriter
 from ftcomm.protocol.schema import Bool, Bytes, Field, Int, Many, Maybe, Pair, Record, Text
 from ftcomm.settings import JobSettings
 from ftcomm.state import LONG_BYTES, pack_state
-from ftcomm.transport.layout import MIN_RING_BYTES, RING_BYTES, pack_head, words_of
 from ftcomm_chaos.live.luck import random_plan
 from ftcomm_tracker.durable import Durable, Place
 from ftcomm_tracker.journal import FILE_NAME, Journal, Remembered, text_of
-from tests.fuzz.memory import FIRST_WORD, SEGMENT_NONCE, WORDS_BYTES
+from tests.fuzz.memory import SEGMENT_NONCE
 from tests.fuzz.wire import CRC32, HEADER, KEY, SERVER_NONCE, SIGNATURE, a_client
 from tests.recovery.worker_story import plan
 from tests.tracker.roster_story import hello, report
@@ -118,7 +117,12 @@ def streams() -> dict[str, bytes]:
 
 def headers() -> dict[str, bytes]:
     other = HEADER._replace(site="elsewhere.py:7")
-    return {"expected": pack_header(HEADER), "another-site": pack_header(other)}
+    common = HEADER._replace(common=True)
+    return {
+        "expected": pack_header(HEADER),
+        "another-site": pack_header(other),
+        "in-common": pack_header(common),
+    }
 
 
 def records() -> dict[str, bytes]:
@@ -199,28 +203,6 @@ def shares() -> dict[str, bytes]:
         "offer": encode(Sharing(SEGMENT_NONCE)),
         "refusal": encode(Sharing(failure="no room")),
         "agreed": encode(Sharing(SEGMENT_NONCE)) + encode(Sharing()),
-    }
-
-
-def segment_heads() -> dict[str, bytes]:
-    return {f"{size}": pack_head(size, SEGMENT_NONCE) for size in (MIN_RING_BYTES, RING_BYTES)}
-
-
-def segment_words() -> dict[str, bytes]:
-    """Behind a head: at rest, with bytes to read, full; and thrice, as room is given and taken."""
-
-    def page(**words: int) -> bytes:
-        raw = memoryview(bytearray(WORDS_BYTES)).cast("Q")
-        for name, value in words.items():
-            raw[getattr(words_of(0), name) - FIRST_WORD] = value
-        return raw.tobytes()
-
-    return {
-        "at-rest": page(their_waits_for_data=1, their_waits_for_room=1),
-        "to-read": page(their_written=100),
-        "read-all": page(their_read=MIN_RING_BYTES, their_written=MIN_RING_BYTES),
-        "too-far": page(their_written=MIN_RING_BYTES + 1, their_read=2**64 - 1),
-        "taken-back": page() + page(their_read=200) + page(their_read=120),
     }
 
 

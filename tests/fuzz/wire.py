@@ -19,6 +19,7 @@ from ftcomm.protocol.position import Position
 from ftcomm.protocol.records import RecordReader, digest_named
 from ftcomm.protocol.rolls import RollReader
 from ftcomm.protocol.signature import Kind, Op, Signature, is_compatible, signature_text
+from ftcomm.transport.faults import LinkLost
 from ftcomm.transport.frame_check import CallHeader, check_header
 
 KEY = control_key(b"t" * 64)
@@ -82,8 +83,13 @@ def _records(raw: bytes, piece: int) -> bytes:
 def feed_expected(raw: bytes) -> None:
     """A data frame's header, compared with the one that the schedule expects."""
     call = CallHeader(HEADER.epoch, HEADER.position, pack_header(HEADER)[32:])
-    check_header(raw, 1, call, HEADER.step, HEADER.length)
-    assert raw[: HEADER_BYTES - 24] == pack_header(HEADER)[:-24], "another frame was taken"
+    said = check_header(raw, 1, call, HEADER.step, HEADER.length, common=None)
+    wanted = pack_header(HEADER._replace(common=said))
+    assert raw[: HEADER_BYTES - 24] == wanted[:-24], "another frame was taken"
+    check_header(raw, 1, call, HEADER.step, HEADER.length, common=said)
+    with contextlib.suppress(LinkLost):
+        check_header(raw, 1, call, HEADER.step, HEADER.length, common=not said)
+        raise AssertionError("the flag was not looked at")
 
 
 def feed_signature(raw: bytes) -> Signature:

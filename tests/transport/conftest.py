@@ -1,6 +1,19 @@
-"""Makes `ranks_in_threads` importable whatever the import mode."""
+"""Makes `ranks_in_threads` importable whatever the import mode; and a fixture of several files."""
 
+import gc
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What refers to itself in a circle stays."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

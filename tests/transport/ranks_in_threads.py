@@ -1,11 +1,13 @@
 """Ranks in threads, joined by socket pairs: what the executor's tests run on."""
 
+import functools
 import itertools
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,8 @@ from ftcomm.collectives.schedule import Schedule
 from ftcomm.protocol.frames import FrameHeader, make_suffix, pack_header
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature
-from ftcomm.transport.executor import Executor
+from ftcomm.transport.common import CommonMemory, make_common, take_common
+from ftcomm.transport.common_reduction import CommonExecutor, Places, scratch_elements
 from ftcomm.transport.frame_check import CallHeader
 from ftcomm.transport.link import Link
 from ftcomm.transport.segment import make_segment, take_segment
@@ -56,7 +59,7 @@ class Rank:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.waker = Waker()
-        self.executor = Executor(self.waker)
+        self.executor = CommonExecutor(self.waker)
         self.links: dict[int, Link] = {}
 
     def run(
@@ -81,6 +84,26 @@ class Rank:
             step_base=step_base,
         )
         return work
+
+    def run_in_common(
+        self,
+        memory: CommonMemory,
+        schedule: Schedule,
+        source: Array,
+        reducer: Reducer,
+        *,
+        call: CallHeader = CALL,
+    ) -> Array:
+        own = functools.partial(np.zeros, schedule.work_count, source.dtype)
+        scratch = np.zeros(scratch_elements(schedule), source.dtype)
+        return self.executor.run_in_common(
+            schedule,
+            self.links,
+            header=call,
+            source=source,
+            places=Places(memory, own, scratch),
+            reducer=reducer,
+        )
 
     def close(self) -> None:
         for link in self.links.values():
@@ -161,6 +184,27 @@ def frame(payload: bytes = b"", **changes: Any) -> bytes:
 needs_shared_memory = pytest.mark.skipif(
     not hasattr(os, "memfd_create"), reason="no memfd_create on this system"
 )
+
+
+def common_memory(
+    world_size: int, nbytes: int, *, join: bool = True, keep_fd: bool = False
+) -> list[CommonMemory]:
+    """Each rank's mapping; rank 0 goes on having the descriptor if `keep_fd`."""
+    maker = make_common(world_size, nbytes, epoch=CALL.epoch, nonce=NONCE)
+    others = [
+        take_common(os.dup(maker.fd), world_size, rank=rank, epoch=CALL.epoch, nonce=NONCE)
+        for rank in range(1, world_size)
+    ]
+    if not keep_fd:
+        maker.forget_fd()
+    memories = [maker, *others]
+    for memory in memories if join else ():
+        memory.join()
+    return memories
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def send_all(link: SharedLink, raw: bytes) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import ftcomm
 from ftcomm import call_lock, collective_calls, express, gate, handing_out, membership, repeating
+from ftcomm.collectives.doubling import doubling_allreduce
 from ftcomm.communicator import Communicator
 from ftcomm.errors import ClosedError
 from ftcomm.express import Express
@@ -21,7 +22,7 @@ from tests.interrupts import ANYWHERE, BY_SIGNAL, interrupted, places
 
 FLOATS = np.dtype(np.float64)
 SIGNATURE = Signature(Kind.ALLREDUCE, count=3).encode()
-SCHEDULE: Any = object()
+SCHEDULE = doubling_allreduce(2, 0, 3)
 POOLED = Pool.MIN_BYTES // 8  # elements of a result whose memory comes from a pool
 
 

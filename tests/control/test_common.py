@@ -1,0 +1,224 @@
+"""How ranks come to common memory through rank 0, or go on without it."""
+
+import logging
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from ftcomm.control import common
+from ftcomm.control.common import own_common, seek_common, serve_common
+from ftcomm.control.dialling import Near
+from ftcomm.control.hub import Hub
+from ftcomm.errors import ProtocolError
+from ftcomm.protocol.links import Sharing
+from ftcomm.recovery.worker import State
+from ftcomm.settings import JobSettings
+from ftcomm.transport.common import CommonMemory
+from ftcomm.transport.segment import NoSharedMemory
+
+pytestmark = [
+    pytest.mark.trio,
+    pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="no memfd_create on this system"),
+]
+EPOCH = 7
+
+
+class Rank:
+    """As much of a worker as coming to common memory needs."""
+
+    def __init__(self, nursery: trio.Nursery, rank: int, hosts: tuple[str, ...] = ("h", "h")):
+        core = SimpleNamespace(
+            rank=rank,
+            epoch=EPOCH,
+            state=State.RUNNING,
+            members=[SimpleNamespace(host=host) for host in hosts],
+            identity=SimpleNamespace(host=hosts[rank]),
+        )
+        self.hub: Any = Hub.__new__(Hub)
+        self.hub.core, self.hub.settings, self.hub.common = (
+            core,
+            JobSettings(log_limit=1 << 20),
+            None,
+        )
+        self.hub.lock, self.hub.log = _Lock(), logging.getLogger("ftcomm.test_common")
+        self.driver: Any = SimpleNamespace(hub=self.hub, nursery=nursery, epoch_scopes=set())
+
+
+class _Lock:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def come_together(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Rank], None] = lambda _: None
+) -> tuple[Rank, Rank]:
+    """Rank 1 asks rank 0; what stands between them, a proven Unix socket, is taken as done."""
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            asked, asking = Rank(nursery, 0), Rank(nursery, 1)
+            change(asking)
+
+            async def open_locally(
+                _: Any, epoch: int, rank: int, role: str, *, to_rank: int
+            ) -> Any:
+                assert (epoch, rank, role, to_rank) == (EPOCH, 0, "common", 0)
+                near, far = trio.socket.socketpair()
+                nursery.start_soon(_serve, asked, far)
+                return Near(near)
+
+            monkeypatch.setattr(common, "open_locally", open_locally)
+            seek_common(asking.driver, EPOCH)
+    return asked, asking
+
+
+async def _serve(asked: Rank, sock: trio.socket.SocketType) -> None:
+    with sock:
+        await serve_common(asked.driver, sock)
+
+
+async def test_who_asks_gets_the_memory_that_rank_0_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = descriptors()
+    asked, asking = await come_together(monkeypatch)
+    for rank in (asked, asking):
+        assert not rank.hub.common.is_complete
+    for rank in (asked, asking):
+        rank.hub.common.join()
+    assert asked.hub.common.is_complete
+    assert asking.hub.common.is_complete
+    assert own_common(asked.driver, EPOCH) is asked.hub.common
+    assert asking.driver.epoch_scopes == set()
+    asked.hub.common.forget_fd()
+    del asked, asking, rank
+    monkeypatch.undo()
+    assert descriptors() == before
+
+
+def _other_processor(*_: object) -> str:
+    return "aarch64"
+
+
+def _no_room(*_: object, **__: object) -> CommonMemory:
+    raise NoSharedMemory("no room")
+
+
+@pytest.mark.parametrize(
+    ("patch", "reason"),
+    [
+        ((platform, "machine", _other_processor), "processors of type aarch64"),
+        ((common, "make_common", _no_room), "no room"),
+        ((common, "take_common", _no_room), "no room"),
+    ],
+    ids=["other processor", "not made", "not mapped"],
+)
+async def test_where_there_is_none_each_rank_says_so_and_goes_on(
+    patch: tuple[Any, str, Any],
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    before = descriptors()
+    monkeypatch.setattr(*patch)
+    asked, asking = await come_together(monkeypatch)
+    assert asking.hub.common is None
+    (said,) = [r.getMessage() for r in caplog.records if "results of its own" in r.getMessage()]
+    assert reason in said
+    if asked.hub.common is not None:
+        asked.hub.common.forget_fd()
+    del asked, asking
+    monkeypatch.undo()
+    assert descriptors() == before + (patch[1] == "take_common")  # the one that closes it is away
+
+
+async def test_what_comes_for_an_epoch_that_is_over_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = descriptors()
+
+    def over(asking: Rank) -> None:
+        take = common.take_common
+
+        def take_late(*arguments: Any, **named: Any) -> CommonMemory:
+            asking.hub.core.epoch += 1
+            return take(*arguments, **named)
+
+        monkeypatch.setattr(common, "take_common", take_late)
+
+    asked, asking = await come_together(monkeypatch, over)
+    assert asking.hub.common is None
+    asked.hub.common.forget_fd()
+    del asked, asking
+    monkeypatch.undo()
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [JobSettings(replay="off"), JobSettings(transport="tcp"), JobSettings(transport="unix")],
+)
+async def test_a_job_that_wants_none_has_none(settings: JobSettings) -> None:
+    async with trio.open_nursery() as nursery:
+        rank = Rank(nursery, 0)
+        rank.hub.settings = settings
+        with pytest.raises(NoSharedMemory):
+            own_common(rank.driver, EPOCH)
+
+
+async def test_a_group_on_two_hosts_has_none_and_only_rank_0_gives_any() -> None:
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(NoSharedMemory):
+            own_common(Rank(nursery, 0, ("h", "g")).driver, EPOCH)
+        with pytest.raises(ProtocolError):
+            own_common(Rank(nursery, 1).driver, EPOCH)
+
+
+@pytest.mark.parametrize("said", [b"", b"\0\0\0\1\xc1"], ids=["nothing", "no message"])
+async def test_a_rank_0_that_says_something_else_is_not_believed(
+    said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with trio.open_nursery() as nursery:
+        asking = Rank(nursery, 1)
+
+        async def open_locally(*_: object, **__: object) -> Near:
+            near, far = trio.socket.socketpair()
+            with far:
+                await far.send(said)
+            return Near(near)
+
+        monkeypatch.setattr(common, "open_locally", open_locally)
+        with trio.fail_after(30):
+            await common._seek(asking.driver, EPOCH)
+    assert asking.hub.common is None
+
+
+async def test_a_failure_that_brings_a_descriptor_leaves_none_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = descriptors()
+    async with trio.open_nursery() as nursery:
+        asking = Rank(nursery, 1)
+
+        async def open_locally(*_: object, **__: object) -> Near:
+            near, far = trio.socket.socketpair()
+            with far:
+                fd = os.memfd_create("test")
+                await common.send_with(far, Sharing(failure="no room"), fd)
+                os.close(fd)
+            return Near(near)
+
+        monkeypatch.setattr(common, "open_locally", open_locally)
+        with trio.fail_after(30):
+            await common._seek(asking.driver, EPOCH)
+    assert asking.hub.common is None
+    assert descriptors() == before

@@ -1,0 +1,254 @@
+"""Common memory: who sees it, who keeps a result in it, and when its place is free again."""
+
+import mmap
+import os
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import ranks_in_threads as rig
+
+from ftcomm.protocol.position import Position
+from ftcomm.transport import common
+from ftcomm.transport.common import CommonMemory
+from ftcomm.transport.common_layout import (
+    MAX_RANKS,
+    ROWS,
+    Layout,
+    pack_common_head,
+    placed_part,
+)
+from ftcomm.transport.regions import KEPT_VERSIONS, PAGE
+
+pytestmark = rig.needs_shared_memory
+HERE = Position(0, 2, 5)
+PAGES = 8
+LAYOUT = Layout(2, PAGES * PAGE)
+HEAD = pack_common_head(LAYOUT, rig.NONCE)
+
+
+@pytest.fixture
+def pair() -> list[CommonMemory]:
+    return rig.common_memory(2, PAGES * PAGE)
+
+
+def place(memory: CommonMemory, nbytes: int = PAGE) -> common.Bytes:
+    placed = memory.place(HERE, nbytes)
+    assert placed is not None
+    return placed
+
+
+def address(array: common.Bytes) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def flags(memory: CommonMemory, row: int = 0) -> bytes:
+    return memory._map[memory._layout.flags(row)]
+
+
+# --- seen by all ----------------------------------------------------------------------------------
+
+
+def test_all_ranks_see_one_place(pair: list[CommonMemory]) -> None:
+    ours = place(pair[0], 2 * PAGE)
+    theirs = pair[1].placed(HERE, 2 * PAGE)
+    assert address(ours) != address(theirs)
+    ours[:3] = 1, 2, 3
+    theirs[-1] = 4
+    assert theirs[:3].tolist() == [1, 2, 3]
+    assert ours[-1] == 4
+    assert len(ours) == len(theirs) == 2 * PAGE
+
+
+def test_a_place_has_the_results_own_size() -> None:
+    maker, taker = rig.common_memory(2, PAGES * PAGE)
+    assert len(place(maker, PAGE + 1)) == PAGE + 1
+    assert len(taker.placed(HERE, PAGE + 1)) == PAGE + 1
+
+
+def test_it_is_complete_when_all_have_joined() -> None:
+    memories = rig.common_memory(3, PAGE, join=False)
+    for rank in (2, 0, 1):
+        assert [memory.is_complete for memory in memories] == [False] * 3
+        memories[rank].join()
+    assert [memory.is_complete for memory in memories] == [True] * 3
+
+
+def test_it_has_no_name_and_a_fixed_size_and_its_pages_are_taken_when_they_are_needed() -> None:
+    (maker,) = rig.common_memory(1, 64 << 20, join=False, keep_fd=True)
+    for size in (0, (64 << 20) + (1 << 20)):
+        with pytest.raises(PermissionError):
+            os.ftruncate(maker.fd, size)
+    assert os.fstat(maker.fd).st_nlink == 0
+    assert not os.get_inheritable(maker.fd)
+    assert os.fstat(maker.fd).st_blocks * 512 <= 4 << 20
+    maker.forget_fd()
+    assert maker.fd == -1
+    maker.forget_fd()
+
+
+def test_a_mapping_goes_with_its_last_user_not_when_somebody_collects(
+    no_collector: None,
+) -> None:
+    before = rig.open_descriptors()
+    memories = rig.common_memory(2, PAGE)
+    array = place(memories[0])
+    mappings = [weakref.ref(memory._map) for memory in memories]
+    memories.clear()
+    assert [mapped() is None for mapped in mappings] == [False, True]
+    del array
+    assert mappings[0]() is None
+    assert rig.open_descriptors() == before
+
+
+def test_flags_and_head_lie_apart_from_the_data() -> None:
+    for ranks in (1, 2, MAX_RANKS):
+        layout = Layout(ranks, PAGE)
+        assert layout.joined().start >= len(HEAD)
+        assert layout.joined().stop <= placed_part().start
+        assert placed_part().stop <= layout.flags(0).start
+        assert layout.flags(0).stop == layout.flags(1).start
+        assert layout.flags(ROWS - 1).stop <= layout.data_at
+        assert layout.data_at % PAGE == 0
+        assert layout.total == layout.data_at + PAGE
+
+
+# --- kept and free again --------------------------------------------------------------------------
+
+
+def test_a_place_that_all_have_dropped_is_used_again(pair: list[CommonMemory]) -> None:
+    ours = place(pair[0])
+    theirs = pair[1].placed(HERE, PAGE)
+    was = address(ours)
+    assert flags(pair[0]) == b"\1\1"
+    del ours
+    assert flags(pair[0]) == b"\0\1"
+    del theirs
+    assert flags(pair[0]) == b"\0\0"
+    assert address(place(pair[0])) == was
+
+
+@pytest.mark.parametrize("keeper", [0, 1])
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda array: array,
+        lambda array: array[:],
+        lambda array: array[5:7].view(np.int16),
+        lambda array: array.view(np.float32).reshape(2, -1),
+        lambda array: memoryview(array[1:]),
+    ],
+    ids=["array", "slice", "dtype", "shape", "memoryview"],
+)
+def test_whatever_looks_into_a_place_keeps_it(
+    pair: list[CommonMemory], keeper: int, look: Callable[[common.Bytes], object]
+) -> None:
+    arrays = [place(pair[0]), pair[1].placed(HERE, PAGE)]
+    was = address(arrays[0])
+    view = look(arrays[keeper])
+    arrays.clear()
+    assert flags(pair[0])[keeper] == 1
+    second = place(pair[0])
+    assert address(second) != was
+    del view
+    assert flags(pair[0]) == b"\0\0"
+    assert address(place(pair[0])) == was
+
+
+def test_a_rank_that_has_not_looked_yet_keeps_its_place(pair: list[CommonMemory]) -> None:
+    was = address(place(pair[0]))
+    assert flags(pair[0]) == b"\0\1"
+    assert address(place(pair[0])) != was
+
+
+def test_only_rank_0_keeps_account_of_what_was_let_go(pair: list[CommonMemory]) -> None:
+    for _ in range(3 * PAGES):
+        place(pair[0])
+        pair[1].placed(HERE, PAGE)
+    assert len(pair[0]._flags.released) == 1
+    assert len(pair[1]._flags.released) == 0
+
+
+def test_a_place_outlives_the_memory_it_is_in() -> None:
+    maker, taker = rig.common_memory(2, PAGE)
+    ours, theirs = place(maker), taker.placed(HERE, PAGE)
+    del maker
+    ours[0] = 7
+    del ours
+    assert theirs[0] == 7
+
+
+def test_without_room_there_is_no_place(pair: list[CommonMemory]) -> None:
+    whole = place(pair[0], PAGES * PAGE)
+    said = pair[0]._map[placed_part()]
+    assert pair[0].place(HERE._replace(seqno=6), PAGE) is None
+    assert pair[0]._map[placed_part()] == said
+    assert len(whole) == PAGES * PAGE
+
+
+def test_a_forked_child_that_drops_an_array_frees_nothing(pair: list[CommonMemory]) -> None:
+    ours, theirs = [place(pair[0])], [pair[1].placed(HERE, PAGE)]
+    child = os.fork()
+    if child == 0:
+        ours.clear()
+        theirs.clear()
+        os._exit(len(pair[0]._regions._released))
+    assert os.waitpid(child, 0)[1] == 0
+    assert flags(pair[0]) == b"\1\1"
+    ours.clear()
+    theirs.clear()
+    assert flags(pair[0]) == b"\0\0"
+
+
+def used_bytes(memory: CommonMemory) -> int:
+    return os.fstat(memory.fd).st_blocks * 512
+
+
+def test_what_versions_have_not_used_goes_back_to_the_system() -> None:
+    nbytes = 8 << 20
+    (maker,) = rig.common_memory(1, 2 * nbytes, keep_fd=True)
+    empty = used_bytes(maker)
+    kept = place(maker)
+    was = address(place(maker, nbytes))
+    full = used_bytes(maker)
+    assert full - empty >= nbytes
+    for _ in range(KEPT_VERSIONS - 1):
+        maker.next_version()
+    assert used_bytes(maker) == full
+    maker.next_version()
+    assert used_bytes(maker) <= full - nbytes
+    again = place(maker, nbytes)
+    assert (address(again), int(again.max())) == (was, 0)
+    assert kept[0] == 0
+    maker.forget_fd()
+
+
+class Full(mmap.mmap):
+    """Of a system that has so many pages for results."""
+
+    room = 0
+
+    def madvise(self, option: int, start: int = 0, length: int = 0) -> None:
+        if option == common._POPULATE and start + length > LAYOUT.data_at + self.room * PAGE:
+            raise OSError(14, "Bad address")
+
+
+def test_a_place_without_pages_is_none_and_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mmap, "mmap", Full)
+    (maker, _) = rig.common_memory(2, PAGES * PAGE)
+    for _ in range(2):
+        assert maker.place(HERE, PAGES * PAGE) is None
+    assert flags(maker) == b"\0\0"
+    monkeypatch.setattr(Full, "room", PAGES)
+    assert len(place(maker, PAGES * PAGE)) == PAGES * PAGE
+
+
+def test_a_place_that_is_used_again_needs_no_new_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mmap, "mmap", Full)
+    monkeypatch.setattr(Full, "room", PAGES)
+    maker, taker = rig.common_memory(2, PAGES * PAGE)
+    was = address(place(maker))
+    taker.placed(HERE, PAGE)
+    monkeypatch.setattr(Full, "room", 0)
+    assert address(place(maker)) == was
