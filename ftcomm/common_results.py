@@ -34,13 +34,16 @@ class CommonResults:
         if schedule is None or not suits_common_memory(schedule, form.dtype.itemsize):
             return None
         memory = hub.common
+        if self._joined is not None and memory is not self._joined:
+            self._joined.leave()
+            self._joined = None
         if memory is None or memory.epoch != epoch:
             if self._sought != epoch and may_have_common_memory(hub):
                 driver = self._control.driver
                 driver.run_soon(functools.partial(seek_common, driver, epoch))
             self._sought = epoch
             return None
-        if memory is not self._joined:
+        if self._joined is None:
             memory.join()
             self._joined = memory
         return memory

@@ -145,8 +145,15 @@ class CommonMemory:
 
     def next_version(self) -> None:
         """A checkpoint dropped what was logged: give back what programs have not used for long."""
-        for start, nbytes, _ in self._regions.next_version():
-            with contextlib.suppress(OSError):  # then the pages wait for who is placed there next
+        self._remove(self._regions.next_version())
+
+    def leave(self) -> None:
+        """Its epoch is over: nothing more is placed here, what is free is given back."""
+        self._remove(self._regions.give_back(0))
+
+    def _remove(self, regions: list[Region]) -> None:
+        for start, nbytes, _ in regions:
+            with contextlib.suppress(OSError):  # then the pages stay as long as the memory
                 self._map.madvise(_REMOVE, self._layout.data_at + start, nbytes)
 
     def forget_fd(self) -> None:

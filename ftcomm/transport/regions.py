@@ -59,7 +59,7 @@ class Regions:
         free = self._free.get(size)
         region, is_new = (free.pop(), False) if free else (self._cut(size), True)
         if region is None:
-            self._give_back(0)
+            self.give_back(0)
             region = self._cut(size)
         if region is None:
             return None
@@ -74,12 +74,12 @@ class Regions:
     def next_version(self) -> list[Region]:
         """A checkpoint dropped what the log held: what is not needed any more."""
         self._version += 1
-        given = self._give_back(KEPT_VERSIONS)
+        given = self.give_back(KEPT_VERSIONS)
         oldest = self._version - KEPT_VERSIONS
         self._used = {size: used for size, used in self._used.items() if used > oldest}
         return given
 
-    def _give_back(self, versions: int) -> list[Region]:
+    def give_back(self, versions: int) -> list[Region]:
         """Make holes of free regions of sizes that so many versions did not ask for."""
         self._look(len(self._released))
         newest = self._version - versions

@@ -90,16 +90,14 @@ async def _serve(asked: Rank, sock: trio.socket.SocketType) -> None:
 async def test_who_asks_gets_the_memory_that_rank_0_makes(monkeypatch: pytest.MonkeyPatch) -> None:
     before = descriptors()
     asked, asking = await come_together(monkeypatch)
-    for rank in (asked, asking):
-        assert not rank.hub.common.is_complete
-    for rank in (asked, asking):
-        rank.hub.common.join()
+    asked.hub.common.join()
+    assert not asked.hub.common.is_complete, "rank 1 has joined before its calls know of it"
+    asking.hub.common.join()
     assert asked.hub.common.is_complete
-    assert asking.hub.common.is_complete
     assert own_common(asked.driver, EPOCH) is asked.hub.common
     assert asking.driver.epoch_scopes == set()
     asked.hub.common.forget_fd()
-    del asked, asking, rank
+    del asked, asking
     monkeypatch.undo()
     assert descriptors() == before
 
