@@ -9,8 +9,10 @@ from ftcomm.control.common import may_have_common_memory, seek_common
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.forms import Form
+from ftcomm.protocol.position import PRELUDE
 from ftcomm.transport.common import CommonMemory
 from ftcomm.transport.common_reduction import Places, scratch_elements, suits_common_memory
+from ftcomm.transport.frame_check import CallHeader
 from ftcomm.values import Array
 
 _BYTE: AnyDtype = np.dtype(np.uint8)
@@ -25,13 +27,16 @@ class CommonResults:
         self._joined: CommonMemory | None = None
         self._sought = 0  # the epoch in which it was
 
-    def memory_for(self, form: Form, epoch: int) -> CommonMemory | None:
-        """Common memory, if calls of `form` are made there in this epoch.
+    def memory_for(self, form: Form, turn: CallHeader) -> CommonMemory | None:
+        """Common memory, if the call of this form and turn is made there.
 
-        The first such call of an epoch has it sought, and does not wait for it.
+        The first such call of an epoch has it sought, and does not wait for it.  What comes before
+        the first load is logged as long as the job lives, and would keep all that lay beside it.
         """
-        hub, schedule = self._hub, form.schedule
-        if schedule is None or not suits_common_memory(schedule, form.dtype.itemsize):
+        hub, schedule, epoch = self._hub, form.schedule, turn.epoch
+        if schedule is None or turn.position.version == PRELUDE:
+            return None
+        if not suits_common_memory(schedule, form.dtype.itemsize):
             return None
         memory = hub.common
         if self._joined is not None and memory is not self._joined:
@@ -46,7 +51,13 @@ class CommonResults:
         if self._joined is None:
             memory.join()
             self._joined = memory
+        memory.let_go()
         return memory
+
+    def next_version(self) -> None:
+        """A checkpoint is committed.  Without the hub's lock: pages take their time to be freed."""
+        if self._joined is not None:
+            self._joined.next_version()
 
     def places(self, form: Form, memory: CommonMemory) -> Places:
         """Where a call of `form` is made; `give_back` ends it."""

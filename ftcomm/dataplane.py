@@ -88,7 +88,7 @@ class DataPlane:
 
     def _one_schedule(self, call: Call, schedule: Schedule, header: CallHeader) -> Stored | None:
         form, source = call.form, call.source
-        memory = self.common.memory_for(form, header.epoch)
+        memory = self.common.memory_for(form, header)
         if memory is not None:
             result = self.run_in_common(header, source, form, memory)
             return None if result is None else Stored(result, form.shape)

@@ -149,6 +149,7 @@ class Engine(Place):
             version = self._core.offer_checkpoint(saving.state, saving.digest, saving.local)
         self._hub.fault("saved")
         self._commit(version, saving, signature, site)
+        self._plane.common.next_version()
         self._hub.fault("committed")
         return version
 
@@ -321,8 +322,6 @@ class Engine(Place):
         outcome, dropped = self._core.complete_checkpoint(epoch, now=time.monotonic())
         if outcome is Outcome.DONE:
             self._hub.pool.renew(dropped)
-            if self._core.rank == 0 and self._hub.common is not None:
-                self._hub.common.next_version()
         return outcome
 
     def _complete_load(self, epoch: int, value: Packed) -> Outcome:

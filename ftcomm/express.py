@@ -100,7 +100,7 @@ class Express:
         elif not self._pooled:
             work = np.empty(form.work_count, form.dtype)
         else:
-            memory = plane.common.memory_for(form, header.epoch) if self._in_common else None
+            memory = plane.common.memory_for(form, header) if self._in_common else None
             if memory is not None:
                 return plane.run_in_common(header, source, form, memory)
             work = plane.take(form.work_count, form.dtype)

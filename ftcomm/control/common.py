@@ -82,7 +82,8 @@ async def serve_common(driver: Driver, sock: trio.socket.SocketType) -> None:
         with trio.move_on_after(HANDSHAKE_DEADLINE_S):
             try:
                 memory = own_common(driver, core.epoch)
-                fd = os.dup(memory.fd)
+                with driver.hub.lock:  # another thread may close it
+                    fd = os.dup(memory.fd)
             except (NoSharedMemory, OSError) as error:
                 await send_message(sock, Sharing(failure=describe(error)))
                 return
@@ -108,9 +109,11 @@ def own_common(driver: Driver, epoch: int) -> CommonMemory:
         raise ProtocolError(f"rank {hub.core.rank} has no common memory to give")
     if not may_have_common_memory(hub):
         raise NoSharedMemory("results of this group are not kept in common")
-    nbytes = min(hub.settings.log_limit, _half_of_the_machine())
-    nonce = secrets.token_bytes(NONCE_BYTES)
-    memory = make_common(len(hub.core.members), nbytes, epoch=epoch, nonce=nonce)
+    ranks, settings = len(hub.core.members), hub.settings
+    # each rank may log so much, and of each result as many of them as keep it
+    logged = settings.log_limit * ranks // min(ranks, settings.replicas)
+    nbytes, nonce = min(logged, _half_of_the_machine()), secrets.token_bytes(NONCE_BYTES)
+    memory = make_common(ranks, nbytes, epoch=epoch, nonce=nonce)
     if not hub.add_common(memory):
         raise ProtocolError(f"epoch {epoch} is over")
     return memory

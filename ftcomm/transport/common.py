@@ -9,12 +9,10 @@ complete when every rank has said so, so no rank that hangs or comes back can ch
 """
 
 import contextlib
-import functools
 import mmap
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable
 
 import numpy as np
 
@@ -37,7 +35,19 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 _HUGE_PAGES, _REMOVE, _POPULATE = 14, 9, 23  # numbers for madvise, the last one since Linux 5.14
 # At a time, because the interpreter is held meanwhile: the heartbeats' thread must get its turn.
-_POPULATED_BYTES = 4 << 20
+_ADVISED_BYTES = 4 << 20
+
+
+class _Watch(weakref.ref[Bytes]):
+    """Knows when nothing refers to an array any more.
+
+    Its callback may be called anywhere, also where Ctrl-C comes, so that is one step of C: it puts
+    this into a queue.
+    """
+
+    __slots__ = ("row",)
+
+    row: int
 
 
 class _Flags:
@@ -45,15 +55,20 @@ class _Flags:
 
     Apart from the memory, so that nothing here refers to that in a circle: its pages go with its
     last user, and not when a collector of garbage comes.
+
+    Attributes:
+        released: rows that rank 0 has let go of.
     """
 
-    __slots__ = ("_layout", "_map", "_rank", "released")
+    __slots__ = ("_gone", "_layout", "_map", "_rank", "_watches", "released")
 
     def __init__(self, mapped: mmap.mmap, layout: Layout, rank: int) -> None:
         self._map = mapped
         self._layout = layout
         self._rank = rank
-        self.released: deque[int] = deque()  # rows that rank 0 has let go of
+        self._watches: dict[int, _Watch] = {}  # by row
+        self._gone: deque[_Watch] = deque()
+        self.released: deque[int] = deque()
 
     def hold(self, row: int) -> None:
         """All ranks may look into a region from now on."""
@@ -63,11 +78,19 @@ class _Flags:
         """Whether no rank does any more."""
         return not any(self._map[self._layout.flags(row)])
 
-    def let_go(
-        self, row: int, getpid: Callable[[], int], process: int, _: "weakref.ref[Bytes]"
-    ) -> None:
-        """On whichever thread dropped the array last; perhaps as the interpreter ends."""
-        if getpid() == process:  # a forked child's arrays are its own, the flag is not
+    def watch(self, row: int, array: Bytes) -> None:
+        """This rank may look there as long as something refers to `array`, and to that alone."""
+        watch = _Watch(array, self._gone.append)
+        watch.row = row
+        self._watches[row] = watch
+
+    def let_go(self) -> None:
+        """Say of what is gone that this rank looks there no more.
+
+        Not by the arrays' last users: a forked child's arrays go too, and nobody asks there.
+        """
+        while self._gone:
+            row = self._gone.popleft().row
             self._map[self._layout.flags(row).start + self._rank] = 0
             if self._rank == 0:  # which alone asks
                 self.released.append(row)
@@ -91,7 +114,6 @@ class CommonMemory:
         "_rank",
         "_read_only",
         "_regions",
-        "_watched",
         "epoch",
         "fd",
         "nonce",
@@ -106,7 +128,6 @@ class CommonMemory:
         self._layout = layout
         self._rank = rank
         self._newest: tuple[Region, int] | None = None  # and the result's own size
-        self._watched: dict[int, weakref.ref[Bytes]] = {}  # by row
         self._flags = flags = _Flags(mapped, layout, rank)
         self._regions = Regions(layout.nbytes, ROWS, flags.is_free, flags.released)
         self._is_complete = False
@@ -135,26 +156,26 @@ class CommonMemory:
         taken = self._regions.take(nbytes)
         if taken is None:
             return None
-        region, is_new = taken
-        if is_new and not self._populate(region):
-            self._regions.put_back(region)
-            return None
+        region, emptied = taken
+        if emptied is not None:
+            self._remove(emptied)  # before: the new one may have pages of theirs
+            if not self._populate(region):
+                self._regions.put_back(region)
+                self._remove([region])
+                return None
         self._flags.hold(region.row)
         self._map[placed_part()] = pack_placed(position, region, nbytes)
         return self._begun(region, nbytes)
 
     def next_version(self) -> None:
         """A checkpoint dropped what was logged: give back what programs have not used for long."""
+        self.let_go()
         self._remove(self._regions.next_version())
 
     def leave(self) -> None:
         """Its epoch is over: nothing more is placed here, what is free is given back."""
+        self.let_go()
         self._remove(self._regions.give_back(0))
-
-    def _remove(self, regions: list[Region]) -> None:
-        for start, nbytes, _ in regions:
-            with contextlib.suppress(OSError):  # then the pages stay as long as the memory
-                self._map.madvise(_REMOVE, self._layout.data_at + start, nbytes)
 
     def forget_fd(self) -> None:
         """Close the descriptor; the mapping stays."""
@@ -164,14 +185,22 @@ class CommonMemory:
 
     def _populate(self, region: Region) -> bool:
         """Take pages now: at the first touch only a signal could say that there are none."""
-        end = region.start + region.nbytes
         try:
-            for start in range(region.start, end, _POPULATED_BYTES):
-                nbytes = min(_POPULATED_BYTES, end - start)
-                self._map.madvise(_POPULATE, self._layout.data_at + start, nbytes)
+            self._advise(_POPULATE, region)
         except OSError:
             return False
         return True
+
+    def _remove(self, regions: list[Region]) -> None:
+        for region in regions:
+            with contextlib.suppress(OSError):  # then the pages stay as long as the memory
+                self._advise(_REMOVE, region)
+
+    def _advise(self, advice: int, region: Region) -> None:
+        end = region.start + region.nbytes
+        for start in range(region.start, end, _ADVISED_BYTES):
+            nbytes = min(_ADVISED_BYTES, end - start)
+            self._map.madvise(advice, self._layout.data_at + start, nbytes)
 
     # --- the others -------------------------------------------------------------------------------
 
@@ -185,6 +214,10 @@ class CommonMemory:
         return self._begun(unpack_placed(raw, self._layout, position, nbytes), nbytes)
 
     # --- all --------------------------------------------------------------------------------------
+
+    def let_go(self) -> None:
+        """Between two calls: let the places be used again at which nothing looks any more here."""
+        self._flags.let_go()
 
     def sealed(self) -> Bytes:
         """The newest place, now that the result is there; nobody can make this array writable.
@@ -204,8 +237,7 @@ class CommonMemory:
         """The region, which is let go of when nothing refers to the array any more."""
         at = self._layout.data_at + region.start
         array: Bytes = np.frombuffer(memory, np.uint8, nbytes, at)
-        let_go = functools.partial(self._flags.let_go, region.row, os.getpid, os.getpid())
-        self._watched[region.row] = weakref.ref(array, let_go)
+        self._flags.watch(region.row, array)
         return array
 
 

@@ -5,6 +5,7 @@ that a region is free when its row is.  Who places results (rank 0) is told only
 of a region itself, and then looks for the others' flags when it next needs one.
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -36,7 +37,7 @@ class Regions:
         nbytes: of the memory, whole pages.
         rows: how many regions there may be at once.
         is_free: whether nobody looks into the region of a row any more.
-        released: rows of regions that rank 0 has let go of, filled by any thread.
+        released: rows of regions that rank 0 has let go of, filled by who makes this.
     """
 
     def __init__(
@@ -50,30 +51,42 @@ class Regions:
         self._free: dict[int, list[Region]] = {}  # by size; the newest, still in a cache, last
         self._used: dict[int, int] = {}  # the version in which a size was last asked for
         self._version = 0
+        self._no_room_from = sys.maxsize  # the least size that found none, until some is free
 
-    def take(self, nbytes: int) -> tuple[Region, bool] | None:
-        """A region of at least `nbytes`, and whether it is newly cut; None if there is no room."""
+    def take(self, nbytes: int) -> tuple[Region, list[Region] | None] | None:
+        """A region of at least `nbytes`; None if there is no room.
+
+        Returns:
+            With a region that was just cut: those of which holes had to be made for it, which may
+            overlap with it.  With one that is used again: None.
+        """
         size = -(-nbytes // PAGE) * PAGE
         self._used[size] = self._version
         self._look(LOOKS)
         free = self._free.get(size)
-        region, is_new = (free.pop(), False) if free else (self._cut(size), True)
+        if free:
+            return self._took(free.pop()), None
+        if size >= self._no_room_from:
+            return None
+        region, emptied = self._cut(size), []
         if region is None:
-            self.give_back(0)
+            emptied = self.give_back(0)
             region = self._cut(size)
         if region is None:
+            self._no_room_from = size
             return None
-        self._taken[region.row] = region
-        return region, is_new
+        return self._took(region), emptied
 
     def put_back(self, region: Region) -> None:
         """A region that was just cut has no memory after all."""
         del self._taken[region.row]
         self._make_holes([region])
+        self._no_room_from = region.nbytes
 
     def next_version(self) -> list[Region]:
         """A checkpoint dropped what the log held: what is not needed any more."""
         self._version += 1
+        self._no_room_from = sys.maxsize
         given = self.give_back(KEPT_VERSIONS)
         oldest = self._version - KEPT_VERSIONS
         self._used = {size: used for size, used in self._used.items() if used > oldest}
@@ -88,6 +101,10 @@ class Regions:
         self._make_holes(given)
         return given
 
+    def _took(self, region: Region) -> Region:
+        self._taken[region.row] = region
+        return region
+
     def _look(self, most: int) -> None:
         """See whether what rank 0 has released is free, the oldest first."""
         for _ in range(min(most, len(self._released))):
@@ -95,6 +112,7 @@ class Regions:
             if self._is_free(row):
                 region = self._taken.pop(row)
                 self._free.setdefault(region.nbytes, []).append(region)
+                self._no_room_from = sys.maxsize
             else:
                 self._released.append(row)
 

@@ -41,6 +41,7 @@ class Scripted:
         return self.rank.run_in_common(self.memory, schedule, np.ones(count, "f4"), SUM)
 
     def flags(self) -> bytes:
+        self.memory.let_go()
         return self.memory._map[self.memory._layout.flags(0)]
 
     def said(self) -> bytes:

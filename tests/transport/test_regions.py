@@ -28,7 +28,7 @@ class Held:
     def take(self, pages: int) -> tuple[Region, bool]:
         taken = self.regions.take(pages * PAGE)
         assert taken is not None
-        return taken
+        return taken[0], taken[1] is not None
 
     def new(self, pages: int) -> Region:
         region, is_new = self.take(pages)
@@ -48,8 +48,8 @@ def test_a_region_is_of_whole_pages(nbytes: int, pages: int) -> None:
     regions = Held(8).regions
     taken = [regions.take(nbytes) for _ in range(2)]
     assert taken == [
-        (Region(0, pages * PAGE, 0), True),
-        (Region(pages * PAGE, pages * PAGE, 1), True),
+        (Region(0, pages * PAGE, 0), []),
+        (Region(pages * PAGE, pages * PAGE, 1), []),
     ]
 
 
@@ -98,9 +98,22 @@ def test_regions_that_others_hold_for_long_keep_none_from_being_used_again() -> 
 
 def test_when_nothing_fits_free_regions_are_cut_anew() -> None:
     held = Held(4)
-    held.let_go(1, 4)
-    assert held.new(4) == Region(0, 4 * PAGE, 3)
+    small = held.let_go(1, 4)
+    taken = held.regions.take(4 * PAGE)
+    assert taken == (Region(0, 4 * PAGE, 3), small)
     assert held.regions.take(1) is None
+
+
+def test_no_room_is_not_looked_for_again_until_something_is_free() -> None:
+    held = Held(2 * LOOKS)
+    kept = held.let_go(1, 2 * LOOKS)
+    held.rows = {region.row for region in kept}
+    assert held.regions.take(2 * PAGE) is None
+    before = held.looks
+    assert held.regions.take(2 * PAGE) is None
+    assert held.looks - before == LOOKS
+    held.rows.clear()
+    assert held.regions.take(2 * PAGE) is not None
 
 
 def test_holes_are_joined_whatever_the_order_in_which_they_came() -> None:
@@ -151,13 +164,15 @@ def test_there_are_no_more_regions_than_rows() -> None:
     assert [first.row, held.new(1).row] == [0, 1]
     assert held.regions.take(PAGE) is None
     held.released.append(first.row)
-    assert held.regions.take(2 * PAGE) == (Region(2 * PAGE, 2 * PAGE, first.row), True)
+    assert held.regions.take(2 * PAGE) == (Region(2 * PAGE, 2 * PAGE, first.row), [first])
 
 
 def test_a_region_without_memory_is_put_back() -> None:
     held = Held(4, rows=1)
     region = held.new(4)
     held.regions.put_back(region)
+    assert held.regions.take(4 * PAGE) is None, "the system will have no more the next moment"
+    held.regions.next_version()
     assert held.new(4) == region
 
 
@@ -193,7 +208,8 @@ class Story(RuleBasedStateMachine):
         taken = self.regions.take(nbytes)
         if taken is None:
             return
-        region, is_new = taken
+        region, emptied = taken
+        is_new = emptied is not None
         assert 0 <= region.nbytes - nbytes < PAGE
         assert region.row not in {other.row for other in self._in_use()}
         self.left.pop(region.row, None)
@@ -235,6 +251,7 @@ class Story(RuleBasedStateMachine):
         for row in list(self.held):
             self.left[row] = self.held.pop(row)
             self.released.append(row)
+        self.regions.next_version()
         whole = self.regions.take(self.PAGES * PAGE)
         assert whole is not None, "not all of it came back"
         assert whole[0][:2] == (0, self.PAGES * PAGE)

@@ -1,0 +1,111 @@
+"""Which calls are made in common memory, and who is told when."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ftcomm import common_results
+from ftcomm.collectives.ring import ring_allreduce
+from ftcomm.common_results import CommonResults
+from ftcomm.forms import Form
+from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.protocol.signature import Kind
+from ftcomm.transport.frame_check import CallHeader
+
+EPOCH = 3
+LARGE, SMALL = 200_000, 1_000
+FLOATS = np.dtype(np.float64)
+
+
+class Memory:
+    """Notes what it is told."""
+
+    def __init__(self, epoch: int = EPOCH) -> None:
+        self.epoch = epoch
+        self.told: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda: self.told.append(name)
+
+
+class Group:
+    """One rank's view, whose control thread is asked for common memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, may: bool = True) -> None:
+        self.sought: list[int] = []
+        self.hub: Any = SimpleNamespace(common=None)
+        driver = SimpleNamespace(run_soon=lambda ask: ask())
+        monkeypatch.setattr(common_results, "may_have_common_memory", lambda _: may)
+        monkeypatch.setattr(
+            common_results, "seek_common", lambda _, epoch: self.sought.append(epoch)
+        )
+        control: Any = SimpleNamespace(driver=driver)
+        self.results = CommonResults(self.hub, control)
+
+    def memory_for(self, count: int = LARGE, *, epoch: int = EPOCH, version: int = 0) -> Any:
+        schedule = ring_allreduce(2, 0, count)
+        form = Form(Kind.ALLREDUCE, b"", "", b"", schedule, FLOATS, (count,), count, 8 * count)
+        header = CallHeader(epoch, Position(0, version, 0), b"")
+        return self.results.memory_for(form, header)
+
+
+def test_the_first_large_call_of_an_epoch_has_it_sought_and_none_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = Group(monkeypatch)
+    assert group.memory_for(SMALL) is None
+    assert group.sought == []
+    assert [group.memory_for(), group.memory_for()] == [None, None]
+    assert group.memory_for(epoch=EPOCH + 1) is None
+    assert group.sought == [EPOCH, EPOCH + 1]
+
+
+def test_where_there_can_be_none_it_is_not_sought(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = Group(monkeypatch, may=False)
+    assert group.memory_for() is None
+    assert group.sought == []
+
+
+def test_the_call_that_finds_it_joins_and_each_lets_go_of_what_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = Group(monkeypatch)
+    group.hub.common = memory = Memory()
+    assert group.memory_for(SMALL) is None
+    assert [group.memory_for(), group.memory_for()] == [memory, memory]
+    group.results.next_version()
+    assert memory.told == ["join", "let_go", "let_go", "next_version"]
+
+
+def test_what_comes_before_the_first_load_is_not_made_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = Group(monkeypatch)
+    group.hub.common = memory = Memory()
+    assert group.memory_for(version=PRELUDE) is None
+    assert memory.told == []
+
+
+@pytest.mark.parametrize("later", [None, Memory(EPOCH + 1)], ids=["none", "another"])
+def test_that_of_an_epoch_that_is_over_is_left(
+    later: Memory | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = Group(monkeypatch)
+    group.hub.common = old = Memory()
+    group.memory_for()
+    group.hub.common = later
+    assert group.memory_for(epoch=EPOCH + 1) is later
+    assert old.told[-1] == "leave"
+    assert group.memory_for(epoch=EPOCH + 1) is later
+    assert old.told.count("leave") == 1
+
+
+def test_memory_of_another_epoch_than_the_calls_is_not_joined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = Group(monkeypatch)
+    group.hub.common = memory = Memory(EPOCH + 1)
+    assert group.memory_for() is None
+    assert memory.told == []
