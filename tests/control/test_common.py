@@ -161,6 +161,19 @@ async def test_what_comes_for_an_epoch_that_is_over_is_given_up(
     assert descriptors() == before
 
 
+@pytest.mark.parametrize(("ranks", "replicas", "times"), [(2, 2, 1), (6, 2, 3), (2, 9, 1)])
+async def test_it_has_room_for_what_all_ranks_may_log(
+    ranks: int, replicas: int, times: int
+) -> None:
+    """A rank logs the results that it keeps, of all that are placed."""
+    async with trio.open_nursery() as nursery:
+        rank = Rank(nursery, 0, ("h",) * ranks)
+        rank.hub.settings = JobSettings(log_limit=1 << 20, replicas=replicas)
+        memory = own_common(rank.driver, EPOCH)
+        assert memory._layout.nbytes == times << 20
+        memory.forget_fd()
+
+
 @pytest.mark.parametrize(
     "settings",
     [JobSettings(replay="off"), JobSettings(transport="tcp"), JobSettings(transport="unix")],
