@@ -25,13 +25,15 @@ from ftcomm.errors import ProtocolError
 from ftcomm.protocol.links import Sharing
 from ftcomm.transport.common import CommonMemory, make_common, take_common
 from ftcomm.transport.layout import NONCE_BYTES
-from ftcomm.transport.segment import NoSharedMemory
+from ftcomm.transport.segment import NoSharedMemory, why_not
 
 
 def may_have_common_memory(hub: Hub) -> bool:
     """Whether results may be kept in common: all ranks are on one host, and keep some."""
     core, settings = hub.core, hub.settings
     if not settings.keeps_results or settings.transport not in ("auto", "shm"):
+        return False
+    if why_not() is not None:
         return False
     return all(member.host == core.identity.host for member in core.members)
 
@@ -108,7 +110,7 @@ def own_common(driver: Driver, epoch: int) -> CommonMemory:
     if hub.core.rank != 0:
         raise ProtocolError(f"rank {hub.core.rank} has no common memory to give")
     if not may_have_common_memory(hub):
-        raise NoSharedMemory("results of this group are not kept in common")
+        raise NoSharedMemory(why_not() or "results of this group are not kept in common")
     ranks, settings = len(hub.core.members), hub.settings
     # each rank may log so much, and of each result as many of them as keep it
     logged = settings.log_limit * ranks // min(ranks, settings.replicas)

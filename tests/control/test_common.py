@@ -233,3 +233,20 @@ async def test_a_failure_that_brings_a_descriptor_leaves_none_open(
             await common._seek(asking.driver, EPOCH)
     assert asking.hub.common is None
     assert descriptors() == before
+
+
+async def test_another_system_is_not_asked_for_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not even for its memory's size, which some do not tell."""
+    monkeypatch.setattr(platform, "machine", _other_processor)
+    monkeypatch.setattr(os, "sysconf", _no_such_name)
+    async with trio.open_nursery() as nursery:
+        rank = Rank(nursery, 0)
+        assert not common.may_have_common_memory(rank.hub)
+        await common._seek(rank.driver, EPOCH)
+        assert rank.hub.common is None
+
+
+def _no_such_name(name: str) -> int:
+    raise ValueError(name)
