@@ -20,13 +20,13 @@ ALWAYS_LONG = 3 * ROUNDS
 MOST_LONG = ALWAYS_LONG + ROUNDS
 
 
-def train(folder: Path, *, kill: bool) -> tuple[str, int]:
+def train(folder: Path, *settings: str, kill: bool) -> tuple[str, int]:
     """The digest of all results, and how many calls of rank 0 went the long way."""
     folder.mkdir()
     if kill:
         (folder / "kill").touch()
     command = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", "3"]
-    command += ["--state-dir", str(folder / "state"), "--"]
+    command += ["--state-dir", str(folder / "state"), *settings, "--"]
     command += [sys.executable, str(SCRIPT), str(folder)]
     done = subprocess.run(
         command,
@@ -47,4 +47,10 @@ def test_a_death_in_between_changes_no_byte(tmp_path: Path) -> None:
     calm, long_way = train(tmp_path / "calm", kill=False)
     killed, _ = train(tmp_path / "killed", kill=True)
     assert killed == calm
+    assert ALWAYS_LONG < long_way < MOST_LONG
+
+
+def test_without_common_memory_large_arrays_take_it_too(tmp_path: Path) -> None:
+    """Each rank makes all of them itself, cell by cell; the script knows what they must be."""
+    _, long_way = train(tmp_path / "sockets", "--transport", "unix", kill=False)
     assert ALWAYS_LONG < long_way < MOST_LONG
