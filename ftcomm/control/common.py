@@ -75,15 +75,14 @@ async def _come_to_it(driver: Driver, epoch: int) -> None:
         driver.hub.log.info("large results are kept in common with all ranks")
 
 
-async def serve_common(driver: Driver, sock: trio.socket.SocketType) -> None:
-    """Rank 0's part, behind the handshake."""
+async def serve_common(driver: Driver, sock: trio.socket.SocketType, epoch: int) -> None:
+    """Rank 0's part, behind the handshake of that epoch."""
     if sock.family in (trio.socket.AF_INET, trio.socket.AF_INET6):
         return  # which carries no descriptors; nobody of ours asks so
-    core = driver.hub.core
     try:
         with trio.move_on_after(HANDSHAKE_DEADLINE_S):
             try:
-                memory = own_common(driver, core.epoch)
+                memory = own_common(driver, epoch)
                 with driver.hub.lock:  # another thread may close it
                     fd = os.dup(memory.fd)
             except (NoSharedMemory, OSError) as error:
@@ -105,10 +104,12 @@ def own_common(driver: Driver, epoch: int) -> CommonMemory:
         ProtocolError: this is not rank 0, or the epoch is over.
     """
     hub = driver.hub
-    if hub.common is not None:
-        return hub.common
     if hub.core.rank != 0:
         raise ProtocolError(f"rank {hub.core.rank} has no common memory to give")
+    if hub.core.epoch != epoch:  # who asked would join a later epoch's, and not know it
+        raise ProtocolError(f"epoch {epoch} is over")
+    if hub.common is not None:
+        return hub.common
     if not may_have_common_memory(hub):
         raise NoSharedMemory(why_not() or "results of this group are not kept in common")
     ranks, settings = len(hub.core.members), hub.settings

@@ -123,7 +123,7 @@ class Listener:
             elif role == "relay":
                 await serve_relay(self._driver, conn, context)
             elif role == "common":
-                await serve_common(self._driver, conn)
+                await serve_common(self._driver, conn, context.epoch)
             else:
                 await self._take(conn, context)
 

@@ -263,7 +263,7 @@ def make_common(ranks: int, nbytes: int, *, epoch: int, nonce: bytes) -> CommonM
     except (OSError, ValueError) as error:
         os.close(fd)
         raise NoSharedMemory(f"mapping common memory failed: {error}") from error
-    _advise(mapped)
+    _ask_for_large_pages(mapped)
     head = pack_common_head(layout, nonce)
     mapped[: len(head)] = head
     memory = CommonMemory(mapped, layout, rank=0, epoch=epoch, nonce=nonce)
@@ -290,11 +290,10 @@ def take_common(fd: int, ranks: int, *, rank: int, epoch: int, nonce: bytes) -> 
         raise NoSharedMemory(f"rank 0's common memory is of no use: {error}") from error
     finally:
         os.close(fd)
-    _advise(mapped)
+    _ask_for_large_pages(mapped)
     return CommonMemory(mapped, layout, rank=rank, epoch=epoch, nonce=nonce)
 
 
-def _advise(mapped: mmap.mmap) -> None:
-    """Large pages, where the system gives them to such memory."""
+def _ask_for_large_pages(mapped: mmap.mmap) -> None:
     with contextlib.suppress(OSError):  # a system without them
         mapped.madvise(_HUGE_PAGES)

@@ -84,7 +84,7 @@ async def come_together(
 
 async def _serve(asked: Rank, sock: trio.socket.SocketType) -> None:
     with sock:
-        await serve_common(asked.driver, sock)
+        await serve_common(asked.driver, sock, EPOCH)
 
 
 async def test_who_asks_gets_the_memory_that_rank_0_makes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,6 +137,23 @@ async def test_where_there_is_none_each_rank_says_so_and_goes_on(
     del asked, asking
     monkeypatch.undo()
     assert descriptors() == before + (patch[1] == "take_common")  # the one that closes it is away
+
+
+async def test_who_asks_for_an_epoch_that_rank_0_has_left_gets_no_later_ones_memory() -> None:
+    """It would say there that it has joined, in calls that know nothing of it."""
+    before = descriptors()
+    async with trio.open_nursery() as nursery:
+        asked = Rank(nursery, 0)
+        asked.hub.core.epoch += 1
+        later = own_common(asked.driver, EPOCH + 1)
+        near, far = trio.socket.socketpair()
+        with near:
+            await _serve(asked, far)
+            assert await near.recv(1) == b""
+        assert asked.hub.common is later
+        later.forget_fd()
+    del asked, later
+    assert descriptors() == before
 
 
 async def test_what_comes_for_an_epoch_that_is_over_is_given_up(
