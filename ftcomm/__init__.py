@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ftcomm.communicator import Communicator as Communicator
     from ftcomm.joining import init as init
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _ERRORS = (
     "AuthenticationError",
@@ -25,12 +25,11 @@ _ERRORS = (
     "FtcommError",
     "JobFinishedError",
     "JobLostError",
+    "JobStoppedError",
     "LogLimitError",
-    "ProcessFailedError",
     "ProtocolError",
     "ProtocolVersionError",
-    "RevokedError",
-    "RolledBackError",
+    "RankLostError",
     "StateChangedError",
     "ThreadError",
     "ThreadLimitError",

@@ -91,7 +91,7 @@ class CollectiveMismatchError(FtcommError):
     )
 
 
-class ProcessFailedError(FtcommError):
+class RankLostError(FtcommError):
     """A rank is gone and will not be replaced."""
 
     exit_code = 73
@@ -136,7 +136,7 @@ class JobFinishedError(FtcommError):
     default_remedy = "nothing to do: do not restart this worker"
 
 
-class RevokedError(FtcommError):
+class JobStoppedError(FtcommError):
     """The job was stopped by its operator."""
 
     exit_code = 78

@@ -40,7 +40,7 @@ def init(
     tracker_timeout: float | None = None,
     bind: str | None = None,
     advertise: str | None = None,
-    settings: Mapping[str, Any] | None = None,
+    expect: Mapping[str, Any] | None = None,
 ) -> Communicator:
     """Join the job and return its communicator; with no tracker, a group of one.
 
@@ -58,7 +58,7 @@ def init(
         bind: address or address:port to listen on; default: that of the control connection, and
             a free port.
         advertise: address or address:port to tell the others, where it differs.
-        settings: further job settings to check by name.
+        expect: job settings that the job must have, by name; checked, never set.
 
     Raises:
         ConfigError: something is malformed, or the job has another setting than asked for.
@@ -74,7 +74,7 @@ def init(
             "a communicator is open in this process already",
             remedy="close it, or use it: one open communicator per process",
         )
-    asked = {**(settings or {}), "detect_within": detect_within}
+    asked = {**(expect or {}), "detect_within": detect_within}
     options = WorkerOptions.load(
         tracker=tracker,
         worker_id=worker_id,
@@ -96,7 +96,7 @@ def init(
 def _leave_at_exit() -> None:
     """The script has ended without close(): say so, since the others will learn only that."""
     if _open_communicator is not None and _open_communicator.is_usable:
-        _open_communicator.leave("its script ended without closing the communicator")
+        _open_communicator.abort("its script ended without closing the communicator")
 
 
 def _alone(options: WorkerOptions) -> Communicator:

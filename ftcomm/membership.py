@@ -139,9 +139,9 @@ class Membership:
                 self._engine.condemn(error)
                 self._end()
             else:
-                self.leave(f"{type(error).__name__}: {error}")
+                self.abort(f"{type(error).__name__}: {error}")
 
-    def leave(self, reason: str) -> None:
+    def abort(self, reason: str) -> None:
         """Leave the job without closing it: a failure at once, told to the others as `reason`.
 
         Nothing happens where this communicator is over already, or is a forked child's copy.

@@ -41,7 +41,7 @@ class JobSettings:
             TCP everywhere.
         streams: connections of each pair that exchanges data by TCP, where a network gives a
             single one less than a host can send.
-        replace_within: seconds a place may stay empty before ``ProcessFailedError``.
+        replace_within: seconds a place may stay empty before ``RankLostError``.
         reattach_within: seconds a restarted tracker waits for its roster to come back.
         max_incarnations: lives of one worker id before the job gives it up.
         verify: ``inputs`` keeps a digest of each rank's input with every result, and compares it

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from ftcomm.errors import AuthenticationError, ProtocolError, ProtocolVersionError
 
 MAGIC = b"FTC\xf1"  # not ASCII: no text protocol starts like this
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 NONCE_BYTES = 32
 TAG_BYTES = hashlib.sha256().digest_size
 MAX_CONTEXT = 255  # bytes; its length travels in one

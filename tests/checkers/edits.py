@@ -8,7 +8,7 @@ FIRST, SECOND, LAST = [0, 1, 0], [0, 0, 1], [0, 1, 1]
 SAVED = [0, 0, 2]
 OTHER = digest("other")
 MIB = 1 << 20
-FAILED = "ProcessFailedError"
+FAILED = "RankLostError"
 Edit = Callable[[Story], object]
 
 

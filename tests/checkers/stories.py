@@ -334,7 +334,7 @@ def replaced_by_one_that_died() -> Story:
     for life in others:
         story.leave(life, [0, 0, 2], "checkpoint", 2, "served")
         story.enter(life, FIRST_OF_1, "allreduce")
-        story.fail(life, "ProcessFailedError", "rank 2 dies too often", 2, FIRST_OF_1)
+        story.fail(life, "RankLostError", "rank 2 dies too often", 2, FIRST_OF_1)
     story.enter("w2-1", [0, 0, 2], "checkpoint")
     story.fail("w2-1", "TrackerLostError", "it could not be reached", 1, [0, 0, 2])
     return story

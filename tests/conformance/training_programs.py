@@ -296,7 +296,7 @@ def again(record: Recorder) -> Any:
             comm.barrier()
         except ftcomm.CollectiveMismatchError as second:
             record.events.write(kind="again", rank=comm.rank, same=str(first) == str(second))
-        comm.leave("nobody hears this: the job is over")
+        comm.abort("nobody hears this: the job is over")
         with ftcomm.init(tracker="none") as alone:
             record.events.write(kind="alone", rank=comm.rank, sum=float(alone.allreduce(3.0)))
         raise

@@ -11,7 +11,7 @@ from ftcomm_chaos.sim.monitor import Monitor
 from ftcomm_chaos.sim.plan import Kind
 from ftcomm_chaos.sim.world import Violation
 
-APART = Verdict("ProcessFailedError", "w0 and w1 cannot reach each other", 1, START, 0)
+APART = Verdict("RankLostError", "w0 and w1 cannot reach each other", 1, START, 0)
 
 
 def monitor_of(kinds: list[Kind], *workers: str, barred: tuple[str, ...] = ()) -> Monitor:

@@ -9,7 +9,7 @@ from ftcomm_chaos.sim.simulation import Simulation, run_seed
 from ftcomm_chaos.sim.sweep import MIN_FAULTS_PER_RUN, Sweep, run_seeds
 
 SHARES = 12
-ENDINGS = {"finished", "JobLostError", "CollectiveMismatchError", "ProcessFailedError"}
+ENDINGS = {"finished", "JobLostError", "CollectiveMismatchError", "RankLostError"}
 PER_SHARE = 250  # 3,000 schedules in all, with more than 25,000 faults
 
 

@@ -138,7 +138,7 @@ def report_halves(story: Story, epoch: int) -> None:
 def test_links_that_keep_failing_without_any_progress_end_the_job_in_bounded_time() -> None:
     story = running()
     _, verdicts = fail_links(story, 1, 10 * SETTINGS.replace_within)
-    assert [v.error for v in verdicts] == ["ProcessFailedError"] * 2
+    assert [v.error for v in verdicts] == ["RankLostError"] * 2
     assert "links keep failing: rank 0 lost its link to rank 1" in verdicts[0].cause
     assert story.now <= SETTINGS.replace_within + 2 * SETTINGS.detect_within
 

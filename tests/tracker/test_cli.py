@@ -41,12 +41,12 @@ def test_serve_prints_one_line_and_answers_status_and_stop(serving) -> None:
     status, text = invoke("status", *given, "--json")
     assert (status, json.loads(text)["job_id"]) == (0, ready["job"])
     comm = ftcomm.init(ready["address"], worker_id="0", token_file=ready["token_file"])
-    with pytest.raises(ftcomm.RevokedError, match="lunch"), comm:
+    with pytest.raises(ftcomm.JobStoppedError, match="lunch"), comm:
         assert invoke("stop", *given, "--reason", "lunch") == (0, "stopped\n")
     rest, errors = process.communicate(timeout=30)
     assert (process.returncode, rest, "lunch" in errors) == (78, "", True)
     status, text = invoke("status", "--state-dir", ready["state_dir"])
-    assert (status, "verdict RevokedError: the job was stopped: lunch" in text) == (0, True)
+    assert (status, "verdict JobStoppedError: the job was stopped: lunch" in text) == (0, True)
 
 
 @pytest.mark.process

@@ -46,7 +46,7 @@ LINE = (
     "epoch 3: lost worker w1: its connection ended (rank 1); 7.5 ms (detect 0.0),"
     " 2 results replayed, 1 fetched"
 )
-VERDICT = Verdict("RevokedError", "the job was stopped: lunch", 3, Position(0, 4, 2), -1)
+VERDICT = Verdict("JobStoppedError", "the job was stopped: lunch", 3, Position(0, 4, 2), -1)
 
 
 def ended(folder: Path, **end: Any) -> str:
@@ -80,7 +80,7 @@ FAILED = {"verdict": VERDICT}
             FAILED,
             [
                 "job job-1: over, epoch 3, 0/2 ranks up, at 4.2",
-                "verdict RevokedError: the job was stopped: lunch",
+                "verdict JobStoppedError: the job was stopped: lunch",
                 "0     w0      1     here   closed  -         -",
                 "1     w1      2     there  gone    -         -",
             ],
@@ -128,7 +128,7 @@ async def test_the_document_has_the_fields_of_a_running_trackers(tmp_path: Path)
         (
             FAILED,
             """\
-the job has ended with RevokedError.
+the job has ended with JobStoppedError.
   - the job was stopped: lunch
   To do: nothing to do here: the operator stopped the job.
 """,

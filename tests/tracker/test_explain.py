@@ -215,9 +215,9 @@ def test_a_restarted_tracker_waits_for_its_workers() -> None:
     [
         (
             StopAsked("lunch"),
-            "the job has ended with RevokedError.\n  - the job was stopped: lunch",
+            "the job has ended with JobStoppedError.\n  - the job was stopped: lunch",
         ),
-        (GivenUp("w1", "it is ill"), "the job has ended with ProcessFailedError.\n  - it is ill\n"),
+        (GivenUp("w1", "it is ill"), "the job has ended with RankLostError.\n  - it is ill\n"),
     ],
 )
 def test_a_job_that_has_failed(event: Any, words: str) -> None:

@@ -138,7 +138,7 @@ signal.pause()
             ["[0] start of 0\n"] + ["[1] start of 1\n", "[1] my last words\n"] * 3
         )
         said = ""
-        while "ProcessFailedError" not in said:
+        while "RankLostError" not in said:
             said += launcher.stderr.readline()
         assert "worker 1 was killed by SIGKILL: starting it again\n" in said
         assert "starting it again in 0.5 s\n" in said

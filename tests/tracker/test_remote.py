@@ -68,7 +68,7 @@ async def test_it_is_told_unasked_how_the_job_ended(tmp_path: Path) -> None:
         async with client(job, "operator") as operator:
             await operator.send(StopRequest("enough"))
             await view.over.wait()
-    assert view.outcome == Ended(False, "RevokedError", "the job was stopped: enough")
+    assert view.outcome == Ended(False, "JobStoppedError", "the job was stopped: enough")
 
 
 async def test_a_worker_given_up_while_the_tracker_was_away_is_told_to_the_next_one(
@@ -88,7 +88,7 @@ async def test_a_worker_given_up_while_the_tracker_was_away_is_told_to_the_next_
         view.post(GivenUp("1", "it died of old age"))
         async with tracker(tmp_path):
             await view.over.wait()
-    assert view.outcome == Ended(False, "ProcessFailedError", "it died of old age")
+    assert view.outcome == Ended(False, "RankLostError", "it died of old age")
 
 
 async def test_while_no_tracker_answers_it_says_so_after_seconds_and_each_minute(

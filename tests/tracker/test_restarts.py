@@ -98,8 +98,8 @@ def test_status_zero_without_close_is_a_death() -> None:
         errors.CollectiveMismatchError,
         errors.JobFinishedError,
         errors.JobLostError,
-        errors.ProcessFailedError,
-        errors.RevokedError,
+        errors.RankLostError,
+        errors.JobStoppedError,
     ],
 )
 def test_an_end_that_every_rank_shares_is_left_alone(kind: type[errors.FtcommError]) -> None:

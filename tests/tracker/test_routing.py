@@ -167,7 +167,7 @@ def test_if_the_replacement_cannot_reach_the_partner_either_both_are_named_to_al
     story.said(1, Suspect(4, (1,), "cannot connect: timed out"))
     story.said(1, report(5))
     verdicts = [message for _, message in story.said(4, report(5))]
-    assert [isinstance(v, Verdict) and v.error for v in verdicts] == ["ProcessFailedError"] * 2
+    assert [isinstance(v, Verdict) and v.error for v in verdicts] == ["RankLostError"] * 2
     assert "worker w0 (rank 0) and worker w1 (rank 1) cannot reach each other" in verdicts[0].cause
 
 

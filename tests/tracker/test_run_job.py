@@ -78,7 +78,7 @@ with ftcomm.init() as comm:
     assert done.returncode == 73, done.stderr
     assert "died 3 times while the job stood at 0.0" in done.stderr
     assert done.stderr.count("starting it again") == 2
-    assert "[0] ftcomm.errors.ProcessFailedError" in done.stderr
+    assert "[0] ftcomm.errors.RankLostError" in done.stderr
     assert "  | RuntimeError: the data are wrong" in done.stderr
 
 

@@ -193,11 +193,11 @@ async def test_an_operator_stops_the_job_for_everyone(tmp_path: Path) -> None:
         await operator.send(StopRequest("enough"))
         assert await operator.receive() == Done()
         verdict = await worker.receive_a(Verdict)
-        assert (verdict.error, "enough" in verdict.cause) == ("RevokedError", True)
+        assert (verdict.error, "enough" in verdict.cause) == ("JobStoppedError", True)
         assert job.server.over.is_set()
         await worker.stream.aclose()
         await job.server.ended.wait()
-        assert job.server.outcome == Ended(False, "RevokedError", verdict.cause)
+        assert job.server.outcome == Ended(False, "JobStoppedError", verdict.cause)
 
 
 async def test_a_worker_that_is_given_up_ends_the_job_for_everyone(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ async def test_a_worker_that_is_given_up_ends_the_job_for_everyone(tmp_path: Pat
         await worker.receive()
         job.server.post(GivenUp("1", "worker 1 died 3 times"))
         verdict = await worker.receive_a(Verdict)
-        assert (verdict.error, verdict.cause) == ("ProcessFailedError", "worker 1 died 3 times")
+        assert (verdict.error, verdict.cause) == ("RankLostError", "worker 1 died 3 times")
 
 
 async def test_a_refused_worker_hears_why_although_it_is_still_sending(tmp_path: Path) -> None:

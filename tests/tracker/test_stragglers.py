@@ -20,7 +20,7 @@ class LostJob:
     """A job that is over, badly, while its workers run."""
 
     detect_within_s = 5.0
-    outcome: Ended | None = Ended(False, "RevokedError", "the job was stopped")
+    outcome: Ended | None = Ended(False, "JobStoppedError", "the job was stopped")
 
     def __init__(self) -> None:
         self.over = trio.Event()

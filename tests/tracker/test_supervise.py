@@ -187,7 +187,7 @@ with ftcomm.init() as comm:
             found = ended(supervisors)
         assert [status for status, _, _ in found] == [78, 78], found
         assert tracker.wait(timeout=60) == 78
-    assert "RevokedError: the job was stopped: wrong data" in found[0][2]
+    assert "JobStoppedError: the job was stopped: wrong data" in found[0][2]
 
 
 @pytest.mark.parametrize(

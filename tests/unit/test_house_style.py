@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("ftcomm", "tracker/ftcomm_tracker", "chaos/ftcomm_chaos")
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 600  # a file holds one idea; a lower cap cut classes along inheritance
 MAX_FUNCTION_LINES = 60
 ENVIRONMENT_READER = "ftcomm/config.py"
 

@@ -122,7 +122,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[ftcomm.Communicator]:
     comm = ftcomm.init("none")
     comm.load_checkpoint()
     yield comm
-    comm.leave("the test is over")
+    comm.abort("the test is over")
 
 
 def test_alone_the_next_checkpoint_finds_it(watched: ftcomm.Communicator) -> None:

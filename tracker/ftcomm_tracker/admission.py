@@ -108,7 +108,7 @@ class Admission(Epochs):
             return Refused("ConfigError", "the job has all the spares it can take")
         if new and numbered >= self.settings.max_incarnations:
             return Refused(
-                "ProcessFailedError",
+                "RankLostError",
                 f"worker {hello.worker_id} has been started {numbered} times, the job's limit",
             )
         return None

@@ -204,7 +204,7 @@ class Hearing(Admission):
             return
         progress = self.progress()
         if self._links_fail_without_end(progress):
-            self._verdict("ProcessFailedError", f"links keep failing: {reason}", progress)
+            self._verdict("RankLostError", f"links keep failing: {reason}", progress)
             return
         self._link_epoch_at = self._now
         self._begin_epoch(reason, suspects=ranks)
@@ -313,7 +313,7 @@ class Hearing(Admission):
             rank = -1
         if rank is None or rank in self.durable.byes or self.state is State.OVER:
             return
-        self._verdict("ProcessFailedError", reason, self.progress(), rank)
+        self._verdict("RankLostError", reason, self.progress(), rank)
 
     def _evict_silent(self) -> None:
         if self._now < self._look_again_at:
@@ -344,7 +344,7 @@ class Hearing(Admission):
             if self._now >= since + self.settings.replace_within:
                 name = self.durable.places[rank].worker_id
                 self._verdict(
-                    "ProcessFailedError",
+                    "RankLostError",
                     f"worker {name} (rank {rank}) is gone and was not replaced within "
                     f"{self.settings.replace_within:.0f} s",
                     self.progress(),

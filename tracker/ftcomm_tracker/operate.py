@@ -167,7 +167,7 @@ def doctor(*, as_json: bool, **where: Any) -> None:
 @with_options(_TRACKER_OPTIONS)
 @click.option("--reason", default="by the operator", show_default=True, help="Told to every rank.")
 def stop(reason: str, **where: Any) -> None:
-    """End the job: every rank's current or next call raises RevokedError, with the reason.
+    """End the job: every rank's current or next call raises JobStoppedError, with the reason.
 
     The workers and the tracker end with status 78 and are not started again. A job in --state-dir
     that is over already is left as it is.

@@ -21,9 +21,9 @@ from ftcomm.errors import (
     FtcommError,
     JobFinishedError,
     JobLostError,
+    JobStoppedError,
     LogLimitError,
-    ProcessFailedError,
-    RevokedError,
+    RankLostError,
     StateChangedError,
 )
 from ftcomm.protocol.position import START, Position
@@ -36,8 +36,8 @@ _JOB_OVER: tuple[type[FtcommError], ...] = (
     CollectiveMismatchError,
     CollectiveTimeoutError,
     StateChangedError,
-    ProcessFailedError,
-    RevokedError,
+    RankLostError,
+    JobStoppedError,
     JobFinishedError,
 )
 _PLACE_TAKEN: tuple[type[FtcommError], ...] = (FencedError,)

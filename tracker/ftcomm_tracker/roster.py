@@ -64,7 +64,7 @@ class Roster(Hearing):
                 if self.state is State.REATTACHING:
                     self._reattach_by = now + self.settings.reattach_within
             case StopAsked(reason):
-                self._verdict("RevokedError", f"the job was stopped: {reason}", self.progress())
+                self._verdict("JobStoppedError", f"the job was stopped: {reason}", self.progress())
             case Tick():
                 pass
             case _:

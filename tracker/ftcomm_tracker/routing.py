@@ -114,7 +114,7 @@ class Routing(Seats):
     def _cannot_go_on(self, pair: Pair, cause: str) -> Lost:
         names = [f"worker {self.durable.places[rank].worker_id} (rank {rank})" for rank in pair]
         return Lost(
-            "ProcessFailedError",
+            "RankLostError",
             f"{' and '.join(names)} cannot reach each other, no other rank can relay, and "
             f"a replacement could not either: {cause}",
             self.progress(),

@@ -258,9 +258,9 @@ class Monitor:
         """The job ends for all: only for a reason."""
         if verdict.error == "CollectiveMismatchError" and self.sim.counters["odd calls"]:
             return
-        if verdict.error == "ProcessFailedError" and self._are_apart(verdict):
+        if verdict.error == "RankLostError" and self._are_apart(verdict):
             return
-        if verdict.error == "ProcessFailedError" and self._stayed_empty(verdict):
+        if verdict.error == "RankLostError" and self._stayed_empty(verdict):
             return
         if verdict.error != "JobLostError":
             raise Violation(f"verdict without a reason: {verdict.error}: {verdict.cause}")
