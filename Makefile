@@ -10,7 +10,7 @@ FUZZ_SECONDS ?= 60
 # A test with real processes mostly waits for them, so two fit on two cores.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: demo test test-all mutants fuzz lint bench soak soak-conformance clean
+.PHONY: demo test test-all mutants fuzz lint bench bench-compare soak soak-conformance clean
 
 demo: $(STAMP) ## train with and without a kill, compare the models
 	$(BIN)/python examples/demo.py
@@ -37,6 +37,10 @@ lint: $(STAMP)
 
 bench: $(STAMP) ## every figure, into benchmarks/results, and the README's tables
 	$(BIN)/python benchmarks/take_all.py
+
+bench-compare: $(STAMP) ## allreduce of this tree beside that of the commit BASE, in turn, with intervals
+	@test -n "$(BASE)" || { echo "make bench-compare BASE=<commit>" >&2; exit 1; }
+	$(BIN)/python benchmarks/compare_commits.py --base $(BASE)
 
 soak-conformance: $(STAMP) ## each conformance scenario 20 times in a row
 	$(BIN)/python -m tests.conformance.soak --times 20

@@ -59,7 +59,7 @@ class Group:
             # as ftcomm's launcher sets it, for all alike
             environment = with_streaming_copies({**os.environ, "OMP_NUM_THREADS": "1"})
             environment.update(peer.environment())
-            path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+            path = [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
             environment[ADDRESS] = f"127.0.0.1:{port}"
             try:

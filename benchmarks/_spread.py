@@ -1,5 +1,6 @@
 """Median and quartiles of what was measured, and ratios of what was measured together. Pure."""
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -27,3 +28,36 @@ def ratio(rounds: Sequence[Sequence[float]], own_rounds: Sequence[Sequence[float
     pairs = zip(rounds, own_rounds, strict=False)
     found = [statistics.median(a) / statistics.median(b) for a, b in pairs if a and b]
     return round(statistics.median(found), 2)
+
+
+CONFIDENCE = 0.95
+
+
+def paired_ratio(rounds: Sequence[tuple[Sequence[float], Sequence[float]]]) -> dict[str, float]:
+    """Of (own, base) seconds per round: the median ratio of medians, and its interval.
+
+    The interval is that of the sign test: it lies between two order statistics of the rounds'
+    ratios and assumes no distribution. Too few rounds for `CONFIDENCE` give the whole range.
+    """
+    ratios = sorted(statistics.median(own) / statistics.median(base) for own, base in rounds)
+    outside = _left_out(len(ratios))
+    return {
+        "ratio": round(statistics.median(ratios), 4),
+        "low": round(ratios[outside], 4),
+        "high": round(ratios[-1 - outside], 4),
+    }
+
+
+def _left_out(rounds: int) -> int:
+    """How many of the smallest, and of the largest, values lie outside the median's interval.
+
+    The true median lies below the k + 1 smallest ratios only if at most k of all fall below it:
+    a sum of binomial coefficients.
+    """
+    below, left_out = 0.0, 0
+    for k in range(rounds):
+        below += math.comb(rounds, k) / 2**rounds
+        if below > (1 - CONFIDENCE) / 2:
+            break
+        left_out = k
+    return left_out

@@ -68,6 +68,28 @@ def test_allreduce_is_measured_beside_what_is_installed() -> None:
 
 
 @pytest.mark.slow
+def test_a_commit_is_compared_with_this_tree() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs the repository, to have a commit to compare with")
+    _, line = run(
+        str(BENCHMARKS / "compare_commits.py"),
+        *("--base", "HEAD", "--json", "-n", "2", "--sizes", "64"),
+        *("--transports", "tcp", "--starts", "1", "--rounds", "2"),
+    )
+    assert (line["world_size"], line["transport"], line["rounds"]) == (2, "tcp", 2)
+    assert line["low"] <= line["ratio"] <= line["high"]
+
+
+def test_a_base_that_is_no_commit_is_named() -> None:
+    command = [sys.executable, str(BENCHMARKS / "compare_commits.py"), "--base", "no-such-commit"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "--base no-such-commit: this repository has no such commit\n",
+    )
+
+
+@pytest.mark.slow
 def test_several_connections_are_measured_where_each_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

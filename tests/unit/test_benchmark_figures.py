@@ -38,6 +38,13 @@ def test_a_ratio_compares_what_was_measured_in_the_same_round() -> None:
     assert spread.ratio([[], [30.0]], ours[:2]) == 3.0
 
 
+def test_a_paired_ratio_lies_in_the_interval_of_the_sign_test() -> None:
+    spread = load("_spread")
+    rounds = [([float(own)], [10.0]) for own in (9, 17, 10, 16, 11, 15, 12, 14, 13)]
+    assert spread.paired_ratio(rounds) == {"ratio": 1.3, "low": 1.0, "high": 1.6}
+    assert spread.paired_ratio(rounds[:5]) == {"ratio": 1.1, "low": 0.9, "high": 1.7}
+
+
 def test_a_start_is_a_workers_and_its_end_is_not_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
