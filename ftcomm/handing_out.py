@@ -20,7 +20,7 @@ class HandingOut(Membership):
         if out is not None:
             return functools.partial(_filled if self._keeps_results else _made_or_filled, out)
         if not copy:
-            return _viewed
+            return Stored.read_only
         return self._copied if self._keeps_results else _shaped
 
     def _copied(self, stored: Stored) -> Result:
@@ -44,12 +44,6 @@ class HandingOut(Membership):
 
 def _shaped(stored: Stored) -> Result:
     return stored.flat.reshape(stored.shape)
-
-
-def _viewed(stored: Stored) -> Result:
-    view = stored.flat.reshape(stored.shape)
-    view.flags.writeable = False
-    return view
 
 
 def _filled(out: Result, stored: Stored) -> Result:

@@ -91,16 +91,15 @@ class Repeating(HandingOut):
             self._calls.synchronised()
             if repeat.pooled:
                 result = self._given(out, copy=copy)(stored)
+            elif out is None and not copy:
+                result = stored.read_only()
             else:  # the same, in fewer steps
                 result = stored.flat if repeat.flat else stored.flat.reshape(repeat.form.shape)
                 if out is not None:
                     out[...] = result
                     result = out
-                elif copy:
-                    result = result.copy()
                 else:
-                    result = result[:]  # not the log's own array: users may set dtype and shape
-                    result.flags.writeable = False
+                    result = result.copy()
             row = repeat.row
             row[0] += 1
             row[1] += repeat.nbytes

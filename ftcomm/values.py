@@ -29,6 +29,20 @@ class Stored:
         """The bytes, without a copy; they keep the memory from being used again."""
         return self.flat.view(np.uint8).reshape(-1).data
 
+    def read_only(self) -> Array:
+        """A view in the user's shape, which nobody can make writable.
+
+        Its base is a read-only memoryview: numpy asks that before it sets the flag.  Of a mere
+        view it asks the log's own array, and `numpy.ndarray` with a buffer looks below it too.
+        """
+        flat = self.flat
+        try:
+            raw = flat.data
+        except ValueError:  # bfloat16, of which there are no memoryviews
+            raw = flat.view(np.uint8).data
+        view = np.frombuffer(raw.toreadonly(), flat.dtype)
+        return view if len(self.shape) == 1 else view.reshape(self.shape)
+
     @property
     def dtype(self) -> int:
         """Wire code of the dtype."""

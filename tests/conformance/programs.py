@@ -19,6 +19,7 @@ from tests.conformance import (
     local_programs,
     pending_programs,
     training_programs,
+    view_programs,
 )
 from tests.conformance.recorder import Events, Recorder, digest
 
@@ -30,6 +31,7 @@ PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     **local_programs.PROGRAMS,
     **pending_programs.PROGRAMS,
     **training_programs.PROGRAMS,
+    **view_programs.PROGRAMS,
 }
 
 

@@ -15,3 +15,15 @@ def test_results_are_overwritten_and_inputs_compared_while_ranks_die(bench: Benc
     """
     faults = ("2.0.3.0@half_received", "1.0.7.0@enter", "0.1.3.0@half_sent")
     bench.run(Plan(3, {"program": "scribbler"}, faults))
+
+
+@pytest.mark.parametrize("transport", ["auto", "unix"])
+def test_nobody_can_write_to_what_was_handed_out_without_a_copy(
+    bench: Bench, transport: str
+) -> None:
+    """Results are executed, repeated the express way, fetched and replayed; large ones in common.
+
+    Seen to fail if a view of the log's own array is handed out.
+    """
+    faults = ("2.0.40.0@half_received", "1.1.50.0@enter", "0.1.90.0@done")
+    bench.run(Plan(3, {"program": "prying"}, faults, {"transport": transport}))
