@@ -1,6 +1,5 @@
 """What a user passes to a collective: as elements, and as the signature that all ranks compare."""
 
-import math
 import operator
 from typing import Any
 
@@ -107,20 +106,6 @@ def check_out(
         )
     if not out.flags.writeable:
         raise ValueError("out is read-only")
-
-
-def checked_timeout(timeout: Any) -> float:
-    """`timeout` in seconds.
-
-    Raises:
-        TypeError, ValueError: it is no number, or not above 0 and finite.
-    """
-    if isinstance(timeout, (bool, str)) or not hasattr(timeout, "__float__"):
-        raise TypeError(f"timeout is a {type(timeout).__name__}, must be a number of seconds")
-    seconds = float(timeout)
-    if not 0 < seconds < math.inf:
-        raise ValueError(f"timeout is {seconds:g}, must be above 0 and finite; None is no limit")
-    return seconds
 
 
 def checked_root(root: Any, world_size: int) -> int:

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
-from ftcomm.arguments import checked_timeout
 from ftcomm.collective_calls import CollectiveCalls
 from ftcomm.collectives.ops import UserFunction
+from ftcomm.deadlines import Duration, checked_deadline
 from ftcomm.engine import Engine
 from ftcomm.forms import Call, Form, Lazy
 from ftcomm.handing_out import Result
@@ -17,7 +17,7 @@ from ftcomm.values import Stored
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Written = tuple[Call | Lazy, Callable[[Stored], Any], float | None]
+Written = tuple[Call | Lazy, Callable[[Stored], Any], Duration | None]
 
 passes_on(__file__)
 
@@ -51,10 +51,12 @@ class _Writer(CollectiveCalls):
         call.admit = self._admit  # whether there is room is asked when its turn has come
         return call
 
-    def _run(self, call: Call | Lazy, hand_out: Callable[[Stored], R], timeout: float | None) -> R:
-        if timeout is not None:
-            checked_timeout(timeout)
-        self._newest = call, hand_out, timeout
+    def _run(
+        self, call: Call | Lazy, hand_out: Callable[[Stored], R], deadline: Duration | None
+    ) -> R:
+        if deadline is not None:
+            checked_deadline(deadline)
+        self._newest = call, hand_out, deadline
         return cast("R", None)  # its callers ask for what was `written`
 
     def written(self) -> Written:
@@ -77,8 +79,9 @@ class AsynchronousCalls(CollectiveCalls):
     made before the user has heard of an error raise it too: none of them has run.
 
     The input is not copied: it belongs to the call, as ``out=`` does, until the handle's `wait` has
-    returned.  An input function is called on another thread, at most once.  A `timeout` counts from
-    the call's turn on.  At most 1,024 calls wait for their turn; one more waits here.
+    returned.  An input function is called on another thread, at most once.  A `deadline`
+    counts from the moment at which the call has its turn.  At most 1,024 calls wait for their
+    turn; one more waits here.
     """
 
     def __init__(self, engine: Engine | SoloEngine, worker_id: str) -> None:
@@ -94,7 +97,7 @@ class AsynchronousCalls(CollectiveCalls):
         copy: bool = True,
         algorithm: str | None = None,
         wire: str | None = None,
-        timeout: float | None = None,
+        deadline: Duration | None = None,
     ) -> Handle[Result]:
         """Begin an `allreduce`."""
         return self._begin(
@@ -105,7 +108,7 @@ class AsynchronousCalls(CollectiveCalls):
             copy=copy,
             algorithm=algorithm,
             wire=wire,
-            timeout=timeout,
+            deadline=deadline,
         )
 
     def ibroadcast(
@@ -115,24 +118,24 @@ class AsynchronousCalls(CollectiveCalls):
         *,
         copy: bool = True,
         algorithm: str | None = None,
-        timeout: float | None = None,
+        deadline: Duration | None = None,
     ) -> Handle[Result]:
         """Begin a `broadcast`."""
         return self._begin(
-            self._writer.broadcast, x, root, copy=copy, algorithm=algorithm, timeout=timeout
+            self._writer.broadcast, x, root, copy=copy, algorithm=algorithm, deadline=deadline
         )
 
     def iallgather(
-        self, x: Any, *, copy: bool = True, timeout: float | None = None
+        self, x: Any, *, copy: bool = True, deadline: Duration | None = None
     ) -> Handle[Result]:
         """Begin an `allgather`."""
-        return self._begin(self._writer.allgather, x, copy=copy, timeout=timeout)
+        return self._begin(self._writer.allgather, x, copy=copy, deadline=deadline)
 
     def iallgatherv(
-        self, x: Any, *, copy: bool = True, timeout: float | None = None
+        self, x: Any, *, copy: bool = True, deadline: Duration | None = None
     ) -> Handle[Result]:
         """Begin an `allgatherv`."""
-        return self._begin(self._writer.allgatherv, x, copy=copy, timeout=timeout)
+        return self._begin(self._writer.allgatherv, x, copy=copy, deadline=deadline)
 
     def ireduce(
         self,
@@ -142,44 +145,44 @@ class AsynchronousCalls(CollectiveCalls):
         *,
         algorithm: str | None = None,
         wire: str | None = None,
-        timeout: float | None = None,
+        deadline: Duration | None = None,
     ) -> Handle[Result | None]:
         """Begin a `reduce`."""
         return self._begin(
-            self._writer.reduce, x, op, root, algorithm=algorithm, wire=wire, timeout=timeout
+            self._writer.reduce, x, op, root, algorithm=algorithm, wire=wire, deadline=deadline
         )
 
     def igather(
-        self, x: Any, root: int = 0, *, timeout: float | None = None
+        self, x: Any, root: int = 0, *, deadline: Duration | None = None
     ) -> Handle[Result | None]:
         """Begin a `gather`."""
-        return self._begin(self._writer.gather, x, root, timeout=timeout)
+        return self._begin(self._writer.gather, x, root, deadline=deadline)
 
     def igatherv(
-        self, x: Any, root: int = 0, *, timeout: float | None = None
+        self, x: Any, root: int = 0, *, deadline: Duration | None = None
     ) -> Handle[Result | None]:
         """Begin a `gatherv`."""
-        return self._begin(self._writer.gatherv, x, root, timeout=timeout)
+        return self._begin(self._writer.gatherv, x, root, deadline=deadline)
 
     def iscatter(
-        self, x: Any = None, root: int = 0, *, timeout: float | None = None
+        self, x: Any = None, root: int = 0, *, deadline: Duration | None = None
     ) -> Handle[Result]:
         """Begin a `scatter`."""
-        return self._begin(self._writer.scatter, x, root, timeout=timeout)
+        return self._begin(self._writer.scatter, x, root, deadline=deadline)
 
     def ibroadcast_object(
-        self, obj: Any = None, root: int = 0, *, timeout: float | None = None
+        self, obj: Any = None, root: int = 0, *, deadline: Duration | None = None
     ) -> Handle[Any]:
         """Begin a `broadcast_object`; the object is packed now, and may change afterwards."""
-        return self._begin(self._writer.broadcast_object, obj, root, timeout=timeout)
+        return self._begin(self._writer.broadcast_object, obj, root, deadline=deadline)
 
-    def iallgather_object(self, obj: Any, *, timeout: float | None = None) -> Handle[list[Any]]:
+    def iallgather_object(self, obj: Any, *, deadline: Duration | None = None) -> Handle[list[Any]]:
         """Begin an `allgather_object`; the object is packed now, and may change afterwards."""
-        return self._begin(self._writer.allgather_object, obj, timeout=timeout)
+        return self._begin(self._writer.allgather_object, obj, deadline=deadline)
 
-    def ibarrier(self, *, timeout: float | None = None) -> Handle[None]:
+    def ibarrier(self, *, deadline: Duration | None = None) -> Handle[None]:
         """Begin a `barrier`: it is done when every rank has begun it."""
-        return self._begin(self._writer.barrier, timeout=timeout)
+        return self._begin(self._writer.barrier, deadline=deadline)
 
     def _begin(
         self, write: Callable[P, R], /, *arguments: P.args, **options: P.kwargs
@@ -200,9 +203,9 @@ class AsynchronousCalls(CollectiveCalls):
 
     def _written(self) -> Handle[Any]:
         """A handle of the call that was written down last."""
-        call, hand_out, timeout = self._writer.written()
+        call, hand_out, deadline = self._writer.written()
 
         def work() -> Any:
-            return self._run_later(call, hand_out, timeout)
+            return self._run_later(call, hand_out, deadline)
 
         return Handle(self._turns, work, call.kind.name.lower())

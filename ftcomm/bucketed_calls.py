@@ -8,6 +8,7 @@ from ftcomm.arguments import as_elements, check_out
 from ftcomm.asynchronous_calls import AsynchronousCalls
 from ftcomm.buckets import BUCKET_BYTES, Bucket, cut
 from ftcomm.collectives.ops import UserFunction, needs_whole
+from ftcomm.deadlines import Duration
 from ftcomm.handing_out import Result
 from ftcomm.handles import Handle
 from ftcomm.sites import passes_on
@@ -28,7 +29,7 @@ class BucketedCalls(AsynchronousCalls):
         out: Sequence[Result] | None = None,
         algorithm: str | None = None,
         wire: str | None = None,
-        timeout: float | None = None,
+        deadline: Duration | None = None,
     ) -> list[Result]:
         """Combine each of `arrays` over all ranks, in few collectives.
 
@@ -45,7 +46,7 @@ class BucketedCalls(AsynchronousCalls):
                 `arrays` themselves.
             algorithm: as for `allreduce`, for every bucket.
             wire: likewise.
-            timeout: seconds after which the job ends, for every bucket from its turn on.
+            deadline: as for `allreduce`, for every bucket from its turn on.
 
         Returns:
             a list of `out`'s arrays, or of new ones of the same dtypes and shapes, in order.
@@ -64,7 +65,7 @@ class BucketedCalls(AsynchronousCalls):
         buckets = [Bucket([parts[number] for number in numbers]) for numbers in members]
         found: list[Any] = [None] * len(parts)
         for numbers, results in zip(
-            members, self._combine(buckets, op, algorithm, wire, timeout), strict=True
+            members, self._combine(buckets, op, algorithm, wire, deadline), strict=True
         ):
             for number, result in zip(numbers, results, strict=True):
                 found[number] = result
@@ -80,14 +81,14 @@ class BucketedCalls(AsynchronousCalls):
         op: str | UserFunction,
         algorithm: str | None,
         wire: str | None,
-        timeout: float | None,
+        deadline: Duration | None,
     ) -> list[list[Result]]:
         """Each bucket's parts, combined."""
         writer = self._writer
         handles: list[Handle[Result]] = []
 
         def write_down(flat: Array, out: Result | None) -> None:
-            writer.allreduce(flat, op, out=out, algorithm=algorithm, wire=wire, timeout=timeout)
+            writer.allreduce(flat, op, out=out, algorithm=algorithm, wire=wire, deadline=deadline)
 
         with self._turns.one_user():
             for bucket in buckets:

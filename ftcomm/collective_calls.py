@@ -9,6 +9,7 @@ from ftcomm.arguments import check_out, result_dtype
 from ftcomm.blobs import part_of, unpack_items, unpack_object
 from ftcomm.collectives.bfloat16 import widen_bfloat16
 from ftcomm.collectives.ops import UserFunction
+from ftcomm.deadlines import Duration
 from ftcomm.forms import Call
 from ftcomm.handing_out import Result
 from ftcomm.protocol.signature import Kind
@@ -24,9 +25,10 @@ class CollectiveCalls(Repeating):
     collective is executed, never where the result is replayed.  It may not call a collective.  What
     it raises leaves the position unchanged.
 
-    ``timeout=`` is in seconds, off by default: when a call takes longer, waiting for the
-    replacement of a dead rank included, all ranks raise `CollectiveTimeoutError`, and the job is
-    over.
+    ``deadline=`` is a number of seconds or a `datetime.timedelta`.  It counts from the call and is
+    never a time of the clock, as a deadline of trio's is.  When a call takes longer, waiting for
+    the replacement of a dead rank included, all ranks raise `CollectiveTimeoutError` and the job
+    is over.  Without it the job's ``call_deadline`` holds, which is off by default.
     """
 
     def allreduce(
@@ -38,7 +40,7 @@ class CollectiveCalls(Repeating):
         copy: bool = True,
         algorithm: str | None = None,
         wire: str | None = None,
-        timeout: float | None = None,
+        deadline: Duration | None = None,
     ) -> Result:
         """Combine the arrays of all ranks elementwise; every rank gets the same bytes.
 
@@ -56,7 +58,7 @@ class CollectiveCalls(Repeating):
                 result. Of n ranks a sum is within ``(1 + h) / 256`` of the exact one, relative to
                 the sum of absolute values and up to terms of second order; h is n - 1 by ring,
                 no more by hosts, ceil(log2(n)) by the other two. For sum, prod, min, max and mean.
-            timeout: seconds after which the job ends with `CollectiveTimeoutError` on all ranks.
+            deadline: seconds or a timedelta; longer, and all raise `CollectiveTimeoutError`.
 
         Returns:
             `out`, or a new array of x's dtype and shape.
@@ -67,7 +69,7 @@ class CollectiveCalls(Repeating):
             FtcommError: see the module `ftcomm.errors`.
         """
         spot = spot_of_call()
-        plain = algorithm is None and timeout is None and wire is None
+        plain = algorithm is None and deadline is None and wire is None
         if plain:
             result = self._repeat(spot, x, op, out, copy=copy)
             if result is not None:
@@ -86,7 +88,7 @@ class CollectiveCalls(Repeating):
 
             hand_out = self._given(out, copy=copy) if wire is None else _widened_into(out)
             return self._perform(
-                x, make, hand_out, Kind.ALLREDUCE, site, timeout,
+                x, make, hand_out, Kind.ALLREDUCE, site, deadline,
                 out=out, op=op, algorithm=algorithm, wire=wire,
             )  # fmt: skip
 
@@ -97,7 +99,7 @@ class CollectiveCalls(Repeating):
         *,
         copy: bool = True,
         algorithm: str | None = None,
-        timeout: float | None = None,
+        deadline: Duration | None = None,
     ) -> Result:
         """The root's array on every rank.
 
@@ -106,7 +108,7 @@ class CollectiveCalls(Repeating):
             root: the rank whose array is sent.
             copy: False returns a read-only view of the log's own memory.
             algorithm: ``binomial``, ``chain`` or ``hierarchical``, on all ranks.
-            timeout: seconds after which the job ends with `CollectiveTimeoutError` on all ranks.
+            deadline: as for `allreduce`.
         """
         with self._gate:
             site, root = call_site(), self._calls.checked_root(root)
@@ -116,16 +118,16 @@ class CollectiveCalls(Repeating):
 
             hand_out = self._given(copy=copy)
             return self._perform(
-                x, make, hand_out, Kind.BROADCAST, site, timeout, root=root, algorithm=algorithm
+                x, make, hand_out, Kind.BROADCAST, site, deadline, root=root, algorithm=algorithm
             )
 
-    def allgather(self, x: Any, *, copy: bool = True, timeout: float | None = None) -> Result:
+    def allgather(self, x: Any, *, copy: bool = True, deadline: Duration | None = None) -> Result:
         """The arrays of all ranks, stacked in rank order: shape ``(world_size, *x.shape)``.
 
         Args:
             x: array-like of one dtype and shape on all ranks.
             copy: False returns a read-only view of the log's own memory.
-            timeout: seconds after which the job ends with `CollectiveTimeoutError` on all ranks.
+            deadline: as for `allreduce`.
         """
         with self._gate:
             site = call_site()
@@ -133,16 +135,16 @@ class CollectiveCalls(Repeating):
             def make(x: Any) -> Call:
                 return self._calls.allgather(x, site)
 
-            return self._perform(x, make, self._given(copy=copy), Kind.ALLGATHER, site, timeout)
+            return self._perform(x, make, self._given(copy=copy), Kind.ALLGATHER, site, deadline)
 
-    def allgatherv(self, x: Any, *, copy: bool = True, timeout: float | None = None) -> Result:
+    def allgatherv(self, x: Any, *, copy: bool = True, deadline: Duration | None = None) -> Result:
         """The arrays of all ranks, one after the other along axis 0, in rank order.
 
         Args:
             x: array-like with at least one dimension; dtype and all dimensions but the first are
                 the same on all ranks, the first may differ and may be 0.
             copy: False returns a read-only view of the log's own memory.
-            timeout: seconds after which the job ends with `CollectiveTimeoutError` on all ranks.
+            deadline: as for `allreduce`.
         """
         with self._gate:
             site = call_site()
@@ -150,7 +152,7 @@ class CollectiveCalls(Repeating):
             def make(x: Any) -> Call:
                 return self._calls.allgatherv(x, site)
 
-            return self._perform(x, make, self._given(copy=copy), Kind.ALLGATHERV, site, timeout)
+            return self._perform(x, make, self._given(copy=copy), Kind.ALLGATHERV, site, deadline)
 
     def reduce(
         self,
@@ -160,7 +162,7 @@ class CollectiveCalls(Repeating):
         *,
         algorithm: str | None = None,
         wire: str | None = None,
-        timeout: float | None = None,
+        deadline: Duration | None = None,
     ) -> Result | None:
         """As `allreduce`, with the result on `root` and None on the others.
 
@@ -178,14 +180,14 @@ class CollectiveCalls(Repeating):
                 self._on(root, self._given(copy=True) if wire is None else _widened_into()),
                 Kind.REDUCE,
                 site,
-                timeout,
+                deadline,
                 op=op,
                 root=root,
                 algorithm=algorithm,
                 wire=wire,
             )
 
-    def gather(self, x: Any, root: int = 0, *, timeout: float | None = None) -> Result | None:
+    def gather(self, x: Any, root: int = 0, *, deadline: Duration | None = None) -> Result | None:
         """As `allgather`, with the result on `root` and None on the others."""
         with self._gate:
             site, root = call_site(), self._calls.checked_root(root)
@@ -199,11 +201,11 @@ class CollectiveCalls(Repeating):
                 self._on(root, self._given(copy=True)),
                 Kind.GATHER,
                 site,
-                timeout,
+                deadline,
                 root=root,
             )
 
-    def gatherv(self, x: Any, root: int = 0, *, timeout: float | None = None) -> Result | None:
+    def gatherv(self, x: Any, root: int = 0, *, deadline: Duration | None = None) -> Result | None:
         """As `allgatherv`, with the result on `root` and None on the others."""
         with self._gate:
             site, root = call_site(), self._calls.checked_root(root)
@@ -217,11 +219,11 @@ class CollectiveCalls(Repeating):
                 self._on(root, self._given(copy=True)),
                 Kind.GATHERV,
                 site,
-                timeout,
+                deadline,
                 root=root,
             )
 
-    def scatter(self, x: Any = None, root: int = 0, *, timeout: float | None = None) -> Result:
+    def scatter(self, x: Any = None, root: int = 0, *, deadline: Duration | None = None) -> Result:
         """Part i of the root's `x` on rank i, as its own writable copy.
 
         Args:
@@ -229,7 +231,7 @@ class CollectiveCalls(Repeating):
                 ``x[i]``, or a list or tuple of `world_size` arrays of one dtype, such as
                 `numpy.array_split` gives, whose first dimensions may differ. Elsewhere ignored.
             root: the rank whose `x` is taken apart.
-            timeout: seconds after which the job ends with `CollectiveTimeoutError` on all ranks.
+            deadline: as for `allreduce`.
         """
         with self._gate:
             site, root = call_site(), self._calls.checked_root(root)
@@ -241,10 +243,10 @@ class CollectiveCalls(Repeating):
                 return part_of(stored.flat, self.rank, self.world_size)
 
             x = x if self.rank == root else None
-            return self._perform(x, make, own_part, Kind.SCATTER, site, timeout, root=root)
+            return self._perform(x, make, own_part, Kind.SCATTER, site, deadline, root=root)
 
     def broadcast_object(
-        self, obj: Any = None, root: int = 0, *, timeout: float | None = None
+        self, obj: Any = None, root: int = 0, *, deadline: Duration | None = None
     ) -> Any:
         """The root's object on every rank, each its own copy (the root's too).
 
@@ -252,7 +254,7 @@ class CollectiveCalls(Repeating):
             obj: on the root, nested dict, list, tuple of numpy arrays, numbers, str, bytes, bool,
                 None. Elsewhere ignored.
             root: the rank whose object is sent.
-            timeout: seconds after which the job ends with `CollectiveTimeoutError` on all ranks.
+            deadline: as for `allreduce`.
         """
         with self._gate:
             site, root = call_site(), self._calls.checked_root(root)
@@ -264,9 +266,11 @@ class CollectiveCalls(Repeating):
                 return unpack_object(stored.flat)
 
             x = obj if self.rank == root else None
-            return self._perform(x, make, own_copy, Kind.BROADCAST_OBJECT, site, timeout, root=root)
+            return self._perform(
+                x, make, own_copy, Kind.BROADCAST_OBJECT, site, deadline, root=root
+            )
 
-    def allgather_object(self, obj: Any, *, timeout: float | None = None) -> list[Any]:
+    def allgather_object(self, obj: Any, *, deadline: Duration | None = None) -> list[Any]:
         """The objects of all ranks in rank order; see `broadcast_object` for what they may be."""
         with self._gate:
             site = call_site()
@@ -277,12 +281,12 @@ class CollectiveCalls(Repeating):
             def own_copies(stored: Stored) -> list[Any]:
                 return list(unpack_items(stored.flat))
 
-            return self._perform(obj, make, own_copies, Kind.ALLGATHER_OBJECT, site, timeout)
+            return self._perform(obj, make, own_copies, Kind.ALLGATHER_OBJECT, site, deadline)
 
-    def barrier(self, *, timeout: float | None = None) -> None:
+    def barrier(self, *, deadline: Duration | None = None) -> None:
         """Return when every rank has entered it."""
         with self._gate:
-            self._run(self._calls.plain(Kind.BARRIER, call_site()), _dropped, timeout)
+            self._run(self._calls.plain(Kind.BARRIER, call_site()), _dropped, deadline)
 
     # --- handing out --------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import time
 from typing import Any, Final, overload
 
 from ftcomm.bodies import Packed
+from ftcomm.deadlines import Duration
 from ftcomm.errors import StateChangedError
 from ftcomm.forms import DIGEST_BYTES, UNCOMPARED, Saving
 from ftcomm.lazy_state import LazyState
@@ -34,7 +35,14 @@ class Communicator(TaskCalls):
 
     _lazy: LazyState | None = None  # of the committed version, if it was checkpointed lazily
 
-    def checkpoint(self, state: Any, local: Any | None = None, *, lazy: bool = False) -> int:
+    def checkpoint(
+        self,
+        state: Any,
+        local: Any | None = None,
+        *,
+        lazy: bool = False,
+        deadline: Duration | None = None,
+    ) -> int:
         """Keep `state` on every rank and end the version; what was logged before may go.
 
         Args:
@@ -45,6 +53,7 @@ class Communicator(TaskCalls):
             lazy: do not copy `state`: it is packed only if a restarted worker has to load it.
                 Nobody may write to its arrays until the next checkpoint has returned, and the
                 states of the ranks are not compared. The same on all ranks.
+            deadline: as for `allreduce`.
 
         Returns:
             the new version.
@@ -56,14 +65,20 @@ class Communicator(TaskCalls):
                 of the lazy checkpoint before this one.
         """
         with self._gate:
-            began = time.perf_counter()
+            began, seconds = time.perf_counter(), self._seconds_of(deadline)
             self._after_load("checkpoint")
             saving = self._saving(state, local, lazy=lazy)
             count = WITH_LOCAL * (local is not None) + LAZY * lazy
             call = self._calls.plain(Kind.CHECKPOINT, call_site(), count=count)
             try:
                 self._check_lazy()
-                version = self._engine.checkpoint(saving, call.form.signature, call.form.site)
+                version = self._engine.within(
+                    seconds,
+                    self._engine.checkpoint,
+                    saving,
+                    call.form.signature,
+                    call.form.site,
+                )
                 self._begin_version(call.kind)
                 self._keep_lazy(saving.state)
             except BaseException as error:
@@ -98,18 +113,26 @@ class Communicator(TaskCalls):
         self._lazy = state if isinstance(state, LazyState) else None
 
     @overload
-    def load_checkpoint(self, default: Any = None) -> tuple[int, Any]: ...
-
-    @overload
-    def load_checkpoint(self, default: Any, local_default: Any) -> tuple[int, Any, Any]: ...
+    def load_checkpoint(
+        self, default: Any = None, *, deadline: Duration | None = None
+    ) -> tuple[int, Any]: ...
 
     @overload
     def load_checkpoint(
-        self, default: Any = None, *, local_default: Any
+        self, default: Any, local_default: Any, *, deadline: Duration | None = None
+    ) -> tuple[int, Any, Any]: ...
+
+    @overload
+    def load_checkpoint(
+        self, default: Any = None, *, local_default: Any, deadline: Duration | None = None
     ) -> tuple[int, Any, Any]: ...
 
     def load_checkpoint(
-        self, default: Any = None, local_default: Any = NOT_GIVEN
+        self,
+        default: Any = None,
+        local_default: Any = NOT_GIVEN,
+        *,
+        deadline: Duration | None = None,
     ) -> tuple[int, Any] | tuple[int, Any, Any]:
         """End the prelude: the newest committed version and this rank's own copy of its state.
 
@@ -117,6 +140,7 @@ class Communicator(TaskCalls):
             default: the state of version 0, for a fresh start; rank 0's is given to all.
             local_default: this rank's local state where the version has none: on a fresh start, or
                 if it was checkpointed without.
+            deadline: as for `allreduce`.
 
         Returns:
             ``(version, state)``, or ``(version, state, local)`` if a local default is given;
@@ -126,7 +150,7 @@ class Communicator(TaskCalls):
             ValueError: called twice.
         """
         with self._gate:
-            began = time.perf_counter()
+            began, seconds = time.perf_counter(), self._seconds_of(deadline)
             self._before_load("load_checkpoint", "ends the prelude: call it once")
             raw = pack_state(default if self.rank == 0 else None)
             asked = local_default is not NOT_GIVEN
@@ -134,7 +158,9 @@ class Communicator(TaskCalls):
             call = self._calls.plain(Kind.LOAD, call_site())
             before = self._engine.position
             try:
-                checkpoint = self._engine.load(raw, call.form.signature, call.form.site)
+                checkpoint = self._engine.within(
+                    seconds, self._engine.load, raw, call.form.signature, call.form.site
+                )
                 self._begin_version(call.kind)
                 version, state = checkpoint.version, unpack_state(checkpoint.value)
                 local = self._engine.local_state(version)

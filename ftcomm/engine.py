@@ -7,7 +7,7 @@ execute; the input is never written; the result is logged before anything is ret
 
 import time
 from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
 from ftcomm.algorithm_table import AlgorithmTable
 from ftcomm.bodies import Packed
@@ -29,6 +29,7 @@ from ftcomm.verify import is_same_input, other_input_error
 LENGTH_BYTES = 8  # of a local state, beside the digest
 
 Answer = Step | Entry | Checkpoint | None
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
@@ -57,12 +58,16 @@ class Engine(Place):
         self._wait_for(lambda: self._core.state is State.RUNNING)
         self._hub.fault("ranked")
 
-    def run_within(self, seconds: float, call: Call | Lazy) -> Stored:
-        """As `run` or `run_lazy`; the job ends for all if it takes longer than `seconds`."""
+    def within(
+        self, seconds: float | None, body: Callable[P, R], /, *arguments: P.args, **rest: P.kwargs
+    ) -> R:
+        """Run a call; the job ends for all if it takes longer than `seconds`, None for no limit."""
+        if seconds is None:
+            return body(*arguments, **rest)
         hub = self._hub
         hub.deadline = Deadline(self._core.position, time.monotonic() + seconds, seconds)
         try:
-            return self.run(call) if isinstance(call, Call) else self.run_lazy(call)
+            return body(*arguments, **rest)
         finally:
             hub.deadline = None
 
@@ -229,8 +234,16 @@ class Engine(Place):
         """The closing collective, then serve others until all have closed (rule R8)."""
         self._entered(self._close, call)
         self._hub.fault("done")
+        self._renew_deadline(call.form.site)
         self._control.driver.act(OwnCloseDone())
         self._wait_for(lambda: self._core.state is State.FINISHED)
+
+    def _renew_deadline(self, site: str) -> None:
+        """The close is complete, and its deadline holds on while others are served."""
+        deadline = self._hub.deadline
+        if deadline is not None:
+            position = self._core.position
+            self._hub.deadline = deadline._replace(position=position, closed_at=site)
 
     def _close(self, call: Call) -> None:
         form = call.form

@@ -116,10 +116,10 @@ class StateChangedError(FtcommError):
 
 
 class CollectiveTimeoutError(FtcommError):
-    """A collective took longer than the ``timeout`` that one rank gave it."""
+    """A collective took longer than the ``deadline`` that one rank gave it."""
 
     exit_code = 80
-    default_remedy = "see what the named ranks were doing; raise the timeout if they were busy"
+    default_remedy = "see what the named ranks were doing; raise the deadline if they were busy"
 
 
 class RolledBackError(FtcommError):

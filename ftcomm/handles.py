@@ -67,7 +67,7 @@ class Handle(Generic[R]):
 
         Args:
             timeout: seconds to wait; None is no limit.  The job knows nothing of it: the call goes
-                on, unlike one that was given a ``timeout=`` of its own.
+                on, unlike one that was given a ``deadline=``.
 
         Raises:
             TimeoutError: the call is not done after `timeout` seconds.

@@ -16,9 +16,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ftcomm.accounting import LogAccount
-from ftcomm.arguments import check_out, checked_timeout, is_input_function, result_dtype
+from ftcomm.arguments import check_out, is_input_function, result_dtype
 from ftcomm.calls import CallFactory
 from ftcomm.collectives.ops import UserFunction
+from ftcomm.deadlines import Duration, checked_deadline
 from ftcomm.engine import Engine
 from ftcomm.errors import FtcommError, LogLimitError
 from ftcomm.forms import Call, Lazy
@@ -41,6 +42,7 @@ class Membership:
         self._engine = engine
         self._worker_id = worker_id
         self._keeps_results = engine.keeps_results
+        self._call_deadline = engine.call_deadline
         self._calls = CallFactory(engine)
         self._account = LogAccount(engine)
         self._admit: Callable[[int], None] = self._account.check  # bound once, not in every call
@@ -102,15 +104,21 @@ class Membership:
 
     # --- the end ------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Close the job together with all ranks; serve those who lag until all have closed."""
-        self._close(call_site())
+    def close(self, *, deadline: Duration | None = None) -> None:
+        """Close the job together with all ranks; serve those who lag until all have closed.
 
-    def _close(self, site: str) -> None:
+        Args:
+            deadline: as for `allreduce`, until all have closed.
+        """
+        self._close(call_site(), deadline)
+
+    def _close(self, site: str, deadline: Duration | None = None) -> None:
+        seconds = self._seconds_of(deadline)
         if self.is_over:
             return
         with self._gate:
-            self._engine.close(self._calls.plain(Kind.CLOSE, site))
+            call = self._calls.plain(Kind.CLOSE, site)
+            self._engine.within(seconds, self._engine.close, call)
             self._end()  # inside: Ctrl-C behind it finds a communicator that is closed
 
     def __enter__(self) -> Self:
@@ -191,7 +199,7 @@ class Membership:
         hand_out: Callable[[Stored], R],
         kind: Kind,
         site: str,
-        timeout: float | None,
+        deadline: Duration | None,
         *,
         out: Array | None = None,
         op: str | UserFunction | None = None,
@@ -207,7 +215,7 @@ class Membership:
             hand_out: what the user gets of the log's result.
             kind: the collective.
             site: where the user called it.
-            timeout: seconds after which the job ends, None for none.
+            deadline: after which the job ends, None for the job's own.
             out: the user's place for the result.
             op: as far as the kind has one, like the next two.
             root: what is known of the signature without the input.
@@ -215,7 +223,7 @@ class Membership:
             wire: likewise.
         """
         if not is_input_function(x):
-            return self._run(self._admitted(make(x)), hand_out, timeout)
+            return self._run(self._admitted(make(x)), hand_out, deadline)
 
         def check(stored: Stored) -> None:
             check_out(out, result_dtype(stored.flat.dtype, wire), stored.shape)
@@ -225,16 +233,22 @@ class Membership:
 
         known = self._calls.known(kind, op=op, root=root, algorithm=algorithm, wire=wire)
         lazy = Lazy(kind, known, site, made, check)
-        return self._run(lazy, hand_out, timeout)
+        return self._run(lazy, hand_out, deadline)
+
+    def _seconds_of(self, deadline: Duration | None) -> float | None:
+        """Seconds that a call may take: its own, or those of the job's calls; None is no limit."""
+        if deadline is not None:
+            return checked_deadline(deadline)
+        return self._call_deadline
 
     def _run_later(
-        self, call: Call | Lazy, hand_out: Callable[[Stored], R], timeout: float | None
+        self, call: Call | Lazy, hand_out: Callable[[Stored], R], deadline: Duration | None
     ) -> R:
         """A call that was made earlier has its turn: what hangs on those before it is looked up."""
         if isinstance(call, Call):
-            return self._run(self._renewed(call), hand_out, timeout)
+            return self._run(self._renewed(call), hand_out, deadline)
         make = call.make
-        return self._run(replace(call, make=lambda: self._renewed(make())), hand_out, timeout)
+        return self._run(replace(call, make=lambda: self._renewed(make())), hand_out, deadline)
 
     def _renewed(self, call: Call) -> Call:
         call.admit(call.form.nbytes)
@@ -247,15 +261,17 @@ class Membership:
         self._admit(call.form.nbytes)
         return call
 
-    def _run(self, call: Call | Lazy, hand_out: Callable[[Stored], R], timeout: float | None) -> R:
+    def _run(
+        self, call: Call | Lazy, hand_out: Callable[[Stored], R], deadline: Duration | None
+    ) -> R:
         engine, kind = self._engine, call.kind
         before, began = engine.position, time.perf_counter()
-        seconds = None if timeout is None else checked_timeout(timeout)
+        seconds = self._seconds_of(deadline)
         try:
-            if seconds is not None:
-                stored = engine.run_within(seconds, call)
+            if isinstance(call, Call):
+                stored = engine.within(seconds, engine.run, call)
             else:
-                stored = engine.run(call) if isinstance(call, Call) else engine.run_lazy(call)
+                stored = engine.within(seconds, engine.run_lazy, call)
             nbytes = stored.flat.nbytes
             self._account.completed(nbytes)
             self._calls.completed(kind, nbytes)

@@ -52,6 +52,11 @@ class Place:
         return self._hub.settings.log_limit
 
     @property
+    def call_deadline(self) -> float | None:
+        """Seconds that a call may take where its caller says nothing else; None is no limit."""
+        return self._hub.settings.call_deadline or None
+
+    @property
     def keeps_results(self) -> bool:
         """The job's setting ``replay`` is on: what a call returns is in the log too."""
         return self._hub.settings.keeps_results

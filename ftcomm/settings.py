@@ -41,6 +41,8 @@ class JobSettings:
             TCP everywhere.
         streams: connections of each pair that exchanges data by TCP, where a network gives a
             single one less than a host can send.
+        call_deadline: seconds that a collective may take if its caller names no deadline, 0 for no
+            limit. All ranks raise ``CollectiveTimeoutError`` when they have passed.
         replace_within: seconds a place may stay empty before ``RankLostError``.
         reattach_within: seconds a restarted tracker waits for its roster to come back.
         max_incarnations: lives of one worker id before the job gives it up.
@@ -63,6 +65,7 @@ class JobSettings:
     algorithm_table: str = BUILT_IN
     transport: str = "auto"
     streams: int = 1
+    call_deadline: float = 0.0
     replace_within: float = 600.0
     reattach_within: float = 30.0
     max_incarnations: int = 100
@@ -87,6 +90,7 @@ class JobSettings:
                 "'off': nothing is replayed; choose one of the two"
             )
         one_of("checksum", self.checksum, CHECKSUMS)
+        between("call_deadline", self.call_deadline, 0, 30 * 86400)
         between("replace_within", self.replace_within, 0, 30 * 86400)
         between("reattach_within", self.reattach_within, 0, 86400)
         between("max_incarnations", self.max_incarnations, 1, 1_000_000, whole=True)

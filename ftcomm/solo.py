@@ -1,6 +1,7 @@
 """A group of one: the same calls without a tracker, sockets or threads."""
 
-from typing import NoReturn
+from collections.abc import Callable
+from typing import NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.position import START, Position
 from ftcomm.recovery.worker import Checkpoint
 from ftcomm.values import Array, Stored
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class SoloEngine:
@@ -30,6 +34,7 @@ class SoloEngine:
         self.log_limit = settings.log_limit
         self.replicas = settings.replicas
         self.keeps_results = settings.keeps_results
+        self.call_deadline = settings.call_deadline or None
         self.algorithm = settings.algorithm
         self.table = settings.table
         self.grouping: Grouping = (0,)
@@ -57,10 +62,12 @@ class SoloEngine:
         self.position = self.position.next()
         return stored
 
-    def run_within(self, seconds: float, call: Call | Lazy) -> Stored:
+    def within(
+        self, seconds: float | None, body: Callable[P, R], /, *arguments: P.args, **rest: P.kwargs
+    ) -> R:
         """There is nobody to wait for."""
         del seconds
-        return self.run(call) if isinstance(call, Call) else self.run_lazy(call)
+        return body(*arguments, **rest)
 
     def run_lazy(self, lazy: Lazy) -> Stored:
         """Nothing is ever replayed here: the input is needed."""

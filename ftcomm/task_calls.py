@@ -1,6 +1,7 @@
 """Task calls: a communicator's engines for tasks, which end with it."""
 
 from ftcomm.bucketed_calls import BucketedCalls
+from ftcomm.deadlines import Duration
 from ftcomm.engine import Engine
 from ftcomm.solo import SoloEngine
 from ftcomm.tasks import WORKERS, Line, TaskEngine
@@ -28,11 +29,11 @@ class TaskCalls(BucketedCalls):
             self._task_engines = [*filter(lambda e: not e.is_closed, self._task_engines), made]
             return made
 
-    def _close(self, site: str) -> None:
+    def _close(self, site: str, deadline: Duration | None = None) -> None:
         if not self.is_over:
             for engine in self._task_engines:
                 engine.wait()
-        super()._close(site)
+        super()._close(site, deadline)
 
     def _end(self) -> None:
         for engine in self._task_engines:

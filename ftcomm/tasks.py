@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self
 
 from ftcomm.collective_calls import CollectiveCalls
 from ftcomm.collectives.ops import UserFunction
+from ftcomm.deadlines import Duration
 from ftcomm.dependencies import Dependencies, Run, Saved, Skip
 from ftcomm.errors import ClosedError, ForkError, ThreadError, ThreadLimitError
 from ftcomm.handing_out import Result
@@ -145,7 +146,7 @@ class TaskEngine:
         *,
         out: Result | None = None,
         algorithm: str | None = None,
-        timeout: float | None = None,
+        deadline: Duration | None = None,
     ) -> None:
         """An `allreduce` of what `array` will hold, into itself or into `out`.
 
@@ -154,7 +155,7 @@ class TaskEngine:
             op: as in the communicator's, like all that follows.
             out: where to put the result; default `array` itself.
             algorithm: for this call.
-            timeout: seconds from its turn on.
+            deadline: seconds or a timedelta, from its turn on.
 
         Raises:
             TypeError, ValueError: local mistakes; nothing is pushed.
@@ -163,11 +164,11 @@ class TaskEngine:
         self._check_thread()
         with self._turns.one_user():
             self._writer.allreduce(
-                checked_array(array), op, out=place, algorithm=algorithm, timeout=timeout
+                checked_array(array), op, out=place, algorithm=algorithm, deadline=deadline
             )
             self._add_collective(self._line.take(), [array], [place])
 
-    def broadcast(self, array: Result, root: int = 0, *, timeout: float | None = None) -> None:
+    def broadcast(self, array: Result, root: int = 0, *, deadline: Duration | None = None) -> None:
         """A `broadcast` of what the root's `array` will hold, into all ranks' `array`.
 
         Raises:
@@ -178,7 +179,7 @@ class TaskEngine:
             raise ValueError("array is read-only")
         self._check_thread()
         with self._turns.one_user():
-            self._writer.broadcast(place, root, copy=False, timeout=timeout)
+            self._writer.broadcast(place, root, copy=False, deadline=deadline)
             handle = self._line.take()
             receive = handle.work
             assert receive is not None, "it has not had its turn"

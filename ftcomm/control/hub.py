@@ -56,11 +56,19 @@ class Recovered:
 
 
 class Deadline(NamedTuple):
-    """A call in flight that may not take longer: `at` is monotonic time."""
+    """A call in flight that may not take longer.
+
+    Attributes:
+        position: of the call; of what would follow a close that is complete here.
+        at: monotonic time.
+        seconds: that the call was given.
+        closed_at: the line of a close that is complete here, while others have yet to close.
+    """
 
     position: Position
     at: float
     seconds: float
+    closed_at: str | None = None
 
 
 class Hub:

@@ -134,15 +134,18 @@ def _look_at_deadline(driver: Driver, deadline: Deadline) -> None:
         signature, site = hub.core.signature, hub.core.site
         state, epoch = hub.core.state, hub.core.revoke_epoch
     peers = hub.progress.peers
-    if peers:
+    call = signature_text(signature) if signature else "a collective"
+    if deadline.closed_at is not None:
+        call, site = "close()", deadline.closed_at
+        waited = "it had closed and was waiting for others to close"
+    elif peers:
         waited = f"it was waiting for rank {', '.join(map(str, peers))}"
     elif state is State.RUNNING:
         waited = "it was not waiting for anyone just then"
     else:
         waited = f"it was waiting for the group to form again in epoch {epoch}"
-    call = signature_text(signature) if signature else "a collective"
     cause = (
-        f"rank {hub.core.rank} gave {call} at {site or 'an unknown line'} {deadline.seconds:g} s, "
-        f"and it took longer; {waited}"
+        f"rank {hub.core.rank} gave {call} at {site or 'an unknown line'} a deadline of "
+        f"{deadline.seconds:g} s, and it took longer; {waited}"
     )
     driver.apply(Found(CollectiveTimeoutError.__name__, cause, deadline.position))

@@ -85,9 +85,9 @@ def test_without_a_copy_the_result_is_read_only(comm: ftcomm.Communicator) -> No
         lambda comm: comm.iallreduce(X, algorithm="magic"),
         lambda comm: comm.ibroadcast(X, 1),
         lambda comm: comm.iallgatherv(3),
-        lambda comm: comm.ibarrier(timeout=-1),
+        lambda comm: comm.ibarrier(deadline=-1),
     ],
-    ids=["x", "op", "out", "algorithm", "root", "rows", "timeout"],
+    ids=["x", "op", "out", "algorithm", "root", "rows", "deadline"],
 )
 def test_local_mistakes_are_raised_by_the_call(
     comm: ftcomm.Communicator, call: Callable[[ftcomm.Communicator], Any]

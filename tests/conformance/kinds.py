@@ -250,10 +250,23 @@ def unlike_wires(record: Recorder) -> Any:
 
 
 def timed(record: Recorder) -> Any:
-    """A collective with a timeout that somebody does not enter in time."""
+    """A collective with a deadline that somebody does not enter in time."""
     record.load(None)
     record.allreduce(np.ones(3))
-    return record.allreduce(np.ones(3), timeout=record.spec["timeout"])
+    return record.allreduce(np.ones(3), deadline=record.spec["deadline"])
+
+
+def timed_call(record: Recorder) -> Any:
+    """The call that the spec names; somebody does not enter it in time, or dies in it."""
+    comm, what, deadline = record.comm, record.spec["call"], record.spec.get("deadline")
+    if what == "load_checkpoint":
+        return record.call(what, lambda: comm.load_checkpoint(None, deadline=deadline))
+    record.load(None)
+    if what == "checkpoint":
+        return record.call(what, lambda: comm.checkpoint(None, deadline=deadline))
+    if what == "barrier":
+        return record.call(what, lambda: comm.barrier())  # noqa: PLW0108 - the line that errors name
+    return record.call(what, lambda: comm.close(deadline=deadline))
 
 
 def too_much(record: Recorder) -> Any:
@@ -338,6 +351,7 @@ PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
         lazy_unlike,
         of_bfloat16,
         timed,
+        timed_call,
         too_much,
         unlike_wires,
         unsteady,

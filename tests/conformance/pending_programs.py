@@ -178,7 +178,7 @@ def timed_pending(record: Recorder) -> Any:
     record.load(None)
     comm.iallreduce(np.ones(3)).wait()
     record.wait_at("0.1")
-    handles = [comm.iallreduce(np.ones(3), timeout=record.spec["timeout"]), comm.ibarrier()]
+    handles = [comm.iallreduce(np.ones(3), deadline=record.spec["deadline"]), comm.ibarrier()]
     record.events.write(kind="enter", rank=rank, pos="0.1")
     handles[-1].wait()
 

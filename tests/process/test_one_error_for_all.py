@@ -10,7 +10,7 @@ from tests.conformance.plans import Plan
 
 pytestmark = pytest.mark.process
 
-TIMED: dict[str, Any] = {"program": "timed", "timeout": 0.6}
+TIMED: dict[str, Any] = {"program": "timed", "deadline": 0.6}
 
 
 def said_by_all(job: Job, error: str, ranks: int) -> str:
@@ -40,21 +40,60 @@ def test_a_call_that_takes_too_long_ends_the_job_for_all_and_names_who_was_waite
         said = said_by_all(job, "CollectiveTimeoutError", 3)
         assert job.tracker_status() == 80
     assert "gave allreduce(op=sum, float64[3]) at " in said
-    assert " 0.6 s, and it took longer; it was waiting for rank " in said
+    assert " a deadline of 0.6 s, and it took longer; it was waiting for rank " in said
     assert "there and waiting for nobody: rank 2 [" in said
     assert "position 0.1]" in said
 
 
 def test_waiting_for_a_dead_ranks_replacement_counts_too(bench: Bench) -> None:
-    plan = Plan(3, {**TIMED, "timeout": 1.5}, ("1.0.1.0@enter",), exits=(80,) * 2, restart=False)
+    plan = Plan(3, {**TIMED, "deadline": 1.5}, ("1.0.1.0@enter",), exits=(80,) * 2, restart=False)
     with bench.job(plan) as job:
         job.run()
         said = said_by_all(job, "CollectiveTimeoutError", 2)
     assert "it was waiting for the group to form again in epoch 2; absent: rank 1" in said
 
 
-def test_a_call_in_time_is_as_without_a_timeout(bench: Bench) -> None:
-    bench.run(Plan(3, {**TIMED, "timeout": 60}, ("1.0.1.0@half_received",)))
+@pytest.mark.parametrize(
+    ("call", "position", "spec", "settings"),
+    [
+        ("load_checkpoint", "-1.0", {"deadline": 0.6}, {}),
+        ("checkpoint", "0.0", {"deadline": 0.6}, {}),
+        ("close", "0.0", {"deadline": 0.6}, {}),
+        ("barrier", "0.0", {}, {"call_deadline": 0.6}),
+        ("close", "0.0", {}, {"call_deadline": 0.6}),
+    ],
+)
+def test_every_call_has_a_deadline_of_its_own_or_the_jobs(
+    bench: Bench, call: str, position: str, spec: dict[str, Any], settings: dict[str, object]
+) -> None:
+    program = {"program": "timed_call", "call": call, **spec, "gates": {f"1:{position}": "gate"}}
+    with bench.job(Plan(2, program, settings=settings, exits=(80,) * 2)) as job:
+        job.start_tracker()
+        job.start_all()
+        job.wait_for("tracker", text="CollectiveTimeoutError")
+        job.open_gate("gate")
+        job.finish()
+        said = said_by_all(job, "CollectiveTimeoutError", 2)
+        assert job.tracker_status() == 80
+    name = "load" if call == "load_checkpoint" else call
+    assert f"rank 0 gave {name}() at kinds.py:" in said
+    assert " a deadline of 0.6 s, and it took longer; it was waiting for rank 1;" in said
+    assert f"position {position}]" in said
+    assert "raise the deadline if they were busy" in said
+
+
+def test_the_deadline_of_a_close_holds_until_all_have_closed(bench: Bench) -> None:
+    program = {"program": "timed_call", "call": "close", "deadline": 1.5}
+    plan = Plan(2, program, ("1.0.0.0@done",), exits=(80,), restart=False)
+    with bench.job(plan) as job:
+        job.run()
+        said = said_by_all(job, "CollectiveTimeoutError", 1)
+    assert "rank 0 gave close() at kinds.py:" in said
+    assert "it had closed and was waiting for others to close; absent: rank 1" in said
+
+
+def test_a_call_in_time_is_as_without_a_deadline(bench: Bench) -> None:
+    bench.run(Plan(3, {**TIMED, "deadline": 60}, ("1.0.1.0@half_received",)))
 
 
 def test_the_log_is_full_for_all_when_only_the_run_knows_the_sizes(bench: Bench) -> None:

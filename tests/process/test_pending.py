@@ -31,7 +31,7 @@ def test_another_op_is_the_same_mismatch_for_all_that_is_pending_and_for_all_ran
 def test_a_calls_own_limit_ends_the_job_for_all(bench: Bench) -> None:
     program: dict[str, Any] = {
         "program": "timed_pending",
-        "timeout": 0.6,
+        "deadline": 0.6,
         "gates": {"2:0.1": "gate"},
     }
     with bench.job(Plan(3, program, exits=(80,) * 3)) as job:

@@ -40,6 +40,7 @@ def test_settings_survive_the_wire() -> None:
         "algorithm_table": "default",
         "transport": "auto",
         "streams": "1",
+        "call_deadline": "0.0",
         "replace_within": "600.0",
         "reattach_within": "30.0",
         "max_incarnations": "100",

@@ -1,5 +1,6 @@
 """Inputs made by functions: when they are called, and what happens when they fail."""
 
+import datetime as dt
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -96,23 +97,50 @@ def test_only_what_follows_from_the_input_may_differ_from_what_is_known() -> Non
 
 
 @pytest.mark.parametrize(
-    ("timeout", "error"),
+    ("deadline", "error"),
     [(0, ValueError), (-1.0, ValueError), (float("nan"), ValueError), (float("inf"), ValueError),
-     (True, TypeError), ("5", TypeError), ([], TypeError)],
+     (True, TypeError), ("5", TypeError), ([], TypeError), (np.True_, TypeError),
+     (dt.timedelta(0), ValueError), (dt.timedelta(seconds=-1), ValueError),
+     (dt.datetime(2030, 1, 1, tzinfo=dt.UTC), TypeError), (dt.time(12), TypeError),
+     (np.datetime64("2030"), TypeError), (np.timedelta64(5, "m"), TypeError)],
 )  # fmt: skip
-def test_a_timeout_that_is_no_time_is_refused(
-    comm: ftcomm.Communicator, timeout: Any, error: type[Exception]
+def test_a_deadline_that_is_no_time_from_now_is_refused(
+    comm: ftcomm.Communicator, deadline: Any, error: type[Exception]
 ) -> None:
     for call in CALLS:
-        with pytest.raises(error, match="timeout is"):
-            getattr(comm, call)([1.0], timeout=timeout)
-    with pytest.raises(error, match="timeout is"):
-        comm.barrier(timeout=timeout)
+        with pytest.raises(error, match="deadline is"):
+            getattr(comm, call)([1.0], deadline=deadline)
+    with pytest.raises(error, match="deadline is"):
+        comm.barrier(deadline=deadline)
+    for end in (comm.load_checkpoint, comm.close):
+        with pytest.raises(error, match="deadline is"):
+            end(deadline=deadline)
     assert comm.seqno == 0
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_timeout_changes_nothing_where_nobody_is_waited_for(
+def test_a_deadline_changes_nothing_where_nobody_is_waited_for(
     comm: ftcomm.Communicator, call: str
 ) -> None:
-    assert np.ravel(getattr(comm, call)([2.5], timeout=np.float32(3))).tolist() == [2.5]
+    assert np.ravel(getattr(comm, call)([2.5], deadline=np.float32(3))).tolist() == [2.5]
+
+
+def test_a_deadline_that_is_a_time_of_the_clock_is_refused_with_the_remedy(
+    comm: ftcomm.Communicator,
+) -> None:
+    noon = dt.datetime(2030, 1, 1, 12, tzinfo=dt.UTC)
+    with pytest.raises(TypeError) as refused:
+        comm.barrier(deadline=noon)  # type: ignore[arg-type]  # the mistake itself
+    assert str(refused.value) == (
+        "deadline is a datetime, a time of the clock, which each host has its own of; pass seconds "
+        "or a datetime.timedelta, counted from the call"
+    )
+
+
+def test_every_call_takes_a_deadline_as_seconds_or_as_a_timedelta() -> None:
+    with ftcomm.init("none") as comm:
+        version, _ = comm.load_checkpoint(None, deadline=dt.timedelta(minutes=1))
+        comm.barrier(deadline=1)
+        assert comm.iallreduce(2, deadline=dt.timedelta(seconds=1)).wait().tolist() == 2
+        assert comm.checkpoint(None, deadline=2.5) == version + 1
+        comm.close(deadline=dt.timedelta(hours=1))

@@ -117,6 +117,11 @@ _SETTING_OPTIONS = (
     ),
     click.option("--log-limit", type=Size(), help="Log bytes per worker [default: 2GiB]."),
     click.option(
+        "--call-deadline",
+        type=float,
+        help="Seconds that a call may take if it names no deadline [default: no limit].",
+    ),
+    click.option(
         "--replace-within",
         type=float,
         help="Seconds that a place may stay empty before the job fails [default: 600].",
