@@ -3,6 +3,10 @@
 Each carries the rank, epoch and position it is about (None where unknown), the cause and the
 remedy, so that a log line is enough to act on.  `exit_code` is what a training script should end
 with; the launcher reads it to decide whether a restart makes sense.
+
+Some also are what Python has for the purpose, so that ``except ValueError`` and the like see them.
+Three of them are an `OSError`: code in here that catches `OSError`, `ValueError`, `RuntimeError` or
+`MemoryError` around what may raise these must let them pass.
 """
 
 from typing import ClassVar
@@ -98,7 +102,7 @@ class RankLostError(FtcommError):
     default_remedy = "read the named rank's output, mend it, start the job again"
 
 
-class LogLimitError(FtcommError):
+class LogLimitError(FtcommError, MemoryError):
     """The results kept since the last checkpoint would pass the job's limit."""
 
     exit_code = 74
@@ -115,7 +119,7 @@ class StateChangedError(FtcommError):
     )
 
 
-class CollectiveTimeoutError(FtcommError):
+class CollectiveTimeoutError(FtcommError, TimeoutError):
     """A collective took longer than the ``deadline`` that one rank gave it."""
 
     exit_code = 80
@@ -160,20 +164,20 @@ class EvictedError(FtcommError):
     default_remedy = "start it again, on another host if there is one; mend the network"
 
 
-class TrackerLostError(FtcommError):
+class TrackerLostError(FtcommError, ConnectionError):
     """The tracker was needed and could not be reached in time."""
 
     exit_code = 79
     default_remedy = "start the tracker again on its state directory, then restart the workers"
 
 
-class ThreadError(FtcommError):
+class ThreadError(FtcommError, RuntimeError):
     """A communicator was used by two threads at once, or inside a callback of its own."""
 
     default_remedy = "use a communicator from one thread at a time"
 
 
-class ForkError(FtcommError):
+class ForkError(FtcommError, RuntimeError):
     """A communicator was used in a forked child."""
 
     default_remedy = "call ftcomm.init() in the child, or fork before init()"
@@ -197,7 +201,7 @@ class ThreadLimitError(FtcommError):
     )
 
 
-class AuthenticationError(FtcommError):
+class AuthenticationError(FtcommError, PermissionError):
     """The other side does not hold the job's token."""
 
     default_remedy = (
@@ -217,7 +221,7 @@ class ProtocolError(FtcommError):
     default_remedy = "check that only ftcomm processes use this port"
 
 
-class ConfigError(FtcommError):
+class ConfigError(FtcommError, ValueError):
     """A setting is missing, malformed, or not what the job has."""
 
     exit_code = 64

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 import trio
 
-from ftcomm.errors import ProtocolError, TrackerLostError
+from ftcomm.errors import AuthenticationError, ProtocolError, TrackerLostError
 from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.handshake import NONCE_BYTES, ClientHandshake, control_key
 from ftcomm.protocol.messages import ControlMessage
@@ -31,6 +31,8 @@ async def ask_tracker(
         with trio.fail_after(ANSWER_WITHIN_S):
             async with open_operator(address, token) as stream:
                 return await Conversation(stream).ask(request)
+    except AuthenticationError:  # an OSError too, of a tracker that is there
+        raise
     except (OSError, trio.BrokenResourceError) as error:
         raise TrackerLostError(f"no tracker at {where}: {error}", remedy=remedy) from error
     except trio.TooSlowError as error:

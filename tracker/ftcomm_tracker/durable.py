@@ -125,10 +125,12 @@ class Durable:
             ConfigError: a journal of another format, or damaged.
         """
         try:
-            if raw["format"] != FORMAT:
-                raise ConfigError(
-                    f"the journal has format {raw['format']}, this version reads {FORMAT}"
-                )
+            found = raw["format"]
+        except KeyError as error:
+            raise ConfigError(f"the journal is damaged: {error!r:.200}") from error
+        if found != FORMAT:
+            raise ConfigError(f"the journal has format {found}, this version reads {FORMAT}")
+        try:
             durable = cls(
                 job_id=str(raw["job_id"]),
                 world_size=int(raw["world_size"]),
