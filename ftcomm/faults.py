@@ -17,8 +17,8 @@ FIN and go on), ``cut_one`` (the same with one connection of each link), ``reset
 RST), ``kill_rst`` (reset, then SIGKILL), ``raise``, ``note`` (nothing: the record tells a test
 that the process was there).
 
-Each fault fires once, and says so in the file named by ``FTCOMM_FAULTS_LOG`` before it does, so
-that a test can tell a planned fault from one that never fired.
+Each fault fires once.  Before it does, a line in the file named by ``FTCOMM_FAULTS_LOG`` says which
+fault it is and which process it hits (`ftcomm.fault_record`).
 """
 
 import enum
@@ -29,6 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ftcomm.errors import ConfigError
+from ftcomm.fault_record import FaultRecord, write_record
 from ftcomm.protocol.position import START, Position
 
 POINTS = frozenset(
@@ -139,14 +140,28 @@ def _parse(text: str) -> Fault:
 class FaultInjector:
     """Fires this process's share of the plan. One per communicator, only when asked for."""
 
-    def __init__(self, spec: str, log_path: str | None, break_links: Callable[[str], None]):
-        """Args: the plan, where to record what fired, and what ends data links: see `BREAKING`."""
+    def __init__(
+        self,
+        spec: str,
+        log_path: str | None,
+        break_links: Callable[[str], None],
+        counted: Callable[[], tuple[int, int]],
+    ) -> None:
+        """Take the plan.
+
+        Args:
+            spec: the faults, see `parse_faults`.
+            log_path: where to record what fires, None for nowhere.
+            break_links: ends data links, see `BREAKING`.
+            counted: gives the incarnation of this process and its epoch, for the records.
+        """
         faults = parse_faults(spec)
         self._waiting = [fault for fault in faults if isinstance(fault, Fault)]
         self._links = {(f.low, f.high): f for f in faults if isinstance(f, LinkFault)}
         self._noted: set[LinkFault] = set()
         self._log_path = log_path
         self._break_links = break_links
+        self._counted = counted
         self._entered = START
 
     def at(self, point: str, rank: int, position: Position, life: int, step: int = 0) -> None:
@@ -188,9 +203,9 @@ class FaultInjector:
 
     def _record(self, fault: Fault | LinkFault) -> None:
         if self._log_path is not None:
-            descriptor = os.open(self._log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            os.write(descriptor, f"{fault}\n".encode())
-            os.close(descriptor)
+            incarnation, epoch = self._counted()
+            record = FaultRecord.of_this_process(fault, incarnation=incarnation, epoch=epoch)
+            write_record(self._log_path, record)
 
     def _fire(self, fault: Fault) -> None:
         self._record(fault)

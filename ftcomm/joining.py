@@ -131,7 +131,12 @@ def _join(options: WorkerOptions) -> Communicator:
     limits = Limits(tracker_timeout=options.tracker_timeout)
     hub = Hub(WorkerCore(identity, limits, now=time.monotonic()), options, token)
     if options.faults is not None:
-        hub.faults = FaultInjector(options.faults, options.faults_log, hub.break_links)
+        hub.faults = FaultInjector(
+            options.faults,
+            options.faults_log,
+            hub.break_links,
+            lambda: (hub.core.incarnation, hub.core.epoch),
+        )
     if options.history is not None:
         hub.recorder = Recorder(options.history, hub.log)
     control = ControlThread(hub)

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
+from ftcomm.fault_record import FaultRecord
+from ftcomm_tracker.faults import TRACKER
 from tests.conformance.forker import die_with_parent
 from tests.conformance.judging import Event, Record
 from tests.conformance.plans import ROOT, WALL_S, BrokenError, Forker, Plan, worker_environment
@@ -280,7 +282,7 @@ class Job(Record):
         if source == "tracker":
             return {"kind": "tracker", "text": line}
         if not line.startswith("{"):
-            return {"kind": "fault", "text": line}
+            return fault_event(line)
         event: Event = json.loads(line)
         if source == "pipe":
             return event
@@ -321,3 +323,10 @@ class Job(Record):
             assert self._tracker.stderr is not None
             self._tracker.stderr.close()
             self.start_tracker()
+
+
+def fault_event(line: str) -> Event:
+    """A fault that a worker or the tracker has written down, and who it was."""
+    prefix = TRACKER if line.startswith(TRACKER) else ""
+    record = FaultRecord.parse(line.removeprefix(prefix))
+    return {"kind": "fault", "text": prefix + record.fault, "pid": record.pid}

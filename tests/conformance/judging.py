@@ -11,6 +11,7 @@ from typing import Any
 
 from ftcomm_chaos.checkers import Limits, check
 from ftcomm_chaos.history import read_history
+from ftcomm_tracker.faults import TRACKER
 from tests.conformance.plans import WALL_S, BrokenError, Plan
 
 Event = dict[str, Any]
@@ -65,8 +66,10 @@ class Record:
         """
         fired = sorted(event["text"] for event in self.of("fault"))
         statuses = [event["status"] for event in self.of("exit")]
+        killed = {event["pid"] for event in self.of("exit") if event["status"] < 0}
         for what, got, expected in (
             ("faults fired", fired, self.plan.records()),
+            ("who survived a fault that kills", self._by_kills() - killed, set()),
             ("deaths", self.deaths(), self.plan.deaths),
             ("stops", len(self.of("stopped")), self.plan.stops),
             ("exits", sorted(s for s in statuses if s > 0), sorted(self.plan.exits)),
@@ -75,6 +78,11 @@ class Record:
                 raise BrokenError(f"{what}: {got}, planned {expected}\n{self.story()}")
         if self.history.exists():
             self.check_history()
+
+    def _by_kills(self) -> set[int]:
+        """The processes that wrote down that they die."""
+        faults = [event for event in self.of("fault") if not event["text"].startswith(TRACKER)]
+        return {event["pid"] for event in faults if "=kill" in event["text"]}
 
     def check_history(self) -> None:
         """What the lives have written down breaks no rule.

@@ -138,7 +138,7 @@ def test_a_folder_is_one_job_with_its_lives_and_its_harness(tmp_path: Path) -> N
     (tmp_path / file_name("a/b", 3)).write_bytes(b"".join(WHOLE))
     recorder = HarnessRecorder(tmp_path)
     recorder.spawned("a/b", 4711)
-    recorder.fault("stop", "a/b", 2.5)
+    recorder.fault("stop", "a/b", 2.5, at=17.5)
     recorder.exited("a/b", 4711, -9)
     recorder.close()
     history = read_history(tmp_path)

@@ -6,19 +6,21 @@ from typing import Any
 import pytest
 import trio
 
+from ftcomm.processes import ProcessName
 from ftcomm_chaos.live.fault import Preparation
 from ftcomm_chaos.live.job import JobSpec
 from ftcomm_chaos.live.launched import LaunchedJob
 from ftcomm_chaos.live.processes import Life
 
 pytestmark = pytest.mark.trio
+ENDED = ProcessName((1 << 22) + 1, 7)  # a number that the kernel gives to none
 
 
 def job(folder: Path) -> LaunchedJob:
     nothing: Any = None
     spec = JobSpec("a job", folder, 2, ("true",), (), (), {})
     made = LaunchedJob(spec, Preparation(folder, ("0", "1"), nothing, nothing), lambda _: None)
-    made.lives = [Life(worker, 1, 100, 0.0, pidfd=5) for worker in "01"]  # they seem to run
+    made.lives = [Life(worker, 1, 100, 7, 0.0, pidfd=5) for worker in "01"]  # they seem to run
     return made
 
 
@@ -27,11 +29,11 @@ async def test_lives_are_counted_from_one_for_each_worker(tmp_path: Path) -> Non
     there.lives = []
     async with trio.open_nursery() as nursery:
         for worker in "011":
-            there.add_life(worker, 100, -1, nursery)
+            there.add_life(worker, ENDED, nursery)
     assert [str(life) for life in there.lives] == [
-        "worker 0 (life 1, process 100)",
-        "worker 1 (life 1, process 100)",
-        "worker 1 (life 2, process 100)",
+        "worker 0 (life 1, process 4194305)",
+        "worker 1 (life 1, process 4194305)",
+        "worker 1 (life 2, process 4194305)",
     ]
 
 

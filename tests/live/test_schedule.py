@@ -4,12 +4,14 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
+from ftcomm.fault_record import FaultRecord
 from ftcomm_chaos.live.fault import Hit, NotDeliveredError
 from ftcomm_chaos.live.notes import Fired
 from ftcomm_chaos.live.plan import Entry, check_plan
@@ -17,6 +19,11 @@ from ftcomm_chaos.live.schedule import CALM_PATIENCE_S, Schedule
 from ftcomm_chaos.live.told import Told
 
 pytestmark = pytest.mark.trio
+UNKNOWN = 1  # a process that is none of the job's
+
+
+def fired(fault: str, pid: int) -> Fired:
+    return Fired(FaultRecord(fault, pid, 2, pid, 1, 1, 4.5), by_tracker=False)
 
 
 @dataclass
@@ -33,6 +40,12 @@ class Job:
         while not condition(self.told):
             await self.changed.wait()
             self.changed = trio.Event()
+
+    def life_of(self, record: FaultRecord) -> Any:
+        return None if record.pid == UNKNOWN else SimpleNamespace(pid=record.pid)
+
+    def time_of(self, record: FaultRecord) -> float:
+        return record.at
 
     def record_fault(self, delivery: Any, seconds: float) -> None:
         self.recorded.append((delivery.kind, seconds))
@@ -60,10 +73,8 @@ class Blow:
         if self.shy:
             raise NotDeliveredError("nobody is left")
 
-    def happened(self, job: Any, worker: str) -> Hit:
-        if self.shy:
-            raise NotDeliveredError("nobody was there")
-        return Hit((worker,), "the library's own")
+    def happened(self, life: Any) -> Hit:
+        return Hit((life,), "the library's own")
 
 
 def planned(job: Job, entry: dict[str, Any], *, shy: bool = False) -> tuple[Schedule, Entry, Blow]:
@@ -153,7 +164,7 @@ async def test_a_fault_at_a_position_is_delivered_when_the_library_says_so(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(deliver, schedule, job, 10.0)
         await trio.testing.wait_all_tasks_blocked()
-        schedule.hear(Fired(said, by_tracker=False))
+        schedule.hear(fired(said, 100))
     reached = said.startswith("1")
     assert [d.what for d in schedule.deliveries] == ["the library's own"] * reached
     assert [what for what, _ in blow.story] == ["undo"] * reached
@@ -168,8 +179,8 @@ async def test_a_fault_of_which_no_process_is_known_is_not_delivered(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(deliver, schedule, job, 10.0)
         await trio.testing.wait_all_tasks_blocked()
-        schedule.hear(Fired("1.2.0.0@enter=stop", by_tracker=False))
-    assert [d.failed for d in schedule.deliveries] == ["nobody was there"]
+        schedule.hear(fired("1.2.0.0@enter=stop", UNKNOWN))
+    assert [d.failed for d in schedule.deliveries] == ["process 1, which reached it, is unknown"]
     assert schedule.missed() == [entry]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ftcomm_chaos.live.fault import NotDeliveredError, Target
+from ftcomm_chaos.live.fault import Hit, NotDeliveredError, Target
 from ftcomm_chaos.live.signals import ByLibrary, SignalFault
 
 
@@ -15,14 +15,17 @@ from ftcomm_chaos.live.signals import ByLibrary, SignalFault
 class Life:
     """A process that may have ended without our having seen it."""
 
-    worker: str
+    who: str
     ended: bool = False
     got: list[int] = field(default_factory=list)
 
     def signal(self, number: int) -> None:
         if self.ended:
-            raise NotDeliveredError(f"{self.worker} has ended")
+            raise NotDeliveredError(f"{self.who} has ended")
         self.got.append(number)
+
+    async def stopped(self) -> None:
+        """It does."""
 
     async def gone(self) -> None:
         """It is."""
@@ -40,9 +43,6 @@ class Job:
     def life(self, worker: str) -> Any:
         return None if worker in self.seen_to_end else self.lives[worker]
 
-    def newest_life(self, worker: str) -> Any:
-        return self.lives.get(worker)
-
 
 def job(*, ended: str = "") -> Any:
     return Job({worker: Life(worker, worker in ended) for worker in "012"})
@@ -52,7 +52,7 @@ def job(*, ended: str = "") -> Any:
 async def test_one_of_several_that_has_just_ended_is_passed_over_and_the_others_are_hit() -> None:
     there = job(ended="1")
     hit = await SignalFault(Target("all"), "SIGKILL").fire(there, random.Random(1))
-    assert [life.worker for life in hit.lives] == ["0", "2"]
+    assert [life.who for life in hit.lives] == ["0", "2"]
     with pytest.raises(NotDeliveredError, match="all has ended"):
         await SignalFault(Target("all"), "SIGKILL").fire(job(ended="012"), random.Random(1))
 
@@ -72,8 +72,5 @@ async def test_what_was_stopped_goes_on_though_one_of_them_has_ended() -> None:
     [SignalFault(Target("workers", ("1",)), "SIGKILL"), ByLibrary("kill_rst", deadly=True)],
 )
 def test_who_has_died_of_it_before_we_hear_of_it_is_hit_all_the_same(fault: Any) -> None:
-    there = job()
-    there.seen_to_end = ("1",)
-    assert fault.happened(there, "1").lives == (there.lives["1"],)
-    with pytest.raises(NotDeliveredError, match="worker 7 does not run"):
-        fault.happened(there, "7")
+    life = job(ended="1").lives["1"]
+    assert fault.happened(life) == Hit(("1",), fault.happened(life).what, (life,))

@@ -1,9 +1,11 @@
 """What a job's output says about its state, and what processes note in the pipe."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ftcomm.fault_record import FaultRecord
 from ftcomm_chaos.live.notes import Fired, Notes, Started, parse_note
 from ftcomm_chaos.live.told import TAIL_LINES, Told
 
@@ -133,12 +135,18 @@ def test_no_pipe_is_left_in_which_a_reader_would_wait(tmp_path: Path) -> None:
 
 
 def test_notes_tell_of_starts_and_of_faults_at_positions() -> None:
+    record = FaultRecord("", 77, 9876, 77, 2, 5, 3.25)
+    words = "pid=77 start=9876 group=77 incarnation=2 epoch=5 at=3.25"
     stat = "77 (sh) (x) y) S 1 77 77 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 9876 2 3"
     assert [
         parse_note(line)
-        for line in (f"life 3 {stat}", "2.1.0.0@half_sent=kill", "tracker 1.2@plan_sent#1")
+        for line in (
+            f"life 3 {stat}",
+            f"2.1.0.0@half_sent=kill {words}",
+            f"tracker 1.2@plan_sent#1 {words}",
+        )
     ] == [
         Started("3", 77, 9876),
-        Fired("2.1.0.0@half_sent=kill", by_tracker=False),
-        Fired("1.2@plan_sent#1", by_tracker=True),
+        Fired(replace(record, fault="2.1.0.0@half_sent=kill"), by_tracker=False),
+        Fired(replace(record, fault="1.2@plan_sent#1"), by_tracker=True),
     ]

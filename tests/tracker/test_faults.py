@@ -9,10 +9,11 @@ import trio
 
 from ftcomm.config import parse_address, read_token
 from ftcomm.errors import ConfigError, ProtocolError
+from ftcomm.fault_record import FaultRecord
 from ftcomm.protocol.handshake import control_key
 from ftcomm.protocol.messages import Revoke, Welcome
 from ftcomm_tracker.durable import Durable
-from ftcomm_tracker.faults import TrackerFault, parse_tracker_faults
+from ftcomm_tracker.faults import TRACKER, TrackerFault, parse_tracker_faults
 from ftcomm_tracker.journal import Journal
 from tests.tracker.rig import Client, connect, hello
 from tests.tracker.test_launch import environment
@@ -62,7 +63,9 @@ async def test_it_dies_there_and_has_journalled_and_sent_what_came_before(
                 nursery.start_soon(join, address, key, worker_id, heard)
         assert process.wait() == -9
     assert [kind for kind in heard if kind is Revoke] == [Revoke] * revoked
-    assert record.read_text() == f"tracker {fault if '#' in fault else fault + '#1'}\n"
+    fired = FaultRecord.parse(record.read_text().rstrip("\n").removeprefix(TRACKER))
+    wanted = fault if "#" in fault else f"{fault}#1"
+    assert (fired.fault, fired.pid, fired.incarnation) == (wanted, process.pid, 1)
     journal = Journal.open(tmp_path)
     document = journal.load()
     journal.close()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ftcomm.errors import ConfigError
+from ftcomm.fault_record import FaultRecord, write_record
 from ftcomm.protocol.messages import Plan, Revoke
 from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.events import Effect, Persist, Send
@@ -29,6 +30,7 @@ POINTS = (
     "verdict_journalled",
     "all_bye_journalled",
 )
+TRACKER = "tracker "  # begins the lines that a tracker records
 _NUMBER = "([0-9]{1,10})"  # as on the wire; Python refuses to read endless ones
 _FAULT = re.compile(rf"{_NUMBER}\.{_NUMBER}@(\w+)(?:#{_NUMBER})?")
 
@@ -75,6 +77,7 @@ class TrackerFaults:
         """Take the plan, the file that tells which faults fired, and where the tracker stands."""
         self._planned = [f for f in parse_tracker_faults(spec) if f.generation == generation]
         self._record = record
+        self._generation = generation
         self._durable = before
         self._passed: Counter[tuple[int, str]] = Counter()
         self._fault: TrackerFault | None = None
@@ -115,7 +118,8 @@ class TrackerFaults:
     def die(self) -> NoReturn:
         """Say which fault it is, then end this process as a power cut would."""
         if self._record is not None:
-            with self._record.open("a", encoding="ascii") as file:
-                file.write(f"tracker {self._fault}\n")
+            counted = {"incarnation": self._generation, "epoch": self._durable.epoch}
+            record = FaultRecord.of_this_process(self._fault, **counted)
+            write_record(self._record, record, TRACKER)
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("SIGKILL was survived")

@@ -32,13 +32,13 @@ class HarnessRecorder:
         """It has ended: an exit status, or minus a signal, as `subprocess` says it."""
         self._write(Exited(worker, pid, status))
 
-    def fault(self, kind: str, target: str, seconds: float = 0.0) -> None:
-        """Something is broken now, for `seconds`; written before it is done."""
-        self._write(Fault(kind, target, seconds))
+    def fault(self, kind: str, target: str, seconds: float = 0.0, *, at: float) -> None:
+        """Something was broken at `at`, of the machine's monotonic clock, for `seconds`."""
+        self._write(Fault(kind, target, seconds), at)
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
 
-    def _write(self, event: Harness) -> None:
-        os.write(self._file, encode(event, time.monotonic()))
+    def _write(self, event: Harness, at: float | None = None) -> None:
+        os.write(self._file, encode(event, time.monotonic() if at is None else at))

@@ -118,9 +118,6 @@ class RunningJob(Protocol):
     def life(self, worker: str) -> "Life | None":
         """The newest life of a worker, None if none runs now or it has done its work."""
 
-    def newest_life(self, worker: str) -> "Life | None":
-        """The newest life of a worker, whether or not it still runs; None if none has begun."""
-
     @property
     def tracker(self) -> "Life | None":
         """The own tracker's process, None if none runs now."""
@@ -173,13 +170,10 @@ class Fault(Protocol):
 class LibraryFault(Fault, Protocol):
     """A fault that the library itself delivers at a position (`Kind.library_action`)."""
 
-    def happened(self, job: RunningJob, worker: str) -> Hit:
-        """The library says that it delivers it now; `worker` is of the rank in its address.
+    def happened(self, life: "Life") -> Hit:
+        """The library has delivered it in this process, or does so now.
 
-        It may have died of it before we hear of it.
-
-        Raises:
-            NotDeliveredError: no such process is known.
+        The process may have ended since, of this or of anything else.
         """
 
 

@@ -12,10 +12,12 @@ from typing import Any
 
 import trio
 
+from ftcomm.fault_record import FaultRecord
+from ftcomm.processes import ProcessName
 from ftcomm_chaos.history import HarnessRecorder
 from ftcomm_chaos.history.harness import ANYONE, KILL, STOP
 from ftcomm_chaos.live.fault import Preparation
-from ftcomm_chaos.live.notes import Fired, Notes, Started
+from ftcomm_chaos.live.notes import Fired, Note, Notes, Started
 from ftcomm_chaos.live.processes import Life, open_process
 from ftcomm_chaos.live.record import Delivery
 from ftcomm_chaos.live.told import Told
@@ -80,6 +82,7 @@ class LiveJob(ABC):
     told: Told = field(default_factory=Told)
     began_wall: float = field(default_factory=time.time)
     began: float = field(default_factory=trio.current_time)
+    began_monotonic: float = field(default_factory=time.monotonic)
     formed_at: float | None = None
     closed_at: dict[str, float] = field(default_factory=dict)
     tracker: Life | None = None
@@ -111,6 +114,17 @@ class LiveJob(ABC):
         """The newest life of a worker, whether or not it still runs; None if none has begun."""
         return next((life for life in reversed(self.lives) if life.who == worker), None)
 
+    def life_of(self, record: FaultRecord) -> Life | None:
+        """The process that wrote the record, or whose child did; None if this run has none such.
+
+        It may have ended since, and another may have its place.  Its own note was in the pipe
+        before the record.
+        """
+        for life in reversed(self.lives):
+            if (life.pid, life.start) == (record.pid, record.start):
+                return life
+        return next((life for life in reversed(self.lives) if life.pid == record.group), None)
+
     async def start_tracker(self) -> None:
         """Start the own tracker again on its state directory."""
         raise AssertionError("this job's tracker is in its launcher")
@@ -122,13 +136,20 @@ class LiveJob(ABC):
         """Seconds since the run began."""
         return trio.current_time() - self.began
 
+    def time_of(self, record: FaultRecord) -> float:
+        """When the fault acted, in seconds since the run began."""
+        return record.at - self.began_monotonic
+
     async def until(self, condition: Callable[[Told], bool]) -> None:
         """Return once the output tells of a state for which `condition` is true."""
         while not condition(self.told):
             await self._news.wait()
 
     def expect_recovery(self, lives: Sequence[Life], since_epoch: int) -> None:
-        """A fault was delivered, in that epoch, that ends `lives` and leads to a recovery."""
+        """A fault was delivered, in that epoch, that ends `lives` and leads to a recovery.
+
+        If the epoch is over by now, the recovery has begun, and may even be over.
+        """
         if self.told.epoch == since_epoch:
             for life in lives:
                 self.told.expect(life.who, life.number)
@@ -139,7 +160,7 @@ class LiveJob(ABC):
             self._recorder = HarnessRecorder(self.spec.history)
         kind = {"sigstop": STOP}.get(delivery.kind, KILL if delivery.dies else delivery.kind)
         for who in delivery.workers if kind in (KILL, STOP) else [ANYONE]:
-            self._recorder.fault(kind, who, seconds)
+            self._recorder.fault(kind, who, seconds, at=self.began_monotonic + delivery.at_s)
 
     # --- running ------------------------------------------------------------------------------
 
@@ -175,16 +196,21 @@ class LiveJob(ABC):
     async def read_notes(self, notes: Notes, nursery: trio.Nursery) -> None:
         """Take in the pipe of notes."""
         async for note in notes.read():
-            match note:
-                case Started(worker, pid, tick):
-                    self.add_life(worker, pid, open_process(pid, tick), nursery)
-                case Fired():
-                    self.on_fired(note)
+            self.take_note(note, nursery)
 
-    def add_life(self, who: str, pid: int, pidfd: int, nursery: trio.Nursery) -> Life:
+    def take_note(self, note: Note, nursery: trio.Nursery) -> None:
+        """Take in one of them."""
+        match note:
+            case Started(worker, pid, start):
+                self.add_life(worker, ProcessName(pid, start), nursery)
+            case Fired():
+                self.on_fired(note)
+
+    def add_life(self, who: str, process: ProcessName, nursery: trio.Nursery) -> Life:
         """A process has begun."""
         number = 1 + sum(life.who == who for life in self.lives)
-        life = Life(who, number, pid, self.now, pidfd)
+        pidfd = open_process(process.pid, process.start)
+        life = Life(who, number, process.pid, process.start, self.now, pidfd)
         self.lives.append(life)
         nursery.start_soon(self._watch, life)
         return life

@@ -101,10 +101,11 @@ def percentile(values: Sequence[float], share: float) -> float:
 def unplanned_deaths(record: RunRecord) -> list[LifeRecord]:
     """Workers' processes that died otherwise than by a fault, before their work was done.
 
-    A fault that kills names its victims; any other excuses what becomes later of those that it hit.
-    What still ran at the end has been ended by the runner.
+    A fault that kills names its victims, also one that came too late to test anything; any other
+    excuses what becomes later of those that it hit.  What still ran at the end has been ended by
+    the runner.
     """
-    dying = {pid for delivery in record.delivered for pid in delivery.dies}
+    dying = {pid for delivery in record.deliveries for pid in delivery.dies}
     hit = [(who, d.at_s) for d in record.delivered if not d.dies for who in d.workers]
     return [
         life

@@ -5,6 +5,7 @@ pipe, sets what this worker's environment needs, and becomes the command.  The l
 tracker write into the same pipe when they deliver a fault at a position.
 """
 
+import contextlib
 import os
 import shlex
 from collections.abc import AsyncIterator, Sequence
@@ -13,8 +14,10 @@ from pathlib import Path
 
 import trio
 
+from ftcomm.fault_record import FaultRecord
+from ftcomm.processes import start_in
 from ftcomm_chaos.live.fault import Preparation
-from ftcomm_chaos.live.processes import tick_of
+from ftcomm_tracker.faults import TRACKER
 
 _SHIM = """\
 IFS= read -r stat < "/proc/$$/stat"
@@ -30,15 +33,20 @@ class Started:
 
     worker: str
     pid: int
-    tick: int
+    start: int
 
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """The library, or the tracker, is at this address of the plan and does what was asked."""
+    """The library, or the tracker, was at an address of the plan and did what was asked."""
 
-    address: str
+    record: FaultRecord
     by_tracker: bool
+
+    @property
+    def address(self) -> str:
+        """The fault's, as plans write it."""
+        return self.record.fault.partition("=")[0]
 
 
 Note = Started | Fired
@@ -55,6 +63,7 @@ class Notes:
         os.mkfifo(self.path, 0o600)
         # Opened for writing too: else it would end whenever no process has it open.
         self._file = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._rest = b""
 
     def wrap(
         self,
@@ -89,12 +98,19 @@ class Notes:
 
     async def read(self) -> AsyncIterator[Note]:
         """What is noted, as it comes; does not end."""
-        rest = b""
         while True:
             await trio.lowlevel.wait_readable(self._file)
-            *lines, rest = (rest + os.read(self._file, _READ_BYTES)).split(b"\n")
-            for line in lines:
-                yield parse_note(line.decode(errors="replace"))
+            for note in self.take():
+                yield note
+
+    def take(self) -> list[Note]:
+        """What has been noted and not been read, without waiting."""
+        notes: list[Note] = []
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._file, _READ_BYTES):
+                *lines, self._rest = (self._rest + data).split(b"\n")
+                notes += [parse_note(line.decode(errors="replace")) for line in lines]
+        return notes
 
     def close(self) -> None:
         """Close the pipe and remove it: who reads what a run has left would wait in it for ever."""
@@ -107,7 +123,7 @@ def parse_note(line: str) -> Note:
     word, _, rest = line.partition(" ")
     if word == "life":
         worker, _, stat = rest.partition(" ")
-        return Started(worker, int(stat.split()[0]), tick_of(stat))
-    if word == "tracker":
-        return Fired(rest, by_tracker=True)
-    return Fired(line, by_tracker=False)
+        return Started(worker, int(stat.split()[0]), start_in(stat))
+    if line.startswith(TRACKER):
+        return Fired(FaultRecord.parse(rest), by_tracker=True)
+    return Fired(FaultRecord.parse(line), by_tracker=False)

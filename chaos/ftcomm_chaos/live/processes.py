@@ -8,14 +8,17 @@ import select
 import signal
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import trio
 
+from ftcomm.processes import start_of
 from ftcomm_chaos.live.fault import NotDeliveredError
+from ftcomm_tracker.children import read_proc_stat
 from ftcomm_tracker.restarts import describe_exit
 
 _PR_SET_CHILD_SUBREAPER = 36
+_STOPS_WITHIN_S = 10.0  # between the record of a stop and the stop are some microseconds
+_LOOK_EVERY_S = 0.005
 _LAST_GASP_S = 10.0  # for the kernel to take down a killed process; it needs milliseconds
 
 
@@ -27,6 +30,7 @@ class Life:
         who: the worker's id, or ``tracker``.
         number: which process of that name in this run; the first is 1, as `status` counts.
         pid: its process id, and that of its process group.
+        start: when the kernel began it, which tells it from others of that number.
         began_at: seconds since the run began.
         pidfd: tells of its end; -1 once that has been seen.
         ended_at: when its end was seen, None while it runs.
@@ -37,6 +41,7 @@ class Life:
     who: str
     number: int
     pid: int
+    start: int
     began_at: float
     pidfd: int
     ended_at: float | None = None
@@ -62,6 +67,16 @@ class Life:
             _send(self.pidfd, number)
         except ProcessLookupError:
             raise ended from None
+
+    async def stopped(self) -> None:
+        """Return when the process stands still or has ended: a SIGCONT before would be lost."""
+        with trio.move_on_after(_STOPS_WITHIN_S):
+            while self._goes_on():  # noqa: ASYNC110 - the kernel tells of a stop to the parent alone
+                await trio.sleep(_LOOK_EVERY_S)
+
+    def _goes_on(self) -> bool:
+        look = read_proc_stat(self.pid) if self.runs else None
+        return look is not None and look[0] not in "TtZX"
 
     async def gone(self) -> None:
         """Return when the process has ended."""
@@ -111,30 +126,16 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def open_process(pid: int, started: int) -> int:
-    """A pidfd of process `pid`, which began at tick `started`; -1 if it has ended."""
+def open_process(pid: int, start: int) -> int:
+    """A pidfd of the process with this number and start; -1 if it has ended."""
     try:
         pidfd = _open(pid)
     except (ProcessLookupError, OverflowError):
         return -1
-    if start_tick(pid) == started:
+    if start_of(pid) == start:
         return pidfd
     os.close(pidfd)  # the number belongs to another process by now
     return -1
-
-
-def start_tick(pid: int) -> int:
-    """When the process began, in ticks since the machine did; -1 if there is none."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return -1
-    return tick_of(text)
-
-
-def tick_of(stat: str) -> int:
-    """The start in a line of ``/proc/PID/stat``; the name in it may hold spaces and brackets."""
-    return int(stat.rpartition(")")[2].split()[19])
 
 
 def _open(pid: int) -> int:

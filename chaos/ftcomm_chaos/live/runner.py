@@ -63,7 +63,7 @@ async def run_once(spec: JobSpec, options: RunOptions) -> tuple[RunRecord, Sched
             finally:
                 job.finish()
                 nursery.cancel_scope.cancel()
-    return _record(spec, job, schedule, options, status if in_time else None, ended_at), schedule
+    return record_of(spec, job, schedule, options, status if in_time else None, ended_at), schedule
 
 
 async def _run_until(
@@ -77,6 +77,8 @@ async def _run_until(
     status = 0
     with trio.move_on_after(options.limit_s) as limit:
         status = await job.run()
+    for note in notes.take():  # a fault of the last moment is in the pipe when the job is over
+        job.take_note(note, nursery)
     if job.told.all_closed and status == 128 + signal.SIGKILL:
         status = 0  # of a worker that had closed: a launcher reports such an end, the job is well
     return status, not limit.cancelled_caught
@@ -105,7 +107,7 @@ def _job(
     return LaunchedJob(spec, run, schedule.hear, command=command)
 
 
-def _record(
+def record_of(
     spec: JobSpec,
     job: LiveJob,
     schedule: Schedule,
@@ -113,6 +115,7 @@ def _record(
     status: int | None,
     ended_at: float,
 ) -> RunRecord:
+    """What is written down of a run that is over; `status` is None where it had to be ended."""
     record = RunRecord(
         name=spec.name,
         status=status,

@@ -2,11 +2,12 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never, cast
 
 import trio
 
+from ftcomm.fault_record import FaultRecord
 from ftcomm_chaos.live.fault import TRACKER, Hit, LibraryFault, NotDeliveredError
 from ftcomm_chaos.live.job import LiveJob
 from ftcomm_chaos.live.luck import dice_of
@@ -28,7 +29,7 @@ class Schedule:
     run: int
     stop_after_s: float
     deliveries: list[Delivery] = field(default_factory=list)
-    _waiting: dict[str, trio.Event] = field(default_factory=dict)
+    _waiting: dict[str, "_AtAddress"] = field(default_factory=dict)
 
     async def deliver(self, job: LiveJob) -> None:
         """Deliver faults until the plan is done; cancelled when the job ends."""
@@ -37,10 +38,17 @@ class Schedule:
                 nursery.start_soon(self._deliver_entry, entry, job)
 
     def hear(self, fired: Fired) -> None:
-        """The library, or the tracker, has reached an address."""
-        address = fired.address.partition("=")[0]
-        if address in self._waiting:
-            self._waiting.pop(address).set()
+        """The library, or the tracker, has reached an address; it may be long since.
+
+        What it has done to itself is noted at once: the run may be over, and no task go on.
+        """
+        waiting = self._waiting.pop(fired.address, None)
+        if waiting is None:
+            return
+        if waiting.entry.kind.library_action:
+            waiting.hit = self._note_happened(waiting.entry, fired, waiting.job)
+        waiting.record = fired.record
+        waiting.reached.set()
 
     def missed(self) -> list[Entry]:
         """Entries that the plan promises and that were not delivered."""
@@ -81,27 +89,40 @@ class Schedule:
     async def _at_position(
         self, entry: Entry, address: str, job: LiveJob, dice: random.Random
     ) -> None:
-        there = self._waiting[address] = trio.Event()
-        await there.wait()
+        waiting = self._waiting[address] = _AtAddress(entry, job)
+        await waiting.reached.wait()
         if not entry.kind.library_action:
-            await self._fire(entry, job, dice)
-            return
-        try:
-            hit = self._happened(entry, address, job)
-        except NotDeliveredError as error:
-            self._note_failure(entry, job.now, error)
-            return
-        delivery = self._note(entry, job, hit, job.now, job.told.epoch)
-        for life in hit.lives:
-            await life.gone()
-        await self._end(entry, job, delivery)
+            await self._hit_if_there(waiting, dice)
+        elif waiting.hit is not None:
+            hit, delivery = waiting.hit
+            for life in hit.lives:
+                await life.gone()
+            await self._end(entry, job, delivery)
 
-    @staticmethod
-    def _happened(entry: Entry, address: str, job: LiveJob) -> Hit:
+    async def _hit_if_there(self, waiting: "_AtAddress", dice: random.Random) -> None:
+        """Hit the process that has reached the address, and not another that has its place."""
+        if waiting.runs_on():
+            await self._fire(waiting.entry, waiting.job, dice)
+        else:
+            error = NotDeliveredError("the process that reached it has ended")
+            self._note_failure(waiting.entry, waiting.job.now, error)
+
+    def _note_happened(
+        self, entry: Entry, fired: Fired, job: LiveJob
+    ) -> tuple[Hit, Delivery] | None:
+        record = fired.record
+        life = job.life_of(record)
+        if life is None:
+            error = NotDeliveredError(f"process {record.pid}, which reached it, is unknown")
+            self._note_failure(entry, job.time_of(record), error)
+            return None
         if entry.target.kind == TRACKER:
-            life = job.tracker
-            return Hit((), f"tracker_kill at {address}", () if life is None else (life,))
-        return cast("LibraryFault", entry.fault).happened(job, entry.target.workers[0])
+            hit = Hit((), f"tracker_kill at {fired.address}", (life,))
+        else:
+            hit = cast("LibraryFault", entry.fault).happened(life)
+        if life.pid != record.pid:  # a child of it, whose end is not this life's
+            hit = replace(hit, lives=())
+        return hit, self._note(entry, job, hit, job.time_of(record), record.epoch)
 
     async def _fire(self, entry: Entry, job: LiveJob, dice: random.Random) -> bool:
         """Deliver once; returns whether it was delivered."""
@@ -145,6 +166,31 @@ class Schedule:
                 delivery.until_s = job.now
             except NotDeliveredError as error:
                 delivery.what += f", and could not be undone: {error}"
+
+
+@dataclass(slots=True)
+class _AtAddress:
+    """An entry that waits until a process reaches its address.
+
+    Attributes:
+        entry: of the plan.
+        job: in which it is delivered.
+        reached: set when `record` has come.
+        record: what the process wrote down before it went on.
+        hit: what it did to itself, and the note of that.
+    """
+
+    entry: Entry
+    job: LiveJob
+    reached: trio.Event = field(default_factory=trio.Event)
+    record: FaultRecord | None = None
+    hit: tuple[Hit, Delivery] | None = None
+
+    def runs_on(self) -> bool:
+        """Whether the process that was there is still its worker's newest, and runs."""
+        assert self.record is not None
+        life = self.job.life_of(self.record)
+        return life is not None and self.job.life(life.who) is life
 
 
 def _formed(told: Told) -> bool:

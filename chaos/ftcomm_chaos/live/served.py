@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 import trio
 
 from ftcomm.errors import FtcommError
+from ftcomm.processes import ProcessName
 from ftcomm_chaos.live.fault import TRACKER, NotDeliveredError
 from ftcomm_chaos.live.job import LiveJob
 from ftcomm_chaos.live.launched import TRACKER_COMMAND
-from ftcomm_chaos.live.processes import Life, open_process, start_tick
+from ftcomm_chaos.live.processes import Life
 from ftcomm_tracker.children import Child, forward_output
 
 READY_WITHIN_S = 60.0  # a tracker starts in a quarter of a second on an idle machine
+SIGKILLED = "SIGKILL"  # in the words of who reaps
 NOTE_S = 0.1  # a note is in the pipe before its process is more than a shell
 LAST_WORDS_S = 35.0  # of supervisors after the tracker's end; they give their workers 30
 
@@ -67,10 +69,7 @@ class ServedJob(LiveJob):
         command += ["--state-dir", str(self.spec.state_dir), *options]
         variables = self.run_with.tracker_variables
         child = self.start(TRACKER, command, {**self.environment(), **variables})
-        pid = child.process.pid
-        self.tracker = self.add_life(
-            TRACKER, pid, open_process(pid, start_tick(pid)), self._nursery
-        )
+        self.tracker = self.add_life(TRACKER, ProcessName.of(child.process.pid), self._nursery)
         ready = trio.Event()
         self.tracker.has_reaper = True
         self._nursery.start_soon(self._attend_tracker, child, self.tracker, ready)
@@ -122,18 +121,22 @@ class ServedJob(LiveJob):
         Raises:
             NotDeliveredError: no process of the worker runs.
         """
-        child, life, known = self._supervisors.get(worker), self.life(worker), len(self.lives)
+        child = self._supervisors.get(worker)
         if child is None or not child.running:
             raise NotDeliveredError(f"worker {worker} did not run")
+        ended = [life for life in self.lives if not life.runs]
         self._lost.append(child)
         child.signal_group(signal.SIGKILL)
-        if life is None:  # it may have begun in this moment, and its note be on the way
-            await self.until(lambda _: not child.running)
-            await trio.sleep(NOTE_S)
-            life = next((life for life in self.lives[known:] if life.who == worker), None)
-        if life is None:
+        # Only what it ran at its own end dies with it: that may have begun in this moment, in the
+        # place of one that had ended, and its note be on the way.
+        await self.until(lambda _: not child.running)
+        await trio.sleep(NOTE_S)
+        life = self.newest_life(worker)
+        if life is None or life in ended or self.told.has_closed(worker):
             raise NotDeliveredError(f"worker {worker} did not run")
         await life.gone()
+        if life.how and SIGKILLED not in life.how:
+            raise NotDeliveredError(f"{life} {life.how} before its machine went")
         return life
 
     async def _attend_supervisor(self, worker: str, child: Child) -> None:

@@ -52,16 +52,18 @@ class SignalFault:
             await life.gone()
         return hit
 
-    def happened(self, job: RunningJob, worker: str) -> Hit:
+    def happened(self, life: Life) -> Hit:
         """The library has done it, or does it now."""
-        return self._hit((worker,), [_running(job.newest_life(worker), f"worker {worker}")])
+        return self._hit((life.who,), [life])
 
     async def undo(self, job: RunningJob) -> None:
-        """Let what was stopped go on."""
+        """Let what was stopped go on; what is about to stop itself must have done so."""
         del job
         while self._stopped:
+            life = self._stopped.pop()
             with contextlib.suppress(NotDeliveredError):  # it has ended meanwhile
-                self._stopped.pop().signal(signal.SIGCONT)
+                await life.stopped()
+                life.signal(signal.SIGCONT)
 
     def _send(self, lives: list[Life]) -> list[Life]:
         """Those whom the signal has reached: one of several may just have ended."""
@@ -110,10 +112,9 @@ class ByLibrary:
         del job, dice
         raise NotDeliveredError(f"{self.name} is delivered by the library alone")
 
-    def happened(self, job: RunningJob, worker: str) -> Hit:
+    def happened(self, life: Life) -> Hit:
         """The library has done it, or does it now."""
-        life = _running(job.newest_life(worker), f"worker {worker}")
-        return Hit((worker,), f"{self.name} in {life}", (life,) if self.deadly else ())
+        return Hit((life.who,), f"{self.name} in {life}", (life,) if self.deadly else ())
 
     async def undo(self, job: RunningJob) -> None:
         """It has no end."""

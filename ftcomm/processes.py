@@ -1,0 +1,48 @@
+"""Names of processes that stay true: a process id and the start of the process that had it.
+
+The kernel gives the number of a process that has ended to another one.  The start tells them apart.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+UNKNOWN_START = 0  # where the system has no /proc: the number alone must do
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessName:
+    """One process of this host.
+
+    Attributes:
+        pid: its number.
+        start: when it began, in ticks since the machine did; `UNKNOWN_START` where the system does
+            not say.
+    """
+
+    pid: int
+    start: int
+
+    @classmethod
+    def of(cls, pid: int) -> "ProcessName":
+        """The process that has this number now."""
+        return cls(pid, start_of(pid) or UNKNOWN_START)
+
+
+def this_process() -> ProcessName:
+    """The process that calls."""
+    return ProcessName.of(os.getpid())
+
+
+def start_of(pid: int) -> int | None:
+    """When a process began, in ticks since the machine did; None if none is found."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    return start_in(text)
+
+
+def start_in(stat: str) -> int:
+    """The start in a line of ``/proc/PID/stat``; the name in it may hold spaces and brackets."""
+    return int(stat.rpartition(")")[2].split()[19])
