@@ -30,7 +30,7 @@ class Job:
         """Start all and wait until they are at work."""
         self._folder = folder
         self._world_size = world_size
-        self._serve = [sys.executable, "-m", "ftcomm_tracker.cli", "serve", "-n", str(world_size)]
+        self._serve = [sys.executable, "-m", "ftcomm_tracker", "serve", "-n", str(world_size)]
         self._serve += ["--state-dir", str(folder), "--detect-within", str(detect_within)]
         self._tracker = self._start_tracker()
         self._workers = [self._start_worker(rank) for rank in range(world_size)]

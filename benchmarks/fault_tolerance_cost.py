@@ -51,7 +51,7 @@ class Job:
 
     def commands(self, world_size: int, folder: Path) -> list[list[str]]:
         """The launcher with its tracker and all ranks."""
-        tracker = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", str(world_size)]
+        tracker = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(world_size)]
         tracker += ["--state-dir", str(folder / "job"), *self._options]
         return [[*tracker, "--", sys.executable, str(WORKER)]]
 

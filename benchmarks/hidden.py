@@ -44,7 +44,7 @@ def measure(compute: str, options: argparse.Namespace) -> dict[str, Any]:
         worker = [sys.executable, str(WORKER), "--out", str(out), "--compute", compute]
         worker += ["--layers", str(options.layers), "--nbytes", str(options.nbytes)]
         worker += ["--rounds", str(rounds), "--ratio", str(options.ratio)]
-        tracker = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", str(options.n)]
+        tracker = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(options.n)]
         subprocess.run(
             [*tracker, "--state-dir", folder, "--", *worker],
             check=True,

@@ -79,7 +79,7 @@ def calls(options: argparse.Namespace) -> list[Line]:
 
 def _run(hosts: Hosts, options: argparse.Namespace, folder: str) -> list[Line]:
     size, first = options.hosts * options.ranks, hosts.names[0]
-    serve = [*hosts.prefix(first), sys.executable, "-m", "ftcomm_tracker.cli", "serve"]
+    serve = [*hosts.prefix(first), sys.executable, "-m", "ftcomm_tracker", "serve"]
     serve += ["-n", str(size), "--state-dir", folder, "--host", hosts.address(first)]
     with _running(serve) as tracker:
         ready = dict(word.split("=", 1) for word in _ready_line(tracker).split() if "=" in word)

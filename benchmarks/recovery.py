@@ -87,7 +87,7 @@ def run_job(action: str, world_size: int, faults: int, detect_within: float) -> 
         # a link is suspected at most once in `detect_within`
         worker = [sys.executable, str(WORKER), "--out", folder]
         worker += ["--versions", str(faults + 2), "--pause", str(1.2 * detect_within)]
-        tracker = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", str(world_size)]
+        tracker = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(world_size)]
         tracker += ["--state-dir", folder, "--detect-within", str(detect_within)]
         tracker += ["--max-restarts", str(faults), "--"]
         environment = {**os.environ, "FTCOMM_FAULTS": plan_faults(action, world_size, faults)}

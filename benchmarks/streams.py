@@ -44,7 +44,7 @@ class Job:
         """Start its tracker and its ranks."""
         self._processes: list[subprocess.Popen[str]] = []
         stack.callback(self._end)
-        serve = ["-m", "ftcomm_tracker.cli", "serve", "-n", "2", "--state-dir", str(folder)]
+        serve = ["-m", "ftcomm_tracker", "serve", "-n", "2", "--state-dir", str(folder)]
         serve += ["--host", hosts.address(NAMES[0]), "--streams", str(streams)]
         tracker = self._start(hosts, NAMES[0], serve, {})
         assert tracker.stdout is not None

@@ -51,7 +51,7 @@ class Tracker:
     """`ftcomm-tracker serve`, and what the kernel says of it."""
 
     def __init__(self, folder: Path, world_size: int) -> None:
-        serve = [sys.executable, "-m", "ftcomm_tracker.cli", "serve", "-n", str(world_size)]
+        serve = [sys.executable, "-m", "ftcomm_tracker", "serve", "-n", str(world_size)]
         serve += ["--state-dir", str(folder), "--detect-within", str(DETECT_WITHIN_S)]
         with (folder / "output").open("w") as output:
             self._process = subprocess.Popen(

@@ -33,7 +33,7 @@ def train(world_size: int, steps: int) -> dict[str, Any]:
     """What rank 0 found."""
     with tempfile.TemporaryDirectory(prefix="ftcomm-bench-") as folder:
         out = Path(folder) / "figures"
-        tracker = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", str(world_size)]
+        tracker = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(world_size)]
         tracker += ["--state-dir", f"{folder}/job", "--"]
         subprocess.run(
             [*tracker, sys.executable, str(WORKER), str(steps), str(out)],

@@ -23,7 +23,7 @@ def commands(world_size: int, folder: Path) -> list[list[str]]:
 
 def launcher(world_size: int, folder: Path, *settings: str) -> list[str]:
     """One job of ftcomm; `settings` are options of its tracker."""
-    tracker = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", str(world_size)]
+    tracker = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(world_size)]
     tracker += ["--state-dir", str(folder / "job"), *settings]
     return [*tracker, "--", sys.executable, __file__]
 

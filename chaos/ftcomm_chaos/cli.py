@@ -18,7 +18,3 @@ main.add_command(check)
 main.add_command(sim)
 main.add_command(run)
 main.add_command(explore)
-
-
-if __name__ == "__main__":
-    main()

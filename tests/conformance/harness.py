@@ -85,7 +85,7 @@ class Job(Record):
             self.kill_tracker()
         options = [part for key, value in self.plan.settings.items()
                    for part in (f"--{key.replace('_', '-')}", str(value))]  # fmt: skip
-        command = ["-m", "ftcomm_tracker.cli", "serve", "-n", str(self.plan.n)]
+        command = ["-m", "ftcomm_tracker", "serve", "-n", str(self.plan.n)]
         self._tracker = subprocess.Popen(
             [sys.executable, *command, "--state-dir", str(self.state_dir), *options],
             stdout=subprocess.PIPE,

@@ -90,7 +90,7 @@ class Job:
         self._rest = b""
         self._open = True
         self._deadline = time.monotonic() + WALL_S
-        command = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", str(world_size)]
+        command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(world_size)]
         command += ["--state-dir", str(folder / "state"), "--"]
         command += ["/bin/sh", "-c", NOTE_PID, str(folder), sys.executable, str(EXAMPLE)]
         command += ["--steps", str(STEPS), "--pause", str(PAUSE_S)]

@@ -86,7 +86,7 @@ def start_under_run(
         "FTCOMM_FAULTS": faults,
         "FTCOMM_FAULTS_LOG": str(folder / "events"),
     }
-    command = [sys.executable, "-m", "ftcomm_tracker.cli", "run", *options, "--"]
+    command = [sys.executable, "-m", "ftcomm_tracker", "run", *options, "--"]
     with subprocess.Popen(
         [*command, sys.executable, "-m", "tests.conformance.programs"],
         env=environment,

@@ -34,7 +34,7 @@ KILL: list[dict[str, Any]] = [{"at": {"position": "1.5.1.0@enter"}, "kind": "sig
 def command(folder: Path, script: str, *options: str, arguments: tuple[str, ...] = ()) -> list[str]:
     path = folder / "train.py"
     path.write_text(script)
-    chaos = [sys.executable, "-m", "ftcomm_chaos.cli", "run", "-n", "2", *options]
+    chaos = [sys.executable, "-m", "ftcomm_chaos", "run", "-n", "2", *options]
     return [*chaos, "--", sys.executable, str(path), *arguments]
 
 

@@ -37,7 +37,7 @@ def test_everything_imports_and_a_group_of_one_runs(platform: str) -> None:
 
 @pytest.mark.parametrize("platform", ["win32", "darwin"])
 def test_help_is_given_everywhere(platform: str) -> None:
-    done = run_on(platform, "-m", "ftcomm_tracker.cli", "run", "--help")
+    done = run_on(platform, "-m", "ftcomm_tracker", "run", "--help")
     assert (done.stderr, done.returncode) == ("", 0)
 
 
@@ -68,7 +68,7 @@ def test_on_windows_joining_a_job_says_what_is_missing_and_what_to_do() -> None:
     ids=lambda command: command[0],
 )
 def test_on_windows_every_command_says_what_is_missing(command: tuple[str, ...]) -> None:
-    done = run_on("win32", "-m", "ftcomm_tracker.cli", *command)
+    done = run_on("win32", "-m", "ftcomm_tracker", *command)
     assert (done.stdout, done.stderr, done.returncode) == (
         "",
         f"ftcomm-tracker: ftcomm-tracker {LACKING}",
@@ -83,7 +83,7 @@ def test_a_job_without_the_pieces_of_linux_runs_over_tcp_and_survives_a_kill(
     log = tmp_path / "faults"
     done = run_on(
         "darwin",
-        *("-m", "ftcomm_tracker.cli", "run", "-n", "2", "--state-dir", str(tmp_path / "job")),
+        *("-m", "ftcomm_tracker", "run", "-n", "2", "--state-dir", str(tmp_path / "job")),
         *("--", *worker),
         FTCOMM_FAULTS="1.1.1.0@half_sent=kill",
         FTCOMM_FAULTS_LOG=str(log),

@@ -149,7 +149,7 @@ def test_the_cost_of_the_log_is_measured_in_every_way_to_call() -> None:
 @pytest.mark.slow
 def test_algorithms_are_measured_and_a_table_is_written_that_a_job_takes(tmp_path: Path) -> None:
     path = tmp_path / "table.toml"
-    run_two = (sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", "2")
+    run_two = (sys.executable, "-m", "ftcomm_tracker", "run", "-n", "2")
     script = (sys.executable, str(BENCHMARKS / "tune.py"), "--sizes", "64,4096", "--rounds", "1")
     for more in (("--into", str(path)), ("--json", "--kinds", "broadcast")):
         table = ("--algorithm-table", str(path)) if path.exists() else ()

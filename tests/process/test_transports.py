@@ -51,7 +51,7 @@ with ftcomm.init() as comm:
 
 
 def run(folder: Path, transport: str, lack: str = "") -> "subprocess.CompletedProcess[str]":
-    launcher = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", "3"]
+    launcher = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", "3"]
     launcher += ["--state-dir", str(folder / "job"), "--transport", transport]
     return subprocess.run(
         [*launcher, "--", sys.executable, "-c", SCRIPT, lack],

@@ -39,7 +39,7 @@ def test_every_order_of_a_small_job_keeps_the_rules(letters: str, ranks: int, cr
 @pytest.mark.timeout(900)  # it yields to all others
 @pytest.mark.parametrize("job", LARGE)
 def test_every_order_of_a_larger_job_keeps_the_rules(job: str) -> None:
-    status, output = run_beside("ftcomm_chaos.cli", "explore", "--json", *job.split())
+    status, output = run_beside("ftcomm_chaos", "explore", "--json", *job.split())
     assert status == 0, output
     found = json.loads(output.splitlines()[-1])  # what it says of its progress comes before
     assert (found["violation"], found["complete"], found["states"]) == ("", True, LARGE[job])

@@ -35,7 +35,7 @@ class LongJob:
         self.kills = 0
         self._seen: dict[str, list[tuple[float, float]]] = defaultdict(list)
         self._lives: dict[str, list[int]] = defaultdict(list)
-        command = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", str(WORKERS)]
+        command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(WORKERS)]
         command += ["--state-dir", str(folder / "state"), "--max-restarts", UNLIMITED]
         command += ["--max-incarnations", UNLIMITED, "--give-up-after", UNLIMITED, "--"]
         command += ["/bin/sh", "-c", NOTE_PID, str(folder)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.tracker.test_launch import environment
 
 Serving = tuple["subprocess.Popen[str]", dict[str, str]]
-CLI = [sys.executable, "-m", "ftcomm_tracker.cli"]
+CLI = [sys.executable, "-m", "ftcomm_tracker"]
 
 
 @contextlib.contextmanager

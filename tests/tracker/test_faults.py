@@ -47,7 +47,7 @@ async def test_it_dies_there_and_has_journalled_and_sent_what_came_before(
     record = tmp_path / "record"
     extra = {"FTCOMM_TRACKER_FAULTS": fault, "FTCOMM_FAULTS_LOG": str(record)}
     process = subprocess.Popen(  # noqa: ASYNC220 - a process that is only waited for later
-        [sys.executable, "-m", "ftcomm_tracker.cli", "serve", "-n", "2", "--state-dir", tmp_path],
+        [sys.executable, "-m", "ftcomm_tracker", "serve", "-n", "2", "--state-dir", tmp_path],
         env=environment(**extra),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def command(*options: str, script: str, n: int = 2) -> list[str]:
-    head = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", str(n), *options]
+    head = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(n), *options]
     return [*head, "--", sys.executable, "-c", script]
 
 
@@ -168,7 +168,7 @@ def test_max_restarts_ends_the_job() -> None:
 
 
 def test_a_command_that_cannot_be_run_is_said() -> None:
-    head = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", "2", "--", "/nonexistent"]
+    head = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", "2", "--", "/nonexistent"]
     done = subprocess.run(
         head, env=environment(), capture_output=True, text=True, timeout=60, check=False
     )

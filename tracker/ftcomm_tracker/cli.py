@@ -294,7 +294,6 @@ async def _serve(options: ServeOptions, faults: str | None, faults_log: Path | N
         until_signal() as caught
     ):  # before the line: a script may answer it with a signal at once
         click.echo(job.ready_line())
-        sys.stdout.flush()
         if job.durable.end:
             log.info(
                 "the job %s; late workers are told so for %g s",
@@ -340,7 +339,3 @@ def _log_to_stderr() -> None:
 
 for command in (status, explain, doctor, stop, help_command, completion):
     main.add_command(command)
-
-
-if __name__ == "__main__":
-    main()

@@ -13,6 +13,9 @@ import trio
 
 from ftcomm.errors import ConfigError, FtcommError
 from ftcomm.platforms import require_groups
+from ftcomm_tracker.entry import INTERRUPTED
+from ftcomm_tracker.signals import raising_interrupts
+from ftcomm_tracker.standard_streams import StandardOutputError
 
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -47,7 +50,8 @@ def run_and_exit(function: Callable[..., Awaitable[int]], *arguments: object) ->
     """Run `function` under trio and end with its status, or with that of its error."""
     try:
         require_groups("ftcomm-tracker")
-        status = trio.run(functools.partial(function, *arguments))
+        with raising_interrupts():
+            status = trio.run(functools.partial(function, *arguments))
     except (FtcommError, KeyboardInterrupt, BaseExceptionGroup) as error:
         status = _status_of(error)
     sys.exit(status)
@@ -57,7 +61,10 @@ def _status_of(error: BaseException) -> int:
     """Say what ended us; anything but our own errors and Ctrl-C is a defect and goes on."""
     leaves = _leaves(error)
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
-        return 130
+        return INTERRUPTED
+    for leaf in leaves:
+        if isinstance(leaf, StandardOutputError):
+            raise leaf  # out of its group: `entry` says it
     ours = [leaf for leaf in leaves if isinstance(leaf, FtcommError)]
     if len(ours) < len(leaves):
         raise error

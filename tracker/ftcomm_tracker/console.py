@@ -10,12 +10,18 @@ from typing import BinaryIO
 
 import trio
 
+from ftcomm_tracker.standard_streams import StandardOutputError
+
 MAX_QUEUED_BYTES = 1 << 20  # of workers' output; beyond it the workers wait
 _CLEAR_LINE = b"\r\x1b[K"
 
 
 class Console:
-    """Two output streams that many tasks share; `run` does the writing."""
+    """Two output streams that many tasks share; `run` does the writing.
+
+    Attributes:
+        unwritten: workers' output was lost, and not because its reader wanted no more.
+    """
 
     def __init__(self, out: BinaryIO, err: BinaryIO, *, live: bool) -> None:
         """Write workers' output to `out` and `err`, and with `live` keep a status line on `err`."""
@@ -28,6 +34,7 @@ class Console:
         self._wake = trio.Event()
         self._room = trio.Event()
         self._closing = False
+        self.unwritten = False
 
     async def show(self, prefix: str, number: int, lines: list[bytes]) -> None:
         """Print a worker's lines on stream `number` (1 or 2), each with its prefix."""
@@ -94,5 +101,9 @@ class Console:
         try:
             stream.write(data)
             stream.flush()
-        except (OSError, ValueError):  # its reader is gone, as in `| head`; the job goes on
-            del self._streams[number]
+        except (OSError, ValueError) as error:
+            del self._streams[number]  # the job goes on
+            if isinstance(error, StandardOutputError):
+                self.unwritten = True
+                text = f"ftcomm: {error}; workers' output is lost from here on\n"
+                self._write_to(2, text.encode())

@@ -26,7 +26,13 @@ class ExitCode:
 
 _BEFORE = (
     ExitCode("0", "", "the job ended well for every rank", "no"),
-    ExitCode("1", "any other exception", "the script failed; for doctor: a check failed", "yes"),
+    ExitCode(
+        "1",
+        "any other exception",
+        "the script failed; for doctor: a check failed; for any command: its output could not be"
+        " written",
+        "yes",
+    ),
     ExitCode("2", "wrong usage", "an option of the command is wrong; it says which", "no"),
 )
 _AFTER = (

@@ -288,14 +288,18 @@ class Launcher:
             child.signal_group(number)
 
     def _exit_status(self) -> int:
-        """0 only if the job ended well and so did every worker's process."""
+        """0 only if the job ended well, and no worker's process ended by itself with a failure.
+
+        A signal that ends a process after its rank has closed takes nothing from the job.
+        """
         if self._caught:
             return 128 + self._caught
         outcome = self._job.outcome
         if outcome is not None and not outcome.ok:
             return exit_code_of(outcome.error)
         statuses = [self._statuses.get(worker_id, 0) for worker_id in self._options.workers]
-        bad = [status for status in statuses if status not in _GOOD]
+        killed_is_good = outcome is not None  # it is well, so every rank has closed
+        bad = [s for s in statuses if s not in _GOOD and not (killed_is_good and s < 0)]
         if bad:
             return bad[0] if bad[0] > 0 else 128 - bad[0]
         if outcome is None:  # a worker lost its place, and the job goes on without us

@@ -22,6 +22,7 @@ from ftcomm_tracker.ended import LastState, last_state
 from ftcomm_tracker.explain import explain as explain_document
 from ftcomm_tracker.explain import explanation
 from ftcomm_tracker.journal import remembered
+from ftcomm_tracker.standard_streams import reader_has_left
 from ftcomm_tracker.status import table
 
 WATCH_EVERY_S = 2.0
@@ -181,7 +182,7 @@ async def _show(
     document = await _status_of(where)
     click.echo(show(document))
     seen_at = trio.current_time()
-    while every_s is not None and document["state"] != "OVER":
+    while every_s is not None and document["state"] != "OVER" and not reader_has_left():
         await trio.sleep(every_s)
         try:
             document = await _status_of(where)

@@ -15,6 +15,7 @@ from ftcomm_tracker.launch import Launcher, LaunchOptions
 from ftcomm_tracker.opening import OpenJob, ServeOptions, open_job
 from ftcomm_tracker.records import INCIDENTS_FILE
 from ftcomm_tracker.server import Server
+from ftcomm_tracker.standard_streams import UNWRITTEN
 from ftcomm_tracker.streaming_copies import with_streaming_copies
 
 LAST_WORDS_S = 2.0  # for the tracker's own end and the console's after the last worker's
@@ -47,14 +48,15 @@ async def with_console(work: Callable[[Console], Awaitable[int]]) -> int:
     logger = logging.getLogger("ftcomm_tracker")
     logger.setLevel(logging.INFO)
     logger.handlers = [_ConsoleHandler(console)]
+    status = FtcommError.exit_code
     async with trio.open_nursery() as nursery:
         nursery.start_soon(console.run)
         try:
-            return await work(console)
+            status = await work(console)
         finally:
             console.close()
             nursery.cancel_scope.deadline = trio.current_time() + LAST_WORDS_S
-    raise AssertionError("a nursery swallows nothing")
+    return status or (UNWRITTEN if console.unwritten else 0)
 
 
 async def run_job(options: RunOptions) -> int:

@@ -5,8 +5,9 @@ printed and forgotten, and the process goes on as if nobody had asked it to end.
 """
 
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import trio
 
@@ -19,6 +20,21 @@ def end_signals() -> tuple[signal.Signals, ...]:
 def user_signals() -> tuple[signal.Signals, ...]:
     """Signals that mean something to the user's script alone: a scheduler's warning, say."""
     return (signal.SIGUSR1, signal.SIGUSR2)
+
+
+@contextmanager
+def raising_interrupts() -> Iterator[None]:
+    """Have Ctrl-C raise `KeyboardInterrupt` in the block, as trio needs it."""
+    before = signal.getsignal(signal.SIGINT)
+    main = threading.current_thread() is threading.main_thread()
+    if not main or not callable(before):  # ignored, as by nohup
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @asynccontextmanager

@@ -66,7 +66,7 @@ def _commands(layer: str) -> list[list[str]]:
         near = [_sim(int(seed), NEAR) for seed in rest]
         return [*near, _sim(0, SIM_SEEDS)]
     if kind == "explorer":
-        return [["ftcomm_chaos.cli", "explore", *rest]]
+        return [["ftcomm_chaos", "explore", *rest]]
     if kind == "conformance":
         return [_soak(*rest)]
     return [_pytest(kind, *rest)]
@@ -74,7 +74,7 @@ def _commands(layer: str) -> list[list[str]]:
 
 def _sim(first: int, seeds: int) -> list[str]:
     arguments = ["--first", str(first), "--seeds", str(seeds), "--stop-after", "1"]
-    return ["ftcomm_chaos.cli", "sim", *arguments]
+    return ["ftcomm_chaos", "sim", *arguments]
 
 
 def _soak(scenarios: str) -> list[str]:

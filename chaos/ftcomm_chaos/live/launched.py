@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from ftcomm_chaos.live.job import LiveJob
 
-TRACKER_COMMAND = (sys.executable, "-m", "ftcomm_tracker.cli")
+TRACKER_COMMAND = (sys.executable, "-m", "ftcomm_tracker")
 
 
 @dataclass(slots=True)

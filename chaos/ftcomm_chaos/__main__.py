@@ -1,0 +1,5 @@
+"""``python -m ftcomm_chaos``: the same as ``ftcomm-chaos``."""
+
+from ftcomm_chaos.entry import main
+
+main()

@@ -1,0 +1,16 @@
+"""Where ``ftcomm-chaos`` starts: as ``ftcomm-tracker`` does, before anything is imported."""
+
+from collections.abc import Callable
+
+from ftcomm_tracker.entry import run_program
+
+
+def main() -> None:
+    """Run ``ftcomm-chaos``."""
+    run_program("ftcomm-chaos", _load)
+
+
+def _load() -> Callable[..., object]:
+    from ftcomm_chaos.cli import main as command  # noqa: PLC0415 - see `ftcomm_tracker.entry`
+
+    return command
