@@ -6,23 +6,20 @@ Names are resolved on first use, so that the tracker and the command line start 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from ftcomm.collectives.ops import reduction as reduction
-    from ftcomm.communicator import Communicator as Communicator
-    from ftcomm.joining import init as init
-
 __version__ = "0.2.0"
 
-_ERRORS = (
+__all__ = [
     "AuthenticationError",
     "ClosedError",
     "CollectiveMismatchError",
     "CollectiveTimeoutError",
+    "Communicator",
     "ConfigError",
     "EvictedError",
     "FencedError",
     "ForkError",
     "FtcommError",
+    "Handle",
     "JobFinishedError",
     "JobLostError",
     "JobStoppedError",
@@ -30,29 +27,67 @@ _ERRORS = (
     "ProtocolError",
     "ProtocolVersionError",
     "RankLostError",
+    "Restored",
+    "RestoredLocal",
     "StateChangedError",
+    "Stats",
+    "TaskEngine",
     "ThreadError",
     "ThreadLimitError",
     "TrackerLostError",
-)
+    "__version__",
+    "init",
+    "reduction",
+]
 _HOMES = {
-    "init": "ftcomm.joining",
     "Communicator": "ftcomm.communicator",
+    "Handle": "ftcomm.handles",
+    "Restored": "ftcomm.public_values",
+    "RestoredLocal": "ftcomm.public_values",
+    "Stats": "ftcomm.stats",
+    "TaskEngine": "ftcomm.tasks",
+    "init": "ftcomm.joining",
     "reduction": "ftcomm.collectives.ops",
-    **dict.fromkeys(_ERRORS, "ftcomm.errors"),
 }
 
-__all__ = ["Communicator", "__version__", "init", "reduction", *_ERRORS]  # noqa: PLE0604 - strings only
+if TYPE_CHECKING:
+    from ftcomm.collectives.ops import reduction
+    from ftcomm.communicator import Communicator
+    from ftcomm.errors import (
+        AuthenticationError,
+        ClosedError,
+        CollectiveMismatchError,
+        CollectiveTimeoutError,
+        ConfigError,
+        EvictedError,
+        FencedError,
+        ForkError,
+        FtcommError,
+        JobFinishedError,
+        JobLostError,
+        JobStoppedError,
+        LogLimitError,
+        ProtocolError,
+        ProtocolVersionError,
+        RankLostError,
+        StateChangedError,
+        ThreadError,
+        ThreadLimitError,
+        TrackerLostError,
+    )
+    from ftcomm.handles import Handle
+    from ftcomm.joining import init
+    from ftcomm.public_values import Restored, RestoredLocal
+    from ftcomm.stats import Stats
+    from ftcomm.tasks import TaskEngine
+else:  # or a type checker would take a name that is not there for Any
 
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'ftcomm' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOMES.get(name, "ftcomm.errors")), name)
+        globals()[name] = value
+        return value
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'ftcomm' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    def __dir__() -> list[str]:
+        return list(__all__)

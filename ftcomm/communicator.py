@@ -12,6 +12,7 @@ from ftcomm.forms import DIGEST_BYTES, UNCOMPARED, Saving
 from ftcomm.lazy_state import LazyState
 from ftcomm.protocol.position import PRELUDE
 from ftcomm.protocol.signature import LAZY, WITH_LOCAL, Kind
+from ftcomm.public_values import Restored, RestoredFrom, RestoredLocal
 from ftcomm.sites import call_site
 from ftcomm.state import pack_state, unpack_state
 from ftcomm.task_calls import TaskCalls
@@ -33,6 +34,7 @@ class Communicator(TaskCalls):
     exception is a failure at once, with the exception's text as the reason.
     """
 
+    _restored_from: RestoredFrom | None = None
     _lazy: LazyState | None = None  # of the committed version, if it was checkpointed lazily
 
     def checkpoint(
@@ -115,17 +117,17 @@ class Communicator(TaskCalls):
     @overload
     def load_checkpoint(
         self, default: Any = None, *, deadline: Duration | None = None
-    ) -> tuple[int, Any]: ...
+    ) -> Restored: ...
 
     @overload
     def load_checkpoint(
         self, default: Any, local_default: Any, *, deadline: Duration | None = None
-    ) -> tuple[int, Any, Any]: ...
+    ) -> RestoredLocal: ...
 
     @overload
     def load_checkpoint(
         self, default: Any = None, *, local_default: Any, deadline: Duration | None = None
-    ) -> tuple[int, Any, Any]: ...
+    ) -> RestoredLocal: ...
 
     def load_checkpoint(
         self,
@@ -133,7 +135,7 @@ class Communicator(TaskCalls):
         local_default: Any = NOT_GIVEN,
         *,
         deadline: Duration | None = None,
-    ) -> tuple[int, Any] | tuple[int, Any, Any]:
+    ) -> Restored | RestoredLocal:
         """End the prelude: the newest committed version and this rank's own copy of its state.
 
         Args:
@@ -143,8 +145,9 @@ class Communicator(TaskCalls):
             deadline: as for `allreduce`.
 
         Returns:
-            ``(version, state)``, or ``(version, state, local)`` if a local default is given;
-            ``(0, rank 0's default)`` and one's own local default on a fresh start.
+            ``Restored(version, state)``; with a local default, even None,
+            ``RestoredLocal(version, state, local)``. On a fresh start the version is 0, the state
+            rank 0's default and the local state one's own default; `restored_from` tells.
 
         Raises:
             ValueError: called twice.
@@ -163,13 +166,23 @@ class Communicator(TaskCalls):
                 )
                 self._begin_version(call.kind)
                 version, state = checkpoint.version, unpack_state(checkpoint.value)
+                self._restored_from = "memory" if version else "default"
                 local = self._engine.local_state(version)
                 own = unpack_state(packed if local is None else local) if asked else None
             except BaseException as error:
                 self._give_up_if_past(before, error)
                 raise
             self._tally.add(call.kind, len(checkpoint.value), time.perf_counter() - began)
-            return (version, state, own) if asked else (version, state)
+            return RestoredLocal(version, state, own) if asked else Restored(version, state)
+
+    @property
+    def restored_from(self) -> RestoredFrom | None:
+        """Where the state of `load_checkpoint` came from; None before it.
+
+        ``default``: a fresh start, with rank 0's default.  ``memory``: a checkpoint that members of
+        the job kept in their memory.
+        """
+        return self._restored_from
 
     def peek_checkpoint(self) -> int | None:
         """The version that `load_checkpoint` would return, if this worker knows it already.

@@ -26,6 +26,7 @@ from ftcomm.forms import Call, Lazy
 from ftcomm.gate import Gate
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
+from ftcomm.public_values import CallPosition
 from ftcomm.sites import call_site
 from ftcomm.solo import SoloEngine
 from ftcomm.stats import Stats, Tally
@@ -78,6 +79,12 @@ class Membership:
         return self._engine.position.seqno
 
     @property
+    def position(self) -> CallPosition:
+        """`version` and `seqno` as one value, which can be compared and printed."""
+        at = self._engine.position
+        return CallPosition(at.version, at.seqno)
+
+    @property
     def worker_id(self) -> str:
         """What names this worker over its restarts."""
         return self._worker_id
@@ -97,6 +104,10 @@ class Membership:
         seen = self._engine.recovered
         kinds, links = self._tally.snapshot(), dict(seen.links)
         return Stats(kinds, seen.replays, seen.fetched, seen.epochs, seen.corrupted, links)
+
+    def __dir__(self) -> list[str]:
+        """The public names alone."""
+        return [name for name in super().__dir__() if not name.startswith("_")]
 
     def __repr__(self) -> str:
         state = "over" if self.is_over else f"at {self._engine.position}"

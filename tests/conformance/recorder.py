@@ -94,6 +94,7 @@ class Recorder:
         """As the communicator's; written down as the state of the version that it gave."""
         self._enter()
         version, state = self.comm.load_checkpoint(default)
+        assert self.comm.restored_from == ("memory" if version else "default")
         self._write_result("load", f"{version}.load", state)
         return version, state
 

@@ -1,0 +1,50 @@
+"""Values that the public API returns, beside arrays."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+RestoredFrom = Literal["default", "memory"]
+
+
+class Restored(NamedTuple):
+    """Where a job goes on, as ``load_checkpoint`` returns it.
+
+    Attributes:
+        version: number of checkpoints committed before; 0 on a fresh start.
+        state: of that version; on a fresh start rank 0's default. This rank's own copy.
+    """
+
+    version: int
+    state: Any
+
+
+class RestoredLocal(NamedTuple):
+    """The same where ``load_checkpoint`` was given a ``local_default``.
+
+    Attributes:
+        version: as in `Restored`.
+        state: as in `Restored`.
+        local: this rank's own local state of that version, or the default where it has none.
+    """
+
+    version: int
+    state: Any
+    local: Any
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CallPosition:
+    """Where a communicator stands: the collective that it will complete next.
+
+    Positions are ordered as the program runs.  Text is as in errors and logs: ``version.seqno``.
+
+    Attributes:
+        version: number of committed checkpoints; -1 before ``load_checkpoint``.
+        seqno: number of collectives since the version began.
+    """
+
+    version: int
+    seqno: int
+
+    def __str__(self) -> str:
+        return f"{self.version}.{self.seqno}"
