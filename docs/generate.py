@@ -28,6 +28,7 @@ from ftcomm.collectives.halving import halving_allreduce
 from ftcomm.collectives.ring import ring_allreduce
 from ftcomm.collectives.schedule import Schedule
 from ftcomm.config import VARIABLES
+from ftcomm.foreign_names import name_table
 from ftcomm.recovery.diagram import state_diagram
 from ftcomm.settings import JobSettings
 from ftcomm_chaos.checkers import rule_table
@@ -186,6 +187,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "worker_settings": worker_setting_table,
     "rules": rule_table,
     "fault_kinds": kinds_table,
+    "foreign_names": name_table,
     "figures_allreduce": figures("allreduce", _report.allreduce_table),
     "figures_cost": figures("fault_tolerance_cost", _report.cost_table),
     "figures_hidden": figures("hidden", _report.hidden_table),

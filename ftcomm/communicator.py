@@ -3,11 +3,12 @@
 import enum
 import hashlib
 import time
-from typing import Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 from ftcomm.bodies import Packed
 from ftcomm.deadlines import Duration
 from ftcomm.errors import StateChangedError
+from ftcomm.foreign_names import hint_for_communicator
 from ftcomm.forms import DIGEST_BYTES, UNCOMPARED, Saving
 from ftcomm.lazy_state import LazyState
 from ftcomm.protocol.position import PRELUDE
@@ -33,6 +34,13 @@ class Communicator(TaskCalls):
     Leaving the ``with`` block normally closes the job together with all ranks; leaving it by an
     exception is a failure at once, with the exception's text as the reason.
     """
+
+    if not TYPE_CHECKING:  # or a type checker would take a name that is not there for Any
+
+        def __getattr__(self, name: str) -> Any:
+            hint = hint_for_communicator(name)
+            text = f"a communicator has no attribute {name!r}" + (f": {hint}" if hint else "")
+            raise AttributeError(text, name=name, obj=self)
 
     _restored_from: RestoredFrom | None = None
     _lazy: LazyState | None = None  # of the committed version, if it was checkpointed lazily
