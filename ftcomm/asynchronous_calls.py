@@ -9,7 +9,7 @@ from ftcomm.deadlines import Duration, checked_deadline
 from ftcomm.engine import Engine
 from ftcomm.forms import Call, Form, Lazy
 from ftcomm.handing_out import Result
-from ftcomm.handles import Handle
+from ftcomm.handles import Handle, QueuedCall
 from ftcomm.repeating import Spot
 from ftcomm.sites import passes_on
 from ftcomm.solo import SoloEngine
@@ -190,22 +190,22 @@ class AsynchronousCalls(CollectiveCalls):
         """Write a call down and put it in line."""
         with self._turns.one_user():
             write(*arguments, **options)
-            return self._place(self._written())
+            return Handle(self._place(self._written()), self._turns)
 
-    def _place(self, handle: Handle[R]) -> Handle[R]:
+    def _place(self, call: QueuedCall[R]) -> QueuedCall[R]:
         """Put a call in line; if that is cut short, it has no place, or this life leaves."""
         try:
-            return self._turns.put(handle)
+            return self._turns.put(call)
         except BaseException as error:
-            if handle.has_place:  # Ctrl-C: it would be called again, and run twice
+            if call.has_place:  # Ctrl-C: it would be called again, and run twice
                 self._give_up(error)
             raise
 
-    def _written(self) -> Handle[Any]:
-        """A handle of the call that was written down last."""
+    def _written(self) -> QueuedCall[Any]:
+        """The call that was written down last."""
         call, hand_out, deadline = self._writer.written()
 
         def work() -> Any:
             return self._run_later(call, hand_out, deadline)
 
-        return Handle(self._turns, work, call.kind.name.lower())
+        return QueuedCall(work, call.kind.name.lower())

@@ -98,7 +98,7 @@ class BucketedCalls(AsynchronousCalls):
                 for bucket in buckets:
                     bucket.pack()
                     write_down(bucket.flat, bucket.flat if bucket.is_shared else None)
-                    handles.append(self._place(self._written()))
+                    handles.append(Handle(self._place(self._written()), self._turns))
                 results = [handle.wait() for handle in handles]
             except BaseException as error:
                 if not all(handle.done() for handle in handles):  # Ctrl-C: results would be lost

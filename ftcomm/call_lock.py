@@ -45,16 +45,21 @@ class CallLock:
 
     Attributes:
         holder: empty, or who has it under 0; looked at by who has no time for a call.
+        barred: the number of a thread that never gets it, 0 for none.
     """
 
-    __slots__ = ("holder",)
+    __slots__ = ("barred", "holder")
 
     def __init__(self) -> None:
+        self.barred = 0
         self.holder: dict[int, Any] = {}  # whose setdefault is atomic
 
     def take(self, frame: FrameType, mark: Any = None) -> bool:
         """For the call that runs as `frame`, until `release`; False if somebody has it."""
-        holder = (frame, get_ident(), mark)
+        thread = get_ident()
+        if thread == self.barred:
+            return False
+        holder = (frame, thread, mark)
         return self.holder.setdefault(0, holder) is holder
 
     def lend(self) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from _thread import get_ident
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, Protocol
@@ -138,4 +139,14 @@ class Gate:
             raise ForkError("this communicator belongs to the parent process")
         if self.is_closed:
             raise self.error or ClosedError("this communicator is closed")
+        if self.lock.barred == get_ident():
+            raise called_in_callback()
         raise ThreadError("two threads use this communicator, or it is used in a callback")
+
+
+def called_in_callback() -> ThreadError:
+    """The error of a call that a callback of a handle makes."""
+    return ThreadError(
+        "a callback of a handle made a call of the communicator",
+        remedy="make it in the script, after handle.wait(): calls are in one order on all ranks",
+    )

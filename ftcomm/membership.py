@@ -30,7 +30,7 @@ from ftcomm.public_values import CallPosition
 from ftcomm.sites import call_site
 from ftcomm.solo import SoloEngine
 from ftcomm.stats import Stats, Tally
-from ftcomm.turns import Turns
+from ftcomm.turns import LEAVE_WITHIN_S, Turns
 from ftcomm.values import Array, Stored
 
 R = TypeVar("R")
@@ -131,6 +131,7 @@ class Membership:
             call = self._calls.plain(Kind.CLOSE, site)
             self._engine.within(seconds, self._engine.close, call)
             self._end()  # inside: Ctrl-C behind it finds a communicator that is closed
+        self._turns.callbacks.end(within_s=LEAVE_WITHIN_S)
 
     def __enter__(self) -> Self:
         return self

@@ -22,7 +22,7 @@ from ftcomm.deadlines import Duration
 from ftcomm.dependencies import Dependencies, Run, Saved, Skip
 from ftcomm.errors import ClosedError, ForkError, ThreadError, ThreadLimitError
 from ftcomm.handing_out import Result
-from ftcomm.handles import Handle
+from ftcomm.handles import QueuedCall
 from ftcomm.sites import passes_on
 from ftcomm.task_arguments import Variable, checked_array, checked_workers, key, listed
 from ftcomm.threads import start_thread
@@ -37,12 +37,12 @@ class Line(NamedTuple):
     """The communicator's line of asynchronous calls.
 
     Attributes:
-        take: a handle of the call that was written down last.
+        take: the call that was written down last.
         place: puts one in line.
     """
 
-    take: Callable[[], Handle[Any]]
-    place: Callable[[Handle[Any]], Handle[Any]]
+    take: Callable[[], QueuedCall[Any]]
+    place: Callable[[QueuedCall[Any]], QueuedCall[Any]]
 
 
 @dataclass(slots=True)
@@ -180,15 +180,15 @@ class TaskEngine:
         self._check_thread()
         with self._turns.one_user():
             self._writer.broadcast(place, root, copy=False, deadline=deadline)
-            handle = self._line.take()
-            receive = handle.work
+            call = self._line.take()
+            receive = call.work
             assert receive is not None, "it has not had its turn"
 
             def fill() -> None:
                 place[...] = receive()
 
-            handle.work = fill
-            self._add_collective(handle, [], [place])
+            call.work = fill
+            self._add_collective(call, [], [place])
 
     # --- waiting ------------------------------------------------------------------------------
 
@@ -278,11 +278,11 @@ class TaskEngine:
         self._failures = [failure for failure in self._failures if failure[0] != task.number]
 
     def _add_collective(
-        self, handle: Handle[Any], read: Sequence[Any], mutate: Sequence[Any]
+        self, call: QueuedCall[Any], read: Sequence[Any], mutate: Sequence[Any]
     ) -> None:
         """Put a collective into its lines, and into that of the asynchronous calls."""
         task = _Task((*read, *mutate), is_collective=True)
-        work = handle.work
+        work = call.work
         assert work is not None, "it has not had its turn"
 
         def run() -> object:
@@ -300,8 +300,8 @@ class TaskEngine:
 
         try:
             self._add(read, mutate, task)
-            handle.work, handle.is_due, handle.on_done = run, lambda: task.is_due, on_done
-            self._line.place(handle)
+            call.work, call.is_due, call.on_done = run, lambda: task.is_due, on_done
+            self._line.place(call)
         except BaseException:  # it has no place in the line of calls, or this life has left
             on_done(None)
             raise

@@ -20,9 +20,10 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from ftcomm.call_lock import CallLock
+from ftcomm.callbacks import Callback, Callbacks
 from ftcomm.errors import ClosedError, ForkError, ThreadError
-from ftcomm.gate import Gate
-from ftcomm.handles import Handle
+from ftcomm.gate import Gate, called_in_callback
+from ftcomm.handles import QueuedCall
 from ftcomm.threads import start_thread
 
 R = TypeVar("R")
@@ -51,7 +52,11 @@ class OneUser:
 class Turns:
     """The asynchronous calls of one communicator; `put` and `hand_back` are for the user's thread.
 
-    Lock order: `_users`, then `_lock`.  The baton is passed on under `_lock`.
+    Lock order: `_users`, then `_lock`, then that of `callbacks`.  The baton is passed on under
+    `_lock`.
+
+    Attributes:
+        callbacks: what the user wants to run when calls are done.
     """
 
     def __init__(self, gate: Gate) -> None:
@@ -60,12 +65,13 @@ class Turns:
         self._users = CallLock()  # one thread makes calls, or waits to make one
         gate.beginners = self._users.holder
         self._one_user = OneUser(self)
+        self.callbacks = Callbacks((gate.lock, self._users))
         self._placed = 0  # calls that had a place, or were about to
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)  # something for our thread
         self._changed = threading.Condition(self._lock)  # something for the user's
-        self._waiting: deque[Handle[Any]] = deque()
-        self._running: Handle[Any] | None = None
+        self._waiting: deque[QueuedCall[Any]] = deque()
+        self._running: QueuedCall[Any] | None = None
         self._failure: BaseException | None = None  # that the user has not heard of
         self._is_over = self._has_ended = False
         self._finish: Callable[[], None] | None = None
@@ -85,6 +91,8 @@ class Turns:
         """Enter `one_user`, for the call that runs as `frame`."""
         if os.getpid() != self._pid:
             raise ForkError("this communicator belongs to the parent process")
+        if self.callbacks.is_own_thread:
+            raise called_in_callback()
         if self.is_own_thread or not self._take_users(frame):
             raise _used_twice()
         try:
@@ -112,23 +120,24 @@ class Turns:
         self._users.release()
         return self._users.take(frame, self._placed)
 
-    def put(self, handle: Handle[R]) -> Handle[R]:
+    def put(self, call: QueuedCall[R]) -> QueuedCall[R]:
         """Give a call its place, behind all before it; waits while too many are pending."""
+        self.callbacks.wait_for_room()
         with self._lock:
             self._changed.wait_for(lambda: len(self._waiting) < MAX_PENDING)
             if self._failure is not None:
-                handle.fail(self._failure)
+                call.fail(self._failure)
             elif self._is_over:
-                handle.fail(_ended())
+                call.fail(_ended())
             else:
                 self._start()
                 self._take_baton()
                 # Before it has: whoever is interrupted errs on the safe side.
-                handle.has_place = True
+                call.has_place = True
                 self._placed += 1
-                self._waiting.append(handle)
+                self._waiting.append(call)
                 self._arrived.notify()
-        return handle
+        return call
 
     def hand_back(self, frame: FrameType) -> bool:
         """Take the baton for a synchronous call, running as `frame`, behind all that is pending.
@@ -156,7 +165,7 @@ class Turns:
         finally:
             self._users.release()
 
-    def wait_for(self, handle: Handle[Any], timeout: float | None) -> None:
+    def wait_for(self, call: QueuedCall[Any], timeout: float | None) -> None:
         """As the protocol of handles says; from any thread but our own.
 
         Raises:
@@ -172,14 +181,37 @@ class Turns:
                 "it; wait outside"
             )
         with self._lock:
-            if not self._changed.wait_for(handle.done, timeout):
-                raise TimeoutError(f"{handle.what} is still pending after {timeout:g} s")
+            if not self._changed.wait_for(lambda: call.is_done, timeout):
+                raise TimeoutError(f"{call.what} is still pending after {timeout:g} s")
 
     def note_raised(self, error: BaseException) -> None:
-        """The user hears of `error` now: calls made from here on run again."""
+        """The user hears of `error` now: calls made from here on run again.
+
+        A callback's hearing does not count: the script goes on making calls meanwhile.
+        """
+        if self.callbacks.is_own_thread:
+            return
         with self._lock:
             if error is self._failure:
                 self._forget_failure()
+
+    def call_back(self, call: QueuedCall[Any], callback: Callback) -> None:
+        """Run `callback` when `call` is done; from any thread.
+
+        Raises:
+            ThreadLimitError: there is no thread for it.
+            ForkError: in a forked child.
+        """
+        if os.getpid() != self._pid:
+            raise ForkError("this handle belongs to the parent process")
+        if not self.is_own_thread:
+            self.callbacks.wait_for_room()
+        with self._lock:
+            if not call.is_done:
+                self.callbacks.prepare()
+                call.callbacks = [*(call.callbacks or ()), callback]
+                return
+        self.callbacks.put([callback])
 
     def look_again(self) -> None:
         """A pending call may have become due; from any thread."""
@@ -203,6 +235,8 @@ class Turns:
                 self._arrived.notify()
         if self._thread is None or self.is_own_thread:
             finish()
+            if self._thread is None:
+                self.callbacks.end()
             return
         abort()
         try:
@@ -225,27 +259,29 @@ class Turns:
         with self._lock:
             if not self.is_own_thread:  # an interrupt came in between: another one is started
                 return
-        while (handle := self._next()) is not None:
-            assert handle.work is not None, "a call that is pending has not run"
+        while (call := self._next()) is not None:
+            assert call.work is not None, "a call that is pending has not run"
             try:
-                value = handle.work()
+                value = call.work()
             except BaseException as error:  # noqa: BLE001 - handed to the user, whose thread it is not
-                self._failed(handle, error)
+                self._failed(call, error)
             else:
                 with self._lock:
-                    handle.succeed(value)
+                    call.succeed(value)
+                    self._call_back(call)
                     self._running = None
                     self._rest_if_idle()
                     self._changed.notify_all()
                 del value  # the next call may take long, and the user may have dropped it
-            del handle
+            del call
         with self._lock:
             self._has_ended = True
             finish = self._finish
+        self.callbacks.end()  # all calls are done
         if finish is not None:
             finish()
 
-    def _next(self) -> Handle[Any] | None:
+    def _next(self) -> QueuedCall[Any] | None:
         with self._lock:
             self._arrived.wait_for(self._is_next_due)
             if not self._waiting:
@@ -260,18 +296,25 @@ class Turns:
         is_due = self._waiting[0].is_due
         return is_due is None or is_due()
 
-    def _failed(self, handle: Handle[Any], error: BaseException) -> None:
+    def _failed(self, call: QueuedCall[Any], error: BaseException) -> None:
         try:
             self._gate.heed(error)  # may end the communicator, before anybody hears of it
         finally:
             with self._lock:
-                handle.fail(error)
+                call.fail(error)
+                self._call_back(call)
                 self._running = None
                 if not self._is_over:
                     self._failure = error
                 self._drop(error)
 
     # --- under the lock -----------------------------------------------------------------------
+
+    def _call_back(self, call: QueuedCall[Any]) -> None:
+        """A call is done, and what the user wants to run then may."""
+        if call.callbacks is not None:
+            self.callbacks.put(call.callbacks)
+            call.callbacks = None
 
     def _is_idle(self) -> bool:
         return not self._waiting and self._running is None
@@ -299,7 +342,9 @@ class Turns:
     def _drop(self, error: BaseException) -> None:
         """No call that waits will run."""
         while self._waiting:
-            self._waiting.popleft().fail(error)
+            call = self._waiting.popleft()
+            call.fail(error)
+            self._call_back(call)
         self._changed.notify_all()
 
 

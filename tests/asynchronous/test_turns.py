@@ -10,7 +10,7 @@ import pytest
 
 from ftcomm.errors import ClosedError, ForkError, FtcommError, JobLostError, ThreadError
 from ftcomm.gate import Gate
-from ftcomm.handles import Handle
+from ftcomm.handles import Handle, QueuedCall
 from ftcomm.turns import MAX_PENDING, Turns
 
 WITHIN_S = 60.0  # a hang is a failure; nothing here takes a second
@@ -38,7 +38,7 @@ class Line:
             return value
 
         with self.turns.one_user():
-            return self.turns.put(Handle(self.turns, work or default, "a call"))
+            return Handle(self.turns.put(QueuedCall(work or default, "a call")), self.turns)
 
     def blocked(self) -> tuple[Handle[Any], threading.Event]:
         """A call that runs, and what lets it go."""
@@ -130,13 +130,13 @@ def test_a_gate_with_nothing_pending_asks_nobody(line: Line) -> None:
 
 def test_a_call_waits_until_it_is_due(line: Line) -> None:
     due = threading.Event()
-    late = Handle(line.turns, lambda: line.ran.append("late"), "x")
+    late = QueuedCall(lambda: line.ran.append("late"), "x")
     late.is_due = due.is_set
     with line.turns.one_user():
         line.turns.put(late)
     behind = line.begin("behind")
     line.turns.look_again()
-    assert (late.done(), behind.done(), line.ran) == (False, False, [])
+    assert (late.is_done, behind.done(), line.ran) == (False, False, [])
     due.set()
     line.turns.look_again()
     behind.wait()
