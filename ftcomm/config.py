@@ -19,17 +19,20 @@ from ftcomm.errors import ConfigError
 from ftcomm.settings import JobSettings, between, named_in, number, one_of
 
 __all__ = [
+    "JOINED",
     "VARIABLES",
     "WILDCARDS",
     "JobSettings",
     "WorkerOptions",
     "job_settings",
+    "joined_note",
     "parse_address",
     "parse_endpoint",
     "process_environment",
     "read_algorithm_table",
     "read_token",
     "variable_table",
+    "write_joined_note",
 ]
 
 MIN_TOKEN_CHARS = 64  # hex characters: 256 bits
@@ -37,6 +40,7 @@ MAX_TOKEN_CHARS = 1024  # a token file is one line, not a document
 MAX_NAME = 64  # bytes of a worker id or host; as on the wire
 MAX_TABLE_BYTES = 64 * 1024  # an algorithm table's file; its content in one line has 1,000
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - all addresses: to listen on, not to dial
+JOINED: Final = "FTCOMM_JOINED"
 DEBUGS: Final = ("checkpoints",)
 LOG_LEVELS: Final = ("debug", "info", "warning")
 
@@ -58,6 +62,8 @@ VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_HISTORY": "folder in which each life records its calls, for `ftcomm-chaos check` (off)",
     "FTCOMM_DEBUG": "checkpoints: find out who writes to what a lazy checkpoint holds (off)",
     "FTCOMM_LOG": "debug, info or warning: write the log to stderr (off)",
+    JOINED: "set by init() and removed by close(), for nobody else to set: the process that has"
+    " joined; its children may not join under its worker id",
     "FTCOMM_DETECT_WITHIN": "job: seconds within which a silent worker is noticed (5.0)",
     "FTCOMM_REPLICAS": "job: members that keep each result and checkpoint (2)",
     "FTCOMM_LOCAL_REPLICAS": "job: other members that keep each rank's local state (2)",
@@ -211,8 +217,24 @@ def job_settings(
 
 
 def process_environment() -> dict[str, str]:
-    """A copy of this process's environment, for a launcher to hand on to its children."""
-    return dict(os.environ)
+    """A copy of this process's environment, for a launcher to hand on to its children.
+
+    Without the note of `joined`: what a launcher starts has worker ids of its own.
+    """
+    return {name: text for name, text in os.environ.items() if name != JOINED}
+
+
+def joined_note() -> str | None:
+    """The note that `joined` keeps, None if there is none."""
+    return os.environ.get(JOINED) or None
+
+
+def write_joined_note(text: str | None) -> None:
+    """Set the note for this process and those that it starts; None removes it."""
+    if text is None:
+        os.environ.pop(JOINED, None)
+    else:
+        os.environ[JOINED] = text
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -180,7 +180,10 @@ class ThreadError(FtcommError, RuntimeError):
 class ForkError(FtcommError, RuntimeError):
     """A communicator was used in a forked child."""
 
-    default_remedy = "call ftcomm.init() in the child, or fork before init()"
+    default_remedy = (
+        "make the call in the parent process, or fork before init() and let one of the two join;"
+        " a child of a process that has joined may not join under its worker id"
+    )
 
 
 class ClosedError(FtcommError):

@@ -19,6 +19,7 @@ from ftcomm.engine import Engine
 from ftcomm.errors import ThreadError
 from ftcomm.exits import use_exit_codes
 from ftcomm.faults import FaultInjector
+from ftcomm.joined import forget_joined, note_joined
 from ftcomm.platforms import require_groups
 from ftcomm.recorder import Recorder
 from ftcomm.recording import RecordingEngine
@@ -61,7 +62,8 @@ def init(
         expect: job settings that the job must have, by name; checked, never set.
 
     Raises:
-        ConfigError: something is malformed, or the job has another setting than asked for.
+        ConfigError: something is malformed, the job has another setting, or the process whose
+            worker id this one has inherited runs.
         AuthenticationError: tracker and worker do not hold the same token.
         TrackerLostError: no tracker answered in time.
         JobFinishedError, FencedError, JobLostError and others: the job's verdict.
@@ -87,9 +89,8 @@ def init(
     )
     if options.log_level is not None:
         logs.turn_on(options.log_level)
-    communicator = _alone(options) if options.routes is None else _join(options)
-    _open_communicator = communicator
-    return communicator
+    _open_communicator = _alone(options) if options.routes is None else _join(options)
+    return _open_communicator
 
 
 @atexit.register
@@ -117,8 +118,10 @@ def _alone(options: WorkerOptions) -> Communicator:
 
 def _join(options: WorkerOptions) -> Communicator:
     require_groups("joining a job's tracker")
+    assert options.routes is not None
     token = read_token(options.token_file)
     worker_id = options.worker_id or _made_up_id()
+    note_joined(worker_id, options.routes)
     identity = Identity(
         worker_id=worker_id,
         nonce=secrets.token_bytes(NONCE_BYTES),
@@ -146,6 +149,7 @@ def _join(options: WorkerOptions) -> Communicator:
     try:
         engine.wait_until_member()
     except BaseException:
+        forget_joined()
         engine.stop()
         raise
     return Communicator(engine, worker_id)

@@ -24,6 +24,7 @@ from ftcomm.engine import Engine
 from ftcomm.errors import FtcommError, LogLimitError
 from ftcomm.forms import Call, Lazy
 from ftcomm.gate import Gate
+from ftcomm.joined import forget_joined
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
 from ftcomm.public_values import CallPosition
@@ -172,6 +173,7 @@ class Membership:
 
     def _end(self) -> None:
         self._gate.is_closed = True
+        forget_joined()
         self._turns.end(self._engine.abort, self._engine.stop)
 
     # --- one call -----------------------------------------------------------------------------

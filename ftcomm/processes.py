@@ -28,6 +28,13 @@ class ProcessName:
         """The process that has this number now."""
         return cls(pid, start_of(pid) or UNKNOWN_START)
 
+    def is_running(self) -> bool:
+        """True if this very process exists and has not ended."""
+        if self.start == UNKNOWN_START:
+            return _has_number(self.pid)
+        stat = _stat_of(self.pid)
+        return stat is not None and start_in(stat) == self.start and _state_in(stat) not in "ZX"
+
 
 def this_process() -> ProcessName:
     """The process that calls."""
@@ -36,13 +43,31 @@ def this_process() -> ProcessName:
 
 def start_of(pid: int) -> int | None:
     """When a process began, in ticks since the machine did; None if none is found."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    return start_in(text)
+    stat = _stat_of(pid)
+    return None if stat is None else start_in(stat)
 
 
 def start_in(stat: str) -> int:
     """The start in a line of ``/proc/PID/stat``; the name in it may hold spaces and brackets."""
     return int(stat.rpartition(")")[2].split()[19])
+
+
+def _state_in(stat: str) -> str:
+    return stat.rpartition(")")[2].split()[0]
+
+
+def _stat_of(pid: int) -> str | None:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+
+
+def _has_number(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True

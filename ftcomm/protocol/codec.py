@@ -211,6 +211,7 @@ SCHEMAS: dict[int, Record] = {
         WorkerStanding,
         number=U32,
         connected=FLAG,
+        missed=FLAG,
         closed=FLAG,
         progress=POSITION,
         state=NAME,

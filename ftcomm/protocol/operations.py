@@ -45,13 +45,15 @@ class AskWorker:
 class WorkerStanding:
     """What decides whether a worker is started again.
 
-    ``connected``: one of its lives is.  ``closed``: its rank has completed its close().
+    ``connected``: one of its lives is.  ``missed``: none is, though there is a place for it.
+    ``closed``: its rank has completed its close().
     ``progress`` is the highest position known of any member.  ``over``: the job has ended, well if
     ``error`` is empty, else by that exception with that cause.
     """
 
     number: int
     connected: bool
+    missed: bool
     closed: bool
     progress: Position
     state: str

@@ -12,6 +12,8 @@ PACKAGES = ("ftcomm", "tracker/ftcomm_tracker", "chaos/ftcomm_chaos")
 DECODES = re.compile(r"(decode|parse|unpack|from_|read_|receive_message)\w*|feed|\w+_from_wire")
 NO_DECODERS = {
     "ftcomm.buckets.Bucket.unpack": "takes apart an array that the call itself has made",
+    "ftcomm.fault_record.FaultRecord.parse": "processes that the run itself started wrote it",
+    "ftcomm.values.Stored.read_only": "takes what the log holds, and reads nothing",
     "ftcomm_chaos.live.job.LiveJob.read_notes": "takes what `parse_note` made",
     "ftcomm_chaos.live.notes.parse_note": "processes that the run itself started wrote it",
     "ftcomm_chaos.sim.wire_data.FrameReader.feed": "reads what the simulator itself wrote",

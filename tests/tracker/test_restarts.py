@@ -139,3 +139,20 @@ def test_a_worker_at_the_logs_limit_is_given_up_so_that_nobody_waits_for_it() ->
     assert exits(policy, (status, START)) == [
         GiveUp(f"worker 0 exited with status {status} (LogLimitError)")
     ]
+
+
+def test_a_place_that_was_taken_by_one_that_has_ended_is_started_again() -> None:
+    policy = RestartPolicy(max_restarts=20, give_up_after=2)
+    fenced = errors.FencedError.exit_code
+    decisions = [
+        policy.after_exit("0", fenced, closed=False, progress=START, missed=missed)
+        for missed in (False, True, True)
+    ]
+    assert decisions == [
+        LeaveIt("exited with status 75 (FencedError)"),
+        Again(0.0),
+        GiveUp(
+            "worker 0 died 2 times while the job stood at -1.0"
+            " (last: exited with status 75 (FencedError))"
+        ),
+    ]

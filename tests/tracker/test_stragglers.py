@@ -41,6 +41,9 @@ class LostJob:
     def is_connected(self, worker_id: str) -> bool:
         return True
 
+    def misses(self, worker_id: str) -> bool:
+        return False
+
     def progress(self) -> Position:
         return START
 

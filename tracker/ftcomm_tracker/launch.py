@@ -8,6 +8,7 @@ created it (see `children`).  Decisions about restarts are `restarts.RestartPoli
 job is over, and how, is the tracker's word alone.
 """
 
+import math
 import signal
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from ftcomm_tracker.children import DRAIN_DEADLINE_S, Child, forward_output, sta
 from ftcomm_tracker.console import Console
 from ftcomm_tracker.events import Ended, GivenUp, Vouched
 from ftcomm_tracker.restarts import (
+    PLACE_TAKEN,
     Again,
     Finished,
     GiveUp,
@@ -40,6 +42,7 @@ MAX_LINE_IN_REASON = 300  # characters; every rank's error repeats them
 # came after the end had nothing to do.
 _GOOD = (0, FencedError.exit_code, JobFinishedError.exit_code)
 LOOKS_PER_DETECT_WITHIN = 5
+MISSED = ", and the process that took its place has ended"
 
 
 class Job(Protocol):
@@ -64,6 +67,9 @@ class Job(Protocol):
     def is_connected(self, worker_id: str) -> bool:
         """True if a life of that worker is connected to the tracker."""
 
+    def misses(self, worker_id: str) -> bool:
+        """True while there is a place for that worker, and none of its lives is connected."""
+
     def progress(self) -> Position:
         """The highest position known of any member."""
 
@@ -73,12 +79,24 @@ class Job(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """What to run, and how patiently."""
+    """What to run, and how patiently.
+
+    Attributes:
+        workers: ids.
+        command: of every worker.
+        max_restarts: of one worker.
+        give_up_after: deaths of one worker without progress of the job.
+        keeps_places: nobody else starts these workers. If a process takes the place of one, its
+            end is waited for, and the worker is started again.
+        term_grace_s: between SIGTERM and SIGKILL.
+        end_grace_s: for the workers when the job has failed.
+    """
 
     workers: tuple[str, ...]
     command: tuple[str, ...]
     max_restarts: int = 20
     give_up_after: int = 3
+    keeps_places: bool = False
     term_grace_s: float = TERM_GRACE_S
     end_grace_s: float = END_GRACE_S
 
@@ -179,6 +197,7 @@ class Launcher:
         """Decide and act; returns the delay before the next start, None for no more."""
         await self._hear_tracker()  # what the worker said last counts
         worker_id = child.worker_id
+        missed = status in PLACE_TAKEN and await self._is_missed(worker_id, describe_exit(status))
         if self._no_more_starts.is_set():
             if status != 0 and not self._caught:
                 self._console.say(f"worker {worker_id} {describe_exit(status)}")
@@ -188,9 +207,11 @@ class Launcher:
             status,
             closed=self._job.has_closed(worker_id),
             progress=self._job.progress(),
+            missed=missed,
         )
         if not (isinstance(decision, Finished) and status == 0):
-            self._console.say(f"worker {worker_id} {describe_exit(status)}: {describe(decision)}")
+            how = describe_exit(status) + (MISSED if missed else "")
+            self._console.say(f"worker {worker_id} {how}: {describe(decision)}")
         match decision:
             case Again(delay_s):
                 return delay_s
@@ -203,6 +224,28 @@ class Launcher:
             case _:
                 assert_never(decision)
         return None
+
+    async def _is_missed(self, worker_id: str, how: str) -> bool:
+        """Whether the process that took a worker's place has ended too: nobody else starts one.
+
+        It may have been a child of the worker, which has been killed with it.
+        """
+        job = self._job
+        until = trio.current_time() + job.detect_within_s
+        if self._options.keeps_places:
+            until = math.inf
+        while not (self._no_more_starts.is_set() or job.has_closed(worker_id)):
+            if job.misses(worker_id) or not job.is_connected(worker_id):
+                return job.misses(worker_id)  # else a worker of another id has the place
+            if trio.current_time() >= until:
+                return False
+            if how:
+                self._console.say(f"worker {worker_id} {how}: waiting for the end of its successor")
+                how = ""
+            with trio.move_on_after(job.detect_within_s / LOOKS_PER_DETECT_WITHIN):
+                await self._no_more_starts.wait()
+            await self._hear_tracker()
+        return False
 
     def _give_up(self, child: Child, reason: str) -> None:
         if child.tail:

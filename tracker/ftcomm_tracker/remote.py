@@ -121,6 +121,11 @@ class RemoteJob:
         assert worker_id == self._worker_id
         return not self._attached or self._standing is None or self._standing.connected
 
+    def misses(self, worker_id: str) -> bool:
+        """True if the tracker says that it has a place for the worker, and no life of it."""
+        assert worker_id == self._worker_id
+        return self._attached and self._standing is not None and self._standing.missed
+
     def progress(self) -> Position:
         """The highest position known of any member."""
         return START if self._standing is None else self._standing.progress

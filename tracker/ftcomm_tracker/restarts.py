@@ -1,7 +1,8 @@
 """Which worker the launcher starts again, and when: a pure decision per exit.
 
 Per worker, after an exit: has its rank closed?  Then it is done.  Is the exit status one by which
-a typed error says that starting it again cannot help?  Then it is left.  Has it died too often,
+a typed error says that starting it again cannot help?  Then it is left; but where a process
+that took its place has ended too, nobody else would start one.  Has it died too often,
 or too often at one place without progress of the job?  Then it is given up.  Else it starts
 again: at once the first time, later with a back-off, so that a worker that cannot start does
 not burn a core and a log.
@@ -40,16 +41,18 @@ _JOB_OVER: tuple[type[FtcommError], ...] = (
     JobStoppedError,
     JobFinishedError,
 )
-_PLACE_TAKEN: tuple[type[FtcommError], ...] = (FencedError,)
+_FENCED: tuple[type[FtcommError], ...] = (FencedError,)
 # A worker that leaves its `with` block by LogLimitError tells the tracker, which tells all; this is
 # for scripts without one.
 _HOPELESS: tuple[type[FtcommError], ...] = (ConfigError, LogLimitError)
-# Exit statuses after which a worker is not started again.
-FINAL = frozenset(kind.exit_code for kind in (*_JOB_OVER, *_PLACE_TAKEN, *_HOPELESS))
+# Exit statuses by which a worker says that another process has its place.
+PLACE_TAKEN = frozenset(kind.exit_code for kind in _FENCED)
+# Exit statuses after which a worker is not started again, unless who has its place ends too.
+FINAL = frozenset(kind.exit_code for kind in (*_JOB_OVER, *_FENCED, *_HOPELESS))
 # A new life, on another host at best, may reach whom this one could not: it counts as a death.
 _TRY_AGAIN: tuple[type[FtcommError], ...] = (EvictedError,)
 _MEANINGS = {
-    kind.exit_code: kind.__name__ for kind in (*_JOB_OVER, *_PLACE_TAKEN, *_HOPELESS, *_TRY_AGAIN)
+    kind.exit_code: kind.__name__ for kind in (*_JOB_OVER, *_FENCED, *_HOPELESS, *_TRY_AGAIN)
 }
 
 
@@ -99,7 +102,15 @@ class RestartPolicy:
         """Restarts of all workers so far."""
         return self._restarts.total()
 
-    def after_exit(self, worker: str, status: int, *, closed: bool, progress: Position) -> Decision:
+    def after_exit(
+        self,
+        worker: str,
+        status: int,
+        *,
+        closed: bool,
+        progress: Position,
+        missed: bool = False,
+    ) -> Decision:
         """Decide about `worker`, which ended with `status` (negative: by that signal).
 
         Args:
@@ -107,10 +118,12 @@ class RestartPolicy:
             status: as `subprocess.Popen.returncode`.
             closed: the tracker knows that its rank's own close() has completed.
             progress: the highest position known of any member of the job.
+            missed: whoever took its place, if somebody did, has ended too: it is a death.
         """
         if closed:
             return Finished()
-        if status in {kind.exit_code for kind in (*_JOB_OVER, *_PLACE_TAKEN)}:
+        taken = status in PLACE_TAKEN and not missed
+        if taken or status in {kind.exit_code for kind in _JOB_OVER}:
             return LeaveIt(describe_exit(status))
         if status in {kind.exit_code for kind in _HOPELESS}:
             return GiveUp(f"worker {worker} {describe_exit(status)}")

@@ -136,6 +136,7 @@ class Roster(Hearing):
         return WorkerStanding(
             number=number,
             connected=self.is_connected(worker_id),
+            missed=self.misses(worker_id),
             closed=self.has_closed(worker_id),
             progress=self.progress(),
             state=self.state.value,

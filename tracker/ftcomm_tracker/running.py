@@ -76,6 +76,7 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
             command=options.command,
             max_restarts=options.max_restarts,
             give_up_after=options.give_up_after,
+            keeps_places=True,
         ),
         job.server,
         console,

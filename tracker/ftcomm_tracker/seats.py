@@ -135,6 +135,12 @@ class Seats:
         """True if a life of that worker is connected, as a member or a spare."""
         return any(peer.hello.worker_id == worker_id for peer in self.peers.values())
 
+    def misses(self, worker_id: str) -> bool:
+        """True while there is a place for that worker, and none of its lives is connected."""
+        formed = bool(self.durable.places)
+        has_place = not formed or self._rank_of(worker_id) is not None
+        return has_place and not self.is_connected(worker_id)
+
     def incarnation_of(self, worker_id: str) -> int:
         """How many lives of `worker_id` have been numbered."""
         return self.durable.life_of(worker_id)

@@ -140,6 +140,10 @@ class Server:
         """True if a life of that worker is connected."""
         return self._roster.is_connected(worker_id)
 
+    def misses(self, worker_id: str) -> bool:
+        """True while there is a place for that worker, and none of its lives is connected."""
+        return self._roster.misses(worker_id)
+
     def progress(self) -> Position:
         """The highest position known of any member."""
         return self._roster.progress()
