@@ -89,20 +89,60 @@ def is_input_function(x: Any) -> bool:
 
 
 def check_out(
-    out: np.ndarray[Any, Any] | None, dtype: np.dtype[Any], shape: tuple[int, ...]
+    out: np.ndarray[Any, Any] | None,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    *,
+    strided: bool = False,
 ) -> None:
     """Refuse an `out` that cannot take a result of `dtype` and `shape`, before anything happens.
+
+    Args:
+        out: the user's.
+        dtype: of the result.
+        shape: of the result.
+        strided: any memory layout will do.
 
     Raises:
         TypeError, ValueError: naming what does not fit.
     """
     if out is None:
         return
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"out is a {type(out).__name__}, must be a numpy array")
+    check_memory(out, strided=strided)
     if out.dtype != dtype or out.shape != shape:
         raise ValueError(
             f"out is {out.dtype.name}{list(out.shape)}, the result is {dtype.name}{list(shape)}"
+        )
+
+
+def check_rows(
+    out: np.ndarray[Any, Any] | None, dtype: np.dtype[Any], trailing: tuple[int, ...]
+) -> None:
+    """The same where only the run will tell how many rows of shape `trailing` the result has."""
+    if out is None:
+        return
+    check_memory(out)
+    if out.dtype != dtype or out.ndim == 0 or out.shape[1:] != trailing:
+        rows = ", ".join(["any", *map(str, trailing)])
+        raise ValueError(
+            f"out is {out.dtype.name}{list(out.shape)}, the result is {dtype.name}[{rows}]"
+        )
+
+
+def check_memory(out: Any, *, strided: bool = False) -> None:
+    """Refuse an `out` that can take no result, whatever its dtype and shape.
+
+    Raises:
+        TypeError, ValueError: it is no plain array, is read-only, or is not contiguous.
+    """
+    if out is None:
+        return
+    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
+        raise TypeError(f"out is a {type(out).__name__}, must be a numpy array")
+    if not (strided or out.flags.c_contiguous):
+        raise ValueError(
+            f"out is not C-contiguous: its strides are {out.strides}; pass a contiguous array, and "
+            "copy from it"
         )
     if not out.flags.writeable:
         raise ValueError("out is read-only")

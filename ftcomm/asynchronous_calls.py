@@ -116,26 +116,43 @@ class AsynchronousCalls(CollectiveCalls):
         x: Any,
         root: int = 0,
         *,
+        out: Result | None = None,
         copy: bool = True,
         algorithm: str | None = None,
         deadline: Duration | None = None,
     ) -> Handle[Result]:
         """Begin a `broadcast`."""
         return self._begin(
-            self._writer.broadcast, x, root, copy=copy, algorithm=algorithm, deadline=deadline
+            self._writer.broadcast,
+            x,
+            root,
+            out=out,
+            copy=copy,
+            algorithm=algorithm,
+            deadline=deadline,
         )
 
     def iallgather(
-        self, x: Any, *, copy: bool = True, deadline: Duration | None = None
+        self,
+        x: Any,
+        *,
+        out: Result | None = None,
+        copy: bool = True,
+        deadline: Duration | None = None,
     ) -> Handle[Result]:
         """Begin an `allgather`."""
-        return self._begin(self._writer.allgather, x, copy=copy, deadline=deadline)
+        return self._begin(self._writer.allgather, x, out=out, copy=copy, deadline=deadline)
 
     def iallgatherv(
-        self, x: Any, *, copy: bool = True, deadline: Duration | None = None
+        self,
+        x: Any,
+        *,
+        out: Result | None = None,
+        copy: bool = True,
+        deadline: Duration | None = None,
     ) -> Handle[Result]:
         """Begin an `allgatherv`."""
-        return self._begin(self._writer.allgatherv, x, copy=copy, deadline=deadline)
+        return self._begin(self._writer.allgatherv, x, out=out, copy=copy, deadline=deadline)
 
     def ireduce(
         self,
@@ -143,32 +160,55 @@ class AsynchronousCalls(CollectiveCalls):
         op: str | UserFunction = "sum",
         root: int = 0,
         *,
+        out: Result | None = None,
         algorithm: str | None = None,
         wire: str | None = None,
         deadline: Duration | None = None,
     ) -> Handle[Result | None]:
         """Begin a `reduce`."""
         return self._begin(
-            self._writer.reduce, x, op, root, algorithm=algorithm, wire=wire, deadline=deadline
+            self._writer.reduce,
+            x,
+            op,
+            root,
+            out=out,
+            algorithm=algorithm,
+            wire=wire,
+            deadline=deadline,
         )
 
     def igather(
-        self, x: Any, root: int = 0, *, deadline: Duration | None = None
+        self,
+        x: Any,
+        root: int = 0,
+        *,
+        out: Result | None = None,
+        deadline: Duration | None = None,
     ) -> Handle[Result | None]:
         """Begin a `gather`."""
-        return self._begin(self._writer.gather, x, root, deadline=deadline)
+        return self._begin(self._writer.gather, x, root, out=out, deadline=deadline)
 
     def igatherv(
-        self, x: Any, root: int = 0, *, deadline: Duration | None = None
+        self,
+        x: Any,
+        root: int = 0,
+        *,
+        out: Result | None = None,
+        deadline: Duration | None = None,
     ) -> Handle[Result | None]:
         """Begin a `gatherv`."""
-        return self._begin(self._writer.gatherv, x, root, deadline=deadline)
+        return self._begin(self._writer.gatherv, x, root, out=out, deadline=deadline)
 
     def iscatter(
-        self, x: Any = None, root: int = 0, *, deadline: Duration | None = None
+        self,
+        x: Any = None,
+        root: int = 0,
+        *,
+        out: Result | None = None,
+        deadline: Duration | None = None,
     ) -> Handle[Result]:
         """Begin a `scatter`."""
-        return self._begin(self._writer.scatter, x, root, deadline=deadline)
+        return self._begin(self._writer.scatter, x, root, out=out, deadline=deadline)
 
     def ibroadcast_object(
         self, obj: Any = None, root: int = 0, *, deadline: Duration | None = None

@@ -78,7 +78,7 @@ def _blob(head: Sequence[int], parts: Sequence[Array]) -> Array:
 
 
 def part_of(blob: Array, rank: int, world_size: int) -> Array:
-    """The part of `rank`, its own writable copy.
+    """The part of `rank`, in the blob's own memory.
 
     Raises:
         ProtocolError: the blob contradicts itself.
@@ -100,7 +100,7 @@ def _part_of(blob: Array, rank: int, world_size: int) -> Array:
         raise ValueError(f"{len(blob)} bytes for {sum(rows)} rows of {dtype.name}{list(trailing)}")
     lo = end + sum(rows[:rank]) * row_bytes
     part = blob[lo : lo + rows[rank] * row_bytes].view(dtype)
-    return part.reshape(trailing if stacked else (rows[rank], *trailing)).copy()
+    return part.reshape(trailing if stacked else (rows[rank], *trailing))
 
 
 # --- objects ----------------------------------------------------------------------------------

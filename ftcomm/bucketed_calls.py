@@ -42,8 +42,8 @@ class BucketedCalls(AsynchronousCalls):
             arrays: array-likes; the same number, dtypes and shapes on all ranks; never written.
             op: as for `allreduce`; a function must be elementwise.
             bucket_bytes: how large a bucket of several arrays may be; the same on all ranks.
-            out: where to put the results, an array for each; unchanged if the call raises. May be
-                `arrays` themselves.
+            out: where to put the results, an array of any memory layout for each; unchanged if the
+                call raises. May be `arrays` themselves.
             algorithm: as for `allreduce`, for every bucket.
             wire: likewise.
             deadline: as for `allreduce`, for every bucket from its turn on.
@@ -126,4 +126,4 @@ def _check_outs(
     if len(out) != len(parts):
         raise ValueError(f"out has {len(out)} arrays, and there are {len(parts)} to combine")
     for place, (flat, shape) in zip(out, parts, strict=True):
-        check_out(place, flat.dtype, shape)
+        check_out(place, flat.dtype, shape, strided=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ftcomm.arguments import check_out, result_dtype
+from ftcomm.arguments import check_memory, check_out, check_rows, result_dtype
 from ftcomm.blobs import part_of, unpack_items, unpack_object
 from ftcomm.collectives.bfloat16 import widen_bfloat16
 from ftcomm.collectives.ops import UserFunction
@@ -89,7 +89,7 @@ class CollectiveCalls(Repeating):
             hand_out = self._given(out, copy=copy) if wire is None else _widened_into(out)
             return self._perform(
                 x, make, hand_out, Kind.ALLREDUCE, site, deadline,
-                out=out, op=op, algorithm=algorithm, wire=wire,
+                check=_fits(out, wire), op=op, algorithm=algorithm, wire=wire,
             )  # fmt: skip
 
     def broadcast(
@@ -97,6 +97,7 @@ class CollectiveCalls(Repeating):
         x: Any,
         root: int = 0,
         *,
+        out: Result | None = None,
         copy: bool = True,
         algorithm: str | None = None,
         deadline: Duration | None = None,
@@ -106,6 +107,7 @@ class CollectiveCalls(Repeating):
         Args:
             x: array-like of one dtype and shape on all ranks; only the root's content counts.
             root: the rank whose array is sent.
+            out: as for `allreduce`; ``broadcast(x, out=x)`` is in place.
             copy: False returns a read-only view of the log's own memory.
             algorithm: ``binomial``, ``chain`` or ``hierarchical``, on all ranks.
             deadline: as for `allreduce`.
@@ -114,18 +116,28 @@ class CollectiveCalls(Repeating):
             site, root = call_site(), self._calls.checked_root(root)
 
             def make(x: Any) -> Call:
-                return self._calls.broadcast(x, root, site, algorithm)
+                call = self._calls.broadcast(x, root, site, algorithm)
+                check_out(out, call.form.dtype, call.form.shape)
+                return call
 
-            hand_out = self._given(copy=copy)
             return self._perform(
-                x, make, hand_out, Kind.BROADCAST, site, deadline, root=root, algorithm=algorithm
-            )
+                x, make, self._given(out, copy=copy), Kind.BROADCAST, site, deadline,
+                check=_fits(out), root=root, algorithm=algorithm,
+            )  # fmt: skip
 
-    def allgather(self, x: Any, *, copy: bool = True, deadline: Duration | None = None) -> Result:
+    def allgather(
+        self,
+        x: Any,
+        *,
+        out: Result | None = None,
+        copy: bool = True,
+        deadline: Duration | None = None,
+    ) -> Result:
         """The arrays of all ranks, stacked in rank order: shape ``(world_size, *x.shape)``.
 
         Args:
             x: array-like of one dtype and shape on all ranks.
+            out: as for `allreduce`, of that shape.
             copy: False returns a read-only view of the log's own memory.
             deadline: as for `allreduce`.
         """
@@ -133,16 +145,30 @@ class CollectiveCalls(Repeating):
             site = call_site()
 
             def make(x: Any) -> Call:
-                return self._calls.allgather(x, site)
+                call = self._calls.allgather(x, site)
+                check_out(out, call.form.dtype, call.form.shape)
+                return call
 
-            return self._perform(x, make, self._given(copy=copy), Kind.ALLGATHER, site, deadline)
+            hand_out = self._given(out, copy=copy)
+            return self._perform(
+                x, make, hand_out, Kind.ALLGATHER, site, deadline, check=_fits(out)
+            )
 
-    def allgatherv(self, x: Any, *, copy: bool = True, deadline: Duration | None = None) -> Result:
+    def allgatherv(
+        self,
+        x: Any,
+        *,
+        out: Result | None = None,
+        copy: bool = True,
+        deadline: Duration | None = None,
+    ) -> Result:
         """The arrays of all ranks, one after the other along axis 0, in rank order.
 
         Args:
             x: array-like with at least one dimension; dtype and all dimensions but the first are
                 the same on all ranks, the first may differ and may be 0.
+            out: as for `allreduce`, of the result's shape. If only its number of rows is wrong, the
+                others complete the call; made again with another `out` it is served.
             copy: False returns a read-only view of the log's own memory.
             deadline: as for `allreduce`.
         """
@@ -150,9 +176,12 @@ class CollectiveCalls(Repeating):
             site = call_site()
 
             def make(x: Any) -> Call:
-                return self._calls.allgatherv(x, site)
+                return _with_rows(self._calls.allgatherv(x, site), out)
 
-            return self._perform(x, make, self._given(copy=copy), Kind.ALLGATHERV, site, deadline)
+            hand_out = self._given(out, copy=copy)
+            return self._perform(
+                x, make, hand_out, Kind.ALLGATHERV, site, deadline, check=_fits(out)
+            )
 
     def reduce(
         self,
@@ -160,6 +189,7 @@ class CollectiveCalls(Repeating):
         op: str | UserFunction = "sum",
         root: int = 0,
         *,
+        out: Result | None = None,
         algorithm: str | None = None,
         wire: str | None = None,
         deadline: Duration | None = None,
@@ -167,63 +197,89 @@ class CollectiveCalls(Repeating):
         """As `allreduce`, with the result on `root` and None on the others.
 
         It costs what an allreduce costs: every rank's log keeps the result for the root's replay.
+        `out` is looked at on the root alone.
         """
         with self._gate:
             site, root = call_site(), self._calls.checked_root(root)
+            out = out if self.rank == root else None
 
             def make(x: Any) -> Call:
-                return self._calls.allreduce(x, op, algorithm, site, root, wire)
+                call = self._calls.allreduce(x, op, algorithm, site, root, wire)
+                check_out(out, result_dtype(call.form.dtype, wire), call.form.shape)
+                return call
 
             return self._perform(
                 x,
                 make,
-                self._on(root, self._given(copy=True) if wire is None else _widened_into()),
+                self._on(root, self._given(out, copy=True) if wire is None else _widened_into(out)),
                 Kind.REDUCE,
                 site,
                 deadline,
+                check=_fits(out, wire),
                 op=op,
                 root=root,
                 algorithm=algorithm,
                 wire=wire,
             )
 
-    def gather(self, x: Any, root: int = 0, *, deadline: Duration | None = None) -> Result | None:
-        """As `allgather`, with the result on `root` and None on the others."""
+    def gather(
+        self,
+        x: Any,
+        root: int = 0,
+        *,
+        out: Result | None = None,
+        deadline: Duration | None = None,
+    ) -> Result | None:
+        """As `allgather`, with the result on `root` and None on the others.
+
+        `out` is looked at on the root alone.
+        """
         with self._gate:
             site, root = call_site(), self._calls.checked_root(root)
+            out = out if self.rank == root else None
 
             def make(x: Any) -> Call:
-                return self._calls.allgather(x, site, root)
+                call = self._calls.allgather(x, site, root)
+                check_out(out, call.form.dtype, call.form.shape)
+                return call
 
             return self._perform(
-                x,
-                make,
-                self._on(root, self._given(copy=True)),
-                Kind.GATHER,
-                site,
-                deadline,
-                root=root,
-            )
+                x, make, self._on(root, self._given(out, copy=True)), Kind.GATHER, site, deadline,
+                check=_fits(out), root=root,
+            )  # fmt: skip
 
-    def gatherv(self, x: Any, root: int = 0, *, deadline: Duration | None = None) -> Result | None:
-        """As `allgatherv`, with the result on `root` and None on the others."""
+    def gatherv(
+        self,
+        x: Any,
+        root: int = 0,
+        *,
+        out: Result | None = None,
+        deadline: Duration | None = None,
+    ) -> Result | None:
+        """As `allgatherv`, with the result on `root` and None on the others.
+
+        `out` is looked at on the root alone.
+        """
         with self._gate:
             site, root = call_site(), self._calls.checked_root(root)
+            out = out if self.rank == root else None
 
             def make(x: Any) -> Call:
-                return self._calls.allgatherv(x, site, root)
+                return _with_rows(self._calls.allgatherv(x, site, root), out)
 
             return self._perform(
-                x,
-                make,
-                self._on(root, self._given(copy=True)),
-                Kind.GATHERV,
-                site,
-                deadline,
-                root=root,
-            )
+                x, make, self._on(root, self._given(out, copy=True)), Kind.GATHERV, site, deadline,
+                check=_fits(out), root=root,
+            )  # fmt: skip
 
-    def scatter(self, x: Any = None, root: int = 0, *, deadline: Duration | None = None) -> Result:
+    def scatter(
+        self,
+        x: Any = None,
+        root: int = 0,
+        *,
+        out: Result | None = None,
+        deadline: Duration | None = None,
+    ) -> Result:
         """Part i of the root's `x` on rank i, as its own writable copy.
 
         Args:
@@ -231,19 +287,35 @@ class CollectiveCalls(Repeating):
                 ``x[i]``, or a list or tuple of `world_size` arrays of one dtype, such as
                 `numpy.array_split` gives, whose first dimensions may differ. Elsewhere ignored.
             root: the rank whose `x` is taken apart.
+            out: as for `allreduce`, of the part's dtype and shape. If these are wrong, the others
+                complete the call; made again with another `out` it is served.
             deadline: as for `allreduce`.
         """
         with self._gate:
             site, root = call_site(), self._calls.checked_root(root)
 
-            def make(x: Any) -> Call:
-                return self._calls.scatter(x, root, site)
+            check_memory(out)
 
             def own_part(stored: Stored) -> Result:
-                return part_of(stored.flat, self.rank, self.world_size)
+                part = part_of(stored.flat, self.rank, self.world_size)
+                if out is None:
+                    return part.copy()
+                out[...] = part
+                return out
+
+            def check(stored: Stored) -> None:
+                part = part_of(stored.flat, self.rank, self.world_size)
+                check_out(out, part.dtype, part.shape)
+
+            def make(x: Any) -> Call:
+                call = self._calls.scatter(x, root, site)
+                call.check = check
+                return call
 
             x = x if self.rank == root else None
-            return self._perform(x, make, own_part, Kind.SCATTER, site, deadline, root=root)
+            return self._perform(
+                x, make, own_part, Kind.SCATTER, site, deadline, check=check, root=root
+            )
 
     def broadcast_object(
         self, obj: Any = None, root: int = 0, *, deadline: Duration | None = None
@@ -295,6 +367,23 @@ class CollectiveCalls(Repeating):
     ) -> Callable[[Stored], Result | None]:
         """The result on the root; the others have it in their logs alone (rule R11)."""
         return hand_out if self.rank == root else _dropped
+
+
+def _fits(out: Result | None, wire: str | None = None) -> Callable[[Stored], None]:
+    """Refuses a result for which `out` is no place."""
+
+    def check(stored: Stored) -> None:
+        check_out(out, result_dtype(stored.flat.dtype, wire), stored.shape)
+
+    return check
+
+
+def _with_rows(call: Call, out: Result | None) -> Call:
+    """A call of which only the run tells how many rows `out` must have."""
+    if out is not None:
+        check_rows(out, call.form.dtype, call.form.shape)
+        call.check = _fits(out)
+    return call
 
 
 def _widened_into(out: Result | None = None) -> Callable[[Stored], Result]:

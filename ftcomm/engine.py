@@ -125,10 +125,14 @@ class Engine(Place):
             answer, turn = self._ask(core.begin, form.signature, form.site)
             if answer is Step.EXECUTE:
                 stored = self._execute(call, turn)
+                if stored is not None and call.check is not None:
+                    call.check(stored)
                 entry = Entry(form.signature, stored)
                 if stored is not None and self._complete(turn[0], entry, call.synchronising):
                     return self._done(stored)
             elif isinstance(answer, Entry):
+                if call.check is not None and answer.signature == form.signature:
+                    call.check(answer.value)
                 if not is_same_input(call, answer.signature, answer.value, self.rank):
                     self.condemn(other_input_error(call, self.rank, self.position))
                 elif self._serve(answer, form.signature, self._replay):

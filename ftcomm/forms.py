@@ -20,7 +20,7 @@ _OF_THE_ROOT = (Kind.BROADCAST, Kind.SCATTER, Kind.BROADCAST_OBJECT)
 NOTHING: Array = np.empty(0, np.uint8)
 
 
-def anything(nbytes: int) -> None:
+def anything(_: object) -> None:
     """Room for any result."""
 
 
@@ -69,6 +69,8 @@ class Call:
             room for them, alike on all ranks.
         flush: a broadcast that ends with a barrier, so that the log stays bounded (rule R3).
         place: where to make the result, 1-D, contiguous; None for memory of the log's own.
+        check: told the result before it is complete, or taken from the log; raises where the user's
+            `out` does not fit what only the run could tell. None where all was known before.
     """
 
     form: Form
@@ -77,6 +79,7 @@ class Call:
     admit: Callable[[int], None] = anything
     flush: bool = False
     place: Array | None = None
+    check: Callable[[Stored], None] | None = None
 
     @property
     def kind(self) -> Kind:

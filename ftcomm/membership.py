@@ -16,13 +16,13 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ftcomm.accounting import LogAccount
-from ftcomm.arguments import check_out, is_input_function, result_dtype
+from ftcomm.arguments import is_input_function
 from ftcomm.calls import CallFactory
 from ftcomm.collectives.ops import UserFunction
 from ftcomm.deadlines import Duration, checked_deadline
 from ftcomm.engine import Engine
 from ftcomm.errors import FtcommError, LogLimitError
-from ftcomm.forms import Call, Lazy
+from ftcomm.forms import Call, Lazy, anything
 from ftcomm.gate import Gate
 from ftcomm.joined import forget_joined
 from ftcomm.protocol.position import Position
@@ -32,7 +32,7 @@ from ftcomm.sites import call_site
 from ftcomm.solo import SoloEngine
 from ftcomm.stats import Stats, Tally
 from ftcomm.turns import LEAVE_WITHIN_S, Turns
-from ftcomm.values import Array, Stored
+from ftcomm.values import Stored
 
 R = TypeVar("R")
 
@@ -215,7 +215,7 @@ class Membership:
         site: str,
         deadline: Duration | None,
         *,
-        out: Array | None = None,
+        check: Callable[[Stored], None] = anything,
         op: str | UserFunction | None = None,
         root: int = -1,
         algorithm: str | None = None,
@@ -230,7 +230,7 @@ class Membership:
             kind: the collective.
             site: where the user called it.
             deadline: after which the job ends, None for the job's own.
-            out: the user's place for the result.
+            check: told a result before it is taken from the log; raises where `out` does not fit.
             op: as far as the kind has one, like the next two.
             root: what is known of the signature without the input.
             algorithm: the user's wish.
@@ -238,9 +238,6 @@ class Membership:
         """
         if not is_input_function(x):
             return self._run(self._admitted(make(x)), hand_out, deadline)
-
-        def check(stored: Stored) -> None:
-            check_out(out, result_dtype(stored.flat.dtype, wire), stored.shape)
 
         def made() -> Call:
             return self._admitted(make(x()))

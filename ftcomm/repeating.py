@@ -116,4 +116,5 @@ def _fits(out: Any, x: Result) -> bool:
     """`out` can surely take a result like `x`."""
     if type(out) is not np.ndarray or out.dtype is not x.dtype or out.shape != x.shape:
         return False
-    return out.flags.writeable
+    flags = out.flags
+    return flags.writeable and flags.c_contiguous

@@ -59,6 +59,8 @@ class SoloEngine:
             stored = stored_rows(form, work, call.rows)
         else:
             stored = Stored(work, form.shape)
+        if call.check is not None:
+            call.check(stored)
         self.position = self.position.next()
         return stored
 

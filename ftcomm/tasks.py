@@ -179,16 +179,8 @@ class TaskEngine:
             raise ValueError("array is read-only")
         self._check_thread()
         with self._turns.one_user():
-            self._writer.broadcast(place, root, copy=False, deadline=deadline)
-            call = self._line.take()
-            receive = call.work
-            assert receive is not None, "it has not had its turn"
-
-            def fill() -> None:
-                place[...] = receive()
-
-            call.work = fill
-            self._add_collective(call, [], [place])
+            self._writer.broadcast(place, root, out=place, deadline=deadline)
+            self._add_collective(self._line.take(), [], [place])
 
     # --- waiting ------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ Results that differ per rank are written down per rank.
 """
 
 import asyncio
+import contextlib
 import functools
 import math
 import operator
@@ -249,6 +250,53 @@ def unlike_wires(record: Recorder) -> Any:
     return record.allreduce(np.ones(3, np.float32), wire="bf16" if record.comm.rank else None)
 
 
+def into_out(record: Recorder) -> Any:
+    """Every kind that returns an array fills one of the user's, in replay too.
+
+    One rank gives an array with a row too few where only the run can tell; the call is made again.
+    """
+    comm = record.comm
+    rank, size = comm.rank, comm.world_size
+    _, place = record.load(None)
+    if place is not None:
+        return place
+    x = np.arange(4.0) + rank
+    total, stack = (
+        np.arange(4.0) * size + sum(range(size)),
+        np.arange(4.0) + np.arange(size)[:, None],
+    )
+    rows = np.concatenate([rows_of(other, 1) for other in range(size)])
+
+    def filled(what: str, shape: tuple[int, ...], call: Callable[..., Any], wanted: Any) -> None:
+        out = np.full(shape, np.nan)
+        place = f"{comm.version}.{comm.seqno}.{rank}"
+        got, _ = record.local(what, place, lambda: (call(out=out), wanted))
+        same(out if got is out else got, wanted, what)
+
+    def first(wanted: Any) -> Any:
+        return wanted if rank == 0 else None
+
+    filled("allreduce", (4,), functools.partial(comm.allreduce, x), total)
+    filled("reduce", (4,), functools.partial(comm.reduce, x), first(total))
+    filled("allgather", (size, 4), functools.partial(comm.allgather, x), stack)
+    filled("gather", (size, 4), functools.partial(comm.gather, x), first(stack))
+    with (
+        pytest.raises(ValueError, match="the result is") if rank == 1 else contextlib.nullcontext()
+    ):
+        comm.allgatherv(rows_of(rank, 1), out=np.empty((len(rows) - (rank == 1), 3)))
+    if rank == 1:
+        got = comm.allgatherv(rows_of(rank, 1), out=np.empty(rows.shape))
+        same(got, rows, "allgatherv")
+    filled("gatherv", rows.shape, functools.partial(comm.gatherv, rows_of(rank, 1)), first(rows))
+    parts = list(stack) if rank == 0 else None
+    filled("scatter", (4,), functools.partial(comm.scatter, parts), stack[rank])
+    place = np.array(x)
+    assert record.call("broadcast", lambda: comm.broadcast(place, 1, out=place)) is place
+    same(place, stack[1], "broadcast")
+    record.checkpoint(place)
+    return place
+
+
 def timed(record: Recorder) -> Any:
     """A collective with a deadline that somebody does not enter in time."""
     record.load(None)
@@ -347,6 +395,7 @@ PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     for function in (
         every_kind,
         half_wire,
+        into_out,
         lazy_broadcasts,
         lazy_unlike,
         of_bfloat16,

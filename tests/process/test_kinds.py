@@ -44,6 +44,12 @@ def test_an_input_function_is_called_once_where_it_is_executed_and_never_in_repl
     assert second[0] == f"1.{replayed}"
 
 
+def test_out_is_filled_whoever_dies_and_a_wrong_one_costs_no_result(bench: Bench) -> None:
+    faults = ("0.0.3.0@done", "2.0.6.0@half_received", "1.0.7.0@enter")
+    job = bench.run(Plan(3, {"program": "into_out"}, faults))
+    assert len(job.incidents()) >= len(faults) + 1  # the wrong one has the group form again
+
+
 def test_lazy_broadcasts_that_were_replayed_count_towards_the_next_barrier(bench: Bench) -> None:
     faults = ("1.0.30.0@enter", "0.0.62.0@done", "2.0.64.0@half_received")
     bench.run(Plan(3, {"program": "lazy_broadcasts", "steps": 70}, faults))

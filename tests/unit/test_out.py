@@ -1,0 +1,98 @@
+"""``out=`` in a group of one: every call that returns an array fills the user's own."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ftcomm
+
+X = np.arange(6.0).reshape(2, 3)
+# call -> its arguments, and what it gives
+CALLS: dict[str, tuple[tuple[Any, ...], np.ndarray[Any, Any]]] = {
+    "allreduce": ((X,), X),
+    "broadcast": ((X,), X),
+    "allgather": ((X,), X[None]),
+    "allgatherv": ((X,), X),
+    "reduce": ((X,), X),
+    "gather": ((X,), X[None]),
+    "gatherv": ((X,), X),
+    "scatter": ((X[None],), X),
+}
+
+
+@pytest.fixture
+def comm() -> Iterator[ftcomm.Communicator]:
+    with ftcomm.init("none") as communicator:
+        yield communicator
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_out_is_filled_and_returned(comm: ftcomm.Communicator, call: str) -> None:
+    arguments, wanted = CALLS[call]
+    for _ in range(3):
+        out = np.full(wanted.shape, np.nan)
+        assert getattr(comm, call)(*arguments, out=out) is out
+        assert out.tobytes() == wanted.tobytes()
+    out = np.full(wanted.shape, np.nan)
+    assert getattr(comm, f"i{call}")(*arguments, out=out).wait() is out
+    assert out.tobytes() == wanted.tobytes()
+    out = np.full(wanted.shape, np.nan)
+    assert getattr(comm, call)(lambda: arguments[0], out=out) is out
+    assert out.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("replay", ["on", "off"])
+def test_a_broadcast_may_be_in_place(monkeypatch: pytest.MonkeyPatch, replay: str) -> None:
+    monkeypatch.setenv("FTCOMM_REPLAY", replay)
+    with ftcomm.init("none") as comm:
+        for size in (3, 100_000):
+            x = np.arange(float(size))
+            assert comm.broadcast(x, out=x) is x
+            assert x.tolist() == list(range(size))
+
+
+def spoiled(wanted: np.ndarray[Any, Any]) -> list[Any]:
+    """What can take no such result."""
+    read_only = np.zeros(wanted.shape)
+    read_only.flags.writeable = False
+    return [
+        np.zeros((*wanted.shape[:-1], 2 * wanted.shape[-1]))[..., ::2],
+        np.asfortranarray(np.zeros(wanted.shape)),
+        read_only,
+        np.zeros(wanted.shape, np.float32),
+        np.zeros((*wanted.shape, 1)),
+        np.zeros((wanted.shape[0] + 1, *wanted.shape[1:])),
+        np.ma.zeros(wanted.shape),
+        wanted.tolist(),
+    ]
+
+
+@pytest.mark.parametrize("number", range(len(spoiled(X))))
+@pytest.mark.parametrize("call", CALLS)
+def test_an_out_that_does_not_fit_is_refused_and_untouched(
+    comm: ftcomm.Communicator, call: str, number: int
+) -> None:
+    arguments, wanted = CALLS[call]
+    out = spoiled(wanted)[number]
+    before = np.array(out)
+    for _ in range(2):
+        with pytest.raises((TypeError, ValueError), match="out is "):
+            getattr(comm, call)(*arguments, out=out)
+        with pytest.raises((TypeError, ValueError), match="out is "):
+            getattr(comm, f"i{call}")(*arguments, out=out).wait()
+        with pytest.raises((TypeError, ValueError), match="out is "):
+            getattr(comm, call)(lambda: arguments[0], out=out)
+    assert (np.array(out).tobytes(), comm.seqno) == (before.tobytes(), 0)
+    assert getattr(comm, call)(*arguments).tobytes() == wanted.tobytes()
+
+
+def test_rows_that_only_the_run_can_count_are_compared_in_it(comm: ftcomm.Communicator) -> None:
+    with pytest.raises(ValueError, match=r"^out is float64\[3, 3\], the result is float64\[2, 3\]"):
+        comm.allgatherv(X, out=np.zeros((3, 3)))
+    with pytest.raises(
+        ValueError, match=r"^out is float64\[2, 4\], the result is float64\[any, 3\]"
+    ):
+        comm.allgatherv(X, out=np.zeros((2, 4)))
+    assert comm.seqno == 0
