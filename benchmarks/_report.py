@@ -94,6 +94,27 @@ def hidden_table(lines: list[Line]) -> str:
     return facts_line(lines) + "\n\n" + table(head, rows)
 
 
+def result_memory_table(lines: list[Line]) -> str:
+    """One row for each transport and kind of result: megabytes of fixed and of varying sizes."""
+    found: dict[tuple[str, bool], dict[str, int]] = {}
+    for line in lines:
+        if "most_mb" in line:
+            kind = line["transport"], line["copy"]
+            found.setdefault(kind, {})[line["sizes"]] = line["most_mb"]
+    rows = [
+        [
+            transport,
+            "a copy" if copy else "a view",
+            f"{most['fixed']:,}",
+            f"{most['varying']:,}",
+            f"{most['varying'] / most['fixed']:.2f}",
+        ]
+        for (transport, copy), most in found.items()
+    ]
+    head = ["transport", "result", "one size, MB", "varying sizes, MB", "times"]
+    return facts_line(lines) + "\n\n" + table(head, rows)
+
+
 def tracker_table(lines: list[Line]) -> str:
     """One row for each number of workers."""
     columns = {

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_of
 from ftcomm.errors import ProtocolError
+from ftcomm.peaks import KEPT_VERSIONS, Peaks
 
 Array = np.ndarray[Any, AnyDtype]
 
@@ -102,17 +104,29 @@ def stored_from_wire(dtype: AnyDtype, shape: tuple[int, ...], raw: Array) -> Sto
     return stored
 
 
+def size_class(nbytes: int) -> int:
+    """Bytes of the buffer that is made for so many: one of eight sizes for each power of two."""
+    step = 1 << max(nbytes.bit_length() - 4, 0)
+    return -(-nbytes // step) * step
+
+
 class Pool:
-    """Buffers of dropped results, by size: fresh pages cost as much as the copy into them.
+    """Buffers of dropped results: fresh pages cost as much as the copy into them.
+
+    Buffers are made in classes of sizes, and a result takes the smallest free one that has room, of
+    at most twice its class.  So results whose sizes differ from version to version need about as
+    much memory as those of one size: what is held, in use or not, is bounded by `Peaks`.
 
     A buffer is taken again only if nothing refers to it: a user's view of a ``copy=False`` result
     or a transfer that is still serving it keeps it out.  The same holds for what is lent to the
     user: a training loop drops the results of its last step when it has those of the next.
 
     What `KEPT_VERSIONS` versions in a row did not need is given back to the system.
+
+    Attributes:
+        nbytes: that wait to be taken.
     """
 
-    KEPT_VERSIONS = 4  # programs do not do the same in all versions: there is an evaluation in some
     MIN_BYTES = 64 * 1024  # below, the allocator's own lists are as fast
     # Of what users were given: a step's results of one program, and no more memory than nobody
     # misses who has let go of it.
@@ -122,64 +136,66 @@ class Pool:
     def __init__(self) -> None:
         self._lent: list[_Lent] = []  # to the user, who may have let go of it since
         self._version = 0
-        # by size: buffers and the version that left them; the newest, still in a cache, last
-        self._free: dict[int, list[tuple[int, np.ndarray[Any, Any]]]] = {}
+        # by size, none of them empty: buffers and the version that left them; the newest, still in
+        # a cache, last
+        self._free: dict[int, deque[_Lent]] = {}
+        self._in_use = 0  # of what was taken in this version
+        self._peaks = Peaks(sys.maxsize)
+        self.nbytes = 0
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that wait to be taken."""
-        return sum(nbytes * len(shelf) for nbytes, shelf in self._free.items())
+    def keep_within(self, limit: int) -> None:
+        """Hold nothing unused where that would be more than `limit` bytes with what is used."""
+        self._peaks.limit = limit
 
     def take(self, count: int, dtype: AnyDtype) -> Array:
         """A 1-D array of `count` elements with arbitrary content."""
         nbytes = count * dtype.itemsize
         if nbytes < self.MIN_BYTES:
             return np.empty(count, dtype)
-        return self._memory(nbytes).view(dtype)
+        size = size_class(nbytes)
+        memory = self._left_over(size)
+        self._in_use += size if memory is None else memory.nbytes
+        self._peaks.note(self._in_use)
+        if memory is None:
+            self._shed()  # before there is more
+            memory = np.empty(size, np.uint8)
+        return _first(nbytes, memory).view(dtype)
 
     def lend(self, count: int, dtype: AnyDtype) -> Array:
         """As `take`, for the user, who may write to it and drops it some time."""
         nbytes = count * dtype.itemsize
         if nbytes < self.MIN_BYTES:
             return np.empty(count, dtype)
-        memory = self._memory(nbytes)
+        size = size_class(nbytes)
+        memory = self._left_over(size)
+        if memory is None:
+            self._replace_lent(size)
+            memory = np.empty(size, np.uint8)
         if _COUNTS_ARE_EXACT:
             self._lent.append((self._version, memory))
             self._forget_lent()
-        return memory.view(dtype)
-
-    def _memory(self, nbytes: int) -> np.ndarray[Any, Any]:
-        shelf = self._free.get(nbytes)
-        if shelf:
-            return shelf.pop()[1]
-        for index, lent in enumerate(self._lent):
-            if lent[1].nbytes == nbytes and _references_to(lent) == _LET_GO:
-                return self._lent.pop(index)[1]
-        return np.empty(nbytes, np.uint8)
-
-    def _forget_lent(self) -> None:
-        total = sum(memory.nbytes for _, memory in self._lent)
-        while len(self._lent) > self.MAX_LENT or total > self.MAX_LENT_BYTES:
-            total -= self._lent.pop(0)[1].nbytes
+        return _first(nbytes, memory).view(dtype)
 
     def give(self, stored: Any) -> None:
         """Offer a dropped result's memory, if it is ours alone."""
         if not _COUNTS_ARE_EXACT or stored.flat.nbytes < self.MIN_BYTES:
             return
-        if _references(stored) != _UNSHARED:  # before this frame refers to them too
-            return
+        references = _references(stored)  # before this frame refers to them too
         flat = stored.flat
         base = flat.base
         if not isinstance(base, np.ndarray) or base.dtype != np.uint8:
             return
-        if base.nbytes != flat.nbytes or base.base is not None:  # None: its memory is its own
+        if base.base is not None:  # None: its memory is its own
             return
-        self._free.setdefault(base.nbytes, []).append((self._version, base))
+        self._in_use = max(self._in_use - base.nbytes, 0)
+        if references == _UNSHARED and base.nbytes <= 2 * size_class(flat.nbytes):
+            self._keep(base)
 
     def put(self, memory: Array) -> None:
         """Bytes that were taken for a while; the caller refers to them no more."""
         if memory.nbytes >= self.MIN_BYTES:
-            self._free.setdefault(memory.nbytes, []).append((self._version, memory))
+            self._in_use = max(self._in_use - memory.nbytes, 0)
+            self._keep(memory)
 
     def renew(self, dropped: list[Any]) -> None:
         """A version's log is gone: keep its memory for the next ones.
@@ -188,12 +204,64 @@ class Pool:
             dropped: the log's values; emptied, because the list must not hold on to them.
         """
         self._version += 1
-        oldest = self._version - self.KEPT_VERSIONS
-        self._free = {
-            nbytes: [kept for kept in shelf if kept[0] > oldest]
-            for nbytes, shelf in self._free.items()
-            if shelf
-        }
+        oldest = self._version - KEPT_VERSIONS
+        for size, shelf in list(self._free.items()):
+            while shelf and shelf[0][0] <= oldest:
+                self._pop(size, 0)
         self._lent = [lent for lent in self._lent if lent[0] > oldest]
         while dropped:
             self.give(dropped.pop())
+        self._in_use = 0  # also what calls had taken that came to nothing
+        self._peaks.next_version(0)
+        self._shed()
+
+    def _left_over(self, size: int) -> np.ndarray[Any, Any] | None:
+        """The best of the buffers that nobody uses."""
+        if size in self._free:
+            return self._pop(size, -1)
+        larger = [other for other in self._free if size < other <= 2 * size]
+        if larger:
+            return self._pop(min(larger), -1)
+        fitting = [
+            (lent[1].nbytes, index)
+            for index, lent in enumerate(self._lent)
+            if size <= lent[1].nbytes <= 2 * size and _references_to(lent) == _LET_GO
+        ]
+        return self._lent.pop(min(fitting)[1])[1] if fitting else None
+
+    def _keep(self, memory: np.ndarray[Any, Any]) -> None:
+        self._free.setdefault(memory.nbytes, deque()).append((self._version, memory))
+        self.nbytes += memory.nbytes
+
+    def _pop(self, size: int, index: int) -> np.ndarray[Any, Any]:
+        shelf = self._free[size]
+        memory = (shelf.popleft() if index == 0 else shelf.pop())[1]
+        if not shelf:
+            del self._free[size]
+        self.nbytes -= size
+        return memory
+
+    def _shed(self) -> None:
+        """Give back what is above the allowance, of the oldest versions first."""
+        allowance = self._peaks.allowance
+        while self.nbytes and self.nbytes + self._in_use > allowance:
+            self._pop(min(self._free, key=lambda size: self._free[size][0][0]), 0)
+
+    def _replace_lent(self, nbytes: int) -> None:
+        """Forget as much as is about to be lent, of what users have let go of."""
+        kept: list[_Lent] = []
+        for lent in self._lent:
+            if nbytes > 0 and _references_to(lent) == _LET_GO:
+                nbytes -= lent[1].nbytes
+            else:
+                kept.append(lent)
+        self._lent = kept
+
+    def _forget_lent(self) -> None:
+        total = sum(memory.nbytes for _, memory in self._lent)
+        while len(self._lent) > self.MAX_LENT or total > self.MAX_LENT_BYTES:
+            total -= self._lent.pop(0)[1].nbytes
+
+
+def _first(nbytes: int, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return memory if memory.nbytes == nbytes else memory[:nbytes]

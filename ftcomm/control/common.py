@@ -22,6 +22,7 @@ from ftcomm.control.hub import Hub
 from ftcomm.control.sharing import receive_with, send_with
 from ftcomm.control.wire import HANDSHAKE_DEADLINE_S, describe, send_message
 from ftcomm.errors import ProtocolError
+from ftcomm.memory_limits import memory_limit
 from ftcomm.protocol.links import Sharing
 from ftcomm.transport.common import CommonMemory, make_common, take_common
 from ftcomm.transport.layout import NONCE_BYTES
@@ -115,12 +116,8 @@ def own_common(driver: Driver, epoch: int) -> CommonMemory:
     ranks, settings = len(hub.core.members), hub.settings
     # each rank may log so much, and of each result as many of them as keep it
     logged = settings.log_limit * ranks // min(ranks, settings.replicas)
-    nbytes, nonce = min(logged, _half_of_the_machine()), secrets.token_bytes(NONCE_BYTES)
+    nbytes, nonce = min(logged, memory_limit() // 2), secrets.token_bytes(NONCE_BYTES)
     memory = make_common(ranks, nbytes, epoch=epoch, nonce=nonce)
     if not hub.add_common(memory):
         raise ProtocolError(f"epoch {epoch} is over")
     return memory
-
-
-def _half_of_the_machine() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2

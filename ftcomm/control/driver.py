@@ -14,6 +14,7 @@ import trio
 from ftcomm.config import JobSettings
 from ftcomm.control.hub import Hub
 from ftcomm.errors import FtcommError
+from ftcomm.memory_limits import memory_limit
 from ftcomm.protocol.messages import Plan, WorkerMessage
 from ftcomm.protocol.records import digest_named
 from ftcomm.recovery.events import (
@@ -203,6 +204,7 @@ class Driver:
         core = self.hub.core
         self.hub.settings = settings = JobSettings.from_wire(core.settings)
         self.hub.digest = digest_named(settings.checksum)
+        self.hub.pool.keep_within(min(settings.log_limit, memory_limit() // 2))
         if settings.transport == "shm":
             require_shared_memory()
         core.limits = Limits(

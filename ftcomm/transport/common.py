@@ -30,6 +30,7 @@ from ftcomm.transport.common_layout import (
 )
 from ftcomm.transport.regions import PAGE, Region, Regions
 from ftcomm.transport.segment import NoSharedMemory, must_be_sealed, sealed_memfd, why_not
+from ftcomm.transport.spans import Span
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
@@ -156,13 +157,12 @@ class CommonMemory:
         taken = self._regions.take(nbytes)
         if taken is None:
             return None
-        region, emptied = taken
-        if emptied is not None:
-            self._remove(emptied)  # before: the new one may have pages of theirs
-            if not self._populate(region):
-                self._regions.put_back(region)
-                self._remove([region])
-                return None
+        region, emptied, fresh = taken
+        self._remove(emptied)  # before: what is fresh may have been among it
+        if not self._populate(fresh):
+            self._regions.put_back(region)
+            self._remove([Span(region.start, region.nbytes)])
+            return None
         self._flags.hold(region.row)
         self._map[placed_part()] = pack_placed(position, region, nbytes)
         return self._begun(region, nbytes)
@@ -175,7 +175,7 @@ class CommonMemory:
     def leave(self) -> None:
         """Its epoch is over: nothing more is placed here, what is free is given back."""
         self.let_go()
-        self._remove(self._regions.give_back(0))
+        self._remove(self._regions.give_back())
 
     def forget_fd(self) -> None:
         """Close the descriptor; the mapping stays."""
@@ -183,23 +183,22 @@ class CommonMemory:
         if fd >= 0:
             os.close(fd)
 
-    def _populate(self, region: Region) -> bool:
+    def _populate(self, fresh: Span) -> bool:
         """Take pages now: at the first touch only a signal could say that there are none."""
         try:
-            self._advise(_POPULATE, region)
+            self._advise(_POPULATE, fresh)
         except OSError:
             return False
         return True
 
-    def _remove(self, regions: list[Region]) -> None:
-        for region in regions:
+    def _remove(self, spans: list[Span]) -> None:
+        for span in spans:
             with contextlib.suppress(OSError):  # then the pages stay as long as the memory
-                self._advise(_REMOVE, region)
+                self._advise(_REMOVE, span)
 
-    def _advise(self, advice: int, region: Region) -> None:
-        end = region.start + region.nbytes
-        for start in range(region.start, end, _ADVISED_BYTES):
-            nbytes = min(_ADVISED_BYTES, end - start)
+    def _advise(self, advice: int, span: Span) -> None:
+        for start in range(span.start, span.end, _ADVISED_BYTES):
+            nbytes = min(_ADVISED_BYTES, span.end - start)
             self._map.madvise(advice, self._layout.data_at + start, nbytes)
 
     # --- the others -------------------------------------------------------------------------------

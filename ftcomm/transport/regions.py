@@ -3,6 +3,9 @@
 A region has a row of flags in the memory itself, one for each rank that may still look into it, so
 that a region is free when its row is.  Who places results (rank 0) is told only when it has let go
 of a region itself, and then looks for the others' flags when it next needs one.
+
+What is free and has pages is joined with its neighbours and cut again to any size, so memory for
+results of many sizes is as much as for results of one.  Pages are kept as `Peaks` allows.
 """
 
 import sys
@@ -10,9 +13,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ftcomm.peaks import Peaks
+from ftcomm.transport.spans import Span, Spans
+
 PAGE = 4096
-# A program does not do the same in all versions: what so many in a row did not need is given back.
-KEPT_VERSIONS = 4
 LOOKS = 16  # at a time, at what others may hold for long
 
 
@@ -30,8 +34,22 @@ class Region(NamedTuple):
     row: int
 
 
+class Taken(NamedTuple):
+    """What a result gets, and what has to be done for it, in this order.
+
+    Attributes:
+        region: for the result.
+        emptied: whose pages are given back.
+        fresh: the part of the region that has no pages; they must be taken.
+    """
+
+    region: Region
+    emptied: list[Span]
+    fresh: Span
+
+
 class Regions:
-    """Cuts `nbytes` of memory into regions, and finds free ones again, by size.
+    """Cuts `nbytes` of memory into regions, and what is free again into others.
 
     Args:
         nbytes: of the memory, whole pages.
@@ -45,64 +63,72 @@ class Regions:
     ) -> None:
         self._is_free = is_free
         self._released = released
-        self._holes = [(0, nbytes)]  # never cut, or given back: start and size, ascending
+        self._holes = Spans(Span(0, nbytes))  # free, and without pages
+        self._spare = Spans()  # free, with pages
         self._rows = list(range(rows - 1, -1, -1))
         self._taken: dict[int, Region] = {}  # by row
-        self._free: dict[int, list[Region]] = {}  # by size; the newest, still in a cache, last
-        self._used: dict[int, int] = {}  # the version in which a size was last asked for
-        self._version = 0
+        self._in_use = 0
+        self._peaks = Peaks(nbytes)
+        self._from_the_end = False
         self._no_room_from = sys.maxsize  # the least size that found none, until some is free
 
-    def take(self, nbytes: int) -> tuple[Region, list[Region] | None] | None:
-        """A region of at least `nbytes`; None if there is no room.
+    @property
+    def nbytes(self) -> int:
+        """Bytes that have pages, in use or not."""
+        return self._in_use + self._spare.nbytes
 
-        Returns:
-            With a region that was just cut: those of which holes had to be made for it, which may
-            overlap with it.  With one that is used again: None.
-        """
+    def take(self, nbytes: int) -> Taken | None:
+        """A region of at least `nbytes`; None if there is no room."""
         size = -(-nbytes // PAGE) * PAGE
-        self._used[size] = self._version
         self._look(LOOKS)
-        free = self._free.get(size)
-        if free:
-            return self._took(free.pop()), None
-        if size >= self._no_room_from:
+        if not self._rows or size >= self._no_room_from:
             return None
-        region, emptied = self._cut(size), []
-        if region is None:
-            emptied = self.give_back(0)
-            region = self._cut(size)
-        if region is None:
+        spare = self._spare.take(size, from_the_end=self._from_the_end)
+        if spare is not None:
+            return Taken(self._took(spare), [], Span(spare.start, 0))
+        emptied: list[Span] = []
+        cut = self._cut(size)
+        if cut is None and self._fits_in_all(size):
+            emptied = self.give_back()
+            cut = self._cut(size)
+        if cut is None:
             self._no_room_from = size
             return None
-        return self._took(region), emptied
+        span, fresh = cut
+        region = self._took(span)
+        return Taken(region, emptied + self._shed(), fresh)
 
     def put_back(self, region: Region) -> None:
-        """A region that was just cut has no memory after all."""
-        del self._taken[region.row]
-        self._make_holes([region])
+        """A region that was just taken has no memory after all: it is a hole."""
+        self._free(region.row)
+        self._holes.add(Span(region.start, region.nbytes))
         self._no_room_from = region.nbytes
 
-    def next_version(self) -> list[Region]:
-        """A checkpoint dropped what the log held: what is not needed any more."""
-        self._version += 1
-        self._no_room_from = sys.maxsize
-        given = self.give_back(KEPT_VERSIONS)
-        oldest = self._version - KEPT_VERSIONS
-        self._used = {size: used for size, used in self._used.items() if used > oldest}
-        return given
-
-    def give_back(self, versions: int) -> list[Region]:
-        """Make holes of free regions of sizes that so many versions did not ask for."""
+    def next_version(self) -> list[Span]:
+        """A checkpoint dropped what the log held: what is not needed any more, to be emptied."""
         self._look(len(self._released))
-        newest = self._version - versions
-        unused = [size for size in self._free if self._used.get(size, -1) <= newest]
-        given = [region for size in unused for region in self._free.pop(size)]
-        self._make_holes(given)
-        return given
+        self._peaks.next_version(self._in_use)
+        self._no_room_from = sys.maxsize
+        # what was used last, and is still in a cache, is used first
+        self._from_the_end = not self._from_the_end
+        return self._shed()
 
-    def _took(self, region: Region) -> Region:
+    def give_back(self) -> list[Span]:
+        """Make holes of all that is free, to be emptied."""
+        self._look(len(self._released))
+        return self._made_holes(self._spare.nbytes)
+
+    def _took(self, span: Span) -> Region:
+        region = Region(span.start, span.nbytes, self._rows.pop())
         self._taken[region.row] = region
+        self._in_use += region.nbytes
+        self._peaks.note(self._in_use)
+        return region
+
+    def _free(self, row: int) -> Region:
+        region = self._taken.pop(row)
+        self._in_use -= region.nbytes
+        self._rows.append(row)
         return region
 
     def _look(self, most: int) -> None:
@@ -110,32 +136,44 @@ class Regions:
         for _ in range(min(most, len(self._released))):
             row = self._released.popleft()
             if self._is_free(row):
-                region = self._taken.pop(row)
-                self._free.setdefault(region.nbytes, []).append(region)
+                region = self._free(row)
+                self._spare.add(Span(region.start, region.nbytes))
                 self._no_room_from = sys.maxsize
             else:
                 self._released.append(row)
 
-    def _make_holes(self, regions: list[Region]) -> None:
-        self._rows += [region.row for region in regions]
-        self._holes = _joined([*self._holes, *((start, size) for start, size, _ in regions)])
+    def _shed(self) -> list[Span]:
+        """Make holes of what is free and above the allowance, in whole pages."""
+        above = self.nbytes - self._peaks.allowance
+        return self._made_holes(-(-above // PAGE) * PAGE)
 
-    def _cut(self, size: int) -> Region | None:
-        if not self._rows:
-            return None
-        for index, (start, room) in enumerate(self._holes):
-            if room >= size:
-                self._holes[index : index + 1] = [(start + size, room - size)] * (room > size)
-                return Region(start, size, self._rows.pop())
-        return None
+    def _made_holes(self, nbytes: int) -> list[Span]:
+        emptied = self._spare.shed(nbytes)
+        for span in emptied:
+            self._holes.add(span)
+        return emptied
 
+    def _fits_in_all(self, size: int) -> bool:
+        """There would be room if all that is free were holes."""
+        return any(span.nbytes >= size for span in Spans(*self._holes, *self._spare))
 
-def _joined(holes: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Holes in order, neighbours made one."""
-    joined: list[tuple[int, int]] = []
-    for start, size in sorted(holes):
-        if joined and sum(joined[-1]) == start:
-            joined[-1] = joined[-1][0], joined[-1][1] + size
-        else:
-            joined.append((start, size))
-    return joined
+    def _cut(self, size: int) -> tuple[Span, Span] | None:
+        """A span of which as little as possible is a hole, and that part of it."""
+        best: tuple[Span, Span] | None = None
+        for hole in self._holes:
+            before, behind = self._spare.ending_at(hole.start), self._spare.starting_at(hole.end)
+            lacking = size - max(before, behind)
+            if lacking > hole.nbytes or (best is not None and lacking >= best[1].nbytes):
+                continue
+            if before >= behind:
+                best = Span(hole.start - before, size), Span(hole.start, lacking)
+            else:
+                best = Span(hole.end - lacking, size), Span(hole.end - lacking, lacking)
+        if best is not None:
+            span, fresh = best
+            self._holes.remove(fresh)
+            if lies_before := fresh.start - span.start:
+                self._spare.remove(Span(span.start, lies_before))
+            elif lies_behind := span.end - fresh.end:
+                self._spare.remove(Span(fresh.end, lies_behind))
+        return best

@@ -267,3 +267,14 @@ async def test_another_system_is_not_asked_for_what_it_lacks(
 
 def _no_such_name(name: str) -> int:
     raise ValueError(name)
+
+
+@pytest.mark.parametrize(("limit", "nbytes"), [(1 << 30, 1 << 20), (1 << 20, 1 << 19)])
+async def test_results_in_common_take_at_most_half_of_what_the_process_may_use(
+    monkeypatch: pytest.MonkeyPatch, limit: int, nbytes: int
+) -> None:
+    monkeypatch.setattr(common, "memory_limit", lambda: limit)
+    async with trio.open_nursery() as nursery:
+        memory = own_common(Rank(nursery, 0).driver, EPOCH)
+    assert memory._layout.nbytes == nbytes
+    memory.forget_fd()

@@ -206,3 +206,18 @@ def test_the_kernel_carries_what_the_schedules_send() -> None:
     ]
     assert line["sent_per_rank"] == line["least_bytes"] == 4_000_000
     assert line["carried_per_rank"] >= line["sent_per_rank"]
+
+
+@pytest.mark.slow
+def test_memory_of_results_is_measured_for_both_kinds_of_sizes() -> None:
+    machine, *jobs = run(
+        str(BENCHMARKS / "result_memory.py"), "--quick", "--transport", "unix", "--json"
+    )
+    assert machine["machine"]["cpus"] == os.cpu_count()
+    assert [(job["copy"], job["sizes"]) for job in jobs] == [
+        (True, "fixed"),
+        (True, "varying"),
+        (False, "fixed"),
+        (False, "varying"),
+    ]
+    assert all(0 < job["start_mb"] < job["most_mb"] == max(job["versions_mb"]) for job in jobs)

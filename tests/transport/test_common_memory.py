@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import ranks_in_threads as rig
 
+from ftcomm.peaks import KEPT_VERSIONS
 from ftcomm.protocol.position import Position
 from ftcomm.transport import common
 from ftcomm.transport.common import CommonMemory
@@ -20,7 +21,7 @@ from ftcomm.transport.common_layout import (
     pack_common_head,
     placed_part,
 )
-from ftcomm.transport.regions import KEPT_VERSIONS, PAGE
+from ftcomm.transport.regions import PAGE
 
 pytestmark = rig.needs_shared_memory
 HERE = Position(0, 2, 5)
@@ -227,7 +228,7 @@ def test_what_versions_have_not_used_goes_back_to_the_system() -> None:
     was = address(place(maker, nbytes))
     full = used_bytes(maker)
     assert full - empty >= nbytes
-    for _ in range(KEPT_VERSIONS - 1):
+    for _ in range(KEPT_VERSIONS):
         maker.next_version()
     assert used_bytes(maker) == full
     maker.next_version()
@@ -235,6 +236,20 @@ def test_what_versions_have_not_used_goes_back_to_the_system() -> None:
     again = place(maker, nbytes)
     assert (address(again), int(again.max())) == (was, 0)
     assert kept[0] == 0
+    maker.forget_fd()
+
+
+def test_what_is_emptied_for_a_place_has_pages_again_before_it_is_used() -> None:
+    (maker,) = rig.common_memory(1, 3 * PAGE, keep_fd=True)
+    arrays = [place(maker) for _ in range(3)]
+    full = used_bytes(maker)
+    del arrays[2], arrays[0]
+    maker.let_go()
+    maker._remove(maker._regions.give_back())
+    arrays.clear()
+    maker.let_go()
+    whole = place(maker, 3 * PAGE)
+    assert (used_bytes(maker), int(whole.max())) == (full, 0)
     maker.forget_fd()
 
 

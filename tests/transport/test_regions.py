@@ -1,15 +1,23 @@
 """Regions: who gets which part of common memory, and when somebody else may have it."""
 
+import random
 from collections import deque
+from itertools import pairwise
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ftcomm.transport.regions import KEPT_VERSIONS, LOOKS, PAGE, Region, Regions
+from ftcomm.peaks import KEPT_VERSIONS, SLACK_PARTS
+from ftcomm.transport.regions import LOOKS, PAGE, Region, Regions, Taken
+from ftcomm.transport.spans import Span
 
 MANY_ROWS = 100
+
+
+def pages(first: int, count: int) -> Span:
+    return Span(first * PAGE, count * PAGE)
 
 
 class Held:
@@ -25,32 +33,37 @@ class Held:
         self.looks += 1
         return row not in self.rows
 
-    def take(self, pages: int) -> tuple[Region, bool]:
+    def take(self, pages: int) -> Taken:
         taken = self.regions.take(pages * PAGE)
         assert taken is not None
-        return taken[0], taken[1] is not None
+        return taken
 
     def new(self, pages: int) -> Region:
-        region, is_new = self.take(pages)
-        assert is_new
-        return region
+        taken = self.take(pages)
+        assert taken.fresh.nbytes == pages * PAGE
+        return taken.region
+
+    def used_again(self, pages: int) -> Region:
+        taken = self.take(pages)
+        assert (taken.fresh.nbytes, taken.emptied) == (0, [])
+        return taken.region
+
+    def release(self, *regions: Region) -> None:
+        self.released.extend(region.row for region in regions)
 
     def let_go(self, pages: int, count: int) -> list[Region]:
         """So many new regions, which nobody holds any more."""
         regions = [self.new(pages) for _ in range(count)]
-        for region in regions:
-            self.released.append(region.row)
+        self.release(*regions)
         return regions
 
 
-@pytest.mark.parametrize(("nbytes", "pages"), [(1, 1), (PAGE, 1), (PAGE + 1, 2), (3 * PAGE, 3)])
-def test_a_region_is_of_whole_pages(nbytes: int, pages: int) -> None:
+@pytest.mark.parametrize(("nbytes", "count"), [(1, 1), (PAGE, 1), (PAGE + 1, 2), (3 * PAGE, 3)])
+def test_a_region_is_of_whole_pages_all_of_them_new(nbytes: int, count: int) -> None:
     regions = Held(8).regions
     taken = [regions.take(nbytes) for _ in range(2)]
-    assert taken == [
-        (Region(0, pages * PAGE, 0), []),
-        (Region(pages * PAGE, pages * PAGE, 1), []),
-    ]
+    places = pages(0, count), pages(count, count)
+    assert taken == [Taken(Region(*place, row), [], place) for row, place in enumerate(places)]
 
 
 def test_a_region_is_used_again_when_rank_0_and_all_others_have_let_go_of_it() -> None:
@@ -58,10 +71,10 @@ def test_a_region_is_used_again_when_rank_0_and_all_others_have_let_go_of_it() -
     first = held.new(2)
     second = held.new(2)  # rank 0 holds the first one
     held.rows.add(first.row)
-    held.released.append(first.row)
+    held.release(first)
     third = held.new(2)  # another rank does
     held.rows.clear()
-    assert held.take(2) == (first, False)
+    assert held.used_again(2).start == first.start
     assert len({first, second, third}) == 3
 
 
@@ -72,17 +85,50 @@ def test_what_the_flags_say_before_rank_0_has_let_go_makes_nothing_free() -> Non
     assert held.looks == 0
 
 
-def test_the_newest_free_region_comes_first() -> None:
+def test_neighbours_that_are_free_serve_results_of_any_size() -> None:
     held = Held(8)
-    oldest, middle, newest = held.let_go(2, 3)
-    assert [held.take(2) for _ in range(3)] == [(newest, False), (middle, False), (oldest, False)]
+    held.let_go(2, 3)
+    assert [held.used_again(count).start for count in (3, 1, 2)] == [0, 3 * PAGE, 4 * PAGE]
+    assert held.regions.nbytes == 6 * PAGE
 
 
-def test_another_size_does_not_take_a_free_region_while_there_is_room() -> None:
+def test_a_version_uses_first_what_the_last_one_used_last() -> None:
     held = Held(8)
-    (two,) = held.let_go(2, 1)
-    assert held.new(1).start == two.nbytes
-    assert held.take(2) == (two, False)
+    first = held.let_go(2, 3)
+    for earlier in (first[::-1], first):
+        assert held.regions.next_version() == []
+        again = [held.used_again(2) for _ in range(3)]
+        assert [region.start for region in again] == [region.start for region in earlier]
+        held.release(*again)
+
+
+def test_a_result_that_is_larger_than_what_is_free_takes_new_pages_beside_it() -> None:
+    held = Held(8)
+    held.let_go(2, 1)
+    taken = held.take(3)
+    assert (taken.region[:2], taken.fresh, taken.emptied) == (pages(0, 3), pages(2, 1), [])
+
+
+def test_new_pages_before_a_free_region_are_taken_too() -> None:
+    held = Held(6)
+    left, right = held.new(2), held.new(4)
+    held.release(left)
+    assert held.regions.give_back() == [pages(0, 2)]
+    held.release(right)
+    held.regions.next_version()
+    taken = held.take(5)
+    assert (taken.region[:2], taken.fresh, taken.emptied) == (pages(1, 5), pages(1, 1), [])
+
+
+def test_of_several_places_that_with_the_fewest_new_pages_is_taken() -> None:
+    held = Held(20)
+    sizes = (6, 1, 4, 4, 1)
+    regions = [held.new(count) for count in sizes]
+    held.release(regions[0], regions[3])
+    held.regions.give_back()
+    held.release(regions[2])
+    taken = held.take(6)
+    assert (taken.region[:2], taken.fresh) == (pages(7, 6), pages(11, 2))
 
 
 def test_regions_that_others_hold_for_long_keep_none_from_being_used_again() -> None:
@@ -92,16 +138,32 @@ def test_regions_that_others_hold_for_long_keep_none_from_being_used_again() -> 
     (free,) = held.let_go(1, 1)
     looked_before = held.looks
     found = [held.take(1) for _ in range(3)]
-    assert found.count((free, False)) == 1
+    assert [taken.region.start for taken in found].count(free.start) == 1
     assert held.looks - looked_before <= 3 * LOOKS
 
 
-def test_when_nothing_fits_free_regions_are_cut_anew() -> None:
-    held = Held(4)
-    small = held.let_go(1, 4)
-    taken = held.regions.take(4 * PAGE)
-    assert taken == (Region(0, 4 * PAGE, 3), small)
+def test_when_nothing_fits_what_is_free_is_emptied_and_cut_anew() -> None:
+    held = Held(7)
+    regions = [held.new(1) for _ in range(7)]
+    held.release(*regions[:2], *regions[3:5])
+    assert held.regions.give_back() == [pages(0, 2), pages(3, 2)][::-1]
+    held.release(regions[2])
+    taken = held.take(5)
+    assert (taken.region[:2], taken.emptied, taken.fresh) == (
+        pages(0, 5),
+        [pages(2, 1)],
+        pages(0, 5),
+    )
     assert held.regions.take(1) is None
+
+
+def test_what_is_free_keeps_its_pages_where_to_empty_it_would_not_help() -> None:
+    held = Held(4)
+    regions = [held.new(1) for _ in range(4)]
+    held.release(regions[0], regions[2])
+    assert held.regions.take(2 * PAGE) is None
+    assert held.regions.nbytes == 4 * PAGE
+    assert held.used_again(1)
 
 
 def test_no_room_is_not_looked_for_again_until_something_is_free() -> None:
@@ -116,46 +178,38 @@ def test_no_room_is_not_looked_for_again_until_something_is_free() -> None:
     assert held.regions.take(2 * PAGE) is not None
 
 
-def test_holes_are_joined_whatever_the_order_in_which_they_came() -> None:
-    held = Held(6)
-    regions = [held.new(2), held.new(1), held.new(3)]
-    for region in (regions[2], regions[0], regions[1]):
-        held.released.append(region.row)
-    assert held.new(6)[:2] == (0, 6 * PAGE)
-
-
-def test_a_region_in_use_parts_two_holes() -> None:
+def test_a_region_in_use_parts_two_that_are_free() -> None:
     held = Held(5)
     left, middle, right = held.new(2), held.new(1), held.new(2)
-    held.released.append(left.row)
-    held.released.append(right.row)
+    held.release(left, right)
     assert held.regions.take(3 * PAGE) is None
-    held.released.append(middle.row)
-    assert held.new(5)[:2] == (0, 5 * PAGE)
+    held.release(middle)
+    assert held.used_again(5)[:2] == pages(0, 5)
 
 
-def test_what_no_version_has_asked_for_is_given_back_after_so_many() -> None:
-    held = Held(8)
-    (rare,) = held.let_go(2, 1)
-    (frequent,) = held.let_go(1, 1)
-    for _ in range(KEPT_VERSIONS - 1):
-        assert held.regions.next_version() == []
-        assert held.take(1) == (frequent, False)
-        held.released.append(frequent.row)
-    assert held.regions.next_version() == [rare]
-    assert held.regions.next_version() == []
-    assert held.new(2).start == rare.start
+def test_what_no_version_needed_is_given_back_after_so_many() -> None:
+    held = Held(16)
+    often, rare = held.new(SLACK_PARTS), held.new(2 * SLACK_PARTS)
+    held.release(often, rare)
+    given = []
+    for _ in range(KEPT_VERSIONS + 1):
+        given.append(held.regions.next_version())
+        held.release(held.used_again(SLACK_PARTS))
+    most = often.nbytes // PAGE + 1  # and a part for slack
+    assert given == [[]] * KEPT_VERSIONS + [[pages(most, 3 * SLACK_PARTS - most)]]
 
 
 def test_what_others_still_hold_is_not_given_back() -> None:
     held = Held(8)
     (kept,) = held.let_go(2, 1)
     held.rows.add(kept.row)
-    assert [held.regions.next_version() for _ in range(KEPT_VERSIONS + 1)] == [[]] * (
-        KEPT_VERSIONS + 1
-    )
+    versions = range(2 * KEPT_VERSIONS)
+    assert [held.regions.next_version() for _ in versions] == [[] for _ in versions]
     held.rows.clear()
-    assert held.regions.next_version() == [kept]
+    given = [held.regions.next_version() for _ in range(KEPT_VERSIONS + 1)]
+    assert [*held.regions.give_back(), *(span for spans in given for span in spans)] == [
+        pages(0, 2)
+    ]
 
 
 def test_there_are_no_more_regions_than_rows() -> None:
@@ -163,11 +217,11 @@ def test_there_are_no_more_regions_than_rows() -> None:
     first = held.new(1)
     assert [first.row, held.new(1).row] == [0, 1]
     assert held.regions.take(PAGE) is None
-    held.released.append(first.row)
-    assert held.regions.take(2 * PAGE) == (Region(2 * PAGE, 2 * PAGE, first.row), [first])
+    held.release(first)
+    assert held.used_again(1) == first
 
 
-def test_a_region_without_memory_is_put_back() -> None:
+def test_a_region_without_memory_is_a_hole() -> None:
     held = Held(4, rows=1)
     region = held.new(4)
     held.regions.put_back(region)
@@ -182,6 +236,37 @@ def test_one_that_is_larger_than_the_memory_has_no_room() -> None:
     assert held.new(4)
 
 
+SMALLEST, LARGEST, RESULTS, VERSIONS = 80, 120, 20, 30  # pages of results of different sizes
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sizes_that_vary_need_a_quarter_more_than_what_is_in_use_at_once(seed: int) -> None:
+    """In each version 20 results of 8 to 12 MB, say, of which none is let go before its end."""
+    held, sizes = Held(100 * LARGEST * RESULTS, rows=RESULTS), random.Random(seed)
+    needed, pages_held, new = [], [], 0
+    for version in range(VERSIONS):
+        wanted = [sizes.randint(SMALLEST, LARGEST) for _ in range(RESULTS)]
+        taken = [held.take(count) for count in wanted]
+        needed.append(sum(wanted))
+        pages_held.append(held.regions.nbytes // PAGE)
+        new += sum(each.fresh.nbytes for each in taken) // PAGE if version >= KEPT_VERSIONS else 0
+        held.release(*(each.region for each in taken))
+        held.regions.next_version()
+    most = [max(needed[max(i - KEPT_VERSIONS, 0) : i + 1]) for i in range(VERSIONS)]
+    assert all(have <= 1.25 * need for have, need in zip(pages_held, most, strict=True))
+    assert new < 0.1 * sum(needed), "pages are used again"
+
+
+def test_results_of_one_size_take_pages_once() -> None:
+    held, fresh, emptied = Held(1000), 0, []
+    for _ in range(VERSIONS):
+        taken = [held.take(7) for _ in range(RESULTS)]
+        fresh += sum(each.fresh.nbytes for each in taken)
+        held.release(*(each.region for each in taken))
+        emptied += held.regions.next_version()
+    assert (fresh, emptied) == (7 * RESULTS * PAGE, [])
+
+
 class Story(RuleBasedStateMachine):
     """Takes, releases and versions in any order; `looking` are the rows that others hold."""
 
@@ -192,30 +277,42 @@ class Story(RuleBasedStateMachine):
         self.looking: set[int] = set()
         self.held: dict[int, Region] = {}  # by rank 0
         self.left: dict[int, Region] = {}  # by rank 0, and perhaps not by others
+        self.paged: set[int] = set()  # pages that have memory
         self.released: deque[int] = deque()
         self.regions = Regions(self.PAGES * PAGE, self.ROWS, self._is_free, self.released)
 
     def _is_free(self, row: int) -> bool:
         assert row in self.left, "rank 0 itself looks there"
-        return row not in self.looking
+        is_free = row not in self.looking
+        if is_free:
+            del self.left[row]
+        return is_free
+
+    def _empty(self, spans: list[Span]) -> None:
+        for span in spans:
+            emptied = numbers(span)
+            assert emptied <= self.paged
+            assert not any(emptied & numbers(region) for region in self._in_use())
+            self.paged -= emptied
 
     def _in_use(self) -> list[Region]:
-        looked_into = [region for row, region in self.left.items() if row in self.looking]
-        return [*self.held.values(), *looked_into]
+        return [*self.held.values(), *self.left.values()]
 
     @rule(nbytes=st.integers(1, PAGES * PAGE), populated=st.booleans())
     def take(self, nbytes: int, populated: bool) -> None:
         taken = self.regions.take(nbytes)
         if taken is None:
             return
-        region, emptied = taken
-        is_new = emptied is not None
+        region, emptied, fresh = taken
+        self._empty(emptied)
         assert 0 <= region.nbytes - nbytes < PAGE
         assert region.row not in {other.row for other in self._in_use()}
-        self.left.pop(region.row, None)
-        if is_new and not populated:
+        assert numbers(fresh) == numbers(region) - self.paged
+        if fresh.nbytes and not populated:
             self.regions.put_back(region)
+            self.paged -= numbers(region)
             return
+        self.paged |= numbers(region)
         self.held[region.row] = region
         self.looking.add(region.row)
 
@@ -233,28 +330,35 @@ class Story(RuleBasedStateMachine):
 
     @rule()
     def next_version(self) -> None:
-        in_use = self._in_use()
-        for region in self.regions.next_version():
-            assert region not in in_use
-            assert self.left.pop(region.row) == region
+        self._empty(self.regions.next_version())
 
     @invariant()
     def no_two_in_use_overlap(self) -> None:
         in_use = sorted(self._in_use())
-        ends = [0, *(region.start + region.nbytes for region in in_use)]
-        starts = [*(region.start for region in in_use), self.PAGES * PAGE]
-        assert all(end <= start for end, start in zip(ends, starts, strict=True))
+        assert all(one.start + one.nbytes <= two.start for one, two in pairwise(in_use))
         assert len({region.row for region in in_use}) == len(in_use)
+        assert all(numbers(region) <= self.paged for region in in_use)
+
+    @invariant()
+    def what_has_pages_is_counted(self) -> None:
+        assert self.regions.nbytes == len(self.paged) * PAGE
 
     def teardown(self) -> None:
         self.looking.clear()
         for row in list(self.held):
             self.left[row] = self.held.pop(row)
             self.released.append(row)
-        self.regions.next_version()
+        self._empty(self.regions.next_version())
+        self._empty(self.regions.give_back())
+        assert self.paged == set()
         whole = self.regions.take(self.PAGES * PAGE)
         assert whole is not None, "not all of it came back"
-        assert whole[0][:2] == (0, self.PAGES * PAGE)
+        assert whole.region[:2] == (0, self.PAGES * PAGE)
+
+
+def numbers(span: Span | Region) -> set[int]:
+    """Of its pages."""
+    return set(range(span.start // PAGE, (span.start + span.nbytes) // PAGE))
 
 
 TestStory = Story.TestCase

@@ -65,3 +65,19 @@ def test_a_job_that_could_not_be_measured_is_named_below_the_others(report: Any)
     text = report.tracker_table(lines).splitlines()
     assert text[4] == "| 250 | 1.25 | 0.5 | 0.5 | 0.5 | 200 | 0.5 | 0.5 | 40,000 |"
     assert text[-1] == "2,000 workers: needs 2205 open files"
+
+
+def test_memory_of_varying_sizes_is_beside_that_of_one_size(report: Any) -> None:
+    job = {"transport": "auto", "copy": False}
+    lines = [
+        {"machine": {"cpus": 2}},
+        {**job, "sizes": "fixed", "most_mb": 400},
+        {**job, "sizes": "varying", "most_mb": 500},
+    ]
+    assert report.result_memory_table(lines).splitlines() == [
+        "cpus 2",
+        "",
+        "| transport | result | one size, MB | varying sizes, MB | times |",
+        "| --- | --- | --- | --- | --- |",
+        "| auto | a view | 400 | 500 | 1.25 |",
+    ]

@@ -1,6 +1,7 @@
 """The pool hands out memory again only when nothing refers to it."""
 
 import itertools
+import random
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ftcomm.errors import ProtocolError
-from ftcomm.values import Pool, Stored, dtype_from_wire, stored_from_wire
+from ftcomm.peaks import KEPT_VERSIONS
+from ftcomm.values import Pool, Stored, dtype_from_wire, size_class, stored_from_wire
 
 F32 = np.dtype(np.float32)
 COUNT = Pool.MIN_BYTES // 4
@@ -48,9 +50,9 @@ def test_memory_that_is_being_served_is_not_taken_again() -> None:
     assert not np.shares_memory(pool.take(COUNT, F32), np.asarray(raw))
 
 
-def test_part_of_somebody_else_s_memory_is_not_taken() -> None:
+def test_a_small_part_of_somebody_else_s_memory_is_not_taken() -> None:
     pool = Pool()
-    foreign = [Stored(np.zeros(8 * COUNT, np.uint8)[: 4 * COUNT].view(F32), (COUNT,))]
+    foreign = [Stored(np.zeros(16 * COUNT, np.uint8)[: 4 * COUNT].view(F32), (COUNT,))]
     pool.give(foreign.pop())
     assert pool.nbytes == 0
 
@@ -76,10 +78,82 @@ def test_memory_goes_when_some_versions_have_not_needed_it() -> None:
     pool = Pool()
     pool.renew([logged(pool), logged(pool)])
     held = []
-    for _ in range(Pool.KEPT_VERSIONS):
+    for _ in range(KEPT_VERSIONS):
         pool.renew([logged(pool)])
         held.append(pool.nbytes // (4 * COUNT))
     assert held == [2, 2, 2, 1]
+
+
+@given(st.integers(Pool.MIN_BYTES, 1 << 40))
+def test_a_buffer_is_at_most_an_eighth_larger_than_what_it_is_made_for(nbytes: int) -> None:
+    size = size_class(nbytes)
+    assert nbytes <= size <= 1.125 * nbytes
+    assert size_class(size) == size
+
+
+def test_a_result_takes_the_best_buffer_of_up_to_twice_its_class() -> None:
+    pool = Pool()
+    sizes = (COUNT, 2 * COUNT, 3 * COUNT, 4 * COUNT)
+    where = {}
+    for held in [[logged(pool, count)] for count in sizes]:
+        where[held[0].flat.size] = address(held[0].flat)
+        pool.give(held.pop())
+    results = [logged(pool, count) for count in (COUNT + 1, COUNT + 1, 3 * COUNT, 2 * COUNT)]
+    addresses = [address(result.flat) for result in results]
+    assert addresses[:1] + addresses[2:] == [where[count * COUNT] for count in (2, 3, 4)]
+    assert addresses[1] not in where.values()
+
+
+def test_a_smaller_result_in_a_larger_buffer_gives_all_of_it_back() -> None:
+    pool = Pool()
+    pool.renew([logged(pool, 2 * COUNT)])
+    pool.renew([logged(pool, COUNT + COUNT // 2)])
+    assert pool.nbytes == 8 * COUNT
+
+
+SMALLEST, LARGEST, RESULTS, VERSIONS = COUNT, 3 * COUNT // 2, 20, 30
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sizes_that_vary_need_a_quarter_more_than_what_is_in_use_at_once(seed: int) -> None:
+    """Each version logs 20 results and takes a place for a while beside each."""
+    pool, sizes = Pool(), random.Random(seed)
+    needed, held = [0], []
+    for _ in range(VERSIONS):
+        counts = [sizes.randint(SMALLEST, LARGEST) for _ in range(RESULTS)]
+        log = []
+        for count in counts:
+            scratch = pool.take(count, F32).base
+            log.append(logged(pool, count))
+            assert isinstance(scratch, np.ndarray)
+            pool.put(scratch)
+            del scratch
+            in_use = sum(stored.raw().nbytes for stored in log)
+            held.append((pool.nbytes + in_use, max(*needed[-KEPT_VERSIONS:], in_use)))
+        needed.append(sum(4 * count for count in counts) + 4 * LARGEST)
+        pool.renew(log)
+    assert all(have <= 1.125 * 1.25 * (need + 4 * LARGEST) for have, need in held)
+
+
+@pytest.mark.parametrize(("limit", "buffers"), [(1 << 40, 1), (4 * 4 * COUNT, 0)])
+def test_what_is_too_small_for_others_is_held_as_slack_below_the_limit(
+    limit: int, buffers: int
+) -> None:
+    pool = Pool()
+    pool.keep_within(limit)
+    pool.renew([logged(pool) for _ in range(4)])
+    assert pool.nbytes == 4 * 4 * COUNT
+    large = logged(pool, 4 * COUNT)
+    assert (pool.nbytes, large.flat.nbytes) == (buffers * 4 * COUNT, 4 * 4 * COUNT)
+
+
+def test_of_what_does_not_fit_the_oldest_goes_first() -> None:
+    pool = Pool()
+    for count in (COUNT, 16 * COUNT):
+        pool.renew([logged(pool, count)])
+    assert pool.nbytes == 17 * 4 * COUNT
+    assert logged(pool, 4 * COUNT)
+    assert pool.nbytes == 16 * 4 * COUNT
 
 
 def test_what_the_user_was_lent_is_taken_again_when_nothing_refers_to_it() -> None:
@@ -93,12 +167,20 @@ def test_what_the_user_was_lent_is_taken_again_when_nothing_refers_to_it() -> No
     assert address(pool.take(COUNT, F32)) == where
 
 
+def test_what_a_user_has_let_go_of_gives_way_to_what_is_lent() -> None:
+    pool = Pool()
+    held = [pool.lend(count, F32) for count in (COUNT, COUNT, 8 * COUNT)]
+    del held[0], held[0]
+    larger = pool.lend(4 * COUNT, F32)
+    assert [memory.nbytes for _, memory in pool._lent] == [32 * COUNT, 16 * COUNT]
+    assert not np.shares_memory(larger, held[0])
+
+
 def test_little_is_remembered_of_what_users_were_lent() -> None:
     pool = Pool()
-    for count in range(COUNT, COUNT + 2 * Pool.MAX_LENT):
-        pool.lend(count, F32)
-    assert len(pool._lent) == Pool.MAX_LENT
-    pool.lend(Pool.MAX_LENT_BYTES, np.dtype(np.uint8))
+    held = [pool.lend(count, F32) for count in range(COUNT, COUNT + 2 * Pool.MAX_LENT)]
+    assert len(pool._lent) == Pool.MAX_LENT < len(held)
+    held.append(pool.lend(Pool.MAX_LENT_BYTES, np.dtype(np.uint8)))
     assert len(pool._lent) == 1
     pool.lend(Pool.MAX_LENT_BYTES + 1, np.dtype(np.uint8))
     assert pool._lent == []
@@ -108,7 +190,7 @@ def test_lent_memory_goes_when_some_versions_have_not_needed_it() -> None:
     pool = Pool()
     pool.lend(COUNT, F32)
     held = []
-    for _ in range(Pool.KEPT_VERSIONS):
+    for _ in range(KEPT_VERSIONS):
         pool.renew([])
         held.append(len(pool._lent))
     assert held == [1, 1, 1, 0]
