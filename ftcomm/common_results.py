@@ -26,6 +26,7 @@ class CommonResults:
         self._control = control
         self._joined: CommonMemory | None = None
         self._sought = 0  # the epoch in which it was
+        self._left: list[CommonMemory] = []  # of epochs that are over, into which something looks
 
     def memory_for(self, form: Form, turn: CallHeader) -> CommonMemory | None:
         """Common memory, if the call of this form and turn is made there.
@@ -40,8 +41,7 @@ class CommonResults:
             return None
         memory = hub.common
         if self._joined is not None and memory is not self._joined:
-            self._joined.leave()
-            self._joined = None
+            self._leave(self._joined)
         if memory is None or memory.epoch != epoch:
             if self._sought != epoch and may_have_common_memory(hub):
                 driver = self._control.driver
@@ -56,8 +56,17 @@ class CommonResults:
 
     def next_version(self) -> None:
         """A checkpoint is committed.  Without the hub's lock: pages take their time to be freed."""
+        if self._joined is not None and self._hub.common is not self._joined:
+            self._leave(self._joined)
         if self._joined is not None:
             self._joined.next_version()
+        self._left = [memory for memory in self._left if memory.shrink()]
+
+    def _leave(self, memory: CommonMemory) -> None:
+        """The epoch of what was joined is over."""
+        self._joined = None
+        if memory.shrink():
+            self._left.append(memory)
 
     def places(self, form: Form, memory: CommonMemory) -> Places:
         """Where a call of `form` is made; `give_back` ends it."""

@@ -19,15 +19,21 @@ import numpy as np
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.position import Position
 from ftcomm.transport.common_layout import (
+    JOINED,
+    LOCKED,
     MAX_RANKS,
     ROWS,
     Layout,
+    gaps,
     pack_common_head,
+    pack_extent,
     pack_placed,
     placed_part,
     unpack_common_head,
+    unpack_extent,
     unpack_placed,
 )
+from ftcomm.transport.mappings import is_locked, lock, reopened
 from ftcomm.transport.regions import PAGE, Region, Regions
 from ftcomm.transport.segment import NoSharedMemory, must_be_sealed, sealed_memfd, why_not
 from ftcomm.transport.spans import Span
@@ -79,6 +85,27 @@ class _Flags:
         """Whether no rank does any more."""
         return not any(self._map[self._layout.flags(row)])
 
+    def looked_at(self, ranks: list[int]) -> list[int]:
+        """Rows of regions into which one of these ranks may still look."""
+        flags = np.frombuffer(self._map, np.uint8, ROWS * self._layout.ranks, PAGE)
+        rows: list[int] = np.flatnonzero(flags.reshape(ROWS, -1)[:, ranks].any(axis=1)).tolist()
+        return rows
+
+    def drop_unheard(self) -> bool:
+        """Nothing is placed any more: drop what this rank never looked at, in a call that failed.
+
+        Returns:
+            Whether it looks anywhere.
+        """
+        held = False
+        for row in self.looked_at([self._rank]):
+            watch = self._watches.get(row)
+            if watch is None or watch() is None:
+                self._map[self._layout.flags(row).start + self._rank] = 0
+            else:
+                held = True
+        return held
+
     def watch(self, row: int, array: Bytes) -> None:
         """This rank may look there as long as something refers to `array`, and to that alone."""
         watch = _Watch(array, self._gone.append)
@@ -109,7 +136,9 @@ class CommonMemory:
     __slots__ = (
         "_flags",
         "_is_complete",
+        "_kept",
         "_layout",
+        "_lock_fd",
         "_map",
         "_newest",
         "_rank",
@@ -121,10 +150,18 @@ class CommonMemory:
     )
 
     def __init__(
-        self, mapped: mmap.mmap, layout: Layout, *, rank: int, epoch: int, nonce: bytes
+        self,
+        mapped: mmap.mmap,
+        layout: Layout,
+        *,
+        lock_fd: int,
+        rank: int,
+        epoch: int,
+        nonce: bytes,
     ) -> None:
         self.epoch = epoch
         self._map = mapped
+        self._lock_fd = lock_fd  # closed with the mapping; -1 for none
         self._read_only = memoryview(mapped).toreadonly()
         self._layout = layout
         self._rank = rank
@@ -132,6 +169,7 @@ class CommonMemory:
         self._flags = flags = _Flags(mapped, layout, rank)
         self._regions = Regions(layout.nbytes, ROWS, flags.is_free, flags.released)
         self._is_complete = False
+        self._kept: list[Span] | None = None  # what had pages when this rank last looked
         self.fd = -1
         self.nonce = nonce
 
@@ -141,7 +179,8 @@ class CommonMemory:
         Said by the thread that makes the calls, between two of them: one that has begun without
         this memory could not make sense of the flag.
         """
-        self._map[self._layout.joined().start + self._rank] = 1
+        locked = self._lock_fd >= 0 and lock(self._lock_fd, self._rank)
+        self._map[self._layout.joined().start + self._rank] = LOCKED if locked else JOINED
 
     @property
     def is_complete(self) -> bool:
@@ -163,6 +202,7 @@ class CommonMemory:
             self._regions.put_back(region)
             self._remove([Span(region.start, region.nbytes)])
             return None
+        self._map[self._layout.extent(region.row)] = pack_extent(region)
         self._flags.hold(region.row)
         self._map[placed_part()] = pack_placed(position, region, nbytes)
         return self._begun(region, nbytes)
@@ -171,11 +211,6 @@ class CommonMemory:
         """A checkpoint dropped what was logged: give back what programs have not used for long."""
         self.let_go()
         self._remove(self._regions.next_version())
-
-    def leave(self) -> None:
-        """Its epoch is over: nothing more is placed here, what is free is given back."""
-        self.let_go()
-        self._remove(self._regions.give_back())
 
     def forget_fd(self) -> None:
         """Close the descriptor; the mapping stays."""
@@ -218,6 +253,35 @@ class CommonMemory:
         """Between two calls: let the places be used again at which nothing looks any more here."""
         self._flags.let_go()
 
+    def shrink(self) -> bool:
+        """Its epoch is over for this rank: give back all pages at which nobody looks any more.
+
+        Any rank does that for all, also where rank 0 is dead.  No call that this rank did not take
+        part in is ever completed here, so whoever still places something does it for nothing.
+        What a rank looks at is kept as long as it has the memory mapped: a stopped one may go on.
+
+        Returns:
+            Whether this rank still looks somewhere; else it need not ask again.
+        """
+        self.let_go()
+        looks = self._flags.drop_unheard()
+        ranks = [rank for rank in range(self._layout.ranks) if self._may_look(rank)]
+        said = (self._map[self._layout.extent(row)] for row in self._flags.looked_at(ranks))
+        try:
+            kept = sorted(unpack_extent(raw, self._layout) for raw in said)
+        except ProtocolError:  # nobody knows what is looked at
+            return looks
+        if kept != self._kept:
+            self._kept = kept
+            self._remove(gaps(kept, self._layout.nbytes))
+        return looks
+
+    def _may_look(self, rank: int) -> bool:
+        says = self._map[self._layout.joined().start + rank]
+        if rank == self._rank or says != LOCKED or self._lock_fd < 0:
+            return True
+        return is_locked(self._lock_fd, rank)
+
     def sealed(self) -> Bytes:
         """The newest place, now that the result is there; nobody can make this array writable.
 
@@ -257,7 +321,7 @@ def make_common(ranks: int, nbytes: int, *, epoch: int, nonce: bytes) -> CommonM
     except OSError as error:
         raise NoSharedMemory(f"making common memory failed: {error}") from error
     try:
-        mapped = mmap.mmap(fd, layout.total)
+        mapped, lock_fd = _mapped(fd, layout.total)
         mapped.madvise(_POPULATE, 0, layout.data_at)
     except (OSError, ValueError) as error:
         os.close(fd)
@@ -265,7 +329,7 @@ def make_common(ranks: int, nbytes: int, *, epoch: int, nonce: bytes) -> CommonM
     _ask_for_large_pages(mapped)
     head = pack_common_head(layout, nonce)
     mapped[: len(head)] = head
-    memory = CommonMemory(mapped, layout, rank=0, epoch=epoch, nonce=nonce)
+    memory = CommonMemory(mapped, layout, lock_fd=lock_fd, rank=0, epoch=epoch, nonce=nonce)
     memory.fd = fd
     return memory
 
@@ -284,13 +348,27 @@ def take_common(fd: int, ranks: int, *, rank: int, epoch: int, nonce: bytes) -> 
         nbytes = os.fstat(fd).st_size
         with mmap.mmap(fd, PAGE) as head:
             layout = unpack_common_head(head[:], nbytes, ranks, nonce)
-        mapped = mmap.mmap(fd, nbytes)
+        mapped, lock_fd = _mapped(fd, nbytes)
     except (OSError, ValueError, ProtocolError) as error:  # ValueError: smaller than its map
         raise NoSharedMemory(f"rank 0's common memory is of no use: {error}") from error
     finally:
         os.close(fd)
     _ask_for_large_pages(mapped)
-    return CommonMemory(mapped, layout, rank=rank, epoch=epoch, nonce=nonce)
+    return CommonMemory(mapped, layout, lock_fd=lock_fd, rank=rank, epoch=epoch, nonce=nonce)
+
+
+def _mapped(fd: int, nbytes: int) -> tuple[mmap.mmap, int]:
+    """A mapping, and the descriptor for its locks, which goes with it."""
+    lock_fd = reopened(fd)
+    try:
+        mapped = mmap.mmap(fd if lock_fd < 0 else lock_fd, nbytes)
+    except BaseException:
+        if lock_fd >= 0:
+            os.close(lock_fd)
+        raise
+    if lock_fd >= 0:
+        weakref.finalize(mapped, os.close, lock_fd).atexit = False
+    return mapped, lock_fd
 
 
 def _ask_for_large_pages(mapped: mmap.mmap) -> None:

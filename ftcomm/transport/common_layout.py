@@ -2,27 +2,33 @@
 
     page 0      head | a byte for each rank that has joined | what rank 0 has placed last
     flags       a row for each region, in it a byte for each rank: it may still look there
+    extents     where the region of each row is
     data        regions, whole pages
 
 A byte of flags is set by rank 0 when it places a result, and cleared by the rank that it is for.
+What rank 0 says of extents is for those who give pages back when the epoch is over.
 """
 
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.position import Position
 from ftcomm.transport.layout import NONCE_BYTES
 from ftcomm.transport.regions import PAGE, Region
+from ftcomm.transport.spans import Span
 
 MAX_RANKS = 256  # of one host; with more, every rank has a log of its own
 ROWS = 4096  # results at a time; where there are more, the others are kept by each rank for itself
 JOINED_AT = 512
+JOINED, LOCKED = 1, 2  # what a rank that has joined says; if locked, its lock says whether it lives
 
-_MAGIC = b"FTCOMMc1"  # its last character is the version of this layout
+_MAGIC = b"FTCOMMc2"  # its last character is the version of this layout
 _HEAD = struct.Struct(f"=8sQQ{NONCE_BYTES}s")
 _PLACED_AT = 1024
 _PLACED = struct.Struct("=qqqQQQ")  # a position, and a region with the result's own size
+_EXTENT = struct.Struct("=QQ")
 
 
 class Layout(NamedTuple):
@@ -39,12 +45,21 @@ class Layout(NamedTuple):
     @property
     def data_at(self) -> int:
         """Offset of the first region."""
-        return PAGE + -(-ROWS * self.ranks // PAGE) * PAGE
+        return self._extents_at + ROWS * _EXTENT.size
 
     @property
     def total(self) -> int:
         """Bytes of all of it."""
         return self.data_at + self.nbytes
+
+    @property
+    def _extents_at(self) -> int:
+        return PAGE + -(-ROWS * self.ranks // PAGE) * PAGE
+
+    def extent(self, row: int) -> slice:
+        """Where the region of that row is said."""
+        start = self._extents_at + row * _EXTENT.size
+        return slice(start, start + _EXTENT.size)
 
     def joined(self) -> slice:
         """The bytes that say who has joined."""
@@ -83,6 +98,33 @@ def unpack_common_head(raw: bytes, nbytes: int, ranks: int, nonce: bytes) -> Lay
     if theirs != ranks or size % PAGE or not size or layout.total != nbytes:
         raise ProtocolError(f"common memory of {nbytes} bytes for {theirs} ranks and {size} bytes")
     return layout
+
+
+def pack_extent(region: Region) -> bytes:
+    """Where `region` is."""
+    return _EXTENT.pack(region.start, region.nbytes)
+
+
+def unpack_extent(raw: bytes, layout: Layout) -> Span:
+    """Where a region is, as rank 0 says.
+
+    Raises:
+        ProtocolError: it is nowhere in this memory.
+    """
+    span = Span(*_EXTENT.unpack(raw))
+    if span.start % PAGE or span.nbytes % PAGE or span.end > layout.nbytes:
+        raise ProtocolError(f"a region of {span.nbytes} bytes at {span.start}")
+    return span
+
+
+def gaps(spans: Iterable[Span], nbytes: int) -> list[Span]:
+    """What is in none of `spans`, of memory of so many bytes."""
+    found, at = [], 0
+    for span in (*sorted(spans), Span(nbytes, 0)):
+        if span.start > at:
+            found.append(Span(at, span.start - at))
+        at = max(at, span.end)
+    return found
 
 
 def placed_part() -> slice:

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import signal
 import types
 import weakref
 from collections.abc import Callable
@@ -12,16 +13,19 @@ import ranks_in_threads as rig
 
 from ftcomm.peaks import KEPT_VERSIONS
 from ftcomm.protocol.position import Position
-from ftcomm.transport import common
-from ftcomm.transport.common import CommonMemory
+from ftcomm.transport import common, mappings
+from ftcomm.transport.common import CommonMemory, make_common, take_common
 from ftcomm.transport.common_layout import (
     MAX_RANKS,
     ROWS,
     Layout,
+    gaps,
     pack_common_head,
+    pack_extent,
     placed_part,
 )
-from ftcomm.transport.regions import PAGE
+from ftcomm.transport.regions import PAGE, Region
+from ftcomm.transport.spans import Span
 
 pytestmark = rig.needs_shared_memory
 HERE = Position(0, 2, 5)
@@ -283,3 +287,142 @@ def test_a_place_that_is_used_again_needs_no_new_pages(monkeypatch: pytest.Monke
     flags([maker, taker])
     monkeypatch.setattr(Full, "room", 0)
     assert address(place(maker)) == was
+
+
+# --- when its epoch is over -----------------------------------------------------------------------
+
+RESULTS = 3
+
+
+def results(memories: list[CommonMemory], nbytes: int = PAGE) -> list[list[common.Bytes]]:
+    """Of each rank some results, complete and filled with their numbers."""
+    found: list[list[common.Bytes]] = [[] for _ in memories]
+    for number in range(RESULTS):
+        for rank, memory in enumerate(memories):
+            array = memory.placed(HERE, nbytes) if rank else place(memory, nbytes)
+            array[:] = number
+            found[rank].append(array)
+    return found
+
+
+@pytest.fixture
+def three() -> list[CommonMemory]:
+    return rig.common_memory(3, PAGES * PAGE, keep_fd=True)
+
+
+def test_a_view_keeps_its_own_pages_and_not_those_beside_it(three: list[CommonMemory]) -> None:
+    first, second, third = results(three)
+    empty = used_bytes(three[0]) - RESULTS * PAGE
+    view = second[1]
+    for arrays in (first, second, third):
+        arrays.clear()
+    assert [memory.shrink() for memory in three] == [False, True, False]
+    assert (used_bytes(three[0]), set(view.tolist())) == (empty + PAGE, {1})
+    del view
+    assert not three[1].shrink()
+    assert used_bytes(three[0]) == empty
+    three[0].forget_fd()
+
+
+def test_what_another_rank_may_look_at_keeps_its_pages(three: list[CommonMemory]) -> None:
+    """It has not left the epoch yet, or hangs, and may go on an hour later."""
+    first, second, third = results(three)
+    full = used_bytes(three[0])
+    first.clear()
+    second.clear()
+    assert not any(memory.shrink() for memory in three[:2])
+    assert used_bytes(three[0]) == full
+    assert [set(array.tolist()) for array in third] == [{0}, {1}, {2}]
+    three[0].forget_fd()
+
+
+def test_what_only_the_dead_looked_at_keeps_no_pages(three: list[CommonMemory]) -> None:
+    """Rank 0 is among them: who placed results is not needed."""
+    fd = os.dup(three[0].fd)
+    three[0].forget_fd()
+    first, second, third = results(three)
+    del first, third, three[2], three[0]  # their flags stay
+    view = second.pop()
+    second.clear()
+    before = os.fstat(fd).st_blocks
+    assert three[0].shrink()
+    assert before - os.fstat(fd).st_blocks == (RESULTS - 1) * PAGE // 512
+    assert set(view.tolist()) == {RESULTS - 1}
+    os.close(fd)
+
+
+def test_a_process_that_is_killed_looks_no_more() -> None:
+    maker = make_common(2, PAGES * PAGE, epoch=rig.CALL.epoch, nonce=rig.NONCE)
+    maker.join()
+    ready, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        fd = os.dup(maker.fd)
+        taker = take_common(fd, 2, rank=1, epoch=rig.CALL.epoch, nonce=rig.NONCE)
+        taker.join()
+        os.write(tell, b"1")
+        signal.pause()
+    os.read(ready, 1)
+    empty = used_bytes(maker)
+    assert maker.is_complete
+    place(maker)
+    shrunk = []
+    for _ in range(2):
+        assert not maker.shrink()
+        shrunk.append(used_bytes(maker) - empty)
+        os.kill(child, signal.SIGKILL)
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert shrunk == [PAGE, 0]
+    os.waitpid(child, 0)
+    os.close(ready)
+    os.close(tell)
+    maker.forget_fd()
+
+
+@pytest.mark.parametrize("lacking", [[0], [1], [0, 1]])
+def test_a_rank_is_taken_for_alive_where_locks_cannot_say(
+    lacking: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = iter(range(2))
+    monkeypatch.setattr(
+        common, "reopened", lambda fd: -1 if next(ranks) in lacking else mappings.reopened(fd)
+    )
+    memories = rig.common_memory(2, PAGES * PAGE, keep_fd=True)
+    for arrays in results(memories):
+        arrays.clear()
+    full = used_bytes(memories[0])
+    del memories[1]
+    assert not memories[0].shrink()
+    assert used_bytes(memories[0]) == full
+    memories[0].forget_fd()
+
+
+def test_a_place_of_a_call_that_failed_is_not_kept(pair: list[CommonMemory]) -> None:
+    """Rank 1 has not heard of it, and its flag is up."""
+    assert place(pair[0]).nbytes
+    assert not pair[1].shrink()
+    assert pair[1]._map[LAYOUT.flags(0)] == b"\1\0"
+    assert not pair[0].shrink()
+
+
+def test_where_extents_make_no_sense_all_pages_are_kept(three: list[CommonMemory]) -> None:
+    arrays = results(three)
+    full = used_bytes(three[0])
+    three[2]._map[three[2]._layout.extent(1)] = pack_extent(Region(PAGES * PAGE, PAGE, 1))
+    del arrays[0][0], arrays[1][0], arrays[2][0]
+    assert all(memory.shrink() for memory in three)
+    assert used_bytes(three[0]) == full
+    three[0].forget_fd()
+
+
+@pytest.mark.parametrize(
+    ("kept", "between"),
+    [
+        ([], [Span(0, 10)]),
+        ([Span(0, 10)], []),
+        ([Span(4, 2), Span(1, 2)], [Span(0, 1), Span(3, 1), Span(6, 4)]),
+        ([Span(1, 6), Span(2, 2)], [Span(0, 1), Span(7, 3)]),
+    ],
+)
+def test_what_is_kept_is_not_in_between(kept: list[Span], between: list[Span]) -> None:
+    assert gaps(kept, 10) == between

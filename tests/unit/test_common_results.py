@@ -24,10 +24,15 @@ class Memory:
 
     def __init__(self, epoch: int = EPOCH) -> None:
         self.epoch = epoch
+        self.looks = False  # this rank, into a place of an epoch that is over
         self.told: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
         return lambda: self.told.append(name)
+
+    def shrink(self) -> bool:
+        self.told.append("shrink")
+        return self.looks
 
 
 class Group:
@@ -97,9 +102,24 @@ def test_that_of_an_epoch_that_is_over_is_left(
     group.memory_for()
     group.hub.common = later
     assert group.memory_for(epoch=EPOCH + 1) is later
-    assert old.told[-1] == "leave"
+    assert old.told[-1] == "shrink"
     assert group.memory_for(epoch=EPOCH + 1) is later
-    assert old.told.count("leave") == 1
+    assert old.told.count("shrink") == 1
+
+
+def test_that_of_an_epoch_that_is_over_shrinks_while_this_rank_looks_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = Group(monkeypatch)
+    group.hub.common = old = Memory()
+    group.memory_for()
+    old.looks, group.hub.common = True, None
+    group.results.next_version()  # also where nothing large is ever called again
+    assert old.told == ["join", "let_go", "shrink", "shrink"]
+    old.looks = False
+    for _ in range(3):
+        group.results.next_version()
+    assert old.told.count("shrink") == 3
 
 
 def test_memory_of_another_epoch_than_the_calls_is_not_joined(
