@@ -72,9 +72,9 @@ def _arrival() -> threading.Event:
 def is_common(array: Array) -> bool:
     """Whether the memory under an array is mapped, not this process's own."""
     base: Any = array
-    while isinstance(base, np.ndarray) and base.base is not None:
-        base = base.base
-    return isinstance(base.obj if isinstance(base, memoryview) else base, mmap.mmap)
+    while isinstance(base, (np.ndarray, memoryview)):
+        base = base.obj if isinstance(base, memoryview) else base.base
+    return isinstance(base, mmap.mmap)
 
 
 PROGRAMS: dict[str, Callable[[Recorder], Any]] = {"in_common": in_common}

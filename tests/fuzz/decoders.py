@@ -214,6 +214,13 @@ TABLE = (
         limit=100,
     ),
     Decoder(
+        "common-extent",
+        memory.feed_extent,
+        memory_seeds.common_extents,
+        ("ftcomm.transport.common_layout.unpack_extent",),
+        limit=100,
+    ),
+    Decoder(
         "common-taken",
         memory.feed_common,
         memory_seeds.common_pages,

@@ -13,9 +13,11 @@ from ftcomm.protocol.position import Position
 from ftcomm.transport.common import make_common, take_common
 from ftcomm.transport.common_layout import (
     Layout,
+    pack_extent,
     pack_placed,
     placed_part,
     unpack_common_head,
+    unpack_extent,
     unpack_placed,
 )
 from ftcomm.transport.layout import (
@@ -27,7 +29,7 @@ from ftcomm.transport.layout import (
     unpack_head,
     words_of,
 )
-from ftcomm.transport.regions import PAGE
+from ftcomm.transport.regions import PAGE, Region
 from ftcomm.transport.segment import NoSharedMemory, Segment, make_segment, take_segment
 from ftcomm.transport.shared_memory import SharedLink
 from tests.fuzz.conversations import Script, run
@@ -159,6 +161,15 @@ def feed_placed(raw: bytes) -> None:
     assert 0 <= region.start <= region.start + PLACED[1] <= COMMON.nbytes
     assert COMMON.flags(region.row).stop <= COMMON.data_at
     assert pack_placed(PLACED[0], region, PLACED[1]) == words
+
+
+def feed_extent(raw: bytes) -> None:
+    """What rank 0 has written of where a region is; there are always as many bytes of it."""
+    part = COMMON.extent(0)
+    words = raw[: part.stop - part.start].ljust(part.stop - part.start, b"\0")
+    span = unpack_extent(words, COMMON)
+    assert 0 <= span.start <= span.end <= COMMON.nbytes
+    assert pack_extent(Region(*span, 0)) == words
 
 
 def feed_common(raw: bytes) -> None:

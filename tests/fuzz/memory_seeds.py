@@ -1,6 +1,12 @@
 """Valid input for the decoders of shared memory, by name."""
 
-from ftcomm.transport.common_layout import ROWS, pack_common_head, pack_placed, placed_part
+from ftcomm.transport.common_layout import (
+    ROWS,
+    pack_common_head,
+    pack_extent,
+    pack_placed,
+    placed_part,
+)
 from ftcomm.transport.layout import MIN_RING_BYTES, RING_BYTES, pack_head, words_of
 from ftcomm.transport.regions import PAGE, Region
 from tests.fuzz.memory import COMMON, FIRST_WORD, PLACED, SEGMENT_NONCE, WORDS_BYTES
@@ -25,6 +31,17 @@ def common_places() -> dict[str, bytes]:
         "no-row": Region(0, 2 * PAGE, ROWS),
     }
     return {name: pack_placed(position, region, nbytes) for name, region in regions.items()}
+
+
+def common_extents() -> dict[str, bytes]:
+    """The same without a row."""
+    regions = {
+        "all": Region(0, COMMON.nbytes, 0),
+        "none": Region(COMMON.nbytes, 0, 0),
+        "behind": Region(PAGE, COMMON.nbytes, 0),
+        "odd": Region(PAGE, 5, 0),
+    }
+    return {name: pack_extent(region) for name, region in regions.items()}
 
 
 def common_pages() -> dict[str, bytes]:
