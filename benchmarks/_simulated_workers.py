@@ -25,6 +25,7 @@ from ftcomm.protocol.handshake import NONCE_BYTES, ClientHandshake, control_key
 from ftcomm.protocol.messages import (
     ControlMessage,
     Fetched,
+    Frame,
     Heartbeat,
     HeartbeatAck,
     Hello,
@@ -38,6 +39,7 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import START, Position
 from ftcomm.protocol.rolls import RollReader
+from ftcomm.protocol.splitting import Joiner
 from ftcomm.recovery.keepers import keep_stride, kept_seqnos
 
 JITTER = random.Random(0)  # noqa: S311 - when to dial and beat
@@ -49,7 +51,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 @functools.lru_cache(maxsize=64)
-def _decode_shared(body: bytes) -> ControlMessage:
+def _decode_shared(body: bytes) -> Frame:
     """A long frame; 2,000 workers have processors of their own to decode it, we have not."""
     return decode_body(body)
 
@@ -135,7 +137,7 @@ class Worker:
         self._crowd.dials += 1
         self._buffer = bytearray()
         self._joined = False
-        self._rolls = RollReader()
+        self._joiner, self._rolls = Joiner(), RollReader()
         shake = ClientHandshake(
             self._crowd.key, role="worker", context=b"", nonce=os.urandom(NONCE_BYTES)
         )
@@ -212,8 +214,9 @@ class Worker:
                 return
             body = bytes(self._buffer[4:end])
             del self._buffer[:end]
-            message = _decode_shared(body) if len(body) > SHARED_BYTES else decode_body(body)
-            heard = self._rolls.take(message)
+            frame = _decode_shared(body) if len(body) > SHARED_BYTES else decode_body(body)
+            message = self._joiner.take(frame)
+            heard = None if message is None else self._rolls.take(message)
             if heard is not None:
                 self._hear(heard)
 

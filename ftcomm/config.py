@@ -69,6 +69,8 @@ VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_LOCAL_REPLICAS": "job: other members that keep each rank's local state (2)",
     "FTCOMM_LOG_LIMIT": "job: bytes of results kept per worker between checkpoints; 512MiB or"
     " 2GiB will do (2147483648)",
+    "FTCOMM_KEEP_BY_ALL": "job: bytes of results of up to 1 MiB that every worker keeps, of a"
+    " version and of the prelude; 0 for none (268435456)",
     "FTCOMM_ALGORITHM": "job: of every allreduce: auto, ring, recursive_doubling,"
     " halving_doubling or hierarchical (auto)",
     "FTCOMM_ALGORITHM_TABLE": "job: a file, TOML or JSON, by which auto chooses; see"

@@ -125,10 +125,7 @@ class Engine(Place):
             answer, turn = self._ask(core.begin, form.signature, form.site)
             if answer is Step.EXECUTE:
                 stored = self._execute(call, turn)
-                if stored is not None and call.check is not None:
-                    call.check(stored)
-                entry = Entry(form.signature, stored)
-                if stored is not None and self._complete(turn[0], entry, call.synchronising):
+                if stored is not None and self._kept(call, turn[0], stored):
                     return self._done(stored)
             elif isinstance(answer, Entry):
                 if call.check is not None and answer.signature == form.signature:
@@ -146,6 +143,13 @@ class Engine(Place):
         except LogLimitError as error:  # others may not know yet, and could not go on without us
             self.condemn(error)
             return None
+
+    def _kept(self, call: Call, epoch: int, stored: Stored) -> bool:
+        """Log what was executed in `epoch`; False if that epoch was revoked."""
+        if call.check is not None:
+            call.check(stored)
+        entry = Entry(call.form.signature, stored, stored.flat.nbytes)
+        return self._complete(epoch, entry, call.synchronising)
 
     def _done(self, stored: Stored) -> Stored:
         self._hub.fault("done")

@@ -78,7 +78,7 @@ class Express:
             work = self._run(header, source, place)
             if work is not None:
                 stored = Stored(work, form.shape)
-                entry = Entry(form.signature, stored)
+                entry = Entry(form.signature, stored, form.nbytes)
                 with self._hub.lock:
                     done = core.complete_next(entry, time.monotonic())
                     if done:

@@ -18,8 +18,10 @@ TRANSPORTS: Final = ("auto", "shm", "unix", "tcp")
 VERIFY: Final = ("none", "inputs")
 REPLAY: Final = ("on", "off")
 CHECKSUMS: Final = ("none", "crc32", "xxh3")
+MIB = 1 << 20
 GIB = 1 << 30
 _UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+_SIZES: Final = frozenset({"log_limit", "keep_by_all"})  # settings in bytes
 _UNITS.update({"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12})
 
 
@@ -32,6 +34,8 @@ class JobSettings:
         replicas: members that keep each stable result and each checkpoint.
         local_replicas: other members that keep each rank's local state.
         log_limit: bytes of results kept per worker between two checkpoints.
+        keep_by_all: bytes of small results, of each version and of the prelude, that every worker
+            keeps, beside its share of ``log_limit``.
         algorithm: ``auto`` or the one schedule family to use for every allreduce.
         algorithm_table: ``default``, or another table in one line (`ftcomm.algorithm_table`), by
             which ``auto`` chooses.
@@ -61,6 +65,7 @@ class JobSettings:
     replicas: int = 2
     local_replicas: int = 2
     log_limit: int = 2 * GIB
+    keep_by_all: int = 256 * MIB
     algorithm: str = "auto"
     algorithm_table: str = BUILT_IN
     transport: str = "auto"
@@ -78,6 +83,7 @@ class JobSettings:
         between("replicas", self.replicas, 1, 1024, whole=True)
         between("local_replicas", self.local_replicas, 0, 1024, whole=True)
         between("log_limit", self.log_limit, 1, 1 << 50, whole=True)
+        between("keep_by_all", self.keep_by_all, 0, 1 << 50, whole=True)
         one_of("algorithm", self.algorithm, ALGORITHMS)
         table_in_text(self.algorithm_table)
         one_of("transport", self.transport, TRANSPORTS)
@@ -181,11 +187,11 @@ def bytes_in(text: str) -> int:
 
 
 def _parse(name: str, text: str) -> Any:
-    if name == "log_limit":
+    if name in _SIZES:
         try:
             return bytes_in(text)
         except ValueError as error:
-            raise ConfigError(f"FTCOMM_LOG_LIMIT: {error}") from None
+            raise ConfigError(f"FTCOMM_{name.upper()}: {error}") from None
     kind = _SETTING_KINDS[name]
     return text if kind is str else number(name, text, kind)
 

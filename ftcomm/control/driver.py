@@ -213,6 +213,7 @@ class Driver:
             local_replicas=settings.local_replicas,
             tracker_timeout=self.hub.options.tracker_timeout,
             keeps_results=settings.keeps_results,
+            keep_by_all=settings.keep_by_all,
         )
 
     def _note_change(self, state_before: State | None) -> None:

@@ -33,7 +33,7 @@ from ftcomm.control.wire import (
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.codec import decode_body, encode, frame_length
 from ftcomm.protocol.links import Sharing
-from ftcomm.protocol.messages import ControlMessage
+from ftcomm.protocol.messages import Frame
 from ftcomm.settings import JobSettings
 from ftcomm.transport.layout import NONCE_BYTES
 from ftcomm.transport.segment import NoSharedMemory, Segment, make_segment, take_segment, why_not
@@ -116,7 +116,7 @@ async def _receive(sock: trio.socket.SocketType) -> Sharing:
     return _as_share(await receive_message(sock))
 
 
-def _as_share(message: ControlMessage) -> Sharing:
+def _as_share(message: Frame) -> Sharing:
     if not isinstance(message, Sharing):
         raise ProtocolError(f"expected a word on shared memory, got {type(message).__name__}")
     return message

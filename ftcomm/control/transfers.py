@@ -249,7 +249,7 @@ async def _content(
     if is_result:
         stored = stored_from_wire(dtype, item.shape, parts[0])
         stored.digests = item.digests
-        return ResultFetched(epoch, item.position, item.signature, stored)
+        return ResultFetched(epoch, item.position, item.signature, stored, item.nbytes)
     state = await _beside(behind_each_other, parts)
     if item.what == "checkpoint":
         return CheckpointFetched(epoch, version, state)

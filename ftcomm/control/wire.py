@@ -10,6 +10,7 @@ import trio
 from ftcomm.protocol.codec import decode_body, encode, frame_length
 from ftcomm.protocol.handshake import NONCE_BYTES, ClientHandshake, ServerHandshake
 from ftcomm.protocol.messages import ControlMessage
+from ftcomm.protocol.splitting import Joiner
 
 HANDSHAKE_DEADLINE_S = 5.0  # a slow round trip is 1 s; five times is not slow
 LENGTH_BYTES = 4
@@ -77,14 +78,17 @@ async def send_message(sock: Stream, message: ControlMessage) -> None:
 
 
 async def receive_message(sock: Stream) -> ControlMessage:
-    """Read one framed message and nothing behind it.
+    """Read one message, in however many frames it comes, and nothing behind it.
 
     Raises:
         ProtocolError: it is not a message.
         PeerClosed: the stream ended.
     """
-    length = frame_length(await receive_exactly(sock, LENGTH_BYTES))
-    return decode_body(await receive_exactly(sock, length))
+    joiner, message = Joiner(), None
+    while message is None:
+        length = frame_length(await receive_exactly(sock, LENGTH_BYTES))
+        message = joiner.take(decode_body(await receive_exactly(sock, length)))
+    return message
 
 
 async def client_handshake(

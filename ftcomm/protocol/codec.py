@@ -22,6 +22,7 @@ from ftcomm.protocol.messages import (
     FetchRequest,
     FetchWait,
     Finding,
+    Frame,
     Heartbeat,
     HeartbeatAck,
     Hello,
@@ -30,6 +31,7 @@ from ftcomm.protocol.messages import (
     LocalStates,
     Member,
     Mismatch,
+    More,
     Plan,
     Refused,
     Report,
@@ -59,6 +61,7 @@ from ftcomm.protocol.packing import Plain, Reader, pack
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.schema import Bool, Bytes, Int, Many, Maybe, Pair, Record, Text
 from ftcomm.protocol.signature import SIGNATURE_BYTES
+from ftcomm.protocol.splitting import RUNS_OF_A_FRAME, Joiner, split
 
 MAX_WORLD_SIZE = 2048  # ranks; so many are measured (benchmarks/tracker_scale.py)
 MAX_CONTROL_FRAME = (
@@ -68,7 +71,6 @@ MAX_TEXT = 1024  # bytes; longer prose belongs in a log file
 MAX_NAME = 64  # bytes; Linux's own limit of a host name, and ample for a worker id
 MAX_ADDRESS = 255  # bytes; a DNS name is at most 253
 MAX_BLOB = 4096  # bytes; nonces and digests are 32
-MAX_ARRAY = 4096  # elements; runs and fetches are few, since a run names a whole range
 MAX_LOCAL_VERSIONS = 2  # a committed and a tentative one
 MAX_ROUTES = 1024  # relayed pairs; a job with more has lost its network
 MAX_DIMS = 64  # what numpy 2 allows
@@ -96,8 +98,9 @@ RANKS = Many(RANK, MAX_WORLD_SIZE)
 SETTINGS = Many(Pair(TEXT), 64)
 POSITION = Record(Position, branch=U32, version=VERSION, seqno=U32)
 RUN = Record(Run, version=VERSION, lo=U32, hi=U32, step=Int(1, 2**31 - 1))
-RUNS = Many(RUN, MAX_ARRAY)
+RUNS = Many(RUN, RUNS_OF_A_FRAME)
 FETCH = Record(Fetch, source=RANK, run=RUN)
+FETCHES = Many(FETCH, RUNS_OF_A_FRAME)
 LOCAL_STATES = Record(LocalStates, version=VERSION, ranks=RANKS)
 LOCAL_FETCH = Record(LocalFetch, source=RANK, rank=RANK)
 BLOCKED = Record(
@@ -191,7 +194,7 @@ SCHEMAS: dict[int, Record] = {
         commit=VERSION,
         load=VERSION,
         load_from=RANKS,
-        fetches=Many(FETCH, MAX_ARRAY),
+        fetches=FETCHES,
         locals=Maybe(Many(LOCAL_FETCH, MAX_WORLD_SIZE)),
         routes=Many(ROUTE, MAX_ROUTES),
     ),
@@ -247,16 +250,22 @@ SCHEMAS: dict[int, Record] = {
     52: Record(Sharing, nonce=BLOB, failure=PROSE),
     # between workers, on a fetch link again
     53: Record(FetchWait),
+    # before a message whose list does not fit its frame
+    64: Record(More, runs=RUNS, fetches=FETCHES),
 }
 _CODES = {schema.build: code for code, schema in SCHEMAS.items()}
 
 
-def encode(message: ControlMessage) -> bytes:
-    """One whole frame; of a plan without its members, for which see `rolls`.
+def encode(message: Frame) -> bytes:
+    """One frame, or several of a long list; of a plan without its members, for which see `rolls`.
 
     Raises:
-        ValueError: a field is outside its bounds, or the frame would be too long.
+        ValueError: a field is outside its bounds, or a frame would be too long.
     """
+    return b"".join(map(_frame, split(message)))
+
+
+def _frame(message: Frame) -> bytes:
     code = _CODES[type(message)]
     plain: list[Plain] = [code, *SCHEMAS[code].write(message)]
     body = pack(plain)
@@ -265,8 +274,8 @@ def encode(message: ControlMessage) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-def decode_body(body: bytes) -> ControlMessage:
-    """The message in one frame's body.
+def decode_body(body: bytes) -> Frame:
+    """What one frame's body carries.
 
     Raises:
         ProtocolError: it is not exactly one message of `SCHEMAS`.
@@ -278,7 +287,7 @@ def decode_body(body: bytes) -> ControlMessage:
     if schema is None:
         raise ProtocolError(f"unknown message type {str(code)[:40]!r}")
     try:
-        message: ControlMessage = schema.read_fields(reader, length - 1)
+        message: Frame = schema.read_fields(reader, length - 1)
         reader.finish()
     except ProtocolError as error:
         raise ProtocolError(f"malformed {schema.name}: {error.cause}") from None
@@ -301,7 +310,7 @@ def frame_length(prefix: bytes | bytearray, max_frame: int = MAX_CONTROL_FRAME) 
 
 
 class Decoder:
-    """Cuts a byte stream into control messages; holds at most one unfinished frame.
+    """Cuts a byte stream into control messages; holds at most one unfinished message.
 
     The first error sticks: a peer that broke the protocol once is not believed again, and the
     messages that came in the same `feed` as the error are dropped with it.
@@ -310,6 +319,7 @@ class Decoder:
     def __init__(self, max_frame: int = MAX_CONTROL_FRAME) -> None:
         self._max_frame = max_frame
         self._buffer = bytearray()
+        self._joiner = Joiner()
         self._broken: ProtocolError | None = None
 
     @property
@@ -341,7 +351,10 @@ class Decoder:
             end = start + _LENGTH.size + length
             if end > len(self._buffer):
                 break
-            messages.append(decode_body(bytes(self._buffer[start + _LENGTH.size : end])))
+            frame = decode_body(bytes(self._buffer[start + _LENGTH.size : end]))
+            message = self._joiner.take(frame)
+            if message is not None:
+                messages.append(message)
             start = end
         del self._buffer[:start]
         return messages

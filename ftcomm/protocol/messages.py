@@ -374,6 +374,20 @@ class FetchEnd:
     missing: str = ""
 
 
+# --- any of these ways ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """The first part of a list that does not fit one frame.  See `splitting`.
+
+    It comes before the `Report`, the `FetchRequest` or the `Plan` that ends the list.
+    """
+
+    runs: tuple[Run, ...] = ()
+    fetches: tuple[Fetch, ...] = ()
+
+
 WorkerMessage = (
     Hello | Report | Heartbeat | Suspect | Mismatch | Finding | Fetched | Resumed | Bye | Leave
 )
@@ -382,3 +396,4 @@ TrackerMessage = (
 )
 LinkMessage = FetchRequest | FetchItem | FetchWait | FetchEnd | Relayed | Sharing
 ControlMessage = WorkerMessage | TrackerMessage | Roll | OperatorMessage | LinkMessage
+Frame = ControlMessage | More  # what one frame carries

@@ -67,6 +67,7 @@ class ResultFetched:
     position: Position
     signature: bytes
     value: Any
+    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

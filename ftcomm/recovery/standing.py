@@ -179,6 +179,7 @@ class Standing:
         if refusal is not None:
             return refusal
         self.replayed += 1
+        self.log.passed(self.position)
         self._advance(self.position.next())
         return Outcome.DONE
 
@@ -200,6 +201,7 @@ class Standing:
         position, dropped = self.position, []
         if self.limits.keeps_results:
             self.log.add(position, entry)
+            self.log.passed(position)
             dropped = self.log.prove_stable(position) if synchronising else []
         self._advance(position.next())
         self.calm = self._nothing_to_heed
@@ -237,6 +239,7 @@ class Standing:
         if checkpoint.version != self.frontier.version:  # a newer plan has named a newer one
             return Outcome.REVOKED
         self.replayed += 1
+        self.log.skipped(self.position)
         self._advance(self.position.at_version(checkpoint.version))
         return Outcome.DONE
 

@@ -89,6 +89,7 @@ class Limits:
     local_replicas: int = 2
     tracker_timeout: float = 600.0
     keeps_results: bool = True
+    keep_by_all: int = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

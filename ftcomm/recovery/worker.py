@@ -29,7 +29,6 @@ from ftcomm.protocol.messages import (
     Verdict,
     Welcome,
 )
-from ftcomm.protocol.position import Position
 from ftcomm.recovery.events import (
     Attached,
     Beat,
@@ -208,7 +207,8 @@ class WorkerCore(Standing):
         self.replayed = self.fetched = 0
         self.grouping = plan.grouping
         self.keep_order = order = keep_order(plan.grouping)
-        self.log.set_keeping(order.index(plan.rank), keep_stride(len(order), self.limits.replicas))
+        stride = keep_stride(len(order), self.limits.replicas)
+        self.log.set_keeping(order.index(plan.rank), stride, self.limits.keep_by_all)
         if self.tentative is not None and self.tentative.version == plan.commit:
             self._commit_tentative()
         elif self.tentative is not None:
@@ -233,8 +233,8 @@ class WorkerCore(Standing):
     ) -> list[Effect]:
         """Something came over a fetch link of a plan; of an older plan it is dropped (rule R1)."""
         match event:
-            case ResultFetched(epoch, position, signature, value):
-                return self.on_result_fetched(epoch, position, signature, value)
+            case ResultFetched():
+                return self.on_result_fetched(event)
             case CheckpointFetched(epoch, version, value):
                 return self.on_checkpoint_fetched(epoch, version, value)
             case LocalFetched(epoch, version, rank, value):
@@ -244,15 +244,13 @@ class WorkerCore(Standing):
             case _:
                 assert_never(event)
 
-    def on_result_fetched(
-        self, epoch: int, position: Position, signature: bytes, value: Any
-    ) -> list[Effect]:
+    def on_result_fetched(self, fetched: ResultFetched) -> list[Effect]:
         """A fetched result enters the log under the same rule as an executed one (rule R3)."""
-        if epoch != self.epoch or self.state is not State.CATCHING_UP:
+        if fetched.epoch != self.epoch or self.state is not State.CATCHING_UP:
             return []
-        self.log.add(position, Entry(signature, value))
+        self.log.add(fetched.position, Entry(fetched.signature, fetched.value, fetched.nbytes))
         self.fetched += 1
-        return [Wake()] if position == self.position else []
+        return [Wake()] if fetched.position == self.position else []
 
     def on_checkpoint_fetched(self, epoch: int, version: int, value: Any) -> list[Effect]:
         """The version to load has arrived; an older one fetched for an older plan goes."""

@@ -1,9 +1,9 @@
 """All keepers of a result die while another rank needs it, F15.
 
 Of ten ranks on one host with two copies of each stable result, those of seqno s are kept by the
-ranks s % 5 and s % 5 + 5.  What becomes of the job depends on who else holds the result: if anyone
-that lives does, everything goes on; if nobody does, every rank is told what is lost and whose it
-was.
+ranks s % 5 and s % 5 + 5; small ones by no others, as if they were large.  What becomes of the job
+depends on who else holds the result: if anyone that lives does, everything goes on; if nobody does,
+every rank is told what is lost and whose it was.
 """
 
 from collections.abc import Iterator
@@ -17,6 +17,7 @@ RANKS = 10
 KEEPERS = (2, 7)  # of 1.2, 1.7 and 1.12
 NEEDY = 5  # a rank that keeps none of these, so that its next life needs them
 GATE = "1.15"
+BY_KEEPERS: dict[str, object] = {"keep_by_all": 0}
 JOB_LOST = 71  # exit status
 
 
@@ -27,7 +28,7 @@ def all_keepers_die_while_they_serve(bench: Bench) -> None:
     """
     faults = tuple(f"{keeper}.{GATE}.0@serving" for keeper in KEEPERS)
     program = {**QUIET, "gates": {GATE: "gate"}}
-    plan = Plan(RANKS, program, faults, killed=1, exits=(JOB_LOST,) * RANKS)
+    plan = Plan(RANKS, program, faults, BY_KEEPERS, killed=1, exits=(JOB_LOST,) * RANKS)
     with bench.job(plan) as job:
         _start_to_gate(job)
         job.kill(NEEDY)
@@ -39,6 +40,19 @@ def all_keepers_die_while_they_serve(bench: Bench) -> None:
         expect("workers that ended well", job.of("end"), [])
         for path in job.folder.glob("*.log"):
             _says_what_is_lost(path.read_text())
+
+
+def small_results_outlive_their_keepers(bench: Bench) -> None:
+    """As above with the default settings: every member has what is asked for (R15)."""
+    program = {**QUIET, "gates": {GATE: "gate"}}
+    plan = Plan(RANKS, program, killed=1 + len(KEEPERS))
+    with bench.job(plan) as job:
+        _start_to_gate(job)
+        job.kill(NEEDY)
+        _kill_keepers(job)
+        job.open_gate("gate")
+        job.finish()
+        job.check_against(bench.reference(plan))
 
 
 def _says_what_is_lost(log: str) -> None:
@@ -58,7 +72,7 @@ def a_new_life_has_what_its_keepers_take_along(bench: Bench) -> None:
     by its keepers alone.
     """
     program = {**QUIET, "gates": {GATE: "gate"}}
-    plan = Plan(RANKS, program, killed=1 + len(KEEPERS))
+    plan = Plan(RANKS, program, settings=BY_KEEPERS, killed=1 + len(KEEPERS))
     with bench.job(plan) as job:
         _start_to_gate(job)
         job.kill(NEEDY)
@@ -75,7 +89,7 @@ def keepers_of_a_result_that_is_not_yet_stable_die(bench: Bench) -> None:
     Seen to fail when a result that is completed counts as stable.
     """
     program = {**QUIET, "gates": {"1.3": "gate"}}
-    plan = Plan(RANKS, program, killed=len(KEEPERS))
+    plan = Plan(RANKS, program, settings=BY_KEEPERS, killed=len(KEEPERS))
     with bench.job(plan) as job:
         _start_to_gate(job)
         _kill_keepers(job)
@@ -98,6 +112,7 @@ def _kill_keepers(job: Job) -> None:
 
 def _scenarios() -> Iterator[Scenario]:
     yield Scenario("F15-lost", all_keepers_die_while_they_serve, quick=True)
+    yield Scenario("F15-small", small_results_outlive_their_keepers, quick=True)
     yield Scenario("F15-fetched", a_new_life_has_what_its_keepers_take_along, quick=True)
     yield Scenario("F15-unstable", keepers_of_a_result_that_is_not_yet_stable_die)
 

@@ -2,13 +2,20 @@
 
 Jobs of two to five workers train the Mushroom model while one worker after another gets SIGKILL
 at a random moment: while Python starts, in a step, in a checkpoint, right after a recovery.  The
-next kill waits until the last one's recovery is over, since two copies of each result are kept.
-For each world size every model must be that of the run without kills.  A kill counts once the
-launcher has reaped the process and says that SIGKILL was its end.
+next kill waits until the last one's recovery is over.  For each world size every model must be
+that of the run without kills.  A kill counts once the launcher has reaped the process and says
+that SIGKILL was its end.
+
+Several die at one moment with ``--at-once 2``, or all but one with ``--at-once others``.  Then the
+program is `small_results`, and ``--kills`` counts moments::
+
+    python -m tests.conformance.kills --at-once 2 --sizes 4,5 --kills 100
+    python -m tests.conformance.kills --at-once others --sizes 2,3,4,5,6,7,8 --kills 50
 """
 
 import argparse
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -21,18 +28,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.conformance.tally import TALLY
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "mushroom.py"
+SMALL_RESULTS = ROOT / "tests" / "conformance" / "small_results.py"
 WORLD_SIZES = (2, 3, 4, 5)
 STEPS = 60
-PAUSE_S = 0.01
-KILLS_A_JOB = 5
+PAUSE_S = 0.01  # after a step
+OTHERS = 1 << 30  # as many at once as there are, but one
 LONGEST_WAIT_S = 0.5  # before a kill: a step takes about 20 ms, a start half a second
 WALL_S = 90.0  # for one job; it takes about five seconds on two busy cores
 # Each life notes its number, so that the newest can be found, and becomes the worker.
@@ -44,6 +53,28 @@ REAPED = re.compile(r"ftcomm: worker (\d+) was killed by SIGKILL: (.*)")
 
 class KillsError(Exception):
     """A job did not do what it must."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What is run, and how many die at one moment.
+
+    Attributes:
+        at_once: so many, or all but one if there are no more.
+        options: of the launcher.
+        pause_s: for which the script rests after a step, or after a call.
+        moments_a_job: at which somebody is killed, at most.
+    """
+
+    script: Path = EXAMPLE
+    at_once: int = 1
+    options: tuple[str, ...] = ()
+    pause_s: float = PAUSE_S
+    moments_a_job: int = 5
+
+
+# After a call; eight are a step.
+SMALL = Way(SMALL_RESULTS, at_once=OTHERS, pause_s=0.002, moments_a_job=3)
 
 
 @dataclass(slots=True)
@@ -58,9 +89,9 @@ class Told:
     calm: bool = True  # no kill is being recovered from
     died_after: bool = False  # a process was killed when its worker had closed
 
-    def kill(self) -> None:
-        """A kill is being sent."""
-        self.killed += 1
+    def kill(self, count: int = 1) -> None:
+        """Kills are being sent."""
+        self.killed += count
         self.calm = False
 
     def hear(self, line: str) -> None:
@@ -79,21 +110,21 @@ class Told:
 
 
 class Job:
-    """One run of the example under the launcher, in a folder of its own."""
+    """One run of a script under the launcher, in a folder of its own."""
 
-    def __init__(self, folder: Path, world_size: int) -> None:
+    def __init__(self, folder: Path, world_size: int, way: "Way") -> None:
         folder.mkdir(parents=True)
         self.folder = folder
         self.told = Told()
-        self.killed: list[tuple[int, int]] = []
+        self.killed: list[dict[int, int]] = []  # by moment: workers and their processes
         self._world_size = world_size
         self._rest = b""
         self._open = True
         self._deadline = time.monotonic() + WALL_S
         command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(world_size)]
-        command += ["--state-dir", str(folder / "state"), "--"]
-        command += ["/bin/sh", "-c", NOTE_PID, str(folder), sys.executable, str(EXAMPLE)]
-        command += ["--steps", str(STEPS), "--pause", str(PAUSE_S)]
+        command += ["--state-dir", str(folder / "state"), *way.options, "--"]
+        command += ["/bin/sh", "-c", NOTE_PID, str(folder), sys.executable, str(way.script)]
+        command += ["--steps", str(STEPS), "--pause", str(way.pause_s)]
         command += ["--model", str(folder / "model")]
         path = os.pathsep.join([str(ROOT), str(ROOT / "tracker")])
         self._process = subprocess.Popen(
@@ -123,17 +154,19 @@ class Job:
             self._listen_more()
         return self._open and not self.told.models
 
-    def kill(self, dice: random.Random) -> None:
-        """SIGKILL for the newest life of a random worker."""
+    def kill(self, dice: random.Random, at_once: int = 1) -> None:
+        """SIGKILL for the newest lives of random workers, of one or of all but one at most."""
         lives = dict(self._newest_lives())
-        if lives:
-            worker = dice.choice(sorted(lives))
-            self.told.kill()
-            self.killed.append((worker, lives[worker]))
+        count = min(at_once, max(len(lives) - 1, 1), len(lives))
+        chosen = dice.sample(sorted(lives), count)
+        if chosen:
+            self.told.kill(count)
+            self.killed.append({worker: lives[worker] for worker in chosen})
+        for worker in chosen:
             os.kill(lives[worker], signal.SIGKILL)
 
     def _newest_lives(self) -> Iterator[tuple[int, int]]:
-        gone = {pid for _, pid in self.killed}
+        gone = {pid for moment in self.killed for pid in moment.values()}
         for worker in range(self._world_size):
             note = self.folder / str(worker)
             pids = note.read_text().split() if note.exists() else []
@@ -163,9 +196,15 @@ class Job:
         return 128 + signal.SIGKILL if self.told.died_after else 0
 
     def _killed_are_reaped(self) -> bool:
-        """Whom we killed has died of it, in order, and nobody else; the last may have ended."""
-        sent = [worker for worker, _ in self.killed]
-        return self.told.reaped in (sent, sent[:-1])
+        """Whom we killed has died of it, and nobody else; those of the last moment may not."""
+        reaped = Counter(self.told.reaped)
+        return _workers_in(self.killed[:-1]) <= reaped <= _workers_in(self.killed)
+
+    @property
+    def moments(self) -> int:
+        """How often all whom we killed at once died of it."""
+        missed = sum(map(len, self.killed)) - len(self.told.reaped)
+        return len(self.killed) - bool(missed)
 
     def _listen_more(self) -> None:
         left = self._deadline - time.monotonic()
@@ -192,12 +231,17 @@ class Job:
         self._process.stdout.close()
 
 
+def _workers_in(moments: list[dict[int, int]]) -> Counter[int]:
+    return Counter(worker for moment in moments for worker in moment)
+
+
 @dataclass(slots=True)
 class Row:
     """What was done to one world size."""
 
     model: str
     jobs: int = 0
+    moments: int = 0
     kills: list[int] = field(default_factory=list)  # ranks
     spent_ms: list[float] = field(default_factory=list)
 
@@ -214,54 +258,71 @@ class Row:
 HEADER = "workers  jobs  kills  by rank         recovery p50  model"
 
 
-def run_calmly(folder: Path, world_size: int) -> Row:
+def run_calmly(folder: Path, world_size: int, way: Way) -> Row:
     """The reference: the model of a run without kills."""
-    job = Job(folder / f"{world_size}-calm", world_size)
+    job = Job(folder / f"{world_size}-calm", world_size, way)
     try:
         return Row(job.finish())
     finally:
         job.close()
 
 
-def run_with_kills(folder: Path, world_size: int, row: Row, kills: int, seed: int) -> int:
-    """One job with up to `kills` kills; returns how many died of it.
+def run_with_kills(folder: Path, world_size: int, row: Row, kills: int, seed: int, way: Way) -> int:
+    """One job with kills at up to `kills` moments; returns at how many of them all died of it.
 
     Raises:
         KillsError: the model is another, or something ended that nobody killed.
     """
     dice = random.Random(seed)
-    job = Job(folder / f"{world_size}-seed-{seed}", world_size)
+    job = Job(folder / f"{world_size}-seed-{seed}", world_size, way)
     try:
         while len(job.killed) < kills and job.listen_until_calm():
             job.listen(dice.uniform(0, LONGEST_WAIT_S))
             if not job.told.models:
-                job.kill(dice)
+                job.kill(dice, way.at_once)
         model = job.finish()
         if model != row.model:
             raise KillsError(f"model {model}, without kills {row.model}\nin {job.folder}")
     finally:
         job.close()
     row.jobs += 1
+    row.moments += job.moments
     row.kills += job.told.reaped
     TALLY.add(kills=len(job.told.reaped))
     row.spent_ms += job.recoveries_ms()
     shutil.rmtree(job.folder)
-    return len(job.told.reaped)
+    return job.moments
 
 
-def run_all(folder: Path, kills: int, sizes: tuple[int, ...], seed: int) -> dict[int, Row]:
-    """At least `kills` kills, dealt out to the world sizes in turn."""
-    rows = {size: run_calmly(folder, size) for size in sizes}
-    done = 0
+def _turns(sizes: tuple[int, ...], way: Way, dice: random.Random) -> Iterator[int]:
+    """World sizes one after another; drawn where many die at once."""
+    drawn = (dice.choice(sizes) for _ in itertools.count())
+    return itertools.cycle(sizes) if way.at_once == 1 else drawn
+
+
+def run_all(
+    folder: Path, kills: int, sizes: tuple[int, ...], seed: int, way: Way = Way()
+) -> dict[int, Row]:
+    """Kills at `kills` moments at least, dealt out to the world sizes in turn."""
+    rows: dict[int, Row] = {}
+    done, turns = 0, _turns(sizes, way, random.Random(seed))
     for number in range(10 * kills):
         if done >= kills:
             break
-        size = sizes[number % len(sizes)]
-        few = min(KILLS_A_JOB, kills - done)
-        done += run_with_kills(folder, size, rows[size], few, seed + number)
+        size = next(turns)
+        if size not in rows:
+            rows[size] = run_calmly(folder, size, way)
+        few = min(way.moments_a_job, kills - done)
+        done += run_with_kills(folder, size, rows[size], few, seed + number, way)
     if done < kills:
-        raise KillsError(f"only {done} of {kills} kills hit a living worker")
-    return rows
+        raise KillsError(f"only {done} of {kills} kills hit living workers")
+    return dict(sorted(rows.items()))
+
+
+def _way(at_once: str, options: tuple[str, ...]) -> Way:
+    if at_once == "1":
+        return Way(options=options)
+    return replace(SMALL, at_once=OTHERS if at_once == "others" else int(at_once), options=options)
 
 
 def main() -> int:
@@ -269,11 +330,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--at-once", default="1", metavar="N|others", help="how many die at one moment"
+    )
+    parser.add_argument("--sizes", default=",".join(map(str, WORLD_SIZES)), help="of the groups")
+    parser.add_argument(
+        "--option", action="append", default=[], help="of the launcher: --option=--keep-by-all=0"
+    )
     given = parser.parse_args()
+    way = _way(given.at_once, tuple(given.option))
+    sizes = tuple(map(int, given.sizes.split(",")))
     folder = Path(tempfile.mkdtemp(prefix="ftcomm-kills-"))
     began = time.monotonic()
     try:
-        rows = run_all(folder, given.kills, WORLD_SIZES, given.seed)
+        rows = run_all(folder, given.kills, sizes, given.seed, way)
     except KillsError as error:
         sys.stderr.write(f"{error}\n")
         return 1

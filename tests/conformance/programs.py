@@ -14,6 +14,7 @@ import ftcomm
 from tests.conformance import (
     common_programs,
     edge_programs,
+    kept_programs,
     kinds,
     lazy_programs,
     local_programs,
@@ -26,6 +27,7 @@ from tests.conformance.recorder import Events, Recorder, digest
 PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     **common_programs.PROGRAMS,
     **edge_programs.PROGRAMS,
+    **kept_programs.PROGRAMS,
     **kinds.PROGRAMS,
     **lazy_programs.PROGRAMS,
     **local_programs.PROGRAMS,

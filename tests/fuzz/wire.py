@@ -14,7 +14,7 @@ from ftcomm.protocol.handshake import (
     ServerHandshake,
     control_key,
 )
-from ftcomm.protocol.messages import ControlMessage
+from ftcomm.protocol.messages import ControlMessage, Frame
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.records import RecordReader, digest_named
 from ftcomm.protocol.rolls import RollReader
@@ -30,7 +30,7 @@ assert CRC32 is not None
 HEADER = FrameHeader(7, Position(0, -1, 3), 2, CELL_BYTES, SIGNATURE.encode(), "train.py:12")
 
 
-def feed_body(raw: bytes) -> ControlMessage:
+def feed_body(raw: bytes) -> Frame:
     """One message; what was understood can be said again."""
     message = decode_body(raw)
     assert decode_body(encode(message)[4:]) == message

@@ -33,12 +33,13 @@ def test_death_inside_the_prelude(bench: Bench) -> None:
 def test_all_but_one_die_after_saving_before_anyone_has_committed(bench: Bench) -> None:
     """Rank 0 may not have saved yet; then all is replayed, for which it must hold everything."""
     faults = tuple(f"{rank}.0.12.0@saved" for rank in (1, 2, 3))
-    bench.run(Plan(4, MANY, faults, {"replicas": 4}))
+    bench.run(Plan(4, MANY, faults))
 
 
 def test_all_ranks_are_told_that_a_needed_result_is_lost(bench: Bench) -> None:
     """With one copy of each result, the keeper of 0.3 takes it along."""
-    plan = Plan(4, MANY, ("3.0.10.0@enter",), {"replicas": 1}, exits=(71,) * 4)
+    settings = {"replicas": 1, "keep_by_all": 0}
+    plan = Plan(4, MANY, ("3.0.10.0@enter",), settings, exits=(71,) * 4)
     with bench.job(plan) as job:
         job.run()
         texts = [(job.folder / f"{worker}.{worker}.log").read_text() for worker in range(3)]

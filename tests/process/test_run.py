@@ -36,7 +36,7 @@ def test_a_worker_that_cannot_get_past_a_position_ends_the_job(bench: Bench) -> 
     ("program", "options", "faults", "status"),
     [
         ({"program": "mismatch", "how": "op", "odd": 1}, (), "", 72),
-        (MANY, ("--replicas", "1"), "1.0.10.0@enter", 71),
+        (MANY, ("--replicas", "1", "--keep-by-all", "0"), "1.0.10.0@enter", 71),
         ({**MANY, "count": 4096}, ("--log-limit", "100000"), "", 74),
         (MANY, ("--max-restarts", "0"), "1.0.3.0@enter", 73),
         ({**MANY, "init": {"detect_within": 7}}, (), "", 73),  # given up at once

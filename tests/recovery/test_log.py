@@ -1,5 +1,7 @@
 """Stories of the result log: what is held, what goes, and when."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +15,8 @@ from ftcomm.recovery.keepers import (
     local_keepers,
     local_owners,
 )
-from ftcomm.recovery.log import Entry, ResultLog, compress
+from ftcomm.recovery.kept_by_all import ENTRY_BYTES, KEEP_BY_ALL_BYTES
+from ftcomm.recovery.log import GAPS_BETWEEN_COUNTS, MAX_RUNS, Entry, ResultLog, compress
 
 
 def at(version: int, seqno: int) -> Position:
@@ -26,6 +29,120 @@ def filled(*positions: Position, index: int = 0, stride: int = 2) -> ResultLog:
     for position in positions:
         log.add(position, Entry(b"s", str(position)))
     return log
+
+
+def execute(log: ResultLog, position: Position, nbytes: int = 0) -> list[Any]:
+    """One synchronising call, as the worker's core has it logged; gives what went."""
+    entry = Entry(b"s", str(position), nbytes)
+    if log.is_level:
+        return log.succeed(position, entry)
+    log.add(position, entry)
+    log.passed(position)
+    return log.prove_stable(position)
+
+
+def seqnos(log: ResultLog, version: int) -> list[int]:
+    return [position.seqno for position in log.positions() if position.version == version]
+
+
+def keeps_small(budget: int, index: int = 0, stride: int = 4) -> ResultLog:
+    """A log that keeps small results up to `budget` bytes a version, and every fourth of all."""
+    log = ResultLog()
+    log.set_keeping(index, stride, budget)
+    return log
+
+
+# --- small results stay with every member ---------------------------------------------------------
+
+
+def test_small_results_stay_with_every_member_and_large_ones_with_their_keepers() -> None:
+    log = keeps_small(1 << 30)
+    for seqno in range(12):
+        execute(log, at(0, seqno), KEEP_BY_ALL_BYTES + (seqno % 3 == 2))
+    assert seqnos(log, 0) == [0, 1, 3, 4, 6, 7, 8, 9, 10, 11]  # 8 is its own, 11 the newest
+    assert log.prove_stable(at(0, 12)) == ["0.11"]
+
+
+def test_the_first_that_does_not_fit_and_all_later_ones_are_kept_by_keepers_alone() -> None:
+    log = keeps_small(3 * (ENTRY_BYTES + 100))
+    for seqno, nbytes in enumerate([100, 100, 100 + ENTRY_BYTES, 100, 0, 0, 0, 0, 0, 0]):
+        execute(log, at(0, seqno), nbytes)
+    assert seqnos(log, 0) == [0, 1, 4, 8, 9]
+
+
+def test_each_version_has_a_budget_and_the_prelude_one_for_the_jobs_life() -> None:
+    log = keeps_small(2 * ENTRY_BYTES, index=3)
+    for seqno in range(8):
+        execute(log, at(-1, seqno))
+    for version in (0, 1, 2):
+        log.prove_stable(at(version, 0))
+        for seqno in range(5):
+            execute(log, at(version, seqno))
+        log.prove_stable(at(version, 5))
+        log.commit(version + 1)
+    assert log.runs() == (Run(-1, 0, 2), Run(-1, 3, 8, 4))
+    execute(log, at(3, 0))
+    execute(log, at(3, 1))
+    assert seqnos(log, 3) == [0, 1]
+
+
+def test_who_was_given_its_results_counts_as_those_who_executed_them() -> None:
+    sizes = [0, 100, 2 * KEEP_BY_ALL_BYTES, 300, 0, 0, 0]
+    executed, fetched = (keeps_small(4 * ENTRY_BYTES + 300, index=1) for _ in range(2))
+    for seqno, nbytes in enumerate(sizes):
+        execute(executed, at(0, seqno), nbytes)
+    for seqno in (1, 5, 3, 6, 0, 2, 4):  # from several members, which take turns
+        fetched.add(at(0, seqno), Entry(b"s", "fetched", sizes[seqno]))
+    for seqno in range(7):
+        fetched.passed(at(0, seqno))
+    fetched.prove_stable(at(0, 6))
+    assert seqnos(fetched, 0) == seqnos(executed, 0) == [0, 1, 3, 5, 6]
+
+
+def test_the_rest_of_a_prelude_that_is_left_out_counts_too() -> None:
+    log = keeps_small(2 * ENTRY_BYTES)
+    for seqno in (2, 1, 3, 0):
+        log.add(at(-1, seqno), Entry(b"s", str(seqno)))
+    log.passed(at(-1, 0))
+    log.skipped(at(-1, 1))
+    assert log.prove_stable(at(0, 0)) == ["2", "3"]
+
+
+def test_what_is_listed_stays_though_its_budget_has_ended() -> None:
+    log = keeps_small(ENTRY_BYTES)
+    log.add(at(0, 1), Entry(b"s", "0.1"))
+    log.add(at(0, 2), Entry(b"s", "0.2"))
+    log.pin()
+    for seqno in (1, 2):
+        log.passed(at(0, seqno))
+    assert (log.prove_stable(at(0, 3)), log.unpin(), seqnos(log, 0)) == ([], ["0.2"], [1])
+
+
+def test_mixed_sizes_make_no_report_longer_than_it_may_be() -> None:
+    log, going = keeps_small(1 << 40), 3 * 8_000
+    for seqno in range(going):  # two of three are small
+        execute(log, at(0, seqno), KEEP_BY_ALL_BYTES + (seqno % 3 == 0))
+    runs = log.runs()
+    assert len(runs) <= MAX_RUNS + 1  # the newest result is in nobody's budget yet
+    kept = {seqno for run in runs for seqno in run.seqnos()}
+    assert kept >= set(range(0, going, 4))
+    assert len(kept & set(range(6000))) == 4_500  # the oldest stay
+
+
+def test_what_a_report_has_listed_is_not_dropped_because_there_is_too_much() -> None:
+    """It is listed between two counts, when there is too much and nobody has seen it."""
+    log, large, last = keeps_small(1 << 40), 1400, 20_600
+    for seqno in range(last):
+        execute(log, at(0, seqno), KEEP_BY_ALL_BYTES + (seqno < large or seqno % 3 == 0))
+    log.pin()
+    assert len(log.runs()) > MAX_RUNS
+    listed = set(log.positions())
+    for seqno in range(last, last + 3 * GAPS_BETWEEN_COUNTS):
+        execute(log, at(0, seqno), KEEP_BY_ALL_BYTES + (seqno % 3 == 0))
+    assert set(log.positions()) >= listed
+
+
+# --- what is held until it is stable --------------------------------------------------------------
 
 
 def test_everything_is_held_until_it_is_proven_stable() -> None:

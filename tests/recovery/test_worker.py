@@ -39,6 +39,7 @@ from ftcomm.recovery.events import (
     StartFetch,
     Wake,
 )
+from ftcomm.recovery.kept_by_all import ENTRY_BYTES, KEEP_BY_ALL_BYTES
 from ftcomm.recovery.log import Entry
 from ftcomm.recovery.worker import Checkpoint, Identity, Limits, Outcome, State, Step, WorkerCore
 from tests.recovery.worker_story import (
@@ -204,7 +205,7 @@ def test_a_welcome_to_a_hello_from_before_the_stop_is_not_being_heard() -> None:
 
 
 def test_replay_proves_nothing() -> None:
-    core = a_member()
+    core = a_member(keep_by_all=0)
     hear(core, Revoke(2, "rank 3 died"))
     group = {"members": members(count=4), "grouping": (0, 0, 0, 0)}  # no one keeps everything
     hear(core, plan(2, at(-1, 3), rank=1, fetches=(Fetch(0, Run(-1, 0, 3)),), **group))
@@ -343,11 +344,49 @@ def test_with_replay_off_nothing_is_kept_but_the_close() -> None:
 
 
 def test_while_no_tracker_settles_the_plan_the_log_holds_its_share_and_calls_are_short() -> None:
-    core = a_member(members=members(count=4), grouping=(0, 0, 0, 0))
+    core = a_member(members=members(count=4), grouping=(0, 0, 0, 0), keep_by_all=0)
     for seqno in range(40):
         execute(core, str(seqno))
     assert core.calm
     assert core.report().runs == (Run(-1, 0, 39, 2), Run(-1, 39, 40))
+
+
+def test_small_results_that_were_fetched_stay_as_those_that_were_executed_do() -> None:
+    core = a_member(members=members(count=4), grouping=(0, 0, 0, 0))
+    hear(core, Revoke(2, "rank 1 died"))
+    fetches = (Fetch(1, Run(-1, 0, 6)),)
+    four = {"members": members(count=4), "grouping": (0, 0, 0, 0)}
+    hear(core, plan(2, at(-1, 6), fetches=fetches, **four))
+    for seqno in range(6):
+        nbytes = KEEP_BY_ALL_BYTES + (seqno == 3)
+        core.handle(ResultFetched(2, at(-1, seqno), SIG, "x", nbytes), now=0.0)
+    core.handle(FetchEnded(2, 1), now=0.0)
+    for _ in range(6):
+        assert isinstance(core.begin(SIG, "t.py:1"), Entry)
+        assert core.replay(now=0.0) is Outcome.DONE
+    execute(core, "6")
+    execute(core, "7")
+    assert core.report().runs == (Run(-1, 0, 3), Run(-1, 4, 8))
+
+
+def test_the_rest_of_a_prelude_that_is_left_out_is_kept_within_its_budget() -> None:
+    four = {"members": members(count=4), "grouping": (0, 0, 0, 0)}
+    core = a_member(keep_by_all=3 * ENTRY_BYTES, **four)
+    hear(core, Revoke(2, "rank 1 died"))
+    fetches = (Fetch(1, Run(-1, 0, 6)),)
+    order = plan(2, at(1, 0), prelude_length=6, load=1, load_from=(1,), fetches=fetches, **four)
+    hear(core, order)
+    core.handle(CheckpointFetched(2, 1, "state"), now=0.0)
+    for seqno in range(6):
+        core.handle(ResultFetched(2, at(-1, seqno), SIG, "x"), now=0.0)
+    core.handle(FetchEnded(2, 1), now=0.0)
+    assert isinstance(core.begin(SIG, "t.py:1"), Entry)
+    assert core.replay(now=0.0) is Outcome.DONE
+    loaded = core.begin_load(LOAD, "t.py:2")
+    assert isinstance(loaded, Checkpoint)
+    assert core.replay_load(loaded, now=0.0) is Outcome.DONE
+    execute(core, "1.0")
+    assert core.report().runs == (Run(-1, 0, 3), Run(-1, 4, 5), Run(1, 0, 1))
 
 
 def a_calm_member() -> WorkerCore:

@@ -46,9 +46,12 @@ def hear(core: WorkerCore, message: Any, now: float = 0.0) -> list[Effect]:
     return core.handle(Received(message), now=now)
 
 
-def a_member(frontier: Position = START, **changes: Any) -> WorkerCore:
+def a_member(
+    frontier: Position = START, *, keep_by_all: int = Limits().keep_by_all, **changes: Any
+) -> WorkerCore:
     """A worker in epoch 1, at the very beginning."""
-    core = WorkerCore(Identity("w0", NONCE, "h", "127.0.0.1", 1000), Limits(), now=0.0)
+    limits = Limits(keep_by_all=keep_by_all)
+    core = WorkerCore(Identity("w0", NONCE, "h", "127.0.0.1", 1000), limits, now=0.0)
     core.handle(Attached(), now=0.0)
     hear(core, Welcome("job", 1, 1, 2, 0, ()))
     hear(core, Revoke(1, "the group is complete"))

@@ -5,11 +5,11 @@ from typing import Any
 
 from ftcomm.protocol.codec import (
     MAX_ADDRESS,
-    MAX_ARRAY,
     MAX_CONTROL_FRAME,
     MAX_NAME,
     MAX_ROUTES,
     MAX_WORLD_SIZE,
+    Decoder,
 )
 from ftcomm.protocol.messages import (
     Blocked,
@@ -33,6 +33,7 @@ from ftcomm.protocol.messages import (
 from ftcomm.protocol.position import MAX_SEQNO, START, Position
 from ftcomm.protocol.rolls import MEMBERS_OF_A_ROLL, RollWriter
 from ftcomm.protocol.signature import Kind, Signature
+from ftcomm.protocol.splitting import MAX_RUNS
 from ftcomm_tracker.admission import MAX_SPARES
 from ftcomm_tracker.events import (
     Disconnect,
@@ -103,7 +104,7 @@ def test_the_largest_plan_fits_its_frames() -> None:
         commit=2**31 - 1,
         load=2**31 - 1,
         load_from=ranks,
-        fetches=(Fetch(last, Run(2**31 - 1, MAX_SEQNO, MAX_SEQNO, size)),) * MAX_ARRAY,
+        fetches=(Fetch(last, Run(2**31 - 1, MAX_SEQNO, MAX_SEQNO, size)),) * MAX_RUNS,
         locals=(LocalFetch(last, last),) * size,
         routes=(Route(last, last, last),) * MAX_ROUTES,
         members=(member,) * size,
@@ -111,7 +112,9 @@ def test_the_largest_plan_fits_its_frames() -> None:
     )
     frames = RollWriter().frames(plan, ())
     assert len(frames) == size // MEMBERS_OF_A_ROLL + 1
-    assert max(map(len, frames)) <= MAX_CONTROL_FRAME
+    *rolls, rest = frames
+    assert max(map(len, rolls)) <= MAX_CONTROL_FRAME
+    assert Decoder().feed(rest) == [replace(plan, members=(), grouping=())]
 
 
 def fail_links(story: Story, epoch: int, until: float) -> tuple[int, list[Verdict]]:

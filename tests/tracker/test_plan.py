@@ -107,11 +107,11 @@ def test_a_long_version_is_fetched_by_few_orders() -> None:
 
 
 def test_what_no_plan_can_say_ends_the_job_and_not_the_tracker() -> None:
-    lacks = [5 * (number // 2) + 2 * (number % 2) for number in range(9_000)]  # 0, 2, 5, 7, 10
+    lacks = [5 * (number // 2) + 2 * (number % 2) for number in range(70_000)]  # 0, 2, 5, 7, 10
     gaps = [Run(0, a + 1, b) for a, b in itertools.pairwise(lacks) if b > a + 1]
     error, cause = lost(report(at(0, 0), *gaps), report(at(0, lacks[-1]), Run(0, 0, lacks[-1])))
     assert error == "JobLostError"
-    assert cause == "rank 0 lacks results in 4500 pieces, and a plan names 4096 at most"
+    assert cause == "rank 0 lacks results in 35000 pieces, and a plan names 32768 at most"
 
 
 def test_a_result_that_nobody_holds_ends_the_job_by_name() -> None:

@@ -36,6 +36,7 @@ def test_settings_survive_the_wire() -> None:
         "replicas": "2",
         "local_replicas": "2",
         "log_limit": "2147483648",
+        "keep_by_all": "268435456",
         "algorithm": "auto",
         "algorithm_table": "default",
         "transport": "auto",
@@ -73,6 +74,7 @@ def test_overrides_beat_variables_and_variables_beat_defaults() -> None:
         ("replicas", 1.5),
         ("local_replicas", -1),
         ("log_limit", 0),
+        ("keep_by_all", -1),
         ("algorithm", "tree"),
         ("transport", "carrier pigeon"),
         ("streams", 0),
@@ -117,6 +119,7 @@ def test_an_unknown_or_malformed_setting_is_refused() -> None:
 
 def test_a_size_may_have_a_unit_in_a_variable_too() -> None:
     assert job_settings(environ={"FTCOMM_LOG_LIMIT": "1.5GiB"}).log_limit == 3 << 29
+    assert job_settings(environ={"FTCOMM_KEEP_BY_ALL": "64MiB"}).keep_by_all == 64 << 20
     assert load({"FTCOMM_LOG_LIMIT": "1 MiB"}).asked == (("log_limit", "1048576"),)
     for text in ("many", "1 PB", "9" * 400, "-1"):
         with pytest.raises(ConfigError, match=r"FTCOMM_LOG_LIMIT: .* is not a size such as"):

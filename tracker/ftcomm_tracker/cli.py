@@ -122,6 +122,11 @@ _SETTING_OPTIONS = (
         help="Seconds that a call may take if it names no deadline [default: no limit].",
     ),
     click.option(
+        "--keep-by-all",
+        type=Size(),
+        help="Bytes of small results that every worker keeps [default: 256MiB].",
+    ),
+    click.option(
         "--replace-within",
         type=float,
         help="Seconds that a place may stay empty before the job fails [default: 600].",

@@ -6,11 +6,11 @@ Nothing here assumes that a member holds what it did not report.  A decision car
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ftcomm.protocol.codec import MAX_ARRAY
 from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.messages import Fetch, Member, Plan, Report, Route
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import signature_text
+from ftcomm.protocol.splitting import MAX_RUNS
 from ftcomm.recovery.keepers import is_keeper, keep_order, keep_stride, kept_seqnos
 from ftcomm.recovery.log import compress
 from ftcomm_tracker.plan_locals import all_copied, local_fetches, local_holders, local_lost_text
@@ -249,7 +249,7 @@ def _orders(members: Sequence[Member], facts: Facts, survey: _Survey) -> Decided
         fetches = _fetches(rank, _shares(indices[rank], facts, survey), survey, held, facts.stride)
         if isinstance(fetches, Position):
             return _result_lost(fetches, facts, members)
-        if len(fetches) > MAX_ARRAY:
+        if len(fetches) > MAX_RUNS:
             return _too_scattered(rank, len(fetches), survey.frontier)
         order, copies = facts.keep_order, facts.local_replicas
         locals_ = None if holders is None else local_fetches(rank, holders, order, copies)
@@ -280,20 +280,37 @@ def _orders(members: Sequence[Member], facts: Facts, survey: _Survey) -> Decided
     return Decided(plans, survey.frontier, _reason(survey))
 
 
-def _held(reports: Mapping[int, Report]) -> Mapping[int, Mapping[int, set[int]]]:
-    """By version and rank, in rank order, the seqnos that were reported."""
-    held: dict[int, dict[int, set[int]]] = {}
+def _held(reports: Mapping[int, Report]) -> Mapping[int, Mapping[int, list[range]]]:
+    """By version and rank, in rank order, the seqnos that were reported.
+
+    They stay ranges: where every member keeps everything, to write them out is the product of
+    workers and results.
+    """
+    held: dict[int, dict[int, list[range]]] = {}
     for rank, report in sorted(reports.items()):
         for run in report.runs:
-            held.setdefault(run.version, {}).setdefault(rank, set()).update(run.seqnos())
+            held.setdefault(run.version, {}).setdefault(rank, []).append(run.seqnos())
     return held
+
+
+def _among(seqnos: set[int], ranges: Sequence[range]) -> set[int]:
+    """Those of `seqnos` that are in one of `ranges`; each range costs the shorter of the two."""
+    left = set(seqnos)
+    for each in ranges:
+        if not left:
+            break
+        if len(each) < len(left):
+            left.difference_update(each)
+        else:
+            left = {seqno for seqno in left if seqno not in each}
+    return seqnos - left
 
 
 def _fetches(
     rank: int,
     shares: Sequence[tuple[int, set[int]]],
     survey: _Survey,
-    held: Mapping[int, Mapping[int, set[int]]],
+    held: Mapping[int, Mapping[int, list[range]]],
     stride: int,
 ) -> list[Fetch] | Position:
     """What this member must get from whom; or the first position that it needs and nobody holds.
@@ -342,16 +359,16 @@ def _shares(index: int, facts: Facts, survey: _Survey) -> list[tuple[int, set[in
 
 
 def _order(
-    rank: int, version: int, wanted: set[int], held: Mapping[int, set[int]], stride: int
+    rank: int, version: int, wanted: set[int], held: Mapping[int, list[range]], stride: int
 ) -> tuple[list[Fetch], set[int]]:
     """Name a holder for every wanted result that `rank` lacks; and those that nobody holds."""
-    missing = wanted - held.get(rank, set())
+    missing = wanted - _among(wanted, held.get(rank, []))
     fetches: list[Fetch] = []
     # Nearly everyone lacks nothing; then nobody is looked at, since that costs all of many workers.
     others = [holder for holder in held if holder != rank] if missing else []
     start = rank % len(others) if others else 0
     for holder in others[start:] + others[:start]:
-        offered = held[holder] & missing
+        offered = _among(missing, held[holder])
         fetches += [Fetch(holder, run) for run in compress(version, sorted(offered), stride)]
         missing -= offered
         if not missing:
@@ -361,7 +378,7 @@ def _order(
 
 def _too_scattered(rank: int, pieces: int, frontier: Position) -> Lost:
     """No plan can say what `rank` lacks, after one interruption of its fetches upon another."""
-    cause = f"rank {rank} lacks results in {pieces} pieces, and a plan names {MAX_ARRAY} at most"
+    cause = f"rank {rank} lacks results in {pieces} pieces, and a plan names {MAX_RUNS} at most"
     return Lost("JobLostError", cause, frontier, rank)
 
 

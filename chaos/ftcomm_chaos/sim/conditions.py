@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass, replace
 
+from ftcomm.recovery.kept_by_all import ENTRY_BYTES
 from ftcomm.settings import JobSettings
 
 WIRED = 0.25  # share of the seeds whose connections are bytes
@@ -12,6 +13,8 @@ GENTLE = 0.6  # share in which one process dies at a time
 NO_PROGRESS = 50.0
 FORGETFUL = 0.04  # share of the jobs that run with replay=off
 LAZY = 0.4  # share whose checkpoints are lazy
+# Bytes of small results that every member keeps: none, a few, all of a script.
+KEPT_BY_ALL = (0, 0, 3 * (ENTRY_BYTES + 16), 1 << 28, 1 << 28)
 SLOW_LAUNCHERS = 0.06  # share in which nobody may be started in place of who has died
 
 
@@ -83,6 +86,8 @@ def draw_conditions(seed: int, *, faulty: bool) -> Conditions:
     later = random.Random(f"replay of {seed}")  # noqa: S311 - drawn from the seed
     if later.random() < FORGETFUL:
         settings = replace(settings, replay="off")
+    alone = random.Random(f"keep by all of {seed}")  # noqa: S311 - likewise
+    settings = replace(settings, keep_by_all=alone.choice(KEPT_BY_ALL))
     count = rng.randint(6, 18) if gentle else rng.randint(8, 30)
     return Conditions(
         world_size=size,

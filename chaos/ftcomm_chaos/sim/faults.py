@@ -69,6 +69,7 @@ class Faults:
         apply = {
             Kind.CRASH_OTHER: self._crash_other,
             Kind.CRASH_TWO: self._crash_other,
+            Kind.CRASH_ALL_BUT_ONE: self._crash_all_but_one,
             Kind.CUT_DATA: self._cut_data,
             Kind.SILENCE: self._silence,
             Kind.BARRIER: self._barrier,
@@ -99,6 +100,18 @@ class Faults:
         others = [x for x in self.sim.current_lives() if x is not life]
         if others:
             luck.choice(others).die("killed")
+
+    def _crash_all_but_one(self, life: "Life", luck: random.Random) -> None:
+        members = self.sim.current_lives()
+        if not members:
+            return
+        left = luck.choice(members)
+        for other in members:
+            if other not in (life, left):
+                other.die("killed")
+        if life in members and life is not left:
+            life.die("killed")
+            raise Killed
 
     def _cut_data(self, life: "Life", luck: random.Random) -> None:
         del life

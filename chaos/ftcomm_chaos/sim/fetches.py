@@ -112,4 +112,4 @@ def items_of(far: "Life", life: "Life", order: StartFetch | FetchRequest) -> Ite
                     f"{far} was named as a holder of {position} for {life} in epoch "
                     f"{epoch}, but has {core.log.runs()}"
                 )
-            yield ResultFetched(epoch, position, entry.signature, entry.value)
+            yield ResultFetched(epoch, position, entry.signature, entry.value, entry.nbytes)

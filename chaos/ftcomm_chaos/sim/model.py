@@ -151,7 +151,11 @@ class Model:
         self.ports += 1
         port = self.ports
         identity = Identity(worker_id, str(port).encode(), worker_id, "x", port)
-        limits = replace(steps.LIMITS, replicas=self.script.replicas)
+        limits = replace(
+            steps.LIMITS,
+            replicas=self.script.replicas,
+            keep_by_all=steps.LIMITS.keep_by_all if self.script.kept_by_all else 0,
+        )
         core = self.parts.cores.put(WorkerCore(identity, limits, now=0.0))
         self.lives[port] = Life(port, worker_id, core)
         self.hear(port, Attached())

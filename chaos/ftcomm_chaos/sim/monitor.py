@@ -40,6 +40,8 @@ class Monitor:
         self.endings: set[str] = set()
         self.given_up = False  # a member had to go, which counts as a death
         self.owners: set[bytes] = set()  # lives that have ever had a place
+        self.kept_by_all: frozenset[Position] = frozenset()  # known with the first plan
+        self.whole: dict[int, Position] = {}  # by life: all below this is here that all keep
 
     def on_point(self, life: "Life", name: str) -> None:
         """`life` is at a place where a fault may be planned: nothing to check."""
@@ -103,7 +105,10 @@ class Monitor:
         extra = [
             held
             for held in core.log.positions()
-            if held < proven and held not in pinned and not is_keeper(index, held.seqno, stride)
+            if held < proven
+            and held not in pinned
+            and not is_keeper(index, held.seqno, stride)
+            and held not in self.kept_by_all
         ]
         life.require(not extra, f"still holds {extra}, which nobody may ask it for (R9)")
 
@@ -173,6 +178,7 @@ class Monitor:
         program = self.sim.program
         if program.grouping is None:
             program.begin(plan.grouping)
+            self.kept_by_all = program.kept_by_all(self.sim.settings.keep_by_all)
         if plan.grouping != program.grouping:
             raise Violation(f"the grouping {program.grouping} became {plan.grouping} (R5)")
 
@@ -210,6 +216,7 @@ class Monitor:
         self._check_local_copies(lives)
 
     def _check_results_kept(self, lives: list["Life"]) -> None:
+        self.whole = {x.port: max(x.core.position, x.core.frontier) for x in lives}
         top = max(life.core.position for life in lives)
         enough = min(self.sim.settings.replicas, self.sim.world_size)
         for position, call in self.sim.program.calls.items():
@@ -218,8 +225,11 @@ class Monitor:
                 continue
             holders = [life for life in lives if life.core.log.get(position) is not None]
             past = [life for life in lives if life.core.position > position]
+            due = [life for life in lives if self.whole[life.port] > position]
             # Nobody can know that it is stable before every member has completed it.
             wanted = lives[:enough] if position < self.stable_below else past
+            if position in self.kept_by_all:
+                wanted = due
             short = len(holders) < len(wanted)
             if short or (position >= self.stable_below and not set(past) <= set(holders)):
                 raise Violation(f"{position} is held by {holders}, but due by {wanted} (R3)")
@@ -271,6 +281,13 @@ class Monitor:
             raise Violation(f"{verdict.cause}: but {awaited} could have helped")
         if holders:
             return
+        if verdict.position in self.kept_by_all and "the result of" in verdict.cause:
+            forgot = [x for x in current if self.whole.get(x.port, START) > verdict.position]
+            if forgot and self.sim.settings.keeps_results:
+                raise Violation(f"{verdict.cause}: but {forgot} should have kept it (R15)")
+        left = [life for life in current if life.port in self.whole]
+        if left and self.sim.one_is_enough:
+            raise Violation(f"{verdict.cause}: but any one of {left} is enough (R15)")
         if NOT_KEPT in verdict.cause and not self.sim.settings.keeps_results:
             return
         fatal = len(self.owners - {life.core.identity.nonce for life in current})

@@ -16,6 +16,7 @@ class Kind(enum.Enum):
     CRASH = "crash"
     CRASH_OTHER = "crash of another"
     CRASH_TWO = "crash of two"
+    CRASH_ALL_BUT_ONE = "crash of all but one"
     CUT_DATA = "data link cut"
     SILENCE = "data link silent"
     BARRIER = "pair cannot connect"
@@ -38,11 +39,15 @@ class Kind(enum.Enum):
 
 
 DEADLY = frozenset(
-    {Kind.CRASH, Kind.CRASH_OTHER, Kind.CRASH_TWO, Kind.DUPLICATE, Kind.PAUSE_AND_REPLACE}
+    {
+        *(Kind.CRASH, Kind.CRASH_OTHER, Kind.CRASH_TWO, Kind.CRASH_ALL_BUT_ONE),
+        *(Kind.DUPLICATE, Kind.PAUSE_AND_REPLACE),
+    }
 )
 OF_BYTES = frozenset(
     {Kind.CUT_INSIDE, Kind.STALL, Kind.HALF_OPEN, Kind.ONE_WAY, Kind.ONE_WAY_BARRIER}
 )
+DRAWN_ALONE = frozenset({Kind.CUT_SHORT, Kind.CRASH_ALL_BUT_ONE})
 # Points that are worth more faults than their number in a run would give them.
 HOT = frozenset(
     {
@@ -55,6 +60,7 @@ RECOVERING = ("reported", "planned", "fetching", "serving", "joined")
 BURSTS = 0.12  # share of faults that others follow, in the recovery from the first
 LONGEST_BURST = 3  # further faults
 INTERRUPTED = 0.3  # share of the seeds in which users cut calls short
+DEADLIEST = 0.4  # share of the seeds, where it may be, in which all members but one die at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,9 @@ class Planned:
         return f"{self.number}: {self.kind.value}, {self.name or 'any point'} from {self.at_point}"
 
 
-def draw_plan(seed: int, *, count: int, span: int, gentle: bool, wire: bool) -> tuple[Planned, ...]:
+def draw_plan(
+    seed: int, *, count: int, span: int, gentle: bool, wire: bool, one_is_enough: bool
+) -> tuple[Planned, ...]:
     """The faults of a seed in the order in which they wait.
 
     Args:
@@ -89,10 +97,11 @@ def draw_plan(seed: int, *, count: int, span: int, gentle: bool, wire: bool) -> 
         span: the last point at which one may begin to wait.
         gentle: at most one process dies at a time.
         wire: connections are bytes, and can be hurt at any one.
+        one_is_enough: whoever is left has all that a job needs, though all others die at once.
     """
     rng = random.Random(f"faults of {seed}")  # noqa: S311 - drawn from the seed
     excluded = {Kind.CRASH_TWO} if gentle else set()
-    usual = [kind for kind in Kind if kind not in excluded | OF_BYTES | {Kind.CUT_SHORT}]
+    usual = [kind for kind in Kind if kind not in excluded | OF_BYTES | DRAWN_ALONE]
     kinds = [*rng.sample(usual, rng.randint(1, 5)), Kind.CRASH]
     if wire:
         kinds += rng.sample(sorted(OF_BYTES, key=lambda kind: kind.value), rng.randint(1, 4))
@@ -105,6 +114,8 @@ def draw_plan(seed: int, *, count: int, span: int, gentle: bool, wire: bool) -> 
             drawn += _burst(rng, drawn[-1][0], kinds)
     if count:
         drawn += _interrupts(random.Random(f"interrupts of {seed}"), span)  # noqa: S311 - likewise
+    if count and (one_is_enough or not gentle):
+        drawn += _massacres(random.Random(f"massacres of {seed}"), span)  # noqa: S311 - likewise
     drawn.sort(key=lambda fault: fault[0])
     return tuple(
         Planned(number, kind, at_point, name) for number, (at_point, kind, name) in enumerate(drawn)
@@ -115,6 +126,13 @@ def _interrupts(rng: random.Random, span: int) -> list[tuple[int, Kind, str]]:
     """Calls that the user cuts short, which hurts nobody else and is no reason to be gentle."""
     count = rng.randint(1, 3) if rng.random() < INTERRUPTED else 0
     return [(rng.randrange(span), Kind.CUT_SHORT, "") for _ in range(count)]
+
+
+def _massacres(rng: random.Random, span: int) -> list[tuple[int, Kind, str]]:
+    """Moments at which all members but one die."""
+    count = rng.randint(1, 3) if rng.random() < DEADLIEST else 0
+    names = ("", "", "completing", "offered", "copied", "planned")
+    return [(rng.randrange(span), Kind.CRASH_ALL_BUT_ONE, rng.choice(names)) for _ in range(count)]
 
 
 def _burst(rng: random.Random, first: int, kinds: list[Kind]) -> list[tuple[int, Kind, str]]:

@@ -70,6 +70,7 @@ class Life:
             local_replicas=sim.settings.local_replicas,
             tracker_timeout=sim.conditions.tracker_timeout,
             keeps_results=sim.settings.keeps_results,
+            keep_by_all=sim.settings.keep_by_all,
         )
         self.core = WorkerCore(identity, limits, now=self.world.now)
         self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []

@@ -6,6 +6,7 @@ results come from the schedules run in memory without any fault.
 
 import functools
 import random
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from ftcomm.collectives.reference import run_in_memory
 from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.signature import Algorithm, Kind, Op, Signature
+from ftcomm.recovery.kept_by_all import ENTRY_BYTES, KEEP_BY_ALL_BYTES
 
 Value = tuple[float, ...]
 FLOAT64 = 12
@@ -55,6 +57,10 @@ class Call:
         """Of one element, when the schedule is chosen."""
         many = self.algorithm is Algorithm.HIERARCHICAL and self.salt % 4 == 1
         return LARGE_ITEM_BYTES if many else ITEM_BYTES
+
+    def nbytes_of(self, result: Value) -> int:
+        """Of the result, as large as its elements are taken to be."""
+        return len(result) * self.item_bytes
 
     def source(self, rank: int) -> Value:
         """This rank's input: sums of such numbers depend on the order of the operands."""
@@ -207,6 +213,27 @@ class Program:
             for rank in ranks:
                 local = next_local(self.locals[version, rank], state, rank)
                 self.locals[version + 1, rank] = local
+
+    def kept_by_all(self, limit: int) -> frozenset[Position]:
+        """The results that all members keep, with such a budget for each version (rule R15)."""
+        assert self.grouping is not None, "results before the first plan"
+        kept: set[Position] = set()
+        spent: Counter[int] = Counter()
+        for position, call in sorted(self.calls.items()):
+            if call.kind in (Kind.LOAD, Kind.CHECKPOINT):
+                continue
+            nbytes = call.nbytes_of(self.expected(position))
+            if nbytes > KEEP_BY_ALL_BYTES:
+                continue
+            spent[position.version] += nbytes + ENTRY_BYTES
+            if spent[position.version] <= limit:
+                kept.add(position)
+        return frozenset(kept)
+
+    @property
+    def has_large_results(self) -> bool:
+        """Whether a result may be too large for all to keep."""
+        return any(call.item_bytes > ITEM_BYTES for call in self.calls.values())
 
     @property
     def keeps_locals(self) -> bool:

@@ -40,7 +40,8 @@ def check_copies(model: "Model") -> None:
         position = Position(0, top.version, seqno)
         holders = sum(core.log.get(position) is not None for core in cores)
         past = sum(core.position > position for core in cores)
-        wanted = model.script.replicas if position < model.stable_below else past
+        enough = past if model.script.kept_by_all else model.script.replicas
+        wanted = enough if position < model.stable_below else past
         if holders < wanted and model.script.kind_at(position) not in "LCP":
             raise Violation(f"{position} is held {holders} times instead of {wanted} (R3)")
 
@@ -61,7 +62,8 @@ def check_verdict(model: "Model") -> None:
     verdict = model.journal.verdict
     if verdict is None:
         return
-    if verdict.error != "JobLostError" or model.crashes < model.script.replicas:
+    copies = model.script.ranks if model.script.kept_by_all else model.script.replicas
+    if verdict.error != "JobLostError" or model.crashes < copies:
         raise Violation(f"verdict after {model.crashes} crashes: {verdict.cause}")
     everyone = verdict.cause.startswith("every member")
     for core in map(model.core, model.lives.values()):

@@ -13,13 +13,15 @@ class Script:
 
     The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, P checkpoint
     with a local state, E close.  A stable result has `replicas` keepers; where they are more than
-    half of the ranks, all are keepers and nobody ever drops one.
+    half of the ranks, all are keepers and nobody ever drops one.  With `kept_by_all` every rank
+    keeps all results, which are small.
     """
 
     letters: str
     ranks: int
     crashes: int
     replicas: int = JobSettings().replicas
+    kept_by_all: bool = False
 
     def kind_at(self, position: Position) -> str:
         """The letter at `position`, empty past the end."""

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ftcomm.recovery.worker import State
-from ftcomm_chaos.sim.conditions import draw_conditions
+from ftcomm_chaos.sim.conditions import KEPT_BY_ALL, draw_conditions
 from ftcomm_chaos.sim.faults import Faults, Killed
 from ftcomm_chaos.sim.network import Network
 from ftcomm_chaos.sim.plan import draw_plan
@@ -71,6 +71,7 @@ class Simulation:
             span=POINTS_PER_CALL * self.world_size * len(self.program.calls),
             gentle=self.conditions.gentle,
             wire=self.conditions.wire,
+            one_is_enough=self.one_is_enough,
         )
         kept = [p for p in self.plan if only is None or p.number in only]
         self.faults = Faults(self, tuple(kept))
@@ -81,6 +82,13 @@ class Simulation:
         for worker_id in self.worker_ids:
             self.restarting[worker_id] += 1
             self.world.after(self.world.rng.uniform(0.0, 0.3), self._restart, worker_id)
+
+    @property
+    def one_is_enough(self) -> bool:
+        """Whether any one member has all that the job needs, while nothing is being repaired."""
+        settings, small = self.settings, not self.program.has_large_results
+        kept = settings.keeps_results and settings.keep_by_all == max(KEPT_BY_ALL) and small
+        return kept and self.world_size > 1 and not self.program.keeps_locals
 
     def _draw_odd_one(self, rng: random.Random) -> tuple[int, object] | None:
         """A rank that calls something else at one position."""

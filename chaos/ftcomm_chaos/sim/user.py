@@ -146,11 +146,9 @@ def _attempt(life: "Life", call: Call, signature: bytes, position: Position) -> 
     if work is None:
         return None
     value, sync = tuple(work), synchronising(call.kind)
+    entry = Entry(signature, value, call.nbytes_of(value))
     done = yield from _settle(
-        life,
-        lambda: core.complete(
-            epoch, Entry(signature, value), synchronising=sync, now=life.world.now
-        )[0],
+        life, lambda: core.complete(epoch, entry, synchronising=sync, now=life.world.now)[0]
     )
     if not done:
         return None

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ftcomm.errors import ProtocolError
@@ -87,9 +88,16 @@ class WireFetch:
     def _take(self, data: bytes) -> None:
         self._heard = self.net.world.now
         for event in self._items.feed(data):
-            self.life.deliver(self.life.hear, event)
+            self.life.deliver(self.life.hear, self._sized(event))
         if self._items.ended:
             self._end("")
+
+    def _sized(self, item: Item) -> Item:
+        """A result counts as large as its call is taken to be; few bytes stand for it here."""
+        if not isinstance(item, ResultFetched):
+            return item
+        call = self.life.sim.program.calls[item.position]
+        return replace(item, nbytes=call.nbytes_of(item.value))
 
     def _end(self, failure: str) -> None:
         if self._over:
