@@ -21,6 +21,7 @@ from ftcomm.exits import use_exit_codes
 from ftcomm.faults import FaultInjector
 from ftcomm.joined import forget_joined, note_joined
 from ftcomm.platforms import require_groups
+from ftcomm.processes import this_process
 from ftcomm.recorder import Recorder
 from ftcomm.recording import RecordingEngine
 from ftcomm.recovery.worker import Identity, Limits, WorkerCore
@@ -122,6 +123,7 @@ def _join(options: WorkerOptions) -> Communicator:
     token = read_token(options.token_file)
     worker_id = options.worker_id or _made_up_id()
     note_joined(worker_id, options.routes)
+    me = this_process()
     identity = Identity(
         worker_id=worker_id,
         nonce=secrets.token_bytes(NONCE_BYTES),
@@ -130,6 +132,9 @@ def _join(options: WorkerOptions) -> Communicator:
         port=0,
         tables=tables_digest(),
         asked=options.asked,
+        pid=me.pid,
+        start=me.start,
+        group=os.getpgrp(),
     )
     limits = Limits(tracker_timeout=options.tracker_timeout)
     hub = Hub(WorkerCore(identity, limits, now=time.monotonic()), options, token)

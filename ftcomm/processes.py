@@ -4,7 +4,11 @@ The kernel gives the number of a process that has ended to another one.  The sta
 """
 
 import os
+import signal
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 UNKNOWN_START = 0  # where the system has no /proc: the number alone must do
@@ -34,6 +38,27 @@ class ProcessName:
             return _has_number(self.pid)
         stat = _stat_of(self.pid)
         return stat is not None and start_in(stat) == self.start and _state_in(stat) not in "ZX"
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to this very process, never to one that got its number later.
+
+        Returns:
+            False if it has ended.
+
+        Raises:
+            PermissionError: it belongs to another user.
+        """
+        if sys.platform != "linux":
+            return self.is_running() and _sent(lambda: os.kill(self.pid, number))
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return False
+        try:
+            sent = partial(signal.pidfd_send_signal, descriptor, number)
+            return self.is_running() and _sent(sent)
+        finally:
+            os.close(descriptor)
 
 
 def this_process() -> ProcessName:
@@ -70,4 +95,12 @@ def _has_number(pid: int) -> bool:
         return False
     except PermissionError:  # another user's
         return True
+    return True
+
+
+def _sent(send: Callable[[], None]) -> bool:
+    try:
+        send()
+    except ProcessLookupError:
+        return False
     return True

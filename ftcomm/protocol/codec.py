@@ -50,9 +50,13 @@ from ftcomm.protocol.operations import (
     DialBack,
     DialedBack,
     Done,
+    KillOrder,
+    KillReply,
+    KillRequest,
     StatusReply,
     StatusRequest,
     StopRequest,
+    TellDeath,
     TellGivenUp,
     Vouch,
     WorkerStanding,
@@ -85,6 +89,7 @@ RANK_OR_NONE = Int(-1, MAX_WORLD_SIZE - 1)
 PORT = Int(0, 65535)
 USER_PORT = Int(1024, 65535)  # those that a system chooses; services of the host are below
 SEQNO_OR_NONE = Int(-1, 2**32 - 1)
+TICKS = Int(0, 2**53)  # of the kernel's clock since the machine began
 FLAG = Bool()
 NAME = Text(MAX_NAME)
 ADDRESS = Text(MAX_ADDRESS)
@@ -139,6 +144,9 @@ SCHEMAS: dict[int, Record] = {
         closed=FLAG,
         tables=BLOB,
         asked=SETTINGS,
+        pid=U32,
+        start=TICKS,
+        group=U32,
     ),
     2: Record(
         Report,
@@ -228,6 +236,10 @@ SCHEMAS: dict[int, Record] = {
     39: Record(TellGivenUp, worker_id=NAME, reason=PROSE),
     40: Record(DialBack, port=USER_PORT, nonce=BLOB),
     41: Record(DialedBack, address=ADDRESS, cause=PROSE),
+    42: Record(TellDeath, worker_id=NAME, pid=U32, how=PROSE),
+    43: Record(KillRequest, worker_id=NAME),
+    44: Record(KillReply, sent=FLAG),
+    45: Record(KillOrder, worker_id=NAME),
     # between workers, on a fetch link
     48: Record(
         FetchRequest, epoch=U32, load=VERSION, runs=RUNS, local_version=VERSION, locals=RANKS

@@ -97,7 +97,8 @@ class Hello:
 
     ``incarnation`` is 0 until the tracker has numbered this life; ``nonce`` tells a reconnect
     from a new life.  ``suspects`` are the ranks whose links broke in ``plan_epoch``: a suspicion
-    is state, repeated until a newer epoch comes.
+    is state, repeated until a newer epoch comes.  ``pid`` and ``start`` name the process on its
+    host (`ftcomm.processes`); ``group`` is its process group, which its launcher knows.
     """
 
     worker_id: str
@@ -112,6 +113,9 @@ class Hello:
     closed: bool
     tables: bytes
     asked: tuple[tuple[str, str], ...] = ()
+    pid: int = 0
+    start: int = 0
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)

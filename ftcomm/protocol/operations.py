@@ -65,6 +65,36 @@ class WorkerStanding:
 
 
 @dataclass(frozen=True, slots=True)
+class TellDeath:
+    """A supervisor says how its worker's process `pid` ended, and why as far as it knows."""
+
+    worker_id: str
+    pid: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class KillRequest:
+    """An operator wants a worker's process killed by whoever has started it."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class KillReply:
+    """The answer: whether anybody is there who has started it, and has been told."""
+
+    sent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KillOrder:
+    """The tracker tells a supervisor, unasked, to kill its worker's process."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Vouch:
     """A supervisor saw its worker's process use the CPU: it is alive, heartbeats or not."""
 
@@ -110,4 +140,8 @@ OperatorMessage = (
     | TellGivenUp
     | DialBack
     | DialedBack
+    | TellDeath
+    | KillRequest
+    | KillReply
+    | KillOrder
 )

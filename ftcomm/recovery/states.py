@@ -78,6 +78,9 @@ class Identity:
     port: int
     tables: bytes = b""
     asked: tuple[tuple[str, str], ...] = ()
+    pid: int = 0
+    start: int = 0
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)

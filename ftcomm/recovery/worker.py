@@ -120,6 +120,9 @@ class WorkerCore(Standing):
             closed=self.closed,
             tables=self.identity.tables,
             asked=self.identity.asked,
+            pid=self.identity.pid,
+            start=self.identity.start,
+            group=self.identity.group,
         )
         return [SendControl(hello)]
 

@@ -1,8 +1,7 @@
-"""The README's five minutes, to the letter but for the kill, which takes a process of this test."""
+"""The README's five minutes, to the letter."""
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ pytestmark = pytest.mark.process
 
 TOUR = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Five minutes")[2]
 (SCRIPT, *_) = re.findall(r"```python\n(.*?)```", TOUR, re.DOTALL)
-COMMANDS = re.findall(r"^(ftcomm-tracker .*|pkill .*)$", TOUR, re.MULTILINE)
+COMMANDS = re.findall(r"^(ftcomm-tracker .*)$", TOUR, re.MULTILINE)
 RUN, KILL, STATUS = COMMANDS[:3]
 
 
@@ -54,20 +53,9 @@ def read_until(words: str, job: "subprocess.Popen[str]") -> None:
     raise AssertionError(f"never said {words!r}:\n{''.join(said)}")
 
 
-def newest_worker(job: "subprocess.Popen[str]") -> int:
-    """What the tour's pkill finds, among the children of this job alone."""
-    children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
-    pattern = re.search(r"'(.*)'", KILL)
-    assert pattern is not None
-    lines = {
-        int(pid): Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in children
-    }
-    return max(pid for pid, line in lines.items() if re.search(pattern[1], line))
-
-
-def status(folder: Path) -> str:
+def ask(command: str, folder: Path) -> str:
     done = subprocess.run(
-        STATUS.split(), env=environment(), cwd=folder, capture_output=True, text=True, check=True
+        command.split(), env=environment(), cwd=folder, capture_output=True, text=True, check=True
     )
     return done.stdout
 
@@ -78,9 +66,9 @@ def headings(text: str) -> list[list[str]]:
 
 def test_the_tour_goes_as_the_readme_tells_it(job: "subprocess.Popen[str]", tmp_path: Path) -> None:
     read_until("epoch 1 runs", job)
-    os.kill(newest_worker(job), signal.SIGKILL)
+    assert ask(KILL, tmp_path).startswith("killed worker 2: process ")
     read_until("recovered, epoch 2", job)
-    said = status(tmp_path)
+    said = ask(STATUS, tmp_path)
     assert re.search(r"^job \S+: running, epoch 2, 3/3 ranks up", said)
     lives = sorted(re.findall(r"^\d +\d +(\d) ", said, re.MULTILINE))
     assert lives == ["1", "1", "2"]

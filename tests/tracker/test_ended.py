@@ -35,6 +35,7 @@ INCIDENT = {
     "reason": "lost worker w1: its connection ended (rank 1)",
     "victims": ["w1"],
     "suspects": [],
+    "causes": [{"worker": "w1", "pid": 4711, "host": "h", "how": "was killed by SIGKILL"}],
     "completed": True,
     "frontier": "4.0",
     "routes": [],
@@ -43,7 +44,8 @@ INCIDENT = {
     "ms": {"detect": 0.0, "total": 7.5},
 }
 LINE = (
-    "epoch 3: lost worker w1: its connection ended (rank 1); 7.5 ms (detect 0.0),"
+    "epoch 3: lost worker w1: its connection ended (rank 1);"
+    " worker w1 (pid 4711 on h) was killed by SIGKILL; 7.5 ms (detect 0.0),"
     " 2 results replayed, 1 fetched"
 )
 VERDICT = Verdict("JobStoppedError", "the job was stopped: lunch", 3, Position(0, 4, 2), -1)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ftcomm.protocol.messages import Bye, Resumed
-from ftcomm_tracker.events import Effect, Incident, IncidentClosed, Lost, StopAsked
+from ftcomm_tracker.events import Died, Effect, Event, Incident, IncidentClosed, Lost, StopAsked
+from ftcomm_tracker.explain import explain
 from ftcomm_tracker.records import record_incident
 from ftcomm_tracker.status import incident_line
 from tests.tracker.roster_story import Story, hello, report, running
@@ -48,6 +49,7 @@ def test_every_phase_of_a_recovery_is_in_its_record() -> None:
         "reason": "no heartbeat of worker w1 for 5.0 s (rank 1)",
         "victims": ["w1"],
         "suspects": [],
+        "causes": [],
         "completed": True,
         "frontier": "-1.0",
         "routes": [],
@@ -118,3 +120,61 @@ def test_every_field_is_in_the_operators_table() -> None:
     found = record(story.tell(StopAsked("enough")))
     names = [*found, *(f"ms.{name}" for name in found["ms"])]
     assert [name for name in names if f"`{name}`" not in text and name != "ms"] == []
+
+
+def killed_and_back(*events: Event) -> dict[str, Any]:
+    """The record of a recovery in which worker w1's process, number 4711, was lost and replaced.
+
+    Args:
+        events: what the tracker hears before the new life joins, in this order.
+    """
+    story = Story()
+    story.joined(1, hello("w0"))
+    story.joined(2, hello("w1", group=4711))
+    for conn in (1, 2):
+        story.said(conn, report(1))
+    for event in events:
+        story.tell(event)
+    story.joined(3, hello("w1", "b", group=4712))
+    for conn in (1, 3):
+        story.said(conn, report(2))
+    effects = [e for conn in (1, 3) for e in story.tell_said(conn, Resumed(2, 0, 0, 0, 0))]
+    (incident,) = [e.incident for e in effects if isinstance(e, IncidentClosed)]
+    return incident.to_dict()
+
+
+DIED = Died("w1", 4711, "was killed by SIGKILL")
+LOST = Lost(2, "its connection ended")
+CAUSE = {"worker": "w1", "pid": 4711, "host": "h", "how": "was killed by SIGKILL"}
+
+
+@pytest.mark.parametrize("events", [(LOST, DIED), (DIED, LOST)], ids=["lost first", "died first"])
+def test_a_recovery_says_how_its_victims_process_ended(events: tuple[Event, ...]) -> None:
+    record = killed_and_back(*events)
+    assert (record["victims"], record["causes"]) == (["w1"], [CAUSE])
+    line = incident_line(record)
+    assert "(rank 1); worker w1 (pid 4711 on h) was killed by SIGKILL;" in line
+
+
+def test_a_recovery_of_which_nobody_says_why_names_no_cause() -> None:
+    assert killed_and_back(LOST)["causes"] == []
+
+
+def test_status_and_explain_say_why_a_worker_is_gone() -> None:
+    story = running()
+    for event in (LOST, Died("w1", 4711, "exited with status 1: KeyError: 'x'")):
+        story.tell(event)
+    document = {**story.roster.snapshot(0.0), "uptime_s": 1.0, "address": "h:1"}
+    (row,) = [row for row in document["members"] if row["worker_id"] == "w1"]
+    assert row["death"]["how"] == "exited with status 1: KeyError: 'x'"
+    (finding,) = [found for found in explain(document) if found.kind == "empty_place"]
+    assert finding.evidence[0] == "worker w1 (pid 4711 on h) exited with status 1: KeyError: 'x'"
+
+
+def test_a_death_of_who_has_closed_or_was_never_there_is_nobodys_loss() -> None:
+    story = running()
+    story.said(2, Bye(0))
+    for worker in ("w1", "w9"):
+        story.tell(Died(worker, 4711, "exited with status 3"))
+    story.tell(LOST)
+    assert [row["death"] for row in story.roster.snapshot(0.0)["members"]] == [None, None]

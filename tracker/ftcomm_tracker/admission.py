@@ -242,6 +242,7 @@ class Admission(Epochs):
         self._welcome(conn)
 
     def _after_seating(self, conn: int, rank: int) -> None:
+        self.deaths.forget(self.peers[conn].hello.worker_id)
         if self.state is State.COLLECTING:
             hello = self.peers[conn].hello
             if max(hello.plan_epoch, hello.revoke_epoch - 1) >= self.durable.epoch:

@@ -14,6 +14,7 @@ from ftcomm.protocol.handshake import MAX_STREAMS
 from ftcomm.settings import ALGORITHMS, CHECKSUMS, REPLAY, TRANSPORTS, VERIFY, bytes_in
 from ftcomm_tracker.command_line import DIRECTORY, FILE, naming_options, run_and_exit, with_options
 from ftcomm_tracker.faults import TrackerFaults
+from ftcomm_tracker.kill import kill
 from ftcomm_tracker.opening import ServeOptions, open_job
 from ftcomm_tracker.operate import doctor, explain, status, stop
 from ftcomm_tracker.running import RunOptions, run_job
@@ -342,5 +343,5 @@ def _log_to_stderr() -> None:
     logger.handlers = [handler]
 
 
-for command in (status, explain, doctor, stop, help_command, completion):
+for command in (status, explain, doctor, kill, stop, help_command, completion):
     main.add_command(command)

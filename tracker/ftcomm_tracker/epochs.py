@@ -54,7 +54,7 @@ class Epochs(Routing):
                 epoch, reason, self._now, silent_s=silent_s, loss=loss, suspects=set(suspects)
             )
             if victim is not None:
-                self.incident.note_victim(victim)
+                self.incident.note_victim(victim, self.deaths.of(victim))
         self._note("info", f"epoch {epoch}: {reason}")
         for conn in self.seats.values():
             self._send(conn, Revoke(epoch, reason[:500]))

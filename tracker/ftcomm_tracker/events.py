@@ -49,6 +49,15 @@ class GivenUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Died:
+    """A launcher or supervisor saw how the process `pid` of its worker ended, and maybe why."""
+
+    worker_id: str
+    pid: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stalled:
     """The tracker itself did not run for a while: nobody may be evicted for that time."""
 
@@ -65,7 +74,7 @@ class Tick:
     """A deadline has passed."""
 
 
-Event = Joined | Said | Lost | Vouched | GivenUp | Stalled | StopAsked | Tick
+Event = Joined | Said | Lost | Vouched | GivenUp | Died | Stalled | StopAsked | Tick
 
 # --- effects ----------------------------------------------------------------------------------
 
@@ -102,6 +111,27 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class Death:
+    """One process that has ended.
+
+    Attributes:
+        worker_id: its worker's.
+        pid: of the process that was started for the worker.
+        host: on which it ran.
+        how: how it ended, and why as far as that is known.
+    """
+
+    worker_id: str
+    pid: int
+    host: str
+    how: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {"worker": self.worker_id, "pid": self.pid, "host": self.host, "how": self.how}
+
+
+@dataclass(frozen=True, slots=True)
 class Incident:
     """One epoch change from its first evidence to the first collective after it.
 
@@ -124,6 +154,7 @@ class Incident:
         routes: pairs of ranks whose links go through a third, as (one, other, relay).
         total_ms: from the first evidence to the last member's next collective, or to what came
             before it.
+        causes: how processes of victims ended, as far as somebody has said.
     """
 
     epoch: int
@@ -143,6 +174,7 @@ class Incident:
     frontier: str
     total_ms: float
     routes: tuple[tuple[int, int, int], ...] = ()
+    causes: tuple[Death, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able, without the tracker's private clock."""
@@ -151,6 +183,7 @@ class Incident:
             "reason": self.reason,
             "victims": list(self.victims),
             "suspects": list(self.suspects),
+            "causes": [death.to_dict() for death in self.causes],
             "completed": self.completed,
             "frontier": self.frontier,
             "routes": [list(route) for route in self.routes],
@@ -187,6 +220,8 @@ class Ended:
 Effect = Send | Disconnect | Persist | Note | IncidentClosed | Ended
 
 __all__ = [
+    "Death",
+    "Died",
     "Disconnect",
     "Effect",
     "Ended",

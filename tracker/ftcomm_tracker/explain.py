@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftcomm.errors import remedy_of
-from ftcomm_tracker.status import ranks
+from ftcomm_tracker.status import death_text, ranks
 
 Row = Mapping[str, Any]
 
@@ -131,7 +131,11 @@ def _empty(document: Mapping[str, Any], row: Row) -> Finding:
         "empty_place",
         waiting=True,
         what=f"{_name(row)} is gone, and its place has been empty for {gone_s:.1f} s",
-        evidence=(*_cause(document), f"the job fails if it stays empty for {left_s:.0f} s more"),
+        evidence=(
+            *([] if row["death"] is None else [death_text(row["death"])]),
+            *_cause(document),
+            f"the job fails if it stays empty for {left_s:.0f} s more",
+        ),
         todo=RESTART_IT,
     )
 

@@ -299,7 +299,7 @@ class Hearing(Admission):
             self._begin_epoch(reason, victim=victim, silent_s=silent_s, loss=loss)
         elif self.state is State.COLLECTING:
             if self.incident is not None:
-                self.incident.note_victim(victim)
+                self.incident.note_victim(victim, self.deaths.of(victim))
             self._note(
                 "info", f"epoch {self.durable.epoch}, not yet planned: {reason} (rank {rank})"
             )

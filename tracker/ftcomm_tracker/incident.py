@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from ftcomm.protocol.messages import Resumed, Route
 from ftcomm.protocol.position import START, Position
-from ftcomm_tracker.events import Incident
+from ftcomm_tracker.events import Death, Incident
 
 
 class Loss(enum.Enum):
@@ -40,11 +40,19 @@ class OpenIncident:
     frontier: Position = START
     routes: tuple[Route, ...] = ()
     resumed: dict[int, Resumed] = field(default_factory=dict)
+    deaths: dict[str, Death] = field(default_factory=dict)
 
-    def note_victim(self, worker_id: str) -> None:
-        """Name a worker whose life or connection was lost."""
+    def note_victim(self, worker_id: str, death: Death | None = None) -> None:
+        """Name a worker whose life or connection was lost, and how its process ended."""
         if worker_id not in self.victims:
             self.victims.append(worker_id)
+        if death is not None:
+            self.deaths[worker_id] = death
+
+    def note_death(self, death: Death) -> None:
+        """A process has ended; it counts if its worker is a victim."""
+        if death.worker_id in self.victims:
+            self.deaths[death.worker_id] = death
 
     def explain_loss(self, cause: str) -> str:
         """`cause` of a lost job with its beginning, and what to do about that.
@@ -83,6 +91,7 @@ class OpenIncident:
             frontier=str(self.frontier),
             routes=tuple((route.a, route.b, route.via) for route in self.routes),
             total_ms=_ms(self.started_at, now),
+            causes=tuple(self.deaths.values()),
         )
 
 

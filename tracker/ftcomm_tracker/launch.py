@@ -20,7 +20,8 @@ from ftcomm.errors import FencedError, FtcommError, JobFinishedError, exit_code_
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.children import DRAIN_DEADLINE_S, Child, forward_output, start_child
 from ftcomm_tracker.console import Console
-from ftcomm_tracker.events import Ended, GivenUp, Vouched
+from ftcomm_tracker.events import Died, Ended, GivenUp, Vouched
+from ftcomm_tracker.memory_kills import MemoryKills
 from ftcomm_tracker.restarts import (
     PLACE_TAKEN,
     Again,
@@ -28,6 +29,7 @@ from ftcomm_tracker.restarts import (
     GiveUp,
     LeaveIt,
     RestartPolicy,
+    cause_of,
     describe,
     describe_exit,
 )
@@ -55,7 +57,7 @@ class Job(Protocol):
     def detect_within_s(self) -> float:
         """Seconds after which a silent worker loses its place."""
 
-    def post(self, event: GivenUp | Vouched) -> None:
+    def post(self, event: Died | GivenUp | Vouched) -> None:
         """Tell the roster."""
 
     async def catch_up(self) -> None:
@@ -119,6 +121,7 @@ class Launcher:
         self._statuses: dict[str, int] = {}
         self._stopped_since: dict[str, float] = {}
         self._finished: set[str] = set()
+        self._memory_kills = MemoryKills()
         self._no_more_starts = trio.Event()
         self._hearing: set[trio.CancelScope] = set()
         self._caught = 0
@@ -195,8 +198,11 @@ class Launcher:
 
     async def _after_exit(self, child: Child, status: int) -> float | None:
         """Decide and act; returns the delay before the next start, None for no more."""
-        await self._hear_tracker()  # what the worker said last counts
         worker_id = child.worker_id
+        killed = status == -signal.SIGKILL
+        memory = self._memory_kills.take(trio.current_time()) if killed else ""
+        self._job.post(Died(worker_id, child.process.pid, cause_of(status, child.tail, memory)))
+        await self._hear_tracker()  # what the worker said last counts
         missed = status in PLACE_TAKEN and await self._is_missed(worker_id, describe_exit(status))
         if self._no_more_starts.is_set():
             if status != 0 and not self._caught:
@@ -210,7 +216,7 @@ class Launcher:
             missed=missed,
         )
         if not (isinstance(decision, Finished) and status == 0):
-            how = describe_exit(status) + (MISSED if missed else "")
+            how = describe_exit(status, memory) + (MISSED if missed else "")
             self._console.say(f"worker {worker_id} {how}: {describe(decision)}")
         match decision:
             case Again(delay_s):
@@ -271,10 +277,24 @@ class Launcher:
             self._console.say(f"{signal.Signals(number).name}: ending the workers")
             self._background.start_soon(self._terminate)
 
+    def kill(self, worker_id: str) -> bool:
+        """Kill a worker's process, which is started again as after any death.
+
+        Returns:
+            False if none runs here.
+        """
+        child = self._children.get(worker_id)
+        if child is None or not child.running:
+            return False
+        self._console.say(f"killing worker {worker_id} (pid {child.process.pid}): an operator asks")
+        child.signal(signal.SIGKILL)
+        return True
+
     async def _watch(self) -> None:
         """Look at every worker's process a few times in each `detect_within`."""
         while True:
             await trio.sleep(self._job.detect_within_s / LOOKS_PER_DETECT_WITHIN)
+            self._memory_kills.look(trio.current_time())
             for child in self._children.values():
                 if child.running:
                     self._look_at(child, trio.current_time())

@@ -29,13 +29,13 @@ WATCH_EVERY_S = 2.0
 LOST_PATIENCE_S = 30.0  # of a watcher; whoever starts a tracker again does so within seconds
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
-_TRACKER_OPTIONS = (
+TRACKER_OPTIONS = (
     click.option("--tracker", help="HOST:PORT[,HOST:PORT] [default: FTCOMM_TRACKER]."),
     click.option("--token-file", type=FILE, help="The job's token [default: FTCOMM_TOKEN_FILE]."),
     click.option("--state-dir", type=DIRECTORY, help="Find both in a tracker's directory."),
 )
 _SHOW_OPTIONS = (
-    *_TRACKER_OPTIONS,
+    *TRACKER_OPTIONS,
     click.option("--json", "as_json", is_flag=True, help="For scripts: one JSON document a line."),
     click.option(
         "--watch",
@@ -151,7 +151,7 @@ def explain(*, as_json: bool, every_s: float | None, **where: Any) -> None:
 
 
 @click.command(short_help="Say whether this machine can take part in a job.", epilog=DOCTOR_EPILOG)
-@with_options(_TRACKER_OPTIONS)
+@with_options(TRACKER_OPTIONS)
 @click.option("--json", "as_json", is_flag=True, help="For scripts: one JSON document.")
 def doctor(*, as_json: bool, **where: Any) -> None:
     """Examine this machine, the way to the tracker, and the tracker's way back.
@@ -165,7 +165,7 @@ def doctor(*, as_json: bool, **where: Any) -> None:
 
 
 @click.command(short_help="End a job for all its workers.", epilog=STOP_EPILOG)
-@with_options(_TRACKER_OPTIONS)
+@with_options(TRACKER_OPTIONS)
 @click.option("--reason", default="by the operator", show_default=True, help="Told to every rank.")
 def stop(reason: str, **where: Any) -> None:
     """End the job: every rank's current or next call raises JobStoppedError, with the reason.
@@ -179,13 +179,13 @@ def stop(reason: str, **where: Any) -> None:
 async def _show(
     where: Where, show: Callable[[Mapping[str, Any]], str], every_s: float | None
 ) -> int:
-    document = await _status_of(where)
+    document = await status_of(where)
     click.echo(show(document))
     seen_at = trio.current_time()
     while every_s is not None and document["state"] != "OVER" and not reader_has_left():
         await trio.sleep(every_s)
         try:
-            document = await _status_of(where)
+            document = await status_of(where)
         except TrackerLostError as error:  # it may be on its way back
             if trio.current_time() > seen_at + LOST_PATIENCE_S:
                 raise
@@ -196,7 +196,8 @@ async def _show(
     return 0
 
 
-async def _status_of(where: Where) -> Mapping[str, Any]:
+async def status_of(where: Where) -> Mapping[str, Any]:
+    """The job's status document; of a job that is over, its last one."""
     try:
         reply = await where.ask(StatusRequest())
     except FtcommError:  # nobody, or another job's tracker, whose port may be the same

@@ -14,15 +14,19 @@ from ftcomm.protocol.operations import (
     DialBack,
     DialedBack,
     Done,
+    KillOrder,
+    KillReply,
+    KillRequest,
     StatusReply,
     StatusRequest,
     StopRequest,
+    TellDeath,
     TellGivenUp,
     Vouch,
     WorkerStanding,
 )
 from ftcomm_tracker.dial_back import DialBacks
-from ftcomm_tracker.events import GivenUp, StopAsked, Vouched
+from ftcomm_tracker.events import Died, GivenUp, StopAsked, Vouched
 from ftcomm_tracker.status import status_document
 
 OPERATOR_IDLE_S = 30.0  # a command asks within milliseconds, a supervisor each `detect_within`
@@ -39,7 +43,7 @@ class Tracker(Protocol):
         """Send on a connection that may have ended; returns at once."""
 
     def post(
-        self, event: StopAsked | Vouched | GivenUp, then: Callable[[], object] | None = None
+        self, event: StopAsked | Vouched | GivenUp | Died, then: Callable[[], object] | None = None
     ) -> None:
         """Let the roster hear of `event`, then call `then`."""
 
@@ -51,6 +55,9 @@ class Tracker(Protocol):
 
     def snapshot(self) -> Mapping[str, Any]:
         """The job's state for people and scripts."""
+
+    def kill_own(self, worker_id: str) -> bool:
+        """Kill a worker that this process has started; False if it has not, or none runs."""
 
     def standing_of(self, worker_id: str, number: int) -> WorkerStanding:
         """What a supervisor wants to know."""
@@ -94,6 +101,13 @@ class Operators:
         for conn, worker_id in self._supervised.items():
             self._tracker.send(conn, self._tracker.standing_of(worker_id, 0))
 
+    def _order_kill(self, worker_id: str) -> bool:
+        """Tell whoever has started the worker; False if nobody has that is connected."""
+        supervisors = [conn for conn, name in self._supervised.items() if name == worker_id]
+        for conn in supervisors:
+            self._tracker.send(conn, KillOrder(worker_id))
+        return bool(supervisors) or self._tracker.kill_own(worker_id)
+
     def _patience_s(self) -> float:
         return max(OPERATOR_IDLE_S, 3 * self._tracker.detect_within_s)
 
@@ -109,6 +123,10 @@ class Operators:
                 tracker.post(Vouched(worker_id), done)
             case TellGivenUp(worker_id, reason):
                 tracker.post(GivenUp(worker_id, reason), done)
+            case TellDeath(worker_id, pid, how):
+                tracker.post(Died(worker_id, pid, how), done)
+            case KillRequest(worker_id):
+                tracker.send(conn, KillReply(self._order_kill(worker_id)))
             case AskWorker(number, worker_id):
                 self._supervised[conn] = worker_id
                 await tracker.catch_up()  # what the worker said last counts

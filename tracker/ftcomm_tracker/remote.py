@@ -8,7 +8,8 @@ which question is the newest), so that a new connection says all that still matt
 import contextlib
 import logging
 import random
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -21,16 +22,25 @@ from ftcomm.errors import (
 from ftcomm.logs import Reminder
 from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.messages import ControlMessage
-from ftcomm.protocol.operations import AskWorker, Done, TellGivenUp, Vouch, WorkerStanding
+from ftcomm.protocol.operations import (
+    AskWorker,
+    Done,
+    KillOrder,
+    TellDeath,
+    TellGivenUp,
+    Vouch,
+    WorkerStanding,
+)
 from ftcomm.protocol.position import START, Position
 from ftcomm.settings import MIN_DETECT_WITHIN_S
 from ftcomm_tracker.client import open_operator
-from ftcomm_tracker.events import Ended, GivenUp, Vouched
+from ftcomm_tracker.events import Died, Ended, GivenUp, Vouched
 from ftcomm_tracker.listener import join_address
 
 DIAL_DEADLINE_S = 10.0  # one address, handshake included; twice the tracker's own deadline
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0  # a restarted tracker is found within about this time
+MAX_DEATHS = 8  # kept while the tracker is away; older ones tell of recoveries that are over
 SILENT_WINDOWS = 3  # times `detect_within` without an answer after which a connection is lost
 
 log = logging.getLogger("ftcomm_tracker")
@@ -43,6 +53,7 @@ class RemoteJob:
 
     Attributes:
         over: set once the tracker has said how the job ended; `outcome` is then known.
+        on_kill: called with the worker's id when an operator wants its process killed.
     """
 
     def __init__(
@@ -67,6 +78,8 @@ class RemoteJob:
         self._answered = 0
         self._vouching = False
         self._given_up: TellGivenUp | None = None
+        self._deaths: deque[TellDeath] = deque(maxlen=MAX_DEATHS)
+        self.on_kill: Callable[[str], object] | None = None
         self._wake = trio.Event()
         self._news = trio.Event()
 
@@ -83,11 +96,13 @@ class RemoteJob:
             return MIN_DETECT_WITHIN_S
         return self._standing.detect_within_ms / 1000
 
-    def post(self, event: GivenUp | Vouched) -> None:
+    def post(self, event: Died | GivenUp | Vouched) -> None:
         """Tell the tracker, now or when it is back; an old vouch is worth nothing."""
         match event:
             case Vouched():
                 self._vouching = self._attached
+            case Died(worker_id, pid, how):
+                self._deaths.append(TellDeath(worker_id, pid, how))
             case GivenUp(worker_id, reason):
                 self._given_up = TellGivenUp(worker_id, reason)
         self._wake.set()
@@ -230,6 +245,9 @@ class RemoteJob:
                 news.set()
             case Done():
                 pass
+            case KillOrder(worker_id) if worker_id == self._worker_id:
+                if self.on_kill is not None:
+                    self.on_kill(worker_id)
             case _:
                 raise ProtocolError(f"the tracker answered with {type(message).__name__}")
 
@@ -242,6 +260,8 @@ class RemoteJob:
                 if self._given_up is not None and not told:
                     told = 1
                     await stream.send_all(encode(self._given_up))
+                while self._deaths:
+                    await stream.send_all(encode(self._deaths.popleft()))
                 if self._vouching:
                     self._vouching = False
                     await stream.send_all(encode(Vouch(self._worker_id)))

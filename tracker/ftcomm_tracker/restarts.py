@@ -10,6 +10,7 @@ not burn a core and a log.
 
 import signal
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -29,6 +30,7 @@ from ftcomm.errors import (
 )
 from ftcomm.protocol.position import START, Position
 
+MAX_LAST_LINE = 300  # characters of a worker's last line, which every record of its death repeats
 BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0)  # before the first, second, ... in one version
 
 # The whole job is over and every rank knows: the tracker has said so, or says so to the rest.
@@ -156,11 +158,25 @@ class RestartPolicy:
         return BACKOFF_S[min(restarts, len(BACKOFF_S)) - 1]
 
 
-def describe_exit(status: int) -> str:
-    """Say in words how a process ended."""
+def cause_of(status: int, tail: Sequence[str], memory: str) -> str:
+    """Say how a process ended and why, as far as its exit, its last line and the kernel tell.
+
+    Args:
+        status: as `subprocess.Popen.returncode`.
+        tail: its last lines of output.
+        memory: who has counted a process that was killed for want of memory; empty if nobody has.
+    """
+    how = describe_exit(status, memory)
+    last = next((line.strip() for line in reversed(tail) if line.strip()), "")
+    return f"{how}: {last[-MAX_LAST_LINE:]}" if status > 0 and last else how
+
+
+def describe_exit(status: int, memory: str = "") -> str:
+    """Say in words how a process ended; `memory` as in `cause_of`."""
     if status < 0:
+        why = f", out of memory ({memory})" if memory else ""
         try:
-            return f"was killed by {signal.Signals(-status).name}"
+            return f"was killed by {signal.Signals(-status).name}{why}"
         except ValueError:
             return f"was killed by signal {-status}"
     if status == 0:

@@ -19,6 +19,7 @@ from ftcomm.protocol.messages import HeartbeatAck
 from ftcomm.protocol.operations import WorkerStanding
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.events import (
+    Died,
     Effect,
     Event,
     GivenUp,
@@ -51,10 +52,8 @@ class Roster(Hearing):
                     self.on_said(self.peers[conn], message)
             case Lost(conn, reason):
                 self.on_lost(conn, reason)
-            case Vouched(worker_id):
-                self._refresh(p for p in self.peers.values() if p.hello.worker_id == worker_id)
-            case GivenUp(worker_id, reason):
-                self.on_given_up(worker_id, reason)
+            case Vouched() | Died() | GivenUp():
+                self.on_told(event)
             case Stalled():
                 self._refresh(self.peers.values())
                 self.empty_since = dict.fromkeys(self.empty_since, now)
@@ -97,6 +96,27 @@ class Roster(Hearing):
             times.append(self._link_epoch_at + self.settings.detect_within)
         soonest = min(times, default=None)
         return None if soonest == float("inf") else soonest
+
+    def on_told(self, event: Vouched | Died | GivenUp) -> None:
+        """Whoever starts a worker says what it sees of the worker's process."""
+        match event:
+            case Vouched(worker_id):
+                self._refresh(p for p in self.peers.values() if p.hello.worker_id == worker_id)
+            case Died():
+                self.on_died(event)
+            case GivenUp(worker_id, reason):
+                self.on_given_up(worker_id, reason)
+
+    def on_died(self, died: Died) -> None:
+        """Whoever started a worker's process says how it ended."""
+        rank = self._rank_of(died.worker_id)
+        if rank is None or rank in self.durable.byes:
+            return
+        conn = self.seats.get(rank)
+        connected = None if conn is None else self.peers[conn].hello
+        death = self.deaths.note(died, self.durable.places[rank].host, connected)
+        if self.incident is not None:
+            self.incident.note_death(death)
 
     def on_time(self) -> None:
         """Whatever is due by now."""
@@ -194,6 +214,7 @@ class Roster(Hearing):
         place = self.durable.places[rank]
         conn = self.seats.get(rank)
         empty_since = self.empty_since.get(rank)
+        death = self.deaths.of(place.worker_id) if conn is None else None
         return {
             "rank": rank,
             "worker_id": place.worker_id,
@@ -202,6 +223,7 @@ class Roster(Hearing):
             "connected": conn is not None,
             "closed": rank in self.durable.byes,
             "gone_s": None if empty_since is None else round(now - empty_since, 3),
+            "death": None if death is None else death.to_dict(),
             "reported": rank in self.reports,
             "fetching": self.state is State.RUNNING and rank in self.awaiting_fetch,
             **peer_row(

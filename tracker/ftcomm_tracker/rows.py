@@ -20,8 +20,11 @@ def peer_row(peer: Peer | None, *, epoch: int, furthest: Position, now: float) -
         now: on the clock of `Peer.last_heard`.
     """
     if peer is None:
-        return {"position": None, "lag": None, "late": False, "silent_s": None, "blocked": None}
+        nothing = dict.fromkeys(("pid", "start", "position", "lag", "silent_s", "blocked"))
+        return {**nothing, "late": False}
     return {
+        "pid": peer.hello.pid,
+        "start": peer.hello.start,
         "position": str(peer.position),
         "lag": lag(peer.position, furthest),
         "late": peer.late,

@@ -82,6 +82,7 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
         console,
         _environment(job, console),
     )
+    job.server.launcher_kills = launcher.kill
     console.say(f"job {job.durable.job_id} at {job.address}, state in {job.state_dir}")
     failures: list[FtcommError] = []
     status = FtcommError.exit_code

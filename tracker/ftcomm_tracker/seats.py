@@ -23,6 +23,7 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import START, Position
 from ftcomm.settings import JobSettings
+from ftcomm_tracker.deaths import Deaths
 from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.events import (
     Disconnect,
@@ -82,6 +83,7 @@ class Seats:
         self.reports: dict[int, Report] = {}
         self.awaiting_fetch: set[int] = set()
         self.incident: OpenIncident | None = None
+        self.deaths = Deaths()
         self.incidents: list[dict[str, Any]] = []
         self._link_epoch_at = float("-inf")
         self._link_suspicion: tuple[str, tuple[int, ...]] | None = (

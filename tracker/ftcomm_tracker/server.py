@@ -63,6 +63,7 @@ class Server:
         over: set once it is journalled how the job ends; `outcome` is then known.
         ended: set once everyone who could be told has been told.
         faults: planned deaths, for tests.
+        launcher_kills: kills a worker that this process has started, see `kill_own`.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Server:
         self.ended = trio.Event()
         self.outcome: Ended | None = None
         self.faults: TrackerFaults | None = None
+        self.launcher_kills: Callable[[str], bool] | None = None
         self._roster = roster
         self._journal = journal
         self._key = key
@@ -152,6 +154,10 @@ class Server:
         """Address from which a connection comes, empty if it has gone."""
         connection = self._connections.get(conn)
         return "" if connection is None else host_in(connection.peer)
+
+    def kill_own(self, worker_id: str) -> bool:
+        """Kill a worker that this process has started; False if it has not, or none runs."""
+        return self.launcher_kills is not None and self.launcher_kills(worker_id)
 
     def standing_of(self, worker_id: str, number: int) -> WorkerStanding:
         """What a supervisor wants to know, in answer to its question `number`."""

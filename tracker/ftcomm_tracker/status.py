@@ -116,7 +116,9 @@ def state_of(member: Mapping[str, Any]) -> str:
 def _remark(member: Mapping[str, Any]) -> str:
     state, blocked = state_of(member), member["blocked"]
     if state == "gone" and member["gone_s"] is not None:
-        return f"for {member['gone_s']:.1f} s"
+        death = member["death"]
+        how = "" if death is None else f": pid {death['pid']} {death['how']}"
+        return f"for {member['gone_s']:.1f} s{how}"
     if state == "late":
         return f"no heartbeat for {member['silent_s']:.1f} s"
     if state == "blocked":
@@ -143,8 +145,14 @@ def incident_line(incident: Mapping[str, Any]) -> str:
     """One recovery in one line: what it was, what it cost."""
     times = ", ".join(f"{name} {ms}" for name, ms in incident["ms"].items() if name != "total")
     cut_short = "" if incident["completed"] else " until it was cut short"
+    causes = "".join(f"; {death_text(death)}" for death in incident["causes"])
     return (
-        f"epoch {incident['epoch']}: {incident['reason']};"
+        f"epoch {incident['epoch']}: {incident['reason']}{causes};"
         f" {incident['ms']['total']} ms{cut_short} ({times}),"
         f" {incident['replayed']} results replayed, {incident['fetched']} fetched"
     )
+
+
+def death_text(death: Mapping[str, Any]) -> str:
+    """How one process ended, in words."""
+    return f"worker {death['worker']} (pid {death['pid']} on {death['host']}) {death['how']}"

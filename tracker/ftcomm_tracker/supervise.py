@@ -53,6 +53,7 @@ async def _supervise(options: SuperviseOptions, console: Console) -> int:
         give_up_after=options.give_up_after,
     )
     launcher = Launcher(launch, job, console, _environment(worker, worker.routes))
+    job.on_kill = launcher.kill
     failures: list[FtcommError] = []
     status = FtcommError.exit_code
     async with trio.open_nursery() as nursery:
