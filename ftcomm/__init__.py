@@ -39,6 +39,7 @@ __all__ = [
     "__version__",
     "init",
     "reduction",
+    "register",
 ]
 _HOMES = {
     "Communicator": "ftcomm.communicator",
@@ -49,6 +50,7 @@ _HOMES = {
     "TaskEngine": "ftcomm.tasks",
     "init": "ftcomm.joining",
     "reduction": "ftcomm.collectives.ops",
+    "register": "ftcomm.state_types",
 }
 
 if TYPE_CHECKING:
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
     from ftcomm.handles import Handle
     from ftcomm.joining import init
     from ftcomm.public_values import Restored, RestoredLocal
+    from ftcomm.state_types import register
     from ftcomm.stats import Stats
     from ftcomm.tasks import TaskEngine
 else:  # or a type checker would take a name that is not there for Any

@@ -7,6 +7,7 @@ Two threads use it: the user's makes and releases it, and one that serves anothe
 
 import hashlib
 import threading
+from collections import OrderedDict, defaultdict
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ import numpy as np
 from ftcomm.bodies import Packed
 from ftcomm.errors import StateChangedError
 from ftcomm.state import MAX_DEPTH, checked_code, checked_key, pack_state
+from ftcomm.state_types import Converted, converted
 
-_LEAVES = (bool, int, float, str, bytes)  # what nobody can change
+_LEAVES = frozenset((bool, int, float, complex, str, bytes, type(None)))  # nobody can change them
+_DICTS = frozenset((dict, OrderedDict, defaultdict))
 
 
 class LazyState:
@@ -41,19 +44,24 @@ class LazyState:
         """`value` in containers of our own; arrays share the user's memory."""
         if depth > MAX_DEPTH:
             raise TypeError(f"{where} is nested more than {MAX_DEPTH} deep")
-        if isinstance(value, np.ndarray):
+        kind = type(value)
+        if kind is np.ndarray:
             checked_code(value, where)
-            self._arrays[where] = np.asarray(value).view()
+            self._arrays[where] = value.view()
             return self._arrays[where]
-        if isinstance(value, dict):
-            return {
+        if kind in _DICTS:
+            content = {
                 checked_key(key, where): self._own(item, f"{where}[{key!r}]", depth + 1)
                 for key, item in value.items()
             }
-        if isinstance(value, (list, tuple)):
-            items = [self._own(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
-            return items if isinstance(value, list) else tuple(items)
-        if value is not None and not isinstance(value, _LEAVES):
+            return _same_dict(value, content)
+        if kind is list or kind is tuple:
+            return kind(self._own(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value))
+        of_user = converted(value)
+        if of_user is not None:  # now: the user may change the value before it is packed
+            content = self._own(of_user.content, f"{where}.to_state()", depth + 1)
+            return Converted(of_user.name, content)
+        if kind not in _LEAVES:
             pack_state(value, where)  # a number of numpy's, or refused
         return value
 
@@ -100,6 +108,13 @@ class LazyState:
                 f"{changed[0]} was written to after checkpoint(..., lazy=True) was given it and "
                 "before the next checkpoint had returned"
             )
+
+
+def _same_dict(value: Any, content: dict[Any, Any]) -> Any:
+    """A dict of `value`'s type with other content."""
+    if type(value) is defaultdict:
+        return defaultdict(value.default_factory, content)
+    return type(value)(content)
 
 
 def _mark(array: np.ndarray[Any, Any]) -> bytes:

@@ -2,10 +2,14 @@
 
 A head by msgpack says what there is; arrays and long strings of bytes follow it as they are (see
 `bodies`).  Nothing that is read here can run code: unknown types are refused by name when written,
-unknown tags when read.  Tuples stay tuples; arrays come back writable, in native byte order.
+unknown tags when read.  Every value comes back with the type that it had, or is refused; arrays
+come back writable, in native byte order.  Types of users are those that they have registered: see
+`state_types`.
 """
 
 import math
+import struct
+from collections import OrderedDict, defaultdict
 from typing import Any
 
 import msgpack
@@ -14,11 +18,22 @@ import numpy as np
 from ftcomm.bodies import Array, Bodies, Packed, with_bodies
 from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_of
 from ftcomm.errors import ProtocolError
+from ftcomm.state_types import (
+    FACTORIES,
+    MAX_NAME,
+    converted,
+    is_registered,
+    refusal,
+    registered,
+)
 
 _ARRAY, _TUPLE, _BIG_INT, _SCALAR, _LONG_BYTES = 1, 2, 3, 4, 5
+_COMPLEX, _ORDERED_DICT, _DEFAULT_DICT, _REGISTERED = 6, 7, 8, 9
+_COMPLEX_BYTES = struct.Struct("<dd")
 LONG_BYTES = 1 << 16  # from here on a string of bytes is a body
-_LEAVES = (bool, int, float, str, bytes, np.ndarray, np.generic)
-_USUAL_LEAVES = frozenset((bool, int, float, str, bytes, type(None), np.ndarray))
+_LEAVES = (bool, int, float, complex, str, bytes, np.ndarray, np.generic)
+_USUAL_LEAVES = frozenset((bool, int, float, complex, str, bytes, type(None), np.ndarray))
+_AS_THEY_ARE = frozenset((bool, float, str, type(None)))  # msgpack's own
 MAX_DEPTH = 64  # nesting of a state; deeper is a cycle or a mistake
 
 
@@ -28,7 +43,8 @@ def pack_state(state: Any, name: str = "state") -> Packed:
     Other threads go on while large arrays are copied.
 
     Args:
-        state: nested dict, list, tuple of numpy arrays, numbers, str, bytes, bool, None.
+        state: nested dict, OrderedDict, defaultdict, list, tuple of numpy arrays, numbers, str,
+            bytes, bool, None, and of types that are registered.
         name: what messages call it.
 
     Raises:
@@ -43,7 +59,8 @@ def unpack_state(raw: Packed) -> Any:
     """The inverse of `pack_state`; every call gives its own writable copy.
 
     Raises:
-        ProtocolError: the bytes are no packed state.
+        ProtocolError: the bytes are no packed state, or hold a type that is not registered here.
+        Exception: what the `from_state` of a registered type raised.
     """
     try:
         bodies = Bodies(raw)
@@ -51,8 +68,17 @@ def unpack_state(raw: Packed) -> Any:
         bodies.must_be_over()
         _must_be_plain(state, 0)
         return state
+    except _FromStateFailed as failed:
+        raise failed.error from None
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
         raise ProtocolError(f"damaged checkpoint: {error}") from error
+
+
+class _FromStateFailed(Exception):  # noqa: N818 - carries a user's error past our own handlers
+    """A registered type's `from_state` raised `error`; the bytes are not to blame."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
 
 def _must_be_whole(raw: bytes) -> None:
@@ -77,6 +103,8 @@ def _must_be_plain(value: Any, depth: int) -> None:
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+    if is_registered(value):  # its content was looked at before it was made
+        return
     if isinstance(value, dict):
         for key, item in value.items():
             checked_key(key, "it")
@@ -115,30 +143,53 @@ class _Writer:
         """
         if depth > MAX_DEPTH:
             raise TypeError(f"{where} is nested more than {MAX_DEPTH} deep")
-        if value is None or isinstance(value, (bool, float, str)):
+        kind = type(value)
+        if kind in _AS_THEY_ARE:
             return value
-        if isinstance(value, bytes):
-            return self._long_bytes(value) if len(value) >= LONG_BYTES else value
-        if isinstance(value, int):
+        if kind is np.ndarray:
+            return self._array(value, where)
+        if kind is int:
             return _integer(value)
-        if isinstance(value, np.generic):
-            return msgpack.ExtType(_SCALAR, _scalar_bytes(np.asarray(value), where))
-        if isinstance(value, np.ndarray):
-            return self._array(np.asarray(value), where)
-        if isinstance(value, dict):
+        if kind is bytes:
+            return self._long_bytes(value) if len(value) >= LONG_BYTES else value
+        if kind is dict:
             return {
                 checked_key(key, where): self.plain(item, f"{where}[{key!r}]", depth + 1)
                 for key, item in value.items()
             }
-        if isinstance(value, (list, tuple)):
-            items = [self.plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
-            if isinstance(value, list):
-                return items
-            return msgpack.ExtType(_TUPLE, msgpack.packb(items, use_bin_type=True))
-        raise TypeError(
-            f"{where} is a {type(value).__name__}; it may be or hold dict, list, tuple, numpy "
-            "arrays, numbers, str, bytes, bool and None"
-        )
+        if kind is list:
+            return self._items(value, where, depth)
+        return self._tagged(value, where, depth)
+
+    def _items(self, value: Any, where: str, depth: int) -> list[Any]:
+        return [self.plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+
+    def _tagged(self, value: Any, where: str, depth: int) -> msgpack.ExtType:
+        """A value of a type that msgpack has no form for."""
+        kind = type(value)
+        if kind is tuple:
+            return _ext(_TUPLE, self._items(value, where, depth))
+        if kind is OrderedDict:
+            return _ext(_ORDERED_DICT, self._pairs(value, where, depth))
+        if kind is defaultdict:
+            code = _factory_code(value, where)
+            return _ext(_DEFAULT_DICT, [code, *self._pairs(value, where, depth)])
+        if kind is complex:
+            return msgpack.ExtType(_COMPLEX, _COMPLEX_BYTES.pack(value.real, value.imag))
+        of_user = converted(value)
+        if of_user is not None:
+            content = self.plain(of_user.content, f"{where}.to_state()", depth + 1)
+            return _ext(_REGISTERED, [of_user.name, content])
+        if isinstance(value, np.generic):
+            return msgpack.ExtType(_SCALAR, _scalar_bytes(np.asarray(value), where))
+        raise refusal(value, where)
+
+    def _pairs(self, value: Any, where: str, depth: int) -> list[Any]:
+        """Keys and values in turn."""
+        pairs: list[Any] = []
+        for key, item in value.items():
+            pairs += checked_key(key, where), self.plain(item, f"{where}[{key!r}]", depth + 1)
+        return pairs
 
     def _array(self, array: Array, where: str) -> msgpack.ExtType:
         code = checked_code(array, where)
@@ -148,6 +199,26 @@ class _Writer:
     def _long_bytes(self, value: bytes) -> msgpack.ExtType:
         self.bodies.append(np.frombuffer(value, np.uint8))
         return msgpack.ExtType(_LONG_BYTES, msgpack.packb(len(value)))
+
+
+def _ext(code: int, items: list[Any]) -> msgpack.ExtType:
+    return msgpack.ExtType(code, msgpack.packb(items, use_bin_type=True))
+
+
+def _factory_code(value: Any, where: str) -> int:
+    """Which of `FACTORIES` a defaultdict has.
+
+    Raises:
+        TypeError: another one.
+    """
+    for code, factory in enumerate(FACTORIES):
+        if value.default_factory is factory:
+            return code
+    known = ", ".join(factory.__name__ for factory in FACTORIES if factory is not None)
+    raise TypeError(
+        f"{where} is a defaultdict of {value.default_factory!r}: states hold those of {known}; "
+        "pass dict() of it"
+    )
 
 
 def _integer(value: int) -> Any:
@@ -162,11 +233,12 @@ def checked_key(key: Any, where: str) -> Any:
     Raises:
         TypeError: it is no str, bytes, bool, None or int of 64 bits.
     """
-    if isinstance(key, (str, bytes, bool)) or key is None:
+    kind: Any = type(key)
+    if kind in (str, bytes, bool) or key is None:
         return key
-    if isinstance(key, int) and -(2**63) <= key < 2**64:
+    if kind is int and -(2**63) <= key < 2**64:
         return key
-    kind = type(key).__name__
+    kind = kind.__name__
     raise TypeError(f"{where} has a key of type {kind}; use str, bytes or int of 64 bits")
 
 
@@ -217,7 +289,15 @@ class _Reader:
 
     def _restore(self, code: int, data: bytes) -> Any:
         if code == _TUPLE:
-            return tuple(self.read(data))
+            return tuple(self._list(data))
+        if code == _ORDERED_DICT:
+            return OrderedDict(_in_pairs(self._list(data)))
+        if code == _DEFAULT_DICT:
+            return _default_dict(self._list(data))
+        if code == _COMPLEX:
+            return _complex(data)
+        if code == _REGISTERED:
+            return self._registered(self._list(data))
         if code == _BIG_INT:
             return int(data.decode("ascii"))
         if code == _SCALAR:
@@ -228,6 +308,33 @@ class _Reader:
             return self._bodies.take(_unpacked(data)).tobytes()
         raise ValueError(f"unknown type {code}")
 
+    def _list(self, data: bytes) -> list[Any]:
+        items = self.read(data)
+        if type(items) is not list:
+            raise ValueError("a container that holds no list")
+        return items
+
+    def _registered(self, items: list[Any]) -> Any:
+        """A value of a user's type; only what this process has registered is ever called."""
+        name, content = items
+        if type(name) is not str or not name.isprintable() or len(name) > MAX_NAME:
+            raise ValueError("a registered type without a name")
+        entry = registered(name)
+        if entry is None:
+            raise ProtocolError(
+                f"the state holds a {name}, and this process has not registered that type",
+                remedy="call ftcomm.register() for it on every rank, before load_checkpoint()",
+            )
+        _must_be_plain(content, self._depth)
+        try:
+            value = entry.from_state(content)
+            if type(value) is not entry.kind:
+                raise TypeError(f"it returned a {type(value).__name__}")  # noqa: TRY301 - one path out
+        except Exception as error:
+            error.add_note(f"raised by from_state, registered for {name}")
+            raise _FromStateFailed(error) from error
+        return value
+
     def _array(self, data: bytes) -> Array:
         code, shape = _unpacked(data)
         dtype: AnyDtype = dtype_of(code)
@@ -237,6 +344,24 @@ class _Reader:
         array = np.empty(shape, dtype)
         array.reshape(-1).view(np.uint8)[:] = body
         return array
+
+
+def _in_pairs(items: list[Any]) -> list[tuple[Any, Any]]:
+    if len(items) % 2:
+        raise ValueError("a dict with a key and no value")
+    return list(zip(items[::2], items[1::2], strict=True))
+
+
+def _default_dict(items: list[Any]) -> defaultdict[Any, Any]:
+    if not items or type(items[0]) is not int or not 0 <= items[0] < len(FACTORIES):
+        raise ValueError("a defaultdict of an unknown factory")
+    return defaultdict(FACTORIES[items[0]], _in_pairs(items[1:]))
+
+
+def _complex(data: bytes) -> complex:
+    if len(data) != _COMPLEX_BYTES.size:
+        raise ValueError(f"a complex number in {len(data)} bytes")
+    return complex(*_COMPLEX_BYTES.unpack(data))
 
 
 def _scalar(data: bytes) -> Any:

@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import tempfile
+from collections import OrderedDict, defaultdict
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,9 @@ def states() -> dict[str, bytes]:
         b"raw": b"bytes",
         7: "text",
         "pickled": bytes(LONG_BYTES),
+        "complex": 1 - 2j,
+        "ordered": OrderedDict([("b", 1), ("a", [2])]),
+        "counts": defaultdict(int, {"x": 3}),
     }
     found = {"everything": state, "deep": deep, "none": None}
     return {name: bytes(pack_state(value)) for name, value in found.items()}

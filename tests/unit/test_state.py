@@ -1,8 +1,10 @@
 """User state survives the trip as it was, and hostile bytes give one typed error."""
 
 import contextlib
+import enum
 import tracemalloc
-from typing import Any
+from collections import Counter, OrderedDict, defaultdict
+from typing import Any, NamedTuple
 
 import msgpack
 import numpy as np
@@ -10,13 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ftcomm
 from ftcomm.bodies import with_bodies
 from ftcomm.errors import ProtocolError
+from ftcomm.lazy_state import LazyState
 from ftcomm.protocol.signature import DTYPE_NAMES
 from ftcomm.state import LONG_BYTES, MAX_DEPTH, pack_state, unpack_state
+from ftcomm.state_types import FACTORIES, Converted
 
 KEYS = st.text(max_size=5) | st.integers(-(2**63), 2**64 - 1) | st.booleans()
-LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+NUMBERS = st.booleans() | st.integers() | st.floats() | st.complex_numbers()
+LEAVES = st.none() | NUMBERS | st.text() | st.binary()
 SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 DTYPES = st.sampled_from(
     [name for name in DTYPE_NAMES.values() if name not in ("none", "bfloat16")]
@@ -33,14 +39,41 @@ def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
     return np.frombuffer(raw, dtype).reshape(shape)
 
 
+@st.composite
+def scalars(draw: st.DrawFn) -> Any:
+    return draw(arrays().filter(lambda array: array.size > 0)).reshape(-1)[0]
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+class Phase(enum.IntEnum):
+    WARM_UP = 1
+    TRAIN = 2
+
+
+ftcomm.register(Point, tuple, Point._make)
+ftcomm.register(Phase, int, Phase)
+
+
+def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    lists = st.lists(inner, max_size=3)
+    dicts = st.dictionaries(KEYS, inner, max_size=3)
+    factories = st.sampled_from(FACTORIES)
+    return (
+        lists
+        | lists.map(tuple)
+        | dicts
+        | dicts.map(OrderedDict)
+        | st.builds(defaultdict, factories, dicts)
+        | st.builds(Point, inner, inner)
+    )
+
+
 STATES = st.recursive(
-    LEAVES | arrays(),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.lists(inner, max_size=3).map(tuple)
-        | st.dictionaries(KEYS, inner, max_size=3)
-    ),
-    max_leaves=8,
+    LEAVES | arrays() | scalars() | st.sampled_from(Phase), containers, max_leaves=8
 )
 
 
@@ -50,7 +83,8 @@ def described(state: Any) -> Any:
         array = np.asarray(state)
         return type(state).__name__, array.dtype.str, array.shape, array.tobytes()
     if isinstance(state, dict):
-        return "dict", [(key, described(value)) for key, value in state.items()]
+        kind = type(state).__name__, getattr(state, "default_factory", None)
+        return kind, [(key, described(value)) for key, value in state.items()]
     if isinstance(state, list | tuple):
         return type(state).__name__, [described(item) for item in state]
     return type(state).__name__, repr(state)
@@ -65,6 +99,60 @@ def test_what_comes_back_is_what_went_in(state: Any) -> None:
 def test_the_bytes_of_what_comes_back_are_the_same(state: Any) -> None:
     raw = pack_state(state)
     assert pack_state(unpack_state(raw)) == raw
+
+
+@given(STATES)
+def test_a_lazy_state_gives_the_same_bytes(state: Any) -> None:
+    assert LazyState(state).raw() == pack_state(state)
+
+
+def test_a_lazy_state_takes_registered_values_as_they_are_now() -> None:
+    class Mutable:
+        weight = 1.0
+
+    ftcomm.register(Mutable, lambda it: it.weight, lambda weight: Mutable())
+    value = Mutable()
+    before = pack_state([value])
+    lazy = LazyState([value])
+    value.weight = 2.0
+    assert lazy.raw() == before
+
+
+def test_a_type_that_is_not_registered_here_is_named() -> None:
+    raw = pack_state([Converted("train.Point", [1, 2])])
+    with pytest.raises(ProtocolError, match=r"holds a train.Point.*ftcomm.register\(\)"):
+        unpack_state(raw)
+
+
+def test_what_from_state_raises_reaches_the_user() -> None:
+    class Picky:
+        pass
+
+    def refuse(content: Any) -> Picky:
+        raise ValueError("no such file")
+
+    ftcomm.register(Picky, lambda it: None, refuse)
+    with pytest.raises(ValueError, match="no such file") as raised:
+        unpack_state(pack_state(Picky()))
+    assert "from_state" in raised.value.__notes__[0]
+    ftcomm.register(Picky, lambda it: None, lambda content: content)
+    with pytest.raises(TypeError, match="it returned a NoneType"):
+        unpack_state(pack_state(Picky()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ((dict, dict, dict), ValueError, "types of builtins are not registered"),
+        ((np.float64, float, np.float64), ValueError, "types of numpy"),
+        ((3, int, int), TypeError, "takes a class, got 3"),
+        ((Phase, None, Phase), TypeError, "to_state must be a function"),
+        ((type("x" * 256, (), {}), str, str), ValueError, "more than 255 characters"),
+    ],
+)
+def test_what_cannot_be_registered_is_said(arguments: Any, error: Any, words: str) -> None:
+    with pytest.raises(error, match=words):
+        ftcomm.register(*arguments)
 
 
 def test_every_reader_gets_its_own_writable_arrays() -> None:
@@ -84,6 +172,15 @@ class Other:
     """Something that no state may hold."""
 
 
+class Coordinates(NamedTuple):
+    x: float
+    y: float
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
 @pytest.mark.parametrize(
     ("state", "words"),
     [
@@ -91,7 +188,17 @@ class Other:
         ({1.5: 0}, "state has a key of type float"),
         ({2**64: 0}, "use str, bytes or int of 64 bits"),
         ([np.zeros(2, object)], r"state\[0\]: dtype object is not carried"),
-        ({"x": {1, 2}}, r"state\['x'\] is a set"),
+        ({"x": {1, 2}}, r"state\['x'\] is a set: pass sorted\(\) of it"),
+        ({"x": Coordinates(1, 2)}, r"ftcomm.register\(Coordinates, tuple, Coordinates._make\)"),
+        ([Counter("ab")], r"state\[0\] is a Counter: pass dict\(\) of it"),
+        ([Colour.RED], r"state\[0\] is a Colour: pass int\(\) of it"),
+        ({Colour.RED: 1}, "state has a key of type Colour"),
+        ([defaultdict(Other)], r"state\[0\] is a defaultdict of .*pass dict\(\) of it"),
+        ([np.ma.masked_array([1], [True])], r"state\[0\] is a MaskedArray: pass its .filled"),
+        ([np.zeros(1).view(np.recarray)], r"state\[0\] is a recarray: pass numpy.asarray"),
+        ([bytearray(b"x")], r"state\[0\] is a bytearray: pass bytes"),
+        ([len], r"state\[0\] is a builtin_function_or_method: functions and classes"),
+        ([np.str_("a")], r"state\[0\]: dtype"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_by_its_place(state: Any, words: str) -> None:
@@ -122,13 +229,13 @@ def test_a_damaged_state_gives_a_state_or_a_protocol_error(state: Any, data: st.
 
 
 HEADS = st.recursive(
-    st.integers(-(2**63), 2**64 - 1) | LEAVES.filter(lambda leaf: not isinstance(leaf, int)),
+    st.integers(-(2**63), 2**64 - 1) | st.none() | st.floats() | st.text() | st.binary(),
     lambda inner: st.lists(inner, max_size=3),
     max_leaves=6,
 )
 
 
-@given(st.sampled_from([1, 4, 5]), HEADS, st.binary(max_size=40))
+@given(st.sampled_from([1, 2, 4, 5, 6, 7, 8, 9]), HEADS, st.binary(max_size=40))
 def test_a_hostile_array_head_gives_a_state_or_a_protocol_error(
     code: int, head: Any, body: bytes
 ) -> None:
