@@ -38,7 +38,7 @@ def measure(
         worker = [sys.executable, str(WORKER), "--out", str(out), *["--view"] * view]
         worker += ["--smallest", str(smallest), "--largest", str(largest)]
         worker += ["--results", str(options.results), "--versions", str(versions)]
-        tracker = [sys.executable, "-m", "ftcomm_tracker.cli", "run", "-n", str(options.n)]
+        tracker = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(options.n)]
         tracker += ["--transport", transport, "--state-dir", folder]
         subprocess.run([*tracker, "--", *worker], check=True, stdout=sys.stderr, stderr=sys.stderr)
         start, *held = json.loads(out.read_text())

@@ -19,6 +19,7 @@ import floor
 import hidden
 import hierarchy
 import recovery
+import result_memory
 import streams
 import tracker_scale
 import training
@@ -31,6 +32,7 @@ from _report import (
     hidden_table,
     hierarchy_table,
     recovery_table,
+    result_memory_table,
     streams_table,
     tracker_table,
     training_table,
@@ -66,6 +68,7 @@ def main() -> None:
         "streams": (_taker(streams, options), streams_table),
         "training": (_taker(training, options), training_table),
         "recovery": (_taker(recovery, options), recovery_table),
+        "result_memory": (_taker(result_memory, options), result_memory_table),
         "tracker_scale": (_taker(tracker_scale, options), tracker_table),
     }
     found: dict[str, Lines] = {}
