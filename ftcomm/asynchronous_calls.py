@@ -7,7 +7,7 @@ from ftcomm.collective_calls import CollectiveCalls
 from ftcomm.collectives.ops import UserFunction
 from ftcomm.deadlines import Duration, checked_deadline
 from ftcomm.engine import Engine
-from ftcomm.forms import Call, Form, Lazy
+from ftcomm.forms import AnyCall, Call, Form
 from ftcomm.handing_out import Result
 from ftcomm.handles import Handle, QueuedCall
 from ftcomm.repeating import Spot
@@ -17,7 +17,7 @@ from ftcomm.values import Stored
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Written = tuple[Call | Lazy, Callable[[Stored], Any], Duration | None]
+Written = tuple[AnyCall, Callable[[Stored], Any], Duration | None]
 
 passes_on(__file__)
 
@@ -52,7 +52,10 @@ class _Writer(CollectiveCalls):
         return call
 
     def _run(
-        self, call: Call | Lazy, hand_out: Callable[[Stored], R], deadline: Duration | None
+        self,
+        call: AnyCall,
+        hand_out: Callable[[Stored], R],
+        deadline: Duration | None,
     ) -> R:
         if deadline is not None:
             checked_deadline(deadline)
@@ -113,7 +116,7 @@ class AsynchronousCalls(CollectiveCalls):
 
     def ibroadcast(
         self,
-        x: Any,
+        x: Any = None,
         root: int = 0,
         *,
         out: Result | None = None,

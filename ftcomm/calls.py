@@ -12,13 +12,13 @@ from ftcomm.arguments import as_elements, checked_root, rounded, signature_of, w
 from ftcomm.blobs import pack_item, pack_object, pack_parts
 from ftcomm.collectives.bfloat16 import bfloat16_reducer
 from ftcomm.collectives.choose import SCHEDULES_KEPT, schedule_for
-from ftcomm.collectives.dtypes import AnyDtype, dtype_code, is_bfloat16
+from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_of, is_bfloat16
 from ftcomm.collectives.ops import Reducer, UserFunction, make_reducer, needs_whole, op_code
 from ftcomm.collectives.schedule import Schedule
-from ftcomm.forms import Call, Form
+from ftcomm.forms import Call, Form, OpenCall, anything
 from ftcomm.protocol.frames import make_suffix
 from ftcomm.protocol.grouping import Grouping
-from ftcomm.protocol.signature import Algorithm, Kind, Signature
+from ftcomm.protocol.signature import Algorithm, Kind, Signature, named_shape
 from ftcomm.values import Array
 
 # After this many broadcasts, or bytes of them, without a synchronising collective, the next one
@@ -152,12 +152,49 @@ class CallFactory:
         if form is None:
             wish = _algorithm_named(algorithm)
             signature = signature_of(Kind.BROADCAST, source, shape, root=root, algorithm=wish)
-            schedule = self._schedule(
-                Kind.BROADCAST, len(source), source.itemsize, root=root, algorithm=wish
-            )
-            form = _form(Kind.BROADCAST, schedule, signature, site, source.dtype, shape, root=root)
+            form = self._broadcast_form(signature, site, source.dtype, shape)
             self._keep(key, form)
         return Call(form, source, flush=self._must_flush(source.nbytes))
+
+    def broadcast_from(self, root: int, site: str, algorithm: str | None = None) -> OpenCall:
+        """A validated broadcast of which the root alone has the array, on another rank.
+
+        Raises:
+            ValueError: algorithm does not fit.
+        """
+        wish = _algorithm_named(algorithm)
+
+        def make(raw: bytes) -> Call:
+            key = (raw, site)
+            form = self._forms.get(key)
+            if form is None:
+                signature = Signature.decode(raw)
+                shape, dtype = named_shape(signature), dtype_of(signature.dtype)
+                assert shape is not None, "it was looked at when it came"
+                form = self._broadcast_form(raw, site, dtype, shape)
+                self._keep(key, form)
+            return Call(form, flush=self._must_flush(form.nbytes))
+
+        known = Signature(Kind.BROADCAST, root=root, algorithm=wish).encode()
+        return OpenCall(known, site, self._announcement(root, wish), make, anything)
+
+    def _broadcast_form(
+        self, raw: bytes, site: str, dtype: AnyDtype, shape: tuple[int, ...]
+    ) -> Form:
+        signature = Signature.decode(raw)
+        root, wish = signature.root, signature.algorithm
+        schedule = self._schedule(
+            Kind.BROADCAST, signature.count, dtype.itemsize, root=root, algorithm=wish
+        )
+        small = self._announcement(root, wish)
+        announcement = None if schedule.algorithm is small.algorithm else small
+        return _form(
+            Kind.BROADCAST, schedule, raw, site, dtype, shape, root=root, announcement=announcement
+        )
+
+    def _announcement(self, root: int, wish: Algorithm) -> Schedule:
+        """The way of a broadcast without elements, which is that of all small ones."""
+        return self._schedule(Kind.BROADCAST, 0, 1, root=root, algorithm=wish)
 
     def _must_flush(self, nbytes: int) -> bool:
         """True if this broadcast must prove that its predecessors have arrived."""
@@ -169,7 +206,7 @@ class CallFactory:
     def look_at_flush(self, call: Call) -> None:
         """Decide again for a call that was made before others had completed."""
         if call.kind is Kind.BROADCAST:
-            call.flush = self._must_flush(call.source.nbytes)
+            call.flush = self._must_flush(call.form.nbytes)
 
     def completed(self, kind: Kind, nbytes: int = 0) -> None:
         """Count a result, executed or replayed; a call that raised has none."""
@@ -328,6 +365,7 @@ def _form(
     *,
     root: int = -1,
     reducer: Reducer | None = None,
+    announcement: Schedule | None = None,
 ) -> Form:
     """The form of a call with a result, or rows of one, of `dtype` and `shape`."""
     work_count = 0 if schedule is None else schedule.work_count
@@ -343,4 +381,5 @@ def _form(
         nbytes=work_count * dtype.itemsize,
         root=root,
         reducer=reducer,
+        announcement=announcement,
     )

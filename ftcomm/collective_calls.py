@@ -1,6 +1,7 @@
 """The collectives of the public API: arguments in, results out."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from ftcomm.blobs import part_of, unpack_items, unpack_object
 from ftcomm.collectives.bfloat16 import widen_bfloat16
 from ftcomm.collectives.ops import UserFunction
 from ftcomm.deadlines import Duration
-from ftcomm.forms import Call
+from ftcomm.forms import Call, OpenCall
 from ftcomm.handing_out import Result
 from ftcomm.protocol.signature import Kind
 from ftcomm.repeating import Repeating
@@ -94,7 +95,7 @@ class CollectiveCalls(Repeating):
 
     def broadcast(
         self,
-        x: Any,
+        x: Any = None,
         root: int = 0,
         *,
         out: Result | None = None,
@@ -105,7 +106,9 @@ class CollectiveCalls(Repeating):
         """The root's array on every rank.
 
         Args:
-            x: array-like of one dtype and shape on all ranks; only the root's content counts.
+            x: on the root an array-like. Elsewhere an array-like of the same dtype and shape, whose
+                content does not count, or None: then dtype and shape come with the root's, which
+                has four dimensions at most. Each rank may choose.
             root: the rank whose array is sent.
             out: as for `allreduce`; ``broadcast(x, out=x)`` is in place.
             copy: False returns a read-only view of the log's own memory.
@@ -114,8 +117,13 @@ class CollectiveCalls(Repeating):
         """
         with self._gate:
             site, root = call_site(), self._calls.checked_root(root)
+            if x is None and root != self.rank:
+                opened = self._calls.broadcast_from(root, site, algorithm)
+                return self._run(self._opened(opened, out), self._given(out, copy=copy), deadline)
 
             def make(x: Any) -> Call:
+                if x is None:
+                    raise TypeError("the input is None; pass an array: this rank is the root")
                 call = self._calls.broadcast(x, root, site, algorithm)
                 check_out(out, call.form.dtype, call.form.shape)
                 return call
@@ -359,6 +367,17 @@ class CollectiveCalls(Repeating):
         """Return when every rank has entered it."""
         with self._gate:
             self._run(self._calls.plain(Kind.BARRIER, call_site()), _dropped, deadline)
+
+    def _opened(self, opened: OpenCall, out: Result | None) -> OpenCall:
+        """A broadcast that is admitted, and compared with `out`, when its size is known."""
+        check_memory(out)
+
+        def make(raw: bytes) -> Call:
+            call = self._admitted(opened.make(raw))
+            call.check = _fits(out)
+            return call
+
+        return replace(opened, make=make, check=_fits(out))
 
     # --- handing out --------------------------------------------------------------------------
 

@@ -14,12 +14,12 @@ from ftcomm.collectives.choose import allgatherv_schedule, schedule_for
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.ops import Reducer
 from ftcomm.collectives.pieces import STATE_LIMIT, pieces
-from ftcomm.collectives.schedule import Schedule
+from ftcomm.collectives.schedule import NOBODY, Schedule
 from ftcomm.collectives.shift import shift
 from ftcomm.common_results import CommonResults, as_executed
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
-from ftcomm.forms import Call, Form, stored_rows
+from ftcomm.forms import Call, Form, OpenCall, stored_rows
 from ftcomm.protocol.frames import make_suffix
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import RAGGED, Kind
@@ -28,9 +28,10 @@ from ftcomm.recovery.keepers import local_distances
 from ftcomm.transport.common import CommonMemory
 from ftcomm.transport.common_reduction import CommonExecutor
 from ftcomm.transport.faults import Interrupted, LinkLost, SignatureMismatch
-from ftcomm.transport.frame_check import CallHeader
+from ftcomm.transport.frame_check import CallHeader, announced_signature
 from ftcomm.transport.link import Link
 from ftcomm.transport.moves import Move
+from ftcomm.transport.unread import UnreadLink
 from ftcomm.transport.waiting import tries_before_sleep
 from ftcomm.values import Array, Stored
 
@@ -64,11 +65,15 @@ class DataPlane:
         self._turn: Turn | None = None  # of the newest call that was executed
         self._linked: Mapping[int, Link] = {}  # an epoch's links, and the schedule that has all its
         self._linked_for: Schedule | None = None
+        self._unread: UnreadLink | None = None  # of which `learn` has read a header
 
     def execute(self, call: Call, turn: Turn) -> Stored | None:
         """Run a call into fresh memory; None if the core must be asked again."""
         header = CallHeader(*turn, call.form.suffix)
-        stored = self._execute(call, header)
+        try:
+            stored = self._execute(call, header)
+        finally:
+            self._unread = None
         if stored is None or self._hub.settings.verify != "inputs":
             return stored
         digests = self._gather_digests(call.digest(self._core.rank), header, VERIFY_STAGE)
@@ -76,6 +81,27 @@ class DataPlane:
             return None
         stored.digests = b"".join(digests)
         return stored
+
+    def learn(self, call: OpenCall, turn: Turn) -> bytes | None:
+        """The whole signature of a broadcast, from its first frame; `execute` comes next.
+
+        None if the core must be asked again.
+        """
+        header = CallHeader(*turn, make_suffix(call.known, call.site))
+        parent = next(s.recv_from for s in call.announcement.steps if s.recv_from != NOBODY)
+        try:
+            self._turn = turn
+            links = self._hub.links
+            self._hub.progress.step = -1
+            if not self._ensure_links(call.announcement, links, header.epoch):
+                return None
+            raw = self._executor.read_ahead(links[parent])
+            signature = announced_signature(raw, parent, header)
+        except (Interrupted, LinkLost, SignatureMismatch) as fault:
+            self._tell(fault, header.epoch)
+            return None
+        self._unread = UnreadLink(links[parent], raw)
+        return signature
 
     def _execute(self, call: Call, header: CallHeader) -> Stored | None:
         form = call.form
@@ -97,9 +123,14 @@ class DataPlane:
             if form.root == self._core.rank:
                 work[:] = source
             source = work
-        if not self._run(schedule, header, source, work, form.reducer):
+        stage = 0
+        if form.announcement is not None:
+            if not self._run(form.announcement, header, _NOTHING, _NOTHING):
+                return None
+            stage = 1
+        if not self._run(schedule, header, source, work, form.reducer, stage=stage):
             return None
-        if call.flush and not self._barrier(header):
+        if call.flush and not self._barrier(header, stage=stage + 1):
             return None
         return Stored(work, form.shape)
 
@@ -288,6 +319,8 @@ class DataPlane:
             self._hub.progress.step = stage * STAGE - 1  # behind the last step before
             if not self._ensure_links(schedule, links, header.epoch):
                 return False
+            if self._unread is not None:
+                links = {**links, self._unread.rank: self._unread}
             if work.dtype.kind == "V":
                 source, work = (a.view(as_executed(a.dtype)) for a in (source, work))
             self._executor.run(

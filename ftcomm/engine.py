@@ -16,7 +16,7 @@ from ftcomm.control.thread import ControlThread
 from ftcomm.dataplane import DataPlane, Turn
 from ftcomm.errors import ClosedError, FtcommError, LogLimitError
 from ftcomm.express import Express, express
-from ftcomm.forms import Call, Form, Lazy, Saving
+from ftcomm.forms import Call, Form, Lazy, OpenCall, Saving
 from ftcomm.place import Place
 from ftcomm.protocol.messages import Resumed
 from ftcomm.protocol.signature import is_compatible, with_state_digest
@@ -91,6 +91,26 @@ class Engine(Place):
         """
         return self._entered(lambda: self._served_or_due(lazy) or self._run(lazy.make()))
 
+    def run_open(self, call: OpenCall) -> Stored:
+        """As `run`, for a broadcast whose dtype and shape come with it."""
+        return self._entered(self._run_open, call)
+
+    def _run_open(self, opened: OpenCall) -> Stored:
+        while True:
+            answer, turn = self._ask(self._core.begin, opened.known, opened.site)
+            if answer is Step.EXECUTE:
+                signature = self._plane.learn(opened, turn)
+                if signature is not None:
+                    call = opened.make(signature)
+                    stored = self._execute(call, turn)
+                    if stored is not None and self._kept(call, turn[0], stored):
+                        return self._done(stored)
+            elif isinstance(answer, Entry):
+                if self._serve_lazy(answer, opened):
+                    return self._done(answer.value)
+            else:
+                self._hub.sleep()
+
     def _entered(self, body: Callable[..., R], *arguments: object) -> R:
         self._hub.fault("enter")
         try:
@@ -111,7 +131,7 @@ class Engine(Place):
             else:
                 self._hub.sleep()
 
-    def _serve_lazy(self, entry: Entry, lazy: Lazy) -> bool:
+    def _serve_lazy(self, entry: Entry, lazy: Lazy | OpenCall) -> bool:
         if not is_compatible(lazy.known, entry.signature):
             with self._hub.lock:
                 self._core.signature = lazy.known  # for the error that compares the two

@@ -42,6 +42,8 @@ class Form:
         nbytes: bytes of the result, 0 where that is known only when it runs.
         root: the rank that all others look to, else -1.
         reducer: of a reduction, else None.
+        announcement: what is run before `schedule`, without payload, by a broadcast that does not
+            come the way of a small one: ranks that do not know its size hear of it. Else None.
     """
 
     kind: Kind
@@ -55,6 +57,7 @@ class Form:
     nbytes: int = 0
     root: int = -1
     reducer: Reducer | None = None
+    announcement: Schedule | None = None
 
 
 @dataclass(slots=True)
@@ -148,3 +151,27 @@ class Lazy:
     site: str
     make: Callable[[], Call]
     check: Callable[[Stored], None]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """A broadcast to a rank that is given dtype and shape with the array.
+
+    Attributes:
+        known: the signature as far as it is known before.
+        site: where the user called it.
+        announcement: this rank's steps of a small one, by whose first it hears of any.
+        make: the call of a whole signature.
+        check: as in `Lazy`.
+        kind: the collective.
+    """
+
+    known: bytes
+    site: str
+    announcement: Schedule
+    make: Callable[[bytes], Call]
+    check: Callable[[Stored], None]
+    kind: Kind = Kind.BROADCAST
+
+
+AnyCall = Call | Lazy | OpenCall

@@ -22,7 +22,7 @@ from ftcomm.collectives.ops import UserFunction
 from ftcomm.deadlines import Duration, checked_deadline
 from ftcomm.engine import Engine
 from ftcomm.errors import FtcommError, LogLimitError
-from ftcomm.forms import Call, Lazy, anything
+from ftcomm.forms import AnyCall, Call, Lazy, OpenCall, anything
 from ftcomm.gate import Gate
 from ftcomm.joined import forget_joined
 from ftcomm.protocol.position import Position
@@ -253,11 +253,18 @@ class Membership:
         return self._call_deadline
 
     def _run_later(
-        self, call: Call | Lazy, hand_out: Callable[[Stored], R], deadline: Duration | None
+        self,
+        call: AnyCall,
+        hand_out: Callable[[Stored], R],
+        deadline: Duration | None,
     ) -> R:
         """A call that was made earlier has its turn: what hangs on those before it is looked up."""
         if isinstance(call, Call):
             return self._run(self._renewed(call), hand_out, deadline)
+        if isinstance(call, OpenCall):
+            learned = call.make
+            call = replace(call, make=lambda raw: self._renewed(learned(raw)))
+            return self._run(call, hand_out, deadline)
         make = call.make
         return self._run(replace(call, make=lambda: self._renewed(make())), hand_out, deadline)
 
@@ -273,7 +280,10 @@ class Membership:
         return call
 
     def _run(
-        self, call: Call | Lazy, hand_out: Callable[[Stored], R], deadline: Duration | None
+        self,
+        call: AnyCall,
+        hand_out: Callable[[Stored], R],
+        deadline: Duration | None,
     ) -> R:
         engine, kind = self._engine, call.kind
         before, began = engine.position, time.perf_counter()
@@ -281,6 +291,8 @@ class Membership:
         try:
             if isinstance(call, Call):
                 stored = engine.within(seconds, engine.run, call)
+            elif isinstance(call, OpenCall):
+                stored = engine.within(seconds, engine.run_open, call)
             else:
                 stored = engine.within(seconds, engine.run_lazy, call)
             nbytes = stored.flat.nbytes

@@ -10,7 +10,7 @@ from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.engine import Engine
 from ftcomm.errors import ClosedError, FtcommError
-from ftcomm.forms import DIGEST_BYTES, Call, Form, Lazy, Saving
+from ftcomm.forms import DIGEST_BYTES, Call, Form, Lazy, OpenCall, Saving
 from ftcomm.history import CLOSED, EXECUTED, LEFT, SERVED, Entered, Raised, Returned
 from ftcomm.protocol.signature import Kind
 from ftcomm.recorder import Recorder
@@ -55,6 +55,13 @@ class RecordingEngine(Engine):
         """As the engine's, recorded; the input is made inside, if it is made at all."""
         with self._recorded(lazy.kind, b"", lazy.site) as given:
             stored = super().run_lazy(lazy)
+            given.result = _result_digest(stored)
+        return stored
+
+    def run_open(self, call: OpenCall) -> Stored:
+        """As the engine's, recorded; what is known of the signature comes with the array."""
+        with self._recorded(call.kind, b"", call.site) as given:
+            stored = super().run_open(call)
             given.result = _result_digest(stored)
         return stored
 

@@ -10,7 +10,7 @@ from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.config import JobSettings
 from ftcomm.control.hub import Recovered
 from ftcomm.errors import FtcommError
-from ftcomm.forms import Call, Form, Lazy, Saving, stored_rows
+from ftcomm.forms import Call, Form, Lazy, OpenCall, Saving, stored_rows
 from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.position import START, Position
 from ftcomm.recovery.worker import Checkpoint
@@ -74,6 +74,10 @@ class SoloEngine:
     def run_lazy(self, lazy: Lazy) -> Stored:
         """Nothing is ever replayed here: the input is needed."""
         return self.run(lazy.make())
+
+    def run_open(self, call: OpenCall) -> NoReturn:
+        """The root is this rank, which has the array."""
+        raise AssertionError(f"an open call of the root: {call}")
 
     def checkpoint(self, saving: Saving, signature: bytes, site: str) -> int:
         """Commit: the state was copied by the caller, and there is nobody to compare with."""

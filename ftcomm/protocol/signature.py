@@ -6,6 +6,7 @@ site travels beside it and is not part of the comparison.
 """
 
 import enum
+import math
 import struct
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from ftcomm.errors import ProtocolError
 
 SIGNATURE_BYTES = 40
 SITE_BYTES = 24
+_DTYPE_AT = 2  # of the 40 bytes
 MAX_NAMED_DIMS = 4  # more dimensions are compared by digest and shown as a number
 
 _LAYOUT = struct.Struct("<BBBBhBBQ4IQ")
@@ -216,6 +218,30 @@ def is_compatible(known: bytes, whole: bytes) -> bool:
         other.algorithm,
         other.root,
     )
+
+
+def is_open(raw: bytes) -> bool:
+    """Whether these are the 40 bytes of a rank that is given a broadcast's dtype and shape."""
+    return len(raw) == SIGNATURE_BYTES and raw[0] == Kind.BROADCAST and raw[_DTYPE_AT] == 0
+
+
+def agree(one: bytes, other: bytes) -> bool:
+    """Whether two ranks call the same collective: equal bytes, where both know all of them."""
+    if one == other:
+        return True
+    if not (is_open(one) or is_open(other)):
+        return False
+    try:
+        return is_compatible(one, other)
+    except ProtocolError:  # of a rank that says nonsense
+        return False
+
+
+def named_shape(signature: Signature) -> tuple[int, ...] | None:
+    """The shape of a whole array as `signature` names it; None where it has only a digest of it."""
+    shape = signature.dims[: signature.ndim]
+    whole = signature.ndim <= MAX_NAMED_DIMS and math.prod(shape) == signature.count
+    return shape if whole else None
 
 
 def with_state_digest(signature: bytes, digest: bytes) -> bytes:

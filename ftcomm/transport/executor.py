@@ -111,6 +111,27 @@ class Executor:
         """As `run`, for the moves of a schedule without copies."""
         self._guarded((links, header, source, work, reducer), self._run_moves, moves, header)
 
+    def read_ahead(self, link: Link) -> bytes:
+        """The header of the next frame from `link`; whoever runs a call must be given it again.
+
+        Raises:
+            Interrupted: the waker is set.
+            LinkLost: the link is of no more use.
+        """
+        view, got, tries = self._small_view[:HEADER_BYTES], 0, 0
+        try:
+            while got < HEADER_BYTES:
+                more = self._receive_some(link, view[got:])
+                got += more
+                tries = 0 if more else tries + 1
+                if not more:
+                    self._rest(tries, link, None)
+        except LinkLost as lost:
+            if self._waker.is_set:
+                raise Interrupted from lost
+            raise
+        return bytes(view)
+
     def moves_of(self, schedule: Schedule, dtype: AnyDtype) -> tuple[Move, ...]:
         """The moves of `schedule`, for `run_moves`."""
         return self._moves.of(schedule, dtype)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.frames import unpack_header
 from ftcomm.protocol.position import Position
-from ftcomm.protocol.signature import SIGNATURE_BYTES
+from ftcomm.protocol.signature import SIGNATURE_BYTES, Signature, agree, named_shape
 from ftcomm.transport.faults import LinkLost, SignatureMismatch
 
 
@@ -15,6 +15,27 @@ class CallHeader(NamedTuple):
     epoch: int
     position: Position
     suffix: bytes
+
+
+def announced_signature(raw: bytes, rank: int, call: CallHeader) -> bytes:
+    """The signature in the first frame of rank `rank`, for a call that is given dtype and shape.
+
+    Raises:
+        SignatureMismatch: the peer runs another collective, or is at another position; or its array
+            has a shape that no signature names.
+        LinkLost: the bytes are no header, or belong to another epoch.
+    """
+    try:
+        theirs = unpack_header(raw)
+    except ProtocolError as error:
+        raise LinkLost(rank, error.cause) from error
+    if theirs.epoch != call.epoch:
+        raise LinkLost(rank, f"frame of epoch {theirs.epoch} in epoch {call.epoch}")
+    fits = theirs.position == call.position
+    fits = fits and agree(call.suffix[:SIGNATURE_BYTES], theirs.signature)
+    if not fits or named_shape(Signature.decode(theirs.signature)) is None:
+        raise SignatureMismatch(rank, theirs.position, theirs.signature, theirs.site)
+    return theirs.signature
 
 
 def check_header(

@@ -297,6 +297,49 @@ def into_out(record: Recorder) -> Any:
     return place
 
 
+def from_the_root(record: Recorder) -> Any:
+    """Broadcasts of which the root alone has the array, or some others too, in every way."""
+    comm = record.comm
+    rank, size = comm.rank, comm.world_size
+    step, _ = record.load(None)
+    if step:
+        return step
+    large = np.arange(5 << 17) * 1.5  # 5 MiB: from 3 ranks on it goes along a chain
+    cases: list[tuple[Any, dict[str, Any]]] = [
+        (np.arange(6, dtype=np.int16).reshape(1, 2, 3), {}),
+        (np.float32(2.5), {}),
+        (np.zeros((0, 3)), {}),
+        (large, {}),
+        (np.arange(5), {"algorithm": "chain"}),
+        (large, {"algorithm": "binomial"}),
+        (np.array([True, False]), {"algorithm": "hierarchical"}),
+    ]
+    for number, (wanted, options) in enumerate(cases):
+        root = number % size
+        others = None if (rank + number) % 4 else np.zeros_like(wanted)  # mixed: each may choose
+        x = wanted if rank == root else others
+        got = record.call(
+            "broadcast", lambda x=x, root=root, o=options: comm.broadcast(x, root, **o)
+        )
+        same(got, np.asarray(wanted), f"broadcast {number}")
+        out = np.empty_like(np.asarray(wanted))
+        handle = comm.ibroadcast(wanted if rank == root else None, root, out=out, **options)
+        assert record.call("ibroadcast", handle.wait) is out
+        same(out, np.asarray(wanted), f"ibroadcast {number}")
+    for number in range(70):  # past the one that ends with a barrier
+        record.broadcast(np.full(3, number) if rank == number % size else None, number % size)
+    return record.checkpoint(None)
+
+
+def unnamed_shape(record: Recorder) -> Any:
+    """The root's array has more dimensions than come with it, or it calls something else."""
+    record.load(None)
+    x = None if record.comm.rank else np.zeros((1, 1, 2, 1, 3))
+    if record.spec["call"] == "broadcast":
+        return record.broadcast(x)
+    return record.allgather(x) if x is not None else record.broadcast(None)
+
+
 def timed(record: Recorder) -> Any:
     """A collective with a deadline that somebody does not enter in time."""
     record.load(None)
@@ -394,6 +437,7 @@ PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     function.__name__: function
     for function in (
         every_kind,
+        from_the_root,
         half_wire,
         into_out,
         lazy_broadcasts,
@@ -403,6 +447,7 @@ PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
         timed_call,
         too_much,
         unlike_wires,
+        unnamed_shape,
         unsteady,
         surroundings,
     )

@@ -50,6 +50,43 @@ def test_out_is_filled_whoever_dies_and_a_wrong_one_costs_no_result(bench: Bench
     assert len(job.incidents()) >= len(faults) + 1  # the wrong one has the group form again
 
 
+# Calls 6 and 7 go along a chain, behind an announcement.
+@pytest.mark.parametrize(
+    "faults",
+    [
+        ("1.0.0.0@enter", "2.0.6.0@half_received", "0.0.8.0@done", "1.0.30.1@done"),
+        ("1.0.6.0@half_received", "2.0.7.0@enter", "2.0.70.1@enter", "0.0.80.0@half_sent"),
+    ],
+)
+def test_a_root_that_alone_has_the_array_gives_it_to_all_whoever_dies(
+    bench: Bench, faults: tuple[str, ...]
+) -> None:
+    bench.run(Plan(3, {"program": "from_the_root"}, faults))
+
+
+def test_four_ranks_pass_on_what_the_root_alone_has(bench: Bench) -> None:
+    faults = ("2.0.6.0@half_received",)
+    bench.run(Plan(4, {"program": "from_the_root"}, faults, {"transport": "tcp"}))
+
+
+@pytest.mark.parametrize(
+    ("call", "theirs"),
+    [
+        ("broadcast", "broadcast(float64[6 elements, 5 dimensions], root=0)"),
+        ("allgather", "allgather(float64[6 elements, 5 dimensions])"),
+    ],
+)
+def test_what_does_not_fit_a_rank_without_an_array_is_refused_with_both_sides(
+    bench: Bench, call: str, theirs: str
+) -> None:
+    plan = Plan(2, {"program": "unnamed_shape", "call": call}, exits=(72,) * 2)
+    with bench.job(plan) as job:
+        job.run()
+        text = (job.folder / "0.0.log").read_text()
+    assert f"rank 0 called {theirs} at " in text
+    assert "rank 1 called broadcast(root=0) at " in text
+
+
 def test_lazy_broadcasts_that_were_replayed_count_towards_the_next_barrier(bench: Bench) -> None:
     faults = ("1.0.30.0@enter", "0.0.62.0@done", "2.0.64.0@half_received")
     bench.run(Plan(3, {"program": "lazy_broadcasts", "steps": 70}, faults))

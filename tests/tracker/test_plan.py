@@ -3,6 +3,7 @@
 import itertools
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -165,6 +166,27 @@ def test_calls_in_flight_that_differ_are_a_mismatch() -> None:
     )
     assert error == "CollectiveMismatchError"
     assert "rank 0 called allreduce() at a.py:1 but rank 1 called barrier() at b.py:2" in cause
+
+
+OPEN = Signature(Kind.BROADCAST, root=2).encode()
+ARRAY = Signature(Kind.BROADCAST, root=2, dtype=12, count=3, ndim=1, dims=(3, 0, 0, 0)).encode()
+OTHER = Signature(Kind.BROADCAST, root=2, dtype=12, count=4, ndim=1, dims=(4, 0, 0, 0)).encode()
+
+
+@pytest.mark.parametrize(
+    ("calls", "conflict"),
+    [
+        ((OPEN, ARRAY, ARRAY), False),
+        ((ARRAY, OPEN, OPEN), False),
+        ((OPEN, ARRAY, OTHER), True),
+        ((OPEN, OPEN, BARRIER), True),
+    ],
+)
+def test_a_rank_without_an_array_agrees_with_any_and_hides_no_mismatch(
+    calls: tuple[bytes, ...], conflict: bool
+) -> None:
+    decision = decide(*(report(at(0, 1), Run(0, 0, 1), signature=call) for call in calls))
+    assert isinstance(decision, Lost) == conflict
 
 
 def test_all_who_took_part_have_died() -> None:

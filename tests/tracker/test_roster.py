@@ -342,6 +342,20 @@ def test_a_timeout_names_who_computes_while_the_others_wait() -> None:
     }
 
 
+@pytest.mark.parametrize("dtypes", [(0, 12, 12), (12, 0, 12), (0, 12, 11)])
+def test_a_rank_without_an_array_waits_beside_others_with_one(dtypes: tuple[int, ...]) -> None:
+    story = running(3)
+    sent = []
+    for conn, dtype in enumerate(dtypes, 1):
+        call = Signature(Kind.BROADCAST, root=2, dtype=dtype).encode()
+        blocked = Blocked(call, f"t.py:{conn}", (2,), 300)
+        sent += story.said(conn, Heartbeat(1, 1, at(0, 4), blocked))
+    verdicts = {message.cause for _, message in sent if isinstance(message, Verdict)}
+    assert [" at t.py:2 " in cause and " at t.py:3" in cause for cause in verdicts] == (
+        [True] if 11 in dtypes else []
+    )
+
+
 def test_a_finding_of_another_name_is_not_believed() -> None:
     story = running(3)
     effects = story.tell(Said(2, Finding(1, at(0, 4), "JobFinishedError", "all done")))

@@ -23,6 +23,7 @@ from ftcomm.protocol.messages import (
     WorkerMessage,
 )
 from ftcomm.protocol.position import MAX_SEQNO, Position
+from ftcomm.protocol.signature import agree, is_open
 from ftcomm_tracker.admission import Admission
 from ftcomm_tracker.incident import Loss
 from ftcomm_tracker.plan import mismatch_text
@@ -114,7 +115,9 @@ class Hearing(Admission):
         firsts: dict[Position, tuple[int, Blocked]] = {}
         for rank, position, theirs in sides:
             other, first = firsts.setdefault(position, (rank, theirs))
-            if theirs.signature != first.signature:
+            if is_open(first.signature):  # which tells less of what the others must have called
+                firsts[position] = rank, theirs
+            if not agree(theirs.signature, first.signature):
                 text = mismatch_text(
                     position,
                     (other, first.signature, first.site),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.messages import Fetch, Member, Plan, Report, Route
 from ftcomm.protocol.position import PRELUDE, START, Position
-from ftcomm.protocol.signature import signature_text
+from ftcomm.protocol.signature import agree, is_open, signature_text
 from ftcomm.protocol.splitting import MAX_RUNS
 from ftcomm.recovery.keepers import is_keeper, keep_order, keep_stride, kept_seqnos
 from ftcomm.recovery.log import compress
@@ -210,7 +210,7 @@ def _conflict(survey: _Survey) -> Lost | None:
         return None
     first_rank, first = next(iter(in_flight.items()))
     for rank, report in in_flight.items():
-        if report.signature != first.signature:
+        if not agree(report.signature, first.signature):
             return Lost(
                 "CollectiveMismatchError",
                 mismatch_text(
@@ -221,6 +221,8 @@ def _conflict(survey: _Survey) -> Lost | None:
                 survey.frontier,
                 rank,
             )
+        if is_open(first.signature):  # which tells less of what the others must have called
+            first_rank, first = rank, report
     return None
 
 

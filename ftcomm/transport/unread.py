@@ -1,0 +1,54 @@
+"""A link of which some bytes were read ahead, and are read once more."""
+
+from collections.abc import Iterable, Sequence
+
+from ftcomm.transport.link import Buffer, Link
+
+
+class UnreadLink:
+    """A link that gives `head` before what arrives; for one call, on the thread that owns it."""
+
+    def __init__(self, link: Link, head: bytes) -> None:
+        self._link = link
+        self._head = memoryview(head)
+
+    @property
+    def rank(self) -> int:
+        """The peer."""
+        return self._link.rank
+
+    @property
+    def kind(self) -> str:
+        """What the link is made of."""
+        return self._link.kind
+
+    def sendmsg(self, buffers: Iterable[Buffer], ancdata: tuple[()], flags: int, /) -> int:
+        """As the link's."""
+        return self._link.sendmsg(buffers, ancdata, flags)
+
+    def recv_into(self, buffer: bytearray | memoryview, /) -> int:
+        """As the link's, behind the head."""
+        if not self._head:
+            return self._link.recv_into(buffer)
+        size = min(len(buffer), len(self._head))
+        buffer[:size] = self._head[:size]
+        self._head = self._head[size:]
+        return size
+
+    def poll_for(self, *, reading: bool, writing: bool) -> Sequence[tuple[int, int]]:
+        """As the link's; nothing to wait for while there is a head."""
+        if reading and self._head:
+            return ()
+        return self._link.poll_for(reading=reading, writing=writing)
+
+    def shutdown(self) -> None:
+        """As the link's."""
+        self._link.shutdown()
+
+    def reset(self) -> None:
+        """As the link's."""
+        self._link.reset()
+
+    def close(self) -> None:
+        """As the link's."""
+        self._link.close()
