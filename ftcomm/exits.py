@@ -2,10 +2,12 @@
 
 A launcher or supervisor decides by the exit status whether a restart makes sense.  An uncaught
 `FtcommError` therefore ends the process with the error's `exit_code` instead of 1; its traceback
-ends at the script's own line, and nothing is done to a process that catches the error.
+ends at the script's own line, as that of a TypeError or ValueError about a call's arguments does,
+and nothing is done to a process that catches the error.
 """
 
 import logging
+import opcode
 import os
 import sys
 import weakref
@@ -17,6 +19,7 @@ from ftcomm.errors import FtcommError
 
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
 
+_RAISE = opcode.opmap["RAISE_VARARGS"]
 _installed = False
 _abandons: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
@@ -33,15 +36,29 @@ def use_exit_codes() -> None:
 
 def _with_exit_code(previous: _Hook) -> _Hook:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not isinstance(error, FtcommError):
-            previous(kind, error, trace)
-            return
-        if not logging.getLogger("ftcomm").isEnabledFor(logging.DEBUG):
+        ours = isinstance(error, FtcommError)
+        if not logging.getLogger("ftcomm").isEnabledFor(logging.DEBUG) and (
+            ours or _refuses_arguments(error, trace)
+        ):
             error.__traceback__ = trace = _to_the_last_line_of_the_script(trace)
         previous(kind, error, trace)
-        raise SystemExit(error.exit_code)
+        if isinstance(error, FtcommError):
+            raise SystemExit(error.exit_code)
 
     return hook
+
+
+def _refuses_arguments(error: BaseException, trace: TracebackType | None) -> bool:
+    """True of a TypeError or ValueError that a `raise` of this library's makes.
+
+    It is about what the script passed. One that an expression makes is a defect here, or in a
+    function of the user's, and keeps its whole traceback.
+    """
+    if trace is None or not isinstance(error, TypeError | ValueError):
+        return False
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return _is_ours(trace) and trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
 
 
 def _to_the_last_line_of_the_script(trace: TracebackType | None) -> TracebackType | None:

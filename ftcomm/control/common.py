@@ -16,11 +16,12 @@ import secrets
 
 import trio
 
+from ftcomm.causes import describe
 from ftcomm.control.dialling import BROKEN, open_locally
 from ftcomm.control.driver import Driver
 from ftcomm.control.hub import Hub
 from ftcomm.control.sharing import receive_with, send_with
-from ftcomm.control.wire import HANDSHAKE_DEADLINE_S, describe, send_message
+from ftcomm.control.wire import HANDSHAKE_DEADLINE_S, send_message
 from ftcomm.errors import ProtocolError
 from ftcomm.memory_limits import memory_limit
 from ftcomm.protocol.links import Sharing

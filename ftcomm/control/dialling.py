@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 import trio
 
+from ftcomm.causes import describe
 from ftcomm.control.driver import Driver
 from ftcomm.control.local import connect_locally
 from ftcomm.control.sharing import offer_segment, shares_memory
-from ftcomm.control.wire import HANDSHAKE_DEADLINE_S, PeerClosed, client_handshake, describe
+from ftcomm.control.wire import HANDSHAKE_DEADLINE_S, PeerClosed, client_handshake
 from ftcomm.errors import AuthenticationError, ProtocolError, ProtocolVersionError
 from ftcomm.faults import LinkAction
 from ftcomm.protocol.handshake import DataContext, epoch_key

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import trio
 
+from ftcomm.causes import describe
 from ftcomm.config import WILDCARDS, parse_endpoint
 from ftcomm.control.bundles import Gathering, open_bundle
 from ftcomm.control.checking import checked_link
@@ -22,7 +23,6 @@ from ftcomm.control.relay import open_through, serve_relay
 from ftcomm.control.sharing import answer_offer, shares_memory
 from ftcomm.control.wire import (
     HANDSHAKE_DEADLINE_S,
-    describe,
     send_at_once,
     server_hello,
     server_proof,

@@ -10,9 +10,10 @@ import contextlib
 
 import trio
 
+from ftcomm.causes import describe
 from ftcomm.control.dialling import BROKEN, RelayLost, connect, open_direct
 from ftcomm.control.driver import Driver
-from ftcomm.control.wire import HANDSHAKE_DEADLINE_S, describe, receive_message, send_message
+from ftcomm.control.wire import HANDSHAKE_DEADLINE_S, receive_message, send_message
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.handshake import DataContext
 from ftcomm.protocol.links import Relayed

@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from ftcomm.causes import describe
 from ftcomm.control.driver import OUTBOX_MESSAGES, Driver
-from ftcomm.control.wire import PeerClosed, client_handshake, describe, send_message
+from ftcomm.control.wire import PeerClosed, client_handshake, send_message
 from ftcomm.errors import (
     AuthenticationError,
     ConfigError,

@@ -13,6 +13,7 @@ import numpy as np
 import trio
 
 from ftcomm.bodies import Packed, behind_each_other
+from ftcomm.causes import describe
 from ftcomm.collectives.pieces import STATE_LIMIT, pieces
 from ftcomm.control.checking import checked_stream
 from ftcomm.control.dialling import BROKEN, RelayLost
@@ -21,7 +22,6 @@ from ftcomm.control.links import link_down, open_peer
 from ftcomm.control.patience import Patient
 from ftcomm.control.wire import (
     Stream,
-    describe,
     receive_into,
     receive_message,
     send_all,

@@ -30,11 +30,6 @@ class PeerClosed(Exception):  # noqa: N818 - an event at the other end
     """The other side ended the connection."""
 
 
-def describe(error: BaseException) -> str:
-    """The error's words, or its name when it has none."""
-    return str(error) or type(error).__name__
-
-
 def send_at_once(sock: trio.socket.SocketType) -> None:
     """Let a small message not wait for the receipt of the one before, up to 40 ms.
 

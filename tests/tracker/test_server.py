@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from ftcomm.errors import AuthenticationError, ConfigError
-from ftcomm.protocol.handshake import MAGIC
+from ftcomm.config import read_token
+from ftcomm.errors import AuthenticationError, ConfigError, ProtocolError
+from ftcomm.protocol.handshake import MAGIC, NONCE_BYTES, ClientHandshake, control_key
 from ftcomm.protocol.messages import (
     HeartbeatAck,
     Plan,
@@ -72,6 +73,23 @@ async def test_a_wrong_token_is_refused_and_the_tracker_goes_on(
             await honest.send(hello("0"))
             assert isinstance(await honest.receive(), Welcome)
     assert "it holds another token, or this tracker's proof did not reach it" in caplog.text
+
+
+async def test_who_hung_up_while_the_tracker_was_stopped_is_not_said_to_hold_another_token(
+    tmp_path: Path,
+) -> None:
+    """A worker dials, says who it is, and gives up before a stopped tracker reads that."""
+    async with tracker(tmp_path) as job:
+        key = control_key(read_token(job.token_file))
+        listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+        async with listener:
+            address = listener.socket.getsockname()
+            async with await trio.open_tcp_stream(*address) as worker:
+                shake = ClientHandshake(key, role="worker", context=b"", nonce=bytes(NONCE_BYTES))
+                await worker.send_all(shake.hello())
+            async with await listener.accept() as stream:
+                with pytest.raises(ProtocolError, match="this tracker was stopped"):
+                    await connection.authenticate(stream, key)
 
 
 @pytest.mark.parametrize(

@@ -92,3 +92,32 @@ def test_every_error_is_a_name_of_the_package() -> None:
 
 def test_with_the_log_on_debug_the_traceback_is_whole() -> None:
     assert traceback_lines("DEBUG") == (71, ["<module>", "raise_it"])
+
+
+REFUSED = "import ftcomm\ncomm = ftcomm.init(tracker='none')\ncomm.broadcast([1], root='a')\n"
+DEFECT = """
+from ftcomm.exits import use_exit_codes
+use_exit_codes()
+library = {"__name__": "ftcomm.engine"}
+exec("def add(): return None + 1", library)
+library["add"]()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "frames"), [(REFUSED, ["<module>"]), (DEFECT, ["<module>", "add"])]
+)
+def test_a_refused_argument_ends_at_the_script_and_a_defect_shows_all(
+    script: str, frames: list[str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=worker_environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = done.stderr.splitlines()
+    found = [line.split()[-1] for line in lines if line.startswith("  File")]
+    assert (done.returncode, lines[-1].partition(":")[0], found) == (1, "TypeError", frames)

@@ -6,6 +6,7 @@ queue is full, so that one stuck worker cannot hold the tracker's memory or its 
 """
 
 import os
+import socket
 from collections import deque
 from collections.abc import AsyncGenerator
 
@@ -163,13 +164,36 @@ async def authenticate(stream: trio.SocketStream, key: bytes) -> HandshakeReques
     try:
         while handshake.request is None:
             handshake.receive(await receive_exactly(stream, handshake.bytes_wanted))
-        await stream.send_all(handshake.use_key(key))
+        proof = handshake.use_key(key)
+        _check_waits(stream)
+        await stream.send_all(proof)
         while not handshake.done:
             await stream.send_all(handshake.receive(await _receive_proof(stream, handshake)))
     except ProtocolVersionError:
         await _bid_farewell(stream, handshake.farewell)
         raise
     return handshake.request
+
+
+def _check_waits(stream: trio.SocketStream) -> None:
+    """Whoever calls must still be there: who has hung up has not seen our proof of the token.
+
+    Raises:
+        ProtocolError: it has hung up, as workers do while this process is stopped.
+    """
+    with socket.socket(fileno=os.dup(stream.socket.fileno())) as same:
+        same.setblocking(False)
+        try:
+            ended = not same.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return
+        except OSError:
+            ended = True
+    if ended:
+        raise ProtocolError(
+            "who called had hung up before it was answered: this tracker was stopped or kept from"
+            " running for longer than a worker waits"
+        )
 
 
 async def _receive_proof(stream: trio.SocketStream, handshake: ServerHandshake) -> bytes:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
+from ftcomm.causes import describe
 from ftcomm.errors import (
     AuthenticationError,
     ProtocolError,
@@ -175,9 +176,7 @@ class RemoteJob:
                     # Somebody took the address while our tracker is away; it may come back.
                     self._why_not = f"{join_address(host, port)}: {error.cause}"
                 except (*_LOST, ProtocolError) as error:
-                    self._why_not = (
-                        f"{join_address(host, port)}: {str(error) or type(error).__name__}"
-                    )
+                    self._why_not = f"{join_address(host, port)}: {describe(error)}"
                 finally:
                     if self._attached:
                         silence = Reminder(trio.current_time())
