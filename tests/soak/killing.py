@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tests.conformance.bench import Bench
-from tests.conformance.kills import KILLS_A_JOB, WORLD_SIZES, Row, run_calmly, run_with_kills
+from tests.conformance.kills import WORLD_SIZES, Row, Way, run_calmly, run_with_kills
 from tests.conformance.schedules import random_plan
 from tests.soak.reporting import report
 
@@ -34,10 +34,10 @@ def main() -> None:
 
 
 def _kill(folder: Path, rows: dict[int, Row], seed: int) -> None:
-    size = WORLD_SIZES[seed % len(WORLD_SIZES)]
+    size, way = WORLD_SIZES[seed % len(WORLD_SIZES)], Way()
     if size not in rows:
-        rows[size] = run_calmly(folder, size)
-    report(kills=run_with_kills(folder, size, rows[size], KILLS_A_JOB, seed))
+        rows[size] = run_calmly(folder, size, way)
+    report(kills=run_with_kills(folder, size, rows[size], way.moments_a_job, seed, way))
 
 
 def _schedule(bench: Bench, seed: int) -> None:
