@@ -27,7 +27,7 @@ def checked_deadline(deadline: Any) -> float:
     if isinstance(deadline, dt.timedelta):
         deadline = deadline.total_seconds()
     # A number of numpy's may be a timedelta64, whose unit float() would drop.
-    wrong = isinstance(deadline, (bool, np.bool, str, np.timedelta64))
+    wrong = isinstance(deadline, (bool, np.bool_, str, np.timedelta64))
     if wrong or not hasattr(deadline, "__float__"):
         raise TypeError(
             f"deadline is a {kind}, must be a number of seconds or a datetime.timedelta"
