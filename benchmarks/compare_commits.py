@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -67,8 +68,13 @@ class Tree:
         return None
 
     def commands(self, world_size: int, folder: Path) -> list[list[str]]:
-        """The launcher with its tracker and all ranks."""
-        return [with_ftcomm.launcher(world_size, folder, "--transport", self.transport)]
+        """The launcher with its tracker and all ranks, by the side's own entry point."""
+        project = tomllib.loads((self.checkout / "pyproject.toml").read_text(encoding="utf-8"))
+        module, function = project["project"]["scripts"]["ftcomm-tracker"].split(":")
+        tracker = [sys.executable, "-c", f"from {module} import {function}; {function}()"]
+        options = ["-n", str(world_size), "--state-dir", str(folder / "job")]
+        options += ["--transport", self.transport]
+        return [[*tracker, "run", *options, "--", sys.executable, with_ftcomm.__file__]]
 
     def environment(self) -> dict[str, str]:
         """The packages of this side, before those that are installed."""
@@ -93,7 +99,7 @@ def checkout_of(commit: str) -> Iterator[Path]:
         raise SystemExit(f"--base {commit}: this repository has no such commit")
     with tempfile.TemporaryDirectory(prefix="ftcomm-base-") as folder:
         archive, checkout = Path(folder, "base.tar"), Path(folder, "base")
-        wanted = [found.stdout.strip(), *filter(None, PACKAGE_FOLDERS), "ftcomm"]
+        wanted = [found.stdout.strip(), *filter(None, PACKAGE_FOLDERS), "ftcomm", "pyproject.toml"]
         subprocess.run([*git, "archive", "--output", str(archive), *wanted], check=True)
         with tarfile.open(archive) as packed:
             packed.extractall(checkout, filter="data")
