@@ -80,6 +80,8 @@ VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_STREAMS": "job: TCP connections of each pair of workers, 1 to 16 (1)",
     "FTCOMM_CALL_DEADLINE": "job: seconds that a collective may take where its caller names no"
     " deadline; 0 is no limit (0)",
+    "FTCOMM_FORM_WITHIN": "job: seconds from the first worker's arrival until all must be there"
+    " (600)",
     "FTCOMM_REPLACE_WITHIN": "job: seconds that a place may stay empty (600)",
     "FTCOMM_REATTACH_WITHIN": "job: seconds that a restarted tracker waits for its workers (30)",
     "FTCOMM_MAX_INCARNATIONS": "job: lives of one worker id (100)",

@@ -47,6 +47,7 @@ class JobSettings:
             single one less than a host can send.
         call_deadline: seconds that a collective may take if its caller names no deadline, 0 for no
             limit. All ranks raise ``CollectiveTimeoutError`` when they have passed.
+        form_within: seconds from the first worker's arrival until the group must be complete.
         replace_within: seconds a place may stay empty before ``RankLostError``.
         reattach_within: seconds a restarted tracker waits for its roster to come back.
         max_incarnations: lives of one worker id before the job gives it up.
@@ -71,6 +72,7 @@ class JobSettings:
     transport: str = "auto"
     streams: int = 1
     call_deadline: float = 0.0
+    form_within: float = 600.0
     replace_within: float = 600.0
     reattach_within: float = 30.0
     max_incarnations: int = 100
@@ -97,6 +99,7 @@ class JobSettings:
             )
         one_of("checksum", self.checksum, CHECKSUMS)
         between("call_deadline", self.call_deadline, 0, 30 * 86400)
+        between("form_within", self.form_within, 0, 30 * 86400)
         between("replace_within", self.replace_within, 0, 30 * 86400)
         between("reattach_within", self.reattach_within, 0, 86400)
         between("max_incarnations", self.max_incarnations, 1, 1_000_000, whole=True)

@@ -217,7 +217,7 @@ SCHEMAS: dict[int, Record] = {
     33: Record(StatusReply, document=DOCUMENT),
     34: Record(StopRequest, reason=PROSE),
     35: Record(Done),
-    36: Record(AskWorker, number=U32, worker_id=NAME),
+    36: Record(AskWorker, number=U32, worker_id=NAME, host=NAME, pid=U32, age_ms=U32),
     37: Record(
         WorkerStanding,
         number=U32,

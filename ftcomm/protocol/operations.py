@@ -35,10 +35,16 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class AskWorker:
-    """A supervisor asks about its worker; the answer carries the same number, from 1."""
+    """A supervisor asks about its worker; the answer carries the same number, from 1.
+
+    It says which process of `host` runs as that worker, and for how long: ``pid`` 0 is none.
+    """
 
     number: int
     worker_id: str
+    host: str
+    pid: int
+    age_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,7 +213,9 @@ def relay_answers() -> dict[str, bytes]:
 
 def operator_requests() -> dict[str, bytes]:
     return {
-        "supervisor": said(AskWorker(1, "w0"), Vouch("w0"), TellGivenUp("w1", "it died often")),
+        "supervisor": said(
+            AskWorker(1, "w0", "h", 77, 1200), Vouch("w0"), TellGivenUp("w1", "it died often")
+        ),
         "people": said(StatusRequest(), StopRequest("enough")),
     }
 

@@ -47,6 +47,8 @@ def test_a_group_that_waits_to_form() -> None:
     assert sentences(story) == [
         "the group is waiting to form: 1 of 3 workers are here.",
         "  - joined: worker w1",
+        "  - missing: 2 workers",
+        "  - the job fails if they do not come within 600 s",
         "  - the tracker has been up for 20 s",
         (
             "  To do: start the others with FTCOMM_TRACKER=10.0.0.5:4711 and a worker id of their"

@@ -19,7 +19,7 @@ from ftcomm.protocol.operations import StopRequest
 from ftcomm.protocol.position import Position
 from ftcomm.settings import MIN_DETECT_WITHIN_S
 from ftcomm_tracker.connection import receive_exactly
-from ftcomm_tracker.events import Ended, GivenUp
+from ftcomm_tracker.events import Ended, GivenUp, Supervised
 from ftcomm_tracker.opening import OpenJob
 from ftcomm_tracker.remote import RemoteJob
 from tests.tracker.rig import client, hello, tracker
@@ -59,6 +59,19 @@ async def test_it_knows_what_the_tracker_knows(tmp_path: Path) -> None:
 async def test_before_it_knows_the_job_it_looks_as_often_as_any_job_wants() -> None:
     nobody = RemoteJob([("127.0.0.1", 1)], b"token", "0", patience_s=1)
     assert nobody.detect_within_s == MIN_DETECT_WITHIN_S
+
+
+async def test_the_tracker_learns_which_process_has_not_called_init(tmp_path: Path) -> None:
+    async with tracker(tmp_path, detect_within=600) as job, remote(job) as view:
+        view.post(Supervised("0", "node7", 4711, 5.0))
+        await view.catch_up()
+        (row,) = job.server.snapshot()["missing"]["workers"][:1]
+        assert (row["worker_id"], row["was_here"]) == ("0", False)
+        assert (row["starting"]["pid"], row["starting"]["host"]) == (4711, "node7")
+        assert row["starting"]["age_s"] >= 5
+        view.post(Supervised("0", "node7", 0, 0.0))
+        await view.catch_up()
+        assert job.server.snapshot()["missing"]["workers"][0]["starting"] is None
 
 
 async def test_it_is_told_unasked_how_the_job_ended(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The launcher with workers that really use ftcomm."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tracker.test_launch import environment, run
+from ftcomm.errors import RankLostError
+from tests.tracker.test_launch import environment, run, started
 
 pytestmark = pytest.mark.process
 
@@ -51,6 +53,36 @@ def test_a_killed_worker_is_restarted_and_the_model_is_the_same_to_the_byte(
     assert len(models(clean.stdout)) == 1
     incidents = [json.loads(line) for line in (state / "incidents.jsonl").read_text().splitlines()]
     assert [incident["victims"] for incident in incidents] == [["1"]]
+
+
+def test_a_worker_that_never_calls_init_ends_the_job_and_is_named(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    script = f"""
+import os, ftcomm
+print("pid", os.getpid(), flush=True)
+if os.environ["FTCOMM_WORKER_ID"] == "1":
+    open({str(gate)!r}).read()  # as an import that hangs
+with ftcomm.init() as comm:
+    comm.barrier()
+"""
+    with started("--form-within", "1", script=script) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stderr is not None
+        lines = [launcher.stdout.readline().split() for _ in range(2)]
+        (pid,) = [line[-1] for line in lines if line[0] == "[1]"]
+        said = ""
+        while "RankLostError: the group" not in said:
+            said = launcher.stderr.readline()
+            assert said, "the job did not fail"
+        gate.write_text("go on")
+        launcher.communicate(timeout=60)
+    who = (
+        re.escape(f"missing: worker 1 (pid {pid} on ") + r"\S+, started \d+ s ago, has not called "
+    )
+    cause = "the group was not complete 1 s after its first worker came: 1 of 2 workers are here; "
+    assert re.search(cause + who, said), said
+    assert launcher.returncode == RankLostError.exit_code
 
 
 def test_a_failure_after_close_is_passed_on_and_not_restarted() -> None:
@@ -148,7 +180,7 @@ cli.main()
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("comm.chekpoint(0)", "AttributeError: 'Communicator' object has no attribute"),
+        ("comm.chekpoint(0)", "AttributeError: a communicator has no attribute"),
         ("os._exit(0)", "its connection ended"),
         ("sys.exit(0)", "SystemExit: 0"),
     ],

@@ -198,7 +198,7 @@ async def test_an_operator_sees_the_status(tmp_path: Path) -> None:
         document = json.loads(reply.document)
         host, port = job.server.address
         assert (document["state"], document["address"]) == ("FORMING", f"{host}:{port}")
-        assert "2 more workers" in table(document)
+        assert "waiting for worker 1 to join" in table(document)
 
 
 async def test_an_operator_stops_the_job_for_everyone(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ class Admission(Epochs):
             return
         if not self.durable.tables:
             self.durable = replace(self.durable, tables=hello.tables)
+        self._launches.note_joined(hello.worker_id)
         rank = self._rank_of(hello.worker_id)
         if self._owns_a_place(hello):
             assert rank is not None
@@ -197,6 +198,7 @@ class Admission(Epochs):
         if not self.durable.places:
             self.peers[conn] = Peer(conn, hello, incarnation, self._now)
             self._welcome(conn)
+            self._forming.begin(self._now)
             self._form()
             return
         empty = min(self._vacant(), default=None)

@@ -128,6 +128,12 @@ _SETTING_OPTIONS = (
         help="Bytes of small results that every worker keeps [default: 256MiB].",
     ),
     click.option(
+        "--form-within",
+        type=float,
+        help="Seconds from the first worker's arrival until all must be there, or the job fails"
+        " [default: 600].",
+    ),
+    click.option(
         "--replace-within",
         type=float,
         help="Seconds that a place may stay empty before the job fails [default: 600].",

@@ -58,6 +58,23 @@ class Died:
 
 
 @dataclass(frozen=True, slots=True)
+class Supervised:
+    """A launcher says which process it runs as a worker.
+
+    Attributes:
+        worker_id: the worker.
+        host: name of the launcher's machine.
+        pid: number of the process there; 0 if the launcher runs none at present.
+        age_s: seconds since it was started.
+    """
+
+    worker_id: str
+    host: str
+    pid: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Stalled:
     """The tracker itself did not run for a while: nobody may be evicted for that time."""
 
@@ -74,7 +91,7 @@ class Tick:
     """A deadline has passed."""
 
 
-Event = Joined | Said | Lost | Vouched | GivenUp | Died | Stalled | StopAsked | Tick
+Event = Joined | Said | Lost | Vouched | GivenUp | Died | Supervised | Stalled | StopAsked | Tick
 
 # --- effects ----------------------------------------------------------------------------------
 
@@ -237,6 +254,7 @@ __all__ = [
     "Send",
     "Stalled",
     "StopAsked",
+    "Supervised",
     "Tick",
     "Vouched",
 ]

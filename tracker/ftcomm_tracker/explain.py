@@ -8,11 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftcomm.errors import remedy_of
+from ftcomm_tracker.forming import missing_list
 from ftcomm_tracker.status import death_text, ranks
 
 Row = Mapping[str, Any]
 
 LOOK_AT_IT = "read its output; `py-spy dump --pid PID` on its host shows where it is"
+NOT_IN_INIT = (
+    "`py-spy dump --pid PID` on its host shows where a process that has not called init() is:"
+    " importing, reading, or in a script that never calls it"
+)
 RESTART_IT = (
     "start it again with the same worker id, or a spare with another one; under run, supervise or"
     " a scheduler see why that does not happen"
@@ -66,13 +71,21 @@ def _over(document: Mapping[str, Any]) -> list[Finding]:
 def _forming(document: Mapping[str, Any]) -> list[Finding]:
     here, size = document["spares"], document["world_size"]
     joined = f"joined: worker {', '.join(here)}" if here else "nobody has joined yet"
+    missing = document["missing"]
+    words = missing_list(missing["workers"], missing["unnamed"])
+    evidence = [joined, f"missing: {', '.join(words)}"]
+    if missing["ends_s"] is not None:
+        evidence.append(f"the job fails if they do not come within {missing['ends_s']:.0f} s")
+    started = any(row["starting"] for row in missing["workers"])
     return [
         Finding(
             "forming",
             waiting=True,
             what=f"the group is waiting to form: {len(here)} of {size} workers are here",
-            evidence=(joined, f"the tracker has been up for {document['uptime_s']:.0f} s"),
-            todo=f"start the others with FTCOMM_TRACKER={document['address']} and a worker id of"
+            evidence=(*evidence, f"the tracker has been up for {document['uptime_s']:.0f} s"),
+            todo=NOT_IN_INIT
+            if started
+            else f"start the others with FTCOMM_TRACKER={document['address']} and a worker id of"
             f" their own; on a machine whose workers do not come, run `ftcomm-tracker doctor"
             f" --tracker {document['address']}`",
         )
@@ -134,9 +147,22 @@ def _empty(document: Mapping[str, Any], row: Row) -> Finding:
         evidence=(
             *([] if row["death"] is None else [death_text(row["death"])]),
             *_cause(document),
+            *_starting(row),
             f"the job fails if it stays empty for {left_s:.0f} s more",
         ),
-        todo=RESTART_IT,
+        todo=NOT_IN_INIT if row["starting"] else RESTART_IT,
+    )
+
+
+def _starting(row: Row) -> tuple[str, ...]:
+    process = row["starting"]
+    if process is None:
+        return ()
+    return (
+        (
+            f"its next process (pid {process['pid']} on {process['host']}) was started"
+            f" {process['age_s']:.1f} s ago and has not called init()"
+        ),
     )
 
 

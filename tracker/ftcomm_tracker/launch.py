@@ -9,6 +9,7 @@ job is over, and how, is the tracker's word alone.
 """
 
 import math
+import platform
 import signal
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from ftcomm.errors import FencedError, FtcommError, JobFinishedError, exit_code_
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.children import DRAIN_DEADLINE_S, Child, forward_output, start_child
 from ftcomm_tracker.console import Console
-from ftcomm_tracker.events import Died, Ended, GivenUp, Vouched
+from ftcomm_tracker.events import Died, Ended, GivenUp, Supervised, Vouched
 from ftcomm_tracker.memory_kills import MemoryKills
 from ftcomm_tracker.restarts import (
     PLACE_TAKEN,
@@ -57,7 +58,7 @@ class Job(Protocol):
     def detect_within_s(self) -> float:
         """Seconds after which a silent worker loses its place."""
 
-    def post(self, event: Died | GivenUp | Vouched) -> None:
+    def post(self, event: Died | GivenUp | Vouched | Supervised) -> None:
         """Tell the roster."""
 
     async def catch_up(self) -> None:
@@ -178,13 +179,20 @@ class Launcher:
             environment = {**self._environment, "FTCOMM_WORKER_ID": worker_id}
             child = start_child(worker_id, self._options.command, environment)
             self._children[worker_id] = child
+            self._tell_pid(worker_id, child.process.pid)
             status = await self._attend(child)
+            self._tell_pid(worker_id, 0)
             self._statuses[worker_id] = status
             delay_s = await self._after_exit(child, status)
             if delay_s is None:
                 return
             with trio.move_on_after(delay_s):
                 await self._no_more_starts.wait()
+
+    def _tell_pid(self, worker_id: str, pid: int) -> None:
+        """Say which process is the worker's: while it has not said hello, nobody else can."""
+        host = self._environment.get("FTCOMM_HOST") or platform.node()[:64] or "localhost"
+        self._job.post(Supervised(worker_id, host, pid, 0.0))
 
     async def _attend(self, child: Child) -> int:
         async def show(number: int, lines: list[bytes]) -> None:

@@ -26,7 +26,7 @@ from ftcomm.protocol.operations import (
     WorkerStanding,
 )
 from ftcomm_tracker.dial_back import DialBacks
-from ftcomm_tracker.events import Died, GivenUp, StopAsked, Vouched
+from ftcomm_tracker.events import Died, GivenUp, StopAsked, Supervised, Vouched
 from ftcomm_tracker.status import status_document
 
 OPERATOR_IDLE_S = 30.0  # a command asks within milliseconds, a supervisor each `detect_within`
@@ -43,7 +43,9 @@ class Tracker(Protocol):
         """Send on a connection that may have ended; returns at once."""
 
     def post(
-        self, event: StopAsked | Vouched | GivenUp | Died, then: Callable[[], object] | None = None
+        self,
+        event: StopAsked | Vouched | GivenUp | Died | Supervised,
+        then: Callable[[], object] | None = None,
     ) -> None:
         """Let the roster hear of `event`, then call `then`."""
 
@@ -127,8 +129,9 @@ class Operators:
                 tracker.post(Died(worker_id, pid, how), done)
             case KillRequest(worker_id):
                 tracker.send(conn, KillReply(self._order_kill(worker_id)))
-            case AskWorker(number, worker_id):
+            case AskWorker(number, worker_id, host, pid, age_ms):
                 self._supervised[conn] = worker_id
+                tracker.post(Supervised(worker_id, host, pid, age_ms / 1000))
                 await tracker.catch_up()  # what the worker said last counts
                 tracker.send(conn, tracker.standing_of(worker_id, number))
             case DialBack(port, nonce):

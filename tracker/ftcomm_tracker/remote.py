@@ -35,7 +35,7 @@ from ftcomm.protocol.operations import (
 from ftcomm.protocol.position import START, Position
 from ftcomm.settings import MIN_DETECT_WITHIN_S
 from ftcomm_tracker.client import open_operator
-from ftcomm_tracker.events import Died, Ended, GivenUp, Vouched
+from ftcomm_tracker.events import Died, Ended, GivenUp, Supervised, Vouched
 from ftcomm_tracker.listener import join_address
 
 DIAL_DEADLINE_S = 10.0  # one address, handshake included; twice the tracker's own deadline
@@ -43,6 +43,7 @@ FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 1.0  # a restarted tracker is found within about this time
 MAX_DEATHS = 8  # kept while the tracker is away; older ones tell of recoveries that are over
 SILENT_WINDOWS = 3  # times `detect_within` without an answer after which a connection is lost
+LONGEST_AGE_S = 30 * 86400.0  # of a process, as it is told: the field has 32 bits of milliseconds
 
 log = logging.getLogger("ftcomm_tracker")
 
@@ -81,6 +82,7 @@ class RemoteJob:
         self._given_up: TellGivenUp | None = None
         self._deaths: deque[TellDeath] = deque(maxlen=MAX_DEATHS)
         self.on_kill: Callable[[str], object] | None = None
+        self._host, self._pid, self._started_at = "", 0, 0.0
         self._wake = trio.Event()
         self._news = trio.Event()
 
@@ -97,7 +99,7 @@ class RemoteJob:
             return MIN_DETECT_WITHIN_S
         return self._standing.detect_within_ms / 1000
 
-    def post(self, event: Died | GivenUp | Vouched) -> None:
+    def post(self, event: Died | GivenUp | Vouched | Supervised) -> None:
         """Tell the tracker, now or when it is back; an old vouch is worth nothing."""
         match event:
             case Vouched():
@@ -106,6 +108,10 @@ class RemoteJob:
                 self._deaths.append(TellDeath(worker_id, pid, how))
             case GivenUp(worker_id, reason):
                 self._given_up = TellGivenUp(worker_id, reason)
+            case Supervised(_, host, pid, age_s):
+                self._host, self._pid = host, pid
+                self._started_at = trio.current_time() - age_s
+                self._asked += 1  # the process is named with the next question
         self._wake.set()
 
     async def catch_up(self) -> None:
@@ -266,13 +272,17 @@ class RemoteJob:
                     await stream.send_all(encode(Vouch(self._worker_id)))
                 if asked < self._asked:
                     asked = self._asked
-                    await stream.send_all(encode(AskWorker(asked, self._worker_id)))
+                    await stream.send_all(encode(self._question(asked)))
                 with trio.move_on_after(self.detect_within_s) as patience:
                     await self._wake.wait()
                 if patience.cancelled_caught:
                     self._ask()
         except _LOST:
             scope.cancel()  # the reader learns the cause, or its connection is as dead as ours
+
+    def _question(self, number: int) -> AskWorker:
+        age_s = min(trio.current_time() - self._started_at, LONGEST_AGE_S) if self._pid else 0.0
+        return AskWorker(number, self._worker_id, self._host, self._pid, round(age_s * 1000))
 
     def _ask(self) -> int:
         self._asked += 1

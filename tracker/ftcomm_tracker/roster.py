@@ -29,9 +29,11 @@ from ftcomm_tracker.events import (
     Send,
     Stalled,
     StopAsked,
+    Supervised,
     Tick,
     Vouched,
 )
+from ftcomm_tracker.forming import Launched, missing_list, missing_workers
 from ftcomm_tracker.hearing import Hearing
 from ftcomm_tracker.rows import peer_row
 from ftcomm_tracker.seats import SMALL_GROUP, Peer, State
@@ -54,14 +56,10 @@ class Roster(Hearing):
                 self.on_lost(conn, reason)
             case Vouched() | Died() | GivenUp():
                 self.on_told(event)
+            case Supervised():
+                self.on_supervised(event)
             case Stalled():
-                self._refresh(self.peers.values())
-                self.empty_since = dict.fromkeys(self.empty_since, now)
-                self._links_failed = None
-                if self._hope_until < float("inf"):
-                    self._hope_until = now + self.settings.reattach_within
-                if self.state is State.REATTACHING:
-                    self._reattach_by = now + self.settings.reattach_within
+                self.on_stalled()
             case StopAsked(reason):
                 self._verdict("JobStoppedError", f"the job was stopped: {reason}", self.progress())
             case Tick():
@@ -72,6 +70,27 @@ class Roster(Hearing):
         effects, self._effects = self._effects, []
         self._check_after(event, effects)
         return effects
+
+    def on_stalled(self) -> None:
+        """Whoever could not be heard meanwhile has its whole time again."""
+        self._refresh(self.peers.values())
+        self.empty_since = dict.fromkeys(self.empty_since, self._now)
+        self._links_failed = None
+        self._forming.stalled(self._now)
+        if self._hope_until < float("inf"):
+            self._hope_until = self._now + self.settings.reattach_within
+        if self.state is State.REATTACHING:
+            self._reattach_by = self._now + self.settings.reattach_within
+
+    def on_supervised(self, event: Supervised) -> None:
+        """Remember the process; who waits for it can be told its number."""
+        if not self._launches.knows(event.worker_id, event.host, event.pid):
+            joined = self.is_connected(event.worker_id)
+            since = self._now - event.age_s
+            self._launches.note(
+                event.worker_id, Launched(event.host, event.pid, since, has_joined=joined)
+            )
+            self._forming.watch(self._now)
 
     def _check_after(self, event: Event, effects: list[Effect]) -> None:
         """Check the invariants; in a large group not where nobody can have moved."""
@@ -85,7 +104,9 @@ class Roster(Hearing):
         times = [self._blocked_due]
         if self.peers:  # until then nobody can be late; to ask each costs all of them every time
             times.append(self._look_again_at)
-        if self.state is State.REATTACHING:  # who is away then is awaited by another rule
+        if self.state is State.FORMING:
+            times.append(self._forming.due)
+        elif self.state is State.REATTACHING:  # who is away then is awaited by another rule
             times.append(self._reattach_by)
         elif self.durable.places:
             times += [since + self.settings.replace_within for since in self.empty_since.values()]
@@ -131,6 +152,8 @@ class Roster(Hearing):
         self._evict_silent()
         if self._now >= self._blocked_due:
             self._look_at_blocked()
+        if self.state is State.FORMING and self._now >= self._forming.due:
+            self._look_at_who_is_missing()
         self._replace_deadline()
         if self.state is State.REATTACHING and self._now >= self._reattach_by:
             away = set(self.empty_since) | (set(self.durable.byes) - set(self.seats))
@@ -149,6 +172,49 @@ class Roster(Hearing):
         if held is not None and self._now >= self._link_epoch_at + self.settings.detect_within:
             self._link_suspicion = None
             self._link_epoch(*held)
+
+    def _look_at_who_is_missing(self) -> None:
+        """Say who keeps the group from forming; end the job when that has lasted too long."""
+        size = self.durable.world_size
+        here = f"{len(self.peers)} of {size} workers are here; missing: {self._missing_words()}"
+        left_s = self._forming.ends_at - self._now
+        if left_s <= 0:
+            within_s = self.settings.form_within
+            self._verdict(
+                "RankLostError",
+                f"the group was not complete {within_s:g} s after its first worker came: {here}",
+                self.progress(),
+            )
+        elif self._forming.is_reminder_due(self._now):
+            end = f"; the job fails in {left_s:.0f} s" if left_s < float("inf") else ""
+            self._note("warning", f"the group is not complete: {here}{end}")
+
+    def _missing_words(self) -> str:
+        missing = self._missing(self._now)
+        return ", ".join(missing_list(missing["workers"], missing["unnamed"]))
+
+    def _missing(self, now: float) -> dict[str, Any]:
+        """Who has yet to come before the group can form, as JSON-able values."""
+        durable = self.durable
+        names, unnamed = missing_workers(
+            durable.world_size,
+            {peer.hello.worker_id for peer in self.peers.values()},
+            self._launches.workers,
+            [name for name, _ in durable.incarnations],
+        )
+        ends_s = self._forming.ends_at - now
+        return {
+            "ends_s": None if ends_s == float("inf") else round(ends_s, 3),
+            "workers": [
+                {
+                    "worker_id": name,
+                    "was_here": durable.life_of(name) > 0,
+                    "starting": self._launches.row(name, now),
+                }
+                for name in names
+            ],
+            "unnamed": unnamed,
+        }
 
     def standing_of(self, worker_id: str, number: int) -> WorkerStanding:
         """What a supervisor of `worker_id` must know, in answer to its question `number`."""
@@ -185,13 +251,14 @@ class Roster(Hearing):
             "reattach_s": round(self._reattach_by - now, 3)
             if self.state is State.REATTACHING
             else None,
+            "missing": self._missing(now) if self.state is State.FORMING else None,
             "hope_s": round(self._hope_until - now, 3) if self._hoped_for() else None,
             "recovery": self._recovery(now),
             "members": [
                 self._member_row(rank, now, progress) for rank in range(len(self.durable.places))
             ],
             "spares": [p.hello.worker_id for _, p in sorted(self.peers.items()) if p.rank is None],
-            "waiting_for": self._waiting_for(),
+            "waiting_for": self._waiting_for(now),
             "routes": self._route_rows(),
             "incidents": self.incidents[-10:],
             "verdict": None
@@ -224,6 +291,7 @@ class Roster(Hearing):
             "closed": rank in self.durable.byes,
             "gone_s": None if empty_since is None else round(now - empty_since, 3),
             "death": None if death is None else death.to_dict(),
+            "starting": self._launches.row(place.worker_id, now) if conn is None else None,
             "reported": rank in self.reports,
             "fetching": self.state is State.RUNNING and rank in self.awaiting_fetch,
             **peer_row(
@@ -234,9 +302,12 @@ class Roster(Hearing):
             ),
         }
 
-    def _waiting_for(self) -> list[str]:
+    def _waiting_for(self, now: float) -> list[str]:
         if self.state is State.FORMING:
-            return [f"{self.durable.world_size - len(self.peers)} more workers to join"]
+            missing = self._missing(now)
+            return [
+                f"{who} to join" for who in missing_list(missing["workers"], missing["unnamed"])
+            ]
         names = [place.worker_id for place in self.durable.places]
         absent = [f"worker {names[rank]} to come back" for rank in sorted(self.empty_since)]
         if self.state is State.COLLECTING:
@@ -254,7 +325,9 @@ class Roster(Hearing):
 
 
 def _moves_nobody(event: Event, effects: list[Effect]) -> bool:
-    """What a member said has led to its answer at most."""
+    """What a member or a launcher said has led to an answer at most."""
+    if isinstance(event, Supervised):
+        return not effects
     return isinstance(event, Said) and all(
         isinstance(effect, Send) and isinstance(effect.message, HeartbeatAck) for effect in effects
     )

@@ -32,6 +32,7 @@ from ftcomm_tracker.events import (
     Persist,
     Send,
 )
+from ftcomm_tracker.forming import Forming, Launches
 from ftcomm_tracker.incident import OpenIncident
 from ftcomm_tracker.pairs import Pairs
 from ftcomm_tracker.silence import Pair
@@ -111,6 +112,8 @@ class Seats:
         self._now = now
         # Members that have not been told how the job ended; they may be dialling just now.
         self._untold = {place.worker_id for place in durable.places}
+        self._launches = Launches()
+        self._forming = Forming(settings.form_within)
         if durable.verdict is not None or durable.final_version >= 0:
             self._over(now + settings.reattach_within)
         elif durable.places:
@@ -119,6 +122,8 @@ class Seats:
             self.empty_since = {
                 rank: now for rank in range(durable.world_size) if rank not in durable.byes
             }
+        elif durable.incarnations:  # somebody came before this tracker was started
+            self._forming.begin(now)
 
     def progress(self) -> Position:
         """The highest position that any member was heard to be at."""
