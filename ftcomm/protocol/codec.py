@@ -147,6 +147,7 @@ SCHEMAS: dict[int, Record] = {
         pid=U32,
         start=TICKS,
         group=U32,
+        release=NAME,
     ),
     2: Record(
         Report,

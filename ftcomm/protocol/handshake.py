@@ -12,8 +12,9 @@ context, both nonces; a changed byte fails the proof.  The three labels differ, 
 sent back to its maker.  Every read has a size known before it, so not a byte of what follows the
 handshake is swallowed.  Nonces come from the caller.
 
-The first 8 bytes of either side (magic, version, role or status, context length) keep their
-layout for ever: two versions can always tell each other what they are.
+The first 8 bytes of either side (magic, version, role or status, length of what follows) keep
+their layout for ever: two versions can always tell each other what they are.  A server that refuses
+another version sends its release's name behind them.
 """
 
 import enum
@@ -22,10 +23,12 @@ import hmac
 import struct
 from dataclasses import dataclass
 
+from ftcomm import __version__
 from ftcomm.errors import AuthenticationError, ProtocolError, ProtocolVersionError
 
 MAGIC = b"FTC\xf1"  # not ASCII: no text protocol starts like this
 PROTOCOL_VERSION = 12
+RELEASES = {11: "0.1", 12: "0.2"}  # of ftcomm, by the protocol version that they speak
 NONCE_BYTES = 32
 TAG_BYTES = hashlib.sha256().digest_size
 MAX_CONTEXT = 255  # bytes; its length travels in one
@@ -122,6 +125,7 @@ class _Phase(enum.Enum):
     BODY = "body"
     KEY = "key"  # server only: waits for use_key
     PROOF = "proof"
+    FAREWELL = "farewell"  # client only: another version refuses and says its release
     DONE = "done"
     FAILED = "failed"
 
@@ -188,6 +192,7 @@ class ClientHandshake(_Side):
         head = _HEAD.pack(MAGIC, PROTOCOL_VERSION, ROLES[role], len(context))
         self._hello = head + nonce + context
         self._server_head = b""
+        self._server_version = PROTOCOL_VERSION
         self._transcript = b""
 
     def hello(self) -> bytes:
@@ -197,6 +202,8 @@ class ClientHandshake(_Side):
     def _step(self, phase: _Phase, raw: bytes) -> bytes:
         if phase is _Phase.HEAD:
             return self._on_head(raw)
+        if phase is _Phase.FAREWELL:
+            raise _another_version("server", self._server_version, raw)
         if phase is _Phase.BODY:
             return self._on_server_proof(raw[:NONCE_BYTES], raw[NONCE_BYTES:])
         if not _same(raw, _tag(self._key, b"accept", self._transcript)):
@@ -205,7 +212,12 @@ class ClientHandshake(_Side):
         return b""
 
     def _on_head(self, raw: bytes) -> bytes:
-        status, length = _check_head(raw, "server")
+        self._server_version, status, length = _read_head(raw, "server")
+        if self._server_version != PROTOCOL_VERSION:
+            if status != _REFUSED or not length:
+                raise _another_version("server", self._server_version)
+            self._move(_Phase.FAREWELL, length)
+            return b""
         if status != _OK or length:
             raise ProtocolError(f"server answered with status {status}, length {length}")
         self._server_head = raw
@@ -276,11 +288,11 @@ class ServerHandshake(_Side):
         return _tag(self._key, b"accept", self._transcript)
 
     def _on_head(self, raw: bytes) -> bytes:
-        try:
-            code, length = _check_head(raw, "client")
-        except ProtocolVersionError:
-            self.farewell = self._head(_REFUSED)
-            raise
+        version, code, length = _read_head(raw, "client")
+        if version != PROTOCOL_VERSION:
+            release = __version__.encode()
+            self.farewell = self._head(_REFUSED, len(release)) + release
+            raise _another_version("client", version)
         if code not in _ROLE_NAMES:
             raise ProtocolError(f"client with unknown role {code}")
         self._role = _ROLE_NAMES[code]
@@ -294,20 +306,37 @@ class ServerHandshake(_Side):
         self._move(_Phase.KEY, 0)
         return b""
 
-    def _head(self, status: int) -> bytes:
-        return _HEAD.pack(MAGIC, PROTOCOL_VERSION, status, 0)
+    def _head(self, status: int, length: int = 0) -> bytes:
+        return _HEAD.pack(MAGIC, PROTOCOL_VERSION, status, length)
 
 
-def _check_head(raw: bytes, whose: str) -> tuple[int, int]:
-    """Role or status, and context length, of a head in our own version."""
+def _read_head(raw: bytes, whose: str) -> tuple[int, int, int]:
+    """Version, role or status, and length of what follows, of a head in any version."""
     magic, version, code, length = _HEAD.unpack(raw)
     if magic != MAGIC:
         raise ProtocolError(f"{whose} does not speak ftcomm: it began with {raw!r}")
-    if version != PROTOCOL_VERSION:
-        raise ProtocolVersionError(
-            f"the {whose} speaks protocol version {version}, this side {PROTOCOL_VERSION}"
-        )
-    return code, length
+    return version, code, length
+
+
+def _another_version(whose: str, version: int, release: bytes = b"") -> ProtocolVersionError:
+    """The refusal of another version, which names both; `release` is what the other calls its own.
+
+    That is unproven, and only shown.
+    """
+    text = "".join(c for c in release.decode("ascii", "ignore") if c.isprintable())
+    return ProtocolVersionError(
+        f"the {whose} is {release_of(version, text)}, which speaks protocol version {version}; this"
+        f" side is ftcomm {__version__}, which speaks version {PROTOCOL_VERSION}"
+    )
+
+
+def release_of(version: int, name: str = "") -> str:
+    """Which ftcomm speaks a protocol version; `name` is what it calls itself, if it has said so."""
+    if name or version in RELEASES:
+        return f"ftcomm {name or RELEASES[version]}"
+    if version > max(RELEASES):
+        return f"a release of ftcomm after {RELEASES[max(RELEASES)]}"
+    return f"a release of ftcomm before {RELEASES[min(RELEASES)]}"
 
 
 def _transcript(hello: bytes, server_head: bytes, server_nonce: bytes) -> bytes:

@@ -6,6 +6,7 @@ at most 256 KiB; nothing bulky travels here.
 
 from dataclasses import dataclass
 
+from ftcomm import __version__
 from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.links import Relayed, Sharing
 from ftcomm.protocol.operations import OperatorMessage
@@ -99,6 +100,7 @@ class Hello:
     from a new life.  ``suspects`` are the ranks whose links broke in ``plan_epoch``: a suspicion
     is state, repeated until a newer epoch comes.  ``pid`` and ``start`` name the process on its
     host (`ftcomm.processes`); ``group`` is its process group, which its launcher knows.
+    ``release`` is the worker's ftcomm.
     """
 
     worker_id: str
@@ -116,6 +118,7 @@ class Hello:
     pid: int = 0
     start: int = 0
     group: int = 0
+    release: str = __version__
 
 
 @dataclass(frozen=True, slots=True)

@@ -303,12 +303,15 @@ def journals() -> dict[str, bytes]:
     """Small pages, so that a mutation meets what is used; without the times of writing."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with closing(sqlite3.connect(folder / FILE_NAME)) as database:
-            database.execute("PRAGMA page_size = 512")
         with closing(Journal.open(folder)) as journal:
             journal.remember(Remembered("127.0.0.1", 4711, "/t"))
             text = text_of(a_durable().to_wire())
             journal._database.execute("UPDATE tracker SET document = ?", [text])
+        with closing(sqlite3.connect(folder / FILE_NAME)) as database:
+            for mode in ("DELETE", "WAL"):  # the size of pages cannot be changed beside a log
+                database.execute(f"PRAGMA journal_mode = {mode}")
+                database.execute("PRAGMA page_size = 512")
+                database.execute("VACUUM")
         return {"whole": (folder / FILE_NAME).read_bytes()}
 
 

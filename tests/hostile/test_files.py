@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from ftcomm.config import WorkerOptions, read_token
 from ftcomm.errors import ConfigError
-from ftcomm_tracker import opening
+from ftcomm_tracker import token_file
 from ftcomm_tracker.durable import Durable, Place
-from ftcomm_tracker.journal import FILE_NAME, Journal, JournalError, Remembered, remembered
+from ftcomm_tracker.journal import FILE_NAME, Journal, Remembered, remembered
+from ftcomm_tracker.journal_file import JournalError
 from ftcomm_tracker.opening import ServeOptions, open_job
+from ftcomm_tracker.state_dir import LOCK_NAME
 
 TOKEN = "0123456789abcdef" * 4
 DURABLE = Durable(
@@ -95,10 +97,10 @@ def test_a_full_disk_leaves_no_half_token_behind(
     def full(*_: object, **__: object) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(opening.os, "fdopen", full)
+    monkeypatch.setattr(token_file.os, "fdopen", full)
     with pytest.raises(ConfigError, match="No space left"):
         open_and_close(ServeOptions(2, state_dir=tmp_path))
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK_NAME]
 
 
 # --- the state directory ------------------------------------------------------------------------
@@ -116,7 +118,7 @@ def open_and_close(options: ServeOptions) -> str:
 
 
 def test_a_tracker_that_died_before_its_first_word_can_be_started_again(tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).touch(mode=0o600)
+    (tmp_path / f"{FILE_NAME}.{os.getpid()}.new").write_bytes(b"half a journal")
     assert remembered(tmp_path) is None
     name = open_and_close(ServeOptions(2, state_dir=tmp_path))
     assert open_and_close(ServeOptions(state_dir=tmp_path)) == name
@@ -196,7 +198,9 @@ def test_a_journal_of_a_later_version_is_refused_and_says_what_to_do(tmp_path: P
     database = sqlite3.connect(tmp_path / FILE_NAME)
     database.execute("PRAGMA user_version = 99")
     database.close()
-    with pytest.raises(JournalError, match=r"format 99.*use the ftcomm version that wrote it"):
+    with pytest.raises(
+        JournalError, match=r"format 99, which a release of ftcomm after 0.2 writes"
+    ):
         open_and_close(ServeOptions(state_dir=tmp_path))
 
 

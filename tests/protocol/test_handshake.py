@@ -4,12 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ftcomm import __version__
 from ftcomm.errors import AuthenticationError, FtcommError, ProtocolError, ProtocolVersionError
 from ftcomm.protocol.handshake import (
     MAX_CONTEXT,
     MAX_STREAMS,
     NONCE_BYTES,
     PROTOCOL_VERSION,
+    RELEASES,
     ROLES,
     TAG_BYTES,
     ClientHandshake,
@@ -18,6 +20,7 @@ from ftcomm.protocol.handshake import (
     ServerHandshake,
     control_key,
     epoch_key,
+    release_of,
 )
 
 NO_TOKEN = control_key(b"")
@@ -164,12 +167,36 @@ def test_another_version_is_named_on_both_sides() -> None:
     newer[5] += 1
     with pytest.raises(ProtocolVersionError) as at_server:
         two.receive(newer)
-    mine, theirs = str(PROTOCOL_VERSION), str(PROTOCOL_VERSION + 1)
-    assert f"version {theirs}, this side {mine}" in str(at_server.value)
-    farewell = bytearray(two.farewell)
+    mine = f"this side is ftcomm {__version__}, which speaks version {PROTOCOL_VERSION}"
+    assert at_server.value.cause == (
+        "the client is a release of ftcomm after 0.2, which speaks protocol version"
+        f" {PROTOCOL_VERSION + 1}; {mine}"
+    )
+    farewell = bytearray(two.farewell.replace(__version__.encode(), b"0.7.1"))
     farewell[5] += 1  # as the other version would have sent it
-    with pytest.raises(ProtocolVersionError, match=f"version {theirs}, this side {mine}"):
-        client().receive(farewell)
+    one = client()
+    assert one.receive(farewell[:HEAD]) == b""
+    with pytest.raises(ProtocolVersionError) as at_client:
+        one.receive(farewell[HEAD:])
+    assert at_client.value.cause == (
+        f"the server is ftcomm 0.7.1, which speaks protocol version {PROTOCOL_VERSION + 1}; {mine}"
+    )
+
+
+def test_the_first_release_is_named_though_it_says_nothing_but_its_version() -> None:
+    head = bytearray(server_proof(ServerHandshake(NONCE_S), client().hello())[:HEAD])
+    head[5:7] = 11, 1
+    with pytest.raises(ProtocolVersionError) as at_client:
+        client().receive(head)
+    assert at_client.value.cause.startswith(
+        "the server is ftcomm 0.1, which speaks protocol version 11; this side is ftcomm "
+    )
+
+
+def test_the_present_protocol_version_is_that_of_the_present_release() -> None:
+    assert max(RELEASES) == PROTOCOL_VERSION
+    assert __version__.startswith(f"{RELEASES[PROTOCOL_VERSION]}.")
+    assert release_of(3) == "a release of ftcomm before 0.1"
 
 
 def test_a_version_lowered_on_the_way_is_refused() -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from ftcomm import __version__
 from ftcomm.protocol.codec import (
     MAX_ADDRESS,
     MAX_CONTROL_FRAME,
@@ -55,6 +56,21 @@ from tests.tracker.roster_story import (
 def blocked(number: int, position: Position, kind: Kind) -> Heartbeat:
     waiting = Blocked(Signature(kind).encode(), "train.py:7", (0,), 300)
     return Heartbeat(number, 1, position, waiting)
+
+
+def test_a_worker_of_another_release_is_refused_and_both_are_named() -> None:
+    """Its bits may differ, though its messages do not."""
+    story = Story(1)
+    assert story.joined(1, hello("w0", release="0.2.7")) == [
+        (
+            1,
+            Refused(
+                "ProtocolVersionError",
+                f"worker w0 is ftcomm 0.2.7, its tracker ftcomm {__version__}",
+            ),
+        )
+    ]
+    assert names(story.joined(2, hello("w0")))[0] == (2, "Welcome")
 
 
 def test_two_blocked_ranks_that_disagree_are_found_behind_a_root_that_ran_ahead() -> None:

@@ -1,21 +1,24 @@
 """The journal: durable, one writer, and clear about what it cannot read."""
 
+import contextlib
+import shutil
 import sqlite3
 import stat
 from pathlib import Path
 
 import pytest
 
+import ftcomm
 from ftcomm.errors import ConfigError
 from ftcomm_tracker.journal import (
     FILE_NAME,
     Journal,
-    JournalError,
     Remembered,
     SupersededError,
-    make_state_dir,
     remembered,
 )
+from ftcomm_tracker.journal_file import FORMAT, WRITTEN_BY, JournalError
+from ftcomm_tracker.state_dir import make_state_dir
 
 BROKEN = [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 4096]
 
@@ -136,8 +139,88 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     outsider.execute("PRAGMA user_version = 7")
     outsider.commit()
     outsider.close()
-    with pytest.raises(JournalError, match="format 7"):
+    with pytest.raises(
+        JournalError, match=r"format 7, which a release of ftcomm after 0\.2 writes"
+    ):
         Journal.open(tmp_path)
+
+
+def test_a_journal_of_an_older_release_is_refused_by_name(tmp_path: Path) -> None:
+    Journal.open(tmp_path).close()
+    with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as outsider:
+        outsider.execute("PRAGMA user_version = 1")
+    with pytest.raises(JournalError) as refused:
+        Journal.open(tmp_path)
+    assert str(refused.value) == (
+        f"journal {tmp_path / FILE_NAME} has format 1, which ftcomm 0.1 writes; this is ftcomm"
+        f" {ftcomm.__version__}, which reads format 2, of ftcomm 0.2 - let ftcomm 0.1 end that job,"
+        " or give another --state-dir for a new one"
+    )
+
+
+def test_the_present_format_is_that_of_the_present_release() -> None:
+    assert ftcomm.__version__.startswith(f"{WRITTEN_BY[FORMAT]}.")
+    assert max(WRITTEN_BY) == FORMAT
+
+
+@pytest.mark.parametrize("size", [0, 50, 100, 5000])
+def test_a_truncated_journal_is_named_as_that(tmp_path: Path, size: int) -> None:
+    journal = Journal.open(tmp_path)
+    for epoch in range(20):
+        journal.write({"epoch": epoch, "padding": "x" * 500}, epoch=epoch)
+    journal.close()
+    path = tmp_path / FILE_NAME
+    cut = path.read_bytes()[:size]
+    path.write_bytes(cut)
+    for look in (Journal.open, remembered):
+        with pytest.raises(JournalError, match=rf"journal {path} is truncated: it has {size} "):
+            look(tmp_path)
+    assert path.read_bytes() == cut
+
+
+def test_a_journal_without_its_log_of_writes_still_knows_the_job(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path)
+    journal.write({"epoch": 0}, epoch=0)
+    journal.settle()
+    journal.write({"epoch": 1}, epoch=1)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (copy / FILE_NAME).write_bytes((tmp_path / FILE_NAME).read_bytes())
+    journal.close()
+    again = Journal.open(copy)
+    assert again.load() == {"epoch": 0}
+    again.close()
+
+
+def test_a_deleted_journal_is_made_again_as_it_was(tmp_path: Path) -> None:
+    home = tmp_path / "state"
+    journal = Journal.open(make_state_dir(home))
+    journal.remember(Remembered("127.0.0.1", 4711, "/t"))
+    for epoch in (1, 2):
+        journal.write({"epoch": epoch}, epoch=epoch)
+    assert not journal.mend()
+    shutil.rmtree(home)
+    assert (journal.mend(), journal.mend()) == (True, False)
+    journal.check()
+    journal.write({"epoch": 3}, epoch=3)
+    journal.close()
+    assert remembered(home) == Remembered("127.0.0.1", 4711, "/t")
+    again = Journal.open(home)
+    assert (again.generation, again.load()) == (2, {"epoch": 3})
+    assert again.history() == [{"epoch": 1}, {"epoch": 2}, {"epoch": 3}]
+    again.close()
+    assert stat.S_IMODE((home / FILE_NAME).stat().st_mode) == 0o600
+
+
+def test_another_file_in_a_deleted_journals_place_is_left_alone(tmp_path: Path) -> None:
+    journal = Journal.open(make_state_dir(tmp_path / "state"))
+    shutil.rmtree(tmp_path / "state")
+    other = Journal.open(make_state_dir(tmp_path / "state"))
+    with pytest.raises(JournalError, match="was replaced by another tracker's"):
+        journal.mend()
+    other.check()
+    other.close()
+    journal.close()
 
 
 def test_a_document_that_is_no_document_is_refused(tmp_path: Path) -> None:

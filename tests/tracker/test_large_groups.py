@@ -10,6 +10,7 @@ from ftcomm_tracker.events import Effect, Joined, Lost, Said, Send, Tick
 from ftcomm_tracker.roster import Roster
 from ftcomm_tracker.seats import SMALL_GROUP
 from ftcomm_tracker.server import Server
+from ftcomm_tracker.token_file import TokenFile
 from tests.tracker.roster_story import SETTINGS, at, hello, report
 
 MANY = SMALL_GROUP + 6
@@ -77,11 +78,12 @@ def test_a_job_that_joins_at_once_is_journalled_once_and_before_anyone_is_told(
     course: list[Any] = []
     journal: Any = SimpleNamespace(
         path=tmp_path / "journal",
+        mend=lambda: False,
         write=lambda document, epoch: course.append((epoch, len(document["incarnations"]))),
     )
     roster = Roster(SETTINGS, Durable.fresh("job", 4), generation=1, now=0.0)
     listener: Any = None
-    server = Server(roster, journal, b"key", listener)
+    server = Server(roster, journal, TokenFile(tmp_path / "token", b"key"), listener)
     server.send = lambda conn, message: course.append(type(message))  # type: ignore[method-assign]  # the wire
     hellos: list[Hello] = [hello(f"w{number}") for number in range(4)]
     server._feed_all([(Joined(conn, words), None) for conn, words in enumerate(hellos)], 0.0)

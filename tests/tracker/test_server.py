@@ -252,15 +252,6 @@ async def test_a_restarted_tracker_takes_the_same_address_token_and_job(tmp_path
         await again.server.close()
 
 
-async def test_a_second_tracker_on_a_live_jobs_directory_fails_and_harms_nothing(
-    tmp_path: Path,
-) -> None:
-    async with tracker(tmp_path) as job:
-        with pytest.raises(ConfigError, match=r"cannot listen .* if another tracker runs"):
-            await open_job(ServeOptions(state_dir=tmp_path))
-        job.journal.check()
-
-
 async def test_a_restored_job_refuses_other_settings(tmp_path: Path) -> None:
     async with tracker(tmp_path, detect_within=3.0):
         pass

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+from ftcomm import __version__
 from ftcomm.protocol.grouping import grouping_of
 from ftcomm.protocol.messages import (
     AllBye,
@@ -81,6 +82,12 @@ class Admission(Epochs):
                 "JobFinishedError",
                 f"job {durable.job_id} has finished at version {durable.final_version}",
                 durable.final_version,
+            )
+        if hello.release != __version__:
+            return Refused(
+                "ProtocolVersionError",
+                f"worker {hello.worker_id} is ftcomm {hello.release}, its tracker ftcomm"
+                f" {__version__}",
             )
         difference = self.settings.differences(hello.asked)
         if difference:

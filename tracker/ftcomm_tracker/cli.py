@@ -220,6 +220,11 @@ def main() -> None:
     type=DIRECTORY,
     help="The tracker's journal; the same one takes the same job up again.",
 )
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Serve in the place of a tracker that still runs on the state directory; it ends.",
+)
 @with_options(_SETTING_OPTIONS)
 @click.option("--faults", envvar="FTCOMM_TRACKER_FAULTS", hidden=True)
 @click.option("--faults-log", envvar="FTCOMM_FAULTS_LOG", type=FILE, hidden=True)
@@ -329,7 +334,8 @@ async def _supervise(
     return await supervise_worker(SuperviseOptions(worker, command, max_restarts, give_up_after))
 
 
-_NOT_SETTINGS = ("world_size", "host", "port", "token_file", "state_dir")
+_PLACE = ("world_size", "host", "port", "token_file", "state_dir")
+_NOT_SETTINGS = (*_PLACE, "take_over")
 
 
 def _serve_options(given: dict[str, Any]) -> ServeOptions:
@@ -338,7 +344,8 @@ def _serve_options(given: dict[str, Any]) -> ServeOptions:
         for name, value in given.items()
         if name not in _NOT_SETTINGS and value is not None
     }
-    return ServeOptions(**{name: given[name] for name in _NOT_SETTINGS}, settings=settings)
+    place = {name: given[name] for name in _PLACE}
+    return ServeOptions(**place, take_over=given.get("take_over", False), settings=settings)
 
 
 def _log_to_stderr() -> None:

@@ -6,50 +6,34 @@ change of the membership).  ``NORMAL`` would be faster and may lose the last tra
 power cut: a tracker that comes back with an epoch lower than one it announced is exactly what
 the journal is for.  And only one tracker writes: opening the journal takes the next generation,
 every write is conditional on it, and the loser gets `SupersededError`.
+
+A file that is deleted while its tracker runs is made
+again from what the tracker holds (`Journal.mend`).
 """
 
 import contextlib
-import errno
 import json
-import os
 import sqlite3
-import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftcomm.errors import ConfigError, FtcommError
+from ftcomm.errors import FtcommError
+from ftcomm_tracker.journal_file import (
+    JournalError,
+    connect,
+    create,
+    identity_of,
+    must_be_a_journal,
+    must_not_be_empty,
+    naming,
+    prepare,
+    transaction,
+)
+from ftcomm_tracker.state_dir import StateLock
 
 FILE_NAME = "journal.sqlite"
-APPLICATION_ID = 0x46544A31  # "FTJ1": tells our file from any other sqlite file
-FORMAT = 1  # raised when the tables change; another number is refused, never guessed at
-MAKE_ROOM = (
-    "make room on its disk; then start `serve` again with the same --state-dir, since workers wait"
-    " for it as long as FTCOMM_TRACKER_TIMEOUT says, or a job of `run` anew"
-)
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-BUSY_TIMEOUT_S = 5.0  # another tracker's write takes milliseconds; longer means a sick disk
-
-_TABLES = (
-    """CREATE TABLE tracker (
-        id INTEGER PRIMARY KEY CHECK (id = 1), generation INTEGER NOT NULL,
-        host TEXT NOT NULL, port INTEGER NOT NULL, token_file TEXT NOT NULL, document TEXT)""",
-    """CREATE TABLE history (
-        number INTEGER PRIMARY KEY AUTOINCREMENT, epoch INTEGER NOT NULL,
-        generation INTEGER NOT NULL, written_at REAL NOT NULL, document TEXT NOT NULL)""",
-    """CREATE TRIGGER history_stays BEFORE UPDATE ON history
-        BEGIN SELECT RAISE(ABORT, 'history is append-only'); END""",
-    """CREATE TRIGGER history_is_kept BEFORE DELETE ON history
-        BEGIN SELECT RAISE(ABORT, 'history is append-only'); END""",
-    "INSERT INTO tracker (id, generation, host, port, token_file) VALUES (1, 0, '', 0, '')",
-)
-
-
-class JournalError(ConfigError):
-    """The journal cannot be read or written; the text names the file."""
-
-    default_remedy = "give another --state-dir, or mend or remove the file"
 
 
 class SupersededError(FtcommError):
@@ -68,6 +52,9 @@ class Remembered:
     token_file: str
 
 
+_AN_EMPTY_ADDRESS = Remembered("", 0, "")
+
+
 class Journal:
     """An open journal, held under one generation.
 
@@ -80,6 +67,10 @@ class Journal:
         self.path = path
         self.generation = generation
         self._database = database
+        self._file = identity_of(path)
+        self._newest: str | None = None  # the text that was written last
+        self._lock: StateLock | None = None
+        self._where = _AN_EMPTY_ADDRESS
 
     @classmethod
     def open(cls, state_dir: Path) -> "Journal":
@@ -89,11 +80,14 @@ class Journal:
             JournalError: the file is damaged, foreign, of another format, or not writable.
         """
         path = state_dir / FILE_NAME
-        with _named(path):
-            database = _connect(path)
+        with naming(path):
+            if not path.exists():
+                create(path)
+            must_not_be_empty(path)
+            database = connect(path)
             try:
-                _prepare(path, database)
-                with _transaction(database):
+                prepare(path, database)
+                with transaction(database):
                     database.execute("UPDATE tracker SET generation = generation + 1")
                     (generation,) = database.execute("SELECT generation FROM tracker").fetchone()
             except BaseException:
@@ -103,9 +97,13 @@ class Journal:
 
     def load(self) -> dict[str, object] | None:
         """The durable state that was last written, None if there was none."""
-        with _named(self.path):
+        with naming(self.path):
             (text,) = self._database.execute("SELECT document FROM tracker").fetchone()
-        return None if text is None else document_of(self.path, text)
+        if text is None:
+            return None
+        document = document_of(self.path, text)
+        self._newest = text
+        return document
 
     def write(self, document: Mapping[str, object], *, epoch: int) -> None:
         """Make `document` the durable state; on return it survives a power cut.
@@ -117,7 +115,8 @@ class Journal:
             JournalError: it cannot be written, for example because the disk is full.
         """
         text = text_of(document)
-        with _named(self.path), _transaction(self._database):
+        self._newest = text
+        with naming(self.path), transaction(self._database):
             changed = self._database.execute(
                 "UPDATE tracker SET document = ? WHERE generation = ?", (text, self.generation)
             )
@@ -130,7 +129,8 @@ class Journal:
 
     def remember(self, where: Remembered) -> None:
         """Note the address and the token file, so that a restarted tracker takes them again."""
-        with _named(self.path), _transaction(self._database):
+        self._where = where
+        with naming(self.path), transaction(self._database):
             changed = self._database.execute(
                 "UPDATE tracker SET host = ?, port = ?, token_file = ? WHERE generation = ?",
                 (where.host, where.port, where.token_file, self.generation),
@@ -139,19 +139,91 @@ class Journal:
 
     def check(self) -> None:
         """Raise `SupersededError` if a newer tracker has opened the journal."""
-        with _named(self.path):
+        with naming(self.path):
             (newest,) = self._database.execute("SELECT generation FROM tracker").fetchone()
         self._must_be_ours(int(newest == self.generation))
 
+    def hold(self, lock: StateLock | None) -> None:
+        """Own the lock of the state directory until the journal is closed."""
+        self._lock = lock
+
+    def settle(self) -> None:
+        """Move what was written into the main file.
+
+        A journal that is copied without its log of writes (``-wal``) has then lost the newest of
+        them, and not the job.
+        """
+        with naming(self.path):
+            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def mend(self) -> bool:
+        """If the file was deleted, make it again as it was; True if that was done.
+
+        Raises:
+            JournalError: another file is in its place, or it cannot be made.
+        """
+        found = identity_of(self.path)
+        if found == self._file:
+            return False
+        with naming(self.path):
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if found is not None or not self._lock_again():
+                raise JournalError(
+                    f"journal {self.path} was replaced by another tracker's while this one served",
+                    remedy="start this job again, each job on a --state-dir of its own",
+                )
+            history = self._known_history()
+            # Closed first: sqlite removes the log of writes by its name, which the new one has too.
+            self._database.close()
+            create(self.path)
+            self._file = identity_of(self.path)
+            self._database = connect(self.path)
+            prepare(self.path, self._database)
+            self._fill(history)
+        return True
+
+    def _lock_again(self) -> bool:
+        """The lock went with its directory; False if another tracker has it there by now."""
+        if self._lock is None:
+            return True
+        self._lock.close()
+        self._lock = StateLock.take(self.path.parent)
+        return self._lock is not None
+
+    def _known_history(self) -> list[tuple[object, ...]]:
+        try:
+            rows = self._database.execute(
+                "SELECT epoch, generation, written_at, document FROM history ORDER BY number"
+            )
+            return list(rows)
+        except sqlite3.Error:  # its file is gone; what counts is in memory
+            return []
+
+    def _fill(self, history: list[tuple[object, ...]]) -> None:
+        where = self._where
+        with transaction(self._database):
+            self._database.execute(
+                "UPDATE tracker SET generation = ?, host = ?, port = ?, token_file = ?,"
+                " document = ?",
+                (self.generation, where.host, where.port, where.token_file, self._newest),
+            )
+            self._database.executemany(
+                "INSERT INTO history (epoch, generation, written_at, document) VALUES (?, ?, ?, ?)",
+                history,
+            )
+
     def history(self) -> list[dict[str, object]]:
         """The first document of every epoch, oldest first."""
-        with _named(self.path):
+        with naming(self.path):
             rows = self._database.execute("SELECT document FROM history ORDER BY number")
             return [document_of(self.path, text) for (text,) in rows]
 
     def close(self) -> None:
         """Close the file; nothing is lost, every write was durable when it returned."""
         self._database.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def _must_be_ours(self, rows: int) -> None:
         if rows != 1:
@@ -159,26 +231,6 @@ class Journal:
                 f"generation {self.generation} of the journal {self.path} has been taken over"
                 " by a newer tracker"
             )
-
-
-def make_state_dir(path: Path) -> Path:
-    """Create `path` with mode 0700 if it is absent, and return it absolute.
-
-    Raises:
-        ConfigError: it cannot be made, is no directory, or others may write to it.
-    """
-    path = path.expanduser().absolute()
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        mode = path.stat().st_mode
-    except OSError as error:
-        raise ConfigError(f"state directory {path}: {error.strerror or error}") from error
-    if mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ConfigError(
-            f"state directory {path} can be written by other users (mode {stat.S_IMODE(mode):o})",
-            remedy=f"chmod 700 {path}, or give another directory",
-        )
-    return path
 
 
 def remembered(state_dir: Path) -> Remembered | None:
@@ -189,10 +241,9 @@ def remembered(state_dir: Path) -> Remembered | None:
     path = state_dir / FILE_NAME
     if not path.exists():
         return None
-    with _named(path), contextlib.closing(_connect(path, create=False)) as database:
-        if not _has_tables(database):  # its tracker died before it could write a word
-            return None
-        _must_be_a_journal(path, database)
+    with naming(path), contextlib.closing(connect(path)) as database:
+        must_not_be_empty(path)
+        must_be_a_journal(path, database)
         row = database.execute("SELECT host, port, token_file FROM tracker").fetchone()
     if [type(value) for value in row] != [str, int, str]:
         raise JournalError(f"journal {path} holds a damaged address: {row!r:.200}")
@@ -208,7 +259,7 @@ def last_written(state_dir: Path) -> tuple[dict[str, object], int] | None:
     if remembered(state_dir) is None:
         return None
     path = state_dir / FILE_NAME
-    with _named(path), contextlib.closing(_connect(path, create=False)) as database:
+    with naming(path), contextlib.closing(connect(path)) as database:
         text, generation = database.execute("SELECT document, generation FROM tracker").fetchone()
     if not isinstance(generation, int):
         raise JournalError(f"journal {path} holds a damaged generation: {generation!r:.200}")
@@ -233,80 +284,6 @@ def document_of(path: Path, text: str) -> dict[str, object]:
     if not isinstance(document, dict):
         raise JournalError(f"journal {path} holds something else than a document")
     return document
-
-
-def _connect(path: Path, *, create: bool = True) -> sqlite3.Connection:
-    if create:
-        # Made here and not by sqlite, whose mode follows the umask; -wal and -shm inherit it.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    database = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-    database.execute("PRAGMA trusted_schema = OFF")  # what a file's own schema calls is its own
-    return database
-
-
-def _prepare(path: Path, database: sqlite3.Connection) -> None:
-    """Create the tables in an empty file, or see that the file is a journal."""
-    if _has_tables(database):
-        _must_be_a_journal(path, database)
-    database.execute("PRAGMA journal_mode = WAL")
-    database.execute("PRAGMA synchronous = FULL")
-    with _transaction(database):
-        if _has_tables(database):  # perhaps made by another tracker since the first look
-            return
-        database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        database.execute(f"PRAGMA user_version = {FORMAT}")
-        for statement in _TABLES:
-            database.execute(statement)
-
-
-def _has_tables(database: sqlite3.Connection) -> bool:
-    (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    return bool(tables)
-
-
-def _must_be_a_journal(path: Path, database: sqlite3.Connection) -> None:
-    (application,) = database.execute("PRAGMA application_id").fetchone()
-    (version,) = database.execute("PRAGMA user_version").fetchone()
-    if application != APPLICATION_ID:
-        raise JournalError(f"{path} is a sqlite file, but not a journal of ftcomm")
-    if version != FORMAT:
-        raise JournalError(
-            f"{path} has journal format {version}, this tracker reads format {FORMAT}",
-            remedy="use the ftcomm version that wrote it, or another --state-dir",
-        )
-    (damage,) = database.execute("PRAGMA quick_check(1)").fetchone()
-    if damage != "ok":
-        raise JournalError(f"journal {path} is damaged: {damage}")
-    (rows,) = database.execute("SELECT count(*) FROM tracker").fetchone()
-    if rows != 1:
-        raise JournalError(f"journal {path} is damaged: it has {rows} rows for one tracker")
-
-
-@contextlib.contextmanager
-def _transaction(database: sqlite3.Connection) -> Iterator[None]:
-    database.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        database.execute("COMMIT")
-    except BaseException:
-        if database.in_transaction:  # sqlite has undone it by itself if the disk is full
-            database.execute("ROLLBACK")
-        raise
-
-
-@contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Turn sqlite's and the system's errors into one that names the file."""
-    try:
-        yield
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # damaged names come as no text at all
-        full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
-        raise JournalError(
-            f"journal {path}: {error}", remedy=MAKE_ROOM if full else None
-        ) from error
-    except OSError as error:
-        remedy = MAKE_ROOM if error.errno in _NO_ROOM else None
-        raise JournalError(f"journal {path}: {error.strerror or error}", remedy=remedy) from error
 
 
 def _hex(value: object) -> dict[str, str]:

@@ -1,11 +1,12 @@
 """Opening a job: state directory, token, address, journal, and the server over them.
 
-The order matters.  The address is taken before the journal: a second tracker started by mistake
-on a live job's directory fails at the address and leaves the journal's generation alone.
+The order matters.  The lock is taken first, then the address, then the journal: a second tracker
+started by mistake on a live job's directory leaves the journal's generation and the remembered
+address alone.  One that shall take over takes the generation first: the other ends by that, and
+gives the address back.
 """
 
 import contextlib
-import os
 import secrets
 import tempfile
 import time
@@ -15,22 +16,22 @@ from pathlib import Path
 
 import trio
 
-from ftcomm.config import job_settings, read_token
+from ftcomm.config import job_settings
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.codec import MAX_WORLD_SIZE
-from ftcomm.protocol.handshake import control_key
 from ftcomm.settings import JobSettings
 from ftcomm_tracker.command_line import naming_options
 from ftcomm_tracker.descriptors import allow_open_files
 from ftcomm_tracker.durable import Durable
-from ftcomm_tracker.journal import Journal, Remembered, make_state_dir, remembered
+from ftcomm_tracker.journal import Journal, Remembered, remembered
 from ftcomm_tracker.listener import join_address, open_listener
 from ftcomm_tracker.roster import Roster
 from ftcomm_tracker.server import Server
+from ftcomm_tracker.state_dir import StateLock, lock_of_the_replaced, make_state_dir, served_already
+from ftcomm_tracker.token_file import TokenFile
 
 DEFAULT_HOST = "127.0.0.1"
 TOKEN_NAME = "token"  # noqa: S105 - the name of a file
-TOKEN_BYTES = 32  # 64 hex characters, what `read_token` demands at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class ServeOptions:
 
     Attributes:
         settings: job settings given explicitly, by name.
+        take_over: serve in the place of a tracker that still runs on the directory.
         takes_up: False where the workers cannot have outlived the last tracker, as under `run`:
             a job of theirs that had begun is lost, and is refused.
     """
@@ -49,6 +51,7 @@ class ServeOptions:
     token_file: Path | None = None
     state_dir: Path | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
+    take_over: bool = False
     takes_up: bool = True
 
 
@@ -80,28 +83,50 @@ async def open_job(options: ServeOptions) -> OpenJob:
     """Start a new job, or take up the one of `options.state_dir` where its tracker left it.
 
     Raises:
-        ConfigError: the options are wrong, contradict the journalled job, or cannot be had.
+        ConfigError: the options are wrong, contradict the journalled job, or cannot be had; or
+            another tracker serves from the directory.
     """
     state_dir = make_state_dir(options.state_dir or Path(tempfile.mkdtemp(prefix="ftcomm-")))
-    before = remembered(state_dir)
-    host = options.host or (before.host if before else DEFAULT_HOST)
-    port = options.port or (before.port if before else 0)
-    token_file = options.token_file or (Path(before.token_file) if before else None)
-    token_file = (token_file or state_dir / TOKEN_NAME).expanduser().absolute()
-    _make_token(token_file)
-    key = control_key(read_token(token_file))
-    listener = await open_listener(host, port)
     async with contextlib.AsyncExitStack() as undo:
-        undo.push_async_callback(listener.aclose)
-        journal = undo.enter_context(contextlib.closing(Journal.open(state_dir)))
-        bound = int(listener.socket.getsockname()[1])
+        lock = StateLock.take(state_dir)
+        if lock is not None:
+            undo.callback(lock.close)
+        elif not options.take_over:
+            raise served_already(state_dir)
+        before = remembered(state_dir)
+        token = _token(state_dir, options, before)
+        if lock is not None:
+            listener, host = await _listen(options, before, undo)
+            journal = undo.enter_context(contextlib.closing(Journal.open(state_dir)))
+        else:
+            journal = undo.enter_context(contextlib.closing(Journal.open(state_dir)))
+            lock = await lock_of_the_replaced(state_dir)
+            listener, host = await _listen(options, before, undo)
         durable, settings = _restore(journal, options)
         allow_open_files(durable.world_size)
-        journal.remember(Remembered(host, bound, str(token_file)))
+        bound = int(listener.socket.getsockname()[1])
+        journal.remember(Remembered(host, bound, str(token.path)))
         undo.pop_all()
+        journal.hold(lock)
     roster = Roster(settings, durable, generation=journal.generation, now=trio.current_time())
-    server = Server(roster, journal, key, listener)
-    return OpenJob(server, journal, durable, settings, token_file, state_dir)
+    server = Server(roster, journal, token, listener)
+    return OpenJob(server, journal, durable, settings, token.path, state_dir)
+
+
+def _token(state_dir: Path, options: ServeOptions, before: Remembered | None) -> TokenFile:
+    path = options.token_file or (Path(before.token_file) if before else None)
+    return TokenFile.found_or_made((path or state_dir / TOKEN_NAME).expanduser().absolute())
+
+
+async def _listen(
+    options: ServeOptions, before: Remembered | None, undo: contextlib.AsyncExitStack
+) -> tuple[trio.SocketListener, str]:
+    """Listen where the options or the last tracker say; returns the host as it was given, too."""
+    host = options.host or (before.host if before else DEFAULT_HOST)
+    port = options.port or (before.port if before else 0)
+    listener = await open_listener(host, port)
+    undo.push_async_callback(listener.aclose)
+    return listener, host
 
 
 def _restore(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSettings]:
@@ -142,20 +167,5 @@ def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetting
     job_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     durable = Durable.fresh(job_id, options.world_size, settings.to_wire())
     journal.write(durable.to_wire(), epoch=durable.epoch)
+    journal.settle()
     return durable, settings
-
-
-def _make_token(path: Path) -> None:
-    """Write a fresh token that its owner alone can read, unless the file is there."""
-    try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        return
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"token file {path}: {error}") from error
-    try:
-        with os.fdopen(file, "w", encoding="ascii") as text:
-            text.write(secrets.token_hex(TOKEN_BYTES) + "\n")
-    except OSError as error:  # half a token would be in the way of the next start
-        path.unlink(missing_ok=True)
-        raise ConfigError(f"token file {path}: {error.strerror or error}") from error

@@ -47,7 +47,10 @@ from ftcomm_tracker.records import record_incident
 from ftcomm_tracker.roster import Roster
 from ftcomm_tracker.status import SCHEMA, summary
 from ftcomm_tracker.strangers import SparingLog, Strangers
+from ftcomm_tracker.token_file import TokenFile
 
+# Between two looks at the state directory: whether it is there, and still this tracker's.
+STATE_DIR_LOOK_S = 1.0
 ACCEPT_PAUSE_S = 0.1  # at the limit of open files; a worker waits for seconds
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -67,9 +70,9 @@ class Server:
     """
 
     def __init__(
-        self, roster: Roster, journal: Journal, key: bytes, listener: trio.SocketListener
+        self, roster: Roster, journal: Journal, token: TokenFile, listener: trio.SocketListener
     ) -> None:
-        """Serve `roster` on `listener`; `key` is the job's control key."""
+        """Serve `roster` on `listener`; who calls must hold the job's `token`."""
         self.over = trio.Event()
         self.ended = trio.Event()
         self.outcome: Ended | None = None
@@ -77,7 +80,7 @@ class Server:
         self.launcher_kills: Callable[[str], bool] | None = None
         self._roster = roster
         self._journal = journal
-        self._key = key
+        self._token = token
         self._listener = listener
         self._state_dir = journal.path.parent
         self._inbox = Inbox()
@@ -191,6 +194,7 @@ class Server:
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._accept)
+            nursery.start_soon(self._watch_state_dir, nursery.cancel_scope)
             try:
                 await self._own_roster()
                 await self._flush()
@@ -238,6 +242,27 @@ class Server:
         self._feed_all(self._inbox.take(), woke)
         self._fed.set()
 
+    async def _watch_state_dir(self, whole: trio.CancelScope) -> None:
+        """Look at the state directory again and again; end with this tracker's last right to it."""
+        try:
+            while True:
+                await trio.sleep(STATE_DIR_LOOK_S)
+                self._mend_state_dir()
+                self._journal.check()
+        except FtcommError as error:
+            self._failure = error
+            whole.cancel()
+
+    def _mend_state_dir(self) -> None:
+        """What is journalled into a deleted file is lost with this process."""
+        if self._journal.mend():
+            self._token.put_back()
+            log.warning(
+                "the state directory %s was deleted while its job runs: made again, with journal,"
+                " address and token, from what the tracker holds",
+                self._state_dir,
+            )
+
     def _feed(self, event: Event, now: float) -> None:
         self._feed_all([(event, None)], now)
 
@@ -257,7 +282,10 @@ class Server:
     def _journal_last(self, effects: Iterable[Effect]) -> None:
         """Make the newest state durable; of every epoch, since the journal keeps a history."""
         states = (effect.durable for effect in effects if isinstance(effect, Persist))
-        for epoch, state in {state.epoch: state for state in states}.items():
+        newest = {state.epoch: state for state in states}
+        if newest:
+            self._mend_state_dir()
+        for epoch, state in newest.items():
             self._journal.write(state.to_wire(), epoch=epoch)
 
     def _carry_out(self, effects: list[Effect]) -> None:
@@ -349,7 +377,7 @@ class Server:
         try:
             async with stream, contextlib.aclosing(messages):
                 with self._strangers.admit(connection.number):
-                    request = await authenticate(stream, self._key)
+                    request = await authenticate(stream, self._token.key)
                     first = await anext(messages, None)
                 await self._converse(connection, request.role, first, messages)
         except FtcommError as error:

@@ -1,0 +1,111 @@
+"""A state directory: private to its owner, and locked by the tracker that serves from it.
+
+The lock is the system's (``flock``): it ends with its process, however that ends.  It keeps
+mistakes out.  What keeps two trackers apart for certain is the journal's generation.
+"""
+
+import contextlib
+import fcntl
+import os
+import platform
+import stat
+from pathlib import Path
+
+import trio
+
+from ftcomm.errors import ConfigError
+
+LOCK_NAME = "tracker.lock"
+TAKE_OVER_WITHIN_S = 10.0  # a tracker that runs sees within a second that it was replaced
+_LOOK_EVERY_S = 0.1
+_MAX_OWNER = 200  # characters of what the file may say
+
+
+class StateLock:
+    """The lock of one tracker on its state directory, as long as `close` is not called."""
+
+    def __init__(self, path: Path, file: int) -> None:
+        self.path = path
+        self._file = file
+
+    @classmethod
+    def take(cls, state_dir: Path) -> "StateLock | None":
+        """Take the lock of `state_dir`; None if another tracker holds it.
+
+        Where the file system has no locks, two trackers are kept apart by the journal alone.
+
+        Raises:
+            ConfigError: the file cannot be written.
+        """
+        path = state_dir / LOCK_NAME
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(f"lock {path}: {error.strerror or error}") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return None
+        except OSError:  # a file system without locks
+            pass
+        with contextlib.suppress(OSError):  # who holds it is for people
+            os.truncate(file, 0)
+            os.pwrite(file, f"pid {os.getpid()} on {platform.node()}\n".encode(), 0)
+        return cls(path, file)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        os.close(self._file)
+
+
+def owner_of(state_dir: Path) -> str:
+    """Who holds the lock, in words."""
+    try:
+        text = (state_dir / LOCK_NAME).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    return text.strip()[:_MAX_OWNER] or "unknown process"
+
+
+def served_already(state_dir: Path) -> ConfigError:
+    """The refusal of a second tracker on the directory of one that serves."""
+    return ConfigError(
+        f"a tracker ({owner_of(state_dir)}) serves the job in {state_dir}",
+        remedy=f"ask it: ftcomm-tracker status --state-dir {state_dir}; to serve in its place, give"
+        " `serve --take-over`; for a new job give another --state-dir",
+    )
+
+
+async def lock_of_the_replaced(state_dir: Path) -> StateLock | None:
+    """The lock of `state_dir` once the tracker that was replaced has ended.
+
+    None if it has not in time: it is stopped, and will end as soon as it goes on.
+    """
+    with trio.move_on_after(TAKE_OVER_WITHIN_S):
+        while True:
+            lock = StateLock.take(state_dir)
+            if lock is not None:
+                return lock
+            await trio.sleep(_LOOK_EVERY_S)
+    return None
+
+
+def make_state_dir(path: Path) -> Path:
+    """Create `path` with mode 0700 if it is absent, and return it absolute.
+
+    Raises:
+        ConfigError: it cannot be made, is no directory, or others may write to it.
+    """
+    path = path.expanduser().absolute()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise ConfigError(f"state directory {path}: {error.strerror or error}") from error
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError(
+            f"state directory {path} can be written by other users (mode {stat.S_IMODE(mode):o})",
+            remedy=f"chmod 700 {path}, or give another directory",
+        )
+    return path

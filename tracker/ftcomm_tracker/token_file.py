@@ -1,0 +1,59 @@
+"""The file with the job's token: made for a new job, and again if it is deleted with its folder."""
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftcomm.config import read_token
+from ftcomm.errors import ConfigError
+from ftcomm.protocol.handshake import control_key
+
+TOKEN_BYTES = 32  # 64 hex characters, what `read_token` demands at least
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFile:
+    """Where the job's token is, and what it is."""
+
+    path: Path
+    token: bytes
+
+    @classmethod
+    def found_or_made(cls, path: Path) -> "TokenFile":
+        """The token of `path`, which is made with a fresh one if it is absent.
+
+        Raises:
+            ConfigError: the file cannot be read or made, or holds no token.
+        """
+        _write(path, secrets.token_hex(TOKEN_BYTES))
+        return cls(path, read_token(path))
+
+    @property
+    def key(self) -> bytes:
+        """Key of connections to the tracker."""
+        return control_key(self.token)
+
+    def put_back(self) -> None:
+        """Make the file again if it is absent.
+
+        Raises:
+            ConfigError: it cannot be made.
+        """
+        _write(self.path, self.token.decode("ascii"))
+
+
+def _write(path: Path, token: str) -> None:
+    """Write a token that its owner alone can read, unless the file is there."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"token file {path}: {error}") from error
+    try:
+        with os.fdopen(file, "w", encoding="ascii") as text:
+            text.write(token + "\n")
+    except OSError as error:  # half a token would be in the way of the next start
+        path.unlink(missing_ok=True)
+        raise ConfigError(f"token file {path}: {error.strerror or error}") from error
