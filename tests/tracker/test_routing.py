@@ -16,12 +16,14 @@ from ftcomm.protocol.messages import (
 from ftcomm.protocol.position import START, Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm_tracker.events import Lost as ConnLost
-from ftcomm_tracker.events import Persist, Send
+from ftcomm_tracker.events import Note, Persist, Send
 from ftcomm_tracker.explain import explain
+from ftcomm_tracker.lost_hosts import host_text, lost_hosts
 from ftcomm_tracker.roster import State
 from ftcomm_tracker.routing import MENDED_AFTER
 from ftcomm_tracker.status import table
 from tests.tracker.roster_story import SETTINGS, Story, at, hello, names, report, running
+from tests.tracker.test_explain import document
 
 BARRIER = Signature(Kind.BARRIER).encode()
 LONG_MS = int(SETTINGS.detect_within * 1000)
@@ -268,3 +270,108 @@ def test_people_see_who_is_relayed_by_whom_and_why() -> None:
         False,
         "ranks 0 and 1 cannot reach each other: rank 2 relays",
     )
+
+
+# --- hosts ----------------------------------------------------------------------------------------
+
+CONNS = tuple(range(1, 9))
+
+
+def four_hosts() -> Story:
+    """Eight workers, two on each of the hosts a to d, in epoch 1."""
+    story = Story(8)
+    for rank in range(8):
+        story.joined(rank + 1, hello(f"w{rank}", host="abcd"[rank // 2]))
+    assert plans(story, 1, CONNS)
+    return story
+
+
+def starve(story: Story, epoch: int, **ms_of: int) -> list[Revoke]:
+    """Heartbeats of pairs that have been blocked on each other, as ``r0_2=LONG_MS``."""
+    sent = []
+    for name, ms in ms_of.items():
+        a, b = map(int, name[1:].split("_"))
+        for one, other in ((a, b), (b, a)):
+            sent += story.said(one + 1, blocked(epoch, 1, other, ms=ms))
+    return revokes(sent)
+
+
+def test_what_is_blocked_for_half_as_long_is_found_with_the_first() -> None:
+    """Each that is left for later costs an epoch more."""
+    story = four_hosts()
+    assert starve(story, 1, r4_6=LONG_MS // 2, r0_2=LONG_MS)[0].reason == (
+        "silent link: ranks 0 and 2, 4 and 6 wait, and nothing comes between them"
+    )
+
+
+def test_two_cuts_between_hosts_are_found_in_two_epochs() -> None:
+    story = four_hosts()
+    assert starve(story, 1, r0_2=LONG_MS)
+    assert plans(story, 2, CONNS)[0].routes == ()
+    pass_time(story, 2, CONNS)
+    assert starve(story, 2, r4_6=LONG_MS // 2, r1_3=LONG_MS)
+    routes = plans(story, 3, CONNS)[0].routes
+    assert {(route.a, route.b) for route in routes} == {
+        *((a, b) for a in (0, 1) for b in (2, 3)),
+        *((a, b) for a in (4, 5) for b in (6, 7)),
+    }
+    hosts = story.roster.snapshot(story.now)["routes"]
+    assert {row["why"] for row in hosts} == {"no byte comes, though one has sent"}
+
+
+def test_a_link_that_breaks_while_all_stop_is_no_failure() -> None:
+    """Whoever stops first shuts its links down, and others see that before they are told."""
+    story = four_hosts()
+    for epoch in (1, 2):
+        pass_time(story, epoch, CONNS)
+        story.said(1, Suspect(epoch, (2,), "cannot connect: timed out"))
+        story.said(5, Suspect(epoch, (6,), "the peer closed the connection"))
+        last = plans(story, epoch + 1, CONNS)
+    assert {(route.a, route.b) for route in last[0].routes} == {
+        (a, b) for a in (0, 1) for b in (2, 3)
+    }
+
+
+def test_a_cut_between_hosts_is_said_in_one_line() -> None:
+    story = four_hosts()
+    for epoch in (1, 2):
+        pass_time(story, epoch, CONNS)
+        story.said(1, Suspect(epoch, (2,), "cannot connect: timed out"))
+        effects = [e for conn in CONNS for e in story.tell_said(conn, report(epoch + 1))]
+    assert [e.text for e in effects if isinstance(e, Note) and e.level == "warning"] == [
+        (
+            "hosts a and b cannot reach each other: 4 pairs of ranks relayed by rank 4, 5, 6, 7"
+            " (cannot connect: timed out)"
+        )
+    ]
+
+
+def test_a_lost_host_is_named_with_its_workers() -> None:
+    story = four_hosts()
+    story.tell(ConnLost(3, "its connection ended"))
+    assert story.roster.snapshot(1.0)["lost_hosts"] == []
+    story.now = 1.5
+    effects = story.tell(ConnLost(4, "its connection ended"))
+    text = "host b (workers w2 and w3)"
+    assert [e.text for e in effects if isinstance(e, Note)][-1] == f"{text} is lost"
+    snapshot = story.roster.snapshot(1.5)
+    assert snapshot["waiting_for"][0] == f"{text} to come back"
+    assert snapshot["recovery"]["reason"] == (
+        f"lost {text}; first: lost worker w2: its connection ended (rank 2)"
+    )
+    found = explain(document(story))[0]
+    assert (found.kind, found.what) == (
+        "lost_host",
+        f"{text} is gone, and its places have been empty for 1.5 s",
+    )
+    story.joined(9, hello("w2", "b", host="b"))
+    assert story.roster.snapshot(1.5)["waiting_for"][0] == "worker w3 to come back"
+
+
+def test_hosts_of_one_worker_and_a_job_that_is_all_away_are_not_grouped() -> None:
+    assert [
+        lost_hosts({"0": "a", "1": "b", "2": "b"}, {"0"}),
+        lost_hosts({"0": "a", "1": "a"}, {"0", "1"}),
+        lost_hosts({"0": "a", "1": "a", "2": "b", "3": "b"}, {"0", "1", "3"}),
+    ] == [([], ["0"]), ([], ["0", "1"]), ([("a", ["0", "1"])], ["3"])]
+    assert host_text("b", [str(n) for n in range(9)]) == "host b (9 workers)"

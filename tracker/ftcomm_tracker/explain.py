@@ -9,6 +9,7 @@ from typing import Any
 
 from ftcomm.errors import remedy_of
 from ftcomm_tracker.forming import missing_list
+from ftcomm_tracker.lost_hosts import host_text
 from ftcomm_tracker.status import death_text, ranks
 
 Row = Mapping[str, Any]
@@ -110,7 +111,7 @@ def _reattaching(document: Mapping[str, Any]) -> list[Finding]:
 
 
 def _collecting(document: Mapping[str, Any]) -> list[Finding]:
-    findings = [_empty(document, row) for row in _open(document) if not row["connected"]]
+    findings = _away(document)
     findings += [
         _unreported(document, row)
         for row in document["members"]  # who has closed and is here reports too
@@ -134,6 +135,37 @@ def _hoping(document: Mapping[str, Any]) -> Finding:
             f"the job is lost if none of them is back in {document['hope_s']:.0f} s",
         ),
         todo="if such a process still runs, mend its way to the tracker; nothing else has a copy",
+    )
+
+
+def _away(document: Mapping[str, Any]) -> list[Finding]:
+    """Whose places are empty: lost hosts as hosts, the others one by one."""
+    rows = [row for row in _open(document) if not row["connected"]]
+    grouped = {name for lost in document["lost_hosts"] for name in lost["workers"]}
+    hosts = [
+        _lost_host(document, lost, [row for row in rows if row["host"] == lost["host"]])
+        for lost in document["lost_hosts"]
+    ]
+    return hosts + [_empty(document, row) for row in rows if row["worker_id"] not in grouped]
+
+
+def _lost_host(
+    document: Mapping[str, Any], lost: Mapping[str, Any], rows: Sequence[Row]
+) -> Finding:
+    host, names = lost["host"], lost["workers"]
+    gone_s = max((row["gone_s"] or 0.0 for row in rows), default=0.0)
+    left_s = max(document["replace_within_s"] - gone_s, 0)
+    return Finding(
+        "lost_host",
+        waiting=True,
+        what=f"{host_text(host, names)} is gone, and its places have been empty for {gone_s:.1f} s",
+        evidence=(
+            *_cause(document),
+            *(text for row in rows[:MAX_ROWS] for text in _starting(row)),
+            f"the job fails if one stays empty for {left_s:.0f} s more",
+        ),
+        todo="see whether the machine runs and reaches the tracker; else start its workers with"
+        " the same worker ids on another one",
     )
 
 
@@ -182,7 +214,7 @@ def _unreported(document: Mapping[str, Any], row: Row) -> Finding:
 
 def _running(document: Mapping[str, Any]) -> list[Finding]:
     members = _open(document)
-    gone = [_empty(document, row) for row in members if not row["connected"]]
+    gone = _away(document)
     late = [_late(row) for row in members if row["connected"] and row["late"]]
     fetching = [_fetching(row) for row in members if row["fetching"]]
     here = [row for row in members if row["connected"] and not row["late"] and not row["fetching"]]

@@ -26,6 +26,7 @@ from ftcomm.protocol.position import MAX_SEQNO, Position
 from ftcomm.protocol.signature import agree, is_open
 from ftcomm_tracker.admission import Admission
 from ftcomm_tracker.incident import Loss
+from ftcomm_tracker.lost_hosts import host_text
 from ftcomm_tracker.plan import mismatch_text
 from ftcomm_tracker.seats import SMALL_GROUP, Peer, State
 from ftcomm_tracker.silence import CLOSED, Stand, starving_pairs
@@ -83,7 +84,7 @@ class Hearing(Admission):
         if rank is not None:
             self._heard_version(beat.position.version)
         if beat.blocked is not None:
-            self._long_blocked |= self._is_long_blocked(beat)
+            self._long_blocked |= self._is_long_blocked(beat, self.settings.detect_within)
             self._look_at_blocked()
 
     def _look_at_blocked(self) -> None:
@@ -128,34 +129,39 @@ class Hearing(Admission):
 
     def _look_for_silent_links(self) -> None:
         """Somebody has waited long without a byte: find the links, if links it is (rule R12)."""
-        stands = {}
-        for rank, conn in self.seats.items():
-            stand = self._stand(self.peers[conn])
-            if stand is not None:
-                stands[rank] = stand
-        # Who has closed and is gone has sent all that it owed; what was on the way may be lost.
-        stands.update({rank: CLOSED for rank in self.durable.byes if rank not in self.seats})
-        pairs = starving_pairs(stands)
-        if not pairs:
+        if not starving_pairs(self._stands(self.settings.detect_within)):
             return
+        # One failure is seldom alone: what has lasted for half as long by now is of the same cut,
+        # or of another one that came with it. Each that is left for later costs an epoch more.
+        pairs = starving_pairs(self._stands(self.settings.detect_within / 2))
         named = ", ".join(f"{one} and {other}" for one, other in pairs)
         reason = f"silent link: ranks {named} wait, and nothing comes between them"
         for one, other in pairs:
             self._note_failed_pair(one, other, "no byte comes, though one has sent")
         self._suspicion(reason, tuple(sorted({rank for pair in pairs for rank in pair})))
 
-    def _is_long_blocked(self, beat: Heartbeat) -> bool:
-        limit_ms = self.settings.detect_within * 1000
-        return beat.blocked is not None and beat.blocked.blocked_ms >= limit_ms
+    def _stands(self, limit_s: float) -> dict[int, Stand]:
+        """Where those stand that have stood there for `limit_s` seconds, by rank."""
+        stands = {}
+        for rank, conn in self.seats.items():
+            stand = self._stand(self.peers[conn], limit_s)
+            if stand is not None:
+                stands[rank] = stand
+        # Who has closed and is gone has sent all that it owed; what was on the way may be lost.
+        stands.update({rank: CLOSED for rank in self.durable.byes if rank not in self.seats})
+        return stands
 
-    def _stand(self, peer: Peer) -> Stand | None:
-        """Where a member has stood for `detect_within`; None if it moves, or is not in the plan."""
+    def _is_long_blocked(self, beat: Heartbeat, limit_s: float) -> bool:
+        return beat.blocked is not None and beat.blocked.blocked_ms >= limit_s * 1000
+
+    def _stand(self, peer: Peer, limit_s: float) -> Stand | None:
+        """Where a member has stood for `limit_s`; None if it moves, or is not in the plan."""
         beat = peer.heartbeat
         if beat is None or beat.epoch != self.epoch:
             return None
-        if beat.blocked is not None and self._is_long_blocked(beat):
+        if beat.blocked is not None and self._is_long_blocked(beat, limit_s):
             return Stand(beat.position, beat.blocked.step, beat.blocked.peers)
-        if self._now >= peer.stands_since + self.settings.detect_within:
+        if self._now >= peer.stands_since + limit_s:
             return Stand(beat.position)
         return None
 
@@ -306,7 +312,16 @@ class Hearing(Admission):
             self._note(
                 "info", f"epoch {self.durable.epoch}, not yet planned: {reason} (rank {rank})"
             )
+            self._note_lost_host(victim)
         self._seat_a_spare(rank)
+
+    def _note_lost_host(self, victim: str) -> None:
+        """The last worker of a host is away too: the recovery is that of a host."""
+        for host, names in self._lost_hosts()[0]:
+            if victim in names:
+                self._note("warning", f"{host_text(host, names)} is lost")
+                if self.incident is not None:
+                    self.incident.note_host(host_text(host, names))
 
     def on_given_up(self, worker_id: str, reason: str) -> None:
         """Nobody will start this worker again: the same error for everyone."""

@@ -54,6 +54,11 @@ class OpenIncident:
         if death.worker_id in self.victims:
             self.deaths[death.worker_id] = death
 
+    def note_host(self, text: str) -> None:
+        """All workers of a host are lost: the first of them was only the first to be missed."""
+        if not self.reason.startswith(f"lost {text}"):
+            self.reason = f"lost {text}; first: {self.reason}"
+
     def explain_loss(self, cause: str) -> str:
         """`cause` of a lost job with its beginning, and what to do about that.
 

@@ -35,6 +35,7 @@ from ftcomm_tracker.events import (
 )
 from ftcomm_tracker.forming import Launched, missing_list, missing_workers
 from ftcomm_tracker.hearing import Hearing
+from ftcomm_tracker.lost_hosts import host_text
 from ftcomm_tracker.rows import peer_row
 from ftcomm_tracker.seats import SMALL_GROUP, Peer, State
 
@@ -259,6 +260,9 @@ class Roster(Hearing):
             ],
             "spares": [p.hello.worker_id for _, p in sorted(self.peers.items()) if p.rank is None],
             "waiting_for": self._waiting_for(now),
+            "lost_hosts": [
+                {"host": host, "workers": names} for host, names in self._lost_hosts()[0]
+            ],
             "routes": self._route_rows(),
             "incidents": self.incidents[-10:],
             "verdict": None
@@ -309,7 +313,9 @@ class Roster(Hearing):
                 f"{who} to join" for who in missing_list(missing["workers"], missing["unnamed"])
             ]
         names = [place.worker_id for place in self.durable.places]
-        absent = [f"worker {names[rank]} to come back" for rank in sorted(self.empty_since)]
+        hosts, others = self._lost_hosts()
+        absent = [f"{host_text(*lost)} to come back" for lost in hosts]
+        absent += [f"worker {name} to come back" for name in others]
         if self.state is State.COLLECTING:
             silent = sorted(set(self.seats) - set(self.reports))
             absent += [f"the report of worker {names[rank]}" for rank in silent]

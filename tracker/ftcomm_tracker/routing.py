@@ -1,11 +1,11 @@
 """Routing: which links of a plan go through a relay, and who is given up where none helps (R12)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ftcomm.protocol.messages import Member, Refused, Report, Route
 from ftcomm.protocol.position import PRELUDE, START
-from ftcomm_tracker.pairs import Failing, choose_routes, ends_to_give_up
+from ftcomm_tracker.pairs import Failing, HostPair, Hosts, choose_routes, ends_to_give_up, host_pair
 from ftcomm_tracker.plan import Decided, Facts, Lost, plan
 from ftcomm_tracker.seats import Seats
 from ftcomm_tracker.silence import Pair, pair_of
@@ -25,14 +25,19 @@ class Routing(Seats):
             return
         a, b = pair_of(one, other)
         places = self.durable.places
+        via = next((route.via for route in self.routes if (route.a, route.b) == (a, b)), None)
         self._pairs.note_failure(
             (a, b),
             (places[a].nonce, places[b].nonce),
             epoch=self.epoch,
             progress=self.progress(),
             cause=cause,
-            via=next((route.via for route in self.routes if (route.a, route.b) == (a, b)), None),
+            via=via,
         )
+        hosts = host_pair(places[a].host, places[b].host)
+        if via is None and hosts[0] != hosts[1]:
+            lives = [place.nonce for place in places if place.host in hosts]
+            self._pairs.note_cut(hosts, lives, epoch=self.epoch, cause=cause)
 
     def _plan_has_lasted(self) -> None:
         """Called when `MENDED_AFTER` is over."""
@@ -48,7 +53,10 @@ class Routing(Seats):
         """
         failing = self._failing_pairs()
         before, present = self.routes, tuple(sorted(self.seats))
-        self.routes, stranded = choose_routes(failing, present, self.durable.byes)
+        hosts = self._hosts()
+        self.routes, stranded = choose_routes(
+            failing, present, self.durable.byes, hosts=hosts, before=before
+        )
         for pair in stranded:
             if not failing[pair].stuck:
                 continue
@@ -56,10 +64,16 @@ class Routing(Seats):
                 return self._cannot_go_on(pair, failing[pair].cause)
             if self._part(pair, failing, facts):
                 return None
-        for route in self.routes:
-            if route not in before:
-                self._note("warning", self._route_text(route))
+        for text in self._route_texts([route for route in self.routes if route not in before]):
+            self._note("warning", text)
         return None
+
+    def _hosts(self) -> Hosts:
+        """Where everybody is, and which hosts are known to be separated."""
+        places = self.durable.places
+        nonces = {rank: place.nonce for rank, place in enumerate(places)}
+        cuts = self._pairs.cuts(nonces.values())
+        return Hosts({rank: place.host for rank, place in enumerate(places)}, cuts, nonces)
 
     def _failing_pairs(self) -> dict[Pair, Failing]:
         places = self.durable.places
@@ -139,6 +153,26 @@ class Routing(Seats):
             )
         return tuple(members)
 
+    def _route_texts(self, routes: Sequence[Route]) -> list[str]:
+        """New routes in words; those around one cut between two hosts in one sentence."""
+        hosts = self._hosts()
+        texts: list[str] = []
+        around: dict[HostPair, list[Route]] = {}
+        for route in routes:
+            ends = host_pair(hosts.of_rank[route.a], hosts.of_rank[route.b])
+            if hosts.cut_between(route.a, route.b) is not None:
+                around.setdefault(ends, []).append(route)
+            else:
+                texts.append(self._route_text(route))
+        for (one, other), group in around.items():
+            vias = ", ".join(map(str, sorted({route.via for route in group})))
+            pairs = f"{len(group)} pair{'' if len(group) == 1 else 's'} of ranks"
+            texts.append(
+                f"hosts {one} and {other} cannot reach each other: {pairs} relayed by rank {vias}"
+                f" ({hosts.cuts[one, other].cause})"
+            )
+        return texts
+
     def _route_text(self, route: Route) -> str:
         return (
             f"ranks {route.a} and {route.b} cannot reach each other: relayed by rank {route.via}"
@@ -147,7 +181,10 @@ class Routing(Seats):
 
     def _why(self, route: Route) -> str:
         failing = self._failing_pairs().get((route.a, route.b))
-        return "" if failing is None else failing.cause
+        if failing is not None:
+            return failing.cause
+        cut = self._hosts().cut_between(route.a, route.b)
+        return "" if cut is None else cut.cause
 
     def _route_rows(self) -> list[dict[str, object]]:
         """The relayed pairs for `status`, as JSON-able values."""

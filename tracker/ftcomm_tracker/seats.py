@@ -34,6 +34,7 @@ from ftcomm_tracker.events import (
 )
 from ftcomm_tracker.forming import Forming, Launches
 from ftcomm_tracker.incident import OpenIncident
+from ftcomm_tracker.lost_hosts import lost_hosts
 from ftcomm_tracker.pairs import Pairs
 from ftcomm_tracker.silence import Pair
 
@@ -157,6 +158,14 @@ class Seats:
 
     def _vacant(self) -> list[int]:
         return [rank for rank in self.empty_since if rank not in self.seats]
+
+    def _lost_hosts(self) -> tuple[list[tuple[str, list[str]]], list[str]]:
+        """Hosts of which everybody is away, with their workers; and the others who are away."""
+        if not self.empty_since:
+            return [], []
+        places = self.durable.places
+        away = {places[rank].worker_id for rank in self.empty_since}
+        return lost_hosts({place.worker_id: place.host for place in places}, away)
 
     def _rank_of(self, worker_id: str) -> int | None:
         for rank, place in enumerate(self.durable.places):

@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ftcomm.recovery.worker import State
+from ftcomm_chaos.sim.barriers import Hurdle
 from ftcomm_chaos.sim.conditions import KEPT_BY_ALL, draw_conditions
 from ftcomm_chaos.sim.faults import Faults, Killed
 from ftcomm_chaos.sim.network import Network
@@ -102,6 +103,13 @@ class Simulation:
     def host_of(self, worker_id: str) -> str:
         """Where a worker runs."""
         return f"host{int(worker_id[1:]) % self.conditions.hosts}"
+
+    def cut_hosts(self, one: str, other: str, hurdle: Hurdle) -> None:
+        """Nothing passes any more between the workers of two hosts; the tracker hears all."""
+        for here in self.worker_ids:
+            for there in self.worker_ids:
+                if (self.host_of(here), self.host_of(there)) == (one, other):
+                    self.network.put_up(frozenset((here, there)), hurdle)
 
     def _restart(self, worker_id: str) -> None:
         self.restarting[worker_id] -= 1
