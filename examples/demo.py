@@ -146,7 +146,7 @@ class Killer:
             os.kill(self.pid, signal.SIGKILL)
         elif f"worker {VICTIM} was killed by SIGKILL" in line:
             self.seen = True
-            print(f"  --- kill -9 {self.pid}: {line.removeprefix('ftcomm: ')} ---", flush=True)
+            print(f"  --- kill -9 {self.pid}: {line.partition('ftcomm: ')[2]} ---", flush=True)
 
 
 def lives(folder: Path, worker: int) -> list[int]:

@@ -60,6 +60,7 @@ class LogAccount:
         self.nbytes = 0
         self.plenty = self._limit // 2
         self._warned = False
+        self._said = False
 
     def share_of(self, nbytes: int) -> int:
         """What a result of `nbytes` counts with."""
@@ -94,8 +95,15 @@ class LogAccount:
     def _warn(self) -> None:
         self._warned = True
         context = LogContext(rank=self._engine.rank, position=self._engine.position)
-        JobLogger(context).warning(
-            "the log holds more than half of its limit of %d bytes; checkpoint more often",
+        log = JobLogger(context)
+        # All ranks warn at the same position: one of them on the console, and once, is enough.
+        aloud = self._engine.rank == 0 and not self._said
+        self._said = True
+        warn = log.warn_aloud if aloud else log.warning
+        warn(
+            "the results kept since the last checkpoint take %d bytes on each rank, more than half"
+            " of the limit of %d; checkpoint more often, or raise --log-limit",
+            self.nbytes,
             self._limit,
         )
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ftcomm.errors import ConfigError
+from ftcomm.wording import counted
 
 BUILT_IN: Final = "default"  # the text that names the table below
 CHOICES: Final[dict[str, tuple[str, ...]]] = {
@@ -263,7 +264,11 @@ def _keys(
 
 def _list(value: object, where: str, key: str) -> Sequence[object]:
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_ROWS:
-        what = f"{len(value)} entries" if isinstance(value, list) else f"{value!r}, no list"
+        what = (
+            counted(len(value), "entry", "entries")
+            if isinstance(value, list)
+            else f"{value!r}, no list"
+        )
         raise ConfigError(f"{where}: {key} is {what}, must be a list of 1 to {MAX_ROWS}")
     return value
 

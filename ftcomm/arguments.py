@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ftcomm.collectives.bfloat16 import round_to_bfloat16
-from ftcomm.collectives.dtypes import AnyDtype, dtype_code
+from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_text
 from ftcomm.protocol.signature import MAX_NAMED_DIMS, RAGGED, Algorithm, Kind, Op, Signature, Wire
 from ftcomm.values import Array
 
@@ -111,7 +111,8 @@ def check_out(
     check_memory(out, strided=strided)
     if out.dtype != dtype or out.shape != shape:
         raise ValueError(
-            f"out is {out.dtype.name}{list(out.shape)}, the result is {dtype.name}{list(shape)}"
+            f"out is {dtype_text(out.dtype)}{list(out.shape)},"
+            f" the result is {dtype_text(dtype)}{list(shape)}"
         )
 
 

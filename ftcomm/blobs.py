@@ -17,6 +17,7 @@ from ftcomm.errors import ProtocolError
 from ftcomm.protocol.codec import MAX_DIMS
 from ftcomm.state import pack_state, unpack_state
 from ftcomm.values import Array
+from ftcomm.wording import counted
 
 _WORD = 8  # bytes of one number in a head
 _FIXED_WORDS = 3  # dtype code, stacked, number of trailing dimensions
@@ -42,15 +43,17 @@ def pack_parts(x: Any, world_size: int) -> Array:
     code = dtype_code(elements.dtype)
     if shape[:1] != (world_size,):
         raise ValueError(
-            f"scatter needs one part for each of {world_size} ranks: x has shape {shape}, "
-            f"must be ({world_size}, ...)"
+            f"scatter needs one part for each of {counted(world_size, 'rank')}:"
+            f" x has shape {shape}, must be ({world_size}, ...)"
         )
     return _blob([code, 1, len(shape) - 1, *shape[1:], *[1] * world_size], [elements])
 
 
 def _pack_list(parts: Sequence[Any], world_size: int) -> Array:
     if len(parts) != world_size:
-        raise ValueError(f"scatter needs one part for each of {world_size} ranks, got {len(parts)}")
+        raise ValueError(
+            f"scatter needs one part for each of {counted(world_size, 'rank')}, got {len(parts)}"
+        )
     elements, shapes = zip(*(as_elements(part) for part in parts), strict=True)
     code = dtype_code(elements[0].dtype)
     for rank, (own, shape) in enumerate(zip(elements, shapes, strict=True)):

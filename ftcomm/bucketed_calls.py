@@ -13,6 +13,7 @@ from ftcomm.handing_out import Result
 from ftcomm.handles import Handle
 from ftcomm.sites import passes_on
 from ftcomm.values import Array
+from ftcomm.wording import counted
 
 passes_on(__file__)
 
@@ -124,6 +125,8 @@ def _check_outs(
     if out is None:
         return
     if len(out) != len(parts):
-        raise ValueError(f"out has {len(out)} arrays, and there are {len(parts)} to combine")
+        raise ValueError(
+            f"out has {counted(len(out), 'array')}, and there are {len(parts)} to combine"
+        )
     for place, (flat, shape) in zip(out, parts, strict=True):
         check_out(place, flat.dtype, shape, strided=True)

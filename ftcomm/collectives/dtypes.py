@@ -23,6 +23,11 @@ def is_bfloat16(dtype: AnyDtype) -> bool:
     return dtype.kind == "V" and dtype.type.__module__ == "ml_dtypes" and dtype.name == "bfloat16"
 
 
+def dtype_text(dtype: AnyDtype) -> str:
+    """Its name, as ``float32``; with the byte order where that is not the machine's."""
+    return dtype.name if dtype.isnative else f"{dtype.name} of the other byte order"
+
+
 def dtype_code(dtype: AnyDtype) -> int:
     """The wire code of `dtype`; its byte order is not looked at.
 

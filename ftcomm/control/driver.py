@@ -15,7 +15,7 @@ from ftcomm.config import JobSettings
 from ftcomm.control.hub import Hub
 from ftcomm.errors import FtcommError
 from ftcomm.memory_limits import memory_limit
-from ftcomm.protocol.messages import Plan, WorkerMessage
+from ftcomm.protocol.messages import Plan, Revoke, WorkerMessage
 from ftcomm.protocol.records import digest_named
 from ftcomm.recovery.events import (
     CloseLinks,
@@ -29,6 +29,7 @@ from ftcomm.recovery.events import (
     StartFetch,
     Wake,
 )
+from ftcomm.recovery.states import state_in_words
 from ftcomm.recovery.worker import Limits, State
 from ftcomm.transport.segment import require_shared_memory
 
@@ -60,6 +61,7 @@ class Driver:
         self.fetches: trio.MemorySendChannel[StartFetch] | None = None
         self.dials: trio.MemorySendChannel[tuple[int, int]] | None = None
         self._unwritten = 0
+        self._stop_reason = ""
         self._all_written = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
 
@@ -195,6 +197,8 @@ class Driver:
         core, message = self.hub.core, event.message
         if core.settings and not self.hub.context.job:
             self._take_settings()
+        if isinstance(message, Revoke):
+            self._stop_reason = message.reason
         if isinstance(message, Plan) and core.epoch == message.epoch != epoch_before:
             self.hub.planned_at = self.hub.caught_up_at = time.monotonic()
             self.hub.recovered.epochs += 1
@@ -221,6 +225,6 @@ class Driver:
         if state_before is State.CATCHING_UP and core.state is State.RUNNING:
             self.hub.caught_up_at = time.monotonic()
         self.hub.refresh_log_context()
-        self.hub.log.info("%s", core.state.value)
+        self.hub.log.info("%s", state_in_words(core.state, self._stop_reason, core.error))
         self.changed.set()
         self.changed = trio.Event()

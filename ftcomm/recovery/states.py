@@ -52,6 +52,28 @@ TRANSITIONS: tuple[tuple[State, str, State], ...] = (
 EDGES = frozenset(TRANSITIONS)
 
 
+_IN_WORDS = {
+    State.DETACHED: "waits for the tracker",
+    State.STOPPED: "stopped here until the group is complete again",
+    State.CATCHING_UP: "fetches the results that this process has missed",
+    State.RUNNING: "runs",
+    State.FINISHED: "all ranks have closed",
+    State.FAILED: "can go on no more",
+}
+
+
+def state_in_words(state: State, stop_reason: str, error: Exception | None) -> str:
+    """What a log line says of a change to `state`.
+
+    Args:
+        state: the new one.
+        stop_reason: of the newest Revoke.
+        error: with which the machine has failed.
+    """
+    why = {State.STOPPED: stop_reason, State.FAILED: str(error or "")}.get(state, "")
+    return f"{_IN_WORDS[state]}: {why}" if why else _IN_WORDS[state]
+
+
 class Step(enum.Enum):
     """What the user's thread must do at its position, when it is neither served nor refused."""
 

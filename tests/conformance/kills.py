@@ -46,9 +46,10 @@ LONGEST_WAIT_S = 0.5  # before a kill: a step takes about 20 ms, a start half a 
 WALL_S = 90.0  # for one job; it takes about five seconds on two busy cores
 # Each life notes its number, so that the newest can be found, and becomes the worker.
 NOTE_PID = 'echo $$ >> "$0/$FTCOMM_WORKER_ID"; exec "$@"'
-RUNS = re.compile(r"ftcomm: epoch \d+ runs: ")
-REAPED_AFTER = re.compile(r"ftcomm: worker \d+ was killed by SIGKILL$")
-REAPED = re.compile(r"ftcomm: worker (\d+) was killed by SIGKILL: (.*)")
+STAMP = r"(?:[-\d]{10} [:.\d]{12} [A-Z]+ )?"  # what a launcher puts before its own words
+RUNS = re.compile(STAMP + r"ftcomm: epoch \d+ runs: ")
+REAPED_AFTER = re.compile(STAMP + r"ftcomm: worker \d+ was killed by SIGKILL$")
+REAPED = re.compile(STAMP + r"ftcomm: worker (\d+) was killed by SIGKILL: (.*)")
 
 
 class KillsError(Exception):

@@ -32,7 +32,7 @@ KILL = [{"at": {"position": "1.5.0.0@enter"}, "kind": "sigkill"}]
         (["-n", "2", "--random", "--plan", "{plan}", "--", "true"], 2, "or twice"),
         (["-n", "1", "--plan", "{plan}", "--", "true"], 2, "there are ranks 0 to 0"),
         (["-n", "2", "--plan", "/none", "--", "true"], 2, "the plan /none cannot be read"),
-        (["-n", "2", "--trace", "{trace}", "--min-lost", "2", "--", "true"], 2, "takes 1 workers"),
+        (["-n", "2", "--trace", "{trace}", "--min-lost", "2", "--", "true"], 2, "takes 1 worker "),
         (["-n", "2", "--trace", "{trace}", "--min-lost", "0", "--", "true"], 2, "not in the range"),
         (["-n", "2", "--random", "--min-lost", "20", "--", "true"], 2, "are for a trace"),
         (["-n", "2", "--random", "-o", "replica=3", "--", "true"], 2, "No such option"),

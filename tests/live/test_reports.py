@@ -58,7 +58,7 @@ total    500  500  500   500      1  from the first evidence to the last member'
 recover  510  510  510   510      1  from the fault to the last member's next collective
 goodput 100.0 % of the run without faults
 
-PASSED: 1 runs with 1 faults, 1 processes killed
+PASSED: 1 run with 1 fault, 1 process killed
   the last result is equal to the last bit: 5af3"""
     )
 

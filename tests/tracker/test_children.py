@@ -8,8 +8,9 @@ import pytest
 import trio
 
 from ftcomm.config import process_environment
-from ftcomm_tracker import children
-from ftcomm_tracker.children import Child, forward_output, read_proc_stat, start_child
+from ftcomm_tracker import children, line_splitter
+from ftcomm_tracker.children import Child, read_proc_stat, start_child
+from ftcomm_tracker.worker_output import forward_output
 
 pytestmark = [pytest.mark.process, pytest.mark.trio]
 
@@ -23,8 +24,8 @@ def python(script: str) -> Child:
 async def lines_of(child: Child) -> list[tuple[int, bytes]]:
     found: list[tuple[int, bytes]] = []
 
-    async def show(number: int, lines: list[bytes]) -> None:
-        found.extend((number, line) for line in lines)
+    async def show(number: int, data: bytes) -> None:
+        found.extend((number, line) for line in data[:-1].split(b"\n"))
 
     await forward_output(child, show)
     return found
@@ -52,7 +53,7 @@ async def test_a_worker_that_spins_is_computing_and_a_stopped_one_is_not() -> No
 async def test_a_long_line_comes_in_pieces_and_the_tail_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(children, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(line_splitter, "MAX_LINE_BYTES", 1000)
     child = python("for i in range(30): print(i)\nprint('x' * 200_000, end='')")
     found = await lines_of(child)
     await child.wait()

@@ -59,6 +59,10 @@ def test_serve_after_sigkill_takes_up_job_and_address(serving, number: signal.Si
     assert (status, f"serve --state-dir {before['state_dir']} takes it up" in text) == (79, True)
     with serve(Path(before["state_dir"])) as (again, ready):
         assert ready == before
+        assert again.stderr is not None
+        assert (
+            "generation 2 of the tracker takes the job over in epoch 0" in again.stderr.readline()
+        )
         again.send_signal(number)
         assert again.wait(timeout=30) == 128 + number
 

@@ -75,7 +75,7 @@ def test_max_restarts_bounds_each_worker() -> None:
     decisions = exits(policy, (1, START), (1, Position(0, 0, 1)))
     assert decisions == [
         Again(0.0),
-        GiveUp("worker 0 was restarted 1 times and died again (exited with status 1)"),
+        GiveUp("worker 0 was restarted 1 time and died again (exited with status 1)"),
     ]
 
 

@@ -244,6 +244,28 @@ def test_a_close_is_journalled_before_it_is_noted() -> None:
     assert (persist.durable.byes, note) == ((0,), Note("info", "worker w0 has closed"))
 
 
+def test_the_close_of_each_worker_is_noted_also_the_last() -> None:
+    story = running()
+    effects = [*story.tell(Said(1, Bye(4))), *story.tell(Said(2, Bye(4)))]
+    assert [effect.text for effect in effects if isinstance(effect, Note)] == [
+        "worker w0 has closed",
+        "worker w1 has closed",
+        "all ranks have closed at version 4",
+    ]
+
+
+def test_who_joins_is_noted() -> None:
+    story = Story(2)
+    events = [Joined(1, hello("w0")), Joined(2, hello("w1")), Joined(3, hello("w0", "b"))]
+    effects = [effect for event in events for effect in story.tell(event)]
+    joined = [e.text for e in effects if isinstance(e, Note) and "joined" in e.text]
+    assert joined == [
+        "worker w0 has joined from h",
+        "worker w1 has joined from h",
+        "worker w0 has joined from h as its incarnation 2",
+    ]
+
+
 def test_a_closed_worker_that_dies_is_neither_awaited_nor_replaced() -> None:
     story = running(3)
     story.said(1, Bye(0))

@@ -160,7 +160,7 @@ def test_a_state_directory_that_was_made_up_is_kept_and_named_only_after_trouble
     tmp_path: Path, script: str, kept: int
 ) -> None:
     done = run(script=script, n=1, TMPDIR=str(tmp_path))
-    said = re.findall(r"^ftcomm: the journal .* are kept in (\S+)$", done.stderr, re.MULTILINE)
+    said = re.findall(r"^.* ftcomm: the journal .* are kept in (\S+)$", done.stderr, re.MULTILINE)
     assert (len(said), said) == (kept, [str(folder) for folder in tmp_path.iterdir()]), done.stderr
 
 

@@ -111,6 +111,20 @@ async def test_strangers_are_refused_and_the_tracker_goes_on(
             assert isinstance(await honest.receive(), Welcome)
 
 
+async def test_a_probe_of_the_port_leaves_no_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As `doctor` without a token, or a balancer's health check."""
+    caplog.set_level("INFO", logger="ftcomm_tracker")
+    async with tracker(tmp_path) as job:
+        for bytes_sent in (b"", b"GET"):
+            async with await dial(job) as stream:
+                await stream.send_all(bytes_sent)
+                await stream.send_eof()
+                await ends(stream)
+    assert caplog.text.count("refused a connection") == 1
+
+
 async def test_who_stays_silent_is_cut_at_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

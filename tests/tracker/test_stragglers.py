@@ -1,7 +1,5 @@
 """What the launcher does where a worker outlives its job, or a job its worker and tracker."""
 
-import io
-
 import pytest
 import trio
 import trio.testing
@@ -12,8 +10,24 @@ from ftcomm_tracker import launch
 from ftcomm_tracker.console import Console
 from ftcomm_tracker.events import Ended
 from ftcomm_tracker.launch import Launcher, LaunchOptions
+from ftcomm_tracker.log_lines import LineFormat
 
 pytestmark = [pytest.mark.process, pytest.mark.trio]
+
+
+def heard() -> tuple[Console, list[bytes]]:
+    """A console, and what it writes to the error stream."""
+    said: list[bytes] = []
+
+    def write(number: int, data: bytes | memoryview) -> None:
+        if number == 2:
+            said.append(bytes(data))
+
+    return Console(LineFormat(as_json=False, clock=lambda: 0.0), write=write), said
+
+
+def own_words(said: list[bytes]) -> list[str]:
+    return [line.partition(" ftcomm: ")[2] for line in b"".join(said).decode().splitlines()]
 
 
 class LostJob:
@@ -55,8 +69,7 @@ async def test_a_worker_that_goes_on_after_the_end_is_named_and_then_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(launch, "STRAGGLERS_AFTER_S", 0.0)
-    said = io.BytesIO()
-    console = Console(io.BytesIO(), said, live=False)
+    console, said = heard()
     options = LaunchOptions(("0",), ("sleep", "1000"), end_grace_s=0.1, term_grace_s=60.0)
     job = LostJob()
     async with trio.open_nursery() as nursery:
@@ -65,9 +78,9 @@ async def test_a_worker_that_goes_on_after_the_end_is_named_and_then_ended(
         status = await Launcher(options, job, console, {"PATH": "/bin:/usr/bin"}).run()
         console.close()
     assert status == 78
-    assert said.getvalue().decode().splitlines() == [
-        "ftcomm: worker 0 still runs, though the job is over; it has 0.1 s to end by itself",
-        "ftcomm: worker 0 was killed by SIGTERM",
+    assert own_words(said) == [
+        "worker 0 still runs, though the job is over; it has 0.1 s to end by itself",
+        "worker 0 was killed by SIGTERM",
     ]
 
 
@@ -91,7 +104,7 @@ class ForsakenJob(LostJob):
 
 
 async def test_the_end_of_a_job_is_not_awaited_from_a_tracker_that_is_gone() -> None:
-    console = Console(io.BytesIO(), io.BytesIO(), live=False)
+    console, _ = heard()
     options = LaunchOptions(("0",), ("true",))
     launcher = Launcher(options, ForsakenJob(), console, {"PATH": "/bin:/usr/bin"})
     with pytest.RaisesGroup(TrackerLostError):
@@ -118,12 +131,11 @@ class HeardLateJob(LostJob):
 
 async def test_what_a_worker_said_last_is_heard_before_its_end_is_judged() -> None:
     """It would count as dead, and be started again into a job that is done."""
-    said = io.BytesIO()
-    console = Console(io.BytesIO(), said, live=False)
+    console, said = heard()
     options = LaunchOptions(("0",), ("true",))
     job = HeardLateJob()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(console.run)
         status = await Launcher(options, job, console, {"PATH": "/bin:/usr/bin"}).run()
         console.close()
-    assert (status, said.getvalue().decode()) == (0, "")
+    assert (status, own_words(said)) == (0, [])

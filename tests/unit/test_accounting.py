@@ -12,6 +12,7 @@ from ftcomm.algorithm_table import DEFAULT_TABLE, AlgorithmTable
 from ftcomm.calls import CallFactory
 from ftcomm.errors import LogLimitError
 from ftcomm.forms import Call
+from ftcomm.logs import JobLogger
 from ftcomm.protocol.position import START, Position
 
 
@@ -100,6 +101,21 @@ def test_a_call_that_raises_locally_is_not_counted() -> None:
     account = LogAccount(Rank())
     account.check(result_of(1000).form.nbytes)
     assert account.nbytes == 0
+
+
+def test_rank_0_says_once_on_the_console_that_the_log_is_half_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[tuple[int, str]] = []
+    for rank in (0, 1):
+        account = LogAccount(Rank(rank=rank))
+        monkeypatch.setattr(
+            JobLogger, "warn_aloud", lambda _, text, *numbers, rank=rank: said.append((rank, text))
+        )
+        for _ in range(2):
+            charge(account, result_of(1002))
+            account.new_version()
+    assert [(rank, "more than half of the limit" in text) for rank, text in said] == [(0, True)]
 
 
 def test_each_version_warns_once_at_half_of_the_limit(

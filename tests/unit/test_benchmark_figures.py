@@ -80,6 +80,19 @@ def test_a_plot_has_each_line_its_marks_and_its_name() -> None:
     assert len(root.findall("svg:path[@fill!='none']", names)) >= 5
 
 
+def test_no_text_of_a_plot_is_cut_at_the_edge() -> None:
+    """By the letters' mean width in DejaVu Sans, 0.6 of their height."""
+    plot = load("_plot")
+    lines = {"a legend of many words indeed": [(4, 10.0), (1e8, 1e6)]}
+    for title in ("time", "a title that is far longer than the plot itself is wide, so to say" * 2):
+        root = ET.fromstring(plot.log_log(title, lines))
+        width = float((root.get("viewBox") or "").split()[2])
+        for text in root.findall("{http://www.w3.org/2000/svg}text"):
+            length = 0.6 * len(text.text or "") * float(text.get("font-size") or 12)
+            part = {"middle": 0.5, "end": 0.0}.get(text.get("text-anchor") or "", 1.0)
+            assert float(text.get("x") or 0) + part * length <= width, text.text
+
+
 def test_points_of_a_plot_grow_to_the_right_and_upwards() -> None:
     plot = load("_plot")
     root = ET.fromstring(plot.log_log("t", {"a": [(1, 1.0), (10, 10.0), (100, 100.0)]}))

@@ -134,7 +134,7 @@ def test_out_may_be_the_operand(comm: ftcomm.Communicator) -> None:
         (np.zeros(3), ValueError, r"out is float64\[3\], the result is float64\[2\]"),
         (np.zeros((2, 1)), ValueError, r"out is float64\[2, 1\]"),
         (np.zeros(2, np.float32), ValueError, "out is float32"),
-        (np.zeros(2, ">f8"), ValueError, "out is float64"),
+        (np.zeros(2, ">f8"), ValueError, "out is float64 of the other byte order"),
         (np.zeros(4)[::2], ValueError, r"out is not C-contiguous: its strides are \(16,\)"),
         (np.ma.zeros(2), TypeError, "out is a MaskedArray, must be a numpy array"),
     ],

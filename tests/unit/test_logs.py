@@ -9,8 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from ftcomm import logs
+from ftcomm.errors import JobLostError
 from ftcomm.logs import JobLogger, LogContext, Reminder
 from ftcomm.protocol.position import Position
+from ftcomm.recovery.states import State, state_in_words
 from tests.conformance.plans import worker_environment
 
 
@@ -50,6 +52,13 @@ log.warn_aloud("silenced")
         check=True,
     )
     assert (done.stdout, done.stderr) == ("", "ftcomm: no tracker answers here\nsaid once\n")
+
+
+def test_a_change_of_state_is_said_in_words() -> None:
+    said = [state_in_words(state, "lost worker 1", JobLostError("why")) for state in State]
+    assert said[1] == "stopped here until the group is complete again: lost worker 1"
+    assert said[5].startswith("can go on no more: why")
+    assert [words for words in said if any(state.value in words for state in State)] == []
 
 
 def test_a_reminder_is_due_soon_and_then_each_minute() -> None:

@@ -13,6 +13,7 @@ from ftcomm.protocol.messages import (
     Revoke,
     Welcome,
 )
+from ftcomm.wording import counted
 from ftcomm_tracker.durable import Place
 from ftcomm_tracker.epochs import Epochs
 from ftcomm_tracker.events import (
@@ -117,7 +118,8 @@ class Admission(Epochs):
         if new and numbered >= self.settings.max_incarnations:
             return Refused(
                 "RankLostError",
-                f"worker {hello.worker_id} has been started {numbered} times, the job's limit",
+                f"worker {hello.worker_id} has been started {counted(numbered, 'time')},"
+                " the job's limit",
             )
         return None
 
@@ -169,6 +171,8 @@ class Admission(Epochs):
         if rank is not None:  # journalled before the predecessor hears that it is fenced
             places[rank] = Place(hello.worker_id, incarnation, hello.nonce, hello.host)
         self._persist(incarnations=incarnations, places=tuple(places))
+        again = f" as its incarnation {incarnation}" if incarnation > 1 else ""
+        self._note("info", f"worker {hello.worker_id} has joined from {hello.host}{again}")
         if newest:  # else no other can be here
             self._fence_older(hello.worker_id)
         if rank is not None:

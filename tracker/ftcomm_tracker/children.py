@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,15 +22,11 @@ import trio
 from ftcomm.errors import ConfigError
 
 TAIL_LINES = 20  # of a worker's last words; a traceback is rarely longer
-MAX_LINE_BYTES = 64 * 1024  # longer lines are printed in pieces, so that memory stays bounded
 DRAIN_DEADLINE_S = 1.0  # for output still in a dead worker's pipes
-_READ_BYTES = 64 * 1024
 
 _PR_SET_PDEATHSIG = 1
 # loaded here: nothing may be imported after the fork
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
-
-ShowLines = Callable[[int, list[bytes]], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -121,36 +117,6 @@ def start_child(worker_id: str, command: Sequence[str], environment: Mapping[str
             remedy="check the command after --",
         ) from error
     return Child(worker_id, process)
-
-
-async def forward_output(child: Child, show: ShowLines) -> None:
-    """Pass the worker's lines to ``show(fd, lines)`` (fd 1 or 2) until both its pipes end."""
-    async with trio.open_nursery() as nursery:
-        for number, pipe in ((1, child.process.stdout), (2, child.process.stderr)):
-            assert pipe is not None
-            stream = trio.lowlevel.FdStream(os.dup(pipe.fileno()))
-            pipe.close()
-            nursery.start_soon(_forward, child, stream, number, show)
-
-
-async def _forward(
-    child: Child, stream: trio.abc.ReceiveStream, number: int, show: ShowLines
-) -> None:
-    rest = b""
-    async with stream:
-        while data := await stream.receive_some(_READ_BYTES):
-            *lines, rest = (rest + data).split(b"\n")
-            if len(rest) > MAX_LINE_BYTES:
-                lines.append(rest)
-                rest = b""
-            await _pass_on(child, lines, number, show)
-        await _pass_on(child, [rest] if rest else [], number, show)
-
-
-async def _pass_on(child: Child, lines: list[bytes], number: int, show: ShowLines) -> None:
-    if lines:
-        child.tail.extend(line.decode(errors="replace").rstrip("\r") for line in lines)
-        await show(number, lines)
 
 
 def _signal_group(number: int, what: int) -> None:

@@ -1,7 +1,6 @@
 """The command line: `serve`, `run` and `supervise`; the other commands are added to them."""
 
 import logging
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,17 @@ from ftcomm.errors import ConfigError, exit_code_of
 from ftcomm.protocol.handshake import MAX_STREAMS
 from ftcomm.settings import ALGORITHMS, CHECKSUMS, REPLAY, TRANSPORTS, VERIFY, bytes_in
 from ftcomm_tracker.command_line import DIRECTORY, FILE, naming_options, run_and_exit, with_options
+from ftcomm_tracker.console import Console
 from ftcomm_tracker.faults import TrackerFaults
 from ftcomm_tracker.kill import kill
-from ftcomm_tracker.opening import ServeOptions, open_job
+from ftcomm_tracker.log_lines import FORMATS
+from ftcomm_tracker.opening import OpenJob, ServeOptions, open_job
 from ftcomm_tracker.operate import doctor, explain, status, stop
 from ftcomm_tracker.running import RunOptions, run_job
 from ftcomm_tracker.signals import until_signal
 from ftcomm_tracker.supervise import SuperviseOptions, supervise_worker
 from ftcomm_tracker.teach import completion, help_command
+from ftcomm_tracker.with_console import LogOptions, with_console
 
 log = logging.getLogger("ftcomm_tracker")
 
@@ -197,6 +199,21 @@ _RESTART_OPTIONS = (
     ),
 )
 
+_LOG_OPTIONS = (
+    click.option(
+        "--log-format",
+        type=click.Choice(FORMATS),
+        default="text",
+        show_default=True,
+        help="Of every line on the console; json: one object a line.",
+    ),
+    click.option(
+        "--log-dir",
+        type=DIRECTORY,
+        help="Keep the lines there too: a file for each worker, and one for this command's own.",
+    ),
+)
+
 
 class InOrder(click.Group):
     """Lists its commands in the order of their use."""
@@ -226,6 +243,7 @@ def main() -> None:
     help="Serve in the place of a tracker that still runs on the state directory; it ends.",
 )
 @with_options(_SETTING_OPTIONS)
+@with_options(_LOG_OPTIONS)
 @click.option("--faults", envvar="FTCOMM_TRACKER_FAULTS", hidden=True)
 @click.option("--faults-log", envvar="FTCOMM_FAULTS_LOG", type=FILE, hidden=True)
 def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
@@ -235,8 +253,8 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
     token_file=PATH state_dir=PATH". Ends with 0 if the job ended well, else with the status of
     the error that ended it.
     """
-    _log_to_stderr()
-    run_and_exit(_serve, _serve_options(given), faults, faults_log)
+    log_options = _log_options(given)
+    run_and_exit(_serve, _serve_options(given), faults, faults_log, log_options)
 
 
 @main.command(short_help="Run a job's tracker and its workers on this machine.", epilog=RUN_EPILOG)
@@ -249,6 +267,7 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
 )
 @with_options(_SETTING_OPTIONS)
 @with_options(_RESTART_OPTIONS)
+@with_options(_LOG_OPTIONS)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(command: tuple[str, ...], max_restarts: int, give_up_after: int, **given: Any) -> None:
     """Run COMMAND as N workers with their tracker, and restart the workers that die.
@@ -256,8 +275,10 @@ def run(command: tuple[str, ...], max_restarts: int, give_up_after: int, **given
     Worker I gets FTCOMM_WORKER_ID=I; its lines are printed after "[I] ". Ends with 0 only if
     every rank ended well.
     """
+    log_options = _log_options(given)
     serving = _serve_options(given)
-    run_and_exit(run_job, RunOptions(serving, command, max_restarts, give_up_after))
+    options = RunOptions(serving, command, max_restarts, give_up_after, log_options)
+    run_and_exit(run_job, options)
 
 
 SUPERVISE_EPILOG = """\b
@@ -286,6 +307,7 @@ Examples:
     help="Seconds to wait for a lost tracker that must say what the worker's end means"
     " [default: FTCOMM_TRACKER_TIMEOUT, else 600].",
 )
+@with_options(_LOG_OPTIONS)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def supervise(
     command: tuple[str, ...], max_restarts: int, give_up_after: int, **given: Any
@@ -302,11 +324,21 @@ def supervise(
     run_and_exit(_supervise, command, max_restarts, give_up_after, given)
 
 
-async def _serve(options: ServeOptions, faults: str | None, faults_log: Path | None) -> int:
-    job = await open_job(options)
-    if faults:
-        generation = job.journal.generation
-        job.server.faults = TrackerFaults(faults, faults_log, job.durable, generation)
+async def _serve(
+    options: ServeOptions, faults: str | None, faults_log: Path | None, log_options: LogOptions
+) -> int:
+    async def serve_one_job(console: Console) -> int:
+        del console  # the tracker's log is on it
+        job = await open_job(options)
+        if faults:
+            generation = job.journal.generation
+            job.server.faults = TrackerFaults(faults, faults_log, job.durable, generation)
+        return await _serve_to_its_end(job)
+
+    return await with_console(log_options, "serve", serve_one_job)
+
+
+async def _serve_to_its_end(job: OpenJob) -> int:
     async with (
         until_signal() as caught
     ):  # before the line: a script may answer it with a signal at once
@@ -315,6 +347,14 @@ async def _serve(options: ServeOptions, faults: str | None, faults_log: Path | N
             log.info(
                 "the job %s; late workers are told so for %g s",
                 job.durable.end,
+                job.settings.reattach_within,
+            )
+        elif job.journal.generation > 1:
+            log.info(
+                "generation %d of the tracker takes the job over in epoch %d; its workers have"
+                " %g s to come back",
+                job.journal.generation,
+                job.durable.epoch,
                 job.settings.reattach_within,
             )
         await job.server.run()
@@ -329,9 +369,11 @@ async def _serve(options: ServeOptions, faults: str | None, faults_log: Path | N
 async def _supervise(
     command: tuple[str, ...], max_restarts: int, give_up_after: int, given: dict[str, Any]
 ) -> int:
+    log_options = _log_options(given)
     with naming_options(given):
         worker = WorkerOptions.load(**given)
-    return await supervise_worker(SuperviseOptions(worker, command, max_restarts, give_up_after))
+    options = SuperviseOptions(worker, command, max_restarts, give_up_after, log_options)
+    return await supervise_worker(options)
 
 
 _PLACE = ("world_size", "host", "port", "token_file", "state_dir")
@@ -348,12 +390,9 @@ def _serve_options(given: dict[str, Any]) -> ServeOptions:
     return ServeOptions(**place, take_over=given.get("take_over", False), settings=settings)
 
 
-def _log_to_stderr() -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("ftcomm: %(message)s"))
-    logger = logging.getLogger("ftcomm_tracker")
-    logger.setLevel(logging.INFO)
-    logger.handlers = [handler]
+def _log_options(given: dict[str, Any]) -> LogOptions:
+    """Takes them out of `given`, whose other options are settings."""
+    return LogOptions(given.pop("log_format"), given.pop("log_dir"))
 
 
 for command in (status, explain, doctor, kill, stop, help_command, completion):

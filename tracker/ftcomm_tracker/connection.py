@@ -158,12 +158,17 @@ async def authenticate(stream: trio.SocketStream, key: bytes) -> HandshakeReques
 
     Raises:
         AuthenticationError, ProtocolVersionError, ProtocolError: the client was refused.
+        LeftInSilenceError: it left before that.
         trio.BrokenResourceError: it went away.
     """
     handshake = ServerHandshake(os.urandom(NONCE_BYTES))
     try:
+        begun = bytes(await stream.receive_some(handshake.bytes_wanted))
+        if not begun:
+            raise LeftInSilenceError("who called left without a word")
         while handshake.request is None:
-            handshake.receive(await receive_exactly(stream, handshake.bytes_wanted))
+            handshake.receive(await receive_exactly(stream, handshake.bytes_wanted, begun))
+            begun = b""
         proof = handshake.use_key(key)
         _check_waits(stream)
         await stream.send_all(proof)
@@ -215,13 +220,17 @@ async def _bid_farewell(stream: trio.SocketStream, words: bytes) -> None:
         pass
 
 
-async def receive_exactly(stream: trio.SocketStream, count: int) -> bytes:
-    """Read `count` bytes and not one more.
+class LeftInSilenceError(ProtocolError):
+    """A peer connected and left without a word: a probe of the port."""
+
+
+async def receive_exactly(stream: trio.SocketStream, count: int, begun: bytes = b"") -> bytes:
+    """Read `count` bytes and not one more; the first of them are `begun`.
 
     Raises:
         ProtocolError: the connection ended before.
     """
-    data = bytearray()
+    data = bytearray(begun)
     while len(data) < count:
         chunk = await stream.receive_some(count - len(data))
         if not chunk:

@@ -168,9 +168,10 @@ class Epochs(Routing):
         if rank in self.durable.byes or self.state is State.OVER:
             return
         byes = tuple(sorted({*self.durable.byes, rank}))
+        closed = f"worker {self.durable.places[rank].worker_id} has closed"
         if len(byes) < self.durable.world_size:
             self._persist(byes=byes)
-            self._note("info", f"worker {self.durable.places[rank].worker_id} has closed")
+            self._note("info", closed)
             return
         final = max(version, self.highest_version, 0)
         self._persist(byes=byes, final_version=final)  # in one: half of it would never end
@@ -180,6 +181,7 @@ class Epochs(Routing):
             finished = Refused("JobFinishedError", f"the job finished at version {final}", final)
             self._send(conn, AllBye(final) if seated else finished)
             self._told(peer.hello.worker_id)
+        self._note("info", closed)
         self._note("info", f"all ranks have closed at version {final}")
         self._over(self._now + FAREWELL_S + self.settings.detect_within)
 

@@ -13,13 +13,15 @@ import platform
 import signal
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, assert_never
 
 import trio
 
 from ftcomm.errors import FencedError, FtcommError, JobFinishedError, exit_code_of
 from ftcomm.protocol.position import Position
-from ftcomm_tracker.children import DRAIN_DEADLINE_S, Child, forward_output, start_child
+from ftcomm.wording import counted
+from ftcomm_tracker.children import DRAIN_DEADLINE_S, Child, start_child
 from ftcomm_tracker.console import Console
 from ftcomm_tracker.events import Died, Ended, GivenUp, Supervised, Vouched
 from ftcomm_tracker.memory_kills import MemoryKills
@@ -35,6 +37,7 @@ from ftcomm_tracker.restarts import (
     describe_exit,
 )
 from ftcomm_tracker.signals import end_signals, user_signals
+from ftcomm_tracker.worker_output import forward_output
 
 TERM_GRACE_S = 5.0  # between SIGTERM and SIGKILL
 END_GRACE_S = 30.0  # after a verdict: a script may want to write down what it has
@@ -180,6 +183,7 @@ class Launcher:
             child = start_child(worker_id, self._options.command, environment)
             self._children[worker_id] = child
             self._tell_pid(worker_id, child.process.pid)
+            self._console.begin(worker_id, f"worker {worker_id} is process {child.process.pid}")
             status = await self._attend(child)
             self._tell_pid(worker_id, 0)
             self._statuses[worker_id] = status
@@ -195,11 +199,10 @@ class Launcher:
         self._job.post(Supervised(worker_id, host, pid, 0.0))
 
     async def _attend(self, child: Child) -> int:
-        async def show(number: int, lines: list[bytes]) -> None:
-            await self._console.show(f"[{child.worker_id}] ", number, lines)
-
+        show = partial(self._console.show, child.worker_id)
+        unfinished = partial(self._console.show_unfinished, child.worker_id)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(forward_output, child, show)
+            nursery.start_soon(forward_output, child, show, unfinished)
             status = await child.wait()
             nursery.cancel_scope.deadline = trio.current_time() + DRAIN_DEADLINE_S
         return status
@@ -214,7 +217,7 @@ class Launcher:
         missed = status in PLACE_TAKEN and await self._is_missed(worker_id, describe_exit(status))
         if self._no_more_starts.is_set():
             if status != 0 and not self._caught:
-                self._console.say(f"worker {worker_id} {describe_exit(status)}")
+                self._console.warn(f"worker {worker_id} {describe_exit(status)}")
             return None
         decision = self._policy.after_exit(
             worker_id,
@@ -225,7 +228,7 @@ class Launcher:
         )
         if not (isinstance(decision, Finished) and status == 0):
             how = describe_exit(status, memory) + (MISSED if missed else "")
-            self._console.say(f"worker {worker_id} {how}: {describe(decision)}")
+            self._console.warn(f"worker {worker_id} {how}: {describe(decision)}")
         match decision:
             case Again(delay_s):
                 return delay_s
@@ -254,7 +257,9 @@ class Launcher:
             if trio.current_time() >= until:
                 return False
             if how:
-                self._console.say(f"worker {worker_id} {how}: waiting for the end of its successor")
+                self._console.warn(
+                    f"worker {worker_id} {how}: waiting for the end of its successor"
+                )
                 how = ""
             with trio.move_on_after(job.detect_within_s / LOOKS_PER_DETECT_WITHIN):
                 await self._no_more_starts.wait()
@@ -320,7 +325,7 @@ class Launcher:
             self._stopped_since.pop(worker_id, None)
         elif now >= self._stopped_since.setdefault(worker_id, now) + self._job.detect_within_s:
             del self._stopped_since[worker_id]
-            self._console.say(
+            self._console.warn(
                 f"worker {worker_id} is stopped (SIGSTOP) and has lost its place: killing it"
             )
             child.signal_group(signal.SIGKILL)
@@ -328,7 +333,7 @@ class Launcher:
     async def _show_status(self) -> None:
         while True:
             restarts = self._policy.restarts
-            self._console.status(f"{self._job.summary()}, {restarts} restarts")
+            self._console.status(f"{self._job.summary()}, {counted(restarts, 'restart')}")
             await trio.sleep(STATUS_PERIOD_S)
 
     async def _end_with_job(self) -> None:
@@ -342,7 +347,7 @@ class Launcher:
                 await trio.sleep(STRAGGLERS_AFTER_S)
                 for worker_id, child in self._children.items():
                     if child.running:
-                        self._console.say(
+                        self._console.warn(
                             f"worker {worker_id} still runs, though the job is over; it has"
                             f" {grace_s:g} s to end by itself"
                         )

@@ -29,6 +29,7 @@ from ftcomm.errors import (
     StateChangedError,
 )
 from ftcomm.protocol.position import START, Position
+from ftcomm.wording import counted
 
 MAX_LAST_LINE = 300  # characters of a worker's last line, which every record of its death repeats
 BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0)  # before the first, second, ... in one version
@@ -139,13 +140,13 @@ class RestartPolicy:
         self._stuck[worker] = (progress, deaths)
         if deaths >= self._give_up_after:
             return GiveUp(
-                f"worker {worker} died {deaths} times while the job stood at {progress}"
+                f"worker {worker} died {counted(deaths, 'time')} while the job stood at {progress}"
                 f" (last: {describe_exit(status)})"
             )
         if self._restarts[worker] >= self._max_restarts:
             return GiveUp(
-                f"worker {worker} was restarted {self._max_restarts} times and died again"
-                f" ({describe_exit(status)})"
+                f"worker {worker} was restarted {counted(self._max_restarts, 'time')}"
+                f" and died again ({describe_exit(status)})"
             )
         self._restarts[worker] += 1
         return Again(self._delay_s(worker, progress.version))

@@ -1,10 +1,7 @@
 """`ftcomm-tracker run`: one job's tracker and all its workers in one process."""
 
-import logging
 import shutil
-import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import trio
 
@@ -15,10 +12,8 @@ from ftcomm_tracker.launch import Launcher, LaunchOptions
 from ftcomm_tracker.opening import OpenJob, ServeOptions, open_job
 from ftcomm_tracker.records import INCIDENTS_FILE
 from ftcomm_tracker.server import Server
-from ftcomm_tracker.standard_streams import UNWRITTEN
 from ftcomm_tracker.streaming_copies import with_streaming_copies
-
-LAST_WORDS_S = 2.0  # for the tracker's own end and the console's after the last worker's
+from ftcomm_tracker.with_console import LAST_WORDS_S, LogOptions, with_console
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,40 +24,15 @@ class RunOptions:
     command: tuple[str, ...]
     max_restarts: int
     give_up_after: int
-
-
-class _ConsoleHandler(logging.Handler):
-    """Prints the tracker's log between the workers' lines."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        self._console = console
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._console.say(self.format(record))
-
-
-async def with_console(work: Callable[[Console], Awaitable[int]]) -> int:
-    """Do `work` with a console, on which this process's log appears too; returns its status."""
-    console = Console(sys.stdout.buffer, sys.stderr.buffer, live=sys.stderr.isatty())
-    logger = logging.getLogger("ftcomm_tracker")
-    logger.setLevel(logging.INFO)
-    logger.handlers = [_ConsoleHandler(console)]
-    status = FtcommError.exit_code
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(console.run)
-        try:
-            status = await work(console)
-        finally:
-            console.close()
-            nursery.cancel_scope.deadline = trio.current_time() + LAST_WORDS_S
-    return status or (UNWRITTEN if console.unwritten else 0)
+    log: LogOptions = field(default_factory=LogOptions)
 
 
 async def run_job(options: RunOptions) -> int:
     """Run the job to its end and return the exit status for this process."""
     job = await open_job(replace(options.serving, takes_up=False))
-    status = await with_console(lambda console: _run_both(options, job, console))
+    status = await with_console(
+        options.log, "run", lambda console: _run_both(options, job, console)
+    )
     job.journal.close()
     if options.serving.state_dir is None and not _tells_of_trouble(job, status):
         shutil.rmtree(job.state_dir, ignore_errors=True)

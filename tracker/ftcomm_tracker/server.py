@@ -21,7 +21,13 @@ from ftcomm.protocol.messages import ControlMessage, Hello, Plan
 from ftcomm.protocol.operations import WorkerStanding
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.rolls import RollWriter
-from ftcomm_tracker.connection import FLUSH_DEADLINE_S, Connection, authenticate, of_a_member
+from ftcomm_tracker.connection import (
+    FLUSH_DEADLINE_S,
+    Connection,
+    LeftInSilenceError,
+    authenticate,
+    of_a_member,
+)
 from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.events import (
     Disconnect,
@@ -380,6 +386,8 @@ class Server:
                     request = await authenticate(stream, self._token.key)
                     first = await anext(messages, None)
                 await self._converse(connection, request.role, first, messages)
+        except LeftInSilenceError:
+            log.debug("%s connected and left without a word", connection.peer)
         except FtcommError as error:
             self._note_refusal(f"refused a connection from {connection.peer}: {error.cause}")
         except trio.BrokenResourceError:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from ftcomm.protocol.codec import MAX_CONTROL_FRAME
+from ftcomm.wording import counted
 
 MAX_DOCUMENT = MAX_CONTROL_FRAME - 1024  # bytes; ASCII, so characters are bytes
 SCHEMA = 1  # of the document: raised when a field goes or changes its meaning, not when one comes
@@ -76,7 +77,8 @@ def table(snapshot: Mapping[str, Any]) -> str:
         widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
         lines += ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)]
     if snapshot.get("members_left_out"):
-        lines.append(f"({snapshot['members_left_out']} members like these, or well, are not shown)")
+        left_out = counted(snapshot["members_left_out"], "member")
+        lines.append(f"({left_out} like these, or well: not shown)")
     lines += _incidents(snapshot["incidents"])
     return "\n".join(lines)
 
@@ -149,7 +151,7 @@ def incident_line(incident: Mapping[str, Any]) -> str:
     return (
         f"epoch {incident['epoch']}: {incident['reason']}{causes};"
         f" {incident['ms']['total']} ms{cut_short} ({times}),"
-        f" {incident['replayed']} results replayed, {incident['fetched']} fetched"
+        f" {counted(incident['replayed'], 'result')} replayed, {incident['fetched']} fetched"
     )
 
 

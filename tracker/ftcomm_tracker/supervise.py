@@ -1,6 +1,7 @@
 """`ftcomm-tracker supervise`: one worker on this machine, for a tracker that is elsewhere."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from urllib.parse import quote
 
 import trio
 
@@ -10,8 +11,8 @@ from ftcomm_tracker.console import Console
 from ftcomm_tracker.launch import Launcher, LaunchOptions
 from ftcomm_tracker.listener import join_address
 from ftcomm_tracker.remote import RemoteJob
-from ftcomm_tracker.running import with_console
 from ftcomm_tracker.streaming_copies import with_streaming_copies
+from ftcomm_tracker.with_console import LogOptions, with_console
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class SuperviseOptions:
     command: tuple[str, ...]
     max_restarts: int
     give_up_after: int
+    log: LogOptions = field(default_factory=LogOptions)
 
 
 async def supervise_worker(options: SuperviseOptions) -> int:
@@ -32,7 +34,8 @@ async def supervise_worker(options: SuperviseOptions) -> int:
         AuthenticationError, ProtocolVersionError: what answers is not our tracker.
         TrackerLostError: the worker ended, and there was no tracker to say what that means.
     """
-    return await with_console(lambda console: _supervise(options, console))
+    name = f"supervise-{quote(options.worker.worker_id or '', safe='')}"
+    return await with_console(options.log, name, lambda console: _supervise(options, console))
 
 
 async def _supervise(options: SuperviseOptions, console: Console) -> int:

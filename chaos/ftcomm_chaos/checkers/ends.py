@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from ftcomm import errors
 from ftcomm.history import Over
+from ftcomm.wording import counted
 from ftcomm_chaos.checkers.epochs import FENCED
 from ftcomm_chaos.checkers.finding import Case, Finding
 from ftcomm_chaos.history.model import LifeRecord, Line
@@ -116,5 +117,6 @@ def lost_for_a_reason(case: Case) -> Iterator[Finding]:
     replaced = int(REPLACED in over.event.cause)
     enough = min(life.started.event.replicas, case.history.size)
     if len(dead) + replaced < enough:
-        what = f"lost after {len(dead)} deaths, where {enough} keep each result: {over.event.cause}"
+        deaths = counted(len(dead), "death")
+        what = f"lost after {deaths}, where {enough} keep each result: {over.event.cause}"
         yield Finding("lost-for-a-reason", life.name, str(over.event.position), what, (over.at,))

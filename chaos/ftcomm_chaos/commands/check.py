@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from ftcomm.wording import counted
 from ftcomm_chaos import checkers
 from ftcomm_chaos.checkers import RULES, Finding
 from ftcomm_chaos.history import History, HistoryError, read_history
@@ -55,7 +56,10 @@ def _calls(history: History) -> int:
 
 
 def _text(history: History, findings: list[Finding]) -> str:
-    head = f"{len(history.lives)} lives of {history.size} ranks, {_calls(history)} calls returned"
+    head = (
+        f"{counted(len(history.lives), 'life', 'lives')} of {counted(history.size, 'rank')},"
+        f" {counted(_calls(history), 'call')} returned"
+    )
     tail = "FAILED" if findings else f"all {len(RULES)} rules hold"
     return "\n".join([head, *(_shown(str(finding)) for finding in findings), tail])
 

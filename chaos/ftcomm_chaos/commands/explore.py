@@ -6,6 +6,7 @@ import time
 
 import click
 
+from ftcomm.wording import counted
 from ftcomm_chaos.sim.explorer import MAX_STATES, Found, Progress
 from ftcomm_chaos.sim.explorer import explore as search
 from ftcomm_chaos.sim.script import SIGNATURES, Script
@@ -29,7 +30,7 @@ class _Reporter:
         self._said = now
         rate = progress.states / (now - self.began)
         line = (
-            f"{progress.states} states, {progress.frontier} of them to go on from, "
+            f"{counted(progress.states, 'state')}, {progress.frontier} of them to go on from, "
             f"depth {progress.depth}, {rate:.0f} states/s"
         )
         memory = _memory_mib()
@@ -98,7 +99,8 @@ def _text(found: Found, seconds: float) -> str:
     else:
         lines.append("INCOMPLETE: no rule was broken up to the limit on states; see --max-states")
     lines.append(
-        f"{found.states} states, {found.moves} moves, {found.ends} ends, depth {found.depth} "
+        f"{counted(found.states, 'state')}, {counted(found.moves, 'move')},"
+        f" {counted(found.ends, 'end')}, depth {found.depth} "
         f"in {seconds:.1f} s"
     )
     return "\n".join(lines)

@@ -16,6 +16,7 @@ import trio
 
 from ftcomm.config import process_environment
 from ftcomm.errors import ConfigError
+from ftcomm.wording import counted
 from ftcomm_chaos.live.job import JobSpec
 from ftcomm_chaos.live.luck import random_plan
 from ftcomm_chaos.live.page import report_page
@@ -214,9 +215,9 @@ def _request(asked: Asked) -> Request:
     speed = asked.trace_speed or 1.0
     if trace and asked.trace_speed is None and asked.duration is not None:
         speed = max(trace[-1].at_s / asked.duration, 0.001)
-    if trace and losses(trace, asked.world_size) < least:
+    if trace and (lost := losses(trace, asked.world_size)) < least:
         raise ConfigError(
-            f"the trace takes {losses(trace, asked.world_size)} workers of {asked.world_size},"
+            f"the trace takes {counted(lost, 'worker')} of {asked.world_size},"
             f" and --min-lost is {least}",
             remedy="take more workers, or another trace",
         )

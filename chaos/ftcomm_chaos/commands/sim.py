@@ -6,6 +6,7 @@ import time
 
 import click
 
+from ftcomm.wording import counted
 from ftcomm_chaos.sim.shrink import shrink
 from ftcomm_chaos.sim.simulation import Simulation
 from ftcomm_chaos.sim.sweep import MIN_FAULTS_PER_RUN, Sweep, run_seeds
@@ -72,7 +73,8 @@ def _one(seed: int, only: tuple[int, ...] | None, *, trace: bool) -> int:
     click.echo("\n".join(simulation.world.lines))
     click.echo(
         f"seed {seed}: {outcome.verdict} after {outcome.virtual_s:.2f} virtual s, "
-        f"{outcome.epochs} epochs, {outcome.steps} events; faults: {', '.join(outcome.faults)}"
+        f"{counted(outcome.epochs, 'epoch')}, {counted(outcome.steps, 'event')};"
+        f" faults: {', '.join(outcome.faults)}"
     )
     return 0
 
@@ -83,7 +85,7 @@ def _shrink(seed: int) -> int:
         click.echo(f"seed {seed} keeps all rules")
         return 0
     click.echo(f"seed {seed}: {small.fall.what}")
-    click.echo(f"  {small.fall.place}; the smallest plan, found in {small.runs} runs:")
+    click.echo(f"  {small.fall.place}; the smallest plan, found in {counted(small.runs, 'run')}:")
     for planned in small.plan:
         click.echo(f"  fault {planned}")
     click.echo(f"again with: {small.replay}")
@@ -109,10 +111,11 @@ def _document(sweep: Sweep, seconds: float) -> dict[str, object]:
 
 
 def _text(sweep: Sweep, seconds: float) -> str:
+    done = f"{counted(sweep.runs, 'job')}, {counted(sweep.events, 'event')}"
     lines = [
-        f"{sweep.runs} jobs, {sweep.events} events, {sweep.epochs} epochs in {seconds:.1f} s",
+        f"{done}, {counted(sweep.epochs, 'epoch')} in {seconds:.1f} s",
         "endings: " + _counts(sweep.endings),
-        f"{sum(sweep.faults.values())} faults: {_counts(sweep.faults)}",
+        f"{counted(sum(sweep.faults.values()), 'fault')}: {_counts(sweep.faults)}",
         f"{sweep.faults_per_run:.1f} faults per job (at least {MIN_FAULTS_PER_RUN})",
     ]
     if sweep.digest:

@@ -21,8 +21,9 @@ from ftcomm_chaos.live.notes import Fired, Note, Notes, Started
 from ftcomm_chaos.live.processes import Life, open_process
 from ftcomm_chaos.live.record import Delivery
 from ftcomm_chaos.live.told import Told
-from ftcomm_tracker.children import DRAIN_DEADLINE_S, Child, forward_output, start_child
+from ftcomm_tracker.children import DRAIN_DEADLINE_S, Child, start_child
 from ftcomm_tracker.records import INCIDENTS_FILE
+from ftcomm_tracker.worker_output import forward_output, lines_of
 
 Hear = Callable[[Fired], None]
 
@@ -236,9 +237,9 @@ class LiveJob(ABC):
     async def attend(self, child: Child) -> int:
         """Write down and take in the output of `child` until it ends; returns its status."""
 
-        async def show(number: int, lines: list[bytes]) -> None:
+        async def show(number: int, data: bytes) -> None:
             del number
-            self.hear(child.worker_id, [line.decode(errors="replace") for line in lines])
+            self.hear(child.worker_id, lines_of(data))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(forward_output, child, show)

@@ -5,6 +5,7 @@ Everything that comes from a plan, a script or a log is escaped.
 
 from collections.abc import Sequence
 
+from ftcomm.wording import counted
 from ftcomm_chaos.live.join import percentile, phase_times
 from ftcomm_chaos.live.record import RunRecord
 from ftcomm_chaos.live.safe import escape
@@ -31,7 +32,7 @@ def report_page(session: Session) -> str:
     command = " ".join(session.request.job.command)
     verdict = "\n".join(verdict_lines(session))
     goodput = session.goodput()
-    about = f"{session.request.job.world_size} workers, seed {session.request.seed}"
+    about = f"{counted(session.request.job.world_size, 'worker')}, seed {session.request.seed}"
     parts = [
         "<!DOCTYPE html>",
         '<html lang="en"><head><meta charset="utf-8"/>',
@@ -64,7 +65,10 @@ def _times(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def _run(run: RunRecord, world_size: int) -> list[str]:
-    counts = f"{len(run.delivered)} faults delivered, {len(run.incidents)} recoveries"
+    counts = (
+        f"{counted(len(run.delivered), 'fault')} delivered,"
+        f" {counted(len(run.incidents), 'recovery', 'recoveries')}"
+    )
     parts = [
         f"<h2>{escape(run.name)}</h2>",
         f"<p>{run.wall_s:.1f} s, {counts}; result <code>{escape(run.result or 'none')}</code></p>",

@@ -16,7 +16,8 @@ from ftcomm_chaos.live.fault import TRACKER, NotDeliveredError
 from ftcomm_chaos.live.job import LiveJob
 from ftcomm_chaos.live.launched import TRACKER_COMMAND
 from ftcomm_chaos.live.processes import Life
-from ftcomm_tracker.children import Child, forward_output
+from ftcomm_tracker.children import Child
+from ftcomm_tracker.worker_output import forward_output, lines_of
 
 READY_WITHIN_S = 60.0  # a tracker starts in a quarter of a second on an idle machine
 SIGKILLED = "SIGKILL"  # in the words of who reaps
@@ -84,8 +85,8 @@ class ServedJob(LiveJob):
                 await call(self._ready["address"])
 
     async def _attend_tracker(self, child: Child, life: Life, ready: trio.Event) -> None:
-        async def show(number: int, lines: list[bytes]) -> None:
-            texts = [line.decode(errors="replace") for line in lines]
+        async def show(number: int, data: bytes) -> None:
+            texts = lines_of(data)
             self.hear(TRACKER, texts)
             if number == 1 and texts and texts[0].startswith("ftcomm-tracker ready "):
                 self._ready = dict(word.split("=", 1) for word in texts[0].split() if "=" in word)

@@ -7,6 +7,7 @@ from typing import Any
 
 import trio
 
+from ftcomm.wording import counted
 from ftcomm_chaos.history import History
 from ftcomm_chaos.live.histories import judge_history, last_result
 from ftcomm_chaos.live.job import JobSpec
@@ -163,6 +164,6 @@ def _named(job: JobSpec, name: str, folder: str) -> JobSpec:
 
 def _ended(run: RunRecord) -> str:
     how = "no end in time" if run.status is None else f"status {run.status}"
-    faults = f", {len(run.delivered)} faults" if run.deliveries else ""
+    faults = f", {counted(len(run.delivered), 'fault')}" if run.deliveries else ""
     recoveries = sum(incident["completed"] for incident in run.incidents)
     return f"  {how} after {run.wall_s:.1f} s{faults}, {recoveries} recoveries"

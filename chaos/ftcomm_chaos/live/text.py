@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from ftcomm.wording import counted
 from ftcomm_chaos.live.join import percentile, phase_times
 from ftcomm_chaos.live.record import Delivery, RunRecord
 from ftcomm_chaos.live.safe import printable
@@ -46,7 +47,10 @@ def verdict_lines(session: Session) -> list[str]:
     """The verdict, its reasons, and what was counted."""
     delivered = sum(len(run.delivered) for run in session.runs)
     killed = sum(len(delivery.dies) for run in session.runs for delivery in run.delivered)
-    runs = f"{len(session.runs)} runs with {delivered} faults, {killed} processes killed"
+    runs = (
+        f"{counted(len(session.runs), 'run')} with {counted(delivered, 'fault')},"
+        f" {counted(killed, 'process', 'processes')} killed"
+    )
     lines = [f"{WORDS[session.verdict.outcome]}: {runs}"]
     lines += [f"  {reason}" for reason in session.verdict.reasons]
     if session.verdict.outcome is Outcome.PASSED:

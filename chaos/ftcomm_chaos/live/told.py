@@ -15,6 +15,8 @@ _ENDED = re.compile(
 _CLOSED = re.compile(r"ftcomm: worker (\S+) has closed$")
 _ALL_CLOSED = "ftcomm: all ranks have closed"
 TAIL_LINES = 40
+# what a launcher puts before its own words; a worker's line begins with its id
+_STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} [A-Z]+ (?=ftcomm: )")
 
 
 @dataclass(slots=True)
@@ -28,8 +30,7 @@ class Told:
         expecting: by worker, the life (the first is 1) that a delivered fault ends and whose
             recovery has not begun.
         ended: how workers' processes ended, by worker, in order.
-        closed: workers of whom the tracker has said that they closed; of the last it says
-            that all have.
+        closed: workers of whom the tracker has said that they closed.
         all_closed: the job has ended well.
         tail: the last lines.
     """
@@ -59,6 +60,7 @@ class Told:
     def hear(self, line: str) -> None:
         """Take in one line of the job's output."""
         self.tail = [*self.tail[-TAIL_LINES + 1 :], printable(line)]
+        line = line[stamp.end() :] if (stamp := _STAMP.match(line)) else line
         if found := _GONE.match(line):
             for worker in self.expecting.keys() & set(re.split("[ ,]+", found[1])):
                 del self.expecting[worker]

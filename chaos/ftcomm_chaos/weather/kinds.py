@@ -10,6 +10,7 @@ from typing import Any
 
 from ftcomm.config import parse_address, process_environment
 from ftcomm.errors import ConfigError
+from ftcomm.wording import counted
 from ftcomm_chaos.live.fault import (
     ALL,
     RANDOM,
@@ -90,7 +91,9 @@ class LinkReset:
                 raise NotDeliveredError(f"worker {worker}: {error.strerror}") from error
         if not found:
             raise NotDeliveredError(f"{self.target} has no open data link")
-        return Hit(workers, f"{self.how.upper()} for {len(found)} links of {', '.join(workers)}")
+        return Hit(
+            workers, f"{self.how.upper()} for {counted(len(found), 'link')} of {', '.join(workers)}"
+        )
 
     async def undo(self, job: RunningJob) -> None:
         """It has no end: new links are opened."""

@@ -1,0 +1,65 @@
+"""Lines of `run`, `serve` and `supervise` as text or JSON: a pure rendering.
+
+A line of a command's own says when it was written and how grave it is.  A worker's line keeps its
+bytes: as text it stands behind the worker's id, as JSON it is a field.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+FORMATS = ("text", "json")
+_STREAMS = {1: "stdout", 2: "stderr"}
+
+
+@dataclass(frozen=True, slots=True)
+class LineFormat:
+    """How lines are rendered.
+
+    Attributes:
+        as_json: one JSON object a line, instead of text.
+        clock: seconds since 1970.
+    """
+
+    as_json: bool
+    clock: Callable[[], float]
+
+    def own(self, level: str, text: str) -> bytes:
+        """What the command itself says, with `level` as `logging` names it; it may have lines."""
+        moment = datetime.fromtimestamp(self.clock(), tz=UTC)
+        if self.as_json:
+            stamp = moment.isoformat(timespec="milliseconds")
+            return _json({"time": stamp, "level": level.lower(), "message": text})
+        stamp = moment.astimezone().replace(tzinfo=None).isoformat(" ", "milliseconds")
+        lines = [f"{stamp} {level.upper()} ftcomm: {line}\n" for line in text.splitlines()]
+        return "".join(lines).encode(errors="backslashreplace")
+
+    def of_worker(self, worker_id: str, number: int, data: bytes) -> bytes:
+        """Whole lines that a worker wrote on stream `number`; `data` ends with a newline."""
+        data = self.in_own_file(worker_id, number, data)
+        if self.as_json:
+            return data
+        head = f"[{worker_id}] ".encode()
+        return head + data[:-1].replace(b"\n", b"\n" + head) + b"\n"
+
+    def in_own_file(self, worker_id: str, number: int, data: bytes) -> bytes:
+        """The same for a file that holds nothing else."""
+        if b"\r" in data:
+            data = b"".join(last_state(line) + b"\n" for line in data[:-1].split(b"\n"))
+        return self._json_of_worker(worker_id, number, data) if self.as_json else data
+
+    def _json_of_worker(self, worker_id: str, number: int, data: bytes) -> bytes:
+        stamp = datetime.fromtimestamp(self.clock(), tz=UTC).isoformat(timespec="milliseconds")
+        fields = {"time": stamp, "worker": worker_id, "stream": _STREAMS[number]}
+        lines = data[:-1].split(b"\n")
+        return b"".join(_json({**fields, "line": line.decode(errors="replace")}) for line in lines)
+
+
+def last_state(line: bytes) -> bytes:
+    """What a terminal would show of `line`, in which carriage returns begin it anew."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
+def _json(document: dict[str, str]) -> bytes:
+    return json.dumps(document).encode() + b"\n"

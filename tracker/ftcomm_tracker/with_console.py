@@ -1,0 +1,74 @@
+"""The console of a command that runs for long: `run`, `serve` and `supervise`."""
+
+import logging
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from ftcomm.errors import FtcommError
+from ftcomm_tracker.console import Console, write_all
+from ftcomm_tracker.live_area import LiveArea
+from ftcomm_tracker.log_files import LogFiles
+from ftcomm_tracker.log_lines import LineFormat
+from ftcomm_tracker.standard_streams import UNWRITTEN
+
+LAST_WORDS_S = 2.0  # for what is still to be printed at the end
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """How the lines of a command look, and where they are kept beside the console.
+
+    Attributes:
+        log_format: ``text`` or ``json``.
+        log_dir: the folder of ``--log-dir``.
+    """
+
+    log_format: str = "text"
+    log_dir: Path | None = None
+
+
+class _ConsoleHandler(logging.Handler):
+    """Prints the tracker's log between the workers' lines."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._console.say(self.format(record), record.levelname)
+
+
+async def with_console(
+    options: LogOptions, name: str, work: Callable[[Console], Awaitable[int]]
+) -> int:
+    """Do `work` with a console, on which this process's log appears too; returns its status.
+
+    Args:
+        options: of the command.
+        name: of the file in ``--log-dir`` with the command's own lines.
+        work: what the command does.
+
+    Raises:
+        ConfigError: the folder for files cannot be made.
+    """
+    form = LineFormat(as_json=options.log_format == "json", clock=time.time)
+    files = None if options.log_dir is None else LogFiles(options.log_dir, name, form)
+    area = LiveArea() if sys.stderr.isatty() and not form.as_json else None
+    console = Console(form, write=write_all, area=area, files=files)
+    logger = logging.getLogger("ftcomm_tracker")
+    logger.setLevel(logging.INFO)
+    logger.handlers = [_ConsoleHandler(console)]
+    status = FtcommError.exit_code
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(console.run)
+        try:
+            status = await work(console)
+        finally:
+            console.close()
+            nursery.cancel_scope.deadline = trio.current_time() + LAST_WORDS_S
+    return status or (UNWRITTEN if console.unwritten else 0)
