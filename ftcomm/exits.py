@@ -49,12 +49,12 @@ def _with_exit_code(previous: _Hook) -> _Hook:
 
 
 def _refuses_arguments(error: BaseException, trace: TracebackType | None) -> bool:
-    """True of a TypeError or ValueError that a `raise` of this library's makes.
+    """True of a TypeError, ValueError or AttributeError that a `raise` of this library's makes.
 
-    It is about what the script passed. One that an expression makes is a defect here, or in a
-    function of the user's, and keeps its whole traceback.
+    It is about what the script passed or named. One that an expression makes is a defect here, or
+    in a function of the user's, and keeps its whole traceback.
     """
-    if trace is None or not isinstance(error, TypeError | ValueError):
+    if trace is None or not isinstance(error, TypeError | ValueError | AttributeError):
         return False
     while trace.tb_next is not None:
         trace = trace.tb_next

@@ -14,6 +14,7 @@ NO_DECODERS = {
     "ftcomm.buckets.Bucket.unpack": "takes apart an array that the call itself has made",
     "ftcomm.fault_record.FaultRecord.parse": "processes that the run itself started wrote it",
     "ftcomm.memory_limits.parse_limit": "the kernel wrote it",
+    "ftcomm.transport.executor.Executor.read_ahead": "hands a header's bytes on to its decoder",
     "ftcomm.values.Stored.read_only": "takes what the log holds, and reads nothing",
     "ftcomm_chaos.live.job.LiveJob.read_notes": "takes what `parse_note` made",
     "ftcomm_chaos.live.notes.parse_note": "processes that the run itself started wrote it",

@@ -104,7 +104,7 @@ class LongJob:
             self.process.kill()
             self.process.wait()
         tail = (self.folder / "output").read_text().splitlines()[-10:]
-        reaped = (self.folder / "output").read_text().count("was killed by SIGKILL")
+        reaped = (self.folder / "output").read_text().count("was killed by SIGKILL: ")
         if status != 0:
             return f"the long job ended with status {status}: {tail}"
         if reaped not in (self.kills, self.kills - 1):  # the last one may have ended by itself
