@@ -5,6 +5,8 @@ same position and raise at the same position: before anything is sent where the 
 size, else before any payload is.
 """
 
+import weakref
+from collections.abc import Callable
 from typing import Protocol
 
 from ftcomm.errors import LogLimitError
@@ -61,6 +63,16 @@ class LogAccount:
         self.plenty = self._limit // 2
         self._warned = False
         self._said = False
+
+    def counter(self) -> Callable[[], int]:
+        """A function that any thread may ask for `nbytes`; it does not keep the account alive."""
+        reference = weakref.ref(self)
+
+        def nbytes() -> int:
+            account = reference()
+            return 0 if account is None else account.nbytes
+
+        return nbytes
 
     def share_of(self, nbytes: int) -> int:
         """What a result of `nbytes` counts with."""

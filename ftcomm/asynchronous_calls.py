@@ -90,6 +90,7 @@ class AsynchronousCalls(CollectiveCalls):
     def __init__(self, engine: Engine | SoloEngine, worker_id: str) -> None:
         super().__init__(engine, worker_id)
         self._writer = _Writer(engine, worker_id, self._admit)
+        engine.report_log(self._account.counter())
 
     def iallreduce(
         self,

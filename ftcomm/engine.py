@@ -42,6 +42,10 @@ class Engine(Place):
         self._plane = DataPlane(hub, control)
         self._resumed_epoch = 0
 
+    def report_log(self, nbytes: Callable[[], int]) -> None:
+        """Tell the tracker, with each heartbeat, how much the log holds."""
+        self._hub.log_bytes = nbytes
+
     @property
     def table(self) -> AlgorithmTable:
         """By which ``auto`` chooses."""

@@ -43,6 +43,9 @@ class SoloEngine:
         """Memory for a result that the user gets."""
         return np.empty(count, dtype)
 
+    def report_log(self, nbytes: Callable[[], int]) -> None:
+        """There is nobody to be told."""
+
     def wait_until_member(self) -> None:
         """There is nobody to wait for."""
 

@@ -10,7 +10,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -111,6 +111,7 @@ class Hub:
         self.planned_at = self.caught_up_at = time.monotonic()
         self.deadline: Deadline | None = None
         self.recovered = Recovered()
+        self.log_bytes: Callable[[], int] = int  # of the results that the communicator keeps
         self.faults: FaultInjector | None = None
         self.recorder: Recorder | None = None
         self.causes_told: set[str] = set()

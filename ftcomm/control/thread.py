@@ -108,7 +108,7 @@ async def _keep_beating(driver: Driver) -> None:
         # The epoch and the connection too: whoever listens there has not heard it yet.
         news = (peers, step, hub.core.position, hub.core.epoch, driver.outbox) if peers else None
         if news != said or woken_at + period / 2 >= beaten_at + every:
-            driver.apply(Beat(peers, int(blocked_s * 1000), step))
+            driver.apply(Beat(peers, int(blocked_s * 1000), step, hub.log_bytes()))
             said, beaten_at = news, woken_at
         deadline = hub.deadline  # read once: the user's thread may end the call meanwhile
         if deadline is not None:

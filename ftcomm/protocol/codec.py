@@ -165,7 +165,14 @@ SCHEMAS: dict[int, Record] = {
         closed=FLAG,
         locals=Many(LOCAL_STATES, MAX_LOCAL_VERSIONS),
     ),
-    3: Record(Heartbeat, number=U32, epoch=U32, position=POSITION, blocked=Maybe(BLOCKED)),
+    3: Record(
+        Heartbeat,
+        number=U32,
+        epoch=U32,
+        position=POSITION,
+        blocked=Maybe(BLOCKED),
+        log_bytes=Int(0, 2**63 - 1),
+    ),
     4: Record(Suspect, epoch=U32, ranks=RANKS, reason=PROSE),
     5: Record(
         Mismatch,

@@ -149,12 +149,16 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Sign of life; the tracker answers with `HeartbeatAck` of the same number."""
+    """Sign of life; the tracker answers with `HeartbeatAck` of the same number.
+
+    `log_bytes` is what the results kept since the last checkpoint count with (rule R9).
+    """
 
     number: int
     epoch: int
     position: Position
     blocked: Blocked | None = None
+    log_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,7 @@ class Beat:
     blocked_peers: tuple[int, ...] = ()
     blocked_ms: int = 0
     blocked_step: int = -1
+    log_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -337,7 +337,7 @@ class WorkerCore(Standing):
             blocked = Blocked(
                 self.signature, self.site, beat.blocked_peers, beat.blocked_ms, beat.blocked_step
             )
-        heartbeat = Heartbeat(self._beats, self.epoch, self.position, blocked)
+        heartbeat = Heartbeat(self._beats, self.epoch, self.position, blocked, beat.log_bytes)
         return [SendControl(heartbeat)] if self.attached and self.job_id else []
 
     def on_heartbeat_ack(self, number: int) -> list[Effect]:

@@ -33,6 +33,7 @@ def a_blocked_worker() -> Any:
         progress=SimpleNamespace(peers=(1,), step=2, since=0.0),
         core=SimpleNamespace(position=START, epoch=1),
         deadline=None,
+        log_bytes=int,
     )
     return SimpleNamespace(hub=hub, outbox=object(), apply=apply, said=said)
 
@@ -115,6 +116,8 @@ async def test_a_wait_begins_anew_after_a_stop_of_this_process(
 
 class HubOfACallThatEnds:
     """The user's thread ends its call as soon as its deadline has been looked at."""
+
+    log_bytes = int
 
     def __init__(self) -> None:
         self.progress = Progress()

@@ -178,7 +178,8 @@ def test_a_stopped_process_hears_the_tracker_before_it_completes_anything() -> N
     entry = Entry(SIG, "x")
     late = core.complete(1, entry, synchronising=True, now=4.0)
     assert late == (Outcome.HEAR_FIRST, [])
-    assert core.handle(Beat(), now=4.0) == [SendControl(Heartbeat(1, 1, START))]
+    heartbeat = Heartbeat(1, 1, START, None, 77)
+    assert core.handle(Beat(log_bytes=77), now=4.0) == [SendControl(heartbeat)]
     assert core.complete(1, entry, synchronising=True, now=4.0)[0] is Outcome.HEAR_FIRST
     assert hear(core, HeartbeatAck(1), 4.0) == [Wake()]
     assert core.complete(1, entry, synchronising=True, now=4.0)[0] is Outcome.DONE

@@ -1,5 +1,6 @@
 """The log's bytes are counted from sizes alone, so that all ranks stop at the same position."""
 
+import gc
 import logging
 from dataclasses import dataclass
 from typing import Any
@@ -116,6 +117,16 @@ def test_rank_0_says_once_on_the_console_that_the_log_is_half_full(
             charge(account, result_of(1002))
             account.new_version()
     assert [(rank, "more than half of the limit" in text) for rank, text in said] == [(0, True)]
+
+
+def test_a_counter_sees_what_is_counted_and_keeps_nothing_alive() -> None:
+    account = LogAccount(Rank())
+    read = account.counter()
+    charge(account, result_of(100))
+    seen = [read()]
+    del account
+    gc.collect()
+    assert [*seen, read()] == [50, 0]
 
 
 def test_each_version_warns_once_at_half_of_the_limit(

@@ -4,6 +4,7 @@ import json
 import logging
 import time
 from collections import deque
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from ftcomm_tracker.events import Incident
 from ftcomm_tracker.status import incident_line
 
 INCIDENTS_FILE = "incidents.jsonl"
+PROGRESS_FILE = "progress.jsonl"
 SHOWN_INCIDENTS = 10  # as many as a running tracker shows
 
 log = logging.getLogger("ftcomm_tracker")
@@ -28,6 +30,19 @@ def record_incident(state_dir: Path, incident: Incident, *, now: float) -> None:
             file.write(json.dumps({"wall_started": round(began, 3), **record}) + "\n")
     except OSError as error:  # a record for people; the job does not depend on it
         log.warning("cannot write %s: %s", path, error)
+
+
+def record_progress(state_dir: Path, record: dict[str, Any]) -> bool:
+    """Append the minute's `record` with the wall time; False if it cannot be written."""
+    stamp = datetime.now(tz=UTC).isoformat(timespec="seconds")
+    path = state_dir / PROGRESS_FILE
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"time": stamp, **record}) + "\n")
+    except OSError as error:  # a record for people, as above
+        log.warning("cannot write %s: %s; later records are left out too", path, error)
+        return False
+    return True
 
 
 def last_incidents(state_dir: Path) -> list[dict[str, Any]]:

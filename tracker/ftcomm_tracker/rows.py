@@ -20,8 +20,8 @@ def peer_row(peer: Peer | None, *, epoch: int, furthest: Position, now: float) -
         now: on the clock of `Peer.last_heard`.
     """
     if peer is None:
-        nothing = dict.fromkeys(("pid", "start", "position", "lag", "silent_s", "blocked"))
-        return {**nothing, "late": False}
+        unknown = ("pid", "start", "position", "lag", "silent_s", "blocked", "log_bytes")
+        return {**dict.fromkeys(unknown), "late": False}
     return {
         "pid": peer.hello.pid,
         "start": peer.hello.start,
@@ -30,6 +30,7 @@ def peer_row(peer: Peer | None, *, epoch: int, furthest: Position, now: float) -
         "late": peer.late,
         "silent_s": round(now - peer.last_heard, 3),
         "blocked": _blocked_row(peer.heartbeat, epoch),
+        "log_bytes": None if peer.heartbeat is None else peer.heartbeat.log_bytes,
     }
 
 

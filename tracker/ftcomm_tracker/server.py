@@ -49,7 +49,8 @@ from ftcomm_tracker.inbox import Inbox, Waiting
 from ftcomm_tracker.journal import Journal
 from ftcomm_tracker.listener import dial_address, host_in, join_address, peer_name
 from ftcomm_tracker.operators import Operators
-from ftcomm_tracker.records import record_incident
+from ftcomm_tracker.progress import ProgressLog
+from ftcomm_tracker.records import record_incident, record_progress
 from ftcomm_tracker.roster import Roster
 from ftcomm_tracker.status import SCHEMA, summary
 from ftcomm_tracker.strangers import SparingLog, Strangers
@@ -57,6 +58,7 @@ from ftcomm_tracker.token_file import TokenFile
 
 # Between two looks at the state directory: whether it is there, and still this tracker's.
 STATE_DIR_LOOK_S = 1.0
+PROGRESS_LOOK_S = 1.0  # so exact is the age of a checkpoint; workers' heartbeats are no faster
 ACCEPT_PAUSE_S = 0.1  # at the limit of open files; a worker waits for seconds
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -201,6 +203,7 @@ class Server:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._accept)
             nursery.start_soon(self._watch_state_dir, nursery.cancel_scope)
+            nursery.start_soon(self._note_progress)
             try:
                 await self._own_roster()
                 await self._flush()
@@ -268,6 +271,19 @@ class Server:
                 " address and token, from what the tracker holds",
                 self._state_dir,
             )
+
+    async def _note_progress(self) -> None:
+        """A line a minute about the job, beside its journal."""
+        progress = ProgressLog.begin(trio.current_time())
+        log_limit = self._roster.settings.log_limit
+        while True:
+            await trio.sleep(PROGRESS_LOOK_S)
+            now = trio.current_time()
+            progress.observe(self._roster.progress(), now)
+            if now >= progress.due:
+                record = progress.record(self._roster.snapshot(now), log_limit, now)
+                if not record_progress(self._state_dir, record):
+                    return
 
     def _feed(self, event: Event, now: float) -> None:
         self._feed_all([(event, None)], now)

@@ -1,0 +1,61 @@
+"""What is written down once a minute of a running job: where it stands, and how fast it goes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ftcomm.protocol.position import START, Position
+
+PERIOD_S = 60.0  # a job of a month writes 10 MB
+
+
+@dataclass(slots=True)
+class ProgressLog:
+    """Follows a job's position, and makes a record of it in each period; pure.
+
+    Attributes:
+        due: when the next record is to be made, on the clock of `observe`.
+    """
+
+    due: float
+    _checkpoint_at: float
+    _recorded_at: float
+    _recorded: Position = START
+    _position: Position = START
+
+    @classmethod
+    def begin(cls, now: float) -> "ProgressLog":
+        """Follow a job from `now` on."""
+        return cls(now + PERIOD_S, now, now)
+
+    def observe(self, position: Position, now: float) -> None:
+        """The job has come to `position`."""
+        if position.version > self._position.version:
+            self._checkpoint_at = now
+        self._position = max(self._position, position)
+
+    def record(self, snapshot: Mapping[str, Any], log_limit: int, now: float) -> dict[str, Any]:
+        """The record of the period that ends `now`, and the start of the next.
+
+        Args:
+            snapshot: the job, as `status` shows it.
+            log_limit: bytes that a worker's log may hold.
+            now: on the clock of `observe`.
+        """
+        elapsed = max(now - self._recorded_at, 1e-9)
+        versions = self._position.version - self._recorded.version
+        calls = self._position.seqno - self._recorded.seqno if not versions else None
+        logs = [row["log_bytes"] for row in snapshot["members"] if row["log_bytes"] is not None]
+        self._recorded, self._recorded_at = self._position, now
+        self.due = now + PERIOD_S
+        return {
+            "state": snapshot["state"],
+            "epoch": snapshot["epoch"],
+            "connected": sum(row["connected"] for row in snapshot["members"]),
+            "world_size": snapshot["world_size"],
+            "position": str(self._position),
+            "checkpoints_per_s": round(versions / elapsed, 4),
+            "calls_per_s": None if calls is None else round(calls / elapsed, 4),
+            "log_fill": round(max(logs, default=0) / log_limit, 4),
+            "checkpoint_age_s": round(now - self._checkpoint_at, 1),
+        }
