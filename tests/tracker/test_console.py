@@ -146,6 +146,22 @@ async def test_a_reader_that_takes_nothing_holds_nobody_up_for_ever() -> None:
     assert printed == b"[0] " + line + b"[0] again\n"
 
 
+@pytest.mark.trio
+async def test_a_slow_reader_gets_all_at_the_end_and_a_stuck_one_holds_nobody() -> None:
+    """The writer that is not running stands for one that is stuck in a write."""
+    terminal = Terminal()
+    console = Console(TEXT, write=terminal.write)
+    line = b"x" * (3 << 20) + b"\n"
+    await console.show("0", 1, line)
+    await console.finish(0.0)
+    assert terminal.written == []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(console.run)
+        await console.finish(60.0)
+        nursery.cancel_scope.cancel()
+    assert b"".join(data for _, data in terminal.written) == b"[0] " + line
+
+
 def test_a_descriptor_that_somebody_made_non_blocking_loses_nothing() -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)

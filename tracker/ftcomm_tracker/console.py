@@ -81,6 +81,7 @@ class Console:
         self._wake = trio.Event()
         self._room = trio.Event()
         self._closing = False
+        self._finished = trio.Event()
 
     async def show(self, worker_id: str, number: int, data: bytes) -> None:
         """Print a worker's lines on stream `number` (1 or 2); `data` ends with a newline."""
@@ -132,12 +133,23 @@ class Console:
         self._wake.set()
         self._room.set()
 
+    async def finish(self, patience_s: float) -> None:
+        """Close, and return when all is written, or when nothing has been for `patience_s`."""
+        self.close()
+        while not self._finished.is_set():
+            writes = self._writes
+            with trio.move_on_after(patience_s) as patience:
+                await self._finished.wait()
+            if patience.cancelled_caught and writes == self._writes:
+                return
+
     async def run(self) -> None:
         """Write until `close`."""
         while True:
             if self._queue or (self._area is not None and self._area.changed):
                 await self._write_queued()
             elif self._closing:
+                self._finished.set()
                 return
             else:
                 self._wake = trio.Event()

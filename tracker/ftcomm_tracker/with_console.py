@@ -16,7 +16,7 @@ from ftcomm_tracker.log_files import LogFiles
 from ftcomm_tracker.log_lines import LineFormat
 from ftcomm_tracker.standard_streams import UNWRITTEN
 
-LAST_WORDS_S = 2.0  # for what is still to be printed at the end
+LAST_WORDS_S = 2.0  # at the end, for a reader that takes nothing of what is left
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,7 @@ async def with_console(
         try:
             status = await work(console)
         finally:
-            console.close()
-            nursery.cancel_scope.deadline = trio.current_time() + LAST_WORDS_S
+            with trio.CancelScope(shield=True):
+                await console.finish(LAST_WORDS_S)
+            nursery.cancel_scope.cancel()
     return status or (UNWRITTEN if console.unwritten else 0)
