@@ -32,7 +32,7 @@ def test_a_record_says_where_a_job_stands_and_how_fast_it_goes() -> None:
         "connected": 2,
         "world_size": 3,
         "position": "2.9",
-        "checkpoints_per_s": 0.05,
+        "checkpoints_per_s": 0.0333,
         "calls_per_s": None,
         "log_fill": 0.4,
         "checkpoint_age_s": 50.0,

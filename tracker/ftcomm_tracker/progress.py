@@ -43,8 +43,9 @@ class ProgressLog:
             now: on the clock of `observe`.
         """
         elapsed = max(now - self._recorded_at, 1e-9)
-        versions = self._position.version - self._recorded.version
-        calls = self._position.seqno - self._recorded.seqno if not versions else None
+        versions = max(self._position.version, 0) - max(self._recorded.version, 0)
+        same = self._position.version == self._recorded.version
+        calls = self._position.seqno - self._recorded.seqno if same else None
         logs = [row["log_bytes"] for row in snapshot["members"] if row["log_bytes"] is not None]
         self._recorded, self._recorded_at = self._position, now
         self.due = now + PERIOD_S
