@@ -49,12 +49,12 @@ _HOMES = {
     "Stats": "ftcomm.stats",
     "TaskEngine": "ftcomm.tasks",
     "init": "ftcomm.joining",
-    "reduction": "ftcomm.collectives.ops",
     "register": "ftcomm.state_types",
+    "reduction": "ftcomm.collectives.reductions",
 }
 
 if TYPE_CHECKING:
-    from ftcomm.collectives.ops import reduction
+    from ftcomm.collectives.reductions import reduction
     from ftcomm.communicator import Communicator
     from ftcomm.errors import (
         AuthenticationError,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 from ftcomm.collective_calls import CollectiveCalls
-from ftcomm.collectives.ops import UserFunction
+from ftcomm.collectives.reductions import AnyOp
 from ftcomm.deadlines import Duration, checked_deadline
 from ftcomm.engine import Engine
 from ftcomm.forms import AnyCall, Call, Form
@@ -95,7 +95,7 @@ class AsynchronousCalls(CollectiveCalls):
     def iallreduce(
         self,
         x: Any,
-        op: str | UserFunction = "sum",
+        op: AnyOp = "sum",
         *,
         out: Result | None = None,
         copy: bool = True,
@@ -161,7 +161,7 @@ class AsynchronousCalls(CollectiveCalls):
     def ireduce(
         self,
         x: Any,
-        op: str | UserFunction = "sum",
+        op: AnyOp = "sum",
         root: int = 0,
         *,
         out: Result | None = None,

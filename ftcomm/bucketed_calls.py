@@ -7,7 +7,7 @@ from typing import Any
 from ftcomm.arguments import as_elements, check_out
 from ftcomm.asynchronous_calls import AsynchronousCalls
 from ftcomm.buckets import BUCKET_BYTES, Bucket, cut
-from ftcomm.collectives.ops import UserFunction, needs_whole
+from ftcomm.collectives.reductions import AnyOp, needs_whole
 from ftcomm.deadlines import Duration
 from ftcomm.handing_out import Result
 from ftcomm.handles import Handle
@@ -24,7 +24,7 @@ class BucketedCalls(AsynchronousCalls):
     def bucketed(
         self,
         arrays: Sequence[Any],
-        op: str | UserFunction = "sum",
+        op: AnyOp = "sum",
         *,
         bucket_bytes: int = BUCKET_BYTES,
         out: Sequence[Result] | None = None,
@@ -79,7 +79,7 @@ class BucketedCalls(AsynchronousCalls):
     def _combine(
         self,
         buckets: Sequence[Bucket],
-        op: str | UserFunction,
+        op: AnyOp,
         algorithm: str | None,
         wire: str | None,
         deadline: Duration | None,

@@ -13,7 +13,9 @@ from ftcomm.blobs import pack_item, pack_object, pack_parts
 from ftcomm.collectives.bfloat16 import bfloat16_reducer
 from ftcomm.collectives.choose import SCHEDULES_KEPT, schedule_for
 from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_of, is_bfloat16
-from ftcomm.collectives.ops import Reducer, UserFunction, make_reducer, needs_whole, op_code
+from ftcomm.collectives.function_probe import FunctionProbe
+from ftcomm.collectives.ops import Reducer, make_reducer, op_code
+from ftcomm.collectives.reductions import AnyOp, Reduction, needs_whole, resolve_op
 from ftcomm.collectives.schedule import Schedule
 from ftcomm.forms import Call, Form, OpenCall, anything
 from ftcomm.protocol.frames import make_suffix
@@ -70,11 +72,12 @@ class CallFactory:
         self._broadcasts = 0
         self._broadcast_bytes = 0
         self._forms: dict[object, Form] = {}
+        self._probe = FunctionProbe()
 
     def allreduce(
         self,
         x: Any,
-        op: str | UserFunction,
+        op: AnyOp,
         algorithm: str | None,
         site: str,
         root: int = -1,
@@ -88,14 +91,15 @@ class CallFactory:
         source, shape = as_elements(x)
         if wire is not None:
             source = rounded(source, wire)
-        if not isinstance(op, str):  # a function may hold on to anything: its form is not kept
+        asked = resolve_op(op)
+        if not isinstance(asked, str):  # a function may hold on to anything: its form is not kept
             return Call(
-                self._reduction_form(source, shape, op, algorithm, site, root, wire), source
+                self._reduction_form(source, shape, asked, algorithm, site, root, wire), source
             )
-        key = (source.dtype, shape, op, algorithm, site, root, wire)
+        key = (source.dtype, shape, asked, algorithm, site, root, wire)
         form = self._forms.get(key)
         if form is None:
-            form = self._reduction_form(source, shape, op, algorithm, site, root, wire)
+            form = self._reduction_form(source, shape, asked, algorithm, site, root, wire)
             self._keep(key, form)
         return Call(form, source)
 
@@ -111,7 +115,7 @@ class CallFactory:
         self,
         source: Array,
         shape: tuple[int, ...],
-        op: str | UserFunction,
+        op: str | Reduction,
         algorithm: str | None,
         site: str,
         root: int,
@@ -122,6 +126,8 @@ class CallFactory:
             reducer = make_reducer(op, source.dtype, shape=shape)
         else:
             reducer = bfloat16_reducer(op)
+        if isinstance(op, Reduction):
+            self._probe.check(op, reducer.op_hash, source.dtype)
         kind = Kind.ALLREDUCE if root < 0 else Kind.REDUCE
         signature = signature_of(
             kind,
@@ -308,7 +314,7 @@ class CallFactory:
         self,
         kind: Kind,
         *,
-        op: str | UserFunction | None = None,
+        op: AnyOp | None = None,
         root: int = -1,
         algorithm: str | None = None,
         wire: str | None = None,
@@ -320,13 +326,14 @@ class CallFactory:
         """
         if op is None:
             return Signature(kind, root=root, algorithm=_algorithm_named(algorithm)).encode()
-        code, op_hash = op_code(op)
-        wish = self._wish(algorithm, op)
+        asked = resolve_op(op)
+        code, op_hash = op_code(asked)
+        wish = self._wish(algorithm, asked)
         return Signature(
             kind, code, algorithm=wish, root=root, op_hash=op_hash, wire=wire_code(wire)
         ).encode()
 
-    def _wish(self, algorithm: str | None, op: str | UserFunction) -> Algorithm:
+    def _wish(self, algorithm: str | None, op: str | Reduction) -> Algorithm:
         wish = _algorithm_named(algorithm)
         if wish is not Algorithm.AUTO or needs_whole(op):  # whole arrays go one way only
             return wish

@@ -9,7 +9,7 @@ import numpy as np
 from ftcomm.arguments import check_memory, check_out, check_rows, result_dtype
 from ftcomm.blobs import part_of, unpack_items, unpack_object
 from ftcomm.collectives.bfloat16 import widen_bfloat16
-from ftcomm.collectives.ops import UserFunction
+from ftcomm.collectives.reductions import AnyOp
 from ftcomm.deadlines import Duration
 from ftcomm.forms import Call, OpenCall
 from ftcomm.handing_out import Result
@@ -35,7 +35,7 @@ class CollectiveCalls(Repeating):
     def allreduce(
         self,
         x: Any,
-        op: str | UserFunction = "sum",
+        op: AnyOp = "sum",
         *,
         out: Result | None = None,
         copy: bool = True,
@@ -47,8 +47,8 @@ class CollectiveCalls(Repeating):
 
         Args:
             x: array-like of one dtype and shape on all ranks; never written.
-            op: sum prod min max mean band bor bxor land lor, or a function of
-                (accumulator, operand) that is elementwise and commutative.
+            op: sum prod min max mean band bor bxor land lor, a builtin that means one of them,
+                such as `sum`, or a function of (accumulator, operand); see `ftcomm.reduction`.
             out: where to put the result: same dtype and shape, C-contiguous, writable; unchanged
                 if the call raises, unless the job runs with ``replay=off``. May be `x` itself.
             copy: False returns a read-only view of the log's own memory, the host's for large ones
@@ -194,7 +194,7 @@ class CollectiveCalls(Repeating):
     def reduce(
         self,
         x: Any,
-        op: str | UserFunction = "sum",
+        op: AnyOp = "sum",
         root: int = 0,
         *,
         out: Result | None = None,

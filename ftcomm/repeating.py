@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ftcomm.calls import FORMS_KEPT
+from ftcomm.collectives.reductions import NAME_OF_ID
 from ftcomm.engine import Engine
 from ftcomm.express import Express
 from ftcomm.forms import Form
@@ -52,7 +53,7 @@ class Repeating(HandingOut):
 
     def _remember(self, spot: Spot, x: Any, op: Any, form: Form) -> None:
         """The next call from `spot` with such arguments may be an express one."""
-        if type(x) is not np.ndarray or type(op) is not str or not x.dtype.isnative:
+        if type(x) is not np.ndarray or not _has_name(op) or not x.dtype.isnative:
             return
         express = self._engine.express(form)
         if express is None:
@@ -67,7 +68,9 @@ class Repeating(HandingOut):
 
     def _repeat(self, spot: Spot, x: Any, op: Any, out: Any, *, copy: bool) -> Result | None:
         """The result of a call like one before; None if there was none or it goes the long way."""
-        if type(x) is not np.ndarray or type(op) is not str or not x.flags.c_contiguous:
+        if type(x) is not np.ndarray or not x.flags.c_contiguous:
+            return None
+        if type(op) is not str and not _has_name(op):
             return None
         code, at = spot
         repeat = self._repeats.get((id(code), at, op, x.shape, x.dtype))
@@ -110,6 +113,11 @@ class Repeating(HandingOut):
         finally:
             gate.lock.release()
         return result  # nothing is called from here on, where Ctrl-C would lose it
+
+
+def _has_name(op: Any) -> bool:
+    """`op` is a name, or a builtin that stands for one: both have a hash and never change."""
+    return type(op) is str or id(op) in NAME_OF_ID
 
 
 def _fits(out: Any, x: Result) -> bool:

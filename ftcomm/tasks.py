@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from ftcomm.collective_calls import CollectiveCalls
-from ftcomm.collectives.ops import UserFunction
+from ftcomm.collectives.reductions import AnyOp
 from ftcomm.deadlines import Duration
 from ftcomm.dependencies import Dependencies, Run, Saved, Skip
 from ftcomm.errors import ClosedError, ForkError, ThreadError, ThreadLimitError
@@ -142,7 +142,7 @@ class TaskEngine:
     def allreduce(
         self,
         array: Result,
-        op: str | UserFunction = "sum",
+        op: AnyOp = "sum",
         *,
         out: Result | None = None,
         algorithm: str | None = None,

@@ -22,7 +22,8 @@ and a minimum or maximum is the rounded one of the inputs.  Numbers below float3
 
 import numpy as np
 
-from ftcomm.collectives.ops import Array, Combine, Reducer, float_combine, op_code
+from ftcomm.collectives.ops import Combine, Reducer, float_combine, op_code
+from ftcomm.collectives.reductions import AnyOp, Array, resolve_op
 
 # Elements that are widened at a time: two operands and the sum in float32 stay in a second-level
 # cache. Part of the canonical order, as the cell is: at a block's end numpy's loops end too.
@@ -121,7 +122,7 @@ def _bits(array: Array) -> Array:
     return array.view(np.uint16)
 
 
-def bfloat16_reducer(op: object) -> Reducer:
+def bfloat16_reducer(op: AnyOp) -> Reducer:
     """The reducer of a named operation on bfloat16, as bits or as arrays of ml_dtypes.
 
     It has memory of its own, so it is used by one thread at a time.
@@ -130,12 +131,13 @@ def bfloat16_reducer(op: object) -> Reducer:
         TypeError: the operation is a function, or none on numbers that are rounded.
         ValueError: no operation has this name.
     """
-    if not isinstance(op, str):
+    name = resolve_op(op)
+    if not isinstance(name, str):
         raise TypeError(
             "bfloat16 is reduced by name only; for a function pass float32, without wire="
         )
-    code, _ = op_code(op)
-    if op not in _OPS:
-        raise TypeError(f"op {op!r} is not defined for bfloat16; use one of {', '.join(_OPS)}")
-    combine = _Combine(float_combine(op))
+    code, _ = op_code(name)
+    if name not in _OPS:
+        raise TypeError(f"op {name!r} is not defined for bfloat16; use one of {', '.join(_OPS)}")
+    combine = _Combine(float_combine(name))
     return Reducer(code, 0, combine, floating=True, divide=_divide)

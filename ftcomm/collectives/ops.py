@@ -6,7 +6,6 @@ is the sum divided once at the end.
 """
 
 import functools
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +13,18 @@ from typing import Any
 import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype, dtype_code
+from ftcomm.collectives.reductions import (
+    AnyOp,
+    Reduction,
+    UserFunction,
+    function_hash,
+    resolve_op,
+)
 from ftcomm.protocol.signature import Op
 
 Array = np.ndarray[Any, AnyDtype]
 Combine = Callable[[Array, Array, Array], object]
 Divide = Callable[[Array, int], object]
-UserFunction = Callable[[Array, Array], Any]
 
 _ALL = "biufc"
 _KINDS_OF_OP: dict[str, str] = {
@@ -94,43 +99,6 @@ _SPECIAL: dict[tuple[str, str], Combine] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """A user's reduction function and what it needs; made by `reduction`."""
-
-    function: UserFunction
-    elementwise: bool
-    commutative: bool
-
-    def __call__(self, accumulator: Array, operand: Array) -> Any:
-        """What the function itself returns."""
-        return self.function(accumulator, operand)
-
-    @property
-    def whole(self) -> bool:
-        """True if the function must be given whole arrays, in rank order."""
-        return not (self.elementwise and self.commutative)
-
-
-def reduction(
-    function: UserFunction, *, elementwise: bool = True, commutative: bool = True
-) -> Reduction:
-    """An ``op`` for `allreduce` and `reduce` made of a function that is not as functions must be.
-
-    Args:
-        function: of (accumulator, operand), which returns their combination as an array of the
-            same shape and dtype and changes neither; the same on all ranks; associative.
-        elementwise: False if it must see whole arrays of the shape that was passed in.
-        commutative: False if the accumulator must come from lower ranks than the operand.
-
-    Raises:
-        TypeError: `function` is no function.
-    """
-    if not callable(function):
-        raise TypeError(f"a reduction is made of a function, not of a {type(function).__name__}")
-    return Reduction(function, elementwise, commutative)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Reducer:
     """One operation on one dtype.
@@ -166,35 +134,20 @@ class Reducer:
         return self.op is Op.MEAN
 
 
-def op_code(op: str | UserFunction) -> tuple[Op, int]:
-    """The wire code of an operation, and the hash of a user's function, else 0.
-
-    Raises:
-        TypeError: `op` is neither name nor function.
-        ValueError: no operation has this name.
-    """
+def op_code(op: str | Reduction) -> tuple[Op, int]:
+    """The wire code of a resolved operation, and the hash of a user's function, else 0."""
     if isinstance(op, str):
-        if op not in _COMBINES:
-            raise ValueError(f"no operation is called {op!r}; use one of {', '.join(_COMBINES)}")
         return Op[op.upper()], 0
-    if not callable(op):
-        raise TypeError(f"op is a name or a function, not {type(op).__name__}")
     return Op.FUNCTION, function_hash(op)
 
 
-def needs_whole(op: str | UserFunction) -> bool:
-    """True if the operation must be given whole arrays, in rank order."""
-    return isinstance(op, Reduction) and op.whole
-
-
-def make_reducer(
-    op: str | UserFunction, dtype: AnyDtype, *, shape: tuple[int, ...] | None = None
-) -> Reducer:
+def make_reducer(op: AnyOp, dtype: AnyDtype, *, shape: tuple[int, ...] | None = None) -> Reducer:
     """The reducer of `op` on arrays of `dtype`.
 
     Args:
-        op: a name, or a function of (accumulator, operand) that returns the combination as an
-            array of the same shape and dtype and changes neither; see `reduction`.
+        op: a name, a builtin that stands for one, or a function of (accumulator, operand) that
+            returns the combination as an array of the same shape and dtype and changes neither;
+            see `reduction`.
         dtype: the operands' dtype.
         shape: the shape that whole arrays are handed over in; None means 1-D.
 
@@ -202,13 +155,13 @@ def make_reducer(
         TypeError: the operation is not defined for the dtype, or `op` is neither name nor function.
         ValueError: no operation has this name.
     """
-    if isinstance(op, str):
-        return _named_reducer(op, dtype)
-    code, op_hash = op_code(op)
+    resolved = resolve_op(op)
+    if isinstance(resolved, str):
+        return _named_reducer(resolved, dtype)
+    code, op_hash = op_code(resolved)
     dtype_code(dtype)
-    whole = needs_whole(op)
-    combine = _call_user(op, shape if whole else None)
-    return Reducer(code, op_hash, combine, whole=whole)
+    combine = _call_user(resolved.function, shape if resolved.whole else None)
+    return Reducer(code, op_hash, combine, whole=resolved.whole)
 
 
 def float_combine(op: str) -> Combine:
@@ -224,18 +177,6 @@ def _named_reducer(op: str, dtype: AnyDtype) -> Reducer:
         raise TypeError(f"op {op!r} is not defined for dtype {dtype.name}")
     combine = _SPECIAL.get((op, dtype.kind), _COMBINES[op])
     return Reducer(code, 0, combine, floating=dtype.kind in "fc")
-
-
-def function_hash(function: UserFunction) -> int:
-    """First 8 bytes of a digest of the function's module and qualified name, and of its needs."""
-    needs = ""
-    if isinstance(function, Reduction):
-        needs = f":{function.elementwise}:{function.commutative}" if function.whole else ""
-        function = function.function
-    module = getattr(function, "__module__", "")
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    digest = hashlib.sha256(f"{module}:{name}{needs}".encode()).digest()
-    return int.from_bytes(digest[:8], "little")
 
 
 def _call_user(function: UserFunction, shape: tuple[int, ...] | None) -> Combine:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from ftcomm.collectives.dtypes import dtype_code, dtype_of
-from ftcomm.collectives.ops import function_hash, make_reducer, reduction
+from ftcomm.collectives.ops import make_reducer
+from ftcomm.collectives.reductions import Reduction, function_hash, reduction
 from ftcomm.protocol.signature import DTYPE_NAMES, Op
 
 
@@ -132,7 +133,8 @@ def test_a_function_is_called_with_read_only_cells_and_named_by_a_digest():
     reducer.combine(np.array([3.0, 5.0]), np.array([4.0, 12.0]), out)
     assert out.tolist() == [5.0, 13.0]
     assert (reducer.op, reducer.whole) == (Op.FUNCTION, False)
-    assert reducer.op_hash == function_hash(hypotenuse) != function_hash(combined)
+    own, other = (function_hash(Reduction(function)) for function in (hypotenuse, combined))
+    assert reducer.op_hash == own != other
 
 
 def test_a_function_that_writes_to_its_operands_fails_and_spoils_nothing():

@@ -15,7 +15,8 @@ from ftcomm.collectives.binomial import binomial_broadcast
 from ftcomm.collectives.chain import MOST_SEGMENTS, SEGMENT_BYTES, chain_broadcast, segments_of
 from ftcomm.collectives.doubling import barrier, doubling_allreduce
 from ftcomm.collectives.halving import halving_allreduce
-from ftcomm.collectives.ops import make_reducer, reduction
+from ftcomm.collectives.ops import make_reducer
+from ftcomm.collectives.reductions import reduction
 from ftcomm.collectives.reference import (
     DeadlockError,
     expected_doubling,

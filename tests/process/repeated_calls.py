@@ -50,10 +50,10 @@ def one_round(comm: Communicator, number: int) -> list[Any]:
     results = [
         comm.allreduce(large, out=np.empty_like(large)),
         comm.allreduce(large, op="min"),
-        comm.allreduce(large, op="max", copy=False),
+        comm.allreduce(large, op=max, copy=False),
         comm.allreduce(large, op="prod", out=large),
         comm.allreduce(base, out=out),
-        comm.allreduce(table, op="max"),
+        comm.allreduce(table, op=np.maximum),
         comm.allreduce(base.astype(np.int64), copy=False),
         comm.allreduce(base, op="mean", out=base),
         comm.allreduce(table.T),

@@ -12,7 +12,8 @@ from ftcomm.collectives.binomial import binomial_broadcast
 from ftcomm.collectives.chain import chain_broadcast
 from ftcomm.collectives.doubling import barrier, doubling_allreduce
 from ftcomm.collectives.halving import halving_allreduce
-from ftcomm.collectives.ops import make_reducer, reduction
+from ftcomm.collectives.ops import make_reducer
+from ftcomm.collectives.reductions import reduction
 from ftcomm.collectives.reference import run_in_memory
 from ftcomm.collectives.ring import ring_allreduce
 from ftcomm.collectives.schedule import CELL_BYTES

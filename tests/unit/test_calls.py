@@ -7,7 +7,7 @@ import pytest
 
 from ftcomm.algorithm_table import DEFAULT_TABLE, AlgorithmTable, table_in_text
 from ftcomm.calls import FLUSH_BROADCASTS, CallFactory
-from ftcomm.collectives.ops import reduction
+from ftcomm.collectives.reductions import reduction
 from ftcomm.forms import Call
 from ftcomm.protocol.signature import Algorithm, Kind, is_compatible
 
@@ -61,14 +61,17 @@ def test_a_synchronising_call_starts_the_count_again() -> None:
     assert broadcast(factory).flush is False
 
 
-def test_a_function_without_a_hash_is_an_operation_too() -> None:
+def test_an_object_that_is_called_needs_a_name() -> None:
     class Adder:
         __hash__ = None  # type: ignore[assignment]  # that is the point
 
         def __call__(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
             return a + b
 
-    call = CallFactory(Group()).allreduce(np.zeros(3), Adder(), None, SITE)
+    with pytest.raises(TypeError, match="op is an object of type Adder, which has no Python code"):
+        CallFactory(Group()).allreduce(np.zeros(3), Adder(), None, SITE)
+    named = reduction(Adder(), name="adder")
+    call = CallFactory(Group()).allreduce(np.zeros(3), named, None, SITE)
     assert call.form.reducer is not None
 
 
