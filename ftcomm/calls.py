@@ -15,7 +15,7 @@ from ftcomm.collectives.choose import SCHEDULES_KEPT, schedule_for
 from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_of, is_bfloat16
 from ftcomm.collectives.function_probe import FunctionProbe
 from ftcomm.collectives.ops import Reducer, make_reducer, op_code
-from ftcomm.collectives.reductions import AnyOp, Reduction, needs_whole, resolve_op
+from ftcomm.collectives.reductions import AnyOp, Reduction, check_pythons, needs_whole, resolve_op
 from ftcomm.collectives.schedule import Schedule
 from ftcomm.forms import Call, Form, OpenCall, anything
 from ftcomm.protocol.frames import make_suffix
@@ -63,6 +63,10 @@ class Group(Protocol):
     def table(self) -> AlgorithmTable:
         """By which ``auto`` chooses."""
 
+    @property
+    def pythons(self) -> tuple[str, ...]:
+        """The Python of each rank, empty where it is not known."""
+
 
 class CallFactory:
     """Builds one communicator's calls; counts broadcasts towards the next flush."""
@@ -91,7 +95,7 @@ class CallFactory:
         source, shape = as_elements(x)
         if wire is not None:
             source = rounded(source, wire)
-        asked = resolve_op(op)
+        asked = self._resolved(op)
         if not isinstance(asked, str):  # a function may hold on to anything: its form is not kept
             return Call(
                 self._reduction_form(source, shape, asked, algorithm, site, root, wire), source
@@ -102,6 +106,17 @@ class CallFactory:
             form = self._reduction_form(source, shape, asked, algorithm, site, root, wire)
             self._keep(key, form)
         return Call(form, source)
+
+    def _resolved(self, op: AnyOp) -> str | Reduction:
+        """What `op` stands for on every rank.
+
+        Raises:
+            TypeError, ValueError: it is no op, or ranks cannot compare it.
+        """
+        asked = resolve_op(op)
+        if not isinstance(asked, str) and not asked.is_named:
+            check_pythons(asked, self._group.pythons)
+        return asked
 
     def checked_root(self, root: Any) -> int:
         """`root` as a rank of this group.
@@ -326,7 +341,7 @@ class CallFactory:
         """
         if op is None:
             return Signature(kind, root=root, algorithm=_algorithm_named(algorithm)).encode()
-        asked = resolve_op(op)
+        asked = self._resolved(op)
         code, op_hash = op_code(asked)
         wish = self._wish(algorithm, asked)
         return Signature(

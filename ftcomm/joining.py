@@ -20,7 +20,7 @@ from ftcomm.errors import ThreadError
 from ftcomm.exits import use_exit_codes
 from ftcomm.faults import FaultInjector
 from ftcomm.joined import forget_joined, note_joined
-from ftcomm.platforms import require_groups
+from ftcomm.platforms import python_version, require_groups
 from ftcomm.processes import this_process
 from ftcomm.recorder import Recorder
 from ftcomm.recording import RecordingEngine
@@ -135,6 +135,7 @@ def _join(options: WorkerOptions) -> Communicator:
         pid=me.pid,
         start=me.start,
         group=os.getpgrp(),
+        python=python_version(),
     )
     limits = Limits(tracker_timeout=options.tracker_timeout)
     hub = Hub(WorkerCore(identity, limits, now=time.monotonic()), options, token)

@@ -32,6 +32,11 @@ class Place:
         return self._core.grouping
 
     @property
+    def pythons(self) -> tuple[str, ...]:
+        """The Python of each rank, as far as it is known; empty where nobody is present."""
+        return tuple(member.python for member in self._core.members)
+
+    @property
     def epoch(self) -> int:
         """The epoch whose plan is in force."""
         return self._core.epoch

@@ -4,10 +4,16 @@ Linux has everything; macOS has what is needed, less what `docs/operations.md` l
 the group of one.
 """
 
+import platform
 import select
 import sys
 
 from ftcomm.errors import ConfigError
+
+
+def python_version() -> str:
+    """Implementation and minor version, within which a function has one bytecode."""
+    return f"{platform.python_implementation()[:16]} {sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def require_groups(what: str) -> None:

@@ -26,6 +26,7 @@ class SoloEngine:
     rank = 0
     world_size = 1
     epoch = 0
+    pythons = ("",)
     recovered = Recovered(epochs=1)
 
     def __init__(self, settings: JobSettings, *, watches_states: bool = False) -> None:

@@ -6,10 +6,9 @@ ones notice, and tried before its first use (`function_probe`).  What can be nei
 named is refused.
 """
 
-import hashlib
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
+from ftcomm.collectives.function_hash import UnhashableFunctionError, code_hash, name_hash
 
 Array = np.ndarray[Any, AnyDtype]
 UserFunction = Callable[[Array, Array], Any]
@@ -81,6 +81,11 @@ class Reduction:
     def __call__(self, accumulator: Array, operand: Array) -> Any:
         """What the function itself returns."""
         return self.function(accumulator, operand)
+
+    @property
+    def is_named(self) -> bool:
+        """True if ranks compare a name: the same one in every version of Python."""
+        return bool(self.name) or isinstance(self.function, np.ufunc)
 
     @property
     def whole(self) -> bool:
@@ -157,14 +162,56 @@ def needs_whole(op: AnyOp) -> bool:
 
 
 def function_hash(reduction: Reduction) -> int:
-    """First 8 bytes of a digest of the function's module and qualified name, and of its needs."""
-    needs = f":{reduction.elementwise}:{reduction.commutative}" if reduction.whole else ""
-    function = reduction.function
-    module = getattr(function, "__module__", "")
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    what = f"name {reduction.name}" if reduction.name else f"{module}:{name}"
-    digest = hashlib.sha256(f"{what}{needs}".encode()).digest()
-    return int.from_bytes(digest[:8], "little")
+    """The hash of a user's function, and of what it needs.
+
+    Raises:
+        TypeError: it has no name, and refers to something that has no digest.
+    """
+    needs = f"{reduction.elementwise} {reduction.commutative}" if reduction.whole else ""
+    if reduction.name:
+        return name_hash(reduction.name, needs)
+    if isinstance(reduction.function, np.ufunc):
+        return name_hash(f"numpy.{reduction.function.__name__}", needs)
+    try:
+        return code_hash(reduction.function, needs)
+    except UnhashableFunctionError as error:
+        name = described(reduction.function)
+        raise TypeError(
+            f"op {name} cannot be compared between ranks: {error}, which cannot be hashed; "
+            f"{_remedy(name)}"
+        ) from None
+
+
+def check_pythons(reduction: Reduction, pythons: Sequence[str]) -> None:
+    """Refuse a function without a name where ranks run different versions of Python.
+
+    Args:
+        reduction: whose hash is of its bytecode.
+        pythons: of each rank, empty where it is not known.
+
+    Raises:
+        TypeError: naming the versions and their ranks.
+    """
+    ranks: dict[str, list[int]] = {}
+    for rank, python in enumerate(pythons):
+        if python:
+            ranks.setdefault(python, []).append(rank)
+    if len(ranks) < 2:
+        return
+    versions = ", ".join(
+        f"{python} on rank {members[0]}" + (f" and {len(members) - 1} more" * (len(members) > 1))
+        for python, members in sorted(ranks.items())
+    )
+    name = described(reduction.function)
+    raise TypeError(
+        f"op {name} cannot be compared between ranks: they run {versions}, and each version has "
+        f"its own bytecode; {_remedy(name)}"
+    )
+
+
+def _remedy(name: str) -> str:
+    plain = name if name.isascii() and "<" not in name and " " not in name else "mine"
+    return f"give it a name: ftcomm.reduction(f, name={plain!r})"
 
 
 def described(function: Any) -> str:

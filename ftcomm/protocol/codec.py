@@ -74,6 +74,7 @@ MAX_CONTROL_FRAME = (
 MAX_TEXT = 1024  # bytes; longer prose belongs in a log file
 MAX_NAME = 64  # bytes; Linux's own limit of a host name, and ample for a worker id
 MAX_ADDRESS = 255  # bytes; a DNS name is at most 253
+MAX_PYTHON = 32  # bytes; an implementation's name and a minor version
 MAX_BLOB = 4096  # bytes; nonces and digests are 32
 MAX_LOCAL_VERSIONS = 2  # a committed and a tentative one
 MAX_ROUTES = 1024  # relayed pairs; a job with more has lost its network
@@ -93,6 +94,7 @@ TICKS = Int(0, 2**53)  # of the kernel's clock since the machine began
 FLAG = Bool()
 NAME = Text(MAX_NAME)
 ADDRESS = Text(MAX_ADDRESS)
+PYTHON = Text(MAX_PYTHON)
 TEXT = Text(MAX_TEXT)
 PROSE = Text(MAX_TEXT, cut=True)
 DOCUMENT = Text(MAX_CONTROL_FRAME - 16)
@@ -126,6 +128,7 @@ MEMBER = Record(
     address=ADDRESS,
     port=PORT,
     present=FLAG,
+    python=PYTHON,
 )
 
 SCHEMAS: dict[int, Record] = {
@@ -148,6 +151,7 @@ SCHEMAS: dict[int, Record] = {
         start=TICKS,
         group=U32,
         release=NAME,
+        python=PYTHON,
     ),
     2: Record(
         Report,

@@ -53,7 +53,10 @@ class LocalFetch:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One place of an epoch's membership."""
+    """One place of an epoch's membership.
+
+    ``python`` is empty where nobody is present.
+    """
 
     rank: int
     worker_id: str
@@ -62,6 +65,7 @@ class Member:
     address: str
     port: int
     present: bool = True
+    python: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,7 @@ class Hello:
     is state, repeated until a newer epoch comes.  ``pid`` and ``start`` name the process on its
     host (`ftcomm.processes`); ``group`` is its process group, which its launcher knows.
     ``release`` is the worker's ftcomm.
+    ``python`` is the interpreter with its minor version: hashes of functions hold within one.
     """
 
     worker_id: str
@@ -119,6 +124,7 @@ class Hello:
     start: int = 0
     group: int = 0
     release: str = __version__
+    python: str = ""
 
 
 @dataclass(frozen=True, slots=True)

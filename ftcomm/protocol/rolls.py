@@ -13,7 +13,7 @@ from ftcomm.protocol.codec import encode
 from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.messages import ControlMessage, Member, Plan, Roll
 
-MEMBERS_OF_A_ROLL = 256  # of 403 bytes at most: 101 KiB, within a frame
+MEMBERS_OF_A_ROLL = 256  # of 437 bytes at most: 110 KiB, within a frame
 
 Members = tuple[Member, ...]
 

@@ -103,6 +103,7 @@ class Identity:
     pid: int = 0
     start: int = 0
     group: int = 0
+    python: str = ""
 
 
 @dataclass(frozen=True, slots=True)

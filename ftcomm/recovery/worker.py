@@ -123,6 +123,7 @@ class WorkerCore(Standing):
             pid=self.identity.pid,
             start=self.identity.start,
             group=self.identity.group,
+            python=self.identity.python,
         )
         return [SendControl(hello)]
 

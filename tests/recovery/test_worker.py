@@ -57,8 +57,9 @@ from tests.recovery.worker_story import (
 
 
 def test_a_fresh_worker_introduces_itself_reports_nothing_and_runs() -> None:
-    core = WorkerCore(Identity("w0", NONCE, "h", "127.0.0.1", 1000), Limits(), now=0.0)
-    hello = Hello("w0", NONCE, 0, "h", "127.0.0.1", 1000, 0, 0, (), False, b"")
+    identity = Identity("w0", NONCE, "h", "127.0.0.1", 1000, python="CPython 3")
+    core = WorkerCore(identity, Limits(), now=0.0)
+    hello = Hello("w0", NONCE, 0, "h", "127.0.0.1", 1000, 0, 0, (), False, b"", python="CPython 3")
     assert core.handle(Attached(), now=0.0) == [SendControl(hello)]
     assert hear(core, Welcome("job", 1, 1, 2, 0, ())) == [Wake()]
     assert core.begin(SIG, "t.py:1") is Step.WAIT

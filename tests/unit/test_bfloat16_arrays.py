@@ -33,6 +33,7 @@ class Group:
     algorithm: str = "auto"
     table: AlgorithmTable = DEFAULT_TABLE
     grouping: tuple[int, ...] = ()
+    pythons: tuple[str, ...] = ()
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ class Group:
     algorithm: str = "auto"
     table: AlgorithmTable = DEFAULT_TABLE
     grouping: tuple[int, ...] = ()
+    pythons: tuple[str, ...] = ()
 
 
 def broadcast(factory: CallFactory) -> Call:

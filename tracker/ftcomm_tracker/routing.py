@@ -149,6 +149,7 @@ class Routing(Seats):
                     address=hello.address if hello else "",
                     port=hello.port if hello else 0,
                     present=hello is not None,
+                    python=hello.python if hello else "",
                 )
             )
         return tuple(members)
