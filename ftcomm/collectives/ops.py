@@ -1,8 +1,8 @@
 """Reductions: which operation on which dtype, and how two operands become one.
 
 A `Reducer` combines 1-D cells and keeps the order of its operands, because ``x + y`` and ``y + x``
-differ in NaN payloads.  Integers wrap, the sum of bools is *or* and their product *and*, the mean
-is the sum divided once at the end.
+differ in NaN payloads.  Integers wrap, and the mean is the sum divided once at the end.  Numpy adds
+bools by *or*: whoever sums them wants to count, so it is refused.
 """
 
 import functools
@@ -26,10 +26,9 @@ Array = np.ndarray[Any, AnyDtype]
 Combine = Callable[[Array, Array, Array], object]
 Divide = Callable[[Array, int], object]
 
-_ALL = "biufc"
 _KINDS_OF_OP: dict[str, str] = {
-    "sum": _ALL,
-    "prod": _ALL,
+    "sum": "iufc",
+    "prod": "iufc",
     "min": "biuf",
     "max": "biuf",
     "mean": "fc",
@@ -89,8 +88,6 @@ _COMBINES: dict[str, Combine] = {
 }
 # By the kind of dtype, where it is another one.
 _SPECIAL: dict[tuple[str, str], Combine] = {
-    ("sum", "b"): np.logical_or,
-    ("prod", "b"): np.logical_and,
     ("sum", "f"): _add_inexact,
     ("sum", "c"): _add_inexact,
     ("mean", "f"): _add_inexact,
@@ -174,9 +171,31 @@ def _named_reducer(op: str, dtype: AnyDtype) -> Reducer:
     code, _ = op_code(op)
     dtype_code(dtype)
     if dtype.kind not in _KINDS_OF_OP[op]:
-        raise TypeError(f"op {op!r} is not defined for dtype {dtype.name}")
+        remedy = _remedy(op, dtype.kind)
+        raise TypeError(f"op {op!r} is not defined for dtype {dtype.name}{remedy and '; '}{remedy}")
     combine = _SPECIAL.get((op, dtype.kind), _COMBINES[op])
     return Reducer(code, 0, combine, floating=dtype.kind in "fc")
+
+
+def _remedy(op: str, kind: str) -> str:
+    """What to pass in place of `op` on a dtype of a kind that it is not defined for."""
+    match op, kind:
+        case "sum" | "prod", "b":
+            logical = "or" if op == "sum" else "and"
+            return (
+                f"numpy would make it a logical {logical}: pass op='lor' (is any true) or "
+                "op='land' (are all), or x.astype(int), int(x) of a Python bool, to count"
+            )
+        case "mean", "b" | "i" | "u":
+            return (
+                "a mean is no whole number: pass x.astype(float), float(x) of a Python number, or "
+                "op='sum', and divide by comm.world_size"
+            )
+        case "min" | "max", "c":
+            return "complex numbers have no order: pass abs(x), or x.real and x.imag"
+        case "land" | "lor", "f" | "c":
+            return "pass x != 0"
+    return ""
 
 
 def _call_user(function: UserFunction, shape: tuple[int, ...] | None) -> Combine:

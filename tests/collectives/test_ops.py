@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
+import ftcomm
 from ftcomm.collectives.dtypes import dtype_code, dtype_of
 from ftcomm.collectives.ops import make_reducer
 from ftcomm.collectives.reductions import Reduction, function_hash, reduction
@@ -24,8 +25,8 @@ def combined(op, dtype, left, right):
 @pytest.mark.parametrize(
     ("op", "dtype", "left", "right", "wanted"),
     [
-        ("sum", "bool", [True, False], [True, False], [True, False]),
-        ("prod", "bool", [True, False], [True, True], [True, False]),
+        ("lor", "bool", [True, False], [True, False], [True, False]),
+        ("land", "bool", [True, False], [True, True], [True, False]),
         ("sum", "uint8", [200], [100], [44]),
         ("sum", "int8", [127], [1], [-128]),
         ("prod", "int32", [1 << 30], [4], [0]),
@@ -92,6 +93,33 @@ def test_in_place_or_not_the_bits_are_the_same(op, dtype):
 def test_an_undefined_pair_is_refused_by_name(op, dtype):
     with pytest.raises(TypeError, match=f"op '{op}' is not defined for dtype {dtype}"):
         make_reducer(op, np.dtype(dtype))
+
+
+COUNT = r"op='lor' \(is any true\) or op='land' \(are all\), or x.astype\(int\), int\(x\)"
+MEAN = r"x.astype\(float\), float\(x\) of a Python number, or op='sum', and divide by"
+REMEDIES = {
+    "sum of bools": ("sum", [True, False], f"make it a logical or: pass {COUNT}"),
+    "product of bools": ("prod", [True, False], f"make it a logical and: pass {COUNT}"),
+    "Python's sum of bools": (sum, [True, False], COUNT),
+    "a Python bool": ("sum", True, COUNT),
+    "a numpy bool": ("sum", np.True_, COUNT),
+    "mean of integers": ("mean", [1, 2], MEAN),
+    "mean of bytes": ("mean", np.zeros(2, np.uint8), MEAN),
+    "mean of a Python int": ("mean", 3, MEAN),
+    "mean of bools": ("mean", [True], MEAN),
+    "any of floats": (any, [1.0], "pass x != 0"),
+    "least complex number": (min, [1j], "have no order: pass abs"),
+}
+
+
+@pytest.mark.parametrize("what", REMEDIES)
+@pytest.mark.parametrize("call", ["allreduce", "reduce", "iallreduce", "ireduce"])
+def test_what_would_be_another_result_is_refused_with_the_remedy(what, call):
+    op, x, words = REMEDIES[what]
+    with ftcomm.init("none") as comm:
+        with pytest.raises(TypeError, match=words):
+            getattr(comm, call)(x, op)
+        assert comm.seqno == 0
 
 
 @pytest.mark.parametrize("dtype", ["longdouble", "clongdouble", "object", "U3", "S3", "M8[s]"])

@@ -110,7 +110,7 @@ def test_nans_of_every_rank_give_one_nan_also_in_blocks_of_one_element(algorithm
 @pytest.mark.parametrize(
     ("op", "dtype"),
     [
-        ("sum", "bool"),
+        ("max", "bool"),
         ("sum", "int8"),
         ("prod", "uint16"),
         ("min", "float16"),
@@ -150,7 +150,7 @@ def test_a_function_that_needs_whole_arrays_sees_them_in_rank_order():
 OPERATIONS = [
     (op, dtype)
     for op, dtypes in {
-        "sum": ("bool", "int16", "float16", "float32", "complex64"),
+        "sum": ("int16", "float16", "float32", "complex64"),
         "prod": ("uint8", "float64", "complex128"),
         "mean": ("float16", "float64"),
         "min": ("int64", "float32"),

@@ -18,8 +18,8 @@ FLOATS = ["float16", "float32", "float64"]
 COMPLEX = ["complex64", "complex128"]
 ALL = ["bool", *INTEGERS, *FLOATS, *COMPLEX]
 DTYPES_OF_OP = {
-    "sum": ALL,
-    "prod": ALL,
+    "sum": [*INTEGERS, *FLOATS, *COMPLEX],
+    "prod": [*INTEGERS, *FLOATS, *COMPLEX],
     "min": ["bool", *INTEGERS, *FLOATS],
     "max": ["bool", *INTEGERS, *FLOATS],
     "mean": [*FLOATS, *COMPLEX],

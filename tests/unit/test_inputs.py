@@ -9,6 +9,7 @@ import pytest
 
 import ftcomm
 
+REDUCING = ("allreduce", "reduce")
 CALLS = ["allreduce", "broadcast", "allgather", "allgatherv", "reduce", "gather", "gatherv"]
 
 
@@ -29,7 +30,7 @@ TAKEN = {
     "transposed": np.arange(6, dtype="f4").reshape(2, 3).T,
     "Fortran order": np.asfortranarray(np.arange(6).reshape(2, 3)),
     "read-only": read_only(np.arange(3.0)),
-    "big-endian": np.arange(3, dtype=">c16"),
+    "big-endian": np.arange(3, dtype=">f8"),
     "broadcast view": np.broadcast_to(np.float32(2), (3, 2)),
     "empty": np.zeros((0, 4), np.int8),
     "list of lists": [[1, 2], [3, 4]],
@@ -46,7 +47,7 @@ def test_what_is_an_array_is_taken(comm: ftcomm.Communicator, call: str, name: s
     x = TAKEN[name]
     plain = np.asarray(x)
     before = plain.copy()
-    result = getattr(comm, call)(x)
+    result = getattr(comm, call)(x, **({"op": "max"} if call in REDUCING else {}))
     got = result[0] if call in ("allgather", "gather") else result
     assert (got.shape, got.tolist()) == (plain.shape, before.tolist())
     assert got.dtype == plain.dtype.newbyteorder("=")
@@ -55,7 +56,7 @@ def test_what_is_an_array_is_taken(comm: ftcomm.Communicator, call: str, name: s
 
 @pytest.mark.parametrize("call", ["allreduce", "broadcast", "allgather", "reduce", "gather"])
 def test_what_has_no_dimension_stays_so(comm: ftcomm.Communicator, call: str) -> None:
-    shapes = [np.shape(getattr(comm, call)(x)) for x in (3, 2.5, True, np.float32(1), np.array(1j))]
+    shapes = [np.shape(getattr(comm, call)(x)) for x in (3, 2.5, np.float32(1), np.array(1j))]
     assert set(shapes) == ({(1,)} if call in ("allgather", "gather") else {()})
 
 
