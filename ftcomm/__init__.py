@@ -25,6 +25,7 @@ __all__ = [
     "JobLostError",
     "JobStoppedError",
     "LogLimitError",
+    "Op",
     "ProtocolError",
     "ProtocolVersionError",
     "RankLostError",
@@ -44,6 +45,7 @@ __all__ = [
 _HOMES = {
     "Communicator": "ftcomm.communicator",
     "Handle": "ftcomm.handles",
+    "Op": "ftcomm.collectives.op_names",
     "Restored": "ftcomm.public_values",
     "RestoredLocal": "ftcomm.public_values",
     "Stats": "ftcomm.stats",
@@ -54,6 +56,7 @@ _HOMES = {
 }
 
 if TYPE_CHECKING:
+    from ftcomm.collectives.op_names import Op
     from ftcomm.collectives.reductions import reduction
     from ftcomm.communicator import Communicator
     from ftcomm.errors import (

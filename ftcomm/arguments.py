@@ -7,7 +7,15 @@ import numpy as np
 
 from ftcomm.collectives.bfloat16 import round_to_bfloat16
 from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_text
-from ftcomm.protocol.signature import MAX_NAMED_DIMS, RAGGED, Algorithm, Kind, Op, Signature, Wire
+from ftcomm.protocol.signature import (
+    MAX_NAMED_DIMS,
+    RAGGED,
+    Algorithm,
+    Kind,
+    OpCode,
+    Signature,
+    Wire,
+)
 from ftcomm.values import Array
 
 _FLOAT32: AnyDtype = np.dtype(np.float32)
@@ -169,7 +177,7 @@ def signature_of(
     source: Array,
     shape: tuple[int, ...],
     *,
-    op: Op = Op.NONE,
+    op: OpCode = OpCode.NONE,
     op_hash: int = 0,
     root: int = -1,
     algorithm: Algorithm = Algorithm.AUTO,

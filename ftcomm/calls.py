@@ -15,7 +15,13 @@ from ftcomm.collectives.choose import SCHEDULES_KEPT, schedule_for
 from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_of, is_bfloat16
 from ftcomm.collectives.function_probe import FunctionProbe
 from ftcomm.collectives.ops import Reducer, make_reducer, op_code
-from ftcomm.collectives.reductions import AnyOp, Reduction, check_pythons, needs_whole, resolve_op
+from ftcomm.collectives.reductions import (
+    Reduction,
+    UncheckedOp,
+    check_pythons,
+    needs_whole,
+    resolve_op,
+)
 from ftcomm.collectives.schedule import Schedule
 from ftcomm.forms import Call, Form, OpenCall, anything
 from ftcomm.protocol.frames import make_suffix
@@ -81,7 +87,7 @@ class CallFactory:
     def allreduce(
         self,
         x: Any,
-        op: AnyOp,
+        op: UncheckedOp,
         algorithm: str | None,
         site: str,
         root: int = -1,
@@ -107,7 +113,7 @@ class CallFactory:
             self._keep(key, form)
         return Call(form, source)
 
-    def _resolved(self, op: AnyOp) -> str | Reduction:
+    def _resolved(self, op: UncheckedOp) -> str | Reduction:
         """What `op` stands for on every rank.
 
         Raises:
@@ -329,7 +335,7 @@ class CallFactory:
         self,
         kind: Kind,
         *,
-        op: AnyOp | None = None,
+        op: UncheckedOp | None = None,
         root: int = -1,
         algorithm: str | None = None,
         wire: str | None = None,

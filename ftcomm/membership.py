@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 from ftcomm.accounting import LogAccount
 from ftcomm.arguments import is_input_function
 from ftcomm.calls import CallFactory
-from ftcomm.collectives.reductions import AnyOp
+from ftcomm.collectives.reductions import UncheckedOp
 from ftcomm.deadlines import Duration, checked_deadline
 from ftcomm.engine import Engine
 from ftcomm.errors import FtcommError, LogLimitError
@@ -216,7 +216,7 @@ class Membership:
         deadline: Duration | None,
         *,
         check: Callable[[Stored], None] = anything,
-        op: AnyOp | None = None,
+        op: UncheckedOp | None = None,
         root: int = -1,
         algorithm: str | None = None,
         wire: str | None = None,

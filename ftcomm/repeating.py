@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ftcomm.calls import FORMS_KEPT
+from ftcomm.collectives.op_names import Op
 from ftcomm.collectives.reductions import NAME_OF_ID
 from ftcomm.engine import Engine
 from ftcomm.express import Express
@@ -117,7 +118,7 @@ class Repeating(HandingOut):
 
 def _has_name(op: Any) -> bool:
     """`op` is a name, or a builtin that stands for one: both have a hash and never change."""
-    return type(op) is str or id(op) in NAME_OF_ID
+    return type(op) is str or type(op) is Op or id(op) in NAME_OF_ID
 
 
 def _fits(out: Any, x: Result) -> bool:

@@ -23,7 +23,7 @@ and a minimum or maximum is the rounded one of the inputs.  Numbers below float3
 import numpy as np
 
 from ftcomm.collectives.ops import Combine, Reducer, float_combine, op_code
-from ftcomm.collectives.reductions import AnyOp, Array, resolve_op
+from ftcomm.collectives.reductions import Array, UncheckedOp, resolve_op
 
 # Elements that are widened at a time: two operands and the sum in float32 stay in a second-level
 # cache. Part of the canonical order, as the cell is: at a block's end numpy's loops end too.
@@ -122,7 +122,7 @@ def _bits(array: Array) -> Array:
     return array.view(np.uint16)
 
 
-def bfloat16_reducer(op: AnyOp) -> Reducer:
+def bfloat16_reducer(op: UncheckedOp) -> Reducer:
     """The reducer of a named operation on bfloat16, as bits or as arrays of ml_dtypes.
 
     It has memory of its own, so it is used by one thread at a time.

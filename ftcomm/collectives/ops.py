@@ -14,13 +14,13 @@ import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype, dtype_code
 from ftcomm.collectives.reductions import (
-    AnyOp,
     Reduction,
+    UncheckedOp,
     UserFunction,
     function_hash,
     resolve_op,
 )
-from ftcomm.protocol.signature import Op
+from ftcomm.protocol.signature import OpCode
 
 Array = np.ndarray[Any, AnyDtype]
 Combine = Callable[[Array, Array, Array], object]
@@ -111,7 +111,7 @@ class Reducer:
         divide: ``divide(work, world_size)`` turns a sum into the mean, in place.
     """
 
-    op: Op
+    op: OpCode
     op_hash: int
     combine: Combine
     whole: bool = False
@@ -120,25 +120,27 @@ class Reducer:
 
     def finish(self, work: Array, world_size: int) -> None:
         """Turn the combination of all ranks' operands into the result, in place."""
-        if self.op is Op.MEAN:
+        if self.op is OpCode.MEAN:
             self.divide(work, world_size)
-        elif world_size == 1 and self.op in (Op.LAND, Op.LOR):
+        elif world_size == 1 and self.op in (OpCode.LAND, OpCode.LOR):
             np.not_equal(work, 0, work)
 
     @property
     def finishes(self) -> bool:
         """False where `finish` has nothing to do for more than one rank."""
-        return self.op is Op.MEAN
+        return self.op is OpCode.MEAN
 
 
-def op_code(op: str | Reduction) -> tuple[Op, int]:
+def op_code(op: str | Reduction) -> tuple[OpCode, int]:
     """The wire code of a resolved operation, and the hash of a user's function, else 0."""
     if isinstance(op, str):
-        return Op[op.upper()], 0
-    return Op.FUNCTION, function_hash(op)
+        return OpCode[op.upper()], 0
+    return OpCode.FUNCTION, function_hash(op)
 
 
-def make_reducer(op: AnyOp, dtype: AnyDtype, *, shape: tuple[int, ...] | None = None) -> Reducer:
+def make_reducer(
+    op: UncheckedOp, dtype: AnyDtype, *, shape: tuple[int, ...] | None = None
+) -> Reducer:
     """The reducer of `op` on arrays of `dtype`.
 
     Args:

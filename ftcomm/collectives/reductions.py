@@ -17,12 +17,13 @@ import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.function_hash import UnhashableFunctionError, code_hash, name_hash
+from ftcomm.collectives.op_names import NAMES, Op, OpName, canonical_name
 
 Array = np.ndarray[Any, AnyDtype]
 UserFunction = Callable[[Array, Array], Any]
-AnyOp = str | UserFunction
+AnyOp = OpName | Op | UserFunction  # what a type checker lets users pass
+UncheckedOp = str | UserFunction  # what they may pass, not looked at yet
 
-NAMES = ("sum", "prod", "min", "max", "mean", "band", "bor", "bxor", "land", "lor")
 # They take one iterable: nobody can mean them as functions of two arrays.
 _OF_ITERABLES: dict[Any, str] = {
     sum: "sum",
@@ -134,7 +135,7 @@ def reduction(
     return Reduction(function, elementwise, commutative, name)
 
 
-def resolve_op(op: AnyOp) -> str | Reduction:
+def resolve_op(op: UncheckedOp) -> str | Reduction:
     """What an ``op`` stands for: the name of an operation, or a function that can be hashed.
 
     Raises:
@@ -142,21 +143,19 @@ def resolve_op(op: AnyOp) -> str | Reduction:
         ValueError: no operation has this name.
     """
     if isinstance(op, str):
-        if op not in NAMES:
-            raise ValueError(f"no operation is called {op!r}; use one of {', '.join(NAMES)}")
-        return op
+        return canonical_name(op)
     name = NAME_OF_ID.get(id(op))
     if name is not None:
         return name
     if isinstance(op, Reduction):
         return op
     if not callable(op):
-        raise TypeError(f"op is a name or a function, not {type(op).__name__}")
+        raise TypeError(f"op is a name, an ftcomm.Op or a function, not {type(op).__name__}")
     _check_code(op)
     return Reduction(op, is_declared=False)
 
 
-def needs_whole(op: AnyOp) -> bool:
+def needs_whole(op: UncheckedOp) -> bool:
     """True if the operation must be given whole arrays, in rank order."""
     return isinstance(op, Reduction) and op.whole
 

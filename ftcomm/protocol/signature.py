@@ -44,7 +44,7 @@ class Kind(enum.IntEnum):
 RAGGED = (Kind.ALLGATHERV, Kind.GATHERV)
 
 
-class Op(enum.IntEnum):
+class OpCode(enum.IntEnum):
     """Reduction; NONE where the kind reduces nothing, FUNCTION for a user's own."""
 
     NONE = 0
@@ -111,7 +111,7 @@ class Signature:
 
     Attributes:
         kind: the collective.
-        op: the reduction, ``Op.NONE`` where there is none.
+        op: the reduction, ``OpCode.NONE`` where there is none.
         dtype: key of `DTYPE_NAMES`.
         algorithm: the caller's override, ``Algorithm.AUTO`` without one.
         root: the root rank, -1 where the kind has none.
@@ -124,7 +124,7 @@ class Signature:
     """
 
     kind: Kind
-    op: Op = Op.NONE
+    op: OpCode = OpCode.NONE
     dtype: int = 0
     algorithm: Algorithm = Algorithm.AUTO
     root: int = -1
@@ -164,7 +164,7 @@ class Signature:
         try:
             return cls(
                 Kind(kind),
-                Op(op),
+                OpCode(op),
                 dtype,
                 Algorithm(algorithm),
                 root,
@@ -179,9 +179,11 @@ class Signature:
 
     def __str__(self) -> str:
         parts = []
-        if self.op is not Op.NONE:
+        if self.op is not OpCode.NONE:
             name = self.op.name.lower()
-            parts.append(f"op={name}#{self.op_hash:x}" if self.op is Op.FUNCTION else f"op={name}")
+            parts.append(
+                f"op={name}#{self.op_hash:x}" if self.op is OpCode.FUNCTION else f"op={name}"
+            )
         elif self.op_hash:  # a checkpoint that is compared with another one
             parts.append(f"state {self.op_hash:016x}")
         if self.kind is Kind.CHECKPOINT:

@@ -19,12 +19,12 @@ from ftcomm.protocol.signature import Kind
 from tests.unit.test_calls import SITE, Group
 
 Array = np.ndarray[Any, Any]
-Op = Callable[[Array, Array], Any]
+Function = Callable[[Array, Array], Any]
 
 SCALE, TABLE = 2.0, [1, 2]
 
 
-def hash_of(function: Op, **needs: Any) -> int:
+def hash_of(function: Function, **needs: Any) -> int:
     return function_hash(Reduction(function, **needs))
 
 
@@ -32,29 +32,29 @@ def helper(x: Array) -> Array:
     return x
 
 
-def scaled(factor: Any) -> Op:
+def scaled(factor: Any) -> Function:
     return lambda a, b: (a + b) * factor
 
 
-def with_default(factor: Any) -> Op:
+def with_default(factor: Any) -> Function:
     def op(a: Array, b: Array, factor: Any = factor) -> Array:
         return (a + b) * factor
 
     return op
 
 
-def with_keyword(factor: Any) -> Op:
+def with_keyword(factor: Any) -> Function:
     def op(a: Array, b: Array, *, factor: Any = factor) -> Array:
         return (a + b) * factor
 
     return op
 
 
-def of_helper(function: Callable[[Array], Array]) -> Op:
+def of_helper(function: Callable[[Array], Array]) -> Function:
     return lambda a, b: function(a + b)
 
 
-DIFFERENT: dict[str, Op] = {
+DIFFERENT: dict[str, Function] = {
     "sum": lambda a, b: a + b,
     "product": lambda a, b: a * b,
     "another constant": lambda a, b: a * b * 2,
@@ -174,7 +174,7 @@ class Model:
 
 LOOP: list[Any] = []
 LOOP.append(LOOP)
-UNHASHABLE: dict[str, tuple[Op, str]] = {
+UNHASHABLE: dict[str, tuple[Function, str]] = {
     "an object": (scaled(Model()), r"factor is an object of type .*test_function_hash.Model"),
     "a method": (Model().op, r"it is an object of type .*test_function_hash.Model"),
     "an object in a list": (scaled([1, Model()]), "factor is an object of type"),

@@ -10,7 +10,7 @@ import ftcomm
 from ftcomm.collectives.dtypes import dtype_code, dtype_of
 from ftcomm.collectives.ops import make_reducer
 from ftcomm.collectives.reductions import Reduction, function_hash, reduction
-from ftcomm.protocol.signature import DTYPE_NAMES, Op
+from ftcomm.protocol.signature import DTYPE_NAMES, OpCode
 
 
 def combined(op, dtype, left, right):
@@ -147,7 +147,7 @@ def test_codes_and_dtypes_are_inverse_and_cover_the_wire_table():
 def test_unknown_names_and_things_that_are_not_operations_are_refused():
     with pytest.raises(ValueError, match="no operation is called 'average'"):
         make_reducer("average", np.dtype("f4"))
-    with pytest.raises(TypeError, match="a name or a function"):
+    with pytest.raises(TypeError, match=r"a name, an ftcomm\.Op or a function"):
         make_reducer(3, np.dtype("f4"))
 
 
@@ -160,7 +160,7 @@ def test_a_function_is_called_with_read_only_cells_and_named_by_a_digest():
     out = np.empty(2)
     reducer.combine(np.array([3.0, 5.0]), np.array([4.0, 12.0]), out)
     assert out.tolist() == [5.0, 13.0]
-    assert (reducer.op, reducer.whole) == (Op.FUNCTION, False)
+    assert (reducer.op, reducer.whole) == (OpCode.FUNCTION, False)
     own, other = (function_hash(Reduction(function)) for function in (hypotenuse, combined))
     assert reducer.op_hash == own != other
 

@@ -184,8 +184,8 @@ WITHOUT_CODE: dict[str, tuple[Any, str]] = {
     "another's ufunc": (np.frompyfunc(first, 2, 1), "is no ufunc of numpy's own"),
     "one input": (np.exp, "op is numpy.exp, which takes 1 arrays and gives 1"),
     "two outputs": (np.divmod, "op is numpy.divmod, which takes 2 arrays and gives 2"),
-    "a number": (3, "op is a name or a function, not int"),
-    "none": (None, "op is a name or a function, not NoneType"),
+    "a number": (3, "op is a name, an ftcomm.Op or a function, not int"),
+    "none": (None, "op is a name, an ftcomm.Op or a function, not NoneType"),
 }
 
 

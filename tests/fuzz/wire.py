@@ -18,13 +18,13 @@ from ftcomm.protocol.messages import ControlMessage, Frame
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.records import RecordReader, digest_named
 from ftcomm.protocol.rolls import RollReader
-from ftcomm.protocol.signature import Kind, Op, Signature, is_compatible, signature_text
+from ftcomm.protocol.signature import Kind, OpCode, Signature, is_compatible, signature_text
 from ftcomm.transport.faults import LinkLost
 from ftcomm.transport.frame_check import CallHeader, check_header
 
 KEY = control_key(b"t" * 64)
 CLIENT_NONCE, SERVER_NONCE = b"c" * NONCE_BYTES, b"s" * NONCE_BYTES
-SIGNATURE = Signature(Kind.ALLREDUCE, Op.SUM, 12, count=3, ndim=1, dims=(3, 0, 0, 0))
+SIGNATURE = Signature(Kind.ALLREDUCE, OpCode.SUM, 12, count=3, ndim=1, dims=(3, 0, 0, 0))
 CRC32 = digest_named("crc32")
 assert CRC32 is not None
 HEADER = FrameHeader(7, Position(0, -1, 3), 2, CELL_BYTES, SIGNATURE.encode(), "train.py:12")

@@ -9,7 +9,7 @@ import pytest
 
 from ftcomm.protocol.codec import MAX_CONTROL_FRAME
 from ftcomm.protocol.messages import Blocked, Bye, Heartbeat, Resumed
-from ftcomm.protocol.signature import Kind, Op, Signature
+from ftcomm.protocol.signature import Kind, OpCode, Signature
 from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.events import GivenUp, Lost, StopAsked
 from ftcomm_tracker.explain import explain, explanation
@@ -17,7 +17,7 @@ from ftcomm_tracker.status import status_document, table
 from tests.tracker.roster_story import Story, at, hello, report, running
 from tests.tracker.test_last_hope import lost_without_the_closed_one
 
-SUM = Signature(Kind.ALLREDUCE, Op.SUM, 12, count=3, ndim=1, dims=(3, 0, 0, 0)).encode()
+SUM = Signature(Kind.ALLREDUCE, OpCode.SUM, 12, count=3, ndim=1, dims=(3, 0, 0, 0)).encode()
 
 
 def document(story: Story) -> dict[str, Any]:

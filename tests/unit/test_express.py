@@ -147,8 +147,8 @@ def test_a_view_s_dtype_and_shape_are_not_the_log_s(ways: list[Way], shape: Any)
         assert (logged.dtype, logged.shape, logged.flags.writeable) == kept
 
 
-@pytest.mark.parametrize("op", ["min", max, np.maximum])
-def test_a_builtin_takes_the_fast_path_of_its_name(ways: list[Way], op: Any) -> None:
+@pytest.mark.parametrize("op", ["min", "MAX", "product", ftcomm.Op.SUM, max, np.maximum])
+def test_every_spelling_of_a_name_takes_the_fast_path(ways: list[Way], op: Any) -> None:
     with ftcomm.init("none") as comm:
         results = [comm.allreduce(np.arange(4.0), op).tolist() for _ in range(3)]
         assert (len(ways), len(ways[0].log), results) == (1, 2, [[0, 1, 2, 3]] * 3)

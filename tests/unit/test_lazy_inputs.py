@@ -10,7 +10,7 @@ import pytest
 
 import ftcomm
 from ftcomm.errors import ThreadError
-from ftcomm.protocol.signature import Algorithm, Kind, Op, Signature, is_compatible
+from ftcomm.protocol.signature import Algorithm, Kind, OpCode, Signature, is_compatible
 
 CALLS = [
     "allreduce",
@@ -83,12 +83,12 @@ def test_what_has_an_array_is_no_function(comm: ftcomm.Communicator) -> None:
 
 
 def test_only_what_follows_from_the_input_may_differ_from_what_is_known() -> None:
-    known = Signature(Kind.REDUCE, Op.FUNCTION, 0, Algorithm.RING, 2, op_hash=7)
+    known = Signature(Kind.REDUCE, OpCode.FUNCTION, 0, Algorithm.RING, 2, op_hash=7)
     whole = replace(known, dtype=12, count=6, ndim=2, dims=(2, 3, 0, 0))
     assert is_compatible(known.encode(), whole.encode())
     for other in (
         replace(whole, kind=Kind.ALLREDUCE),
-        replace(whole, op=Op.SUM),
+        replace(whole, op=OpCode.SUM),
         replace(whole, algorithm=Algorithm.AUTO),
         replace(whole, root=1),
         replace(whole, op_hash=8),

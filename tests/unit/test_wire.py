@@ -11,7 +11,7 @@ from ftcomm.calls import CallFactory
 from ftcomm.protocol.signature import (
     DTYPE_NAMES,
     Kind,
-    Op,
+    OpCode,
     Signature,
     Wire,
     is_compatible,
@@ -75,7 +75,7 @@ def test_ranks_agree_on_the_format() -> None:
     plain, rounded = (Signature.decode(form.signature) for form in forms)
     float32 = next(code for code, name in DTYPE_NAMES.items() if name == "float32")
     wanted = Signature(
-        Kind.ALLREDUCE, Op.SUM, float32, count=4, ndim=2, dims=(2, 2, 0, 0), wire=Wire.BF16
+        Kind.ALLREDUCE, OpCode.SUM, float32, count=4, ndim=2, dims=(2, 2, 0, 0), wire=Wire.BF16
     )
     assert (plain.wire, rounded) == (Wire.SAME, wanted)
     assert signature_text(forms[1].signature) == "allreduce(op=sum, float32[2,2], wire=bf16)"

@@ -16,7 +16,7 @@ from ftcomm.collectives.ops import make_reducer
 from ftcomm.collectives.reference import run_in_memory
 from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.position import PRELUDE, Position
-from ftcomm.protocol.signature import Algorithm, Kind, Op, Signature
+from ftcomm.protocol.signature import Algorithm, Kind, OpCode, Signature
 from ftcomm.recovery.kept_by_all import ENTRY_BYTES, KEEP_BY_ALL_BYTES
 
 Value = tuple[float, ...]
@@ -43,7 +43,7 @@ class Call:
         carries = self.kind in (Kind.ALLREDUCE, Kind.BROADCAST, Kind.ALLGATHER)
         return Signature(
             self.kind,
-            op=Op.SUM if reduces else Op.NONE,
+            op=OpCode.SUM if reduces else OpCode.NONE,
             dtype=FLOAT64 if carries else 0,
             algorithm=self.algorithm,
             root=self.root,
