@@ -1,14 +1,14 @@
 """The collectives without waiting: each returns a `Handle` at once."""
 
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from ftcomm.collective_calls import CollectiveCalls
 from ftcomm.collectives.reductions import AnyOp
 from ftcomm.deadlines import Duration, checked_deadline
 from ftcomm.engine import Engine
 from ftcomm.forms import AnyCall, Call, Form
-from ftcomm.handing_out import Result
+from ftcomm.handing_out import Number, Result
 from ftcomm.handles import Handle, QueuedCall
 from ftcomm.repeating import Spot
 from ftcomm.sites import passes_on
@@ -92,6 +92,19 @@ class AsynchronousCalls(CollectiveCalls):
         self._writer = _Writer(engine, worker_id, self._admit)
         engine.report_log(self._account.counter())
 
+    @overload
+    def iallreduce(
+        self,
+        x: Number,
+        op: AnyOp = "sum",
+        *,
+        copy: bool = True,
+        algorithm: str | None = None,
+        wire: str | None = None,
+        deadline: Duration | None = None,
+    ) -> Handle[Number]: ...
+
+    @overload
     def iallreduce(
         self,
         x: Any,
@@ -102,7 +115,19 @@ class AsynchronousCalls(CollectiveCalls):
         algorithm: str | None = None,
         wire: str | None = None,
         deadline: Duration | None = None,
-    ) -> Handle[Result]:
+    ) -> Handle[Result]: ...
+
+    def iallreduce(
+        self,
+        x: Any,
+        op: AnyOp = "sum",
+        *,
+        out: Result | None = None,
+        copy: bool = True,
+        algorithm: str | None = None,
+        wire: str | None = None,
+        deadline: Duration | None = None,
+    ) -> Handle[Any]:
         """Begin an `allreduce`."""
         return self._begin(
             self._writer.allreduce,
@@ -115,6 +140,18 @@ class AsynchronousCalls(CollectiveCalls):
             deadline=deadline,
         )
 
+    @overload
+    def ibroadcast(
+        self,
+        x: Number,
+        root: int = 0,
+        *,
+        copy: bool = True,
+        algorithm: str | None = None,
+        deadline: Duration | None = None,
+    ) -> Handle[Number]: ...
+
+    @overload
     def ibroadcast(
         self,
         x: Any = None,
@@ -124,7 +161,18 @@ class AsynchronousCalls(CollectiveCalls):
         copy: bool = True,
         algorithm: str | None = None,
         deadline: Duration | None = None,
-    ) -> Handle[Result]:
+    ) -> Handle[Result]: ...
+
+    def ibroadcast(
+        self,
+        x: Any = None,
+        root: int = 0,
+        *,
+        out: Result | None = None,
+        copy: bool = True,
+        algorithm: str | None = None,
+        deadline: Duration | None = None,
+    ) -> Handle[Any]:
         """Begin a `broadcast`."""
         return self._begin(
             self._writer.broadcast,
@@ -158,6 +206,19 @@ class AsynchronousCalls(CollectiveCalls):
         """Begin an `allgatherv`."""
         return self._begin(self._writer.allgatherv, x, out=out, copy=copy, deadline=deadline)
 
+    @overload
+    def ireduce(
+        self,
+        x: Number,
+        op: AnyOp = "sum",
+        root: int = 0,
+        *,
+        algorithm: str | None = None,
+        wire: str | None = None,
+        deadline: Duration | None = None,
+    ) -> Handle[Number | None]: ...
+
+    @overload
     def ireduce(
         self,
         x: Any,
@@ -168,7 +229,19 @@ class AsynchronousCalls(CollectiveCalls):
         algorithm: str | None = None,
         wire: str | None = None,
         deadline: Duration | None = None,
-    ) -> Handle[Result | None]:
+    ) -> Handle[Result | None]: ...
+
+    def ireduce(
+        self,
+        x: Any,
+        op: AnyOp = "sum",
+        root: int = 0,
+        *,
+        out: Result | None = None,
+        algorithm: str | None = None,
+        wire: str | None = None,
+        deadline: Duration | None = None,
+    ) -> Handle[Any]:
         """Begin a `reduce`."""
         return self._begin(
             self._writer.reduce,

@@ -9,7 +9,7 @@ from ftcomm.asynchronous_calls import AsynchronousCalls
 from ftcomm.buckets import BUCKET_BYTES, Bucket, cut
 from ftcomm.collectives.reductions import AnyOp, needs_whole
 from ftcomm.deadlines import Duration
-from ftcomm.handing_out import Result
+from ftcomm.handing_out import Result, as_number
 from ftcomm.handles import Handle
 from ftcomm.sites import passes_on
 from ftcomm.values import Array
@@ -52,6 +52,7 @@ class BucketedCalls(AsynchronousCalls):
         Returns:
             a list of `out`'s arrays, or of new ones of the same dtypes and shapes, in order.
             New ones of one bucket share their memory: to keep one array keeps all of them.
+            In place of an array of one number, passed as such, there is a number of its type.
 
         Raises:
             TypeError, ValueError: local mistakes; no position is taken.
@@ -71,7 +72,7 @@ class BucketedCalls(AsynchronousCalls):
             for number, result in zip(numbers, results, strict=True):
                 found[number] = result
         if out is None:
-            return found
+            return [as_number(x, result) for x, result in zip(arrays, found, strict=True)]
         for place, result in zip(out, found, strict=True):
             place[...] = result
         return list(out)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ftcomm.collectives.bfloat16 import widen_bfloat16
 from ftcomm.collectives.reductions import AnyOp
 from ftcomm.deadlines import Duration
 from ftcomm.forms import Call, OpenCall
-from ftcomm.handing_out import Result
+from ftcomm.handing_out import Number, Result, as_passed
 from ftcomm.protocol.signature import Kind
 from ftcomm.repeating import Repeating
 from ftcomm.sites import call_site, spot_of_call
@@ -32,6 +32,19 @@ class CollectiveCalls(Repeating):
     is over.  Without it the job's ``call_deadline`` holds, which is off by default.
     """
 
+    @overload
+    def allreduce(
+        self,
+        x: Number,
+        op: AnyOp = "sum",
+        *,
+        copy: bool = True,
+        algorithm: str | None = None,
+        wire: str | None = None,
+        deadline: Duration | None = None,
+    ) -> Number: ...
+
+    @overload
     def allreduce(
         self,
         x: Any,
@@ -42,7 +55,19 @@ class CollectiveCalls(Repeating):
         algorithm: str | None = None,
         wire: str | None = None,
         deadline: Duration | None = None,
-    ) -> Result:
+    ) -> Result: ...
+
+    def allreduce(
+        self,
+        x: Any,
+        op: AnyOp = "sum",
+        *,
+        out: Result | None = None,
+        copy: bool = True,
+        algorithm: str | None = None,
+        wire: str | None = None,
+        deadline: Duration | None = None,
+    ) -> Any:
         """Combine the arrays of all ranks elementwise; every rank gets the same bytes.
 
         Args:
@@ -62,7 +87,7 @@ class CollectiveCalls(Repeating):
             deadline: seconds or a timedelta; longer, and all raise `CollectiveTimeoutError`.
 
         Returns:
-            `out`, or a new array of x's dtype and shape.
+            `out`, or a new array of x's dtype and shape; for one number a number of its type.
 
         Raises:
             TypeError, ValueError: local mistakes; the position is unchanged.
@@ -89,9 +114,32 @@ class CollectiveCalls(Repeating):
 
             hand_out = self._given(out, copy=copy) if wire is None else _widened_into(out)
             return self._perform(
-                x, make, hand_out, Kind.ALLREDUCE, site, deadline,
+                x, make, as_passed(x, hand_out, out), Kind.ALLREDUCE, site, deadline,
                 check=_fits(out, wire), op=op, algorithm=algorithm, wire=wire,
             )  # fmt: skip
+
+    @overload
+    def broadcast(
+        self,
+        x: Number,
+        root: int = 0,
+        *,
+        copy: bool = True,
+        algorithm: str | None = None,
+        deadline: Duration | None = None,
+    ) -> Number: ...
+
+    @overload
+    def broadcast(
+        self,
+        x: Any = None,
+        root: int = 0,
+        *,
+        out: Result | None = None,
+        copy: bool = True,
+        algorithm: str | None = None,
+        deadline: Duration | None = None,
+    ) -> Result: ...
 
     def broadcast(
         self,
@@ -102,13 +150,13 @@ class CollectiveCalls(Repeating):
         copy: bool = True,
         algorithm: str | None = None,
         deadline: Duration | None = None,
-    ) -> Result:
-        """The root's array on every rank.
+    ) -> Any:
+        """The root's array on every rank; where `x` is one number, a number of its type.
 
         Args:
             x: on the root an array-like. Elsewhere an array-like of the same dtype and shape, whose
                 content does not count, or None: then dtype and shape come with the root's, which
-                has four dimensions at most. Each rank may choose.
+                has four dimensions at most, and one number comes as an array. Each rank may choose.
             root: the rank whose array is sent.
             out: as for `allreduce`; ``broadcast(x, out=x)`` is in place.
             copy: False returns a read-only view of the log's own memory.
@@ -128,8 +176,9 @@ class CollectiveCalls(Repeating):
                 check_out(out, call.form.dtype, call.form.shape)
                 return call
 
+            hand_out = as_passed(x, self._given(out, copy=copy), out)
             return self._perform(
-                x, make, self._given(out, copy=copy), Kind.BROADCAST, site, deadline,
+                x, make, hand_out, Kind.BROADCAST, site, deadline,
                 check=_fits(out), root=root, algorithm=algorithm,
             )  # fmt: skip
 
@@ -191,6 +240,19 @@ class CollectiveCalls(Repeating):
                 x, make, hand_out, Kind.ALLGATHERV, site, deadline, check=_fits(out)
             )
 
+    @overload
+    def reduce(
+        self,
+        x: Number,
+        op: AnyOp = "sum",
+        root: int = 0,
+        *,
+        algorithm: str | None = None,
+        wire: str | None = None,
+        deadline: Duration | None = None,
+    ) -> Number | None: ...
+
+    @overload
     def reduce(
         self,
         x: Any,
@@ -201,7 +263,19 @@ class CollectiveCalls(Repeating):
         algorithm: str | None = None,
         wire: str | None = None,
         deadline: Duration | None = None,
-    ) -> Result | None:
+    ) -> Result | None: ...
+
+    def reduce(
+        self,
+        x: Any,
+        op: AnyOp = "sum",
+        root: int = 0,
+        *,
+        out: Result | None = None,
+        algorithm: str | None = None,
+        wire: str | None = None,
+        deadline: Duration | None = None,
+    ) -> Any:
         """As `allreduce`, with the result on `root` and None on the others.
 
         It costs what an allreduce costs: every rank's log keeps the result for the root's replay.
@@ -216,10 +290,11 @@ class CollectiveCalls(Repeating):
                 check_out(out, result_dtype(call.form.dtype, wire), call.form.shape)
                 return call
 
+            given = self._given(out, copy=True) if wire is None else _widened_into(out)
             return self._perform(
                 x,
                 make,
-                self._on(root, self._given(out, copy=True) if wire is None else _widened_into(out)),
+                self._on(root, as_passed(x, given, out)),
                 Kind.REDUCE,
                 site,
                 deadline,

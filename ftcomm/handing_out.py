@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -10,6 +10,9 @@ from ftcomm.membership import Membership
 from ftcomm.values import Array, Pool, Stored
 
 Result = np.ndarray[Any, Any]
+# A call of one number returns one of the same type.
+Number = TypeVar("Number", bound=int | float | complex | np.generic)
+_PYTHON_NUMBERS = (int, float, bool, complex)
 
 
 class HandingOut(Membership):
@@ -40,6 +43,25 @@ class HandingOut(Membership):
         if not large or not out.flags.c_contiguous or np.may_share_memory(out, source):
             return None
         return out.reshape(-1)
+
+
+def as_passed(
+    x: Any, hand_out: Callable[[Stored], Any], out: Result | None = None
+) -> Callable[[Stored], Any]:
+    """As `hand_out`, but a number where `x` is one, of Python's own or of numpy's.
+
+    An input function's result is an array: where it is replayed, nobody knows what `x` was.
+    """
+    if out is not None or not (type(x) in _PYTHON_NUMBERS or isinstance(x, np.generic)):
+        return hand_out
+    return lambda stored: as_number(x, hand_out(stored))
+
+
+def as_number(x: Any, result: Result) -> Any:
+    """A result of no dimension as what `x` is: of Python, of numpy, or an array."""
+    if type(x) in _PYTHON_NUMBERS:  # exactly: numpy's float64 is a float of Python too
+        return result.item()
+    return result[()] if isinstance(x, np.generic) else result
 
 
 def _shaped(stored: Stored) -> Result:

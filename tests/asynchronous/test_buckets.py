@@ -50,10 +50,10 @@ def arrays() -> list[Any]:
     return [
         np.arange(6, dtype=np.float32).reshape(2, 3),
         np.arange(4.0)[::-1],
-        3,
+        np.array(3),
         np.zeros((0, 5), np.float32),
         np.ones((2, 2), dtype=">f4"),
-        np.float32(7),
+        np.array(7, np.float32),
     ]
 
 

@@ -76,7 +76,7 @@ def test_callbacks_run_in_the_order_of_calls_on_a_thread_of_their_own(
     seen: list[Any] = []
 
     def callback(handle: ftcomm.Handle[Any]) -> None:
-        seen.append((handle.result().tolist(), handle.done(), threading.current_thread().name))
+        seen.append((handle.result(), handle.done(), threading.current_thread().name))
 
     door = blocked(comm)
     for number in range(3):
@@ -117,7 +117,7 @@ def test_a_callback_may_look_around_and_wait_for_what_runs_without_it(
     first, second = comm.iallreduce(1), comm.iallreduce(2)
 
     def look() -> Any:
-        return second.wait().tolist(), comm.rank, comm.stats().epochs, repr(first)
+        return second.wait(), comm.rank, comm.stats().epochs, repr(first)
 
     assert ran(first, look) == (2, 0, 1, "<ftcomm.Handle of allreduce, done>")
 
@@ -167,7 +167,7 @@ def test_exception_and_result_wait_as_long_as_they_may(comm: ftcomm.Communicator
             ask(timeout=0.01)
     door.set()
     assert handle.exception() is None
-    assert handle.result(timeout=WITHIN_S).tolist() == 5
+    assert handle.result(timeout=WITHIN_S) == 5
 
 
 def test_a_handle_shows_what_it_is_for_alone(comm: ftcomm.Communicator) -> None:

