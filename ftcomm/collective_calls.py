@@ -22,7 +22,7 @@ from ftcomm.values import Stored
 class CollectiveCalls(Repeating):
     """Every method here is one position; all ranks call the same in the same order.
 
-    An input may also be a function without arguments: it is called at most once, only if the
+    An input array may also be a function without arguments: it is called at most once, only if the
     collective is executed, never where the result is replayed.  It may not call a collective.  What
     it raises leaves the position unchanged.
 
@@ -407,36 +407,28 @@ class CollectiveCalls(Repeating):
 
         Args:
             obj: on the root, nested dict, list, tuple of numpy arrays, numbers, str, bytes, bool,
-                None. Elsewhere ignored.
+                None. Elsewhere ignored. A function is refused, and not called for the object.
             root: the rank whose object is sent.
             deadline: as for `allreduce`.
         """
         with self._gate:
             site, root = call_site(), self._calls.checked_root(root)
 
-            def make(x: Any) -> Call:
-                return self._calls.broadcast_object(x, root, site)
-
             def own_copy(stored: Stored) -> Any:
                 return unpack_object(stored.flat)
 
-            x = obj if self.rank == root else None
-            return self._perform(
-                x, make, own_copy, Kind.BROADCAST_OBJECT, site, deadline, root=root
-            )
+            call = self._calls.broadcast_object(obj if self.rank == root else None, root, site)
+            return self._run(self._admitted(call), own_copy, deadline)
 
     def allgather_object(self, obj: Any, *, deadline: Duration | None = None) -> list[Any]:
         """The objects of all ranks in rank order; see `broadcast_object` for what they may be."""
         with self._gate:
-            site = call_site()
-
-            def make(x: Any) -> Call:
-                return self._calls.allgather_object(x, site)
 
             def own_copies(stored: Stored) -> list[Any]:
                 return list(unpack_items(stored.flat))
 
-            return self._perform(obj, make, own_copies, Kind.ALLGATHER_OBJECT, site, deadline)
+            call = self._calls.allgather_object(obj, call_site())
+            return self._run(self._admitted(call), own_copies, deadline)
 
     def barrier(self, *, deadline: Duration | None = None) -> None:
         """Return when every rank has entered it."""

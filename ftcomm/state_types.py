@@ -119,8 +119,11 @@ def is_registered(value: Any) -> bool:
 
 def refusal(value: Any, where: str) -> TypeError:
     """Why a state cannot hold `value`, and what to do."""
-    kind = type(value)
-    return TypeError(f"{where} is a {kind.__name__}: {_remedy(value, kind)}")
+    kind, name = type(value), getattr(value, "__qualname__", None)
+    called = f"a {kind.__name__}"
+    if callable(value) and isinstance(name, str):
+        called = f"the class {name}" if isinstance(value, type) else f"the function {name}"
+    return TypeError(f"{where} is {called}: {_remedy(value, kind)}")
 
 
 def _remedy(value: Any, kind: type[Any]) -> str:

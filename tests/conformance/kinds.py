@@ -116,12 +116,12 @@ class _Kinds:
     def broadcast_object(self) -> Case:
         """The root's object."""
         own = thing_of(self.rank, self.step)
-        got = self.comm.broadcast_object(self.given(own), self.root)
+        got = self.comm.broadcast_object(own, self.root)
         return got, lambda _: thing_of(self.root, self.step)
 
     def allgather_object(self) -> Case:
         """Objects of all, of different sizes."""
-        got = self.comm.allgather_object(self.given(thing_of(self.rank, self.step)))
+        got = self.comm.allgather_object(thing_of(self.rank, self.step))
         return got, lambda _: [thing_of(rank, self.step) for rank in self.ranks]
 
     def reduce(self) -> Case:

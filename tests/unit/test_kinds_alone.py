@@ -125,6 +125,53 @@ def test_what_is_no_plain_data_is_refused_by_name(comm: ftcomm.Communicator, cal
     assert comm.seqno == 0
 
 
+def weights() -> list[float]:
+    raise AssertionError("it is not called")
+
+
+@pytest.mark.parametrize("call", ["broadcast_object", "allgather_object", "ibroadcast_object"])
+@pytest.mark.parametrize(
+    ("obj", "words"),
+    [
+        (weights, "obj is the function weights: functions and classes are"),
+        (
+            {"a": [1, weights]},
+            r"obj\['a'\]\[1\] is the function weights: functions and classes are",
+        ),
+        (
+            (lambda: 3,),
+            r"obj\[0\] is the function .*<lambda>: functions and classes are",
+        ),
+        (
+            {"loss": max},
+            r"obj\['loss'\] is the function max: functions and classes are",
+        ),
+        ([dict], r"obj\[0\] is the class dict: functions and classes are"),
+    ],
+    ids=["itself", "inside", "lambda", "builtin", "class"],
+)
+def test_a_function_is_refused_by_name_and_path(
+    comm: ftcomm.Communicator, call: str, obj: Any, words: str
+) -> None:
+    with pytest.raises(TypeError, match=words):
+        getattr(comm, call)(obj)
+    assert comm.seqno == 0
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_state_with_a_function_is_refused_too(comm: ftcomm.Communicator, lazy: bool) -> None:
+    with pytest.raises(TypeError, match="state is the function weights: functions and classes are"):
+        comm.load_checkpoint(weights)
+    comm.load_checkpoint()
+    with pytest.raises(
+        TypeError,
+        match=r"state\['w'\] is the function weights: functions and classes are",
+    ):
+        comm.checkpoint({"w": weights}, lazy=lazy)
+    with pytest.raises(TypeError, match="local is the function weights: functions and classes are"):
+        comm.checkpoint(None, weights)
+
+
 @pytest.mark.parametrize("call", ["allgatherv", "broadcast_object", "allgather_object", "gatherv"])
 def test_a_result_whose_size_only_the_ranks_together_know_has_the_same_limit(
     monkeypatch: pytest.MonkeyPatch, call: str

@@ -21,8 +21,6 @@ CALLS = [
     "gather",
     "gatherv",
     "scatter",
-    "broadcast_object",
-    "allgather_object",
 ]
 
 

@@ -197,7 +197,7 @@ class Colour(enum.IntEnum):
         ([np.ma.masked_array([1], [True])], r"state\[0\] is a MaskedArray: pass its .filled"),
         ([np.zeros(1).view(np.recarray)], r"state\[0\] is a recarray: pass numpy.asarray"),
         ([bytearray(b"x")], r"state\[0\] is a bytearray: pass bytes"),
-        ([len], r"state\[0\] is a builtin_function_or_method: functions and classes"),
+        ([len], r"state\[0\] is the function len: functions and classes"),
         ([np.str_("a")], r"state\[0\]: dtype"),
     ],
 )
