@@ -34,9 +34,9 @@ def test_two_ranks_die_between_the_stages_of_one_collective(bench: Bench, transp
 def test_an_input_function_is_called_once_where_it_is_executed_and_never_in_replay(
     bench: Bench, point: str
 ) -> None:
-    """Rank 1 dies in collective 1.4, which leaves four to replay, or five."""
-    replayed = 5 if point == "done" else 4
-    job = bench.run(Plan(3, {**PROGRAM, "lazy": True}, (f"1.1.4.0@{point}",)))
+    """Rank 1 dies in collective 1.5, which leaves five to replay, or six."""
+    replayed = 6 if point == "done" else 5
+    job = bench.run(Plan(3, {**PROGRAM, "lazy": True}, (f"1.1.5.0@{point}",)))
     made = [(event["pid"], event["pos"]) for event in job.of("made")]
     assert len(made) == len(set(made))
     (killed,) = [event["pid"] for event in job.of("exit") if event["status"] < 0]
