@@ -11,7 +11,7 @@ from urllib.parse import quote
 from ftcomm.errors import ConfigError
 from ftcomm_tracker.log_lines import LineFormat
 
-_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
 class LogFiles:

@@ -5,15 +5,18 @@ mistakes out.  What keeps two trackers apart for certain is the journal's genera
 """
 
 import contextlib
-import fcntl
 import os
 import platform
 import stat
+import sys
 from pathlib import Path
 
 import trio
 
 from ftcomm.errors import ConfigError
+
+if sys.platform != "win32":  # there no tracker serves: see `ftcomm.platforms`
+    import fcntl
 
 LOCK_NAME = "tracker.lock"
 TAKE_OVER_WITHIN_S = 10.0  # a tracker that runs sees within a second that it was replaced

@@ -46,7 +46,7 @@ def lines_of(data: bytes) -> list[str]:
     return [last_state(line).decode(errors="replace") for line in data[:-1].split(b"\n")]
 
 
-def _large(pipe: IO[bytes]) -> trio.lowlevel.FdStream:
+def _large(pipe: IO[bytes]) -> "trio.lowlevel.FdStream":
     stream = trio.lowlevel.FdStream(os.dup(pipe.fileno()))
     pipe.close()
     if sys.platform == "linux":
@@ -68,7 +68,7 @@ class _Forwarder:
         self._splitter = LineSplitter()
         self._shown = b""
 
-    async def run(self, stream: trio.lowlevel.FdStream) -> None:
+    async def run(self, stream: "trio.lowlevel.FdStream") -> None:
         async with stream:
             while data := await stream.receive_some(PIPE_BYTES):
                 await self._pass_on(self._splitter.split(data))
