@@ -48,7 +48,6 @@ WALL_S = 90.0  # for one job; it takes about five seconds on two busy cores
 NOTE_PID = 'echo $$ >> "$0/$FTCOMM_WORKER_ID"; exec "$@"'
 STAMP = r"(?:[-\d]{10} [:.\d]{12} [A-Z]+ )?"  # what a launcher puts before its own words
 RUNS = re.compile(STAMP + r"ftcomm: epoch \d+ runs: ")
-REAPED_AFTER = re.compile(STAMP + r"ftcomm: worker \d+ was killed by SIGKILL$")
 REAPED = re.compile(STAMP + r"ftcomm: worker (\d+) was killed by SIGKILL: (.*)")
 
 
@@ -88,7 +87,6 @@ class Told:
     formed: bool = False
     killed: int = 0  # kills sent
     calm: bool = True  # no kill is being recovered from
-    died_after: bool = False  # a process was killed when its worker had closed
 
     def kill(self, count: int = 1) -> None:
         """Kills are being sent."""
@@ -106,8 +104,6 @@ class Told:
             self.formed = True
             # What was on its way when the kill was sent says nothing of it.
             self.calm = len(self.reaped) == self.killed
-        elif REAPED_AFTER.match(line):
-            self.died_after = True
 
 
 class Job:
@@ -183,7 +179,7 @@ class Job:
         while self._open:
             self._listen_more()
         status = self._process.wait()
-        if status != self._wanted_status():
+        if status != 0:
             raise self._broken(f"the job ended with status {status}")
         digest = hashlib.sha256((self.folder / "model").read_bytes()).hexdigest()
         if self.told.models != {digest}:
@@ -191,10 +187,6 @@ class Job:
         if not self._killed_are_reaped():
             raise self._broken(f"killed {self.killed}, reaped {self.told.reaped}")
         return digest
-
-    def _wanted_status(self) -> int:
-        """Not 0 where a process was killed when its worker had closed: it did not end well."""
-        return 128 + signal.SIGKILL if self.told.died_after else 0
 
     def _killed_are_reaped(self) -> bool:
         """Whom we killed has died of it, and nobody else; those of the last moment may not."""

@@ -10,8 +10,8 @@ pytestmark = pytest.mark.process
 
 
 def test_the_model_is_the_same_whoever_is_killed(tmp_path: Path) -> None:
-    rows = run_all(tmp_path, kills=4, sizes=(2, 4), seed=2)
-    assert sum(len(row.kills) for row in rows.values()) == 4
+    rows = run_all(tmp_path, kills=6, sizes=(2, 4), seed=2)  # one more than one job may have
+    assert sum(len(row.kills) for row in rows.values()) == 6
     assert rows[2].model != rows[4].model  # of sums in another order: or nothing was compared
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,8 +78,6 @@ async def _run_until(
         status = await job.run()
     for note in notes.take():  # a fault of the last moment is in the pipe when the job is over
         job.take_note(note, nursery)
-    if job.told.all_closed and status == 128 + signal.SIGKILL:
-        status = 0  # of a worker that had closed: a launcher reports such an end, the job is well
     return status, not limit.cancelled_caught
 
 
