@@ -25,6 +25,7 @@ from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import RAGGED, Kind
 from ftcomm.recovery.events import LinkDown, MismatchSeen
 from ftcomm.recovery.keepers import local_distances
+from ftcomm.recovery.recent import NO_CALL
 from ftcomm.transport.common import CommonMemory
 from ftcomm.transport.common_reduction import CommonExecutor
 from ftcomm.transport.faults import Interrupted, LinkLost, SignatureMismatch
@@ -274,16 +275,16 @@ class DataPlane:
         """
         core = self._core
         with self._hub.lock:
-            core.signature, core.site = b"", ""
+            core.call = NO_CALL
             turn = (core.epoch, core.position)
             at_stake = self._turn == turn and bool(self._hub.links)
         if at_stake:
             cause = f"a call was cut short by {error!r}"
             self._control.driver.act(LinkDown(turn[0], core.rank, cause))
 
-    def accuse(self, epoch: int, rank: int, signature: bytes, site: str = "") -> None:
+    def accuse(self, seen: MismatchSeen) -> None:
         """Report a mismatch; the verdict will say so to all, this rank included."""
-        self._control.driver.act(MismatchSeen(epoch, rank, signature, site))
+        self._control.driver.act(seen)
 
     def _barrier(self, header: CallHeader, *, stage: int = 1) -> bool:
         schedule = self._schedule(Kind.BARRIER, 0, 1)
@@ -398,7 +399,9 @@ class DataPlane:
         if isinstance(fault, LinkLost):
             self._control.driver.act(LinkDown(epoch, fault.rank, fault.cause))
         elif isinstance(fault, SignatureMismatch):
-            self.accuse(epoch, fault.rank, fault.signature, fault.site)
+            self.accuse(
+                MismatchSeen(epoch, fault.rank, fault.signature, fault.site, fault.position)
+            )
 
     def _ensure_links(self, schedule: Schedule, links: Mapping[int, Link], epoch: int) -> bool:
         """Wait until every peer of the schedule is connected; False if the epoch ended."""

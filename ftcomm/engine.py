@@ -19,9 +19,10 @@ from ftcomm.express import Express, express
 from ftcomm.forms import Call, Form, Lazy, OpenCall, Saving
 from ftcomm.place import Place
 from ftcomm.protocol.messages import Resumed
-from ftcomm.protocol.signature import is_compatible, with_state_digest
-from ftcomm.recovery.events import Found, Leaving, OwnCloseDone
+from ftcomm.protocol.signature import is_compatible
+from ftcomm.recovery.events import Found, Leaving, MismatchSeen, OwnCloseDone
 from ftcomm.recovery.log import Entry
+from ftcomm.recovery.recent import Called
 from ftcomm.recovery.worker import Checkpoint, Outcome, State, Step
 from ftcomm.values import EMPTY, Stored
 from ftcomm.verify import is_same_input, other_input_error
@@ -138,7 +139,7 @@ class Engine(Place):
     def _serve_lazy(self, entry: Entry, lazy: Lazy | OpenCall) -> bool:
         if not is_compatible(lazy.known, entry.signature):
             with self._hub.lock:
-                self._core.signature = lazy.known  # for the error that compares the two
+                self._core.call = Called(lazy.known, lazy.site)  # for the error about the two
             return self._serve(entry, lazy.known, self._replay)
         lazy.check(entry.value)
         return self._settle(self._replay)
@@ -223,10 +224,7 @@ class Engine(Place):
         if not different:
             lengths = [int.from_bytes(answer[len(digest) :], "little") for answer in answers]
             return local is None or self._plane.copy_locals(local, lengths, signature, site, turn)
-        with self._hub.lock:
-            self._core.signature = with_state_digest(signature, digest)
-        theirs = with_state_digest(signature, digests[different[0]])
-        self._plane.accuse(turn[0], different[0], theirs, site)
+        self._plane.accuse(MismatchSeen(turn[0], different[0], signature, site, states=True))
         return False
 
     @property
@@ -330,9 +328,7 @@ class Engine(Place):
         if entry.signature != signature:
             # an earlier life of this rank, or the others without it, ran something else here
             core = self._core
-            self._plane.accuse(
-                core.epoch, core.rank, entry.signature, "a line of an earlier life (from the log)"
-            )
+            self._plane.accuse(MismatchSeen(core.epoch, core.rank, entry.signature, ""))
             return False
         return self._settle(replay)
 

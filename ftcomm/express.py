@@ -17,6 +17,7 @@ from ftcomm.forms import Form
 from ftcomm.protocol.position import MAX_SEQNO
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.log import Entry
+from ftcomm.recovery.recent import NO_CALL, Called
 from ftcomm.transport.common_reduction import suits_common_memory
 from ftcomm.transport.frame_check import CallHeader
 from ftcomm.transport.moves import Move
@@ -33,6 +34,7 @@ class Express:
     """
 
     __slots__ = (
+        "_call",
         "_complete",
         "_form",
         "_hub",
@@ -52,6 +54,7 @@ class Express:
         self._hub, self.core = hub, hub.core
         self._plane = plane
         self._form = form
+        self._call = Called(form.signature, form.site)
         self._moves = moves
         self._schedule = form.schedule
         self._pooled = form.nbytes >= Pool.MIN_BYTES
@@ -73,7 +76,7 @@ class Express:
         try:
             # Without the lock: a report that is taken meanwhile comes with a Revoke, after which
             # this call is not completed and enters anew.
-            core.signature, core.site = form.signature, form.site
+            core.call = self._call
             header = CallHeader(epoch, position, form.suffix)
             work = self._run(header, source, place)
             if work is not None:
@@ -86,7 +89,7 @@ class Express:
                 if done is not None or self._complete(epoch, entry, True):
                     return stored
             # The long way says it again; if Ctrl-C comes before that, nothing may be in flight.
-            core.signature, core.site = b"", ""
+            core.call = NO_CALL
             return None
         except BaseException as error:
             plane.cut_short(error)

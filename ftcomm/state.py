@@ -55,8 +55,12 @@ def pack_state(state: Any, name: str = "state") -> Packed:
     return with_bodies(head, writer.bodies)
 
 
-def unpack_state(raw: Packed) -> Any:
+def unpack_state(raw: Packed, *, copy: bool = True) -> Any:
     """The inverse of `pack_state`; every call gives its own writable copy.
+
+    Args:
+        raw: as `pack_state` made it.
+        copy: False: arrays are read-only views of `raw`.
 
     Raises:
         ProtocolError: the bytes are no packed state, or hold a type that is not registered here.
@@ -64,7 +68,7 @@ def unpack_state(raw: Packed) -> Any:
     """
     try:
         bodies = Bodies(raw)
-        state = _Reader(bodies).read(bodies.head)
+        state = _Reader(bodies, copy=copy).read(bodies.head)
         bodies.must_be_over()
         _must_be_plain(state, 0)
         return state
@@ -262,9 +266,10 @@ def _scalar_bytes(scalar: Array, where: str) -> bytes:
 class _Reader:
     """Reads one state; counts how deep tuples are nested, each of which is packed by itself."""
 
-    def __init__(self, bodies: Bodies) -> None:
+    def __init__(self, bodies: Bodies, *, copy: bool = True) -> None:
         self._depth = 0
         self._bodies = bodies
+        self._copy = copy
 
     def read(self, raw: bytes) -> Any:
         """The value in `raw`.
@@ -341,6 +346,8 @@ class _Reader:
         if any(extent < 0 for extent in shape):
             raise ValueError(f"an array of shape {shape}")
         body = self._bodies.take(math.prod(shape) * dtype.itemsize)
+        if not self._copy:
+            return body.view(dtype).reshape(shape)
         array = np.empty(shape, dtype)
         array.reshape(-1).view(np.uint8)[:] = body
         return array

@@ -25,5 +25,6 @@ def other_input_error(call: Call, rank: int, position: Position) -> CollectiveMi
     """A script computes something else after a restart: no replay can be right (rule R7)."""
     return CollectiveMismatchError(
         f"rank {rank} replays collective {position}, {signature_text(call.form.signature)} at "
-        f"{call.form.site}, and this life computed another input for it than its earlier life"
+        f"{call.form.site}, and this process computed another input for it than its earlier one"
+        "; the usual cause is a variable that is not in the checkpoint: add it to the state"
     )

@@ -11,14 +11,17 @@ from dataclasses import replace
 
 import trio
 
+from ftcomm.bodies import Packed
 from ftcomm.config import JobSettings
 from ftcomm.control.hub import Hub
 from ftcomm.errors import FtcommError
+from ftcomm.leaves import leaves_of
 from ftcomm.memory_limits import memory_limit
-from ftcomm.protocol.messages import Plan, Revoke, WorkerMessage
+from ftcomm.protocol.messages import Leaves, Plan, Revoke, WorkerMessage
 from ftcomm.protocol.records import digest_named
 from ftcomm.recovery.events import (
     CloseLinks,
+    DescribeState,
     Discard,
     Effect,
     Event,
@@ -145,6 +148,13 @@ class Driver:
                             self.hub.pool.give(value)
                 case Hangup():
                     self.hung_up.set()
+                case DescribeState(version, value):
+                    self.nursery.start_soon(self._describe, version, value)
+
+    async def _describe(self, version: int, state: Packed) -> None:
+        """Look at all of `state` on another thread, then say what is in it."""
+        leaves = await trio.to_thread.run_sync(leaves_of, state, abandon_on_cancel=True)
+        self._send(Leaves(version, leaves))
 
     def set_address(self, address: str, port: int) -> None:
         """Where others reach this worker; known once the listener is bound."""

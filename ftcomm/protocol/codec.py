@@ -11,8 +11,11 @@ from ftcomm.errors import ProtocolError
 from ftcomm.protocol.links import Relayed, Sharing
 from ftcomm.protocol.messages import (
     AllBye,
+    AskCalls,
     Blocked,
     Bye,
+    CallMade,
+    Calls,
     ControlMessage,
     Fenced,
     Fetch,
@@ -26,7 +29,9 @@ from ftcomm.protocol.messages import (
     Heartbeat,
     HeartbeatAck,
     Hello,
+    Leaf,
     Leave,
+    Leaves,
     LocalFetch,
     LocalStates,
     Member,
@@ -79,6 +84,9 @@ MAX_BLOB = 4096  # bytes; nonces and digests are 32
 MAX_LOCAL_VERSIONS = 2  # a committed and a tentative one
 MAX_ROUTES = 1024  # relayed pairs; a job with more has lost its network
 MAX_DIMS = 64  # what numpy 2 allows
+MAX_CALLS = 65  # the last 64 completed calls and the one in flight
+MAX_LEAVES = 512  # parts of a state that are compared one by one; so many fit a frame
+MAX_PATH = 200  # bytes; where in a state a part is, in the user's own keys
 MAX_ITEM_BYTES = 1 << 40  # one served result; far above any log limit, far below overflow
 
 _LENGTH = struct.Struct(">I")
@@ -129,6 +137,12 @@ MEMBER = Record(
     port=PORT,
     present=FLAG,
     python=PYTHON,
+)
+
+SITE = Text(MAX_ADDRESS, cut=True)
+CALL_MADE = Record(CallMade, position=POSITION, signature=SIGNATURE, site=SITE)
+LEAF = Record(
+    Leaf, path=Text(MAX_PATH, cut=True), what=Text(MAX_NAME, cut=True), digest=Bytes(MAX_NAME)
 )
 
 SCHEMAS: dict[int, Record] = {
@@ -185,14 +199,20 @@ SCHEMAS: dict[int, Record] = {
         signature=SIGNATURE,
         site=PROSE,
         peer=RANK,
+        peer_position=POSITION,
         peer_signature=SIGNATURE,
         peer_site=PROSE,
+        states=FLAG,
     ),
     6: Record(Fetched, epoch=U32),
     7: Record(Resumed, epoch=U32, fetch_ms=U32, link_ms=U32, fetched=U32, replayed=U32),
     8: Record(Bye, version=VERSION),
     9: Record(Leave, reason=PROSE),
     10: Record(Finding, epoch=U32, position=POSITION, error=NAME, cause=PROSE),
+    11: Record(
+        Calls, position=POSITION, calls=Many(CALL_MADE, MAX_CALLS), loaded=VERSION, digest=BLOB
+    ),
+    12: Record(Leaves, version=VERSION, leaves=Many(LEAF, MAX_LEAVES)),
     # tracker to worker
     16: Record(
         Welcome,
@@ -224,6 +244,7 @@ SCHEMAS: dict[int, Record] = {
     23: Record(Fenced, reason=PROSE),
     24: Record(AllBye, version=VERSION),
     25: Record(Roll, members=Many(MEMBER, MAX_WORLD_SIZE), grouping=RANKS),
+    26: Record(AskCalls, version=VERSION),
     # operators
     32: Record(StatusRequest),
     33: Record(StatusReply, document=DOCUMENT),

@@ -93,6 +93,27 @@ class Blocked:
     step: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class CallMade:
+    """One call of a worker's script; ``signature`` is empty if it was not known."""
+
+    position: Position
+    signature: bytes
+    site: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One part of a state: ``what`` says its type and size, ``digest`` stands for its content.
+
+    Of a container that is taken apart, ``digest`` stands for its keys in order.
+    """
+
+    path: str
+    what: str
+    digest: bytes
+
+
 # --- worker to tracker ------------------------------------------------------------------------
 
 
@@ -178,15 +199,21 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """This rank saw a peer's signature that differs from its own at one position."""
+    """This rank, at ``position``, saw that a peer is in another call.
+
+    ``peer`` is this rank itself where its log has the result of another call.  ``states`` means
+    that both call the same ``checkpoint()``, and the digests of their states differ.
+    """
 
     epoch: int
     position: Position
     signature: bytes
     site: str
     peer: int
+    peer_position: Position
     peer_signature: bytes
     peer_site: str
+    states: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +227,28 @@ class Finding:
     position: Position
     error: str
     cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The last calls of this process up to ``position``, where it stands: answers `AskCalls`.
+
+    ``loaded`` is the version that it loaded, -1 before it has loaded one.  ``digest`` is that of
+    the state that it gives to the next checkpoint, empty if it gives none.
+    """
+
+    position: Position
+    calls: tuple[CallMade, ...]
+    loaded: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Leaves:
+    """The parts of the state that this rank gives to checkpoint ``version``: answers `AskCalls`."""
+
+    version: int
+    leaves: tuple[Leaf, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +368,16 @@ class HeartbeatAck:
 
 
 @dataclass(frozen=True, slots=True)
+class AskCalls:
+    """Two ranks call different collectives: which calls has this rank made?
+
+    ``version`` is the checkpoint whose states differ, -1 if that is not the question.
+    """
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Terminal for the job: every rank raises the exception class named by `error`."""
 
@@ -406,10 +465,30 @@ class More:
 
 
 WorkerMessage = (
-    Hello | Report | Heartbeat | Suspect | Mismatch | Finding | Fetched | Resumed | Bye | Leave
+    Hello
+    | Report
+    | Heartbeat
+    | Suspect
+    | Mismatch
+    | Finding
+    | Calls
+    | Leaves
+    | Fetched
+    | Resumed
+    | Bye
+    | Leave
 )
 TrackerMessage = (
-    Welcome | Refused | Revoke | Plan | Settled | HeartbeatAck | Verdict | Fenced | AllBye
+    Welcome
+    | Refused
+    | Revoke
+    | Plan
+    | Settled
+    | HeartbeatAck
+    | AskCalls
+    | Verdict
+    | Fenced
+    | AllBye
 )
 LinkMessage = FetchRequest | FetchItem | FetchWait | FetchEnd | Relayed | Sharing
 ControlMessage = WorkerMessage | TrackerMessage | Roll | OperatorMessage | LinkMessage

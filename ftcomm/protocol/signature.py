@@ -184,12 +184,10 @@ class Signature:
             parts.append(
                 f"op={name}#{self.op_hash:x}" if self.op is OpCode.FUNCTION else f"op={name}"
             )
-        elif self.op_hash:  # a checkpoint that is compared with another one
-            parts.append(f"state {self.op_hash:016x}")
         if self.kind is Kind.CHECKPOINT:
             parts += [text for bit, text in _OF_CHECKPOINTS.items() if self.count & bit]
         if self.dtype:
-            parts.append(f"{DTYPE_NAMES[self.dtype]}{self._shape_text()}")
+            parts.append(f"{DTYPE_NAMES[self.dtype]}{self.shape_text()}")
         if self.root >= 0:
             parts.append(f"root={self.root}")
         if self.algorithm is not Algorithm.AUTO:
@@ -198,12 +196,33 @@ class Signature:
             parts.append(f"wire={self.wire.name.lower()}")
         return f"{self.kind.name.lower()}({', '.join(parts)})"
 
-    def _shape_text(self) -> str:
+    def shape_text(self) -> str:
+        """The shape, as far as the signature has it."""
         if self.ndim > MAX_NAMED_DIMS:
             return f"[{self.count} elements, {self.ndim} dimensions]"
         if self.kind in RAGGED:
             return "[" + ",".join(["any", *(str(d) for d in self.dims[: self.ndim - 1])]) + "]"
         return "[" + ",".join(str(d) for d in self.dims[: self.ndim]) + "]"
+
+
+def differing_fields(one: bytes, other: bytes) -> str:
+    """In what two signatures of one kind differ, for messages; empty if the kinds differ."""
+    try:
+        ours, theirs = Signature.decode(one), Signature.decode(other)
+    except ProtocolError:
+        return ""
+    if ours.kind is not theirs.kind:
+        return ""
+    pairs = [
+        ("op", ours.op.name.lower(), theirs.op.name.lower()),
+        ("function", f"#{ours.op_hash:x}", f"#{theirs.op_hash:x}"),
+        ("dtype", DTYPE_NAMES[ours.dtype], DTYPE_NAMES[theirs.dtype]),
+        ("root", str(ours.root), str(theirs.root)),
+        ("algorithm", ours.algorithm.name.lower(), theirs.algorithm.name.lower()),
+        ("wire", ours.wire.name.lower(), theirs.wire.name.lower()),
+        ("shape", ours.shape_text(), theirs.shape_text()),
+    ]
+    return ", ".join(f"{name}: {a} and {b}" for name, a, b in pairs if a != b)
 
 
 def is_compatible(known: bytes, whole: bytes) -> bool:
@@ -244,11 +263,6 @@ def named_shape(signature: Signature) -> tuple[int, ...] | None:
     shape = signature.dims[: signature.ndim]
     whole = signature.ndim <= MAX_NAMED_DIMS and math.prod(shape) == signature.count
     return shape if whole else None
-
-
-def with_state_digest(signature: bytes, digest: bytes) -> bytes:
-    """A checkpoint's signature that names its state, for the error that compares two."""
-    return signature[:-8] + digest[:8]
 
 
 def signature_text(raw: bytes) -> str:

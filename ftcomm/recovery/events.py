@@ -39,12 +39,18 @@ class LinkDown:
 
 @dataclass(frozen=True, slots=True)
 class MismatchSeen:
-    """A peer's frame carries another signature than this rank's call (rule R7)."""
+    """A peer's frame carries another signature than this rank's call (rule R7).
+
+    ``position`` is the peer's, None where it is this rank's own.  ``states`` means that the calls
+    agree, and the states given to them differ.
+    """
 
     epoch: int
     rank: int
     signature: bytes
     site: str
+    position: Position | None = None
+    states: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,4 +189,15 @@ class Hangup:
     """Close the control connection: this process has no more part in the job."""
 
 
-Effect = SendControl | CloseLinks | StartFetch | Wake | Discard | Hangup
+@dataclass(frozen=True, slots=True)
+class DescribeState:
+    """Send `Leaves` of the packed state `value`, which is given to checkpoint `version`.
+
+    To look at all of it takes as long as packing it did: not on the control thread.
+    """
+
+    version: int
+    value: Any
+
+
+Effect = SendControl | CloseLinks | StartFetch | Wake | Discard | Hangup | DescribeState

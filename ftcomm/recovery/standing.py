@@ -11,6 +11,8 @@ from typing import Any
 from ftcomm import errors
 from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.messages import (
+    CallMade,
+    Calls,
     Finding,
     Member,
     Mismatch,
@@ -21,6 +23,7 @@ from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.local_states import LocalStore
 from ftcomm.recovery.log import Entry, ResultLog
+from ftcomm.recovery.recent import NO_CALL, Called, RecentCalls
 from ftcomm.recovery.states import (
     EDGES,
     Checkpoint,
@@ -70,8 +73,10 @@ class Standing:
         self.locals = LocalStore()
         self.prelude_length = -1
         self.closed = False
-        self.signature = b""
-        self.site = ""
+        self.call = NO_CALL  # in flight
+        self.recent = RecentCalls()
+        self._note_call = self.recent.note  # bound once: every small call pays for it
+        self.loaded = PRELUDE  # the version that load_checkpoint returned
         self.replayed = 0
         self.fetched = 0
         # Nothing has been heard or done since a call was completed that the next one might have to
@@ -86,6 +91,16 @@ class Standing:
         self._starves = False  # blocked for long without a byte
         self._needed_since: float | None = None
 
+    @property
+    def signature(self) -> bytes:
+        """Of the call in flight, empty outside of one, and while it depends on an input."""
+        return self.call.signature
+
+    @property
+    def site(self) -> str:
+        """Where the user made the call in flight."""
+        return self.call.site
+
     def begin(self, signature: bytes, site: str) -> Step | Entry:
         """What to do with a call of `signature` at the present position.
 
@@ -99,7 +114,7 @@ class Standing:
         Raises:
             FtcommError: the error that ended this communicator.
         """
-        self.signature, self.site = signature, site
+        self.call = Called(signature, site)
         if self.error is not None:
             raise self.error
         if self.is_frozen:
@@ -138,7 +153,7 @@ class Standing:
 
         A restarted worker may skip the rest of its prelude: the checkpoint is served early.
         """
-        self.signature, self.site = signature, site
+        self.call = Called(signature, site)
         if self.error is not None:
             raise self.error
         if self.is_frozen:
@@ -178,6 +193,9 @@ class Standing:
         refusal = self._may_not_replay(now)
         if refusal is not None:
             return refusal
+        entry = self.log.get(self.position)
+        if not self.call.signature and entry is not None:  # its input was not needed
+            self.call = Called(entry.signature, self.call.site)
         self.replayed += 1
         self.log.passed(self.position)
         self._advance(self.position.next())
@@ -218,8 +236,8 @@ class Standing:
         position = self.position
         dropped = self.log.succeed(position, entry) if self.limits.keeps_results else []
         self.position = position.next()
-        self.signature = b""
-        self.site = ""
+        self._note_call(self.call)
+        self.call = NO_CALL
         return dropped
 
     @property
@@ -240,7 +258,7 @@ class Standing:
             return Outcome.REVOKED
         self.replayed += 1
         self.log.skipped(self.position)
-        self._advance(self.position.at_version(checkpoint.version))
+        self._note_load(checkpoint.version)
         return Outcome.DONE
 
     def complete_load(self, epoch: int, state: Any, digest: bytes, *, now: float) -> Outcome:
@@ -251,8 +269,16 @@ class Standing:
         self.prelude_length = self.position.seqno
         self.log.prove_stable(self.position)
         self.checkpoint = Checkpoint(0, state, digest)
-        self._advance(self.position.at_version(0))
+        self._note_load(0)
         return Outcome.DONE
+
+    def _note_load(self, version: int) -> None:
+        """`load_checkpoint` returns `version`."""
+        if self.position.seqno != self.prelude_length:  # it has left out calls that others made
+            self.recent.forget()
+            self.position = self.position._replace(seqno=self.prelude_length)
+        self.loaded = version
+        self._advance(self.position.at_version(version))
 
     def offer_checkpoint(self, value: Any, digest: bytes, local: Any | None = None) -> int:
         """Phase one, local part: hold an uncommitted copy of the next version, and one's own local.
@@ -321,8 +347,11 @@ class Standing:
     def _advance(self, position: Position) -> None:
         assert position > self.position, (position, self.position)
         self.calm = False
+        self.recent.note(self.call)
+        if position.version != self.position.version:
+            self.recent.end_version(self.position)
         self.position = position
-        self.signature, self.site = b"", ""
+        self.call = NO_CALL
 
     def _commit_tentative(self) -> list[Any]:
         """The old version and its log go only now that the commit is known (rule R6)."""
@@ -333,6 +362,14 @@ class Standing:
         self.locals.commit(tentative.version)
         self._advance(self.position.at_version(tentative.version))
         return self.log.commit(tentative.version)
+
+    def calls_made(self) -> Calls:
+        """What this process has called last, the call in flight included."""
+        calls = self.recent.before(self.position)
+        if self.call.signature:
+            calls.append(CallMade(self.position, self.call.signature, self.call.site))
+        digest = b"" if self.tentative is None else self.tentative.digest
+        return Calls(self.position, tuple(calls), self.loaded, digest)
 
     def report(self) -> Report:
         """What this life has and where it stands, for the epoch last revoked."""

@@ -11,6 +11,7 @@ from typing import Any, assert_never
 from ftcomm import errors
 from ftcomm.protocol.messages import (
     AllBye,
+    AskCalls,
     Blocked,
     Bye,
     Fenced,
@@ -34,6 +35,7 @@ from ftcomm.recovery.events import (
     Beat,
     CheckpointFetched,
     CloseLinks,
+    DescribeState,
     Detached,
     Discard,
     Effect,
@@ -140,6 +142,8 @@ class WorkerCore(Standing):
                 return self.on_settled(epoch)
             case HeartbeatAck(number):
                 return self.on_heartbeat_ack(number)
+            case AskCalls(version):
+                return self.on_ask_calls(version)
             case Verdict():
                 return self._fail("Verdict", verdict_error(message))
             case Fenced(reason):
@@ -310,10 +314,20 @@ class WorkerCore(Standing):
             signature=self.signature,
             site=self.site,
             peer=event.rank,
+            peer_position=event.position or self.position,
             peer_signature=event.signature,
             peer_site=event.site,
+            states=event.states,
         )
         return [SendControl(self.accusation)]
+
+    def on_ask_calls(self, version: int) -> list[Effect]:
+        """Somebody has seen a mismatch: say what this process has called (rule R7)."""
+        effects: list[Effect] = [SendControl(self.calls_made())]
+        tentative = self.tentative
+        if tentative is not None and tentative.version == version:
+            effects.append(DescribeState(version, tentative.value))
+        return effects
 
     def on_found(self, found: Found) -> list[Effect]:
         """Report what ends the job; it is about a position, which no epoch changes."""

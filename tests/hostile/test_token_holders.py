@@ -112,7 +112,7 @@ def test_roles_of_the_other_kind_of_door_end_the_connection(door: Door) -> None:
 NOT_FOR_A_SPARE: list[ControlMessage] = [
     Report(9, Position(0, 7, 7), 7, -1, b"", (), -1, 9, (0,), b"", "", True),
     Suspect(1, (0, 1), "both"),
-    Mismatch(1, START, b"s" * 40, "here", 0, b"t" * 40, "there"),
+    Mismatch(1, START, b"s" * 40, "here", 0, START, b"t" * 40, "there"),
     Bye(99),
     Leave("LogLimitError: I say so"),
 ]

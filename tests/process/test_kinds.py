@@ -100,7 +100,7 @@ def test_a_restarted_script_that_passes_a_function_to_something_else_is_found_ou
         job.run()
         text = (job.folder / "0.0.log").read_text()
     assert "rank 1 called allreduce(op=max) at " in text
-    assert "allreduce(op=sum, float64[3]) at a line of an earlier life" in text
+    assert "the earlier process of rank 1 called allreduce(op=sum, float64[3]) at " in text
 
 
 def test_event_loops_forks_second_inits_and_joining_again_disturb_nothing(bench: Bench) -> None:

@@ -100,7 +100,7 @@ def test_a_restarted_script_that_does_something_else_is_found_out_in_replay(benc
         job.run()
         text = (job.folder / "0.0.log").read_text()
     assert "allreduce(op=max, float64[3]) at recorder.py:" in text
-    assert "allreduce(op=sum, float64[3]) at a line of an earlier life" in text
+    assert "the earlier process of rank 1 called allreduce(op=sum, float64[3]) at " in text
 
 
 @pytest.mark.parametrize("how", ["state", "prelude", "close", "load"])

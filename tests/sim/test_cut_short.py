@@ -2,6 +2,7 @@
 
 import pytest
 
+from ftcomm.recovery.recent import NO_CALL
 from ftcomm_chaos.sim import user
 from ftcomm_chaos.sim.plan import Kind
 from ftcomm_chaos.sim.process import Life
@@ -30,7 +31,7 @@ def test_without_new_links_half_a_call_meets_another(monkeypatch: pytest.MonkeyP
     """The frames of the first attempt are still on the links of the epoch."""
 
     def goes_on(life: Life) -> None:
-        life.core.signature, life.core.site = b"", ""
+        life.core.call = NO_CALL
 
     monkeypatch.setattr(user, "_cut_short", goes_on)
     with pytest.raises(Violation):

@@ -6,6 +6,7 @@ from typing import Any
 from ftcomm.protocol.messages import (
     Hello,
     Report,
+    Verdict,
 )
 from ftcomm.protocol.position import START, Position
 from ftcomm.settings import JobSettings
@@ -94,6 +95,11 @@ class Story:
     def tick(self, now: float) -> list[Effect]:
         self.now = now
         return self.tell(Tick())
+
+
+def decisions(effects: list[Effect]) -> dict[int, Verdict]:
+    """The fatal decision, by the connection that it is sent to."""
+    return {conn: told for conn, told in sends(effects) if isinstance(told, Verdict)}
 
 
 def sends(effects: list[Effect]) -> list[tuple[int, Any]]:

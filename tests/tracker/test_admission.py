@@ -13,6 +13,7 @@ from ftcomm.protocol.codec import (
     Decoder,
 )
 from ftcomm.protocol.messages import (
+    AskCalls,
     Blocked,
     Fetch,
     Fetched,
@@ -41,11 +42,13 @@ from ftcomm_tracker.events import (
     Said,
 )
 from ftcomm_tracker.events import Lost as ConnLost
+from ftcomm_tracker.inquiry import ANSWER_WITHIN_S
 from ftcomm_tracker.roster import State
 from tests.tracker.roster_story import (
     SETTINGS,
     Story,
     at,
+    decisions,
     hello,
     names,
     report,
@@ -77,11 +80,11 @@ def test_two_blocked_ranks_that_disagree_are_found_behind_a_root_that_ran_ahead(
     story = running(3)
     story.said(1, blocked(1, at(0, 2), Kind.BARRIER))
     story.said(2, blocked(1, at(0, 1), Kind.BARRIER))
-    sent = story.said(3, blocked(1, at(0, 1), Kind.ALLGATHER))
-    verdicts = [message for _, message in sent if isinstance(message, Verdict)]
-    assert [v.error for v in verdicts] == ["CollectiveMismatchError"] * 3
-    assert verdicts[0].position == at(0, 1)
-    assert "rank 1 called barrier() at train.py:7 but rank 2 called all" in verdicts[0].cause
+    story.said(3, blocked(1, at(0, 1), Kind.ALLGATHER))
+    told = decisions(story.tick(ANSWER_WITHIN_S))
+    assert [told[conn].error for conn in (1, 2, 3)] == ["CollectiveMismatchError"] * 3
+    assert told[1].position == at(0, 1)
+    assert "rank 1 called barrier() at train.py:7 but rank 2 called all" in told[1].cause
 
 
 def test_blocked_ranks_that_disagree_are_found_when_the_last_has_come_back_to_a_new_tracker() -> (
@@ -94,8 +97,9 @@ def test_blocked_ranks_that_disagree_are_found_when_the_last_has_come_back_to_a_
         story.joined(conn, lives[conn - 1])
         story.said(conn, blocked(1, START, kind))
     sent = story.joined(3, lives[2])
-    verdicts = [message for _, message in sent if isinstance(message, Verdict)]
-    assert [v.error for v in verdicts] == ["CollectiveMismatchError"] * 3
+    assert [conn for conn, told in sent if isinstance(told, AskCalls)] == [1, 2, 3]
+    told = decisions(story.tick(ANSWER_WITHIN_S))
+    assert [told[conn].error for conn in (1, 2, 3)] == ["CollectiveMismatchError"] * 3
 
 
 def test_a_life_that_cannot_be_does_not_use_up_the_lives_of_its_worker() -> None:
@@ -271,7 +275,7 @@ def test_pins_settle_after_a_tracker_restart_once_all_have_said_fetched() -> Non
 def test_a_mismatch_of_an_older_epoch_ends_nothing() -> None:
     story = running()
     signature = Signature(Kind.BARRIER).encode()
-    assert story.said(1, Mismatch(0, at(9, 9), signature, "x", 1, signature, "y")) == []
+    assert story.said(1, Mismatch(0, at(9, 9), signature, "x", 1, at(9, 9), signature, "y")) == []
 
 
 def test_the_last_permitted_life_may_reconnect_before_its_welcome() -> None:

@@ -4,9 +4,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ftcomm.protocol.messages import Blocked, Heartbeat, HeartbeatAck, Hello, Verdict, Welcome
+from ftcomm.protocol.messages import AskCalls, Blocked, Heartbeat, HeartbeatAck, Hello, Welcome
 from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.events import Effect, Joined, Lost, Said, Send, Tick
+from ftcomm_tracker.inquiry import ANSWER_WITHIN_S, MOST_ASKED
 from ftcomm_tracker.roster import Roster
 from ftcomm_tracker.seats import SMALL_GROUP
 from ftcomm_tracker.server import Server
@@ -50,10 +51,10 @@ def test_who_is_blocked_elsewhere_is_found_at_the_next_look() -> None:
     due = roster.next_deadline()
     assert due is not None
     assert 1.001 < due < 1.1
-    told = said(roster, 3, Heartbeat(1, 1, at(-1, 0)), now=due)
-    assert [message.error for message in told if isinstance(message, Verdict)] == [
-        "CollectiveMismatchError"
-    ] * MANY
+    asked = said(roster, 3, Heartbeat(1, 1, at(-1, 0)), now=due)
+    assert asked == [HeartbeatAck(1), *[AskCalls(-1)] * MOST_ASKED]
+    told = sent(roster.handle(Tick(), now=due + ANSWER_WITHIN_S))
+    assert [message.error for message in told] == ["CollectiveMismatchError"] * MANY
 
 
 def test_a_look_that_is_due_is_had_though_the_group_has_become_small() -> None:

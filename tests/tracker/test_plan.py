@@ -11,10 +11,12 @@ from ftcomm.protocol.codec import encode
 from ftcomm.protocol.messages import Fetch, Member, Report, Run
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind, Signature
+from ftcomm_tracker.inquiry import Evidence, Side
 from ftcomm_tracker.plan import Decided, Facts, Lost, plan
 
 SUM = Signature(Kind.ALLREDUCE, count=3).encode()
 BARRIER = Signature(Kind.BARRIER).encode()
+CHECKPOINT = Signature(Kind.CHECKPOINT).encode()
 
 
 def at(version: int, seqno: int) -> Position:
@@ -152,20 +154,22 @@ def test_a_version_is_not_committed_while_a_member_has_not_come_past_its_load() 
 
 
 def test_states_that_differ_are_a_mismatch() -> None:
-    error, cause = lost(
-        report(at(0, 1), tentative=1, digest=b"d"), report(at(0, 1), tentative=1, digest=b"e")
-    )
-    assert error == "CollectiveMismatchError"
-    assert "differs between ranks [0] and [1]" in cause
+    said = {"tentative": 1, "signature": CHECKPOINT, "site": "a.py:1"}
+    one, other = (report(at(0, 1), digest=digest, **said) for digest in (b"d", b"e"))
+    decision = decide(one, one, other)
+    assert isinstance(decision, Lost)
+    sides = tuple(Side(rank, at(0, 1), CHECKPOINT, "a.py:1") for rank in (0, 2))
+    assert decision.evidence == Evidence(at(0, 1), sides, version=1)
 
 
 def test_calls_in_flight_that_differ_are_a_mismatch() -> None:
-    error, cause = lost(
+    decision = decide(
         report(at(0, 1), Run(0, 0, 1), signature=SUM, site="a.py:1"),
         report(at(0, 1), Run(0, 0, 1), signature=BARRIER, site="b.py:2"),
     )
-    assert error == "CollectiveMismatchError"
-    assert "rank 0 called allreduce() at a.py:1 but rank 1 called barrier() at b.py:2" in cause
+    assert isinstance(decision, Lost)
+    sides = (Side(0, at(0, 1), SUM, "a.py:1"), Side(1, at(0, 1), BARRIER, "b.py:2"))
+    assert decision.evidence == Evidence(at(0, 1), sides)
 
 
 OPEN = Signature(Kind.BROADCAST, root=2).encode()

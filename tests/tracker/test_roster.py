@@ -37,11 +37,13 @@ from ftcomm_tracker.events import (
     Send,
 )
 from ftcomm_tracker.events import Lost as ConnLost
+from ftcomm_tracker.inquiry import ANSWER_WITHIN_S
 from ftcomm_tracker.roster import State
 from tests.tracker.roster_story import (
     SETTINGS,
     Story,
     at,
+    decisions,
     hello,
     names,
     report,
@@ -220,11 +222,10 @@ def test_pins_may_go_when_the_last_fetch_has_ended() -> None:
 def test_a_mismatch_is_the_same_verdict_for_everyone_however_late() -> None:
     story = running()
     one, two = Signature(Kind.BARRIER).encode(), Signature(Kind.CLOSE).encode()
-    sent = story.said(1, Mismatch(1, at(-1, 0), one, "a.py:1", 1, two, "b.py:2"))
-    assert [conn for conn, _ in sent] == [1, 2]
-    verdict = sent[0][1]
-    assert isinstance(verdict, Verdict)
-    assert verdict.error == "CollectiveMismatchError"
+    story.said(1, Mismatch(1, at(-1, 0), one, "a.py:1", 1, at(-1, 0), two, "b.py:2"))
+    told = decisions(story.tick(ANSWER_WITHIN_S))
+    verdict = told[1]
+    assert (told, verdict.error) == ({1: verdict, 2: verdict}, "CollectiveMismatchError")
     assert story.joined(9, hello("w1", "b")) == [(9, verdict)]
 
 
@@ -325,7 +326,7 @@ def test_the_tracker_waits_for_one_who_was_away_when_the_job_ended() -> None:
     story = running()
     story.tell(ConnLost(2, "reset"))
     one, two = Signature(Kind.BARRIER).encode(), Signature(Kind.CLOSE).encode()
-    story.said(1, Mismatch(1, at(-1, 0), one, "a.py:1", 1, two, "b.py:2"))
+    story.said(1, Mismatch(1, at(-1, 0), one, "a.py:1", 1, at(-1, 0), two, "b.py:2"))
     assert not [e for e in story.tell(ConnLost(1, "hung up")) if isinstance(e, Ended)]
     assert [e for e in story.tick(FAREWELL_S + SETTINGS.detect_within) if isinstance(e, Ended)]
 
@@ -391,6 +392,7 @@ def test_a_rank_without_an_array_waits_beside_others_with_one(dtypes: tuple[int,
         call = Signature(Kind.BROADCAST, root=2, dtype=dtype).encode()
         blocked = Blocked(call, f"t.py:{conn}", (2,), 300)
         sent += story.said(conn, Heartbeat(1, 1, at(0, 4), blocked))
+    sent += sends(story.tick(ANSWER_WITHIN_S))
     verdicts = {message.cause for _, message in sent if isinstance(message, Verdict)}
     assert [" at t.py:2 " in cause and " at t.py:3" in cause for cause in verdicts] == (
         [True] if 11 in dtypes else []

@@ -17,6 +17,7 @@ from ftcomm.express import Express
 from ftcomm.forms import Form
 from ftcomm.protocol.position import START
 from ftcomm.protocol.signature import Kind, Signature
+from ftcomm.recovery.recent import NO_CALL
 from ftcomm.values import Pool, Stored
 from tests.interrupts import ANYWHERE, BY_SIGNAL, interrupted, places
 
@@ -40,15 +41,15 @@ class Plane:
         return np.empty(count, dtype)
 
     def cut_short(self, _: BaseException) -> None:
-        self.core.signature = self.core.site = None
+        self.core.call = NO_CALL
 
 
 def one_way(count: int = 3) -> tuple[Any, Plane, Express]:
     """Its core, its data plane, and the express way itself, of results of `count` elements."""
-    core = SimpleNamespace(epoch=1, position=START, calm=True, signature=None, site=None)
+    core = SimpleNamespace(epoch=1, position=START, calm=True, call=NO_CALL)
 
     def complete_next(*_: Any) -> list[Any]:
-        core.signature = core.site = None
+        core.call = NO_CALL
         return []
 
     core.complete_next = complete_next
@@ -70,8 +71,7 @@ def test_nothing_is_in_flight_after_a_call_cut_short_anywhere(moves_all: bool, c
         plane.moves_all = moves_all
         if not interrupted(lambda w=way: w.run(x), number, express):
             break
-        assert not core.signature, number
-        assert not core.site, number
+        assert core.call == NO_CALL, number
     assert number > 50
 
 
@@ -84,7 +84,7 @@ def test_nothing_is_in_flight_when_there_is_no_memory(monkeypatch: pytest.Monkey
     monkeypatch.setattr(express, "CallHeader", full)
     with pytest.raises(MemoryError):
         way.run(np.ones(3))
-    assert (core.signature, core.site) == (None, None)
+    assert core.call == NO_CALL
 
 
 def test_a_result_that_the_log_lets_go_leaves_its_memory_to_the_next() -> None:

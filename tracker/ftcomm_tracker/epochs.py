@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
-from ftcomm.errors import JobLostError
+from ftcomm.errors import CollectiveMismatchError, JobLostError
 from ftcomm.protocol.messages import (
     AllBye,
+    AskCalls,
+    Calls,
+    Leaves,
     Refused,
     Revoke,
     Settled,
@@ -16,6 +19,8 @@ from ftcomm_tracker.events import (
     IncidentClosed,
 )
 from ftcomm_tracker.incident import Loss, OpenIncident
+from ftcomm_tracker.inquiry import Evidence, Inquiry, ranks_to_ask
+from ftcomm_tracker.mismatch import explain
 from ftcomm_tracker.plan import Decided, Facts, plan
 from ftcomm_tracker.routing import MENDED_AFTER, Routing
 from ftcomm_tracker.seats import State
@@ -38,6 +43,9 @@ class Epochs(Routing):
         loss: Loss = Loss.DIED,
     ) -> None:
         """Announce the next epoch: above all that anyone knows, journalled before it is sent."""
+        if self._inquiry is not None:  # the job ends anyway: those who are there shall hear why
+            self._conclude(self._inquiry)
+            return
         known = [self.durable.epoch]
         known += [max(p.hello.revoke_epoch, p.hello.plan_epoch) for p in self.peers.values()]
         epoch = 1 + max(known)
@@ -61,7 +69,7 @@ class Epochs(Routing):
 
     def _try_plan(self) -> None:
         """Decide once every place has reported; a closed one that has left is not awaited."""
-        if self.empty_since or self.awaits_reports:
+        if self.empty_since or self.awaits_reports or self._inquiry is not None:
             return
         incident = self.incident
         if incident is not None:
@@ -82,6 +90,9 @@ class Epochs(Routing):
         decision = lost or plan(self._members(), facts, self.reports)
         if not isinstance(decision, Decided):
             if decision.error == JobLostError.__name__ and self._has_hope():
+                return
+            if decision.evidence is not None:
+                self._inquire(decision.evidence)
                 return
             cause = decision.cause
             if decision.error == JobLostError.__name__ and incident is not None:
@@ -197,6 +208,41 @@ class Epochs(Routing):
             self._told(peer.hello.worker_id)
         self._note("error", f"{error}: {cause}")
         self._over(self._now + FAREWELL_S + self.settings.detect_within)
+
+    # --- mismatches -----------------------------------------------------------------------------
+
+    def _inquire(self, evidence: Evidence) -> None:
+        """The job is going to end by a mismatch: ask what the ranks have called, to name it."""
+        if self._inquiry is not None or self.state is State.OVER:
+            return
+        asked = ranks_to_ask(evidence, sorted(self.seats))
+        self._inquiry = Inquiry(evidence, frozenset(asked), self._now)
+        for rank in asked:
+            self._send(self.seats[rank], AskCalls(evidence.version))
+
+    def on_answer(self, rank: int, answer: Calls | Leaves) -> None:
+        """A rank has said what it has called, or what is in its state."""
+        inquiry = self._inquiry
+        if inquiry is None or self.state is State.OVER or rank not in inquiry.asked:
+            return
+        if isinstance(answer, Calls):
+            inquiry.calls.setdefault(rank, answer)
+        elif answer.version == inquiry.evidence.version:
+            inquiry.leaves.setdefault(rank, answer)
+
+    def _conclude(self, inquiry: Inquiry) -> None:
+        """The fatal decision, with the answers that are there."""
+        found = explain(inquiry.evidence, inquiry.calls, inquiry.leaves, self._restarted())
+        self._verdict(CollectiveMismatchError.__name__, found.cause, found.position, found.rank)
+
+    def _restarted(self) -> dict[int, str]:
+        """Ranks whose process is not the one of the first plan, with their workers' names."""
+        firsts = self.durable.first_lives
+        return {
+            rank: place.worker_id
+            for rank, place in enumerate(self.durable.places)
+            if firsts and firsts[rank] != place.nonce
+        }
 
     def _end(self) -> None:
         self._ended = True

@@ -11,23 +11,25 @@ from ftcomm.errors import (
 from ftcomm.protocol.messages import (
     Blocked,
     Bye,
+    Calls,
     Fetched,
     Finding,
     Heartbeat,
     HeartbeatAck,
     Leave,
+    Leaves,
     Mismatch,
     Report,
     Resumed,
     Suspect,
     WorkerMessage,
 )
-from ftcomm.protocol.position import MAX_SEQNO, Position
+from ftcomm.protocol.position import MAX_SEQNO, PRELUDE, Position
 from ftcomm.protocol.signature import agree, is_open
 from ftcomm_tracker.admission import Admission
 from ftcomm_tracker.incident import Loss
+from ftcomm_tracker.inquiry import Evidence, Side
 from ftcomm_tracker.lost_hosts import host_text
-from ftcomm_tracker.plan import mismatch_text
 from ftcomm_tracker.seats import SMALL_GROUP, Peer, State
 from ftcomm_tracker.silence import CLOSED, Stand, starving_pairs
 
@@ -65,6 +67,8 @@ class Hearing(Admission):
                 self.on_resumed(rank, message)
             case Bye(version) if rank is not None:
                 self._bye(rank, version)
+            case Calls() | Leaves() if rank is not None:
+                self.on_answer(rank, message)
             case Finding() if rank is not None:
                 self.on_finding(peer, rank, message)
             case Leave(reason):
@@ -119,12 +123,11 @@ class Hearing(Admission):
             if is_open(first.signature):  # which tells less of what the others must have called
                 firsts[position] = rank, theirs
             if not agree(theirs.signature, first.signature):
-                text = mismatch_text(
-                    position,
-                    (other, first.signature, first.site),
-                    (rank, theirs.signature, theirs.site),
+                calls = (
+                    Side(other, position, first.signature, first.site),
+                    Side(rank, position, theirs.signature, theirs.site),
                 )
-                self._verdict("CollectiveMismatchError", text, position, rank)
+                self._inquire(Evidence(position, calls))
                 return
 
     def _look_for_silent_links(self) -> None:
@@ -230,15 +233,15 @@ class Hearing(Admission):
         return self._now - start >= self.settings.replace_within
 
     def on_mismatch(self, rank: int, seen: Mismatch) -> None:
-        """A verdict at once: nobody's report is awaited (rule R7)."""
+        """The job ends: nobody's report is awaited (rule R7), only answers, for a short while."""
         if seen.epoch != self.epoch and self.state is not State.REATTACHING:
             return  # of an older epoch: who still sees it says so again (rule R1)
-        text = mismatch_text(
-            seen.position,
-            (rank, seen.signature, seen.site),
-            (seen.peer, seen.peer_signature, seen.peer_site),
+        own = Side(rank, seen.position, seen.signature, seen.site)
+        peer = Side(
+            seen.peer, seen.peer_position, seen.peer_signature, seen.peer_site, seen.peer == rank
         )
-        self._verdict("CollectiveMismatchError", text, seen.position, rank)
+        version = seen.position.version + 1 if seen.states else PRELUDE
+        self._inquire(Evidence(seen.position, (own, peer), version))
 
     def on_finding(self, peer: Peer, rank: int, found: Finding) -> None:
         """A verdict at once; it is about a position, so it holds in whatever epoch it comes."""

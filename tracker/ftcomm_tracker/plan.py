@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.messages import Fetch, Member, Plan, Report, Route
 from ftcomm.protocol.position import PRELUDE, START, Position
-from ftcomm.protocol.signature import agree, is_open, signature_text
+from ftcomm.protocol.signature import agree, is_open
 from ftcomm.protocol.splitting import MAX_RUNS
 from ftcomm.recovery.keepers import is_keeper, keep_order, keep_stride, kept_seqnos
 from ftcomm.recovery.log import compress
+from ftcomm_tracker.inquiry import Evidence, Side
 from ftcomm_tracker.plan_locals import all_copied, local_fetches, local_holders, local_lost_text
 
 
@@ -66,6 +67,7 @@ class Lost:
     cause: str
     position: Position
     rank: int = -1
+    evidence: Evidence | None = None  # of a mismatch, into which the tracker inquires
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +157,19 @@ def _same_digest(past: Mapping[int, Report], version: int) -> int | Lost:
         groups.setdefault(report.digest, []).append(rank)
     if len(groups) == 1:
         return version
-    first, second, *_ = groups.values()
-    report = past[second[0]]
-    return Lost(
-        "CollectiveMismatchError",
-        f"checkpoint {version} differs between ranks {first} and {second}: "
-        "the state passed to checkpoint() must be equal on all ranks",
-        report.position,
-        second[0],
+    ranks = [group[0] for group in groups.values()]
+    return _mismatch(past[ranks[0]].position, ranks, past, version)
+
+
+def _mismatch(
+    position: Position, ranks: Sequence[int], reports: Mapping[int, Report], version: int = PRELUDE
+) -> Lost:
+    """These ranks are in calls that differ, or give different states to checkpoint `version`."""
+    sides = tuple(
+        Side(rank, position, reports[rank].signature, reports[rank].site) for rank in ranks
     )
+    evidence = Evidence(position, sides, version)
+    return Lost("CollectiveMismatchError", "the ranks disagree", position, ranks[-1], evidence)
 
 
 def _survey(reports: Mapping[int, Report], commit: int) -> _Survey:
@@ -211,30 +217,10 @@ def _conflict(survey: _Survey) -> Lost | None:
     first_rank, first = next(iter(in_flight.items()))
     for rank, report in in_flight.items():
         if not agree(report.signature, first.signature):
-            return Lost(
-                "CollectiveMismatchError",
-                mismatch_text(
-                    survey.frontier,
-                    (first_rank, first.signature, first.site),
-                    (rank, report.signature, report.site),
-                ),
-                survey.frontier,
-                rank,
-            )
+            return _mismatch(survey.frontier, [first_rank, rank], in_flight)
         if is_open(first.signature):  # which tells less of what the others must have called
             first_rank, first = rank, report
     return None
-
-
-def mismatch_text(
-    position: Position, one: tuple[int, bytes, str], other: tuple[int, bytes, str]
-) -> str:
-    """Name both sides of a mismatch: ranks, signatures and call sites."""
-    sides = " but ".join(
-        f"rank {rank} called {signature_text(signature)} at {site or 'an unknown line'}"
-        for rank, signature, site in sorted((one, other))
-    )
-    return f"ranks disagree about collective {position}: {sides}"
 
 
 def _orders(members: Sequence[Member], facts: Facts, survey: _Survey) -> Decided | Lost:

@@ -78,6 +78,8 @@ class Roster(Hearing):
         self.empty_since = dict.fromkeys(self.empty_since, self._now)
         self._links_failed = None
         self._forming.stalled(self._now)
+        if self._inquiry is not None:
+            self._inquiry.began = self._now
         if self._hope_until < float("inf"):
             self._hope_until = self._now + self.settings.reattach_within
         if self.state is State.REATTACHING:
@@ -114,6 +116,8 @@ class Roster(Hearing):
         if self.state is State.RUNNING:
             times.append(self._mended_at)
         times.append(self._hope_until)
+        if self._inquiry is not None:
+            times.append(self._inquiry.due)
         if self._link_suspicion is not None:
             times.append(self._link_epoch_at + self.settings.detect_within)
         soonest = min(times, default=None)
@@ -149,6 +153,10 @@ class Roster(Hearing):
             everyone_knows = formed and not self.peers and not self._untold
             if not self._ended and (self._now >= self._over_at or everyone_knows):
                 self._end()
+            return
+        inquiry = self._inquiry
+        if inquiry is not None and inquiry.is_over(self._now, self.seats.keys()):
+            self._conclude(inquiry)
             return
         self._evict_silent()
         if self._now >= self._blocked_due:

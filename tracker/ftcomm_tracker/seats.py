@@ -34,6 +34,7 @@ from ftcomm_tracker.events import (
 )
 from ftcomm_tracker.forming import Forming, Launches
 from ftcomm_tracker.incident import OpenIncident
+from ftcomm_tracker.inquiry import Inquiry
 from ftcomm_tracker.lost_hosts import lost_hosts
 from ftcomm_tracker.pairs import Pairs
 from ftcomm_tracker.silence import Pair
@@ -107,6 +108,7 @@ class Seats:
         # While all seems lost: until when a closed member that is away may come back and save it.
         self._hope_until = float("inf")
         self._has_hoped = False
+        self._inquiry: Inquiry | None = None  # into a mismatch that was reported
         self._over_at = float("inf")
         self._ended = False
         self._effects: list[Effect] = []

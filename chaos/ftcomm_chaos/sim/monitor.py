@@ -267,6 +267,7 @@ class Monitor:
     def on_verdict(self, verdict: Verdict) -> None:
         """The job ends for all: only for a reason."""
         if verdict.error == "CollectiveMismatchError" and self.sim.counters["odd calls"]:
+            self._check_where_calls_differ(verdict)
             return
         if verdict.error == "RankLostError" and self._are_apart(verdict):
             return
@@ -297,6 +298,16 @@ class Monitor:
         enough = min(copies, self.sim.world_size)
         if (self.sim.conditions.gentle and not self.given_up) or fatal < enough:
             raise Violation(f"lost after {fatal} separate deaths: {verdict.cause}")
+
+    def _check_where_calls_differ(self, verdict: Verdict) -> None:
+        """The decision names the odd call, wherever the ranks stand by then (R7)."""
+        assert self.sim.odd_one is not None, "a call was odd"
+        position = self.sim.odd_one[1]
+        if verdict.position != position:
+            raise Violation(
+                f"the calls differ at {position} first, and the decision names"
+                f" {verdict.position}: {verdict.cause}"
+            )
 
     def _is_given_up(self, life: "Life") -> bool:
         """It has closed, and is stopped or was away for too long: that counts as a death."""

@@ -6,12 +6,21 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, assert_never
 
 from ftcomm import errors
-from ftcomm.protocol.messages import Fenced, Plan, Report, Settled, WorkerMessage
+from ftcomm.protocol.messages import (
+    Fenced,
+    Leaf,
+    Leaves,
+    Plan,
+    Report,
+    Settled,
+    WorkerMessage,
+)
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.events import (
     Attached,
     Beat,
     CloseLinks,
+    DescribeState,
     Detached,
     Discard,
     Effect,
@@ -25,7 +34,7 @@ from ftcomm.recovery.events import (
 from ftcomm.recovery.worker import Identity, Limits, State, WorkerCore
 from ftcomm_chaos.sim import user
 from ftcomm_chaos.sim.faults import CutShort
-from ftcomm_chaos.sim.program import UsersState
+from ftcomm_chaos.sim.program import UsersState, packed, state_digest
 from ftcomm_chaos.sim.streams import Frame
 from ftcomm_chaos.sim.world import Violation
 
@@ -264,6 +273,12 @@ class Life:
                 self.poke()
             case Discard():
                 pass  # tuples are never reused
+            case DescribeState(version, value):
+                leaf = Leaf("state", "int", state_digest(packed(value)))
+                self.world.after(
+                    self.world.between(0.0, RACE_S),
+                    self.deliver, self._send_control, Leaves(version, (leaf,)),
+                )  # fmt: skip
             case Hangup():
                 if self.conn is not None:
                     self.conn.hang_up()

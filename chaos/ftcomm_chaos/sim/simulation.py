@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
+from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.worker import State
 from ftcomm_chaos.sim.barriers import Hurdle
 from ftcomm_chaos.sim.conditions import KEPT_BY_ALL, draw_conditions
@@ -19,6 +20,7 @@ from ftcomm_chaos.sim.world import Violation, World
 from ftcomm_tracker.roster import State as JobState
 
 ODD = 0.08  # share of the scripts with a rank that calls something else
+ODD_STATE = 0.4  # share of those in which it gives another state to a checkpoint instead
 POINTS_PER_CALL = 3  # places at which a fault may happen, on each rank
 MAX_STEPS = 400_000  # events of one run; the longest honest one had a tenth
 
@@ -92,11 +94,14 @@ class Simulation:
         return kept and self.world_size > 1 and not self.program.keeps_locals
 
     def _draw_odd_one(self, rng: random.Random) -> tuple[int, object] | None:
-        """A rank that calls something else at one position."""
+        """A rank that calls something else at one position, or saves another state there."""
         if rng.random() > ODD or self.world_size == 1:
             return None
-        ordinary = [p for p, call in self.program.calls.items() if call.salt]
-        return (rng.randrange(self.world_size), rng.choice(ordinary)) if ordinary else None
+        calls = self.program.calls
+        places = [p for p, call in calls.items() if call.salt]
+        if rng.random() < ODD_STATE and not self.conditions.lazy:  # those are not compared
+            places = [p for p, call in calls.items() if call.kind is Kind.CHECKPOINT] or places
+        return (rng.randrange(self.world_size), rng.choice(places)) if places else None
 
     # --- lives --------------------------------------------------------------------------------
 

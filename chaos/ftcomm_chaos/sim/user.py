@@ -15,6 +15,7 @@ from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.events import Leaving, LinkDown, MismatchSeen, OwnCloseDone
 from ftcomm.recovery.keepers import local_distances
 from ftcomm.recovery.log import Entry
+from ftcomm.recovery.recent import NO_CALL
 from ftcomm.recovery.worker import Checkpoint, Outcome, State, Step
 from ftcomm_chaos.sim.attempt import SITE, Thread, execute, race, run
 from ftcomm_chaos.sim.faults import CutShort, Killed
@@ -88,7 +89,7 @@ def _called(life: "Life", body: Callable[[], Thread]) -> Thread:
 def _cut_short(life: "Life") -> None:
     """As the data plane does: half of a frame may be on a link, so new links are needed."""
     core = life.core
-    core.signature, core.site = b"", ""
+    core.call = NO_CALL
     turn = (core.epoch, core.position)
     if life.turn == turn and core.world_size > 1:
         life.hear(LinkDown(core.epoch, core.rank, "a call was cut short"))
@@ -227,7 +228,7 @@ def _checkpoint(life: "Life", state: int, local: int) -> Thread:
     core, position, call = life.core, life.core.position, life.sim.program.checkpoint
     lazy = life.sim.conditions.lazy
     kept: int | UsersState = UsersState(state) if lazy else state
-    digest = state_digest(0 if lazy else state)  # of a lazy one nothing is compared
+    digest = state_digest(0 if lazy else _given(life, state))  # of a lazy one nothing is compared
     keeps = life.sim.program.keeps_locals
     version = core.offer_checkpoint(kept, digest, local if keeps else None)
     life.point("offered")
@@ -255,7 +256,11 @@ def _agree(life: "Life", digest: bytes, local: int | None) -> Thread:
     work = yield from execute(life, gather, signature, mine, 0)
     if work is None:
         return
-    life.require(len(set(work)) == 1, f"digests differ: {work}")
+    if len(set(work)) > 1:
+        life.require(life.sim.counters["odd calls"] > 0, f"digests differ: {work}")
+        peer = next(rank for rank, theirs in enumerate(work) if theirs != mine[0])
+        life.hear(MismatchSeen(epoch, peer, signature, SITE, states=True))
+        return
     if local is not None and not (yield from _copy_locals(life, local, signature, epoch)):
         return
     done = yield from _settle(life, lambda: core.complete_checkpoint(epoch, now=life.world.now)[0])
@@ -312,7 +317,16 @@ def _accuse(life: "Life", epoch: int, theirs: bytes) -> None:
 
 def _signature(life: "Life", call: Call) -> bytes:
     """The call's signature, or another one where the seed plans a defect of the script."""
-    if life.sim.odd_one == (life.core.rank, life.core.position):
-        life.sim.counters["odd calls"] += 1
-        return CHECKPOINT.signature
-    return call.signature
+    return CHECKPOINT.signature if _is_odd(life) else call.signature
+
+
+def _given(life: "Life", state: int) -> int:
+    """The state that the script gives to a checkpoint, or another one, likewise."""
+    return state ^ 1 if _is_odd(life) else state
+
+
+def _is_odd(life: "Life") -> bool:
+    if life.sim.odd_one != (life.core.rank, life.core.position):
+        return False
+    life.sim.counters["odd calls"] += 1
+    return True

@@ -1,0 +1,179 @@
+"""Scripts that are not one program: the error names the first calls that differ, on every rank."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.process
+
+LIMIT_S = 60.0  # for a job of a second on a machine that is busy with others
+HEAD = """\
+import os, signal
+import numpy as np, ftcomm
+def job():
+    with ftcomm.init() as comm:
+        run(comm)
+"""
+ODD_BROADCAST = """\
+def run(comm):
+    for step in range(5):
+        if comm.rank == 0 or step != 3:
+            comm.broadcast(np.zeros(3))
+"""
+IN_A_VERSION = ODD_BROADCAST.replace(
+    "def run(comm):\n", "def run(comm):\n    comm.load_checkpoint()\n"
+)
+SKIPS = """\
+def run(comm):
+    for step in range(8):
+        comm.allreduce(np.zeros(3))
+        if comm.rank != 1 or step != 4:
+            comm.allgather(np.zeros(2))
+"""
+ONE_MORE = """\
+def run(comm):
+    for step in range(8 + (comm.rank == 1)):
+        comm.allreduce(np.zeros(3))
+"""
+NONBLOCKING = """\
+def run(comm):
+    for step in range(4):
+        comm.iallreduce(np.zeros(3)).wait() if comm.rank == 1 else comm.allreduce(np.zeros(3))
+    if comm.rank == 1:
+        comm.iallgather(np.zeros(2)).wait()
+    else:
+        comm.allreduce(np.zeros(3))
+"""
+ROOT = """\
+def run(comm):
+    comm.broadcast(np.zeros(4), root=comm.rank % 2)
+"""
+STATE = """\
+def run(comm):
+    comm.load_checkpoint()
+    w1 = np.zeros(4)
+    w1[2] = comm.rank == 1
+    comm.checkpoint({"w": np.ones(3), "momentum": {"w1": w1}})
+"""
+# Dies once, in version 5; its momentum is not in the checkpoint.
+FORGETS = """\
+def run(comm):
+    version, state = comm.load_checkpoint({"w": np.zeros(4)})
+    w = state["w"]
+    momentum = np.zeros(4)
+    for step in range(version, 10):
+        if comm.rank == 1 and step == 5 and version == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        momentum = 0.9 * momentum + comm.allreduce(np.ones(4))
+        w = w - 0.1 * momentum
+        comm.checkpoint({"w": w})
+"""
+# Dies once, behind the first call of version 5; its flag is not in the checkpoint.
+REPLAYS = """\
+def run(comm):
+    version, w = comm.load_checkpoint(0)
+    warm = version == 0
+    for step in range(version, 10):
+        comm.allreduce(np.zeros(2), op="max" if warm else "sum")
+        if comm.rank == 1 and step == 5 and version == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        comm.barrier()
+        comm.checkpoint(0)
+"""
+RESTARTED = (
+    "rank 1 (worker 1) was restarted from checkpoint 5: the usual cause is a variable that is not"
+    " in the checkpoint: add it to the state"
+)
+CAST = "broadcast(float64[3], root=0) at job.py:9"
+SUM = "allreduce(op=sum, float64[3]) at job.py"
+
+
+def cause_of(script: str, ranks: int, folder: Path) -> str:
+    """The words of the error that ends a job of `script`, the same on every rank."""
+    (folder / "job.py").write_text(f"{HEAD}{script}job()\n")
+    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(ranks)]
+    done = subprocess.run(
+        [*command, "--", sys.executable, "job.py"],
+        cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    out = done.stdout + done.stderr
+    said = [line for line in out.splitlines() if "ftcomm.errors.CollectiveMismatchError: " in line]
+    causes = {line.partition("Error: ")[2].partition(" [rank ")[0] for line in said}
+    assert (done.returncode, len(said), len(causes)) == (72, ranks, 1), out
+    return causes.pop()
+
+
+def compare(cause: str, wanted: str) -> None:
+    """`<0 2>` stands for any of these ranks: who has not come so far when asked is not named."""
+    pattern = re.sub("<[0-9 ]+>", r"ranks? ([0-9, ]+)", re.escape(wanted).replace(r"\ ", " "))
+    found = re.fullmatch(pattern, cause)
+    assert found, cause
+    for ranks, all_ranks in zip(found.groups(), re.findall("<([0-9 ]+)>", wanted), strict=True):
+        assert set(ranks.split(", ")) <= set(all_ranks.split()), cause
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("script", "position", "line", "then"),
+    [
+        (ODD_BROADCAST, "-1.4", "close() at job.py:4", ""),
+        (IN_A_VERSION, "0.4", "checkpoint() at job.py:11", "    comm.checkpoint({'a': 1})\n"),
+        (ODD_BROADCAST, "-1.4", "barrier() at job.py:10", "    comm.barrier()\n"),
+    ],
+    ids=["close", "checkpoint", "barrier"],
+)
+def test_a_broadcasts_root_that_is_ahead_is_named_with_the_broadcast(
+    ranks: int, script: str, position: str, line: str, then: str, tmp_path: Path
+) -> None:
+    cast = CAST if script is ODD_BROADCAST else CAST.replace(":9", ":10")
+    others = " ".join(map(str, range(1, ranks)))
+    compare(
+        cause_of(script + then, ranks, tmp_path),
+        f"ranks disagree about collective {position}: rank 0 called {cast} but <{others}> called"
+        f" {line}; rank 0 is 1 call ahead, in {line}",
+    )
+
+
+SKIPPED = f"-1.9: <0 2> called allgather(float64[2]) at job.py:10 but rank 1 called {SUM}:8"
+MORE = f"-1.8: <0 2> called close() at job.py:4 but rank 1 called {SUM}:8"
+OTHER_KIND = f"-1.4: rank 0 called {SUM}:12 but rank 1 called allgather(float64[2]) at job.py:10"
+OTHER_ROOT = (
+    "-1.0: rank 0 called broadcast(float64[4], root=0) at job.py:7 but rank 1 called"
+    " broadcast(float64[4], root=1) at job.py:7; they differ in root: 0 and 1"
+)
+OTHER_STATE = (
+    "0.0: ranks 0, 2, 3 and rank 1 passed different states to checkpoint() at job.py:10;"
+    " state['momentum']['w1'] (float64[4]) has other values on rank 1 than on ranks 0, 2, 3"
+)
+FORGOTTEN = (
+    "5.1: rank 0 and rank 1 passed different states to checkpoint() at job.py:15; state['w']"
+    f" (float64[4]) has other values on rank 1 than on rank 0; {RESTARTED}"
+)
+REPLAYED = (
+    "5.0: ranks 0, 2 and the earlier process of rank 1 called allreduce(op=max, float64[2]) at"
+    " job.py:10 but rank 1 called allreduce(op=sum, float64[2]) at job.py:10; they differ in op:"
+    " max and sum; rank 0 is 1 call ahead, in barrier() at job.py:13; rank 2 is 1 call ahead, in"
+    f" barrier() at job.py:13; {RESTARTED}"
+)
+
+
+@pytest.mark.parametrize(
+    ("script", "ranks", "cause"),
+    [
+        (SKIPS, 3, SKIPPED),
+        (ONE_MORE, 3, MORE),
+        (NONBLOCKING, 2, OTHER_KIND),
+        (ROOT, 2, OTHER_ROOT),
+        (STATE, 4, OTHER_STATE),
+        (FORGETS, 2, FORGOTTEN),
+        (REPLAYS, 3, REPLAYED),
+    ],
+    ids=["skips", "one-more", "nonblocking", "root", "state", "forgets", "replays"],
+)
+def test_the_first_calls_that_differ_are_named(
+    script: str, ranks: int, cause: str, tmp_path: Path
+) -> None:
+    compare(cause_of(script, ranks, tmp_path), f"ranks disagree about collective {cause}")
