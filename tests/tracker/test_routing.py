@@ -272,6 +272,22 @@ def test_people_see_who_is_relayed_by_whom_and_why() -> None:
     )
 
 
+def test_a_plan_in_which_a_rank_still_fetches_does_not_show_that_links_work() -> None:
+    """Who fetches dials for seconds; with a short `detect_within` the plan seemed to last."""
+    story = running(3)
+    for epoch in (1, 2):
+        pass_time(story, epoch, (1, 2, 3), MENDED_AFTER)
+        story.said(1, Suspect(epoch, (1,), "while fetching results: no answer came in time"))
+        story.said(1, report(epoch + 1))
+        for conn in (2, 3):
+            held = report(epoch + 1, Position(0, -1, 1), runs=(RUN,))
+            last = story.said(conn, held)
+        assert story.roster.awaiting_fetch == {0}
+    assert [message.routes for _, message in last if isinstance(message, Plan)] == [
+        (Route(0, 1, 2),)
+    ] * 3
+
+
 # --- hosts ----------------------------------------------------------------------------------------
 
 CONNS = tuple(range(1, 9))

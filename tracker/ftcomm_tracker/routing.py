@@ -41,6 +41,9 @@ class Routing(Seats):
 
     def _plan_has_lasted(self) -> None:
         """Called when `MENDED_AFTER` is over."""
+        if self.awaiting_fetch:  # dialled for longer than that perhaps, and nothing has worked yet
+            self._mended_at = self._now + MENDED_AFTER * self.settings.detect_within
+            return
         self._mended_at = float("inf")
         self._pairs.forget_mended(self.epoch)
 
