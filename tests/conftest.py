@@ -1,6 +1,7 @@
 """What all tests share: no litter, compiled code, an order, no clock, a count of real faults."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 
@@ -12,6 +13,10 @@ from tests.conformance.tally import TALLY
 
 # Hundreds of processes are started; each would compile the library again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A shell starts what it runs in the background with SIGINT ignored, and processes inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # On a busy machine any example may take long, and that says nothing about the code.
 settings.register_profile(
