@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 import pytest
 
+import ftcomm
 from ftcomm.errors import AuthenticationError
 from ftcomm.protocol.handshake import (
     MAGIC,
@@ -78,14 +79,14 @@ def test_a_greeting_cut_short_at_any_byte(door: Door) -> None:
             assert caller.until_end() == b""
 
 
-def test_another_version_is_told_ours_and_nothing_else(door: Door) -> None:
+def test_another_version_is_told_ours_and_our_release_alone(door: Door) -> None:
     greeting = bytearray(door.greeting().hello())
     greeting[4:6] = b"\x00\x63"
     with door.knock() as caller:
         caller.sock.sendall(greeting[:HEAD])
         caller.hang_up()
         told = caller.until_end()
-        assert (told[:4], len(told)) == (MAGIC, HEAD)
+        assert (told[:4], told[HEAD:]) == (MAGIC, ftcomm.__version__.encode())
 
 
 # --- proofs that are none -----------------------------------------------------------------------
