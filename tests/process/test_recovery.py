@@ -77,13 +77,16 @@ def test_a_keyboard_interrupt_leaves_the_position_and_the_call_can_be_made_again
 
 
 def test_a_call_that_was_executed_but_not_completed_can_be_made_again(bench: Bench) -> None:
-    """The others have completed it and go on: the second attempt is served what they have."""
+    """Another has completed it and goes on: the second attempt is served what that one has.
+
+    The third rank, if its last bytes were still on their way, is served beside it.
+    """
     job = bench.run(Plan(3, {"program": "unlogged"}))
     (incident,) = job.incidents()
     assert (
         incident["reason"] == "rank 1 needs new links: a call was cut short by KeyboardInterrupt()"
     )
-    assert (incident["replayed"], incident["fetched"]) == (1, 1)
+    assert (incident["replayed"], incident["fetched"]) in {(1, 1), (2, 2)}
 
 
 def test_an_error_of_the_job_is_raised_again_and_the_process_can_go_on(bench: Bench) -> None:
