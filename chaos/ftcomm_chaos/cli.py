@@ -6,6 +6,7 @@ from ftcomm_chaos.commands.check import check
 from ftcomm_chaos.commands.explore import explore
 from ftcomm_chaos.commands.run import run
 from ftcomm_chaos.commands.sim import sim
+from ftcomm_tracker.command_line import refuse_module
 
 
 @click.group()
@@ -18,3 +19,6 @@ main.add_command(check)
 main.add_command(sim)
 main.add_command(run)
 main.add_command(explore)
+
+if __name__ == "__main__":
+    refuse_module("ftcomm-chaos")

@@ -75,6 +75,21 @@ def test_the_command_line_starts_without_numpy() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("name", ["ftcomm-tracker", "ftcomm-chaos"])
+def test_module_of_the_commands_names_the_command(name: str) -> None:
+    package = name.replace("-", "_")
+    done = subprocess.run(
+        [sys.executable, "-m", f"{package}.cli", "run", "-n", "1", "--", "true"],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = f"{name}: {package}.cli is not a command - run {name} or python -m {package}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (64, "", said)
+
+
+@pytest.mark.process
 def test_a_wrong_token_is_said(serving, tmp_path: Path) -> None:
     _, ready = serving
     other = tmp_path / "other"

@@ -11,7 +11,14 @@ from ftcomm.config import WorkerOptions, read_algorithm_table
 from ftcomm.errors import ConfigError, exit_code_of
 from ftcomm.protocol.handshake import MAX_STREAMS
 from ftcomm.settings import ALGORITHMS, CHECKSUMS, REPLAY, TRANSPORTS, VERIFY, bytes_in
-from ftcomm_tracker.command_line import DIRECTORY, FILE, naming_options, run_and_exit, with_options
+from ftcomm_tracker.command_line import (
+    DIRECTORY,
+    FILE,
+    naming_options,
+    refuse_module,
+    run_and_exit,
+    with_options,
+)
 from ftcomm_tracker.console import Console
 from ftcomm_tracker.faults import TrackerFaults
 from ftcomm_tracker.kill import kill
@@ -397,3 +404,6 @@ def _log_options(given: dict[str, Any]) -> LogOptions:
 
 for command in (status, explain, doctor, kill, stop, help_command, completion):
     main.add_command(command)
+
+if __name__ == "__main__":
+    refuse_module("ftcomm-tracker")

@@ -57,6 +57,16 @@ def run_and_exit(function: Callable[..., Awaitable[int]], *arguments: object) ->
     sys.exit(status)
 
 
+def refuse_module(name: str) -> NoReturn:
+    """End a process that runs the module that only defines the commands of `name`."""
+    package = name.replace("-", "_")
+    error = ConfigError(
+        f"{package}.cli is not a command", remedy=f"run {name} or python -m {package}"
+    )
+    click.echo(f"{name}: {error}", err=True)
+    sys.exit(error.exit_code)
+
+
 def _status_of(error: BaseException) -> int:
     """Say what ended us; anything but our own errors and Ctrl-C is a defect and goes on."""
     leaves = _leaves(error)
