@@ -5,7 +5,7 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from ftcomm.collective_calls import CollectiveCalls
 from ftcomm.collectives.reductions import AnyOp
-from ftcomm.deadlines import Duration, checked_deadline
+from ftcomm.deadlines import Duration, Limit
 from ftcomm.engine import Engine
 from ftcomm.forms import AnyCall, Call, Form
 from ftcomm.handing_out import Number, Result
@@ -17,7 +17,7 @@ from ftcomm.values import Stored
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Written = tuple[AnyCall, Callable[[Stored], Any], Duration | None]
+Written = tuple[AnyCall, Callable[[Stored], Any], Limit | None]
 
 passes_on(__file__)
 
@@ -57,9 +57,7 @@ class _Writer(CollectiveCalls):
         hand_out: Callable[[Stored], R],
         deadline: Duration | None,
     ) -> R:
-        if deadline is not None:
-            checked_deadline(deadline)
-        self._newest = call, hand_out, deadline
+        self._newest = call, hand_out, self._limit_of(deadline)
         return cast("R", None)  # its callers ask for what was `written`
 
     def written(self) -> Written:
@@ -82,9 +80,9 @@ class AsynchronousCalls(CollectiveCalls):
     made before the user has heard of an error raise it too: none of them has run.
 
     The input is not copied: it belongs to the call, as ``out=`` does, until the handle's `wait` has
-    returned.  An input function is called on another thread, at most once.  A `deadline`
-    counts from the moment at which the call has its turn.  At most 1,024 calls wait for their
-    turn; one more waits here.
+    returned.  An input function is called on another thread, at most once.  At most 1,024 calls
+    wait for their turn; one more waits here.  A `deadline` counts from here: waiting for the turn
+    is a part of it, and a call whose time is over by its turn ends the job as any other does.
     """
 
     def __init__(self, engine: Engine | SoloEngine, worker_id: str) -> None:
@@ -318,11 +316,12 @@ class AsynchronousCalls(CollectiveCalls):
                 self._give_up(error)
             raise
 
-    def _written(self) -> QueuedCall[Any]:
-        """The call that was written down last."""
-        call, hand_out, deadline = self._writer.written()
+    def _written(self, whole: Limit | None = None) -> QueuedCall[Any]:
+        """The call that was written down last; `whole` is the limit of what it is a part of."""
+        call, hand_out, own = self._writer.written()
+        limit = whole or own
 
         def work() -> Any:
-            return self._run_later(call, hand_out, deadline)
+            return self._run_later(call, hand_out, limit)
 
         return QueuedCall(work, call.kind.name.lower())

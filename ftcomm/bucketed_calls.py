@@ -8,7 +8,7 @@ from ftcomm.arguments import as_elements, check_out
 from ftcomm.asynchronous_calls import AsynchronousCalls
 from ftcomm.buckets import BUCKET_BYTES, Bucket, cut
 from ftcomm.collectives.reductions import AnyOp, needs_whole
-from ftcomm.deadlines import Duration
+from ftcomm.deadlines import Duration, Limit
 from ftcomm.handing_out import Result, as_number
 from ftcomm.handles import Handle
 from ftcomm.sites import passes_on
@@ -47,7 +47,7 @@ class BucketedCalls(AsynchronousCalls):
                 call raises. May be `arrays` themselves.
             algorithm: as for `allreduce`, for every bucket.
             wire: likewise.
-            deadline: as for `allreduce`, for every bucket from its turn on.
+            deadline: as for `allreduce`, until all buckets are done.
 
         Returns:
             a list of `out`'s arrays, or of new ones of the same dtypes and shapes, in order.
@@ -60,14 +60,14 @@ class BucketedCalls(AsynchronousCalls):
         """
         if not isinstance(op, str) and needs_whole(op):
             raise ValueError("op wants whole arrays, and buckets are cut otherwise; use allreduce")
-        limit = _checked_bytes(bucket_bytes)
+        most, limit = _checked_bytes(bucket_bytes), self._limit_of(deadline)
         parts = [as_elements(x) for x in arrays]
         _check_outs(out, parts)
-        members = cut([(flat.nbytes, flat.dtype.str) for flat, _ in parts], limit)
+        members = cut([(flat.nbytes, flat.dtype.str) for flat, _ in parts], most)
         buckets = [Bucket([parts[number] for number in numbers]) for numbers in members]
         found: list[Any] = [None] * len(parts)
         for numbers, results in zip(
-            members, self._combine(buckets, op, algorithm, wire, deadline), strict=True
+            members, self._combine(buckets, op, algorithm, wire, limit), strict=True
         ):
             for number, result in zip(numbers, results, strict=True):
                 found[number] = result
@@ -83,14 +83,14 @@ class BucketedCalls(AsynchronousCalls):
         op: AnyOp,
         algorithm: str | None,
         wire: str | None,
-        deadline: Duration | None,
+        limit: Limit | None,
     ) -> list[list[Result]]:
         """Each bucket's parts, combined."""
         writer = self._writer
         handles: list[Handle[Result]] = []
 
         def write_down(flat: Array, out: Result | None) -> None:
-            writer.allreduce(flat, op, out=out, algorithm=algorithm, wire=wire, deadline=deadline)
+            writer.allreduce(flat, op, out=out, algorithm=algorithm, wire=wire)
 
         with self._turns.one_user():
             for bucket in buckets:
@@ -100,7 +100,7 @@ class BucketedCalls(AsynchronousCalls):
                 for bucket in buckets:
                     bucket.pack()
                     write_down(bucket.flat, bucket.flat if bucket.is_shared else None)
-                    handles.append(Handle(self._place(self._written()), self._turns))
+                    handles.append(Handle(self._place(self._written(limit)), self._turns))
                 results = [handle.wait() for handle in handles]
             except BaseException as error:
                 if not all(handle.done() for handle in handles):  # Ctrl-C: results would be lost

@@ -75,7 +75,7 @@ class Communicator(TaskCalls):
                 of the lazy checkpoint before this one.
         """
         with self._gate:
-            began, seconds = time.perf_counter(), self._seconds_of(deadline)
+            began, limit = time.perf_counter(), self._limit_of(deadline)
             self._after_load("checkpoint")
             saving = self._saving(state, local, lazy=lazy)
             count = WITH_LOCAL * (local is not None) + LAZY * lazy
@@ -83,7 +83,8 @@ class Communicator(TaskCalls):
             try:
                 self._check_lazy()
                 version = self._engine.within(
-                    seconds,
+                    limit,
+                    call,
                     self._engine.checkpoint,
                     saving,
                     call.form.signature,
@@ -161,7 +162,7 @@ class Communicator(TaskCalls):
             ValueError: called twice.
         """
         with self._gate:
-            began, seconds = time.perf_counter(), self._seconds_of(deadline)
+            began, limit = time.perf_counter(), self._limit_of(deadline)
             self._before_load("load_checkpoint", "ends the prelude: call it once")
             raw = pack_state(default if self.rank == 0 else None)
             asked = local_default is not NOT_GIVEN
@@ -170,7 +171,7 @@ class Communicator(TaskCalls):
             before = self._engine.position
             try:
                 checkpoint = self._engine.within(
-                    seconds, self._engine.load, raw, call.form.signature, call.form.site
+                    limit, call, self._engine.load, raw, call.form.signature, call.form.site
                 )
                 self._begin_version(call.kind)
                 version, state = checkpoint.version, unpack_state(checkpoint.value)

@@ -2,13 +2,41 @@
 
 import datetime as dt
 import math
-from typing import Any
+import time
+from typing import Any, NamedTuple
 
 import numpy as np
 
 Duration = float | dt.timedelta
 
 _CLOCK_TIMES = (dt.date, dt.time, np.datetime64)  # a datetime is a date
+
+
+class Limit(NamedTuple):
+    """The end of the time that a call may take.
+
+    Attributes:
+        seconds: from the call on.
+        at: monotonic time.
+    """
+
+    seconds: float
+    at: float
+
+    @property
+    def is_past(self) -> bool:
+        """The time is over."""
+        return time.monotonic() >= self.at
+
+
+def limit_from(since: float | None, seconds: float) -> Limit:
+    """The limit of a call that may take `seconds`.
+
+    Args:
+        since: monotonic time at which it was made; None is now.
+        seconds: from there on.
+    """
+    return Limit(seconds, (time.monotonic() if since is None else since) + seconds)
 
 
 def checked_deadline(deadline: Any) -> float:
@@ -36,3 +64,19 @@ def checked_deadline(deadline: Any) -> float:
     if not 0 < seconds < math.inf:
         raise ValueError(f"deadline is {seconds:g}, must be above 0 and finite; None is no limit")
     return seconds
+
+
+def overdue(rank: int, call: str, site: str, seconds: float, waited: str) -> str:
+    """The words for a call that took longer than `seconds`.
+
+    Args:
+        rank: whose call it is.
+        call: it, in words.
+        site: the line that made it; empty where that is not known.
+        seconds: that it was given.
+        waited: what the rank was doing.
+    """
+    return (
+        f"rank {rank} gave {call} at {site or 'an unknown line'} a deadline of {seconds:g} s, and "
+        f"it took longer; {waited}"
+    )

@@ -14,12 +14,13 @@ from ftcomm.bodies import Packed
 from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.dataplane import DataPlane, Turn
-from ftcomm.errors import ClosedError, FtcommError, LogLimitError
+from ftcomm.deadlines import Limit, overdue
+from ftcomm.errors import ClosedError, CollectiveTimeoutError, FtcommError, LogLimitError
 from ftcomm.express import Express, express
-from ftcomm.forms import Call, Form, Lazy, OpenCall, Saving
+from ftcomm.forms import AnyCall, Call, Form, Lazy, OpenCall, Saving
 from ftcomm.place import Place
 from ftcomm.protocol.messages import Resumed
-from ftcomm.protocol.signature import is_compatible
+from ftcomm.protocol.signature import is_compatible, signature_text
 from ftcomm.recovery.events import Found, Leaving, MismatchSeen, OwnCloseDone
 from ftcomm.recovery.log import Entry
 from ftcomm.recovery.recent import Called
@@ -64,17 +65,43 @@ class Engine(Place):
         self._hub.fault("ranked")
 
     def within(
-        self, seconds: float | None, body: Callable[P, R], /, *arguments: P.args, **rest: P.kwargs
+        self,
+        limit: Limit | None,
+        call: AnyCall,
+        body: Callable[P, R],
+        /,
+        *arguments: P.args,
+        **rest: P.kwargs,
     ) -> R:
-        """Run a call; the job ends for all if it takes longer than `seconds`, None for no limit."""
-        if seconds is None:
+        """Run `body`, which is `call`; if it takes longer than `limit`, the job ends for all.
+
+        Args:
+            limit: None for no limit.
+            call: for the words of the error.
+            body: what runs.
+            arguments: of `body`.
+            rest: likewise.
+        """
+        if limit is None:
             return body(*arguments, **rest)
+        if limit.is_past:  # the control thread looks now and then, and might come too late
+            self._expire(limit, call)
         hub = self._hub
-        hub.deadline = Deadline(self._core.position, time.monotonic() + seconds, seconds)
+        hub.deadline = Deadline(self._core.position, limit)
         try:
             return body(*arguments, **rest)
         finally:
             hub.deadline = None
+
+    def _expire(self, limit: Limit, call: AnyCall) -> NoReturn:
+        """End the job for all: the time of `call` is over, and it has its turn only now."""
+        if isinstance(call, Call):
+            signature, site = call.form.signature, call.form.site
+        else:
+            signature, site = call.known, call.site
+        waited = "it was waiting for its turn behind earlier calls"
+        text = signature_text(signature)
+        self.end_by(CollectiveTimeoutError(overdue(self.rank, text, site, limit.seconds, waited)))
 
     def express(self, form: Form) -> Express | None:
         """Calls of `form` in few steps; None where each has something to do in between."""

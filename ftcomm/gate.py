@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from _thread import get_ident
 from collections.abc import Callable
 from types import FrameType, TracebackType
@@ -32,6 +33,7 @@ class Gate:
         error: what ended the communicator, raised by every later call; None after a plain close.
         pending: who else may hold the gate, None where nobody does.
         lock: who is inside.
+        waited: who was inside after waiting for others, and since when; None otherwise.
         beginners: who begins an asynchronous call; empty, unless one was cut short in between.
     """
 
@@ -45,6 +47,7 @@ class Gate:
         "is_closed",
         "lock",
         "pending",
+        "waited",
     )
 
     def __init__(
@@ -63,6 +66,7 @@ class Gate:
         self.is_closed = False
         self.error: FtcommError | None = None
         self.pending: Pending | None = None
+        self.waited: tuple[Any, float] | None = None
         self.lock = CallLock()
         self.beginners: dict[int, Any] = {}
         self._judge, self._reached, self._give_up = judge, reached, give_up
@@ -130,8 +134,17 @@ class Gate:
         self.mend()
         if not self.is_closed and not self.beginners and self.try_take(frame):
             return
+        since = time.monotonic()
         if self.pending is None or not self.pending.hand_back(frame):
             self.refuse()
+        self.waited = self.lock.holder.get(0), since
+
+    def asked_at(self) -> float | None:
+        """Since when the call inside waited for others; None if it did not. Asked once a call."""
+        waited, self.waited = self.waited, None  # it holds the frame of its call
+        if waited is None or waited[0] is not self.lock.holder.get(0):
+            return None
+        return waited[1]
 
     def refuse(self) -> NoReturn:
         """Say why no call is let in."""

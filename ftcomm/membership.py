@@ -19,7 +19,7 @@ from ftcomm.accounting import LogAccount
 from ftcomm.arguments import is_input_function
 from ftcomm.calls import CallFactory
 from ftcomm.collectives.reductions import UncheckedOp
-from ftcomm.deadlines import Duration, checked_deadline
+from ftcomm.deadlines import Duration, Limit, checked_deadline, limit_from
 from ftcomm.engine import Engine
 from ftcomm.errors import FtcommError, LogLimitError
 from ftcomm.forms import AnyCall, Call, Lazy, OpenCall, anything
@@ -125,12 +125,12 @@ class Membership:
         self._close(call_site(), deadline)
 
     def _close(self, site: str, deadline: Duration | None = None) -> None:
-        seconds = self._seconds_of(deadline)
+        limit = self._limit_of(deadline)
         if self.is_over:
             return
         with self._gate:
             call = self._calls.plain(Kind.CLOSE, site)
-            self._engine.within(seconds, self._engine.close, call)
+            self._engine.within(limit, call, self._engine.close, call)
             self._end()  # inside: Ctrl-C behind it finds a communicator that is closed
         self._turns.callbacks.end(within_s=LEAVE_WITHIN_S)
 
@@ -246,27 +246,22 @@ class Membership:
         lazy = Lazy(kind, known, site, made, check)
         return self._run(lazy, hand_out, deadline)
 
-    def _seconds_of(self, deadline: Duration | None) -> float | None:
-        """Seconds that a call may take: its own, or those of the job's calls; None is no limit."""
-        if deadline is not None:
-            return checked_deadline(deadline)
-        return self._call_deadline
+    def _limit_of(self, deadline: Duration | None) -> Limit | None:
+        """The limit of a call made now: its own, or that of the job's calls; None is no limit."""
+        since = self._gate.asked_at()
+        seconds = self._call_deadline if deadline is None else checked_deadline(deadline)
+        return None if seconds is None else limit_from(since, seconds)
 
-    def _run_later(
-        self,
-        call: AnyCall,
-        hand_out: Callable[[Stored], R],
-        deadline: Duration | None,
-    ) -> R:
+    def _run_later(self, call: AnyCall, hand_out: Callable[[Stored], R], limit: Limit | None) -> R:
         """A call that was made earlier has its turn: what hangs on those before it is looked up."""
         if isinstance(call, Call):
-            return self._run(self._renewed(call), hand_out, deadline)
+            return self._run_within(limit, self._renewed(call), hand_out)
         if isinstance(call, OpenCall):
             learned = call.make
             call = replace(call, make=lambda raw: self._renewed(learned(raw)))
-            return self._run(call, hand_out, deadline)
+            return self._run_within(limit, call, hand_out)
         make = call.make
-        return self._run(replace(call, make=lambda: self._renewed(make())), hand_out, deadline)
+        return self._run_within(limit, replace(call, make=lambda: self._renewed(make())), hand_out)
 
     def _renewed(self, call: Call) -> Call:
         call.admit(call.form.nbytes)
@@ -285,16 +280,18 @@ class Membership:
         hand_out: Callable[[Stored], R],
         deadline: Duration | None,
     ) -> R:
+        return self._run_within(self._limit_of(deadline), call, hand_out)
+
+    def _run_within(self, limit: Limit | None, call: AnyCall, hand_out: Callable[[Stored], R]) -> R:
         engine, kind = self._engine, call.kind
         before, began = engine.position, time.perf_counter()
-        seconds = self._seconds_of(deadline)
         try:
             if isinstance(call, Call):
-                stored = engine.within(seconds, engine.run, call)
+                stored = engine.within(limit, call, engine.run, call)
             elif isinstance(call, OpenCall):
-                stored = engine.within(seconds, engine.run_open, call)
+                stored = engine.within(limit, call, engine.run_open, call)
             else:
-                stored = engine.within(seconds, engine.run_lazy, call)
+                stored = engine.within(limit, call, engine.run_lazy, call)
             nbytes = stored.flat.nbytes
             self._account.completed(nbytes)
             self._calls.completed(kind, nbytes)

@@ -9,8 +9,9 @@ from ftcomm.bodies import Packed
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.config import JobSettings
 from ftcomm.control.hub import Recovered
+from ftcomm.deadlines import Limit
 from ftcomm.errors import FtcommError
-from ftcomm.forms import Call, Form, Lazy, OpenCall, Saving, stored_rows
+from ftcomm.forms import AnyCall, Call, Form, Lazy, OpenCall, Saving, stored_rows
 from ftcomm.protocol.grouping import Grouping
 from ftcomm.protocol.position import START, Position
 from ftcomm.recovery.worker import Checkpoint
@@ -69,10 +70,16 @@ class SoloEngine:
         return stored
 
     def within(
-        self, seconds: float | None, body: Callable[P, R], /, *arguments: P.args, **rest: P.kwargs
+        self,
+        limit: Limit | None,
+        call: AnyCall,
+        body: Callable[P, R],
+        /,
+        *arguments: P.args,
+        **rest: P.kwargs,
     ) -> R:
         """There is nobody to wait for."""
-        del seconds
+        del limit, call
         return body(*arguments, **rest)
 
     def run_lazy(self, lazy: Lazy) -> Stored:

@@ -155,7 +155,7 @@ class TaskEngine:
             op: as in the communicator's, like all that follows.
             out: where to put the result; default `array` itself.
             algorithm: for this call.
-            deadline: seconds or a timedelta, from its turn on.
+            deadline: seconds or a timedelta, from the push on.
 
         Raises:
             TypeError, ValueError: local mistakes; nothing is pushed.

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import trio
 
 from ftcomm.config import JobSettings, WorkerOptions
+from ftcomm.deadlines import Limit
 from ftcomm.exits import abandon_in_children
 from ftcomm.faults import FaultInjector, LinkAction
 from ftcomm.logs import JobLogger, LogContext
@@ -60,14 +61,12 @@ class Deadline(NamedTuple):
 
     Attributes:
         position: of the call; of what would follow a close that is complete here.
-        at: monotonic time.
-        seconds: that the call was given.
+        limit: of the call.
         closed_at: the line of a close that is complete here, while others have yet to close.
     """
 
     position: Position
-    at: float
-    seconds: float
+    limit: Limit
     closed_at: str | None = None
 
 

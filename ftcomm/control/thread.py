@@ -11,6 +11,7 @@ from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.links import Listener, keep_dialling
 from ftcomm.control.tracker_link import keep_tracker_link
 from ftcomm.control.transfers import keep_fetching, serve_fetch
+from ftcomm.deadlines import overdue
 from ftcomm.errors import CollectiveTimeoutError, FtcommError, TrackerLostError
 from ftcomm.protocol.signature import signature_text
 from ftcomm.recovery.events import Beat, Found, StartFetch
@@ -127,7 +128,7 @@ def _blocked_on(hub: Hub, ran_since: float) -> tuple[tuple[int, ...], float]:
 
 def _look_at_deadline(driver: Driver, deadline: Deadline) -> None:
     """A call that took too long ends the job: the tracker tells all, this rank included."""
-    if time.monotonic() < deadline.at:
+    if not deadline.limit.is_past:
         return
     hub = driver.hub
     with hub.lock:
@@ -144,8 +145,5 @@ def _look_at_deadline(driver: Driver, deadline: Deadline) -> None:
         waited = "it was not waiting for anyone just then"
     else:
         waited = f"it was waiting for the group to form again in epoch {epoch}"
-    cause = (
-        f"rank {hub.core.rank} gave {call} at {site or 'an unknown line'} a deadline of "
-        f"{deadline.seconds:g} s, and it took longer; {waited}"
-    )
+    cause = overdue(hub.core.rank, call, site, deadline.limit.seconds, waited)
     driver.apply(Found(CollectiveTimeoutError.__name__, cause, deadline.position))

@@ -5,14 +5,17 @@ import inspect
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ftcomm
+from ftcomm import deadlines
 from ftcomm.asynchronous_calls import AsynchronousCalls
 from ftcomm.collective_calls import CollectiveCalls
+from ftcomm.deadlines import Limit
 from ftcomm.errors import ClosedError, LogLimitError
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -234,3 +237,26 @@ def test_a_call_that_is_done_holds_nothing_of_its_input(comm: ftcomm.Communicato
     gc.collect()
     assert seen() is None
     assert handle.done()
+
+
+def test_a_deadline_counts_from_the_call_and_not_from_its_turn(
+    comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that goes on by 100 s while the calls wait behind the first one."""
+    clock, passed, limits = [1000.0], threading.Event(), list[Limit | None]()
+    within = comm._engine.within
+
+    def noted(limit: Limit | None, *arguments: Any) -> Any:
+        limits.append(limit)
+        return within(limit, *arguments)
+
+    monkeypatch.setattr(comm._engine, "within", noted)
+    monkeypatch.setattr(deadlines, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    first = comm.iallreduce(lambda: passed.wait(60) * X)
+    comm.ibarrier(deadline=10)
+    comm.iallreduce(lambda: X, deadline=20)
+    clock[0] = 1100.0
+    passed.set()
+    first.wait()
+    comm.bucketed([X, X], deadline=30)
+    assert limits == [None, Limit(10, 1010), Limit(20, 1020), Limit(30, 1130)]

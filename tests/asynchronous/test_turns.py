@@ -1,9 +1,11 @@
 """Turns: one order, one thread, and a baton that is where it should be."""
 
+import contextlib
 import gc
 import os
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -319,3 +321,26 @@ def test_a_forked_child_can_neither_wait_nor_call(line: Line) -> None:
     assert words == [f"this handle {parents}", *[f"this communicator {parents}"] * 2]
     door.set()
     assert handle.wait() == "went through"
+
+
+def test_a_call_knows_since_when_it_waited_for_those_before_it(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that lets the call before it end as soon as it has been read."""
+    asked = threading.Event()
+
+    def now() -> float:
+        asked.set()
+        return 17.5
+
+    monkeypatch.setattr("ftcomm.gate.time", SimpleNamespace(monotonic=now))
+    line.begin(work=lambda: asked.wait(WITHIN_S))
+    with line.gate:
+        said = [line.gate.asked_at(), line.gate.asked_at()]
+    asked.clear()
+    line.begin(work=lambda: asked.wait(WITHIN_S))
+    with contextlib.suppress(ZeroDivisionError), line.gate:
+        raise ZeroDivisionError  # before it has asked
+    with line.gate:
+        said.append(line.gate.asked_at())
+    assert said == [17.5, None, None]

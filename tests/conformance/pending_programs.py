@@ -4,6 +4,7 @@ Positions are counted here: where the communicator stands while calls are pendin
 """
 
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -183,6 +184,26 @@ def timed_pending(record: Recorder) -> Any:
     handles[-1].wait()
 
 
+def late_turn(record: Recorder) -> Any:
+    """Rank 0's call has its turn only when its time is over; the others wait for it there."""
+    comm, limit = record.comm, record.spec["deadline"]
+    record.load(None)
+    submitted = threading.Event()
+
+    def ones() -> Any:
+        submitted.wait()
+        threading.Event().wait(limit)
+        return np.ones(3)
+
+    if comm.rank:
+        comm.allreduce(np.ones(3))
+        return comm.barrier()
+    comm.iallreduce(ones)
+    handle = comm.ibarrier(deadline=limit)
+    submitted.set()
+    return handle.wait()
+
+
 def left_while_pending(record: Recorder) -> Any:
     """The first life of rank 1 leaves with calls in flight, in the way that `how` says."""
     comm, spec = record.comm, record.spec
@@ -228,6 +249,7 @@ PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     "tasks": tasks,
     "unlike_pending": unlike_pending,
     "timed_pending": timed_pending,
+    "late_turn": late_turn,
     "left_while_pending": left_while_pending,
     "interrupted_wait": interrupted_wait,
 }

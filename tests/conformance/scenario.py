@@ -30,6 +30,19 @@ class Scenario:
     quick: bool = False
 
 
+def said_by_all(job: Job, error: str, ranks: int) -> str:
+    """The words of `error`, which must be the same in every rank's output."""
+    texts = [path.read_text() for path in sorted(job.folder.glob("[0-9].[0-9]*.log"))]
+    said = [
+        line
+        for text in texts
+        for line in text.splitlines()
+        if line.startswith(f"ftcomm.errors.{error}: ")
+    ]
+    assert (len(said), len(set(said))) == (ranks, 1), said
+    return said[0]
+
+
 def model(count: int, **more: Any) -> dict[str, Any]:
     """model_recover with `count` elements in version 0."""
     return {"program": "model_recover", "count": count, **more}

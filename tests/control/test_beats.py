@@ -11,6 +11,7 @@ from ftcomm.control import thread
 from ftcomm.control.driver import Driver
 from ftcomm.control.hub import Deadline
 from ftcomm.control.thread import BLOCKED_AFTER_S, _keep_beating
+from ftcomm.deadlines import Limit
 from ftcomm.protocol.position import START
 from ftcomm.recovery.events import Beat, Event
 from ftcomm.settings import JobSettings
@@ -128,7 +129,7 @@ class HubOfACallThatEnds:
     @property
     def deadline(self) -> Deadline | None:
         self._looks += 1
-        return Deadline(START, float("inf"), 1.0) if self._looks == 1 else None
+        return Deadline(START, Limit(1.0, float("inf"))) if self._looks == 1 else None
 
 
 async def test_a_call_may_end_while_its_deadline_is_looked_at() -> None:

@@ -5,25 +5,12 @@ from typing import Any
 import pytest
 
 from tests.conformance.bench import Bench
-from tests.conformance.harness import Job
 from tests.conformance.plans import Plan
+from tests.conformance.scenario import said_by_all
 
 pytestmark = pytest.mark.process
 
 TIMED: dict[str, Any] = {"program": "timed", "deadline": 0.6}
-
-
-def said_by_all(job: Job, error: str, ranks: int) -> str:
-    """The words of `error`, which must be the same in every rank's output."""
-    texts = [path.read_text() for path in sorted(job.folder.glob("[0-9].[0-9]*.log"))]
-    said = [
-        line
-        for text in texts
-        for line in text.splitlines()
-        if line.startswith(f"ftcomm.errors.{error}: ")
-    ]
-    assert (len(said), len(set(said))) == (ranks, 1), said
-    return said[0]
 
 
 def test_a_call_that_takes_too_long_ends_the_job_for_all_and_names_who_was_waited_for(

@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.bench import Bench
 from tests.conformance.harness import Job
 from tests.conformance.plans import WALL_S, Plan, worker_environment
-from tests.conformance.scenario import all_at_gate
+from tests.conformance.scenario import all_at_gate, said_by_all
 
 pytestmark = pytest.mark.process
 
@@ -44,6 +44,16 @@ def test_a_calls_own_limit_ends_the_job_for_all(bench: Bench) -> None:
         text = (job.folder / "0.0.log").read_text()
     assert "it was waiting for rank 2" in text or "it was waiting for rank 1" in text
     assert "at pending_programs.py:" in text
+
+
+def test_a_call_whose_time_is_over_by_its_turn_ends_the_job_for_all(bench: Bench) -> None:
+    plan = Plan(2, {"program": "late_turn", "deadline": 0.3}, exits=(80,) * 2)
+    with bench.job(plan) as job:
+        job.run()
+        said = said_by_all(job, "CollectiveTimeoutError", 2)
+        assert job.tracker_status() == 80
+    assert "rank 0 gave barrier() at pending_programs.py:" in said
+    assert "it took longer; it was waiting for its turn behind earlier calls" in said
 
 
 @pytest.mark.parametrize(("how", "status"), [("exception", 1), ("input", 1), ("exit", 3)])
