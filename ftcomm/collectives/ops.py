@@ -215,7 +215,11 @@ def _call_user(function: UserFunction, shape: tuple[int, ...] | None) -> Combine
 
 
 def _guarded(array: Array, shape: tuple[int, ...] | None) -> Array:
-    """A read-only view: a function that works in place would spoil the user's own input (R4)."""
-    view = array[:] if shape is None else array.reshape(shape)
-    view.flags.writeable = False
-    return view
+    """A view that nobody can make writable.
+
+    A function that works in place would spoil the user's own input (R4), the log, or memory that
+    other ranks have too.  The base is a read-only memoryview: numpy asks it before it sets a flag.
+    """
+    raw = array.view(np.uint8).data.toreadonly()  # of bytes: not every dtype has a memoryview
+    view = np.frombuffer(raw, array.dtype)
+    return view if shape is None else view.reshape(shape)

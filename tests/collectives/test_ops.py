@@ -177,6 +177,36 @@ def test_a_function_that_writes_to_its_operands_fails_and_spoils_nothing():
     assert own.flags.writeable
 
 
+@pytest.mark.parametrize("elementwise", [True, False])
+@pytest.mark.parametrize(
+    "force",
+    [
+        lambda array: array.setflags(write=True),
+        lambda array: array.base.setflags(write=True),
+        lambda array: memoryview(array).__setitem__((0,) * array.ndim, 7.0),
+        lambda array: np.ndarray(array.shape, array.dtype, array.base).fill(7.0),
+    ],
+    ids=["setflags", "base", "memoryview", "ndarray"],
+)
+def test_a_function_cannot_make_its_operands_writable(force, elementwise):
+    """They are the log's, or memory that other ranks have too."""
+    refused = []
+
+    def forcing(accumulator, operand):
+        for array in (accumulator, operand):
+            try:
+                force(array)
+            except (ValueError, TypeError, AttributeError) as error:
+                refused.append(type(error))
+        return np.add(accumulator, operand)
+
+    op = Reduction(forcing, elementwise=elementwise)
+    operands, out = (np.ones(2), np.ones(2)), np.empty(2)
+    make_reducer(op, np.dtype("f8"), shape=(2, 1)).combine(*operands, out)
+    assert (out.tolist(), [part.tolist() for part in operands]) == ([2.0, 2.0], [[1.0, 1.0]] * 2)
+    assert len(refused) == 2
+
+
 def test_a_function_must_return_the_same_shape_and_dtype():
     for wrong in (lambda a, b: (a + b).astype("f4"), lambda a, b: a[:1]):
         with pytest.raises(TypeError, match="reduction function returned"):
