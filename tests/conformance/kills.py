@@ -14,6 +14,7 @@ program is `small_results`, and ``--kills`` counts moments::
 """
 
 import argparse
+import contextlib
 import hashlib
 import itertools
 import json
@@ -155,12 +156,15 @@ class Job:
         """SIGKILL for the newest lives of random workers, of one or of all but one at most."""
         lives = dict(self._newest_lives())
         count = min(at_once, max(len(lives) - 1, 1), len(lives))
-        chosen = dice.sample(sorted(lives), count)
-        if chosen:
-            self.told.kill(count)
-            self.killed.append({worker: lives[worker] for worker in chosen})
-        for worker in chosen:
-            os.kill(lives[worker], signal.SIGKILL)
+        killed: dict[int, int] = {}
+        for worker in dice.sample(sorted(lives), count):
+            # Who has just ended was not killed here: the moment is of the others, or none at all.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(lives[worker], signal.SIGKILL)
+                killed[worker] = lives[worker]
+        if killed:
+            self.told.kill(len(killed))
+            self.killed.append(killed)
 
     def _newest_lives(self) -> Iterator[tuple[int, int]]:
         gone = {pid for moment in self.killed for pid in moment.values()}

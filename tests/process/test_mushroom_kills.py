@@ -1,9 +1,12 @@
 """Whatever dies, the example's model is the one of its world size."""
 
+import os
+import random
 from pathlib import Path
 
 import pytest
 
+from tests.conformance import kills
 from tests.conformance.kills import Told, run_all
 
 pytestmark = pytest.mark.process
@@ -38,3 +41,28 @@ def test_who_was_killed_before_the_group_formed_is_recovered_from_once_it_has() 
     told.hear("ftcomm: worker 0 was killed by SIGKILL: starting it again")
     told.hear("ftcomm: epoch 2 runs: frontier -1.0 (rank 0 stands at -1.0)")
     assert told.calm
+
+
+def test_who_has_just_ended_was_not_killed_by_us(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+
+    def kill(pid: int, _: int) -> None:
+        if pid == 11:
+            raise ProcessLookupError
+        sent.append(pid)
+
+    monkeypatch.setattr(os, "kill", kill)
+    job = kills.Job.__new__(kills.Job)  # of no processes
+    job.folder, job.told, job.killed, job._world_size = tmp_path, Told(), [], 3
+    (tmp_path / "1").write_text("11")
+    job.kill(random.Random(1), at_once=2)
+    assert (sent, job.killed, job.told.calm) == ([], [], True)
+    (tmp_path / "1").write_text("11 21")
+    (tmp_path / "2").write_text("22")
+    (tmp_path / "0").write_text("11")
+    job.kill(random.Random(1), at_once=3)
+    assert job.told.killed == len(sent) == len(job.killed[0])
+    assert sorted(sent) == sorted(job.killed[0].values())
+    assert not job.told.calm
