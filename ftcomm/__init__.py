@@ -11,6 +11,7 @@ __version__ = "0.2.0"
 
 __all__ = [
     "AuthenticationError",
+    "CallPosition",
     "ClosedError",
     "CollectiveMismatchError",
     "CollectiveTimeoutError",
@@ -43,6 +44,7 @@ __all__ = [
     "register",
 ]
 _HOMES = {
+    "CallPosition": "ftcomm.public_values",
     "Communicator": "ftcomm.communicator",
     "Handle": "ftcomm.handles",
     "Op": "ftcomm.collectives.op_names",
@@ -83,7 +85,7 @@ if TYPE_CHECKING:
     )
     from ftcomm.handles import Handle
     from ftcomm.joining import init
-    from ftcomm.public_values import Restored, RestoredLocal
+    from ftcomm.public_values import CallPosition, Restored, RestoredLocal
     from ftcomm.state_types import register
     from ftcomm.stats import Stats
     from ftcomm.tasks import TaskEngine

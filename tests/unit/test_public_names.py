@@ -35,7 +35,9 @@ def comm() -> Iterator[ftcomm.Communicator]:
 def test_dir_shows_the_public_names_alone(comm: ftcomm.Communicator) -> None:
     assert dir(comm) == OF_A_COMMUNICATOR.split()
     assert dir(ftcomm) == sorted(ftcomm.__all__)
-    assert {"Handle", "Restored", "RestoredLocal", "Stats", "TaskEngine"} <= set(ftcomm.__all__)
+    assert {"CallPosition", "Handle", "Restored", "RestoredLocal", "Stats", "TaskEngine"} <= set(
+        ftcomm.__all__
+    )
     for name in ftcomm.__all__:
         assert getattr(ftcomm, name) is not None
 
@@ -89,6 +91,7 @@ def test_what_a_type_checker_knows(comm: ftcomm.Communicator) -> None:
     assert_type(comm.checkpoint(None, deadline=2.0), int)
     assert_type(comm.iallreduce(1), Handle[np.ndarray[Any, Any]])
     assert_type(comm.stats(), ftcomm.Stats)
+    assert_type(comm.position, ftcomm.CallPosition)
     assert_type(ftcomm.ConfigError("x"), ftcomm.ConfigError)
     with comm.engine() as tasks:
         assert_type(tasks, ftcomm.TaskEngine)
