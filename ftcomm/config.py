@@ -32,6 +32,8 @@ __all__ = [
     "read_algorithm_table",
     "read_token",
     "variable_table",
+    "wants_whole_lines",
+    "with_prompt_output",
     "write_joined_note",
 ]
 
@@ -41,6 +43,9 @@ MAX_NAME = 64  # bytes of a worker id or host; as on the wire
 MAX_TABLE_BYTES = 64 * 1024  # an algorithm table's file; its content in one line has 1,000
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - all addresses: to listen on, not to dial
 JOINED: Final = "FTCOMM_JOINED"
+OUTPUT: Final = "FTCOMM_OUTPUT"
+WHOLE_LINES: Final = "lines"
+UNBUFFERED: Final = "PYTHONUNBUFFERED"
 DEBUGS: Final = ("checkpoints",)
 LOG_LEVELS: Final = ("debug", "info", "warning")
 
@@ -64,6 +69,8 @@ VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_LOG": "debug, info or warning: write the log to stderr (off)",
     JOINED: "set by init() and removed by close(), for nobody else to set: the process that has"
     " joined; its children may not join under its worker id",
+    OUTPUT: "set by run and supervise, for nobody else to set; lines: from init() on the process"
+    " writes what it prints line by line",
     "FTCOMM_DETECT_WITHIN": "job: seconds within which a silent worker is noticed (5.0)",
     "FTCOMM_REPLICAS": "job: members that keep each result and checkpoint (2)",
     "FTCOMM_LOCAL_REPLICAS": "job: other members that keep each rank's local state (2)",
@@ -226,6 +233,21 @@ def process_environment() -> dict[str, str]:
     Without the note of `joined`: what a launcher starts has worker ids of its own.
     """
     return {name: text for name, text in os.environ.items() if name != JOINED}
+
+
+def with_prompt_output(environment: dict[str, str]) -> dict[str, str]:
+    """`environment` for a worker whose lines its launcher is to see at once.
+
+    Where the user has asked for unbuffered streams, they stay unbuffered.
+    """
+    if environment.get(UNBUFFERED):
+        return environment
+    return {**environment, UNBUFFERED: "1", OUTPUT: WHOLE_LINES}
+
+
+def wants_whole_lines() -> bool:
+    """True if the launcher of this process asks it to buffer its standard streams by line."""
+    return os.environ.get(OUTPUT) == WHOLE_LINES
 
 
 def joined_note() -> str | None:

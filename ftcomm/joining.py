@@ -20,6 +20,7 @@ from ftcomm.errors import ThreadError
 from ftcomm.exits import use_exit_codes
 from ftcomm.faults import FaultInjector
 from ftcomm.joined import forget_joined, note_joined
+from ftcomm.output import write_whole_lines
 from ftcomm.platforms import python_version, require_groups
 from ftcomm.processes import this_process
 from ftcomm.recorder import Recorder
@@ -119,6 +120,7 @@ def _alone(options: WorkerOptions) -> Communicator:
 
 def _join(options: WorkerOptions) -> Communicator:
     require_groups("joining a job's tracker")
+    write_whole_lines()
     assert options.routes is not None
     token = read_token(options.token_file)
     worker_id = options.worker_id or _made_up_id()

@@ -271,3 +271,26 @@ def test_a_terminal_gets_a_live_status_line_that_other_lines_do_not_break() -> N
     assert b"\r\x1b[Kforming, epoch 0, 0/1 ranks up, at -1.0, 0 restarts" in seen
     # What follows a status line begins by clearing it.
     assert all(part.startswith(b"\r\x1b[K") for part in seen.split(b"0 restarts")[1:] if part)
+
+
+SAY_BUFFERING = """
+import sys
+import ftcomm
+with ftcomm.init():
+    print(*((s.line_buffering, s.write_through) for s in (sys.stdout, sys.stderr)))
+    print("no newline", end="")
+"""
+
+
+@pytest.mark.parametrize(
+    ("extra", "seen"),
+    [
+        ({"PYTHONUNBUFFERED": ""}, "[0] (True, False) (True, False)\n[0] no newline\n"),
+        ({"PYTHONUNBUFFERED": "1"}, "[0] (False, True) (False, True)\n[0] no newline\n"),
+    ],
+)
+def test_a_worker_writes_whole_lines_unless_the_user_says_unbuffered(
+    extra: dict[str, str], seen: str
+) -> None:
+    done = run(script=SAY_BUFFERING, n=1, **extra)
+    assert (done.returncode, done.stdout) == (0, seen), done.stderr

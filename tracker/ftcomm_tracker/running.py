@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from ftcomm.config import process_environment
+from ftcomm.config import process_environment, with_prompt_output
 from ftcomm.errors import FtcommError
 from ftcomm_tracker.console import Console
 from ftcomm_tracker.launch import Launcher, LaunchOptions
@@ -88,14 +88,13 @@ def _environment(job: OpenJob, console: Console) -> dict[str, str]:
         environment.pop(f"FTCOMM_{name.upper()}", None)
     environment["FTCOMM_TRACKER"] = job.address
     environment["FTCOMM_TOKEN_FILE"] = str(job.token_file)
-    environment["PYTHONUNBUFFERED"] = "1"
     if job.durable.world_size > 1 and "OMP_NUM_THREADS" not in environment:
         environment["OMP_NUM_THREADS"] = "1"
         console.say(
             "OMP_NUM_THREADS is not set: each worker gets 1, so that they do not fight for"
             " cores; set it to tune"
         )
-    return with_streaming_copies(environment)
+    return with_streaming_copies(with_prompt_output(environment))
 
 
 def _tells_of_trouble(job: OpenJob, status: int) -> bool:

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import trio
 
-from ftcomm.config import WorkerOptions, process_environment, read_token
+from ftcomm.config import WorkerOptions, process_environment, read_token, with_prompt_output
 from ftcomm.errors import ConfigError, FtcommError
 from ftcomm_tracker.console import Console
 from ftcomm_tracker.launch import Launcher, LaunchOptions
@@ -85,5 +85,4 @@ def _environment(worker: WorkerOptions, routes: tuple[tuple[str, int], ...]) -> 
     environment["FTCOMM_TRACKER"] = ",".join(join_address(*route) for route in routes)
     if worker.token_file is not None:
         environment["FTCOMM_TOKEN_FILE"] = str(worker.token_file.expanduser().absolute())
-    environment["PYTHONUNBUFFERED"] = "1"
-    return with_streaming_copies(environment)
+    return with_streaming_copies(with_prompt_output(environment))
