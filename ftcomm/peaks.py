@@ -14,24 +14,29 @@ class Peaks:
 
     Args:
         limit: bytes above which nothing is held that is not in use.
+
+    Attributes:
+        newest: the most in this version; whoever has no time for `note` raises it.
     """
+
+    __slots__ = ("_earlier", "limit", "newest")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._newest = 0
+        self.newest = 0
         self._earlier: deque[int] = deque(maxlen=KEPT_VERSIONS)
 
     def note(self, in_use: int) -> None:
         """So many bytes are in use now."""
-        self._newest = max(self._newest, in_use)
+        self.newest = max(self.newest, in_use)
 
     def next_version(self, in_use: int) -> None:
         """A version has ended, and so many bytes are in use."""
-        self._earlier.append(self._newest)
-        self._newest = in_use
+        self._earlier.append(self.newest)
+        self.newest = in_use
 
     @property
     def allowance(self) -> int:
         """Bytes that may be held, in use or not."""
-        most = max(self._newest, *self._earlier, 0)
+        most = max(self.newest, *self._earlier, 0)
         return min(most + most // SLACK_PARTS, max(most, self.limit))

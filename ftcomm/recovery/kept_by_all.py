@@ -22,21 +22,23 @@ class KeptByAll:
 
     Attributes:
         limit: bytes of each budget; 0 keeps nothing beyond rule R3.
+        version: of the newest result that was passed.
+        end: the sequence number behind the last that is kept, in this version.
     """
 
-    __slots__ = ("_closed", "_end", "_prelude_end", "_spent", "_version", "limit")
+    __slots__ = ("_closed", "_prelude_end", "_spent", "end", "limit", "version")
 
     def __init__(self, limit: int = 0) -> None:
         self.limit = limit
-        self._version = PRELUDE
+        self.version = PRELUDE
         self._spent = 0  # of the budget of this version
-        self._end = 0  # the sequence number behind the last that is kept, in this version
+        self.end = 0
         self._closed = False
-        self._prelude_end = 0  # the same, where this version is a later one
+        self._prelude_end = 0  # `end` of it, where this version is a later one
 
     def passed(self, position: Position, nbytes: int) -> None:
         """This member has the result of `position`, and has passed all before it."""
-        if position.version != self._version:
+        if position.version != self.version:
             self._begin(position.version)
         if nbytes > KEEP_BY_ALL_BYTES or self._closed:
             return
@@ -44,17 +46,17 @@ class KeptByAll:
         if self._spent > self.limit:
             self._closed = True
         else:
-            self._end = position.seqno + 1
+            self.end = position.seqno + 1
 
     def _begin(self, version: int) -> None:
-        if self._version == PRELUDE:
-            self._prelude_end = self._end
-        self._version, self._spent, self._end, self._closed = version, 0, 0, False
+        if self.version == PRELUDE:
+            self._prelude_end = self.end
+        self.version, self._spent, self.end, self._closed = version, 0, 0, False
 
     def keeps(self, position: Position, nbytes: int) -> bool:
         """Whether a result that was passed stays here, whoever its keepers are."""
-        if position.version == self._version:
-            end = self._end
+        if position.version == self.version:
+            end = self.end
         else:
             end = self._prelude_end if position.version == PRELUDE else 0
         return position.seqno < end and nbytes <= KEEP_BY_ALL_BYTES
@@ -67,8 +69,8 @@ class KeptByAll:
     def end_at(self, position: Position) -> None:
         """Keep nothing more from `position` on, up to the end of this version."""
         self._closed = True
-        if position.version == self._version:
-            self._end = min(self._end, position.seqno)
+        if position.version == self.version:
+            self.end = min(self.end, position.seqno)
         else:
-            self._end = 0
+            self.end = 0
             self._prelude_end = min(self._prelude_end, position.seqno)

@@ -114,8 +114,11 @@ class ResultLog:
         self._entries[position] = entry
         if self._stride == 1:  # it keeps everything
             return []
-        self._by_all.passed(position, entry.nbytes)
-        return [] if self._stays(before) else self._drop([before])
+        by_all = self._by_all
+        # `_stays`, in fewer steps: the one before was passed last, and kept by all
+        stays = before.seqno + 1 == by_all.end and before.version == by_all.version
+        by_all.passed(position, entry.nbytes)
+        return [] if stays or self._stays(before) else self._drop([before])
 
     def commit(self, version: int) -> list[Any]:
         """Checkpoint `version` is committed: results of older versions are not needed again.

@@ -220,6 +220,8 @@ class CommonMemory:
 
     def _populate(self, fresh: Span) -> bool:
         """Take pages now: at the first touch only a signal could say that there are none."""
+        if not fresh.nbytes:
+            return True
         try:
             self._advise(_POPULATE, fresh)
         except OSError:

@@ -11,7 +11,8 @@ What rank 0 says of extents is for those who give pages back when the epoch is o
 
 import struct
 from collections.abc import Iterable
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.position import Position
@@ -31,7 +32,8 @@ _PLACED = struct.Struct("=qqqQQQ")  # a position, and a region with the result's
 _EXTENT = struct.Struct("=QQ")
 
 
-class Layout(NamedTuple):
+@dataclass(frozen=True)  # without slots: what follows from the sizes is computed once
+class Layout:
     """Sizes of one common memory.
 
     Attributes:
@@ -42,7 +44,7 @@ class Layout(NamedTuple):
     ranks: int
     nbytes: int
 
-    @property
+    @cached_property
     def data_at(self) -> int:
         """Offset of the first region."""
         return self._extents_at + ROWS * _EXTENT.size
@@ -52,7 +54,7 @@ class Layout(NamedTuple):
         """Bytes of all of it."""
         return self.data_at + self.nbytes
 
-    @property
+    @cached_property
     def _extents_at(self) -> int:
         return PAGE + -(-ROWS * self.ranks // PAGE) * PAGE
 

@@ -144,6 +144,8 @@ class Regions:
 
     def _shed(self) -> list[Span]:
         """Make holes of what is free and above the allowance, in whole pages."""
+        if not self._spare.nbytes:
+            return []
         above = self.nbytes - self._peaks.allowance
         return self._made_holes(-(-above // PAGE) * PAGE)
 

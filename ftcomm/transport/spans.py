@@ -54,10 +54,18 @@ class Spans:
         """So many bytes of the first span that has them, or of the last one; None if none has."""
         order = range(len(self._spans))
         for index in reversed(order) if from_the_end else order:
-            span = self._spans[index]
-            if span.nbytes >= nbytes:
-                start = span.end - nbytes if from_the_end else span.start
-                return self._cut(index, Span(start, nbytes))
+            start, most = self._spans[index]
+            if most < nbytes:
+                continue
+            self.nbytes -= nbytes
+            if most == nbytes:
+                return self._spans.pop(index)
+            left = most - nbytes
+            if from_the_end:
+                self._spans[index] = Span(start, left)
+                return Span(start + left, nbytes)
+            self._spans[index] = Span(start + nbytes, left)
+            return Span(start, nbytes)
         return None
 
     def remove(self, part: Span) -> None:
