@@ -56,7 +56,12 @@ def scribbler(record: Recorder) -> Any:
         for step in range(4):
             x = np.arange((500.0, 20_000.0)[step % 2]) * (comm.rank + 1) + step
             before = x.copy()
-            got = (record.allreduce(x), record.allgather(x), record.broadcast(x, version))
+            got = (
+                record.allreduce(x),
+                record.allgather(x),
+                record.broadcast(x, version),
+                record.allreduce(x, out=np.empty_like(x)),
+            )
             same(x, before, "the input")
             for result in got:
                 result[...] = -1
