@@ -1,6 +1,7 @@
 """The command line."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -153,3 +154,23 @@ def test_help_teaches_and_version_is_the_packages() -> None:
 )
 def test_sizes_have_units(text: str, size: int) -> None:
     assert Size().convert(text, None, None) == size
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["run", "--port", "0", "true"], "number of workers"),
+        (["serve"], "number of workers"),
+        (["supervise", "--tracker", "none", "true"], "no tracker is named"),
+    ],
+)
+def test_an_error_before_the_console_has_a_time_and_a_level(
+    arguments: list[str], text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    status, output = invoke(*arguments)
+    head = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} ERROR ftcomm: .*"
+    assert (status, bool(re.fullmatch(head + text + r".*\n", output))) == (64, True), output
+    status, output = invoke(arguments[0], "--log-format", "json", *arguments[1:])
+    line = json.loads(output)
+    assert (status, line["level"], text in line["message"]) == (64, "error", True)

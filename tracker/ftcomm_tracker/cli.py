@@ -261,7 +261,8 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
     the error that ended it.
     """
     log_options = _log_options(given)
-    run_and_exit(_serve, _serve_options(given), faults, faults_log, log_options)
+    serving = _serve_options(given)
+    run_and_exit(_serve, serving, faults, faults_log, log_options, say=log_options.say_error)
 
 
 @main.command(short_help="Run a job's tracker and its workers on this machine.", epilog=RUN_EPILOG)
@@ -285,7 +286,7 @@ def run(command: tuple[str, ...], max_restarts: int, give_up_after: int, **given
     log_options = _log_options(given)
     serving = _serve_options(given)
     options = RunOptions(serving, command, max_restarts, give_up_after, log_options)
-    run_and_exit(run_job, options)
+    run_and_exit(run_job, options, say=log_options.say_error)
 
 
 SUPERVISE_EPILOG = """\b
@@ -328,7 +329,16 @@ def supervise(
     Ends with 0 only if the whole job ended well, else with the status of the error that ended the
     job, of the worker that lost its place, or 128 + a signal.
     """
-    run_and_exit(_supervise, command, max_restarts, give_up_after, given)
+    log_options = _log_options(given)
+    run_and_exit(
+        _supervise,
+        command,
+        max_restarts,
+        give_up_after,
+        given,
+        log_options,
+        say=log_options.say_error,
+    )
 
 
 async def _serve(
@@ -374,9 +384,12 @@ async def _serve_to_its_end(job: OpenJob) -> int:
 
 
 async def _supervise(
-    command: tuple[str, ...], max_restarts: int, give_up_after: int, given: dict[str, Any]
+    command: tuple[str, ...],
+    max_restarts: int,
+    give_up_after: int,
+    given: dict[str, Any],
+    log_options: LogOptions,
 ) -> int:
-    log_options = _log_options(given)
     with naming_options(given):
         worker = WorkerOptions.load(**given)
     options = SuperviseOptions(worker, command, max_restarts, give_up_after, log_options)

@@ -46,14 +46,29 @@ def naming_options(given: Mapping[str, object]) -> Iterator[None]:
         raise ConfigError(cause, remedy=error.remedy) from None
 
 
-def run_and_exit(function: Callable[..., Awaitable[int]], *arguments: object) -> NoReturn:
-    """Run `function` under trio and end with its status, or with that of its error."""
+def say_plainly(text: str) -> None:
+    """Print the error that ends a command which runs briefly."""
+    click.echo(f"ftcomm-tracker: {text}", err=True)
+
+
+def run_and_exit(
+    function: Callable[..., Awaitable[int]],
+    *arguments: object,
+    say: Callable[[str], None] = say_plainly,
+) -> NoReturn:
+    """Run `function` under trio and end with its status, or with that of its error.
+
+    Args:
+        function: the command.
+        arguments: of `function`.
+        say: prints the text of its error.
+    """
     try:
         require_groups("ftcomm-tracker")
         with raising_interrupts():
             status = trio.run(functools.partial(function, *arguments))
     except (FtcommError, KeyboardInterrupt, BaseExceptionGroup) as error:
-        status = _status_of(error)
+        status = _status_of(error, say)
     sys.exit(status)
 
 
@@ -67,7 +82,7 @@ def refuse_module(name: str) -> NoReturn:
     sys.exit(error.exit_code)
 
 
-def _status_of(error: BaseException) -> int:
+def _status_of(error: BaseException, say: Callable[[str], None]) -> int:
     """Say what ended us; anything but our own errors and Ctrl-C is a defect and goes on."""
     leaves = _leaves(error)
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
@@ -78,7 +93,7 @@ def _status_of(error: BaseException) -> int:
     ours = [leaf for leaf in leaves if isinstance(leaf, FtcommError)]
     if len(ours) < len(leaves):
         raise error
-    click.echo(f"ftcomm-tracker: {ours[0]}", err=True)
+    say(str(ours[0]))
     return ours[0].exit_code
 
 

@@ -31,6 +31,15 @@ class LogOptions:
     log_format: str = "text"
     log_dir: Path | None = None
 
+    @property
+    def form(self) -> LineFormat:
+        """Of every line."""
+        return LineFormat(as_json=self.log_format == "json", clock=time.time)
+
+    def say_error(self, text: str) -> None:
+        """Print the error that ends the command, whose console is not there any more, or yet."""
+        sys.stderr.write(self.form.own("ERROR", text).decode())
+
 
 class _ConsoleHandler(logging.Handler):
     """Prints the tracker's log between the workers' lines."""
@@ -56,7 +65,7 @@ async def with_console(
     Raises:
         ConfigError: the folder for files cannot be made.
     """
-    form = LineFormat(as_json=options.log_format == "json", clock=time.time)
+    form = options.form
     files = None if options.log_dir is None else LogFiles(options.log_dir, name, form)
     area = LiveArea() if sys.stderr.isatty() and not form.as_json else None
     console = Console(form, write=write_all, area=area, files=files)
