@@ -8,6 +8,7 @@ there is one, sends every step through the streams, which can stop in the middle
 
 import functools
 from collections.abc import Callable, Mapping
+from time import monotonic
 
 import numpy as np
 
@@ -29,7 +30,14 @@ from ftcomm.transport.link import Link
 from ftcomm.transport.moves import SMALL_BYTES, Move, Moves
 from ftcomm.transport.quiet import Quiet
 from ftcomm.transport.streams import NO_SIGNAL, Incoming, Outgoing, Probe, byte_view
-from ftcomm.transport.waiting import TRIES_SHARED, Progress, Waiter, let_others_run
+from ftcomm.transport.waiting import (
+    CLOCK_EVERY,
+    SPIN_LIMIT_S,
+    TRIES_SHARED,
+    Progress,
+    Waiter,
+    let_others_run,
+)
 from ftcomm.transport.waker import Waker
 
 NO_REDUCTION, INCOMING_FIRST = Reduce.NONE, Reduce.INCOMING_FIRST  # looked up once
@@ -52,6 +60,7 @@ class Executor:
         self.progress = Progress()
         self.probe = probe
         self.tries = TRIES_SHARED
+        self._spins_until = 0.0  # monotonic time: a step that may not move tries until then
         self._waker = waker
         self._waiter = Waiter(waker, self.progress)
         self._head = bytearray(HEADER_BYTES)  # of the frame that is being sent
@@ -302,10 +311,18 @@ class Executor:
         return more
 
     def _rest(self, tries: int, receiving: Link | None, sending: Link | None) -> None:
-        if tries < self.tries and not self._waker.is_set:
+        spins = tries < self.tries and not self._waker.is_set
+        if spins and (tries % CLOCK_EVERY or self._may_spin(tries)):
             let_others_run()
         else:
             self._waiter.wait(receiving, sending)
+
+    def _may_spin(self, tries: int) -> bool:
+        """The tries since the clock was first read have taken little time."""
+        now = monotonic()
+        if tries == CLOCK_EVERY:
+            self._spins_until = now + SPIN_LIMIT_S
+        return now < self._spins_until
 
     # --- large steps ------------------------------------------------------------------------------
 

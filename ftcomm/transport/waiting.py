@@ -15,6 +15,11 @@ from ftcomm.transport.waker import Waker
 # ranks share processors it is 30 us, what a peer needs for a small step: more would keep one from
 # its turn.
 TRIES_ALONE, TRIES_SHARED = 60, 20
+# All tries together; twenty times what they take where nobody else wants the processor. With
+# several processes for each, one try may take as long as all the others' turns: a rank that slept
+# would cost less, and say for whom it waits.
+SPIN_LIMIT_S = 0.002
+CLOCK_EVERY = 4  # tries: most steps end before the first reading, and pay nothing
 let_others_run = getattr(os, "sched_yield", functools.partial(time.sleep, 0))
 
 
