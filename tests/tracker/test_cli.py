@@ -174,3 +174,14 @@ def test_an_error_before_the_console_has_a_time_and_a_level(
     status, output = invoke(arguments[0], "--log-format", "json", *arguments[1:])
     line = json.loads(output)
     assert (status, line["level"], text in line["message"]) == (64, "error", True)
+
+
+@pytest.mark.process
+def test_the_error_that_ends_a_command_is_in_its_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    options = ("-n", "1", "--log-dir", str(tmp_path / "logs"))
+    status, output = invoke("run", *options, "--", str(tmp_path / "absent"))
+    last = (tmp_path / "logs" / "run.log").read_text().splitlines()[-1]
+    assert (status, " ERROR ftcomm: cannot run " in last) == (64, True), output

@@ -84,7 +84,7 @@ def refuse_module(name: str) -> NoReturn:
 
 def _status_of(error: BaseException, say: Callable[[str], None]) -> int:
     """Say what ended us; anything but our own errors and Ctrl-C is a defect and goes on."""
-    leaves = _leaves(error)
+    leaves = leaves_of(error)
     if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
         return INTERRUPTED
     for leaf in leaves:
@@ -97,7 +97,8 @@ def _status_of(error: BaseException, say: Callable[[str], None]) -> int:
     return ours[0].exit_code
 
 
-def _leaves(error: BaseException) -> list[BaseException]:
+def leaves_of(error: BaseException) -> list[BaseException]:
+    """The errors in a group and in its groups, or `error` alone."""
     if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+        return [leaf for inner in error.exceptions for leaf in leaves_of(inner)]
     return [error]

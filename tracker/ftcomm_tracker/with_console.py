@@ -10,6 +10,7 @@ from pathlib import Path
 import trio
 
 from ftcomm.errors import FtcommError
+from ftcomm_tracker.command_line import leaves_of
 from ftcomm_tracker.console import Console, write_all
 from ftcomm_tracker.live_area import LiveArea
 from ftcomm_tracker.log_files import LogFiles
@@ -77,8 +78,18 @@ async def with_console(
         nursery.start_soon(console.run)
         try:
             status = await work(console)
+        except BaseException as error:
+            if files is not None:  # `run_and_exit` prints it
+                _keep_errors(error, files, form)
+            raise
         finally:
             with trio.CancelScope(shield=True):
                 await console.finish(LAST_WORDS_S)
             nursery.cancel_scope.cancel()
     return status or (UNWRITTEN if console.unwritten else 0)
+
+
+def _keep_errors(error: BaseException, files: LogFiles, form: LineFormat) -> None:
+    for leaf in leaves_of(error):
+        if isinstance(leaf, FtcommError):
+            files.own_line(form.own("ERROR", str(leaf)))
