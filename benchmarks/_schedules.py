@@ -8,7 +8,7 @@ one has come and has been combined; a rank's steps follow one another.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ftcomm.collectives.schedule import NOBODY, Reduce, Schedule, Step
+from ftcomm.collectives.schedules.schedule import NOBODY, Reduce, Schedule, Step
 
 MOST_STEPS = 300_000  # of all ranks together: a second; above, ranks have to be alike
 

@@ -18,10 +18,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ftcomm.config import read_token
+from ftcomm.config.environment import read_token
 from ftcomm.errors import FtcommError
 from ftcomm.protocol.codec import decode_body, encode, frame_length
 from ftcomm.protocol.handshake import NONCE_BYTES, ClientHandshake, control_key
+from ftcomm.protocol.member_deltas import RollReader
+from ftcomm.protocol.message_splitting import Joiner
 from ftcomm.protocol.messages import (
     ControlMessage,
     Fetched,
@@ -38,9 +40,7 @@ from ftcomm.protocol.messages import (
     WorkerMessage,
 )
 from ftcomm.protocol.position import START, Position
-from ftcomm.protocol.rolls import RollReader
-from ftcomm.protocol.splitting import Joiner
-from ftcomm.recovery.keepers import keep_stride, kept_seqnos
+from ftcomm.recovery.replica_placement import keep_stride, kept_seqnos
 
 JITTER = random.Random(0)  # noqa: S311 - when to dial and beat
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # as a real worker's, between two dials

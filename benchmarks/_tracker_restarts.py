@@ -12,9 +12,9 @@ from pathlib import Path
 
 import trio
 
-from ftcomm.config import read_token
+from ftcomm.config.environment import read_token
 from ftcomm.errors import TrackerLostError
-from ftcomm.protocol.operations import StatusReply, StatusRequest
+from ftcomm.protocol.operator_messages import StatusReply, StatusRequest
 from ftcomm_tracker.client import ask_tracker
 
 WORKER = Path(__file__).with_name("_steady_worker.py")

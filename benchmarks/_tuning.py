@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from _report import table
 
-from ftcomm.algorithm_table import AlgorithmTable, Row, Rule
+from ftcomm.config.algorithm_table import AlgorithmTable, Row, Rule
 
 Figures = Sequence[tuple[int, Mapping[str, float]]]  # bytes, and microseconds by algorithm
 

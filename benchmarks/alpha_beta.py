@@ -23,8 +23,8 @@ import numpy as np
 from _report import alpha_beta_table
 from _schedules import Costs, predict
 
-from ftcomm.collectives.choose import choose_algorithm, schedule_for
-from ftcomm.collectives.schedule import Schedule
+from ftcomm.collectives.schedules.schedule import Schedule
+from ftcomm.collectives.selection import choose_algorithm, schedule_for
 from ftcomm.protocol.signature import Algorithm, Kind
 
 RESULTS = Path(__file__).with_name("results") / "allreduce.jsonl"

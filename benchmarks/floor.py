@@ -31,9 +31,9 @@ from allreduce import QUICK_ROUNDS, QUICK_SIZE_S, QUICK_TURN_S, ROUNDS, SIZE_S, 
 from peers import with_ftcomm, with_ftcomm_tcp
 from peers.bare_exchange import Bare
 
-from ftcomm.collectives.choose import schedule_for
-from ftcomm.collectives.schedule import NOBODY, Reduce
-from ftcomm.protocol.frames import HEADER_BYTES
+from ftcomm.collectives.schedules.schedule import NOBODY, Reduce
+from ftcomm.collectives.selection import schedule_for
+from ftcomm.protocol.frame_header import HEADER_BYTES
 from ftcomm.protocol.signature import Kind
 
 WORLD_SIZES = (2, 4)

@@ -31,8 +31,8 @@ from _machine import machine_facts
 from _tuning import Figures, report, rules_from, with_row
 
 import ftcomm
-from ftcomm.algorithm_table import CHOICES, DEFAULT_TABLE, AlgorithmTable, table_in_file
-from ftcomm.config import read_algorithm_table
+from ftcomm.config.algorithm_table import CHOICES, DEFAULT_TABLE, AlgorithmTable, table_in_file
+from ftcomm.config.environment import read_algorithm_table
 
 SIZES = tuple(4096 << (2 * power) for power in range(7))  # 4 KiB to 16 MiB
 ROUNDS = 7

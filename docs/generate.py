@@ -20,17 +20,17 @@ import _readme
 import _report
 
 from ftcomm import errors
-from ftcomm.algorithm_table import CHOICES, DEFAULT_TABLE, MAX_RANKS, Row
-from ftcomm.collectives.binomial import binomial_broadcast
-from ftcomm.collectives.chain import SEGMENT_BYTES, chain_broadcast
-from ftcomm.collectives.doubling import doubling_allreduce
-from ftcomm.collectives.halving import halving_allreduce
-from ftcomm.collectives.ring import ring_allreduce
-from ftcomm.collectives.schedule import Schedule
-from ftcomm.config import VARIABLES
-from ftcomm.foreign_names import name_table
+from ftcomm.api.foreign_names import name_table
+from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
+from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
+from ftcomm.collectives.schedules.pipelined_chain import SEGMENT_BYTES, chain_broadcast
+from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
+from ftcomm.collectives.schedules.ring import ring_allreduce
+from ftcomm.collectives.schedules.schedule import Schedule
+from ftcomm.config.algorithm_table import CHOICES, DEFAULT_TABLE, MAX_RANKS, Row
+from ftcomm.config.environment import VARIABLES
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.recovery.diagram import state_diagram
-from ftcomm.settings import JobSettings
 from ftcomm_chaos.checkers import rule_table
 from ftcomm_chaos.live.plan import kinds_table
 from ftcomm_tracker.exit_codes import error_classes, exit_code_table

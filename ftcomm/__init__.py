@@ -44,22 +44,24 @@ __all__ = [
     "register",
 ]
 _HOMES = {
-    "CallPosition": "ftcomm.public_values",
+    "CallPosition": "ftcomm.api.public_values",
     "Communicator": "ftcomm.communicator",
-    "Handle": "ftcomm.handles",
+    "Handle": "ftcomm.nonblocking.handle",
     "Op": "ftcomm.collectives.op_names",
-    "Restored": "ftcomm.public_values",
-    "RestoredLocal": "ftcomm.public_values",
-    "Stats": "ftcomm.stats",
-    "TaskEngine": "ftcomm.tasks",
-    "init": "ftcomm.joining",
-    "register": "ftcomm.state_types",
-    "reduction": "ftcomm.collectives.reductions",
+    "Restored": "ftcomm.api.public_values",
+    "RestoredLocal": "ftcomm.api.public_values",
+    "Stats": "ftcomm.api.stats",
+    "TaskEngine": "ftcomm.nonblocking.task_engine",
+    "init": "ftcomm.join",
+    "register": "ftcomm.state.registered_types",
+    "reduction": "ftcomm.collectives.op_argument",
 }
 
 if TYPE_CHECKING:
+    from ftcomm.api.public_values import CallPosition, Restored, RestoredLocal
+    from ftcomm.api.stats import Stats
+    from ftcomm.collectives.op_argument import reduction
     from ftcomm.collectives.op_names import Op
-    from ftcomm.collectives.reductions import reduction
     from ftcomm.communicator import Communicator
     from ftcomm.errors import (
         AuthenticationError,
@@ -83,12 +85,10 @@ if TYPE_CHECKING:
         ThreadLimitError,
         TrackerLostError,
     )
-    from ftcomm.handles import Handle
-    from ftcomm.joining import init
-    from ftcomm.public_values import CallPosition, Restored, RestoredLocal
-    from ftcomm.state_types import register
-    from ftcomm.stats import Stats
-    from ftcomm.tasks import TaskEngine
+    from ftcomm.join import init
+    from ftcomm.nonblocking.handle import Handle
+    from ftcomm.nonblocking.task_engine import TaskEngine
+    from ftcomm.state.registered_types import register
 else:  # or a type checker would take a name that is not there for Any
 
     def __getattr__(name: str) -> Any:
@@ -104,6 +104,6 @@ else:  # or a type checker would take a name that is not there for Any
     def _unknown(name: str) -> AttributeError:
         text = f"module 'ftcomm' has no attribute {name!r}"
         if not name.startswith("_"):  # what Python itself asks for has no hint
-            hint = importlib.import_module("ftcomm.foreign_names").hint_for_package(name)
+            hint = importlib.import_module("ftcomm.api.foreign_names").hint_for_package(name)
             text = text if hint is None else f"{text}: {hint}"
         return AttributeError(text, name=name, obj=sys.modules[__name__])

@@ -5,18 +5,18 @@ import hashlib
 import time
 from typing import TYPE_CHECKING, Any, Final, overload
 
-from ftcomm.bodies import Packed
-from ftcomm.deadlines import Duration
+from ftcomm.api.foreign_names import hint_for_communicator
+from ftcomm.api.public_values import Restored, RestoredFrom, RestoredLocal
+from ftcomm.config.deadline import Duration
 from ftcomm.errors import StateChangedError
-from ftcomm.foreign_names import hint_for_communicator
-from ftcomm.forms import DIGEST_BYTES, UNCOMPARED, Saving
-from ftcomm.lazy_state import LazyState
+from ftcomm.nonblocking.task_api import TaskCalls
 from ftcomm.protocol.position import PRELUDE
 from ftcomm.protocol.signature import LAZY, WITH_LOCAL, Kind
-from ftcomm.public_values import Restored, RestoredFrom, RestoredLocal
-from ftcomm.sites import call_site
-from ftcomm.state import pack_state, unpack_state
-from ftcomm.task_calls import TaskCalls
+from ftcomm.requests.call_site import call_site
+from ftcomm.requests.request import DIGEST_BYTES, UNCOMPARED, Saving
+from ftcomm.state.layout import Packed
+from ftcomm.state.lazy import LazyState
+from ftcomm.state.serializer import pack_state, unpack_state
 
 
 class _Missing(enum.Enum):

@@ -22,8 +22,8 @@ and a minimum or maximum is the rounded one of the inputs.  Numbers below float3
 
 import numpy as np
 
-from ftcomm.collectives.ops import Combine, Reducer, float_combine, op_code
-from ftcomm.collectives.reductions import Array, UncheckedOp, resolve_op
+from ftcomm.collectives.op_argument import Array, UncheckedOp, resolve_op
+from ftcomm.collectives.reductions import Combine, Reducer, float_combine, op_code
 
 # Elements that are widened at a time: two operands and the sum in float32 stay in a second-level
 # cache. Part of the canonical order, as the cell is: at a block's end numpy's loops end too.

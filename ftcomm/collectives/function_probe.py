@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
-from ftcomm.collectives.reductions import Array, Reduction, described
+from ftcomm.collectives.op_argument import Array, Reduction, described
 
 # Neither operand is the larger one throughout, and the two parts have other sums, products, least
 # and largest values: so have the sums, products and larger ones of both operands.

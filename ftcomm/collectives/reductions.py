@@ -1,252 +1,225 @@
-"""Reduction ops as users pass them: a name, a builtin that stands for one, or a function.
+"""Reductions: which operation on which dtype, and how two operands become one.
 
-Python's `sum` adds up one iterable, so it is no function of two arrays; whoever passes it means
-the operation of that name.  A function of the user's own is hashed, so that ranks with different
-ones notice, and tried before its first use (`function_probe`).  What can be neither hashed nor
-named is refused.
+A `Reducer` combines 1-D cells and keeps the order of its operands, because ``x + y`` and ``y + x``
+differ in NaN payloads.  Integers wrap, and the mean is the sum divided once at the end.  Numpy adds
+bools by *or*: whoever sums them wants to count, so it is refused.
 """
 
-import operator
-import types
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ftcomm.collectives.dtypes import AnyDtype
-from ftcomm.collectives.function_hash import UnhashableFunctionError, code_hash, name_hash
-from ftcomm.collectives.op_names import NAMES, Op, OpName, canonical_name
+from ftcomm.collectives.dtypes import AnyDtype, dtype_code
+from ftcomm.collectives.op_argument import (
+    Reduction,
+    UncheckedOp,
+    UserFunction,
+    function_hash,
+    resolve_op,
+)
+from ftcomm.protocol.signature import OpCode
 
 Array = np.ndarray[Any, AnyDtype]
-UserFunction = Callable[[Array, Array], Any]
-AnyOp = OpName | Op | UserFunction  # what a type checker lets users pass
-UncheckedOp = str | UserFunction  # what they may pass, not looked at yet
+Combine = Callable[[Array, Array, Array], object]
+Divide = Callable[[Array, int], object]
 
-# They take one iterable: nobody can mean them as functions of two arrays.
-_OF_ITERABLES: dict[Any, str] = {
-    sum: "sum",
-    min: "min",
-    max: "max",
-    any: "lor",
-    all: "land",
-    np.sum: "sum",
-    np.prod: "prod",
-    np.min: "min",
-    np.max: "max",
-    np.mean: "mean",
-    np.any: "lor",
-    np.all: "land",
+_KINDS_OF_OP: dict[str, str] = {
+    "sum": "iufc",
+    "prod": "iufc",
+    "min": "biuf",
+    "max": "biuf",
+    "mean": "fc",
+    "band": "biu",
+    "bor": "biu",
+    "bxor": "biu",
+    "land": "biu",
+    "lor": "biu",
 }
-_OF_TWO: dict[Any, str] = {
-    operator.add: "sum",
-    operator.mul: "prod",
-    operator.and_: "band",
-    operator.or_: "bor",
-    operator.xor: "bxor",
-    np.add: "sum",
-    np.multiply: "prod",
-    np.minimum: "min",
-    np.maximum: "max",
-    np.bitwise_and: "band",
-    np.bitwise_or: "bor",
-    np.bitwise_xor: "bxor",
-    np.logical_and: "land",
-    np.logical_or: "lor",
+
+
+def _minimum(accumulator: Array, operand: Array, out: Array) -> None:
+    np.minimum(accumulator, operand, out=out)  # a positional out is deprecated for these two
+
+
+def _maximum(accumulator: Array, operand: Array, out: Array) -> None:
+    np.maximum(accumulator, operand, out=out)
+
+
+def _divide(work: Array, world_size: int) -> None:
+    np.true_divide(work, work.dtype.type(world_size), work)
+
+
+def _add_inexact(accumulator: Array, operand: Array, out: Array) -> None:
+    if len(out) == 1:
+        _apart(np.add, accumulator, operand, out)
+    else:
+        np.add(accumulator, operand, out)
+
+
+def _multiply_complex(accumulator: Array, operand: Array, out: Array) -> None:
+    if len(out) == 1:
+        _apart(np.multiply, accumulator, operand, out)
+    else:
+        np.multiply(accumulator, operand, out)
+
+
+def _apart(ufunc: np.ufunc, accumulator: Array, operand: Array, out: Array) -> None:
+    """One element, never in place: numpy would take another path, and prefer the other NaN.
+
+    Which rank works in place depends on its place in the schedule, so ranks would differ.
+    """
+    out[:] = ufunc(accumulator, operand)
+
+
+_COMBINES: dict[str, Combine] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": _minimum,
+    "max": _maximum,
+    "mean": np.add,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+    "land": np.logical_and,
+    "lor": np.logical_or,
 }
-# By identity: a user's object may have no hash, or one that is equal to everything.
-NAME_OF_ID = {id(function): name for function, name in (_OF_ITERABLES | _OF_TWO).items()}
-_IDS_OF_ITERABLES = frozenset(map(id, _OF_ITERABLES))
-MAX_NAME = 200  # characters: a name is for a person to read
+# By the kind of dtype, where it is another one.
+_SPECIAL: dict[tuple[str, str], Combine] = {
+    ("sum", "f"): _add_inexact,
+    ("sum", "c"): _add_inexact,
+    ("mean", "f"): _add_inexact,
+    ("mean", "c"): _add_inexact,
+    ("prod", "c"): _multiply_complex,
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """A user's reduction function and what it needs; made by `reduction`.
+@dataclass(frozen=True, slots=True, eq=False)
+class Reducer:
+    """One operation on one dtype.
 
     Attributes:
-        function: of (accumulator, operand).
-        elementwise: False if it must see whole arrays.
-        commutative: False if the accumulator must come from lower ranks.
-        name: what stands for it in place of its code; empty for none.
-        is_declared: by `reduction`, so it is not tried.
+        op: its wire code.
+        op_hash: names a user's function in the signature, else 0.
+        combine: ``combine(accumulator, operand, out)``; `out` is neither of the two, or exactly
+            one of them.
+        whole: the operation must see whole arrays in rank order, not cells.
+        floating: may raise floating-point warnings, which are the same on no two machines and
+            so are silenced.
+        divide: ``divide(work, world_size)`` turns a sum into the mean, in place.
     """
 
-    function: UserFunction
-    elementwise: bool = True
-    commutative: bool = True
-    name: str = ""
-    is_declared: bool = True
+    op: OpCode
+    op_hash: int
+    combine: Combine
+    whole: bool = False
+    floating: bool = False
+    divide: Divide = _divide
 
-    def __call__(self, accumulator: Array, operand: Array) -> Any:
-        """What the function itself returns."""
-        return self.function(accumulator, operand)
+    def finish(self, work: Array, world_size: int) -> None:
+        """Turn the combination of all ranks' operands into the result, in place."""
+        if self.op is OpCode.MEAN:
+            self.divide(work, world_size)
+        elif world_size == 1 and self.op in (OpCode.LAND, OpCode.LOR):
+            np.not_equal(work, 0, work)
 
     @property
-    def is_named(self) -> bool:
-        """True if ranks compare a name: the same one in every version of Python."""
-        return bool(self.name) or isinstance(self.function, np.ufunc)
-
-    @property
-    def whole(self) -> bool:
-        """True if the function must be given whole arrays, in rank order."""
-        return not (self.elementwise and self.commutative)
+    def finishes(self) -> bool:
+        """False where `finish` has nothing to do for more than one rank."""
+        return self.op is OpCode.MEAN
 
 
-def reduction(
-    function: UserFunction,
-    *,
-    elementwise: bool = True,
-    commutative: bool = True,
-    name: str | None = None,
-) -> Reduction:
-    """Declare a function as an ``op``: what it needs, and what it is called.
+def op_code(op: str | Reduction) -> tuple[OpCode, int]:
+    """The wire code of a resolved operation, and the hash of a user's function, else 0."""
+    if isinstance(op, str):
+        return OpCode[op.upper()], 0
+    return OpCode.FUNCTION, function_hash(op)
 
-    A function that is passed without this must show on two small arrays that it is elementwise and
-    commutative.  A declared one is taken at its word.
+
+def make_reducer(
+    op: UncheckedOp, dtype: AnyDtype, *, shape: tuple[int, ...] | None = None
+) -> Reducer:
+    """The reducer of `op` on arrays of `dtype`.
 
     Args:
-        function: of (accumulator, operand), which returns their combination as an array of the
-            same shape and dtype and changes neither; the same on all ranks; associative.
-        elementwise: False if it must see whole arrays of the shape that was passed in.
-        commutative: False if the accumulator must come from lower ranks than the operand.
-        name: what ranks compare in place of the function's code. A builtin or C function needs
-            one, such as ``"torch.add"``. All ranks must mean the same by it.
+        op: a name, a builtin that stands for one, or a function of (accumulator, operand) that
+            returns the combination as an array of the same shape and dtype and changes neither;
+            see `reduction`.
+        dtype: the operands' dtype.
+        shape: the shape that whole arrays are handed over in; None means 1-D.
 
     Raises:
-        TypeError: `function` is no function of two arrays, or has neither code nor a name.
-        ValueError: `name` is empty or too long.
-    """
-    if not callable(function):
-        raise TypeError(f"a reduction is made of a function, not of a {type(function).__name__}")
-    if id(function) in _IDS_OF_ITERABLES:
-        raise TypeError(
-            f"{described(function)} combines the elements of one array, and a reduction two "
-            f"arrays; pass op={NAME_OF_ID[id(function)]!r}"
-        )
-    if name is None:
-        _check_code(function)
-        return Reduction(function, elementwise, commutative)
-    if not isinstance(name, str):
-        raise TypeError(f"name is a {type(name).__name__}, must be a str")
-    if not 0 < len(name) <= MAX_NAME:
-        raise ValueError(f"name has {len(name)} characters, must have 1 to {MAX_NAME}")
-    return Reduction(function, elementwise, commutative, name)
-
-
-def resolve_op(op: UncheckedOp) -> str | Reduction:
-    """What an ``op`` stands for: the name of an operation, or a function that can be hashed.
-
-    Raises:
-        TypeError: `op` is neither name nor function, or a function without code or name.
+        TypeError: the operation is not defined for the dtype, or `op` is neither name nor function.
         ValueError: no operation has this name.
     """
-    if isinstance(op, str):
-        return canonical_name(op)
-    name = NAME_OF_ID.get(id(op))
-    if name is not None:
-        return name
-    if isinstance(op, Reduction):
-        return op
-    if not callable(op):
-        raise TypeError(f"op is a name, an ftcomm.Op or a function, not {type(op).__name__}")
-    _check_code(op)
-    return Reduction(op, is_declared=False)
+    resolved = resolve_op(op)
+    if isinstance(resolved, str):
+        return _named_reducer(resolved, dtype)
+    code, op_hash = op_code(resolved)
+    dtype_code(dtype)
+    combine = _call_user(resolved.function, shape if resolved.whole else None)
+    return Reducer(code, op_hash, combine, whole=resolved.whole)
 
 
-def needs_whole(op: UncheckedOp) -> bool:
-    """True if the operation must be given whole arrays, in rank order."""
-    return isinstance(op, Reduction) and op.whole
+def float_combine(op: str) -> Combine:
+    """What a named operation does with two arrays of floats."""
+    return _COMBINES[op]
 
 
-def function_hash(reduction: Reduction) -> int:
-    """The hash of a user's function, and of what it needs.
+@functools.lru_cache(maxsize=256)
+def _named_reducer(op: str, dtype: AnyDtype) -> Reducer:
+    code, _ = op_code(op)
+    dtype_code(dtype)
+    if dtype.kind not in _KINDS_OF_OP[op]:
+        remedy = _remedy(op, dtype.kind)
+        raise TypeError(f"op {op!r} is not defined for dtype {dtype.name}{remedy and '; '}{remedy}")
+    combine = _SPECIAL.get((op, dtype.kind), _COMBINES[op])
+    return Reducer(code, 0, combine, floating=dtype.kind in "fc")
 
-    Raises:
-        TypeError: it has no name, and refers to something that has no digest.
+
+def _remedy(op: str, kind: str) -> str:
+    """What to pass in place of `op` on a dtype of a kind that it is not defined for."""
+    match op, kind:
+        case "sum" | "prod", "b":
+            logical = "or" if op == "sum" else "and"
+            return (
+                f"numpy would make it a logical {logical}: pass op='lor' (is any true) or "
+                "op='land' (are all), or x.astype(int), int(x) of a Python bool, to count"
+            )
+        case "mean", "b" | "i" | "u":
+            return (
+                "a mean is no whole number: pass x.astype(float), float(x) of a Python number, or "
+                "op='sum', and divide by comm.world_size"
+            )
+        case "min" | "max", "c":
+            return "complex numbers have no order: pass abs(x), or x.real and x.imag"
+        case "land" | "lor", "f" | "c":
+            return "pass x != 0"
+    return ""
+
+
+def _call_user(function: UserFunction, shape: tuple[int, ...] | None) -> Combine:
+    def combine(accumulator: Array, operand: Array, out: Array) -> None:
+        left, right = _guarded(accumulator, shape), _guarded(operand, shape)
+        result = np.asarray(function(left, right))
+        if result.shape != left.shape or result.dtype != out.dtype:
+            raise TypeError(
+                f"reduction function returned {result.dtype.name}{list(result.shape)}, "
+                f"expected {out.dtype.name}{list(left.shape)}"
+            )
+        np.copyto(out, result.reshape(-1))
+
+    return combine
+
+
+def _guarded(array: Array, shape: tuple[int, ...] | None) -> Array:
+    """A view that nobody can make writable.
+
+    A function that works in place would spoil the user's own input (R4), the log, or memory that
+    other ranks have too.  The base is a read-only memoryview: numpy asks it before it sets a flag.
     """
-    needs = f"{reduction.elementwise} {reduction.commutative}" if reduction.whole else ""
-    if reduction.name:
-        return name_hash(reduction.name, needs)
-    if isinstance(reduction.function, np.ufunc):
-        return name_hash(f"numpy.{reduction.function.__name__}", needs)
-    try:
-        return code_hash(reduction.function, needs)
-    except UnhashableFunctionError as error:
-        name = described(reduction.function)
-        raise TypeError(
-            f"op {name} cannot be compared between ranks: {error}, which cannot be hashed; "
-            f"{_remedy(name)}"
-        ) from None
-
-
-def check_pythons(reduction: Reduction, pythons: Sequence[str]) -> None:
-    """Refuse a function without a name where ranks run different versions of Python.
-
-    Args:
-        reduction: whose hash is of its bytecode.
-        pythons: of each rank, empty where it is not known.
-
-    Raises:
-        TypeError: naming the versions and their ranks.
-    """
-    ranks: dict[str, list[int]] = {}
-    for rank, python in enumerate(pythons):
-        if python:
-            ranks.setdefault(python, []).append(rank)
-    if len(ranks) < 2:
-        return
-    versions = ", ".join(
-        f"{python} on rank {members[0]}" + (f" and {len(members) - 1} more" * (len(members) > 1))
-        for python, members in sorted(ranks.items())
-    )
-    name = described(reduction.function)
-    raise TypeError(
-        f"op {name} cannot be compared between ranks: they run {versions}, and each version has "
-        f"its own bytecode; {_remedy(name)}"
-    )
-
-
-def _remedy(name: str) -> str:
-    plain = name if name.isascii() and "<" not in name and " " not in name else "mine"
-    return f"give it a name: ftcomm.reduction(f, name={plain!r})"
-
-
-def described(function: Any) -> str:
-    """A function as messages call it."""
-    name = getattr(function, "__name__", None)
-    if not isinstance(name, str):
-        return f"an object of type {type(function).__name__}"
-    module = getattr(function, "__module__", None)
-    return name if module in (None, "builtins", "__main__") else f"{module}.{name}"
-
-
-def _check_code(function: Any) -> None:
-    """Refuse what is no Python function: nothing tells whether ranks mean the same by it."""
-    if isinstance(function, np.ufunc):
-        _check_ufunc(function)
-        return
-    while isinstance(function, partial | types.MethodType):
-        function = function.func if isinstance(function, partial) else function.__func__
-    if not isinstance(function, types.FunctionType):
-        raise _without_code(function, "has no Python code of its own that ranks could compare")
-
-
-def _check_ufunc(function: np.ufunc) -> None:
-    if getattr(np, function.__name__, None) is not function:
-        raise _without_code(function, "is no ufunc of numpy's own, so its name says too little")
-    if function.nin != 2 or function.nout != 1:
-        raise TypeError(
-            f"op is {described(function)}, which takes {function.nin} arrays and gives "
-            f"{function.nout}; an op takes 2 and gives 1"
-        )
-
-
-def _without_code(function: Any, why: str) -> TypeError:
-    name = described(function)
-    return TypeError(
-        f"op is {name}, which {why}; use a name ({', '.join(NAMES)}), a Python function, or "
-        f"ftcomm.reduction(f, name={name!r}) if it combines two arrays into a new one of the "
-        "same dtype and shape"
-    )
+    raw = array.view(np.uint8).data.toreadonly()  # of bytes: not every dtype has a memoryview
+    view = np.frombuffer(raw, array.dtype)
+    return view if shape is None else view.reshape(shape)

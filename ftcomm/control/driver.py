@@ -11,14 +11,12 @@ from dataclasses import replace
 
 import trio
 
-from ftcomm.bodies import Packed
-from ftcomm.config import JobSettings
+from ftcomm.config.environment import JobSettings
+from ftcomm.config.memory_limits import memory_limit
 from ftcomm.control.hub import Hub
 from ftcomm.errors import FtcommError
-from ftcomm.leaves import leaves_of
-from ftcomm.memory_limits import memory_limit
+from ftcomm.protocol.checksum_records import digest_named
 from ftcomm.protocol.messages import Leaves, Plan, Revoke, WorkerMessage
-from ftcomm.protocol.records import digest_named
 from ftcomm.recovery.events import (
     CloseLinks,
     DescribeState,
@@ -32,9 +30,11 @@ from ftcomm.recovery.events import (
     StartFetch,
     Wake,
 )
+from ftcomm.recovery.machine import Limits, State
 from ftcomm.recovery.states import state_in_words
-from ftcomm.recovery.worker import Limits, State
-from ftcomm.transport.segment import require_shared_memory
+from ftcomm.state.layout import Packed
+from ftcomm.state.leaf_digests import leaves_of
+from ftcomm.transport.shm_segment import require_shared_memory
 
 # Messages that wait for a slow tracker. A worker has a handful in flight; more means that the
 # tracker does not read, and the connection is given up and made anew.

@@ -16,21 +16,21 @@ from typing import NamedTuple
 
 import trio
 
-from ftcomm.config import JobSettings, WorkerOptions
-from ftcomm.deadlines import Limit
-from ftcomm.exits import abandon_in_children
-from ftcomm.faults import FaultInjector, LinkAction
-from ftcomm.logs import JobLogger, LogContext
+from ftcomm.config.deadline import Limit
+from ftcomm.config.environment import JobSettings, WorkerOptions
+from ftcomm.diagnostics.exit_hook import abandon_in_children
+from ftcomm.diagnostics.fault_injection import FaultInjector, LinkAction
+from ftcomm.diagnostics.logs import JobLogger, LogContext
+from ftcomm.diagnostics.recorder import Recorder
+from ftcomm.memory.pool import Pool
+from ftcomm.protocol.checksum_records import Digest
 from ftcomm.protocol.position import Position
-from ftcomm.protocol.records import Digest
-from ftcomm.recorder import Recorder
-from ftcomm.recovery.worker import State, WorkerCore
-from ftcomm.transport.common import CommonMemory
+from ftcomm.recovery.machine import State, WorkerCore
 from ftcomm.transport.link import Link
-from ftcomm.transport.striped import StripedLink
+from ftcomm.transport.shared_window import CommonMemory
+from ftcomm.transport.striped_link import StripedLink
 from ftcomm.transport.waiting import Progress
 from ftcomm.transport.waker import Waker
-from ftcomm.values import Pool
 
 
 @dataclass(slots=True)

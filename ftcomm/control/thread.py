@@ -6,12 +6,12 @@ import time
 
 import trio
 
+from ftcomm.config.deadline import overdue
 from ftcomm.control.driver import Driver
+from ftcomm.control.fetch import keep_fetching, serve_fetch
 from ftcomm.control.hub import Deadline, Hub
-from ftcomm.control.links import Listener, keep_dialling
-from ftcomm.control.tracker_link import keep_tracker_link
-from ftcomm.control.transfers import keep_fetching, serve_fetch
-from ftcomm.deadlines import overdue
+from ftcomm.control.links.manager import Listener, keep_dialling
+from ftcomm.control.tracker_client import keep_tracker_link
 from ftcomm.errors import CollectiveTimeoutError, FtcommError, TrackerLostError
 from ftcomm.protocol.signature import signature_text
 from ftcomm.recovery.events import Beat, Found, StartFetch

@@ -8,7 +8,8 @@ whose bytes do not fit its row exactly is refused, and so is everything after it
 import struct
 
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.links import Relayed, Sharing
+from ftcomm.protocol.link_messages import Relayed, Sharing
+from ftcomm.protocol.message_splitting import RUNS_OF_A_FRAME, Joiner, split
 from ftcomm.protocol.messages import (
     AllBye,
     AskCalls,
@@ -50,7 +51,8 @@ from ftcomm.protocol.messages import (
     Verdict,
     Welcome,
 )
-from ftcomm.protocol.operations import (
+from ftcomm.protocol.msgpack_reader import Plain, Reader, pack
+from ftcomm.protocol.operator_messages import (
     AskWorker,
     DialBack,
     DialedBack,
@@ -66,11 +68,9 @@ from ftcomm.protocol.operations import (
     Vouch,
     WorkerStanding,
 )
-from ftcomm.protocol.packing import Plain, Reader, pack
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.schema import Bool, Bytes, Int, Many, Maybe, Pair, Record, Text
 from ftcomm.protocol.signature import SIGNATURE_BYTES
-from ftcomm.protocol.splitting import RUNS_OF_A_FRAME, Joiner, split
 
 MAX_WORLD_SIZE = 2048  # ranks; so many are measured (benchmarks/tracker_scale.py)
 MAX_CONTROL_FRAME = (

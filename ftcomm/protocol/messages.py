@@ -7,9 +7,9 @@ at most 256 KiB; nothing bulky travels here.
 from dataclasses import dataclass
 
 from ftcomm import __version__
-from ftcomm.protocol.grouping import Grouping
-from ftcomm.protocol.links import Relayed, Sharing
-from ftcomm.protocol.operations import OperatorMessage
+from ftcomm.protocol.host_groups import Grouping
+from ftcomm.protocol.link_messages import Relayed, Sharing
+from ftcomm.protocol.operator_messages import OperatorMessage
 from ftcomm.protocol.position import PRELUDE, Position
 
 
@@ -124,7 +124,8 @@ class Hello:
     ``incarnation`` is 0 until the tracker has numbered this life; ``nonce`` tells a reconnect
     from a new life.  ``suspects`` are the ranks whose links broke in ``plan_epoch``: a suspicion
     is state, repeated until a newer epoch comes.  ``pid`` and ``start`` name the process on its
-    host (`ftcomm.processes`); ``group`` is its process group, which its launcher knows.
+    host (`ftcomm.config.process_identity`); ``group`` is its process group, which its launcher
+    knows.
     ``release`` is the worker's ftcomm.
     ``python`` is the interpreter with its minor version: hashes of functions hold within one.
     """

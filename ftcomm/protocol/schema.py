@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.packing import Plain, Reader
+from ftcomm.protocol.msgpack_reader import Plain, Reader
 
 
 class Field(ABC):

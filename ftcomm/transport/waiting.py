@@ -5,7 +5,7 @@ import os
 import select
 import time
 
-from ftcomm.transport.faults import Interrupted
+from ftcomm.transport.interruptions import Interrupted
 from ftcomm.transport.link import Link
 from ftcomm.transport.waker import Waker
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import ftcomm
-from ftcomm.buckets import cut
 from ftcomm.errors import ThreadError
+from ftcomm.nonblocking.buckets import cut
 
 SIZES = some.lists(some.tuples(some.integers(0, 120), some.sampled_from(["<f4", "<f8", "|b1"])))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm.callbacks import MAX_BACKLOG
+from ftcomm.nonblocking.callbacks import MAX_BACKLOG
 
 WITHIN_S = 20.0
 REFUSED = (
@@ -225,7 +225,7 @@ def test_a_call_waits_while_too_many_callbacks_do(comm: ftcomm.Communicator) -> 
 def test_a_forked_child_adds_none(comm: ftcomm.Communicator) -> None:
     handle = comm.ibarrier()
     with (
-        mock.patch("ftcomm.turns.os.getpid", return_value=-1),
+        mock.patch("ftcomm.nonblocking.queue.os.getpid", return_value=-1),
         pytest.raises(ftcomm.ForkError, match="this handle belongs to the parent process"),
     ):
         handle.add_done_callback(lambda _: None)

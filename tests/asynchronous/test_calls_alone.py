@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm import deadlines
-from ftcomm.asynchronous_calls import AsynchronousCalls
-from ftcomm.collective_calls import CollectiveCalls
-from ftcomm.deadlines import Limit
+from ftcomm.api.collectives import CollectiveCalls
+from ftcomm.config import deadline
+from ftcomm.config.deadline import Limit
 from ftcomm.errors import ClosedError, LogLimitError
+from ftcomm.nonblocking.collectives import AsynchronousCalls
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 CALLS: dict[str, tuple[Any, ...]] = {
@@ -251,7 +251,7 @@ def test_a_deadline_counts_from_the_call_and_not_from_its_turn(
         return within(limit, *arguments)
 
     monkeypatch.setattr(comm._engine, "within", noted)
-    monkeypatch.setattr(deadlines, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     first = comm.iallreduce(lambda: passed.wait(60) * X)
     comm.ibarrier(deadline=10)
     comm.iallreduce(lambda: X, deadline=20)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from ftcomm import dependencies
-from ftcomm.dependencies import Dependencies, Run, Skip
+from ftcomm.nonblocking import dependencies
+from ftcomm.nonblocking.dependencies import Dependencies, Run, Skip
 from tests.interrupts import interrupted, places
 
 NAMES = "abcd"

@@ -8,24 +8,27 @@ import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm import (
-    asynchronous_calls,
-    call_lock,
-    collective_calls,
-    dependencies,
-    gate,
-    membership,
-    repeating,
-    task_arguments,
-    tasks,
-    threads,
-    turns,
-)
+from ftcomm.api import call_guard, call_lock, collectives, lifecycle, persistent_calls
 from ftcomm.errors import ClosedError, ThreadLimitError
+from ftcomm.nonblocking import collectives as nonblocking_collectives
+from ftcomm.nonblocking import (
+    dependencies,
+    queue,
+    task_arguments,
+    task_engine,
+    threads,
+)
 from tests.interrupts import BY_SIGNAL, interrupted, places
 
-PATH = (asynchronous_calls, collective_calls, membership, repeating, tasks, task_arguments)
-PATH += (dependencies, turns, threads, gate, call_lock)
+PATH = (
+    nonblocking_collectives,
+    collectives,
+    lifecycle,
+    persistent_calls,
+    task_engine,
+    task_arguments,
+)
+PATH += (dependencies, queue, threads, call_guard, call_lock)
 OTHER = np.ones(3)
 WITHIN_S = 60.0  # a hang is a failure; nothing here takes a second
 

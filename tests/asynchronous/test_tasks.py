@@ -12,8 +12,8 @@ from hypothesis import strategies as some
 
 import ftcomm
 from ftcomm.errors import ClosedError, ForkError, ThreadError
-from ftcomm.tasks import TaskEngine
-from ftcomm.turns import MAX_PENDING
+from ftcomm.nonblocking.queue import MAX_PENDING
+from ftcomm.nonblocking.task_engine import TaskEngine
 
 WITHIN_S = 60.0  # a hang is a failure; nothing here takes a second
 Steps = some.lists(

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from ftcomm.api.call_guard import Gate
 from ftcomm.errors import ClosedError, ForkError, FtcommError, JobLostError, ThreadError
-from ftcomm.gate import Gate
-from ftcomm.handles import Handle, QueuedCall
-from ftcomm.turns import MAX_PENDING, Turns
+from ftcomm.nonblocking.handle import Handle, QueuedCall
+from ftcomm.nonblocking.queue import MAX_PENDING, Turns
 
 WITHIN_S = 60.0  # a hang is a failure; nothing here takes a second
 
@@ -282,7 +282,7 @@ def test_who_leaves_ends_what_runs_and_drops_what_waits(line: Line) -> None:
 def test_a_users_function_that_does_not_end_is_not_waited_for(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ftcomm.turns.LEAVE_WITHIN_S", 0.001)
+    monkeypatch.setattr("ftcomm.nonblocking.queue.LEAVE_WITHIN_S", 0.001)
     _, door = line.blocked()
     finished = threading.Event()
     line.turns.end(lambda: None, finished.set)
@@ -333,7 +333,7 @@ def test_a_call_knows_since_when_it_waited_for_those_before_it(
         asked.set()
         return 17.5
 
-    monkeypatch.setattr("ftcomm.gate.time", SimpleNamespace(monotonic=now))
+    monkeypatch.setattr("ftcomm.api.call_guard.time", SimpleNamespace(monotonic=now))
     line.begin(work=lambda: asked.wait(WITHIN_S))
     with line.gate:
         said = [line.gate.asked_at(), line.gate.asked_at()]

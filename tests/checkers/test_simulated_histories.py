@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ftcomm.history import encode, file_name
+from ftcomm.diagnostics.history import encode, file_name
 from ftcomm_chaos.checkers import check
 from ftcomm_chaos.history import History, LifeRecord, read_history
 from ftcomm_chaos.sim.recording import LIMITS

@@ -13,16 +13,16 @@ from ftcomm.collectives.bfloat16 import (
     round_to_bfloat16,
     widen_bfloat16,
 )
-from ftcomm.collectives.doubling import doubling_allreduce
-from ftcomm.collectives.halving import halving_allreduce
-from ftcomm.collectives.reference import (
+from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
+from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
+from ftcomm.collectives.schedules.ring import ring_allreduce
+from ftcomm.collectives.schedules.schedule import CELL_BYTES
+from ftcomm.testing.reference import (
     expected_doubling,
     expected_halving,
     expected_ring,
     run_in_memory,
 )
-from ftcomm.collectives.ring import ring_allreduce
-from ftcomm.collectives.schedule import CELL_BYTES
 
 U = Fraction(1, 2**8)
 ROUNDING = 2.0**-134  # below the normal range

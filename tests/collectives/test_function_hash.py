@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm.calls import CallFactory
-from ftcomm.collectives.reductions import Reduction, function_hash
+from ftcomm.collectives.op_argument import Reduction, function_hash
 from ftcomm.protocol.signature import Kind
+from ftcomm.requests.builder import CallFactory
 from tests.unit.test_calls import SITE, Group
 
 Array = np.ndarray[Any, Any]

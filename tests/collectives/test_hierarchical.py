@@ -10,24 +10,24 @@ from ftcomm.collectives.bfloat16 import (
     round_to_bfloat16,
     widen_bfloat16,
 )
-from ftcomm.collectives.chain import SEGMENT_BYTES
-from ftcomm.collectives.choose import allgatherv_schedule, choose_algorithm, schedule_for
-from ftcomm.collectives.columns import hierarchical_allgatherv
-from ftcomm.collectives.hierarchical import (
+from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.schedules.hierarchical import (
     chain_by_hosts,
     hierarchical_allreduce,
     hierarchical_broadcast,
     shares_allreduce,
     tree_allreduce,
 )
-from ftcomm.collectives.hierarchical_reference import expected_shares, expected_tree
-from ftcomm.collectives.ops import make_reducer
-from ftcomm.collectives.reference import knowledge, run_in_memory
-from ftcomm.collectives.schedule import CELL_BYTES, NOBODY, Schedule
-from ftcomm.dataplane import STAGE
+from ftcomm.collectives.schedules.hierarchical_allgather import hierarchical_allgatherv
+from ftcomm.collectives.schedules.pipelined_chain import SEGMENT_BYTES
+from ftcomm.collectives.schedules.schedule import CELL_BYTES, NOBODY, Schedule
+from ftcomm.collectives.selection import allgatherv_schedule, choose_algorithm, schedule_for
+from ftcomm.execution.data_plane import STAGE
 from ftcomm.protocol.codec import MAX_WORLD_SIZE
-from ftcomm.protocol.grouping import Grouping, grouping_of, is_hierarchical, members_of
+from ftcomm.protocol.host_groups import Grouping, grouping_of, is_hierarchical, members_of
 from ftcomm.protocol.signature import Algorithm, Kind
+from ftcomm.testing.hierarchical_reference import expected_shares, expected_tree
+from ftcomm.testing.reference import knowledge, run_in_memory
 from tests.collectives.test_schedules import awkward_floats, same_bits
 
 FORMS = {"shares": (shares_allreduce, expected_shares), "tree": (tree_allreduce, expected_tree)}

@@ -8,8 +8,8 @@ import pytest
 
 import ftcomm
 from ftcomm.collectives.dtypes import dtype_code, dtype_of
-from ftcomm.collectives.ops import make_reducer
-from ftcomm.collectives.reductions import Reduction, function_hash, reduction
+from ftcomm.collectives.op_argument import Reduction, function_hash, reduction
+from ftcomm.collectives.reductions import make_reducer
 from ftcomm.protocol.signature import DTYPE_NAMES, OpCode
 
 

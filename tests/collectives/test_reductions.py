@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm.collectives.reductions import NAME_OF_ID, resolve_op
+from ftcomm.collectives.op_argument import NAME_OF_ID, resolve_op
 from ftcomm.protocol.signature import Kind
 
 Array = np.ndarray[Any, Any]

@@ -8,16 +8,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftcomm.algorithm_table import AlgorithmTable, Row, Rule
-from ftcomm.collectives import choose
-from ftcomm.collectives.allgather import ring_allgather, ring_allgatherv
-from ftcomm.collectives.binomial import binomial_broadcast
-from ftcomm.collectives.chain import MOST_SEGMENTS, SEGMENT_BYTES, chain_broadcast, segments_of
-from ftcomm.collectives.doubling import barrier, doubling_allreduce
-from ftcomm.collectives.halving import halving_allreduce
-from ftcomm.collectives.ops import make_reducer
-from ftcomm.collectives.reductions import reduction
-from ftcomm.collectives.reference import (
+from ftcomm.collectives import selection
+from ftcomm.collectives.op_argument import reduction
+from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
+from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
+from ftcomm.collectives.schedules.pipelined_chain import (
+    MOST_SEGMENTS,
+    SEGMENT_BYTES,
+    chain_broadcast,
+    segments_of,
+)
+from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
+from ftcomm.collectives.schedules.ring import ring_allreduce
+from ftcomm.collectives.schedules.ring_allgather import ring_allgather, ring_allgatherv
+from ftcomm.collectives.schedules.schedule import CELL_BYTES, block_bounds
+from ftcomm.collectives.schedules.shift import shift
+from ftcomm.config.algorithm_table import AlgorithmTable, Row, Rule
+from ftcomm.protocol.signature import Algorithm, Kind
+from ftcomm.testing.reference import (
     DeadlockError,
     expected_doubling,
     expected_halving,
@@ -25,10 +34,6 @@ from ftcomm.collectives.reference import (
     knowledge,
     run_in_memory,
 )
-from ftcomm.collectives.ring import ring_allreduce
-from ftcomm.collectives.schedule import CELL_BYTES, block_bounds
-from ftcomm.collectives.shift import shift
-from ftcomm.protocol.signature import Algorithm, Kind
 
 SIZES = range(1, 65)
 ALGORITHMS = {
@@ -256,17 +261,17 @@ def test_every_synchronising_kind_has_a_path_from_every_rank_to_every_rank():
         assert knowledge([barrier(n, rank) for rank in range(n)]) == everyone
         for count in counts_for(n):
             for kind in (Kind.ALLREDUCE, Kind.ALLGATHER):
-                for algorithm in choose._ALLOWED[kind]:
-                    assert choose.synchronising(kind)
+                for algorithm in selection._ALLOWED[kind]:
+                    assert selection.synchronising(kind)
                     schedules = [
-                        choose.schedule_for(kind, n, rank, count, 4, algorithm=algorithm)
+                        selection.schedule_for(kind, n, rank, count, 4, algorithm=algorithm)
                         for rank in range(n)
                     ]
                     assert knowledge(schedules) == everyone, (kind, algorithm, n, count)
 
 
 def test_broadcast_tells_its_root_nothing_and_is_not_called_synchronising():
-    assert not choose.synchronising(Kind.BROADCAST)
+    assert not selection.synchronising(Kind.BROADCAST)
     for n in SIZES:
         root = n // 2
         for schedules in (
@@ -322,7 +327,7 @@ def test_blocks_cover_everything_and_differ_by_one_at_most():
 
 
 def test_the_table_decides_by_bytes_and_a_wish_overrides_it():
-    pick = choose.choose_algorithm
+    pick = selection.choose_algorithm
     assert pick(Kind.ALLREDUCE, 2, 8) is Algorithm.RECURSIVE_DOUBLING
     assert pick(Kind.ALLREDUCE, 2, 1 << 20) is Algorithm.RING
     assert pick(Kind.ALLREDUCE, 5000, 1 << 30) is Algorithm.RING
@@ -339,9 +344,9 @@ def test_another_table_chooses_and_none_chooses_for_another():
     other = AlgorithmTable(rows, (Row(1024, (Rule(0, "binomial"), Rule(8, "chain"))),))
 
     def chosen(kind, count, table, **more):
-        return choose.schedule_for(kind, 8, 0, count, 4, table=table, **more).algorithm
+        return selection.schedule_for(kind, 8, 0, count, 4, table=table, **more).algorithm
 
-    default = choose.DEFAULT_TABLE
+    default = selection.DEFAULT_TABLE
     for _ in range(2):  # the second time out of memory
         assert chosen(Kind.ALLREDUCE, 24, other) is Algorithm.RING
         assert chosen(Kind.ALLREDUCE, 24, default) is Algorithm.RECURSIVE_DOUBLING
@@ -353,13 +358,13 @@ def test_another_table_chooses_and_none_chooses_for_another():
 
 
 def test_a_schedule_is_made_once_and_knows_its_peers():
-    one = choose.schedule_for(Kind.BARRIER, 4, 1, 0, 1)
-    assert choose.schedule_for(Kind.BARRIER, 4, 1, 0, 1) is one
+    one = selection.schedule_for(Kind.BARRIER, 4, 1, 0, 1)
+    assert selection.schedule_for(Kind.BARRIER, 4, 1, 0, 1) is one
     assert one.peers == (0, 3)
 
 
 def test_tables_digest_changes_with_the_tables(monkeypatch):
-    before = choose.tables_digest()
+    before = selection.tables_digest()
     assert len(before) == 32
-    monkeypatch.setattr(choose, "DEFAULT_TABLE", replace(choose.DEFAULT_TABLE, broadcast=()))
-    assert choose.tables_digest() != before
+    monkeypatch.setattr(selection, "DEFAULT_TABLE", replace(selection.DEFAULT_TABLE, broadcast=()))
+    assert selection.tables_digest() != before

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ftcomm.control.hub import Hub
-from ftcomm.transport.common import CommonMemory
+from ftcomm.transport.shared_window import CommonMemory
 from tests.conformance.recorder import Array, Recorder, digest, same
 from tests.conformance.training_programs import expected_allreduce
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from ftcomm.fault_record import FaultRecord
+from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm_tracker.faults import TRACKER
 from tests.conformance.forker import die_with_parent
 from tests.conformance.judging import Event, Record

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ftcomm.lazy_state import LazyState
+from ftcomm.state.lazy import LazyState
 from tests.conformance import training_programs
 from tests.conformance.recorder import Recorder
 

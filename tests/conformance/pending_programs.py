@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import ftcomm
-from ftcomm.handles import Handle
+from ftcomm.nonblocking.handle import Handle
 from tests.conformance.recorder import Array, Recorder, same
 
 

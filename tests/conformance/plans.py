@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ftcomm.config import process_environment
+from ftcomm.config.environment import process_environment
 from tests.conformance.forker import die_with_parent
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ class Plan:
     Attributes:
         n: world size.
         program: what the workers run, see `programs`; with `gates`, see `recorder`.
-        faults: addresses as `ftcomm.faults` takes them.
+        faults: addresses as `ftcomm.diagnostics.fault_injection` takes them.
         tracker_faults: addresses as `ftcomm_tracker.faults` takes them; the tracker is started
             again on its state directory after each.
         settings: options of ``ftcomm-tracker serve``.

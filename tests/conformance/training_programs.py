@@ -9,14 +9,14 @@ from unittest import mock
 import numpy as np
 
 import ftcomm
-from ftcomm.collectives.choose import choose_algorithm
-from ftcomm.collectives.hierarchical import SHARES_FROM_BYTES
-from ftcomm.collectives.hierarchical_reference import expected_shares, expected_tree
-from ftcomm.collectives.ops import make_reducer
-from ftcomm.collectives.reference import expected_doubling, expected_halving, expected_ring
-from ftcomm.protocol.grouping import grouping_of, members_of
+from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.schedules.hierarchical import SHARES_FROM_BYTES
+from ftcomm.collectives.selection import choose_algorithm
+from ftcomm.protocol.host_groups import grouping_of, members_of
 from ftcomm.protocol.signature import Algorithm, Kind
-from ftcomm.recovery.worker import WorkerCore
+from ftcomm.recovery.machine import WorkerCore
+from ftcomm.testing.hierarchical_reference import expected_shares, expected_tree
+from ftcomm.testing.reference import expected_doubling, expected_halving, expected_ring
 from tests.conformance.recorder import Array, Recorder, same
 
 STRING_BYTES = 10_000  # of each broadcast in model_recover

@@ -7,14 +7,14 @@ import pytest
 import trio
 import trio.testing
 
+from ftcomm.config.deadline import Limit
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.control import thread
 from ftcomm.control.driver import Driver
 from ftcomm.control.hub import Deadline
 from ftcomm.control.thread import BLOCKED_AFTER_S, _keep_beating
-from ftcomm.deadlines import Limit
 from ftcomm.protocol.position import START
 from ftcomm.recovery.events import Beat, Event
-from ftcomm.settings import JobSettings
 from ftcomm.transport.waiting import Progress
 
 pytestmark = pytest.mark.trio

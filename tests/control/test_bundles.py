@@ -7,12 +7,17 @@ import pytest
 import trio
 import trio.testing
 
-from ftcomm.control import links
-from ftcomm.control.bundles import BUNDLE_DEADLINE_S, DIALLED_AT_ONCE, Gathering, open_bundle
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.driver import Driver
+from ftcomm.control.links import manager
+from ftcomm.control.links.multi_stream import (
+    BUNDLE_DEADLINE_S,
+    DIALLED_AT_ONCE,
+    Gathering,
+    open_bundle,
+)
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.handshake import DataContext
-from ftcomm.settings import JobSettings
 from tests.control.test_relay import EPOCH, a_driver, listening
 
 pytestmark = pytest.mark.trio
@@ -187,7 +192,7 @@ async def test_few_connections_of_an_attempt_are_unproven_at_once(
         under_way -= 1
         return SimpleNamespace(close=lambda: None, stream=share.stream)
 
-    monkeypatch.setattr("ftcomm.control.bundles.open_by_tcp", slowly)
+    monkeypatch.setattr("ftcomm.control.links.multi_stream.open_by_tcp", slowly)
     socks: Any = await open_bundle(a_dialler(0, 16), EPOCH, 1)
     assert [sock.stream for sock in socks] == list(range(16))
     assert most == DIALLED_AT_ONCE
@@ -203,7 +208,7 @@ def some_are_there(monkeypatch: pytest.MonkeyPatch, there: int, then: Any) -> li
             await then()
         return SimpleNamespace(close=lambda: closed.append(share.stream))
 
-    monkeypatch.setattr("ftcomm.control.bundles.open_by_tcp", open_by_tcp)
+    monkeypatch.setattr("ftcomm.control.links.multi_stream.open_by_tcp", open_by_tcp)
     return closed
 
 
@@ -246,7 +251,7 @@ async def test_a_relayed_link_has_one_connection(monkeypatch: pytest.MonkeyPatch
     async def open_peer(_: Driver, epoch: int, rank: int, role: str) -> Any:
         return (epoch, rank, role)
 
-    monkeypatch.setattr(links, "open_peer", open_peer)
+    monkeypatch.setattr(manager, "open_peer", open_peer)
     driver = a_dialler(0, 3)
     driver.hub.core.relay_to = lambda _: 2
-    assert await links.open_link(driver, EPOCH, 1) == ([(EPOCH, 1, "data")], None)
+    assert await manager.open_link(driver, EPOCH, 1) == ([(EPOCH, 1, "data")], None)

@@ -6,15 +6,21 @@ from types import SimpleNamespace
 import pytest
 import trio
 
-from ftcomm.control.checking import checked_link, checked_stream, digest_for
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.hub import Recovered
-from ftcomm.control.wire import PeerClosed, receive_into, receive_message, send_all, send_message
+from ftcomm.control.links.checksums import checked_link, checked_stream, digest_for
+from ftcomm.control.message_stream import (
+    PeerClosed,
+    receive_into,
+    receive_message,
+    send_all,
+    send_message,
+)
 from ftcomm.errors import ConfigError, ProtocolError
+from ftcomm.protocol.checksum_records import HEAD_BYTES, MAX_RECORD_BYTES, digest_named
 from ftcomm.protocol.messages import FetchEnd, Welcome
-from ftcomm.protocol.records import HEAD_BYTES, MAX_RECORD_BYTES, digest_named
 from ftcomm.recovery.events import Received
-from ftcomm.settings import JobSettings
-from ftcomm.transport.checked import CheckedLink
+from ftcomm.transport.checksum_link import CheckedLink
 from tests.control.test_driver import Driver, Hub, Identity, Limits, WorkerCore, WorkerOptions
 
 DIGEST = digest_named("crc32")

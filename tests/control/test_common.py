@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import trio
 
-from ftcomm.control import common
-from ftcomm.control.common import own_common, seek_common, serve_common
-from ftcomm.control.dialling import Near
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.hub import Hub
+from ftcomm.control.links import shared_window_setup
+from ftcomm.control.links.dial import Near
+from ftcomm.control.links.shared_window_setup import own_common, seek_common, serve_common
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.links import Sharing
-from ftcomm.recovery.worker import State
-from ftcomm.settings import JobSettings
-from ftcomm.transport.common import CommonMemory
-from ftcomm.transport.segment import NoSharedMemory
+from ftcomm.protocol.link_messages import Sharing
+from ftcomm.recovery.machine import State
+from ftcomm.transport.shared_window import CommonMemory
+from ftcomm.transport.shm_segment import NoSharedMemory
 
 pytestmark = [
     pytest.mark.trio,
@@ -77,7 +77,7 @@ async def come_together(
                 nursery.start_soon(_serve, asked, far)
                 return Near(near)
 
-            monkeypatch.setattr(common, "open_locally", open_locally)
+            monkeypatch.setattr(shared_window_setup, "open_locally", open_locally)
             seek_common(asking.driver, EPOCH)
     return asked, asking
 
@@ -114,8 +114,8 @@ def _no_room(*_: object, **__: object) -> CommonMemory:
     ("patch", "reason"),
     [
         ((platform, "machine", _other_processor), "processors of type aarch64"),
-        ((common, "make_common", _no_room), "no room"),
-        ((common, "take_common", _no_room), "no room"),
+        ((shared_window_setup, "make_common", _no_room), "no room"),
+        ((shared_window_setup, "take_common", _no_room), "no room"),
     ],
     ids=["other processor", "not made", "not mapped"],
 )
@@ -162,13 +162,13 @@ async def test_what_comes_for_an_epoch_that_is_over_is_given_up(
     before = descriptors()
 
     def over(asking: Rank) -> None:
-        take = common.take_common
+        take = shared_window_setup.take_common
 
         def take_late(*arguments: Any, **named: Any) -> CommonMemory:
             asking.hub.core.epoch += 1
             return take(*arguments, **named)
 
-        monkeypatch.setattr(common, "take_common", take_late)
+        monkeypatch.setattr(shared_window_setup, "take_common", take_late)
 
     asked, asking = await come_together(monkeypatch, over)
     assert asking.hub.common is None
@@ -224,9 +224,9 @@ async def test_a_rank_0_that_says_something_else_is_not_believed(
                 await far.send(said)
             return Near(near)
 
-        monkeypatch.setattr(common, "open_locally", open_locally)
+        monkeypatch.setattr(shared_window_setup, "open_locally", open_locally)
         with trio.fail_after(30):
-            await common._seek(asking.driver, EPOCH)
+            await shared_window_setup._seek(asking.driver, EPOCH)
     assert asking.hub.common is None
 
 
@@ -241,13 +241,13 @@ async def test_a_failure_that_brings_a_descriptor_leaves_none_open(
             near, far = trio.socket.socketpair()
             with far:
                 fd = os.memfd_create("test")
-                await common.send_with(far, Sharing(failure="no room"), fd)
+                await shared_window_setup.send_with(far, Sharing(failure="no room"), fd)
                 os.close(fd)
             return Near(near)
 
-        monkeypatch.setattr(common, "open_locally", open_locally)
+        monkeypatch.setattr(shared_window_setup, "open_locally", open_locally)
         with trio.fail_after(30):
-            await common._seek(asking.driver, EPOCH)
+            await shared_window_setup._seek(asking.driver, EPOCH)
     assert asking.hub.common is None
     assert descriptors() == before
 
@@ -260,8 +260,8 @@ async def test_another_system_is_not_asked_for_what_it_lacks(
     monkeypatch.setattr(os, "sysconf", _no_such_name)
     async with trio.open_nursery() as nursery:
         rank = Rank(nursery, 0)
-        assert not common.may_have_common_memory(rank.hub)
-        await common._seek(rank.driver, EPOCH)
+        assert not shared_window_setup.may_have_common_memory(rank.hub)
+        await shared_window_setup._seek(rank.driver, EPOCH)
         assert rank.hub.common is None
 
 
@@ -273,7 +273,7 @@ def _no_such_name(name: str) -> int:
 async def test_results_in_common_take_at_most_half_of_what_the_process_may_use(
     monkeypatch: pytest.MonkeyPatch, limit: int, nbytes: int
 ) -> None:
-    monkeypatch.setattr(common, "memory_limit", lambda: limit)
+    monkeypatch.setattr(shared_window_setup, "memory_limit", lambda: limit)
     async with trio.open_nursery() as nursery:
         memory = own_common(Rank(nursery, 0).driver, EPOCH)
     assert memory._layout.nbytes == nbytes

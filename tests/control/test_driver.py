@@ -6,14 +6,14 @@ import pytest
 import trio
 import trio.testing
 
-from ftcomm.config import WorkerOptions
+from ftcomm.config.environment import WorkerOptions
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.driver import Driver
 from ftcomm.control.hub import Hub
 from ftcomm.protocol.messages import Leave, Welcome, WorkerMessage
 from ftcomm.recovery.events import Received, SendControl
+from ftcomm.recovery.machine import WorkerCore
 from ftcomm.recovery.states import Identity, Limits
-from ftcomm.recovery.worker import WorkerCore
-from ftcomm.settings import JobSettings
 
 
 async def a_driver_with_one_unwritten_message(nursery: trio.Nursery) -> Driver:

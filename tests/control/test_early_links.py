@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from ftcomm.control.links import wait_for_epoch
+from ftcomm.control.links.manager import wait_for_epoch
 from ftcomm.errors import ProtocolError
 from ftcomm.recovery.states import State
 

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import trio
 
-from ftcomm.collectives import pieces
+from ftcomm.collectives import chunking
 from ftcomm.collectives.dtypes import dtype_code
-from ftcomm.control import transfers
-from ftcomm.control.transfers import _fetch_from
-from ftcomm.control.wire import send_all
+from ftcomm.config.job_settings import JobSettings
+from ftcomm.control import fetch
+from ftcomm.control.fetch import _fetch_from
+from ftcomm.control.message_stream import send_all
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.messages import (
     Fetch,
@@ -30,7 +31,6 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.events import Effect, SendControl, StartFetch
-from ftcomm.settings import JobSettings
 from tests.recovery.worker_story import SIG, a_member, hear, plan
 
 pytestmark = pytest.mark.trio
@@ -74,7 +74,7 @@ async def fetched_from(
     async def open_peer(*_: object) -> Any:
         return near
 
-    monkeypatch.setattr(transfers, "open_peer", open_peer)
+    monkeypatch.setattr(fetch, "open_peer", open_peer)
     effects: list[Effect] = []
     parts = {"settings": JobSettings(), "fault": lambda _: None, "log": logging.getLogger("t")}
     hub = SimpleNamespace(core=core, **(parts | more))
@@ -220,7 +220,7 @@ async def test_what_is_announced_and_does_not_come_takes_no_memory(
         tracemalloc.stop()
     (suspect,) = said
     assert suspect.ranks == (1,)
-    assert peak < 2 * pieces.FIRST_PIECE_BYTES
+    assert peak < 2 * chunking.FIRST_PIECE_BYTES
 
 
 @pytest.mark.skipif(not PEAK.exists(), reason="needs /proc/self/clear_refs, to see peaks of memory")
@@ -233,7 +233,7 @@ async def test_a_result_that_does_not_come_takes_no_pages(monkeypatch: pytest.Mo
 
 
 async def test_what_comes_in_many_pieces_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "FIRST_PIECE_BYTES", 1000)
+    monkeypatch.setattr(chunking, "FIRST_PIECE_BYTES", 1000)
     raw = np.random.default_rng(1).bytes(100_001)
     state, local = item("checkpoint", 1, raw=raw), item("local", 1, rank=0, raw=raw[:64_000])
     results = [item("result", 1, seqno, raw=raw[seqno:]) for seqno in (0, 2)]
@@ -251,7 +251,7 @@ async def test_what_there_is_no_memory_for_is_a_typed_failure(
     def full(*_: object) -> Any:
         raise MemoryError("no terabyte")
 
-    monkeypatch.setattr(transfers, "behind_each_other", full)
+    monkeypatch.setattr(fetch, "behind_each_other", full)
     core, (suspect,) = await fetched(monkeypatch, CHECKPOINT)
     assert "no room for 8 bytes: no terabyte" in suspect.reason
     assert core.checkpoint is None

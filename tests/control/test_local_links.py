@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import trio
 
-from ftcomm.control.links import open_link
-from ftcomm.control.local import connect_locally, listen_locally, local_name
-from ftcomm.control.sharing import answer_offer
-from ftcomm.control.wire import server_hello, server_proof
+from ftcomm.config.job_settings import JobSettings
+from ftcomm.control.links.manager import open_link
+from ftcomm.control.links.shm_setup import answer_offer
+from ftcomm.control.links.unix_sockets import connect_locally, listen_locally, local_name
+from ftcomm.control.message_stream import server_hello, server_proof
 from ftcomm.protocol.handshake import epoch_key
 from ftcomm.protocol.messages import Member
-from ftcomm.settings import JobSettings
 
 pytestmark = [
     pytest.mark.trio,

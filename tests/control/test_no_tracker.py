@@ -9,10 +9,10 @@ import pytest
 import trio
 import trio.testing
 
-from ftcomm.config import WorkerOptions
-from ftcomm.control import tracker_link
-from ftcomm.control.tracker_link import keep_tracker_link
-from ftcomm.logs import JobLogger, LogContext
+from ftcomm.config.environment import WorkerOptions
+from ftcomm.control import tracker_client
+from ftcomm.control.tracker_client import keep_tracker_link
+from ftcomm.diagnostics.logs import JobLogger, LogContext
 
 pytestmark = pytest.mark.trio
 ROUTES = (("tracker", 4711),)
@@ -48,7 +48,7 @@ async def test_a_worker_that_waits_says_so_after_seconds_and_each_minute(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(tracker_link, "_one_connection", refuse)
+    monkeypatch.setattr(tracker_client, "_one_connection", refuse)
     with caplog.at_level(logging.INFO, "ftcomm"), trio.move_on_after(150):
         await keep_tracker_link(driver_of(core), refuse)
     line = f"no tracker answers at tracker:4711 (refused); {said}"

@@ -11,19 +11,19 @@ import pytest
 import trio
 import trio.testing
 
-from ftcomm.control.checking import checked_stream
-from ftcomm.control.dialling import BROKEN
-from ftcomm.control.patience import Patient
-from ftcomm.control.transfers import SIGNS, _serve, serve_fetch
-from ftcomm.control.wire import Stream, receive_message, send_all, send_message
+from ftcomm.config.job_settings import JobSettings
+from ftcomm.control.fetch import SIGNS, _serve, serve_fetch
+from ftcomm.control.idle_timeout import Patient
+from ftcomm.control.links.checksums import checked_stream
+from ftcomm.control.links.dial import BROKEN
+from ftcomm.control.message_stream import Stream, receive_message, send_all, send_message
 from ftcomm.errors import StateChangedError
-from ftcomm.lazy_state import LazyState
+from ftcomm.protocol.checksum_records import digest_named
 from ftcomm.protocol.handshake import DataContext
 from ftcomm.protocol.messages import FetchEnd, FetchItem, FetchRequest, FetchWait, Suspect
-from ftcomm.protocol.records import digest_named
 from ftcomm.recovery.events import Event, Found
-from ftcomm.recovery.worker import Checkpoint
-from ftcomm.settings import JobSettings
+from ftcomm.recovery.machine import Checkpoint
+from ftcomm.state.lazy import LazyState
 from tests.control.test_fetching import CHECKPOINT, END, LOCAL, RESULTS, STATE, WAIT, fetched_from
 from tests.recovery.worker_story import a_member
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import trio
 
-from ftcomm.control.dialling import RelayLost
-from ftcomm.control.links import Listener, link_down, open_peer
-from ftcomm.control.relay import serve_relay
-from ftcomm.control.wire import server_hello, server_proof
+from ftcomm.config.job_settings import JobSettings
+from ftcomm.control.links.dial import RelayLost
+from ftcomm.control.links.manager import Listener, link_down, open_peer
+from ftcomm.control.links.relay import serve_relay
+from ftcomm.control.message_stream import server_hello, server_proof
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.handshake import DataContext, epoch_key
 from ftcomm.protocol.messages import Member
 from ftcomm.recovery.events import LinkDown
-from ftcomm.settings import JobSettings
 
 pytestmark = pytest.mark.trio
 TOKEN = b"ab" * 32

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 import trio
 
-from ftcomm.control import sharing
-from ftcomm.control.dialling import BROKEN
-from ftcomm.control.links import Opened, hand_over
-from ftcomm.control.sharing import answer_offer, offer_segment
+from ftcomm.config.job_settings import JobSettings
+from ftcomm.control.links import shm_setup
+from ftcomm.control.links.dial import BROKEN
+from ftcomm.control.links.manager import Opened, hand_over
+from ftcomm.control.links.shm_setup import answer_offer, offer_segment
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.codec import encode
-from ftcomm.protocol.links import Relayed, Sharing
-from ftcomm.settings import JobSettings
-from ftcomm.transport import segment
-from ftcomm.transport.segment import NoSharedMemory, Segment, make_segment
+from ftcomm.protocol.link_messages import Relayed, Sharing
+from ftcomm.transport import shm_segment
+from ftcomm.transport.shm_segment import NoSharedMemory, Segment, make_segment
 
 pytestmark = [
     pytest.mark.trio,
@@ -129,7 +129,7 @@ async def test_what_fails_on_one_side_makes_plain_sockets_of_both_and_one_warnin
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(sharing, name, value)
+    monkeypatch.setattr(shm_setup, name, value)
     before = descriptors()
     drivers = [a_driver(), a_driver()]
     for _ in range(2):
@@ -153,7 +153,7 @@ async def test_other_processors_use_sockets_and_say_so_without_a_warning(
     assert_joined(*pair.links(), "unix")
     assert warnings(caplog) == []
     assert "processors of type aarch64" in caplog.text
-    assert segment.why_not() in pair.drivers[0].hub.causes_told
+    assert shm_segment.why_not() in pair.drivers[0].hub.causes_told
 
 
 class Liar:
@@ -218,7 +218,7 @@ async def test_two_descriptors_are_one_too_many() -> None:
 async def test_a_side_that_says_nothing_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sharing, "HANDSHAKE_DEADLINE_S", 0.0)
+    monkeypatch.setattr(shm_setup, "HANDSHAKE_DEADLINE_S", 0.0)
     before = descriptors()
     for play in (offer_segment, answer_offer):
         liar = Liar()

@@ -7,12 +7,13 @@ import pytest
 import trio
 import trio.testing
 
-from ftcomm.control import links, transfers
-from ftcomm.control.links import Listener
-from ftcomm.control.tracker_link import SILENT_WINDOWS, _read_some
-from ftcomm.control.transfers import _fetch_from
+from ftcomm.config.job_settings import JobSettings
+from ftcomm.control import fetch
+from ftcomm.control.fetch import _fetch_from
+from ftcomm.control.links import manager
+from ftcomm.control.links.manager import Listener
+from ftcomm.control.tracker_client import SILENT_WINDOWS, _read_some
 from ftcomm.recovery.events import FetchEnded, StartFetch
-from ftcomm.settings import JobSettings
 
 pytestmark = pytest.mark.trio
 SETTINGS = JobSettings(detect_within=30.0)
@@ -36,7 +37,7 @@ async def test_a_holder_that_falls_silent_while_it_serves_is_suspected(
     async def open_peer(*_: object) -> Any:
         return near
 
-    monkeypatch.setattr(transfers, "open_peer", open_peer)
+    monkeypatch.setattr(fetch, "open_peer", open_peer)
     with near, far, trio.move_on_after(MUCH_LATER_S):
         await _fetch_from(driver, StartFetch(2, 1, -1, (), -1, ()))
     ((ended),) = driver.events
@@ -59,7 +60,7 @@ async def test_of_too_many_who_say_nothing_the_one_that_came_first_is_dropped(
     nursery: trio.Nursery, mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No time passes here, so it is not the deadline that ends it."""
-    monkeypatch.setattr(links, "MAX_UNAUTHENTICATED", 2)
+    monkeypatch.setattr(manager, "MAX_UNAUTHENTICATED", 2)
     listener = Listener(SimpleNamespace(hub=SimpleNamespace()), lambda *_: None)  # type: ignore[arg-type,return-value]  # unused here
     callers = []
     for _ in range(3):

@@ -9,19 +9,19 @@ from typing import Any
 
 import trio
 
-from ftcomm.control import transfers
-from ftcomm.control.relay import _hear_relay
-from ftcomm.control.transfers import _receive_item, _serve
+from ftcomm.config.job_settings import JobSettings
+from ftcomm.control import fetch
+from ftcomm.control.fetch import _receive_item, _serve
+from ftcomm.control.links.relay import _hear_relay
+from ftcomm.memory.pool import EMPTY
 from ftcomm.protocol.codec import Decoder, encode
+from ftcomm.protocol.member_deltas import RollReader, RollWriter
 from ftcomm.protocol.messages import ControlMessage, Fetch, Hello, LocalFetch, Revoke, Run, Welcome
 from ftcomm.protocol.position import Position
-from ftcomm.protocol.rolls import RollReader, RollWriter
 from ftcomm.recovery.events import SendControl, StartFetch
-from ftcomm.recovery.log import Entry
-from ftcomm.recovery.orders import Due
-from ftcomm.recovery.worker import Checkpoint, Identity, Limits, WorkerCore
-from ftcomm.settings import JobSettings
-from ftcomm.values import EMPTY
+from ftcomm.recovery.fetch_orders import Due
+from ftcomm.recovery.machine import Checkpoint, Identity, Limits, WorkerCore
+from ftcomm.recovery.result_log import Entry
 from ftcomm_tracker.connection import Connection, of_a_member
 from ftcomm_tracker.operators import Operators
 from tests.fuzz.wire import SIGNATURE, feed_stream
@@ -73,16 +73,16 @@ def feed_from_holder(raw: bytes) -> None:
     sock: Any = Script(raw)
     driver: Any = SimpleNamespace(hub=_hub(core), apply=lambda e: core.handle(e, now=0.0))
 
-    async def fetch() -> None:
+    async def receive() -> None:
         due = Due(order)
         while await _receive_item(driver, sock, order.epoch, due):
             pass
 
-    before, transfers.STATE_LIMIT = transfers.STATE_LIMIT, ROOM
+    before, fetch.STATE_LIMIT = fetch.STATE_LIMIT, ROOM
     try:
-        run(fetch)
+        run(receive)
     finally:
-        transfers.STATE_LIMIT = before
+        fetch.STATE_LIMIT = before
     _must_go_on(core)
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftcomm.control.dialling import BROKEN
+from ftcomm.control.links.dial import BROKEN
 from ftcomm.errors import AuthenticationError, ConfigError, ProtocolError, ProtocolVersionError
-from ftcomm.transport.faults import LinkLost, SignatureMismatch
-from ftcomm.transport.segment import NoSharedMemory
+from ftcomm.transport.interruptions import LinkLost, SignatureMismatch
+from ftcomm.transport.shm_segment import NoSharedMemory
 from ftcomm_chaos.history.reader import HistoryError
 from tests.fuzz import conversations, memory, memory_seeds, seeds, stored, wire
 
@@ -61,21 +61,21 @@ TABLE = (
         (
             "ftcomm.protocol.codec.Decoder.feed",
             "ftcomm.protocol.codec.frame_length",
-            "ftcomm.protocol.rolls.RollReader.take",
+            "ftcomm.protocol.member_deltas.RollReader.take",
         ),
     ),
     Decoder(
         "frame-header",
         wire.feed_header,
         seeds.headers,
-        ("ftcomm.protocol.frames.unpack_header",),
+        ("ftcomm.protocol.frame_header.unpack_header",),
         limit=200,
     ),
     Decoder(
         "frame-expected",
         wire.feed_expected,
         seeds.headers,
-        ("ftcomm.transport.frame_check.check_header",),
+        ("ftcomm.execution.header_check.check_header",),
         allowed=(LinkLost, SignatureMismatch),
         limit=200,
     ),
@@ -84,8 +84,8 @@ TABLE = (
         wire.feed_records,
         seeds.records,
         (
-            "ftcomm.protocol.records.RecordReader.take",
-            "ftcomm.transport.checked.CheckedLink.recv_into",
+            "ftcomm.protocol.checksum_records.RecordReader.take",
+            "ftcomm.transport.checksum_link.CheckedLink.recv_into",
         ),
     ),
     Decoder(
@@ -122,7 +122,7 @@ TABLE = (
         "algorithm-table-line",
         stored.feed_table_line,
         seeds.table_lines,
-        ("ftcomm.algorithm_table.table_in_text",),
+        ("ftcomm.config.algorithm_table.table_in_text",),
         allowed=(ConfigError,),
         limit=1100,
     ),
@@ -131,9 +131,9 @@ TABLE = (
         stored.feed_table_file,
         seeds.table_files,
         (
-            "ftcomm.algorithm_table.table_in_file",
-            "ftcomm.algorithm_table.table_of",
-            "ftcomm.config.read_algorithm_table",
+            "ftcomm.config.algorithm_table.table_in_file",
+            "ftcomm.config.algorithm_table.table_of",
+            "ftcomm.config.environment.read_algorithm_table",
         ),
         allowed=(ConfigError,),
     ),
@@ -150,9 +150,9 @@ TABLE = (
         conversations.feed_from_holder,
         seeds.served,
         (
-            "ftcomm.values.dtype_from_wire",
-            "ftcomm.values.stored_from_wire",
-            "ftcomm.control.wire.receive_message",
+            "ftcomm.memory.pool.dtype_from_wire",
+            "ftcomm.memory.pool.stored_from_wire",
+            "ftcomm.control.message_stream.receive_message",
         ),
         allowed=BROKEN,
     ),
@@ -160,42 +160,42 @@ TABLE = (
         "to-holder",
         conversations.feed_to_holder,
         seeds.fetch_requests,
-        ("ftcomm.control.transfers.serve_fetch",),
+        ("ftcomm.control.fetch.serve_fetch",),
         allowed=BROKEN,
     ),
     Decoder(
         "relay-answer",
         conversations.feed_relay,
         seeds.relay_answers,
-        ("ftcomm.control.relay.open_through",),
+        ("ftcomm.control.links.relay.open_through",),
         allowed=BROKEN,
     ),
     Decoder(
         "share-offer",
         memory.feed_listener,
         seeds.shares,
-        ("ftcomm.control.sharing.answer_offer",),
+        ("ftcomm.control.links.shm_setup.answer_offer",),
         allowed=(*BROKEN, NoSharedMemory),
     ),
     Decoder(
         "share-answer",
         memory.feed_dialler,
         seeds.shares,
-        ("ftcomm.control.sharing.offer_segment",),
+        ("ftcomm.control.links.shm_setup.offer_segment",),
         allowed=(*BROKEN, NoSharedMemory),
     ),
     Decoder(
         "segment-head",
         memory.feed_head,
         memory_seeds.segment_heads,
-        ("ftcomm.transport.layout.unpack_head",),
+        ("ftcomm.transport.shm_layout.unpack_head",),
         limit=200,
     ),
     Decoder(
         "segment-taken",
         memory.feed_taken,
         memory_seeds.segment_heads,
-        ("ftcomm.transport.segment.take_segment",),
+        ("ftcomm.transport.shm_segment.take_segment",),
         allowed=(NoSharedMemory,),
         limit=200,
     ),
@@ -203,28 +203,31 @@ TABLE = (
         "common-head",
         memory.feed_common_head,
         memory_seeds.common_heads,
-        ("ftcomm.transport.common_layout.unpack_common_head",),
+        ("ftcomm.transport.shared_window_layout.unpack_common_head",),
         limit=200,
     ),
     Decoder(
         "common-placed",
         memory.feed_placed,
         memory_seeds.common_places,
-        ("ftcomm.transport.common_layout.unpack_placed",),
+        ("ftcomm.transport.shared_window_layout.unpack_placed",),
         limit=100,
     ),
     Decoder(
         "common-extent",
         memory.feed_extent,
         memory_seeds.common_extents,
-        ("ftcomm.transport.common_layout.unpack_extent",),
+        ("ftcomm.transport.shared_window_layout.unpack_extent",),
         limit=100,
     ),
     Decoder(
         "common-taken",
         memory.feed_common,
         memory_seeds.common_pages,
-        ("ftcomm.transport.common.take_common", "ftcomm.transport.common.CommonMemory.placed"),
+        (
+            "ftcomm.transport.shared_window.take_common",
+            "ftcomm.transport.shared_window.CommonMemory.placed",
+        ),
         allowed=(ProtocolError, NoSharedMemory),
         limit=1200,
     ),
@@ -233,8 +236,8 @@ TABLE = (
         memory.feed_words,
         memory_seeds.segment_words,
         (
-            "ftcomm.transport.shared_memory.SharedLink.recv_into",
-            "ftcomm.transport.shared_memory.SharedLink.sendmsg",
+            "ftcomm.transport.shm_link.SharedLink.recv_into",
+            "ftcomm.transport.shm_link.SharedLink.sendmsg",
         ),
         allowed=(OSError, NoSharedMemory),
         limit=1200,
@@ -255,16 +258,21 @@ TABLE = (
         "to-worker",
         conversations.feed_worker,
         seeds.tracker_words,
-        ("ftcomm.recovery.worker.WorkerCore.handle",),
+        ("ftcomm.recovery.machine.WorkerCore.handle",),
     ),
-    Decoder("state", stored.feed_state, seeds.states, ("ftcomm.state.unpack_state",)),
+    Decoder("state", stored.feed_state, seeds.states, ("ftcomm.state.serializer.unpack_state",)),
     Decoder(
         "objects",
         stored.feed_objects,
         seeds.objects,
-        ("ftcomm.blobs.unpack_items", "ftcomm.blobs.unpack_object"),
+        (
+            "ftcomm.requests.object_payload.unpack_items",
+            "ftcomm.requests.object_payload.unpack_object",
+        ),
     ),
-    Decoder("scatter", stored.feed_scatter, seeds.scatters, ("ftcomm.blobs.part_of",)),
+    Decoder(
+        "scatter", stored.feed_scatter, seeds.scatters, ("ftcomm.requests.object_payload.part_of",)
+    ),
     Decoder(
         "journal-document",
         stored.feed_document,
@@ -288,35 +296,38 @@ TABLE = (
         "token",
         stored.feed_token,
         seeds.tokens,
-        ("ftcomm.config.read_token",),
+        ("ftcomm.config.environment.read_token",),
         allowed=(ConfigError,),
     ),
     Decoder(
         "settings",
         stored.feed_settings,
         seeds.settings,
-        ("ftcomm.settings.JobSettings.from_wire",),
+        ("ftcomm.config.job_settings.JobSettings.from_wire",),
         allowed=(ConfigError,),
     ),
     Decoder(
         "environment",
         stored.feed_environment,
         seeds.environments,
-        ("ftcomm.config.WorkerOptions.load", "ftcomm.settings.JobSettings.from_environment"),
+        (
+            "ftcomm.config.environment.WorkerOptions.load",
+            "ftcomm.config.job_settings.JobSettings.from_environment",
+        ),
         allowed=(ConfigError,),
     ),
     Decoder(
         "address",
         stored.feed_address,
         seeds.addresses,
-        ("ftcomm.config.parse_address", "ftcomm.config.parse_endpoint"),
+        ("ftcomm.config.environment.parse_address", "ftcomm.config.environment.parse_endpoint"),
         allowed=(ConfigError,),
     ),
     Decoder(
         "faults",
         stored.feed_faults,
         seeds.faults,
-        ("ftcomm.faults.parse_faults",),
+        ("ftcomm.diagnostics.fault_injection.parse_faults",),
         allowed=(ConfigError,),
     ),
     Decoder(

@@ -7,11 +7,12 @@ import socket
 from types import SimpleNamespace
 from typing import Any
 
-from ftcomm.control import sharing
-from ftcomm.control.sharing import answer_offer, offer_segment
+from ftcomm.control.links import shm_setup
+from ftcomm.control.links.shm_setup import answer_offer, offer_segment
 from ftcomm.protocol.position import Position
-from ftcomm.transport.common import make_common, take_common
-from ftcomm.transport.common_layout import (
+from ftcomm.transport.shared_window import make_common, take_common
+from ftcomm.transport.shared_window_allocator import PAGE, Region
+from ftcomm.transport.shared_window_layout import (
     Layout,
     pack_extent,
     pack_placed,
@@ -20,7 +21,7 @@ from ftcomm.transport.common_layout import (
     unpack_extent,
     unpack_placed,
 )
-from ftcomm.transport.layout import (
+from ftcomm.transport.shm_layout import (
     HEAD_BYTES,
     MAX_RING_BYTES,
     MIN_RING_BYTES,
@@ -29,9 +30,8 @@ from ftcomm.transport.layout import (
     unpack_head,
     words_of,
 )
-from ftcomm.transport.regions import PAGE, Region
-from ftcomm.transport.segment import NoSharedMemory, Segment, make_segment, take_segment
-from ftcomm.transport.shared_memory import SharedLink
+from ftcomm.transport.shm_link import SharedLink
+from ftcomm.transport.shm_segment import NoSharedMemory, Segment, make_segment, take_segment
 from tests.fuzz.conversations import Script, run
 
 SEGMENT_NONCE = bytes(range(NONCE_BYTES))
@@ -132,11 +132,11 @@ def feed_dialler(raw: bytes) -> None:
             assert SEGMENT_NONCE in raw
             agreed.close()
 
-    before, sharing.make_segment = sharing.make_segment, make
+    before, shm_setup.make_segment = shm_setup.make_segment, make
     try:
         run(offer)
     finally:
-        sharing.make_segment = before
+        shm_setup.make_segment = before
 
 
 def feed_taken(raw: bytes) -> None:

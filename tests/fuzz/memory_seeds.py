@@ -1,14 +1,14 @@
 """Valid input for the decoders of shared memory, by name."""
 
-from ftcomm.transport.common_layout import (
+from ftcomm.transport.shared_window_allocator import PAGE, Region
+from ftcomm.transport.shared_window_layout import (
     ROWS,
     pack_common_head,
     pack_extent,
     pack_placed,
     placed_part,
 )
-from ftcomm.transport.layout import MIN_RING_BYTES, RING_BYTES, pack_head, words_of
-from ftcomm.transport.regions import PAGE, Region
+from ftcomm.transport.shm_layout import MIN_RING_BYTES, RING_BYTES, pack_head, words_of
 from tests.fuzz.memory import COMMON, FIRST_WORD, PLACED, SEGMENT_NONCE, WORDS_BYTES
 
 

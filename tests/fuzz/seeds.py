@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from ftcomm.algorithm_table import DEFAULT_TABLE
-from ftcomm.blobs import pack_item, pack_parts
-from ftcomm.history import Ended, Entered, Planned, Returned, Started
-from ftcomm.history import encode as recorded
+from ftcomm.config.algorithm_table import DEFAULT_TABLE
+from ftcomm.config.job_settings import JobSettings
+from ftcomm.diagnostics.history import Ended, Entered, Planned, Returned, Started
+from ftcomm.diagnostics.history import encode as recorded
+from ftcomm.protocol.checksum_records import record_head
 from ftcomm.protocol.codec import SCHEMAS, encode
-from ftcomm.protocol.frames import pack_header
+from ftcomm.protocol.frame_header import pack_header
 from ftcomm.protocol.handshake import ROLES, DataContext, ServerHandshake
-from ftcomm.protocol.links import Relayed, Sharing
+from ftcomm.protocol.link_messages import Relayed, Sharing
+from ftcomm.protocol.member_deltas import RollWriter
 from ftcomm.protocol.messages import (
     Bye,
     ControlMessage,
@@ -35,14 +37,18 @@ from ftcomm.protocol.messages import (
     Suspect,
     Verdict,
 )
-from ftcomm.protocol.operations import AskWorker, StatusRequest, StopRequest, TellGivenUp, Vouch
-from ftcomm.protocol.packing import Plain, pack
+from ftcomm.protocol.msgpack_reader import Plain, pack
+from ftcomm.protocol.operator_messages import (
+    AskWorker,
+    StatusRequest,
+    StopRequest,
+    TellGivenUp,
+    Vouch,
+)
 from ftcomm.protocol.position import START, Position
-from ftcomm.protocol.records import record_head
-from ftcomm.protocol.rolls import RollWriter
 from ftcomm.protocol.schema import Bool, Bytes, Field, Int, Many, Maybe, Pair, Record, Text
-from ftcomm.settings import JobSettings
-from ftcomm.state import LONG_BYTES, pack_state
+from ftcomm.requests.object_payload import pack_item, pack_parts
+from ftcomm.state.serializer import LONG_BYTES, pack_state
 from ftcomm_chaos.live.luck import random_plan
 from ftcomm_tracker.durable import Durable, Place
 from ftcomm_tracker.journal import FILE_NAME, Journal, Remembered, text_of

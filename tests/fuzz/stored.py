@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from ftcomm.algorithm_table import AlgorithmTable, table_in_file, table_in_text
-from ftcomm.blobs import pack_item, part_of, unpack_items, unpack_object
-from ftcomm.config import (
+from ftcomm.config.algorithm_table import AlgorithmTable, table_in_file, table_in_text
+from ftcomm.config.environment import (
     WorkerOptions,
     parse_address,
     parse_endpoint,
     read_algorithm_table,
     read_token,
 )
-from ftcomm.faults import parse_faults
-from ftcomm.history import encode as recorded
+from ftcomm.config.job_settings import JobSettings
+from ftcomm.diagnostics.fault_injection import parse_faults
+from ftcomm.diagnostics.history import encode as recorded
 from ftcomm.protocol.codec import encode
-from ftcomm.settings import JobSettings
-from ftcomm.state import pack_state, unpack_state
+from ftcomm.requests.object_payload import pack_item, part_of, unpack_items, unpack_object
+from ftcomm.state.serializer import pack_state, unpack_state
 from ftcomm_chaos.history.model import LifeRecord, Line
 from ftcomm_chaos.history.reader import parse_lines
 from ftcomm_chaos.live.plan import library_faults, missing_for, parse_plan, tracker_faults

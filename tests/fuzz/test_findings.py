@@ -7,15 +7,15 @@ import msgpack
 import numpy as np
 import pytest
 
-from ftcomm.blobs import pack_parts, part_of
-from ftcomm.bodies import with_bodies
-from ftcomm.config import parse_address
+from ftcomm.config.environment import parse_address
+from ftcomm.diagnostics.fault_injection import parse_faults
 from ftcomm.errors import ConfigError, ProtocolError
-from ftcomm.faults import parse_faults
-from ftcomm.protocol.frames import pack_header, unpack_header
+from ftcomm.protocol.frame_header import pack_header, unpack_header
 from ftcomm.protocol.messages import Revoke
 from ftcomm.recovery.events import CloseLinks, Hangup, Wake
-from ftcomm.state import unpack_state
+from ftcomm.requests.object_payload import pack_parts, part_of
+from ftcomm.state.layout import with_bodies
+from ftcomm.state.serializer import unpack_state
 from ftcomm_chaos.history.reader import HistoryError, parse_lines
 from ftcomm_chaos.live.plan import parse_plan
 from ftcomm_tracker.durable import Durable

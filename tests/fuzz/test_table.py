@@ -11,11 +11,11 @@ PACKAGES = ("ftcomm", "tracker/ftcomm_tracker", "chaos/ftcomm_chaos")
 # What the names of functions begin or end with that turn foreign bytes or text into values.
 DECODES = re.compile(r"(decode|parse|unpack|from_|read_|receive_message)\w*|feed|\w+_from_wire")
 NO_DECODERS = {
-    "ftcomm.buckets.Bucket.unpack": "takes apart an array that the call itself has made",
-    "ftcomm.fault_record.FaultRecord.parse": "processes that the run itself started wrote it",
-    "ftcomm.memory_limits.parse_limit": "the kernel wrote it",
-    "ftcomm.transport.executor.Executor.read_ahead": "hands a header's bytes on to its decoder",
-    "ftcomm.values.Stored.read_only": "takes what the log holds, and reads nothing",
+    "ftcomm.nonblocking.buckets.Bucket.unpack": "takes apart an array of the call itself",
+    "ftcomm.diagnostics.fault_record.FaultRecord.parse": "processes of the run itself wrote it",
+    "ftcomm.config.memory_limits.parse_limit": "the kernel wrote it",
+    "ftcomm.execution.executor.Executor.read_ahead": "hands a header's bytes on to its decoder",
+    "ftcomm.memory.pool.Stored.read_only": "takes what the log holds, and reads nothing",
     "ftcomm_chaos.live.job.LiveJob.read_notes": "takes what `parse_note` made",
     "ftcomm_chaos.live.notes.parse_note": "processes that the run itself started wrote it",
     "ftcomm_chaos.sim.wire_data.FrameReader.feed": "reads what the simulator itself wrote",

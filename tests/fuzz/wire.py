@@ -3,10 +3,12 @@
 import contextlib
 from collections.abc import Iterable
 
-from ftcomm.collectives.schedule import CELL_BYTES
+from ftcomm.collectives.schedules.schedule import CELL_BYTES
 from ftcomm.errors import ProtocolError
+from ftcomm.execution.header_check import CallHeader, check_header
+from ftcomm.protocol.checksum_records import RecordReader, digest_named
 from ftcomm.protocol.codec import Decoder, decode_body, encode
-from ftcomm.protocol.frames import HEADER_BYTES, FrameHeader, pack_header, unpack_header
+from ftcomm.protocol.frame_header import HEADER_BYTES, FrameHeader, pack_header, unpack_header
 from ftcomm.protocol.handshake import (
     NONCE_BYTES,
     ClientHandshake,
@@ -14,13 +16,11 @@ from ftcomm.protocol.handshake import (
     ServerHandshake,
     control_key,
 )
+from ftcomm.protocol.member_deltas import RollReader
 from ftcomm.protocol.messages import ControlMessage, Frame
 from ftcomm.protocol.position import Position
-from ftcomm.protocol.records import RecordReader, digest_named
-from ftcomm.protocol.rolls import RollReader
 from ftcomm.protocol.signature import Kind, OpCode, Signature, is_compatible, signature_text
-from ftcomm.transport.faults import LinkLost
-from ftcomm.transport.frame_check import CallHeader, check_header
+from ftcomm.transport.interruptions import LinkLost
 
 KEY = control_key(b"t" * 64)
 CLIENT_NONCE, SERVER_NONCE = b"c" * NONCE_BYTES, b"s" * NONCE_BYTES

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftcomm.history import Ended, Entered, Planned, Returned, Started, encode, file_name
+from ftcomm.diagnostics.history import Ended, Entered, Planned, Returned, Started, encode, file_name
 from ftcomm.protocol.position import START
 from ftcomm_chaos.history import (
     Exited,

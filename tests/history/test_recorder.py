@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from ftcomm.diagnostics.history import Ended, Over, Planned, Raised, Resources
+from ftcomm.diagnostics.logs import JobLogger, LogContext
+from ftcomm.diagnostics.recorder import Recorder
 from ftcomm.errors import ConfigError, FencedError
-from ftcomm.history import Ended, Over, Planned, Raised, Resources
-from ftcomm.logs import JobLogger, LogContext
 from ftcomm.protocol.messages import Member
 from ftcomm.protocol.position import START
-from ftcomm.recorder import Recorder
-from ftcomm.recovery.standing import Standing
 from ftcomm.recovery.states import Identity, Limits
+from ftcomm.recovery.worker_state import Standing
 from ftcomm_chaos.history import read_history
 
 LOG = JobLogger(LogContext())

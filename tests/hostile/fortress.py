@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from ftcomm.collectives.choose import tables_digest
-from ftcomm.config import read_token
-from ftcomm.control.local import local_name
+from ftcomm.collectives.selection import tables_digest
+from ftcomm.config.environment import read_token
+from ftcomm.control.links.unix_sockets import local_name
 from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.handshake import (
     NONCE_BYTES,
@@ -26,7 +26,7 @@ from ftcomm.protocol.handshake import (
     epoch_key,
 )
 from ftcomm.protocol.messages import ControlMessage, FetchEnd, FetchRequest, Hello, Welcome
-from ftcomm.protocol.operations import StatusReply, StatusRequest
+from ftcomm.protocol.operator_messages import StatusReply, StatusRequest
 from tests.tracker.rig import hello
 
 ROOT = Path(__file__).parents[2]

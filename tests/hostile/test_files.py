@@ -13,7 +13,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftcomm.config import WorkerOptions, read_token
+from ftcomm.config.environment import WorkerOptions, read_token
 from ftcomm.errors import ConfigError
 from ftcomm_tracker import token_file
 from ftcomm_tracker.durable import Durable, Place

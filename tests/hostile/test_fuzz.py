@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftcomm.bodies import with_bodies
 from ftcomm.errors import FtcommError, ProtocolError, TrackerLostError
+from ftcomm.memory.pool import dtype_from_wire, stored_from_wire
 from ftcomm.protocol.codec import MAX_CONTROL_FRAME, decode_body, encode
 from ftcomm.protocol.handshake import (
     ClientHandshake,
@@ -21,8 +21,8 @@ from ftcomm.protocol.handshake import (
 from ftcomm.protocol.messages import Finding, Heartbeat, Report, Run, Welcome
 from ftcomm.protocol.position import START
 from ftcomm.recovery.events import CloseLinks, Hangup, Wake
-from ftcomm.state import pack_state, unpack_state
-from ftcomm.values import dtype_from_wire, stored_from_wire
+from ftcomm.state.layout import with_bodies
+from ftcomm.state.serializer import pack_state, unpack_state
 from ftcomm_tracker.events import Lost
 from tests.fuzz.wire import feed_client, feed_server
 from tests.hostile.strategies import worker_messages

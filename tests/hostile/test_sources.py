@@ -52,7 +52,10 @@ def test_only_the_launcher_starts_processes_and_calls_the_systems_library() -> N
 
 
 def test_msgpack_and_sqlite_have_one_doorway_each() -> None:
-    assert importers("msgpack") == ["ftcomm/protocol/packing.py", "ftcomm/state.py"]
+    assert importers("msgpack") == [
+        "ftcomm/protocol/msgpack_reader.py",
+        "ftcomm/state/serializer.py",
+    ]
     journal = ["tracker/ftcomm_tracker/journal.py", "tracker/ftcomm_tracker/journal_file.py"]
     assert importers("sqlite3") == journal
 

@@ -10,7 +10,7 @@ import pytest
 
 from ftcomm.protocol.codec import MAX_CONTROL_FRAME, encode
 from ftcomm.protocol.handshake import DataContext
-from ftcomm.protocol.links import Sharing
+from ftcomm.protocol.link_messages import Sharing
 from ftcomm.protocol.messages import (
     AllBye,
     Bye,
@@ -30,7 +30,7 @@ from ftcomm.protocol.messages import (
     Verdict,
     Welcome,
 )
-from ftcomm.protocol.operations import StatusRequest, StopRequest
+from ftcomm.protocol.operator_messages import StatusRequest, StopRequest
 from ftcomm.protocol.position import START, Position
 from tests.hostile.fortress import (
     DOORS,

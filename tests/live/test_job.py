@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import trio
 
-from ftcomm.processes import ProcessName
+from ftcomm.config.process_identity import ProcessName
 from ftcomm_chaos.live.fault import Preparation
 from ftcomm_chaos.live.job import JobSpec
 from ftcomm_chaos.live.launched import LaunchedJob

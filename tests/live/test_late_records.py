@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import trio
 
-from ftcomm.fault_record import FaultRecord
-from ftcomm.processes import start_of
+from ftcomm.config.process_identity import start_of
+from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm_chaos.live.fault import Preparation
 from ftcomm_chaos.live.job import JobSpec, make_folders
 from ftcomm_chaos.live.launched import LaunchedJob

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from ftcomm.fault_record import FaultRecord
+from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm_chaos.live.fault import Hit, NotDeliveredError
 from ftcomm_chaos.live.notes import Fired
 from ftcomm_chaos.live.plan import Entry, check_plan

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ftcomm.fault_record import FaultRecord
+from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm_chaos.live.notes import Fired, Notes, Started, parse_note
 from ftcomm_chaos.live.told import TAIL_LINES, Told
 

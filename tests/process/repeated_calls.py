@@ -15,10 +15,10 @@ import numpy as np
 
 import ftcomm
 from ftcomm.communicator import Communicator
-from ftcomm.engine import Engine
-from ftcomm.forms import Call
+from ftcomm.engine.engine import Engine
+from ftcomm.memory.pool import Stored
 from ftcomm.protocol.signature import Kind
-from ftcomm.values import Stored
+from ftcomm.requests.request import Call
 
 ROUNDS = 200
 DIES_IN = 140

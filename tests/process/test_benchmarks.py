@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ftcomm.algorithm_table import table_in_file
+from ftcomm.config.algorithm_table import table_in_file
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]

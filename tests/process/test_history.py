@@ -2,7 +2,7 @@
 
 import pytest
 
-from ftcomm.history import EXECUTED, SERVED, Ended, Entered, Raised
+from ftcomm.diagnostics.history import EXECUTED, SERVED, Ended, Entered, Raised
 from ftcomm_chaos.history import History, read_history
 from tests.conformance.bench import Bench
 from tests.conformance.harness import Job

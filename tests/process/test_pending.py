@@ -87,8 +87,8 @@ def test_without_a_log_calls_in_flight_give_the_same(bench: Bench) -> None:
 
 ENDLESS = """
 import threading
-import ftcomm, ftcomm.turns
-ftcomm.turns.LEAVE_WITHIN_S = 0.1
+import ftcomm, ftcomm.nonblocking.queue
+ftcomm.nonblocking.queue.LEAVE_WITHIN_S = 0.1
 comm = ftcomm.init("none")
 entered = threading.Event()
 def x():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftcomm.control.local import local_name
+from ftcomm.control.links.unix_sockets import local_name
 from tests.conformance.plans import worker_environment
 
 pytestmark = [

@@ -36,7 +36,7 @@ from ftcomm.protocol.messages import (
     Run,
     Suspect,
 )
-from ftcomm.protocol.operations import Done, StatusReply
+from ftcomm.protocol.operator_messages import Done, StatusReply
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.schema import (
     cut_text,

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol import frames
-from ftcomm.protocol.frames import FrameHeader, make_suffix, pack_header, unpack_header
+from ftcomm.protocol import frame_header
+from ftcomm.protocol.frame_header import FrameHeader, make_suffix, pack_header, unpack_header
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature
 
@@ -20,7 +20,7 @@ HEADER = FrameHeader(7, Position(0, -1, 3), 2, 4096, SIGNATURE, "train.py:12")
     version=st.integers(-(2**31), 2**31 - 1),
     seqno=st.integers(0, 2**32 - 1),
     step=st.integers(0, 2**32 - 1),
-    length=st.integers(0, frames.MAX_PAYLOAD),
+    length=st.integers(0, frame_header.MAX_PAYLOAD),
     site=st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=24),
     common=st.booleans(),
 )
@@ -28,7 +28,7 @@ def test_what_is_packed_is_unpacked(epoch, branch, version, seqno, step, length,
     position = Position(branch, version, seqno)
     header = FrameHeader(epoch, position, step, length, SIGNATURE, site, common)
     raw = pack_header(header)
-    assert len(raw) == frames.HEADER_BYTES == 96
+    assert len(raw) == frame_header.HEADER_BYTES == 96
     assert unpack_header(raw) == unpack_header(bytearray(raw)) == header
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftcomm.protocol.grouping import grouping_of, is_grouping, is_hierarchical, members_of
+from ftcomm.protocol.host_groups import grouping_of, is_grouping, is_hierarchical, members_of
 
 
 def test_hosts_are_numbered_by_their_lowest_ranks_whatever_they_are_called() -> None:

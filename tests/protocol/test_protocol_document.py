@@ -6,7 +6,7 @@ import pytest
 
 from ftcomm.protocol import document
 from ftcomm.protocol.codec import MAX_CONTROL_FRAME, MAX_WORLD_SIZE
-from ftcomm.protocol.frames import HEADER_BYTES
+from ftcomm.protocol.frame_header import HEADER_BYTES
 from ftcomm.protocol.handshake import PROTOCOL_VERSION, ROLES
 from ftcomm.protocol.schema import Field
 

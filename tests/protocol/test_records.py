@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
+from ftcomm.config.job_settings import CHECKSUMS, JobSettings
 from ftcomm.errors import ConfigError, ProtocolError
-from ftcomm.protocol.records import (
+from ftcomm.protocol.checksum_records import (
     HEAD_BYTES,
     MAX_RECORD_BYTES,
     Digest,
@@ -15,7 +16,6 @@ from ftcomm.protocol.records import (
     digest_named,
     record_head,
 )
-from ftcomm.settings import CHECKSUMS, JobSettings
 
 NAMES = [name for name in CHECKSUMS if name != "none"]
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.codec import MAX_CONTROL_FRAME, Decoder
+from ftcomm.protocol.member_deltas import MEMBERS_OF_A_ROLL, RollReader, RollWriter, rolls
 from ftcomm.protocol.messages import ControlMessage, Member, Plan, Roll, Settled
 from ftcomm.protocol.position import START
-from ftcomm.protocol.rolls import MEMBERS_OF_A_ROLL, RollReader, RollWriter, rolls
 
 Members = tuple[Member, ...]
 

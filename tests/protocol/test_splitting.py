@@ -4,6 +4,7 @@ import pytest
 
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.codec import MAX_CONTROL_FRAME, Decoder, encode
+from ftcomm.protocol.message_splitting import MAX_FRAMES, MAX_RUNS, RUNS_OF_A_FRAME, split
 from ftcomm.protocol.messages import (
     Fetch,
     FetchRequest,
@@ -15,7 +16,6 @@ from ftcomm.protocol.messages import (
     Settled,
 )
 from ftcomm.protocol.position import MAX_SEQNO, START
-from ftcomm.protocol.splitting import MAX_FRAMES, MAX_RUNS, RUNS_OF_A_FRAME, split
 
 WIDE = Run(2**31 - 1, MAX_SEQNO, 2**32 - 1, 2**31 - 1)
 

@@ -11,8 +11,8 @@ from ftcomm.recovery.events import (
     StartFetch,
     Wake,
 )
-from ftcomm.recovery.orders import fetch_orders
-from ftcomm.recovery.worker import Checkpoint, Outcome, Step, WorkerCore
+from ftcomm.recovery.fetch_orders import fetch_orders
+from ftcomm.recovery.machine import Checkpoint, Outcome, Step, WorkerCore
 from tests.recovery.worker_story import LOAD, a_member, at, execute, hear, plan
 
 CHECKPOINT = Signature(Kind.CHECKPOINT, count=1).encode()

@@ -5,18 +5,18 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftcomm.protocol.grouping import grouping_of
+from ftcomm.protocol.host_groups import grouping_of
 from ftcomm.protocol.messages import Run
 from ftcomm.protocol.position import Position
-from ftcomm.recovery.keepers import (
+from ftcomm.recovery.kept_by_all import ENTRY_BYTES, KEEP_BY_ALL_BYTES
+from ftcomm.recovery.replica_placement import (
     is_keeper,
     keep_order,
     keep_stride,
     local_keepers,
     local_owners,
 )
-from ftcomm.recovery.kept_by_all import ENTRY_BYTES, KEEP_BY_ALL_BYTES
-from ftcomm.recovery.log import GAPS_BETWEEN_COUNTS, MAX_RUNS, Entry, ResultLog, compress
+from ftcomm.recovery.result_log import GAPS_BETWEEN_COUNTS, MAX_RUNS, Entry, ResultLog, compress
 
 
 def at(version: int, seqno: int) -> Position:

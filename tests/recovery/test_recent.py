@@ -3,9 +3,9 @@
 from ftcomm.protocol.messages import AskCalls, CallMade, Calls, Mismatch
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.events import DescribeState, MismatchSeen, SendControl
-from ftcomm.recovery.log import Entry
-from ftcomm.recovery.recent import CALLS_KEPT
-from ftcomm.recovery.worker import Checkpoint, Outcome, Step, WorkerCore
+from ftcomm.recovery.machine import Checkpoint, Outcome, Step, WorkerCore
+from ftcomm.recovery.recent_calls import CALLS_KEPT
+from ftcomm.recovery.result_log import Entry
 from tests.recovery.worker_story import LOAD, SIG, a_member, at, execute, hear
 
 SAVE = Signature(Kind.CHECKPOINT).encode()

@@ -40,8 +40,8 @@ from ftcomm.recovery.events import (
     Wake,
 )
 from ftcomm.recovery.kept_by_all import ENTRY_BYTES, KEEP_BY_ALL_BYTES
-from ftcomm.recovery.log import Entry
-from ftcomm.recovery.worker import Checkpoint, Identity, Limits, Outcome, State, Step, WorkerCore
+from ftcomm.recovery.machine import Checkpoint, Identity, Limits, Outcome, State, Step, WorkerCore
+from ftcomm.recovery.result_log import Entry
 from tests.recovery.worker_story import (
     CLOSE,
     LOAD,

@@ -6,8 +6,8 @@ from ftcomm.protocol.messages import Member, Plan, Revoke, Welcome
 from ftcomm.protocol.position import START, Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.events import Attached, Effect, Received
-from ftcomm.recovery.log import Entry
-from ftcomm.recovery.worker import Identity, Limits, Outcome, Step, WorkerCore
+from ftcomm.recovery.machine import Identity, Limits, Outcome, Step, WorkerCore
+from ftcomm.recovery.result_log import Entry
 
 SIG = Signature(Kind.ALLREDUCE, count=3).encode()
 LOAD = Signature(Kind.LOAD).encode()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ftcomm.recovery.recent import NO_CALL
+from ftcomm.recovery.recent_calls import NO_CALL
 from ftcomm_chaos.sim import user
 from ftcomm_chaos.sim.plan import Kind
 from ftcomm_chaos.sim.process import Life

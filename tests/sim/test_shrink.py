@@ -3,8 +3,8 @@
 import pytest
 from click.testing import CliRunner
 
-from ftcomm.recovery.standing import Standing
 from ftcomm.recovery.states import Outcome, State
+from ftcomm.recovery.worker_state import Standing
 from ftcomm_chaos.cli import main
 from ftcomm_chaos.sim.shrink import fall_of, shrink, smallest
 from ftcomm_chaos.sim.simulation import Simulation

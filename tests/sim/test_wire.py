@@ -3,7 +3,7 @@
 import pytest
 
 from ftcomm.protocol.codec import Decoder, encode
-from ftcomm.protocol.frames import FrameHeader
+from ftcomm.protocol.frame_header import FrameHeader
 from ftcomm.protocol.messages import FetchRequest, FetchWait, Run
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trio
 
-from ftcomm.config import read_token
+from ftcomm.config.environment import read_token
 from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.handshake import NONCE_BYTES, ClientHandshake, control_key
 from ftcomm.protocol.messages import ControlMessage, Heartbeat, Hello

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.messages import (
     Hello,
     Report,
     Verdict,
 )
 from ftcomm.protocol.position import START, Position
-from ftcomm.settings import JobSettings
 from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.events import (
     Effect,

@@ -12,6 +12,8 @@ from ftcomm.protocol.codec import (
     MAX_WORLD_SIZE,
     Decoder,
 )
+from ftcomm.protocol.member_deltas import MEMBERS_OF_A_ROLL, RollWriter
+from ftcomm.protocol.message_splitting import MAX_RUNS
 from ftcomm.protocol.messages import (
     AskCalls,
     Blocked,
@@ -33,9 +35,7 @@ from ftcomm.protocol.messages import (
     Welcome,
 )
 from ftcomm.protocol.position import MAX_SEQNO, START, Position
-from ftcomm.protocol.rolls import MEMBERS_OF_A_ROLL, RollWriter
 from ftcomm.protocol.signature import Kind, Signature
-from ftcomm.protocol.splitting import MAX_RUNS
 from ftcomm_tracker.admission import MAX_SPARES
 from ftcomm_tracker.events import (
     Disconnect,

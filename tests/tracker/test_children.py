@@ -7,7 +7,7 @@ import sys
 import pytest
 import trio
 
-from ftcomm.config import process_environment
+from ftcomm.config.environment import process_environment
 from ftcomm_tracker import children, line_splitter
 from ftcomm_tracker.children import Child, read_proc_stat, start_child
 from ftcomm_tracker.worker_output import forward_output

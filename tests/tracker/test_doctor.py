@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from ftcomm.config import WorkerOptions
-from ftcomm.protocol.operations import DialBack, DialedBack
+from ftcomm.config.environment import WorkerOptions
+from ftcomm.protocol.operator_messages import DialBack, DialedBack
 from ftcomm_tracker import checks, dial_back, doctor
 from ftcomm_tracker.checks import Check, check_machine
 from ftcomm_tracker.dial_back import MAX_AT_ONCE, DialBacks

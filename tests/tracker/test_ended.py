@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import trio
 
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.messages import Verdict
 from ftcomm.protocol.position import Position
-from ftcomm.settings import JobSettings
 from ftcomm_tracker.durable import Durable, Place
 from ftcomm_tracker.journal import Journal, Remembered
 from ftcomm_tracker.records import INCIDENTS_FILE, last_incidents

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from ftcomm.config import parse_address, read_token
+from ftcomm.config.environment import parse_address, read_token
+from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm.errors import ConfigError, ProtocolError
-from ftcomm.fault_record import FaultRecord
 from ftcomm.protocol.handshake import control_key
 from ftcomm.protocol.messages import Revoke, Welcome
 from ftcomm_tracker.durable import Durable

@@ -11,13 +11,13 @@ import pytest
 import trio
 import trio.testing
 
-from ftcomm.config import read_token
+from ftcomm.config.environment import read_token
+from ftcomm.config.job_settings import MIN_DETECT_WITHIN_S
 from ftcomm.errors import AuthenticationError, TrackerLostError
 from ftcomm.protocol.handshake import NONCE_BYTES, ServerHandshake
 from ftcomm.protocol.messages import Bye, Revoke, Welcome
-from ftcomm.protocol.operations import StopRequest
+from ftcomm.protocol.operator_messages import StopRequest
 from ftcomm.protocol.position import Position
-from ftcomm.settings import MIN_DETECT_WITHIN_S
 from ftcomm_tracker.connection import receive_exactly
 from ftcomm_tracker.events import Ended, GivenUp, Supervised
 from ftcomm_tracker.opening import OpenJob

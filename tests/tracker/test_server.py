@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from ftcomm.config import read_token
+from ftcomm.config.environment import read_token
 from ftcomm.errors import AuthenticationError, ConfigError, ProtocolError
 from ftcomm.protocol.handshake import MAGIC, NONCE_BYTES, ClientHandshake, control_key
 from ftcomm.protocol.messages import (
@@ -20,7 +20,7 @@ from ftcomm.protocol.messages import (
     Verdict,
     Welcome,
 )
-from ftcomm.protocol.operations import Done, StatusReply, StatusRequest, StopRequest
+from ftcomm.protocol.operator_messages import Done, StatusReply, StatusRequest, StopRequest
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm_tracker import connection, operators, strangers
 from ftcomm_tracker.events import Ended, GivenUp, Joined, Tick

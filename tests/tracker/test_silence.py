@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from ftcomm.collectives.allgather import ring_allgather
-from ftcomm.collectives.binomial import binomial_broadcast
-from ftcomm.collectives.chain import SEGMENT_BYTES, chain_broadcast
-from ftcomm.collectives.doubling import barrier, doubling_allreduce
-from ftcomm.collectives.halving import halving_allreduce
-from ftcomm.collectives.ring import ring_allreduce
-from ftcomm.collectives.schedule import NOBODY, Schedule
-from ftcomm.collectives.shift import shift
+from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
+from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
+from ftcomm.collectives.schedules.pipelined_chain import SEGMENT_BYTES, chain_broadcast
+from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
+from ftcomm.collectives.schedules.ring import ring_allreduce
+from ftcomm.collectives.schedules.ring_allgather import ring_allgather
+from ftcomm.collectives.schedules.schedule import NOBODY, Schedule
+from ftcomm.collectives.schedules.shift import shift
 from ftcomm_tracker.silence import Stand, pair_of, starving_pairs
 from tests.tracker.roster_story import at
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from ftcomm.config import read_token
+from ftcomm.config.environment import read_token
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.messages import Revoke, Welcome
 from ftcomm_tracker.journal import Journal, SupersededError, last_written, remembered

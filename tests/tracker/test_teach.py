@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from ftcomm import errors
-from ftcomm.config import VARIABLES
+from ftcomm.config.environment import VARIABLES
 from ftcomm.protocol.position import START
 from ftcomm_tracker.cli import main
 from ftcomm_tracker.exit_codes import ExitCode, exit_codes

@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ftcomm.collectives.ops import Array, Reducer
-from ftcomm.collectives.schedule import Schedule
-from ftcomm.protocol.frames import FrameHeader, make_suffix, pack_header
+from ftcomm.collectives.reductions import Array, Reducer
+from ftcomm.collectives.schedules.schedule import Schedule
+from ftcomm.execution.header_check import CallHeader
+from ftcomm.execution.shared_reduction import CommonExecutor, Places, scratch_elements
+from ftcomm.protocol.frame_header import FrameHeader, make_suffix, pack_header
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature
-from ftcomm.transport.common import CommonMemory, make_common, take_common
-from ftcomm.transport.common_reduction import CommonExecutor, Places, scratch_elements
-from ftcomm.transport.frame_check import CallHeader
 from ftcomm.transport.link import Link
-from ftcomm.transport.segment import make_segment, take_segment
-from ftcomm.transport.shared_memory import SharedLink
-from ftcomm.transport.sockets import SocketLink
-from ftcomm.transport.striped import StripedLink
+from ftcomm.transport.shared_window import CommonMemory, make_common, take_common
+from ftcomm.transport.shm_link import SharedLink
+from ftcomm.transport.shm_segment import make_segment, take_segment
+from ftcomm.transport.socket_link import SocketLink
+from ftcomm.transport.striped_link import StripedLink
 from ftcomm.transport.waker import Waker
 
 POSITION = Position(0, 2, 5)

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import ranks_in_threads as rig
 
-from ftcomm.collectives.allgather import ring_allgather
-from ftcomm.collectives.doubling import barrier, doubling_allreduce
-from ftcomm.collectives.ops import make_reducer
-from ftcomm.collectives.reference import run_in_memory
-from ftcomm.collectives.ring import ring_allreduce
-from ftcomm.protocol.records import HEAD_BYTES, MAX_RECORD_BYTES, digest_named
-from ftcomm.transport.checked import CheckedLink
-from ftcomm.transport.faults import LinkLost
-from ftcomm.transport.moves import SMALL_BYTES
-from ftcomm.transport.sockets import SocketLink
+from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
+from ftcomm.collectives.schedules.ring import ring_allreduce
+from ftcomm.collectives.schedules.ring_allgather import ring_allgather
+from ftcomm.execution.prepared_steps import SMALL_BYTES
+from ftcomm.protocol.checksum_records import HEAD_BYTES, MAX_RECORD_BYTES, digest_named
+from ftcomm.testing.reference import run_in_memory
+from ftcomm.transport.checksum_link import CheckedLink
+from ftcomm.transport.interruptions import LinkLost
+from ftcomm.transport.socket_link import SocketLink
 
 COUNTS = [0, 1, 7, SMALL_BYTES // 4, 200_003, 700_001]
 SUM = make_reducer("sum", np.dtype("f4"))

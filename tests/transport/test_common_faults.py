@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import ranks_in_threads as rig
 
-from ftcomm.collectives.halving import halving_allreduce
-from ftcomm.collectives.ops import make_reducer
-from ftcomm.collectives.ring import ring_allreduce
-from ftcomm.protocol.frames import HEADER_BYTES
+from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
+from ftcomm.collectives.schedules.ring import ring_allreduce
+from ftcomm.execution.prepared_steps import SMALL_BYTES
+from ftcomm.protocol.frame_header import HEADER_BYTES
 from ftcomm.protocol.signature import Kind, Signature
-from ftcomm.transport.faults import Interrupted, LinkLost, SignatureMismatch
-from ftcomm.transport.moves import SMALL_BYTES
+from ftcomm.transport.interruptions import Interrupted, LinkLost, SignatureMismatch
 
 pytestmark = [rig.needs_shared_memory, pytest.mark.usefixtures("no_collector")]
 HALF = SMALL_BYTES // 4 + 1  # elements of a block, just too large for a small step

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 import ranks_in_threads as rig
 
-from ftcomm.peaks import KEPT_VERSIONS
+from ftcomm.config.peak_usage import KEPT_VERSIONS
 from ftcomm.protocol.position import Position
-from ftcomm.transport import common, mappings
-from ftcomm.transport.common import CommonMemory, make_common, take_common
-from ftcomm.transport.common_layout import (
+from ftcomm.transport import shared_window
+from ftcomm.transport import shared_window_mappings as mappings
+from ftcomm.transport.address_ranges import Span
+from ftcomm.transport.shared_window import CommonMemory, make_common, take_common
+from ftcomm.transport.shared_window_allocator import PAGE, Region
+from ftcomm.transport.shared_window_layout import (
     MAX_RANKS,
     ROWS,
     Layout,
@@ -24,8 +27,6 @@ from ftcomm.transport.common_layout import (
     pack_extent,
     placed_part,
 )
-from ftcomm.transport.regions import PAGE, Region
-from ftcomm.transport.spans import Span
 
 pytestmark = rig.needs_shared_memory
 HERE = Position(0, 2, 5)
@@ -39,13 +40,13 @@ def pair() -> list[CommonMemory]:
     return rig.common_memory(2, PAGES * PAGE)
 
 
-def place(memory: CommonMemory, nbytes: int = PAGE) -> common.Bytes:
+def place(memory: CommonMemory, nbytes: int = PAGE) -> shared_window.Bytes:
     placed = memory.place(HERE, nbytes)
     assert placed is not None
     return placed
 
 
-def address(array: common.Bytes) -> int:
+def address(array: shared_window.Bytes) -> int:
     return int(array.__array_interface__["data"][0])
 
 
@@ -151,7 +152,7 @@ def test_a_place_that_all_have_dropped_is_used_again(pair: list[CommonMemory]) -
     ids=["array", "slice", "dtype", "shape", "memoryview"],
 )
 def test_whatever_looks_into_a_place_keeps_it(
-    pair: list[CommonMemory], keeper: int, look: Callable[[common.Bytes], object]
+    pair: list[CommonMemory], keeper: int, look: Callable[[shared_window.Bytes], object]
 ) -> None:
     arrays = [place(pair[0]), pair[1].placed(HERE, PAGE)]
     was = address(arrays[0])
@@ -263,7 +264,7 @@ class Full(mmap.mmap):
     room = 0
 
     def madvise(self, option: int, start: int = 0, length: int = 0) -> None:
-        if option == common._POPULATE and start + length > LAYOUT.data_at + self.room * PAGE:
+        if option == shared_window._POPULATE and start + length > LAYOUT.data_at + self.room * PAGE:
             raise OSError(14, "Bad address")
 
 
@@ -294,9 +295,9 @@ def test_a_place_that_is_used_again_needs_no_new_pages(monkeypatch: pytest.Monke
 RESULTS = 3
 
 
-def results(memories: list[CommonMemory], nbytes: int = PAGE) -> list[list[common.Bytes]]:
+def results(memories: list[CommonMemory], nbytes: int = PAGE) -> list[list[shared_window.Bytes]]:
     """Of each rank some results, complete and filled with their numbers."""
-    found: list[list[common.Bytes]] = [[] for _ in memories]
+    found: list[list[shared_window.Bytes]] = [[] for _ in memories]
     for number in range(RESULTS):
         for rank, memory in enumerate(memories):
             array = memory.placed(HERE, nbytes) if rank else place(memory, nbytes)
@@ -385,7 +386,9 @@ def test_a_rank_is_taken_for_alive_where_locks_cannot_say(
 ) -> None:
     ranks = iter(range(2))
     monkeypatch.setattr(
-        common, "reopened", lambda fd: -1 if next(ranks) in lacking else mappings.reopened(fd)
+        shared_window,
+        "reopened",
+        lambda fd: -1 if next(ranks) in lacking else mappings.reopened(fd),
     )
     memories = rig.common_memory(2, PAGES * PAGE, keep_fd=True)
     for arrays in results(memories):

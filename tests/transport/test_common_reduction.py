@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import ranks_in_threads as rig
 
-from ftcomm.collectives.allgather import ring_allgather
-from ftcomm.collectives.doubling import doubling_allreduce
-from ftcomm.collectives.halving import halving_allreduce
-from ftcomm.collectives.ops import make_reducer
-from ftcomm.collectives.reference import run_in_memory
-from ftcomm.collectives.ring import ring_allreduce
-from ftcomm.transport.common_reduction import Places, _Run, scratch_elements, suits_common_memory
-from ftcomm.transport.moves import SMALL_BYTES
+from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
+from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
+from ftcomm.collectives.schedules.ring import ring_allreduce
+from ftcomm.collectives.schedules.ring_allgather import ring_allgather
+from ftcomm.execution.prepared_steps import SMALL_BYTES
+from ftcomm.execution.shared_reduction import Places, _Run, scratch_elements, suits_common_memory
+from ftcomm.testing.reference import run_in_memory
 
 pytestmark = rig.needs_shared_memory
 SHAPES = [(ring_allreduce, n) for n in (2, 3, 4, 5)] + [(halving_allreduce, n) for n in (2, 4, 8)]

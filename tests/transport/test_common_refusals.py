@@ -12,8 +12,9 @@ import ranks_in_threads as rig
 
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.position import Position
-from ftcomm.transport.common import CommonMemory, make_common, take_common
-from ftcomm.transport.common_layout import (
+from ftcomm.transport.shared_window import CommonMemory, make_common, take_common
+from ftcomm.transport.shared_window_allocator import PAGE, Region
+from ftcomm.transport.shared_window_layout import (
     MAX_RANKS,
     ROWS,
     Layout,
@@ -23,8 +24,7 @@ from ftcomm.transport.common_layout import (
     unpack_common_head,
     unpack_placed,
 )
-from ftcomm.transport.regions import PAGE, Region
-from ftcomm.transport.segment import NoSharedMemory, sealed_memfd
+from ftcomm.transport.shm_segment import NoSharedMemory, sealed_memfd
 
 pytestmark = rig.needs_shared_memory
 NONCE = rig.NONCE

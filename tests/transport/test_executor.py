@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 import ranks_in_threads as rig
 
-from ftcomm.collectives.allgather import ring_allgather
-from ftcomm.collectives.binomial import binomial_broadcast
-from ftcomm.collectives.chain import chain_broadcast
-from ftcomm.collectives.doubling import barrier, doubling_allreduce
-from ftcomm.collectives.halving import halving_allreduce
-from ftcomm.collectives.ops import make_reducer
-from ftcomm.collectives.reductions import reduction
-from ftcomm.collectives.reference import run_in_memory
-from ftcomm.collectives.ring import ring_allreduce
-from ftcomm.collectives.schedule import CELL_BYTES
-from ftcomm.transport.moves import SMALL_BYTES
-from ftcomm.transport.streams import Outgoing
+from ftcomm.collectives.op_argument import reduction
+from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
+from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
+from ftcomm.collectives.schedules.pipelined_chain import chain_broadcast
+from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
+from ftcomm.collectives.schedules.ring import ring_allreduce
+from ftcomm.collectives.schedules.ring_allgather import ring_allgather
+from ftcomm.collectives.schedules.schedule import CELL_BYTES
+from ftcomm.execution.prepared_steps import SMALL_BYTES
+from ftcomm.execution.transfers import Outgoing
+from ftcomm.testing.reference import run_in_memory
 
 COUNTS = [0, 1, 7, SMALL_BYTES // 4, SMALL_BYTES // 4 + 1, 3 * CELL_BYTES // 4 + 3, 700_001]
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import ranks_in_threads as rig
 
-from ftcomm.collectives.allgather import ring_allgather
-from ftcomm.collectives.binomial import binomial_broadcast
-from ftcomm.collectives.doubling import doubling_allreduce
-from ftcomm.collectives.ops import make_reducer
-from ftcomm.collectives.ring import ring_allreduce
+from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
+from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
+from ftcomm.collectives.schedules.ring import ring_allreduce
+from ftcomm.collectives.schedules.ring_allgather import ring_allgather
+from ftcomm.execution.executor import Executor
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature
-from ftcomm.transport.executor import Executor
-from ftcomm.transport.faults import Interrupted, LinkLost, SignatureMismatch
-from ftcomm.transport.sockets import SocketLink
+from ftcomm.transport.interruptions import Interrupted, LinkLost, SignatureMismatch
+from ftcomm.transport.socket_link import SocketLink
 from ftcomm.transport.waker import Waker
 
 SIZES = [2, 2_000_000]  # elements: below and above what the kernel's buffers hold

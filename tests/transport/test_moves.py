@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from ftcomm.collectives.allgather import ring_allgatherv
-from ftcomm.protocol.frames import HEADER_BYTES
-from ftcomm.transport.moves import MOVES_KEPT, SMALL_BYTES, Moves
+from ftcomm.collectives.schedules.ring_allgather import ring_allgatherv
+from ftcomm.execution.prepared_steps import MOVES_KEPT, SMALL_BYTES, Moves
+from ftcomm.protocol.frame_header import HEADER_BYTES
 
 
 def test_schedules_without_steps_are_forgotten_too() -> None:

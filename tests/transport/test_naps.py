@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import ranks_in_threads as rig
 
-from ftcomm.transport import shared_memory
-from ftcomm.transport.layout import HEAD_BYTES
-from ftcomm.transport.shared_memory import SharedLink
+from ftcomm.transport import shm_link
+from ftcomm.transport.shm_layout import HEAD_BYTES
+from ftcomm.transport.shm_link import SharedLink
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "memfd_create"), reason="no memfd_create on this system"
@@ -190,7 +190,7 @@ class Story:
 def test_whoever_sleeps_is_woken_in_every_order_of_loads_and_stores(
     monkeypatch: pytest.MonkeyPatch, *, writing: bool
 ) -> None:
-    monkeypatch.setattr(shared_memory, "LOOKS", 1)
+    monkeypatch.setattr(shm_link, "LOOKS", 1)
     story = Story(Fence, writing=writing)
     for _ in every_order(story.play):
         assert story.lost == 0
@@ -201,6 +201,6 @@ def test_whoever_sleeps_is_woken_in_every_order_of_loads_and_stores(
 def test_without_the_fences_a_wake_up_is_lost(
     monkeypatch: pytest.MonkeyPatch, *, writing: bool
 ) -> None:
-    monkeypatch.setattr(shared_memory, "LOOKS", 1)
+    monkeypatch.setattr(shm_link, "LOOKS", 1)
     story = Story(NoFence, writing=writing)
     assert any(story.lost for _ in every_order(story.play))

@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ftcomm.peaks import KEPT_VERSIONS, SLACK_PARTS
-from ftcomm.transport.regions import LOOKS, PAGE, Region, Regions, Taken
-from ftcomm.transport.spans import Span
+from ftcomm.config.peak_usage import KEPT_VERSIONS, SLACK_PARTS
+from ftcomm.transport.address_ranges import Span
+from ftcomm.transport.shared_window_allocator import LOOKS, PAGE, Region, Regions, Taken
 
 MANY_ROWS = 100
 

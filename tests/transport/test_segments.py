@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ftcomm.errors import ConfigError, ProtocolError
-from ftcomm.transport import segment
-from ftcomm.transport.layout import (
+from ftcomm.transport import shm_segment
+from ftcomm.transport.shm_layout import (
     HEAD_BYTES,
     MAX_RING_BYTES,
     MIN_RING_BYTES,
@@ -21,7 +21,7 @@ from ftcomm.transport.layout import (
     unpack_head,
     words_of,
 )
-from ftcomm.transport.segment import (
+from ftcomm.transport.shm_segment import (
     NoSharedMemory,
     make_segment,
     require_shared_memory,
@@ -161,7 +161,7 @@ def test_a_machine_that_cannot_says_why_and_keeps_nothing(
 
 def test_an_interpreter_without_memfd_is_no_error_either(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
-    assert segment.why_not() == f"this interpreter has no memfd_create ({sys.platform})"
+    assert shm_segment.why_not() == f"this interpreter has no memfd_create ({sys.platform})"
     with pytest.raises(NoSharedMemory, match="no memfd_create"):
         make_segment(NONCE)
 

@@ -10,15 +10,15 @@ import pytest
 import ranks_in_threads as rig
 from test_executor import assert_same_bits, floats, run_group
 
-from ftcomm.collectives.binomial import binomial_broadcast
-from ftcomm.collectives.doubling import doubling_allreduce
-from ftcomm.collectives.ops import make_reducer
-from ftcomm.collectives.reference import run_in_memory
-from ftcomm.collectives.ring import ring_allreduce
-from ftcomm.collectives.schedule import CELL_BYTES
-from ftcomm.transport.faults import Interrupted, LinkLost
-from ftcomm.transport.layout import words_of
-from ftcomm.transport.moves import SMALL_BYTES
+from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
+from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
+from ftcomm.collectives.schedules.ring import ring_allreduce
+from ftcomm.collectives.schedules.schedule import CELL_BYTES
+from ftcomm.execution.prepared_steps import SMALL_BYTES
+from ftcomm.testing.reference import run_in_memory
+from ftcomm.transport.interruptions import Interrupted, LinkLost
+from ftcomm.transport.shm_layout import words_of
 
 pytestmark = rig.needs_shared_memory
 SMALL_RING = 4096

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import ranks_in_threads as rig
 
-from ftcomm.transport.faults import Interrupted
+from ftcomm.transport.interruptions import Interrupted
 
 pytestmark = [rig.needs_shared_memory, pytest.mark.process]
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftcomm.transport.spans import Span, Spans
+from ftcomm.transport.address_ranges import Span, Spans
 
 ROOM = 40
 PARTS = st.sets(st.integers(0, ROOM - 1))

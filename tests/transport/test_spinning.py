@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from ftcomm.transport import executor, waiting
-from ftcomm.transport.executor import Executor
-from ftcomm.transport.faults import Interrupted
+from ftcomm.execution import executor
+from ftcomm.execution.executor import Executor
+from ftcomm.transport import waiting
+from ftcomm.transport.interruptions import Interrupted
 from ftcomm.transport.waiting import CLOCK_EVERY, SPIN_LIMIT_S, TRIES_ALONE
 from ftcomm.transport.waker import Waker
 

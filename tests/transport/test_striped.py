@@ -15,14 +15,14 @@ import ranks_in_threads as rig
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ftcomm.collectives.doubling import doubling_allreduce
-from ftcomm.collectives.ops import make_reducer
-from ftcomm.collectives.reference import run_in_memory
-from ftcomm.collectives.ring import ring_allreduce
-from ftcomm.transport import striped
-from ftcomm.transport.faults import Interrupted, LinkLost
-from ftcomm.transport.sockets import SocketLink
-from ftcomm.transport.striped import STRIPE_BYTES, StripedLink
+from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
+from ftcomm.collectives.schedules.ring import ring_allreduce
+from ftcomm.testing.reference import run_in_memory
+from ftcomm.transport import striped_link
+from ftcomm.transport.interruptions import Interrupted, LinkLost
+from ftcomm.transport.socket_link import SocketLink
+from ftcomm.transport.striped_link import STRIPE_BYTES, StripedLink
 
 STRIPE = 1000  # in tests that count bytes
 Socks = list[socket.socket]
@@ -37,7 +37,7 @@ def one_end(
     near, far = zip(*(socket.socketpair() for _ in range(streams)), strict=True)
     for sock in far:
         sock.setblocking(False)
-    with mock.patch.object(striped, "STRIPE_BYTES", stripe):
+    with mock.patch.object(striped_link, "STRIPE_BYTES", stripe):
         link = StripedLink([SocketLink(sock, 1, buffer_bytes=4096) for sock in near])
         try:
             yield link, list(far)

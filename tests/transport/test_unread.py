@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from ftcomm.protocol.frames import HEADER_BYTES, FrameHeader, pack_header
+from ftcomm.execution.executor import Executor
+from ftcomm.execution.header_check import CallHeader, announced_signature
+from ftcomm.protocol.frame_header import HEADER_BYTES, FrameHeader, pack_header
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature
-from ftcomm.transport.executor import Executor
-from ftcomm.transport.faults import Interrupted, LinkLost, SignatureMismatch
-from ftcomm.transport.frame_check import CallHeader, announced_signature
-from ftcomm.transport.sockets import SocketLink
-from ftcomm.transport.unread import UnreadLink
+from ftcomm.transport.interruptions import Interrupted, LinkLost, SignatureMismatch
+from ftcomm.transport.pushback_link import UnreadLink
+from ftcomm.transport.socket_link import SocketLink
 from ftcomm.transport.waker import Waker
 
 AT = Position(0, 1, 2)

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ftcomm.accounting import LogAccount
-from ftcomm.algorithm_table import DEFAULT_TABLE, AlgorithmTable
-from ftcomm.calls import CallFactory
+from ftcomm.config.algorithm_table import DEFAULT_TABLE, AlgorithmTable
+from ftcomm.diagnostics.logs import JobLogger
+from ftcomm.engine.log_quota import LogAccount
 from ftcomm.errors import LogLimitError
-from ftcomm.forms import Call
-from ftcomm.logs import JobLogger
 from ftcomm.protocol.position import START, Position
+from ftcomm.requests.builder import CallFactory
+from ftcomm.requests.request import Call
 
 
 @dataclass

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftcomm.algorithm_table import (
+from ftcomm.config.algorithm_table import (
     CHOICES,
     DEFAULT_TABLE,
     MAX_ROWS,
@@ -20,9 +20,9 @@ from ftcomm.algorithm_table import (
     table_in_text,
     table_of,
 )
-from ftcomm.config import WorkerOptions, job_settings, read_algorithm_table
+from ftcomm.config.environment import WorkerOptions, job_settings, read_algorithm_table
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.errors import ConfigError
-from ftcomm.settings import JobSettings
 from ftcomm_tracker.cli import main
 
 SMALL = """

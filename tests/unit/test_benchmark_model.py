@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ftcomm.collectives.choose import schedule_for
-from ftcomm.collectives.schedule import Schedule, Step
+from ftcomm.collectives.schedules.schedule import Schedule, Step
+from ftcomm.collectives.selection import schedule_for
 from ftcomm.protocol.signature import Algorithm, Kind
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm.algorithm_table import DEFAULT_TABLE, AlgorithmTable
-from ftcomm.calls import CallFactory
 from ftcomm.collectives.bfloat16 import bfloat16_reducer
 from ftcomm.collectives.dtypes import BFLOAT16, dtype_code, dtype_of
+from ftcomm.config.algorithm_table import DEFAULT_TABLE, AlgorithmTable
+from ftcomm.config.job_settings import JobSettings
+from ftcomm.engine.persistent_request import express
 from ftcomm.errors import ProtocolError
-from ftcomm.express import express
+from ftcomm.memory.pool import Stored, dtype_from_wire, stored_from_wire
 from ftcomm.protocol.signature import Kind, Signature, signature_text
-from ftcomm.settings import JobSettings
-from ftcomm.state import pack_state, unpack_state
-from ftcomm.values import Stored, dtype_from_wire, stored_from_wire
+from ftcomm.requests.builder import CallFactory
+from ftcomm.state.serializer import pack_state, unpack_state
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 DTYPE = np.dtype(ml_dtypes.bfloat16)

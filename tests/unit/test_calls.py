@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from ftcomm.algorithm_table import DEFAULT_TABLE, AlgorithmTable, table_in_text
-from ftcomm.calls import FLUSH_BROADCASTS, CallFactory
-from ftcomm.collectives.reductions import reduction
-from ftcomm.forms import Call
+from ftcomm.collectives.op_argument import reduction
+from ftcomm.config.algorithm_table import DEFAULT_TABLE, AlgorithmTable, table_in_text
 from ftcomm.protocol.signature import Algorithm, Kind, is_compatible
+from ftcomm.requests.builder import FLUSH_BROADCASTS, CallFactory
+from ftcomm.requests.request import Call
 
 SITE = "train.py:1"
 

@@ -5,7 +5,7 @@ import errno
 import pytest
 import trio
 
-from ftcomm.causes import describe
+from ftcomm.diagnostics.os_errors import describe
 
 
 @pytest.mark.parametrize(

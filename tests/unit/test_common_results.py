@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ftcomm import common_results
-from ftcomm.collectives.ring import ring_allreduce
-from ftcomm.common_results import CommonResults
-from ftcomm.forms import Form
+from ftcomm.collectives.schedules.ring import ring_allreduce
+from ftcomm.execution import shared_results
+from ftcomm.execution.header_check import CallHeader
+from ftcomm.execution.shared_results import CommonResults
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.signature import Kind
-from ftcomm.transport.frame_check import CallHeader
+from ftcomm.requests.request import Form
 
 EPOCH = 3
 LARGE, SMALL = 200_000, 1_000
@@ -42,9 +42,9 @@ class Group:
         self.sought: list[int] = []
         self.hub: Any = SimpleNamespace(common=None)
         driver = SimpleNamespace(run_soon=lambda ask: ask())
-        monkeypatch.setattr(common_results, "may_have_common_memory", lambda _: may)
+        monkeypatch.setattr(shared_results, "may_have_common_memory", lambda _: may)
         monkeypatch.setattr(
-            common_results, "seek_common", lambda _, epoch: self.sought.append(epoch)
+            shared_results, "seek_common", lambda _, epoch: self.sought.append(epoch)
         )
         control: Any = SimpleNamespace(driver=driver)
         self.results = CommonResults(self.hub, control)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ftcomm import config
-from ftcomm.config import (
+from ftcomm.config import environment
+from ftcomm.config.environment import (
     VARIABLES,
     JobSettings,
     WorkerOptions,
@@ -342,4 +342,4 @@ def test_the_process_environment_is_read_when_none_is_given(
     monkeypatch.setenv("FTCOMM_REPLICAS", "5")
     assert WorkerOptions.load(tracker="t:1").worker_id == "from-process"
     assert job_settings().replicas == 5
-    assert config.process_environment()["FTCOMM_REPLICAS"] == "5"
+    assert environment.process_environment()["FTCOMM_REPLICAS"] == "5"

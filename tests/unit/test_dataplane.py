@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ftcomm.collectives import pieces
-from ftcomm.collectives.choose import schedule_for
-from ftcomm.collectives.schedule import Schedule
-from ftcomm.config import WorkerOptions
+from ftcomm.collectives import chunking
+from ftcomm.collectives.schedules.schedule import Schedule
+from ftcomm.collectives.selection import schedule_for
+from ftcomm.config.environment import WorkerOptions
 from ftcomm.control.hub import Hub
-from ftcomm.dataplane import DataPlane
-from ftcomm.forms import Call, Form
-from ftcomm.protocol.frames import make_suffix
+from ftcomm.execution.data_plane import DataPlane
+from ftcomm.protocol.frame_header import make_suffix
 from ftcomm.protocol.position import START
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.events import LinkDown
+from ftcomm.recovery.machine import WorkerCore
 from ftcomm.recovery.states import Identity, Limits
-from ftcomm.recovery.worker import WorkerCore
+from ftcomm.requests.request import Call, Form
 
 SIGNATURE = Signature(Kind.BROADCAST, count=3).encode()
 TURN = (1, START)
@@ -125,7 +125,7 @@ class Told(Noting):
 def test_local_states_come_in_pieces_and_are_whole(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pieces, "FIRST_PIECE_BYTES", 100)
+    monkeypatch.setattr(chunking, "FIRST_PIECE_BYTES", 100)
     plane = Told(hub)
     lengths = [len(state) for state in STATES]
     assert plane.copy_locals(STATES[0], lengths, SIGNATURE, "t.py:1", TURN)
@@ -134,7 +134,7 @@ def test_local_states_come_in_pieces_and_are_whole(
 
 
 def test_a_default_comes_in_pieces_and_is_whole(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "FIRST_PIECE_BYTES", 100)
+    monkeypatch.setattr(chunking, "FIRST_PIECE_BYTES", 100)
     plane = Told(hub)
     hub.core.rank, plane.told, plane.states = 1, 9001, STATES[::-1]
     assert plane.broadcast_default(b"", SIGNATURE, "t.py:1", TURN) == STATES[2]
@@ -151,7 +151,7 @@ def test_what_is_announced_and_does_not_come_takes_no_memory(hub: Hub) -> None:
     assert not plane.copy_locals(b"", [0, 0, 8 * GIB], SIGNATURE, "t.py:1", TURN)
     hub.core.rank, plane.told = 1, 8 * GIB
     assert plane.broadcast_default(b"", SIGNATURE, "t.py:1", TURN) is None
-    assert plane.largest == pieces.FIRST_PIECE_BYTES
+    assert plane.largest == chunking.FIRST_PIECE_BYTES
 
 
 def test_who_announces_what_no_state_can_have_is_suspected(hub: Hub) -> None:
@@ -168,7 +168,7 @@ def test_the_ranks_of_this_host_decide_how_long_is_tried(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.core.grouping = (0, 0, 1)
-    monkeypatch.setattr("ftcomm.dataplane.tries_before_sleep", lambda ranks: 7 * ranks)
+    monkeypatch.setattr("ftcomm.execution.data_plane.tries_before_sleep", lambda ranks: 7 * ranks)
     links: dict[int, Any] = {}
     driver = SimpleNamespace(request_links=lambda *_: links.update({1: "a link", 2: "a link"}))
     plane = DataPlane(hub, SimpleNamespace(driver=driver))  # type: ignore[arg-type]  # asked only for links

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from docs.generate import PARTS, RAISED_BY, error_classes, parts_in, up_to_date
-from ftcomm.config import VARIABLES
+from ftcomm.api.stats import KindStats, Stats
+from ftcomm.config.environment import VARIABLES
 from ftcomm.errors import FencedError, JobFinishedError
-from ftcomm.stats import KindStats, Stats
 from ftcomm_tracker.restarts import FINAL
 
 ROOT = Path(__file__).parents[2]

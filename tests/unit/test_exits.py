@@ -13,11 +13,11 @@ from tests.conformance.plans import ROOT, worker_environment
 SCRIPT = """
 import logging
 from ftcomm.errors import JobLostError
-from ftcomm.exits import use_exit_codes
+from ftcomm.diagnostics.exit_hook import use_exit_codes
 
 use_exit_codes()
 logging.getLogger("ftcomm").setLevel({level!r})
-library = {{"__name__": "ftcomm.engine", "JobLostError": JobLostError}}
+library = {{"__name__": "ftcomm.engine.engine", "JobLostError": JobLostError}}
 exec("def raise_it(): raise JobLostError('gone')", library)
 library["raise_it"]()
 """
@@ -96,9 +96,9 @@ def test_with_the_log_on_debug_the_traceback_is_whole() -> None:
 
 REFUSED = "import ftcomm\ncomm = ftcomm.init(tracker='none')\ncomm.broadcast([1], root='a')\n"
 DEFECT = """
-from ftcomm.exits import use_exit_codes
+from ftcomm.diagnostics.exit_hook import use_exit_codes
 use_exit_codes()
-library = {"__name__": "ftcomm.engine"}
+library = {"__name__": "ftcomm.engine.engine"}
 exec("def add(): return None + 1", library)
 library["add"]()
 """

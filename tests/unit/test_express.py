@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm import call_lock, collective_calls, express, gate, handing_out, membership, repeating
-from ftcomm.collectives.doubling import doubling_allreduce
+from ftcomm.api import call_guard, call_lock, collectives, lifecycle, outputs, persistent_calls
+from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.communicator import Communicator
+from ftcomm.engine import persistent_request
+from ftcomm.engine.persistent_request import Express
 from ftcomm.errors import ClosedError
-from ftcomm.express import Express
-from ftcomm.forms import Form
+from ftcomm.memory.pool import Pool, Stored
 from ftcomm.protocol.position import START
 from ftcomm.protocol.signature import Kind, Signature
-from ftcomm.recovery.recent import NO_CALL
-from ftcomm.values import Pool, Stored
+from ftcomm.recovery.recent_calls import NO_CALL
+from ftcomm.requests.request import Form
 from tests.interrupts import ANYWHERE, BY_SIGNAL, interrupted, places
 
 FLOATS = np.dtype(np.float64)
@@ -69,7 +70,7 @@ def test_nothing_is_in_flight_after_a_call_cut_short_anywhere(moves_all: bool, c
     for number in places():
         core, plane, way = one_way(count)
         plane.moves_all = moves_all
-        if not interrupted(lambda w=way: w.run(x), number, express):
+        if not interrupted(lambda w=way: w.run(x), number, persistent_request):
             break
         assert core.call == NO_CALL, number
     assert number > 50
@@ -81,7 +82,7 @@ def test_nothing_is_in_flight_when_there_is_no_memory(monkeypatch: pytest.Monkey
     def full(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(express, "CallHeader", full)
+    monkeypatch.setattr(persistent_request, "CallHeader", full)
     with pytest.raises(MemoryError):
         way.run(np.ones(3))
     assert core.call == NO_CALL
@@ -123,7 +124,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[Way]:
         ways.append(Way(engine))
         return ways[-1]
 
-    monkeypatch.setattr("ftcomm.solo.SoloEngine.express", way)
+    monkeypatch.setattr("ftcomm.engine.single_process.SoloEngine.express", way)
     return ways
 
 
@@ -169,7 +170,7 @@ def test_a_result_is_the_user_s_own(ways: list[Way], count: int, gives_out: bool
 
 # --- Ctrl-C, in a group of one --------------------------------------------------------------------
 
-PATH = (collective_calls, repeating, handing_out, membership, gate, call_lock)
+PATH = (collectives, persistent_calls, outputs, lifecycle, call_guard, call_lock)
 
 
 @pytest.mark.parametrize("where", [ANYWHERE, BY_SIGNAL])

@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from ftcomm.config.process_identity import start_of
+from ftcomm.diagnostics.fault_injection import (
+    Fault,
+    FaultInjector,
+    InjectedError,
+    LinkAction,
+    parse_faults,
+)
+from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm.errors import ConfigError
-from ftcomm.fault_record import FaultRecord
-from ftcomm.faults import Fault, FaultInjector, InjectedError, LinkAction, parse_faults
-from ftcomm.processes import start_of
 from ftcomm.protocol.position import Position
 
 

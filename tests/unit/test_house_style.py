@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("ftcomm", "tracker/ftcomm_tracker", "chaos/ftcomm_chaos")
 MAX_FILE_LINES = 600  # a file holds one idea; a lower cap cut classes along inheritance
 MAX_FUNCTION_LINES = 60
-ENVIRONMENT_READER = "ftcomm/config.py"
+ENVIRONMENT_READER = "ftcomm/config/environment.py"
 
 # A suppression names its code and, after it, its reason.
 UNEXPLAINED = re.compile(

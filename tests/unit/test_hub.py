@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import trio
 
-from ftcomm.config import WorkerOptions
+from ftcomm.config.environment import WorkerOptions
 from ftcomm.control.hub import Hub
-from ftcomm.exits import use_exit_codes
+from ftcomm.diagnostics.exit_hook import use_exit_codes
+from ftcomm.recovery.machine import WorkerCore
 from ftcomm.recovery.states import Identity, Limits, State
-from ftcomm.recovery.worker import WorkerCore
-from ftcomm.transport.sockets import SocketLink
+from ftcomm.transport.socket_link import SocketLink
 
 
 @pytest.fixture

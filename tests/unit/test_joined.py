@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from ftcomm.config import JOINED, process_environment
+from ftcomm.config.environment import JOINED, process_environment
+from ftcomm.config.joined_process import forget_joined, note_joined
+from ftcomm.config.process_identity import ProcessName, this_process
 from ftcomm.errors import ConfigError
-from ftcomm.joined import forget_joined, note_joined
-from ftcomm.processes import ProcessName, this_process
 
 ROUTES = [("10.0.0.1", 7000), ("tracker", 7000)]
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm.blobs import pack_item, pack_parts, part_of, unpack_items
 from ftcomm.errors import LogLimitError, ProtocolError
+from ftcomm.requests.object_payload import pack_item, pack_parts, part_of, unpack_items
 
 
 @pytest.fixture

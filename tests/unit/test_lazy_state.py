@@ -9,8 +9,8 @@ import pytest
 
 import ftcomm
 from ftcomm.errors import StateChangedError
-from ftcomm.lazy_state import LazyState
-from ftcomm.state import pack_state, unpack_state
+from ftcomm.state.lazy import LazyState
+from ftcomm.state.serializer import pack_state, unpack_state
 
 
 def some_state() -> dict[str, Any]:

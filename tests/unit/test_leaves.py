@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ftcomm.leaves import leaves_of
 from ftcomm.protocol.codec import MAX_LEAVES, decode_body, encode
 from ftcomm.protocol.messages import Leaf, Leaves
-from ftcomm.state import pack_state
+from ftcomm.state.leaf_digests import leaves_of
+from ftcomm.state.serializer import pack_state
 
 STATE: dict[str, Any] = {
     "step": 7,

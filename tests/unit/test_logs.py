@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ftcomm import logs
+from ftcomm.diagnostics import logs
+from ftcomm.diagnostics.logs import JobLogger, LogContext, Reminder
 from ftcomm.errors import JobLostError
-from ftcomm.logs import JobLogger, LogContext, Reminder
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.states import State, state_in_words
 from tests.conformance.plans import worker_environment
@@ -33,7 +33,7 @@ def test_what_must_be_seen_is_written_where_nobody_listens() -> None:
     """In a process of its own: here pytest listens."""
     script = """
 import logging
-from ftcomm.logs import JobLogger, LogContext
+from ftcomm.diagnostics.logs import JobLogger, LogContext
 log = JobLogger(LogContext())
 log.warning("nobody hears this")
 log.warn_aloud("no tracker answers %s", "here")
@@ -100,6 +100,6 @@ def test_an_application_finds_the_values_on_the_record(caplog: pytest.LogCapture
 
 
 def test_unasked_not_a_byte_is_written() -> None:
-    script = "import ftcomm.logs as l; l.JobLogger(l.LogContext()).error('hush')"
+    script = "import ftcomm.diagnostics.logs as l; l.JobLogger(l.LogContext()).error('hush')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert (done.stdout, done.stderr) == (b"", b"")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ftcomm import memory_limits
-from ftcomm.memory_limits import limit_files, memory_limit, parse_limit
+from ftcomm.config import memory_limits
+from ftcomm.config.memory_limits import limit_files, memory_limit, parse_limit
 
 V2 = "31 23 0:28 {root} /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"
 V1 = "35 31 0:32 {root} /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory"

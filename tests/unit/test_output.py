@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ftcomm.config import with_prompt_output
-from ftcomm.output import write_whole_lines
+from ftcomm.config.environment import with_prompt_output
+from ftcomm.diagnostics.output_buffering import write_whole_lines
 
 
 @pytest.fixture

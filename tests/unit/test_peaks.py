@@ -1,6 +1,6 @@
 """How much a pool may hold."""
 
-from ftcomm.peaks import KEPT_VERSIONS, SLACK_PARTS, Peaks
+from ftcomm.config.peak_usage import KEPT_VERSIONS, SLACK_PARTS, Peaks
 
 PEAK = 100 * SLACK_PARTS
 WITH_SLACK = PEAK + PEAK // SLACK_PARTS

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from ftcomm.collectives.pieces import FIRST_PIECE_BYTES, STATE_LIMIT, pieces
+from ftcomm.collectives.chunking import FIRST_PIECE_BYTES, STATE_LIMIT, pieces
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ftcomm.processes import ProcessName, start_of, this_process
+from ftcomm.config.process_identity import ProcessName, start_of, this_process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only /proc says when it began")
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm.foreign_names import FOREIGN_NAMES, hint_for_package
-from ftcomm.handles import Handle
-from ftcomm.public_values import Restored, RestoredLocal
+from ftcomm.api.foreign_names import FOREIGN_NAMES, hint_for_package
+from ftcomm.api.public_values import Restored, RestoredLocal
+from ftcomm.nonblocking.handle import Handle
 from tests.conformance.plans import ROOT, worker_environment
 
 OF_A_COMMUNICATOR = """

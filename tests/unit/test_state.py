@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ftcomm
-from ftcomm.bodies import with_bodies
 from ftcomm.errors import ProtocolError
-from ftcomm.lazy_state import LazyState
 from ftcomm.protocol.signature import DTYPE_NAMES
-from ftcomm.state import LONG_BYTES, MAX_DEPTH, pack_state, unpack_state
-from ftcomm.state_types import FACTORIES, Converted
+from ftcomm.state.layout import with_bodies
+from ftcomm.state.lazy import LazyState
+from ftcomm.state.registered_types import FACTORIES, Converted
+from ftcomm.state.serializer import LONG_BYTES, MAX_DEPTH, pack_state, unpack_state
 
 KEYS = st.text(max_size=5) | st.integers(-(2**63), 2**64 - 1) | st.booleans()
 NUMBERS = st.booleans() | st.integers() | st.floats() | st.complex_numbers()

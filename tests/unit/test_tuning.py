@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ftcomm.algorithm_table import DEFAULT_TABLE, Row, Rule
+from ftcomm.config.algorithm_table import DEFAULT_TABLE, Row, Rule
 
 ROOT = Path(__file__).parents[2]
 

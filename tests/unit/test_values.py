@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ftcomm.config.peak_usage import KEPT_VERSIONS
 from ftcomm.errors import ProtocolError
-from ftcomm.peaks import KEPT_VERSIONS
-from ftcomm.values import Pool, Stored, dtype_from_wire, size_class, stored_from_wire
+from ftcomm.memory.pool import Pool, Stored, dtype_from_wire, size_class, stored_from_wire
 
 F32 = np.dtype(np.float32)
 COUNT = Pool.MIN_BYTES // 4
@@ -60,7 +60,7 @@ def test_a_small_part_of_somebody_else_s_memory_is_not_taken() -> None:
 def test_nothing_is_taken_again_where_references_are_not_counted_exactly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ftcomm.values._COUNTS_ARE_EXACT", False)
+    monkeypatch.setattr("ftcomm.memory.pool._COUNTS_ARE_EXACT", False)
     pool = Pool()
     dropped = [logged(pool)]
     pool.give(dropped.pop())

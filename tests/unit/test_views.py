@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import ftcomm
 from ftcomm.collectives.dtypes import is_bfloat16
 from ftcomm.communicator import Communicator
+from ftcomm.memory.pool import Pool, Stored
 from ftcomm.protocol.signature import DTYPE_NAMES
-from ftcomm.values import Pool, Stored
 from tests.unit.test_express import Way
 from tests.writing import ways_to_write
 
@@ -37,7 +37,9 @@ CALLS: dict[str, Callable[[Communicator, Array], Array]] = {
 @pytest.fixture(params=[True, False], ids=["replay", "no replay"])
 def comm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Communicator]:
     """A group of one that repeats calls the express way, with a log or without."""
-    monkeypatch.setattr("ftcomm.solo.SoloEngine.express", lambda engine, _: Way(engine))
+    monkeypatch.setattr(
+        "ftcomm.engine.single_process.SoloEngine.express", lambda engine, _: Way(engine)
+    )
     with ftcomm.init("none") as communicator:
         communicator._keeps_results = request.param
         yield communicator

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from ftcomm.collectives.doubling import barrier
-from ftcomm.config import WorkerOptions
+from ftcomm.collectives.schedules.recursive_doubling import barrier
+from ftcomm.config.environment import WorkerOptions
 from ftcomm.control.hub import Hub
-from ftcomm.dataplane import DataPlane
-from ftcomm.engine import Engine
+from ftcomm.engine.engine import Engine
+from ftcomm.execution.data_plane import DataPlane
+from ftcomm.recovery.machine import WorkerCore
 from ftcomm.recovery.states import Identity, Limits, Outcome, Step
-from ftcomm.recovery.worker import WorkerCore
 from ftcomm.transport import waker
 from ftcomm.transport.waker import Waker
 

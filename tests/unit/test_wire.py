@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm.algorithm_table import DEFAULT_TABLE
-from ftcomm.calls import CallFactory
+from ftcomm.config.algorithm_table import DEFAULT_TABLE
 from ftcomm.protocol.signature import (
     DTYPE_NAMES,
     Kind,
@@ -17,6 +16,7 @@ from ftcomm.protocol.signature import (
     is_compatible,
     signature_text,
 )
+from ftcomm.requests.builder import CallFactory
 
 SITE = "train.py:1"
 

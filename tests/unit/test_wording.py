@@ -1,6 +1,6 @@
 """Numbers in messages."""
 
-from ftcomm.wording import counted
+from ftcomm.config.plurals import counted
 
 
 def test_one_is_not_many() -> None:

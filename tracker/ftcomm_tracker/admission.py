@@ -4,7 +4,8 @@ import re
 from dataclasses import replace
 
 from ftcomm import __version__
-from ftcomm.protocol.grouping import grouping_of
+from ftcomm.config.plurals import counted
+from ftcomm.protocol.host_groups import grouping_of
 from ftcomm.protocol.messages import (
     AllBye,
     Fenced,
@@ -13,7 +14,6 @@ from ftcomm.protocol.messages import (
     Revoke,
     Welcome,
 )
-from ftcomm.wording import counted
 from ftcomm_tracker.durable import Place
 from ftcomm_tracker.epochs import Epochs
 from ftcomm_tracker.events import (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 import ftcomm
-from ftcomm.config import WorkerOptions, read_token
+from ftcomm.config.environment import WorkerOptions, read_token
 from ftcomm.errors import ConfigError
 
 Level = Literal["ok", "warn", "fail"]

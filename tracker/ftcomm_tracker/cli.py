@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 import ftcomm
-from ftcomm.config import WorkerOptions, read_algorithm_table
+from ftcomm.config.environment import WorkerOptions, read_algorithm_table
+from ftcomm.config.job_settings import ALGORITHMS, CHECKSUMS, REPLAY, TRANSPORTS, VERIFY, bytes_in
 from ftcomm.errors import ConfigError, exit_code_of
 from ftcomm.protocol.handshake import MAX_STREAMS
-from ftcomm.settings import ALGORITHMS, CHECKSUMS, REPLAY, TRANSPORTS, VERIFY, bytes_in
 from ftcomm_tracker.command_line import (
     DIRECTORY,
     FILE,

@@ -11,8 +11,8 @@ from typing import Any, NoReturn, TypeVar
 import click
 import trio
 
+from ftcomm.config.platforms import require_groups
 from ftcomm.errors import ConfigError, FtcommError
-from ftcomm.platforms import require_groups
 from ftcomm_tracker.entry import INTERRUPTED
 from ftcomm_tracker.signals import raising_interrupts
 from ftcomm_tracker.standard_streams import StandardOutputError

@@ -15,8 +15,8 @@ import trio
 from ftcomm.errors import AuthenticationError, ProtocolError, ProtocolVersionError
 from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.handshake import NONCE_BYTES, HandshakeRequest, ServerHandshake
+from ftcomm.protocol.member_deltas import RollWriter
 from ftcomm.protocol.messages import ControlMessage, Hello, Member, Plan, WorkerMessage
-from ftcomm.protocol.rolls import RollWriter
 
 HANDSHAKE_DEADLINE_S = 5.0  # up to the first message; a slow round trip is 1 s
 MAX_QUEUED_BYTES = 4 << 20  # 16 frames of the largest size; a healthy peer's queue is empty

@@ -8,9 +8,9 @@ from typing import Any
 
 import trio
 
-from ftcomm.config import WILDCARDS, WorkerOptions, parse_endpoint, read_token
+from ftcomm.config.environment import WILDCARDS, WorkerOptions, parse_endpoint, read_token
 from ftcomm.errors import ConfigError, FtcommError
-from ftcomm.protocol.operations import DialBack, DialedBack, StatusReply, StatusRequest
+from ftcomm.protocol.operator_messages import DialBack, DialedBack, StatusReply, StatusRequest
 from ftcomm_tracker.checks import (
     Check,
     check_machine,

@@ -7,7 +7,7 @@ from typing import Any
 
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.codec import MAX_WORLD_SIZE, MEMBER, encode
-from ftcomm.protocol.grouping import Grouping, is_grouping
+from ftcomm.protocol.host_groups import Grouping, is_grouping
 from ftcomm.protocol.messages import AllBye, Member, Revoke, Verdict, Welcome
 from ftcomm.protocol.position import Position
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import ftcomm
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.position import START, Position
-from ftcomm.settings import JobSettings
 from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.journal import last_written, remembered
 from ftcomm_tracker.listener import join_address

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from ftcomm.diagnostics.fault_record import FaultRecord, write_record
 from ftcomm.errors import ConfigError
-from ftcomm.fault_record import FaultRecord, write_record
 from ftcomm.protocol.messages import Plan, Revoke
 from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.events import Effect, Persist, Send

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from ftcomm.config import WorkerOptions
+from ftcomm.config.environment import WorkerOptions
+from ftcomm.config.process_identity import UNKNOWN_START, ProcessName
 from ftcomm.errors import ConfigError, ProtocolError
-from ftcomm.processes import UNKNOWN_START, ProcessName
-from ftcomm.protocol.operations import KillReply, KillRequest
+from ftcomm.protocol.operator_messages import KillReply, KillRequest
 from ftcomm_tracker.command_line import run_and_exit, with_options
 from ftcomm_tracker.operate import TRACKER_OPTIONS, Where, status_of
 

@@ -18,9 +18,9 @@ from typing import Protocol, assert_never
 
 import trio
 
+from ftcomm.config.plurals import counted
 from ftcomm.errors import FencedError, FtcommError, JobFinishedError, exit_code_of
 from ftcomm.protocol.position import Position
-from ftcomm.wording import counted
 from ftcomm_tracker.children import DRAIN_DEADLINE_S, Child, start_child
 from ftcomm_tracker.console import Console
 from ftcomm_tracker.events import Died, Ended, GivenUp, Supervised, Vouched

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import trio
 
-from ftcomm.config import WILDCARDS
+from ftcomm.config.environment import WILDCARDS
 from ftcomm.errors import ConfigError
 
 BACKLOG = 2048  # a whole job may dial at once

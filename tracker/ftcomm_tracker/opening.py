@@ -16,10 +16,10 @@ from pathlib import Path
 
 import trio
 
-from ftcomm.config import job_settings
+from ftcomm.config.environment import job_settings
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.codec import MAX_WORLD_SIZE
-from ftcomm.settings import JobSettings
 from ftcomm_tracker.command_line import naming_options
 from ftcomm_tracker.descriptors import allow_open_files
 from ftcomm_tracker.durable import Durable

@@ -11,10 +11,10 @@ from typing import Any
 import click
 import trio
 
-from ftcomm.config import WorkerOptions, parse_address, read_token
+from ftcomm.config.environment import WorkerOptions, parse_address, read_token
 from ftcomm.errors import ConfigError, FtcommError, ProtocolError, TrackerLostError
 from ftcomm.protocol.messages import ControlMessage
-from ftcomm.protocol.operations import Done, StatusReply, StatusRequest, StopRequest
+from ftcomm.protocol.operator_messages import Done, StatusReply, StatusRequest, StopRequest
 from ftcomm_tracker.client import ask_tracker
 from ftcomm_tracker.command_line import DIRECTORY, FILE, run_and_exit, with_options
 from ftcomm_tracker.doctor import examine

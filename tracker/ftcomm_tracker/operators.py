@@ -9,7 +9,7 @@ import trio
 
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.messages import ControlMessage
-from ftcomm.protocol.operations import (
+from ftcomm.protocol.operator_messages import (
     AskWorker,
     DialBack,
     DialedBack,

@@ -6,13 +6,13 @@ Nothing here assumes that a member holds what it did not report.  A decision car
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ftcomm.protocol.grouping import Grouping
+from ftcomm.protocol.host_groups import Grouping
+from ftcomm.protocol.message_splitting import MAX_RUNS
 from ftcomm.protocol.messages import Fetch, Member, Plan, Report, Route
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import agree, is_open
-from ftcomm.protocol.splitting import MAX_RUNS
-from ftcomm.recovery.keepers import is_keeper, keep_order, keep_stride, kept_seqnos
-from ftcomm.recovery.log import compress
+from ftcomm.recovery.replica_placement import is_keeper, keep_order, keep_stride, kept_seqnos
+from ftcomm.recovery.result_log import compress
 from ftcomm_tracker.inquiry import Evidence, Side
 from ftcomm_tracker.plan_locals import all_copied, local_fetches, local_holders, local_lost_text
 

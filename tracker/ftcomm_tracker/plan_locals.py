@@ -7,7 +7,7 @@ all of them (rule R6).  Pure, as the rest of the decision.
 from collections.abc import Mapping, Sequence
 
 from ftcomm.protocol.messages import LocalFetch, Member, Report
-from ftcomm.recovery.keepers import local_keepers, local_owners
+from ftcomm.recovery.replica_placement import local_keepers, local_owners
 
 Holders = Mapping[int, Sequence[int]]  # by owner: the ranks that reported its local state
 

@@ -13,17 +13,18 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from ftcomm.causes import describe
+from ftcomm.config.job_settings import MIN_DETECT_WITHIN_S
+from ftcomm.diagnostics.logs import Reminder
+from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import (
     AuthenticationError,
     ProtocolError,
     ProtocolVersionError,
     TrackerLostError,
 )
-from ftcomm.logs import Reminder
 from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.messages import ControlMessage
-from ftcomm.protocol.operations import (
+from ftcomm.protocol.operator_messages import (
     AskWorker,
     Done,
     KillOrder,
@@ -33,7 +34,6 @@ from ftcomm.protocol.operations import (
     WorkerStanding,
 )
 from ftcomm.protocol.position import START, Position
-from ftcomm.settings import MIN_DETECT_WITHIN_S
 from ftcomm_tracker.client import open_operator
 from ftcomm_tracker.events import Died, Ended, GivenUp, Supervised, Vouched
 from ftcomm_tracker.listener import join_address

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from ftcomm.config.plurals import counted
 from ftcomm.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
@@ -29,7 +30,6 @@ from ftcomm.errors import (
     StateChangedError,
 )
 from ftcomm.protocol.position import START, Position
-from ftcomm.wording import counted
 
 MAX_LAST_LINE = 300  # characters of a worker's last line, which every record of its death repeats
 BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0)  # before the first, second, ... in one version

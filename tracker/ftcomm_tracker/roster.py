@@ -16,7 +16,7 @@ States::
 from typing import Any, assert_never
 
 from ftcomm.protocol.messages import HeartbeatAck
-from ftcomm.protocol.operations import WorkerStanding
+from ftcomm.protocol.operator_messages import WorkerStanding
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.events import (
     Died,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from ftcomm.config import process_environment, with_prompt_output
+from ftcomm.config.environment import process_environment, with_prompt_output
 from ftcomm.errors import FtcommError
 from ftcomm_tracker.console import Console
 from ftcomm_tracker.launch import Launcher, LaunchOptions

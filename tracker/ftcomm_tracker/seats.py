@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.messages import (
     Heartbeat,
     Hello,
@@ -22,7 +23,6 @@ from ftcomm.protocol.messages import (
     Route,
 )
 from ftcomm.protocol.position import START, Position
-from ftcomm.settings import JobSettings
 from ftcomm_tracker.deaths import Deaths
 from ftcomm_tracker.durable import Durable
 from ftcomm_tracker.events import (

@@ -17,10 +17,10 @@ import trio
 
 import ftcomm
 from ftcomm.errors import FtcommError, ProtocolError
+from ftcomm.protocol.member_deltas import RollWriter
 from ftcomm.protocol.messages import ControlMessage, Hello, Plan
-from ftcomm.protocol.operations import WorkerStanding
+from ftcomm.protocol.operator_messages import WorkerStanding
 from ftcomm.protocol.position import Position
-from ftcomm.protocol.rolls import RollWriter
 from ftcomm_tracker.connection import (
     FLUSH_DEADLINE_S,
     Connection,

@@ -15,7 +15,7 @@ import trio
 
 from ftcomm.errors import ConfigError
 
-if sys.platform != "win32":  # there no tracker serves: see `ftcomm.platforms`
+if sys.platform != "win32":  # there no tracker serves: see `ftcomm.config.platforms`
     import fcntl
 
 LOCK_NAME = "tracker.lock"

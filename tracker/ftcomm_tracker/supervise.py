@@ -5,7 +5,12 @@ from urllib.parse import quote
 
 import trio
 
-from ftcomm.config import WorkerOptions, process_environment, read_token, with_prompt_output
+from ftcomm.config.environment import (
+    WorkerOptions,
+    process_environment,
+    read_token,
+    with_prompt_output,
+)
 from ftcomm.errors import ConfigError, FtcommError
 from ftcomm_tracker.console import Console
 from ftcomm_tracker.launch import Launcher, LaunchOptions

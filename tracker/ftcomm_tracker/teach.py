@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from ftcomm.config import VARIABLES
+from ftcomm.config.environment import VARIABLES
 from ftcomm_tracker.exit_codes import exit_code_lines
 
 PROGRAM = "ftcomm-tracker"

@@ -5,7 +5,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftcomm.config import read_token
+from ftcomm.config.environment import read_token
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.handshake import control_key
 

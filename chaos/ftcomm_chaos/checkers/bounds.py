@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Callable, Iterator
 
-from ftcomm.history import Over, Resources
+from ftcomm.diagnostics.history import Over, Resources
 from ftcomm_chaos.checkers.epochs import FENCED
 from ftcomm_chaos.checkers.finding import MIB, Case, Finding
 from ftcomm_chaos.history.harness import ANYONE, STOP, Fault

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ftcomm.history import EXECUTED, Entered
+from ftcomm.diagnostics.history import EXECUTED, Entered
 from ftcomm_chaos.checkers.finding import Case, Delivery, Finding, outliers
 from ftcomm_chaos.history.model import LifeRecord, lines_of
 

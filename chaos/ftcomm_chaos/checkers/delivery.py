@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ftcomm.history import EXECUTED, SERVED, Ended, Entered, LifeEvent, Raised, Returned
+from ftcomm.diagnostics.history import EXECUTED, SERVED, Ended, Entered, LifeEvent, Raised, Returned
 from ftcomm.protocol.position import START, Position
 from ftcomm_chaos.checkers.finding import Case, Delivery, Finding
 from ftcomm_chaos.history.model import Line, lines_of

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from ftcomm import errors
-from ftcomm.history import Over
-from ftcomm.wording import counted
+from ftcomm.config.plurals import counted
+from ftcomm.diagnostics.history import Over
 from ftcomm_chaos.checkers.epochs import FENCED
 from ftcomm_chaos.checkers.finding import Case, Finding
 from ftcomm_chaos.history.model import LifeRecord, Line

@@ -3,8 +3,8 @@
 import itertools
 from collections.abc import Iterator
 
+from ftcomm.diagnostics.history import EXECUTED, Over, Planned
 from ftcomm.errors import EvictedError, FencedError
-from ftcomm.history import EXECUTED, Over, Planned
 from ftcomm_chaos.checkers.finding import Case, Delivery, Finding
 from ftcomm_chaos.history.model import LifeRecord, Line
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ftcomm.wording import counted
+from ftcomm.config.plurals import counted
 from ftcomm_chaos import checkers
 from ftcomm_chaos.checkers import RULES, Finding
 from ftcomm_chaos.history import History, HistoryError, read_history

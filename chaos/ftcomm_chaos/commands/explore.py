@@ -6,7 +6,7 @@ import time
 
 import click
 
-from ftcomm.wording import counted
+from ftcomm.config.plurals import counted
 from ftcomm_chaos.sim.explorer import MAX_STATES, Found, Progress
 from ftcomm_chaos.sim.explorer import explore as search
 from ftcomm_chaos.sim.script import SIGNATURES, Script

@@ -14,9 +14,9 @@ from typing import Any
 import click
 import trio
 
-from ftcomm.config import process_environment
+from ftcomm.config.environment import process_environment
+from ftcomm.config.plurals import counted
 from ftcomm.errors import ConfigError
-from ftcomm.wording import counted
 from ftcomm_chaos.live.job import JobSpec
 from ftcomm_chaos.live.luck import random_plan
 from ftcomm_chaos.live.page import report_page

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from ftcomm.wording import counted
+from ftcomm.config.plurals import counted
 from ftcomm_chaos.sim.shrink import shrink
 from ftcomm_chaos.sim.simulation import Simulation
 from ftcomm_chaos.sim.sweep import MIN_FAULTS_PER_RUN, Sweep, run_seeds

@@ -3,7 +3,7 @@
 import json
 from typing import Any, Never
 
-from ftcomm.history import MAX_TEXT
+from ftcomm.diagnostics.history import MAX_TEXT
 from ftcomm.protocol.position import PRELUDE, Position
 
 MAX_WHOLE = 1 << 62  # nothing that is counted comes near

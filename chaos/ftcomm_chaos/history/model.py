@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from ftcomm.history import Ended, LifeEvent, Over, Planned, Returned, Started
+from ftcomm.diagnostics.history import Ended, LifeEvent, Over, Planned, Returned, Started
 from ftcomm_chaos.history.harness import Exited, Fault, Harness, Spawned
 
 E = TypeVar("E", bound=LifeEvent | Harness)

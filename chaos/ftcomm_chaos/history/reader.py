@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Never
 
-from ftcomm.history import (
+from ftcomm.diagnostics.history import (
     EXECUTED,
     FORMAT,
     SERVED,

@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from ftcomm.history import FORMAT, encode
+from ftcomm.diagnostics.history import FORMAT, encode
 from ftcomm_chaos.history.harness import Exited, Fault, Harness, HarnessStarted, Spawned
 
 HARNESS_FILE = "harness.jsonl"

@@ -233,7 +233,8 @@ class Kind:
         parameters: by name.
         lasting: it has an end, which ``for`` gives.
         usually_for_s: the end where an entry gives none; None for the end of the run.
-        library_action: what the library itself does at a position, by `ftcomm.faults`; its faults
+        library_action: what the library itself does at a position, by
+            `ftcomm.diagnostics.fault_injection`; its faults
             are `LibraryFault`.  Without it a fault at a position is fired as soon as the process
             says that it is there.
         only_at_position: it can be done by the library alone.

@@ -1,6 +1,6 @@
 """What the histories of a run say: its last result, and the rules that it breaks."""
 
-from ftcomm.history import Returned
+from ftcomm.diagnostics.history import Returned
 from ftcomm_chaos.checkers import Limits, check
 from ftcomm_chaos.history import History, HistoryError, read_history
 from ftcomm_chaos.live.job import JobSpec

@@ -12,8 +12,8 @@ from typing import Any
 
 import trio
 
-from ftcomm.fault_record import FaultRecord
-from ftcomm.processes import ProcessName
+from ftcomm.config.process_identity import ProcessName
+from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm_chaos.history import HarnessRecorder
 from ftcomm_chaos.history.harness import ANYONE, KILL, STOP
 from ftcomm_chaos.live.fault import Preparation

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import trio
 
-from ftcomm.fault_record import FaultRecord
-from ftcomm.processes import start_in
+from ftcomm.config.process_identity import start_in
+from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm_chaos.live.fault import Preparation
 from ftcomm_tracker.faults import TRACKER
 

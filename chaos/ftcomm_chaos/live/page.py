@@ -5,7 +5,7 @@ Everything that comes from a plan, a script or a log is escaped.
 
 from collections.abc import Sequence
 
-from ftcomm.wording import counted
+from ftcomm.config.plurals import counted
 from ftcomm_chaos.live.join import percentile, phase_times
 from ftcomm_chaos.live.record import RunRecord
 from ftcomm_chaos.live.safe import escape

@@ -9,7 +9,8 @@ A plan is a list of entries::
      {"at": {"seconds": 8}, "kind": "tracker_kill", "for": 1}]
 
 Seconds count from when all workers have joined for the first time.  A position is that of
-`ftcomm.faults` (rank.version.seqno.life@point), or of the tracker (generation.epoch@point#k).
+`ftcomm.diagnostics.fault_injection` (rank.version.seqno.life@point), or of the tracker
+(generation.epoch@point#k).
 """
 
 import json
@@ -21,9 +22,9 @@ import ftcomm_chaos.live.signals
 import ftcomm_chaos.weather.disk_kind
 import ftcomm_chaos.weather.kinds
 import ftcomm_chaos.weather.network_kinds  # noqa: F401 - these register their kinds
+from ftcomm.diagnostics.fault_injection import Fault as Address
+from ftcomm.diagnostics.fault_injection import parse_faults
 from ftcomm.errors import ConfigError
-from ftcomm.faults import Fault as Address
-from ftcomm.faults import parse_faults
 from ftcomm_chaos.live.fault import ALL, KINDS, RANDOM, TRACKER, Fault, Kind, Target
 from ftcomm_tracker.faults import parse_tracker_faults
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from ftcomm.processes import start_of
+from ftcomm.config.process_identity import start_of
 from ftcomm_chaos.live.fault import NotDeliveredError
 from ftcomm_tracker.children import read_proc_stat
 from ftcomm_tracker.restarts import describe_exit

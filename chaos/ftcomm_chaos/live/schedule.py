@@ -7,7 +7,7 @@ from typing import assert_never, cast
 
 import trio
 
-from ftcomm.fault_record import FaultRecord
+from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm_chaos.live.fault import TRACKER, Hit, LibraryFault, NotDeliveredError
 from ftcomm_chaos.live.job import LiveJob
 from ftcomm_chaos.live.luck import dice_of

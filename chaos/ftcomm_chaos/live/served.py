@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import trio
 
+from ftcomm.config.process_identity import ProcessName
 from ftcomm.errors import FtcommError
-from ftcomm.processes import ProcessName
 from ftcomm_chaos.live.fault import TRACKER, NotDeliveredError
 from ftcomm_chaos.live.job import LiveJob
 from ftcomm_chaos.live.launched import TRACKER_COMMAND

@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from ftcomm.wording import counted
+from ftcomm.config.plurals import counted
 from ftcomm_chaos.history import History
 from ftcomm_chaos.live.histories import judge_history, last_result
 from ftcomm_chaos.live.job import JobSpec

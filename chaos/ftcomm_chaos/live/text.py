@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from ftcomm.wording import counted
+from ftcomm.config.plurals import counted
 from ftcomm_chaos.live.join import percentile, phase_times
 from ftcomm_chaos.live.record import Delivery, RunRecord
 from ftcomm_chaos.live.safe import printable

@@ -3,12 +3,12 @@
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from ftcomm.collectives.choose import schedule_for
-from ftcomm.collectives.schedule import NOBODY, Reduce, Schedule
-from ftcomm.protocol.frames import FrameHeader
+from ftcomm.collectives.schedules.schedule import NOBODY, Reduce, Schedule
+from ftcomm.collectives.selection import schedule_for
+from ftcomm.protocol.frame_header import FrameHeader
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.events import LinkDown, MismatchSeen
-from ftcomm.recovery.worker import State
+from ftcomm.recovery.machine import State
 from ftcomm_chaos.sim.program import Call
 from ftcomm_chaos.sim.streams import Frame, check_frame
 

@@ -3,8 +3,8 @@
 import random
 from dataclasses import dataclass, replace
 
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.recovery.kept_by_all import ENTRY_BYTES
-from ftcomm.settings import JobSettings
 
 WIRED = 0.25  # share of the seeds whose connections are bytes
 CROWDED = 0.05  # share with more ranks than usual

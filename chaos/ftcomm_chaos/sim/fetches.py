@@ -12,7 +12,7 @@ from ftcomm.recovery.events import (
     ResultFetched,
     StartFetch,
 )
-from ftcomm.recovery.worker import State
+from ftcomm.recovery.machine import State
 from ftcomm_chaos.sim.program import packed
 from ftcomm_chaos.sim.world import Violation, World
 

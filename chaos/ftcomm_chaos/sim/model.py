@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.messages import Fetched, Hello, Revoke, Settled, Welcome
 from ftcomm.protocol.position import START, Position
 from ftcomm.recovery.events import (
@@ -16,8 +17,7 @@ from ftcomm.recovery.events import (
     Received,
     ResultFetched,
 )
-from ftcomm.recovery.worker import Identity, Outcome, State, Step, WorkerCore
-from ftcomm.settings import JobSettings
+from ftcomm.recovery.machine import Identity, Outcome, State, Step, WorkerCore
 from ftcomm_chaos.sim import rules, steps
 from ftcomm_chaos.sim.cabinet import Cabinet, Table
 from ftcomm_chaos.sim.script import LocalItem, Script

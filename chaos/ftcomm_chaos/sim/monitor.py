@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from ftcomm.protocol.messages import Plan, Report, Verdict
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind
-from ftcomm.recovery.keepers import is_keeper, keep_stride, local_owners
-from ftcomm.recovery.worker import State
+from ftcomm.recovery.machine import State
+from ftcomm.recovery.replica_placement import is_keeper, keep_stride, local_owners
 from ftcomm_chaos.sim.plan import Kind as Fault
 from ftcomm_chaos.sim.world import Violation
 from ftcomm_tracker.durable import Durable

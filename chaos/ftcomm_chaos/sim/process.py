@@ -31,7 +31,7 @@ from ftcomm.recovery.events import (
     StartFetch,
     Wake,
 )
-from ftcomm.recovery.worker import Identity, Limits, State, WorkerCore
+from ftcomm.recovery.machine import Identity, Limits, State, WorkerCore
 from ftcomm_chaos.sim import user
 from ftcomm_chaos.sim.faults import CutShort
 from ftcomm_chaos.sim.program import UsersState, packed, state_digest

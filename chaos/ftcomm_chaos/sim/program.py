@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ftcomm.collectives.choose import schedule_for
-from ftcomm.collectives.ops import make_reducer
-from ftcomm.collectives.reference import run_in_memory
-from ftcomm.protocol.grouping import Grouping
+from ftcomm.collectives.reductions import make_reducer
+from ftcomm.collectives.selection import schedule_for
+from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.signature import Algorithm, Kind, OpCode, Signature
 from ftcomm.recovery.kept_by_all import ENTRY_BYTES, KEEP_BY_ALL_BYTES
+from ftcomm.testing.reference import run_in_memory
 
 Value = tuple[float, ...]
 FLOAT64 = 12

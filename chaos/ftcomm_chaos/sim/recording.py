@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from ftcomm import errors
-from ftcomm.history import (
+from ftcomm.diagnostics.history import (
     CLOSED,
     EXECUTED,
     FORMAT,

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from ftcomm.protocol.messages import AllBye
 from ftcomm.protocol.position import Position
-from ftcomm.recovery.keepers import local_owners
-from ftcomm.recovery.worker import State, WorkerCore
+from ftcomm.recovery.machine import State, WorkerCore
+from ftcomm.recovery.replica_placement import local_owners
 from ftcomm_chaos.sim.script import local_value
 from ftcomm_chaos.sim.steps import LIMITS
 from ftcomm_chaos.sim.world import Violation

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.signature import Kind, Signature
-from ftcomm.settings import JobSettings
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ftcomm.protocol.signature import Kind
-from ftcomm.recovery.worker import State
+from ftcomm.recovery.machine import State
 from ftcomm_chaos.sim.barriers import Hurdle
 from ftcomm_chaos.sim.conditions import KEPT_BY_ALL, draw_conditions
 from ftcomm_chaos.sim.faults import Faults, Killed

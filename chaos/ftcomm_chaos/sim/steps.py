@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.events import Event, SendControl, StartFetch
-from ftcomm.recovery.keepers import local_owners
-from ftcomm.recovery.log import Entry
-from ftcomm.recovery.worker import Checkpoint, Limits, Outcome, Step, WorkerCore
+from ftcomm.recovery.machine import Checkpoint, Limits, Outcome, Step, WorkerCore
+from ftcomm.recovery.replica_placement import local_owners
+from ftcomm.recovery.result_log import Entry
 from ftcomm_chaos.sim.script import SIGNATURES, LocalItem, local_value
 from ftcomm_tracker.events import Effect
 from ftcomm_tracker.events import Event as TrackerEvent

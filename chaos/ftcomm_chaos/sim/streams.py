@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.frames import FrameHeader
+from ftcomm.protocol.frame_header import FrameHeader
 from ftcomm.protocol.position import Position
 from ftcomm_chaos.sim.world import Violation
 

@@ -8,15 +8,15 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ftcomm.collectives.choose import synchronising
-from ftcomm.collectives.shift import shift
+from ftcomm.collectives.schedules.shift import shift
+from ftcomm.collectives.selection import synchronising
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.events import Leaving, LinkDown, MismatchSeen, OwnCloseDone
-from ftcomm.recovery.keepers import local_distances
-from ftcomm.recovery.log import Entry
-from ftcomm.recovery.recent import NO_CALL
-from ftcomm.recovery.worker import Checkpoint, Outcome, State, Step
+from ftcomm.recovery.machine import Checkpoint, Outcome, State, Step
+from ftcomm.recovery.recent_calls import NO_CALL
+from ftcomm.recovery.replica_placement import local_distances
+from ftcomm.recovery.result_log import Entry
 from ftcomm_chaos.sim.attempt import SITE, Thread, execute, race, run
 from ftcomm_chaos.sim.faults import CutShort, Killed
 from ftcomm_chaos.sim.program import (

@@ -10,8 +10,8 @@ from ftcomm.protocol.handshake import (
     ServerHandshake,
     control_key,
 )
+from ftcomm.protocol.member_deltas import RollReader, RollWriter
 from ftcomm.protocol.messages import Member, Plan
-from ftcomm.protocol.rolls import RollReader, RollWriter
 from ftcomm_chaos.sim.control import ControlConn
 from ftcomm_chaos.sim.pipe import Pipe
 from ftcomm_chaos.sim.talk import HANDSHAKE_DEADLINE_S, TOKEN, Talk, nonce

@@ -4,10 +4,10 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ftcomm.protocol.frames import HEADER_BYTES, FrameHeader, pack_header, unpack_header
+from ftcomm.protocol.frame_header import HEADER_BYTES, FrameHeader, pack_header, unpack_header
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.events import LinkDown
-from ftcomm.recovery.worker import State
+from ftcomm.recovery.machine import State
 from ftcomm_chaos.sim.streams import Frame
 from ftcomm_chaos.sim.talk import HANDSHAKE_DEADLINE_S, Talk, dial
 

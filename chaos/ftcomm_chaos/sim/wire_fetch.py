@@ -16,8 +16,8 @@ from ftcomm.recovery.events import (
     ResultFetched,
     StartFetch,
 )
-from ftcomm.recovery.orders import Due
-from ftcomm.recovery.worker import State
+from ftcomm.recovery.fetch_orders import Due
+from ftcomm.recovery.machine import State
 from ftcomm_chaos.sim.fetches import Item, items_of
 from ftcomm_chaos.sim.program import FLOAT64
 from ftcomm_chaos.sim.talk import Talk, dial

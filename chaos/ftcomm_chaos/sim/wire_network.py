@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.handshake import DataContext, HandshakeRequest, ServerHandshake, epoch_key
 from ftcomm.recovery.events import StartFetch
-from ftcomm.recovery.worker import State
+from ftcomm.recovery.machine import State
 from ftcomm_chaos.sim.barriers import Hurdle, Way
 from ftcomm_chaos.sim.network import Network
 from ftcomm_chaos.sim.pipe import End, Pipe

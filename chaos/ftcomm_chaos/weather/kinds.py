@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ftcomm.config import parse_address, process_environment
+from ftcomm.config.environment import parse_address, process_environment
+from ftcomm.config.plurals import counted
 from ftcomm.errors import ConfigError
-from ftcomm.wording import counted
 from ftcomm_chaos.live.fault import (
     ALL,
     RANDOM,

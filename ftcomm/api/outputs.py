@@ -1,0 +1,77 @@
+"""Handing out: what the user gets of a result, who never gets the log's own memory writable."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ftcomm.api.lifecycle import Membership
+from ftcomm.memory.pool import Array, Pool, Stored
+
+Result = np.ndarray[Any, Any]
+# A call of one number returns one of the same type.
+Number = TypeVar("Number", bound=int | float | complex | np.generic)
+_PYTHON_NUMBERS = (int, float, bool, complex)
+
+
+class HandingOut(Membership):
+    """Views, copies, and the user's own arrays filled."""
+
+    def _given(self, out: Result | None = None, *, copy: bool) -> Callable[[Stored], Result]:
+        """What the user gets of a result, who never gets the log's own memory writable."""
+        if out is not None:
+            return functools.partial(_filled if self._keeps_results else _made_or_filled, out)
+        if not copy:
+            return Stored.read_only
+        return self._copied if self._keeps_results else _shaped
+
+    def _copied(self, stored: Stored) -> Result:
+        flat = stored.flat
+        if flat.nbytes < Pool.MIN_BYTES:
+            return flat.reshape(stored.shape).copy()
+        copy = self._engine.lend(len(flat), flat.dtype)
+        copy[:] = flat
+        return copy.reshape(stored.shape)
+
+    def _place_in(self, out: Result, source: Array) -> Result | None:
+        """Where nothing is replayed, `out` itself: its content after an error is not kept then.
+
+        The input is: the call is made again from it after a failure that cost nobody a result.
+        """
+        large = not self._keeps_results and out.nbytes >= Pool.MIN_BYTES
+        if not large or not out.flags.c_contiguous or np.may_share_memory(out, source):
+            return None
+        return out.reshape(-1)
+
+
+def as_passed(
+    x: Any, hand_out: Callable[[Stored], Any], out: Result | None = None
+) -> Callable[[Stored], Any]:
+    """As `hand_out`, but a number where `x` is one, of Python's own or of numpy's.
+
+    An input function's result is an array: where it is replayed, nobody knows what `x` was.
+    """
+    if out is not None or not (type(x) in _PYTHON_NUMBERS or isinstance(x, np.generic)):
+        return hand_out
+    return lambda stored: as_number(x, hand_out(stored))
+
+
+def as_number(x: Any, result: Result) -> Any:
+    """A result of no dimension as what `x` is: of Python, of numpy, or an array."""
+    if type(x) in _PYTHON_NUMBERS:  # exactly: numpy's float64 is a float of Python too
+        return result.item()
+    return result[()] if isinstance(x, np.generic) else result
+
+
+def _shaped(stored: Stored) -> Result:
+    return stored.flat.reshape(stored.shape)
+
+
+def _filled(out: Result, stored: Stored) -> Result:
+    out[...] = stored.flat.reshape(stored.shape)
+    return out
+
+
+def _made_or_filled(out: Result, stored: Stored) -> Result:
+    return out if np.may_share_memory(out, stored.flat) else _filled(out, stored)

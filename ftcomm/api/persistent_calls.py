@@ -1,0 +1,129 @@
+"""Repeating: a call like one before it, from the same place, goes the express way."""
+
+from dataclasses import dataclass
+from sys import _getframe
+from time import perf_counter
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from ftcomm.api.outputs import HandingOut, Result
+from ftcomm.collectives.op_argument import NAME_OF_ID
+from ftcomm.collectives.op_names import Op
+from ftcomm.engine.engine import Engine
+from ftcomm.engine.persistent_request import Express
+from ftcomm.engine.single_process import SoloEngine
+from ftcomm.memory.pool import Pool
+from ftcomm.requests.builder import FORMS_KEPT
+from ftcomm.requests.request import Form
+
+Spot = tuple[CodeType, int]  # of a call in the user's code
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repeat:
+    """Calls from one place in the user's code with arguments of one form.
+
+    Attributes:
+        code: of the user's function; held, because its identity is part of the key.
+        express: how to run one.
+        share: of the log, that one takes.
+        row: of the tally.
+        nbytes: of the result.
+        flat: the result is 1-D.
+        pooled: its memory comes from a pool.
+    """
+
+    code: CodeType
+    express: Express
+    form: Form
+    share: int
+    row: list[float]
+    nbytes: int
+    flat: bool
+    pooled: bool
+
+
+class Repeating(HandingOut):
+    """Remembers calls and repeats them; every other way into a call is the long one."""
+
+    def __init__(self, engine: Engine | SoloEngine, worker_id: str) -> None:
+        super().__init__(engine, worker_id)
+        self._repeats: dict[object, Repeat] = {}
+
+    def _remember(self, spot: Spot, x: Any, op: Any, form: Form) -> None:
+        """The next call from `spot` with such arguments may be an express one."""
+        if type(x) is not np.ndarray or not _has_name(op) or not x.dtype.isnative:
+            return
+        express = self._engine.express(form)
+        if express is None:
+            return
+        if len(self._repeats) >= FORMS_KEPT:
+            self._repeats.clear()
+        code, at = spot
+        share, row = self._account.share_of(form.nbytes), self._tally.row(form.kind)
+        flat, pooled = len(form.shape) == 1, form.nbytes >= Pool.MIN_BYTES
+        repeat = Repeat(code, express, form, share, row, form.nbytes, flat, pooled)
+        self._repeats[id(code), at, op, x.shape, x.dtype] = repeat
+
+    def _repeat(self, spot: Spot, x: Any, op: Any, out: Any, *, copy: bool) -> Result | None:
+        """The result of a call like one before; None if there was none or it goes the long way."""
+        if type(x) is not np.ndarray or not x.flags.c_contiguous:
+            return None
+        if type(op) is not str and not _has_name(op):
+            return None
+        code, at = spot
+        repeat = self._repeats.get((id(code), at, op, x.shape, x.dtype))
+        if repeat is None or (out is not None and not _fits(out, x)):
+            return None
+        account, gate, express = self._account, self._gate, repeat.express
+        total = account.nbytes + repeat.share
+        if gate.is_closed or gate.beginners or total > account.plenty:
+            return None
+        before, began = express.core.position, perf_counter()
+        # A forked child has no calm core, so the gate need not ask which process this is.
+        if not gate.lock.take(_getframe(), before):
+            return None
+        try:
+            source = x if repeat.flat else x.reshape(-1)
+            place = self._place_in(out, source) if repeat.pooled and out is not None else None
+            stored = express.run(source, place)
+            if stored is None:
+                return None
+            account.nbytes = total
+            self._calls.synchronised()
+            if repeat.pooled:
+                result = self._given(out, copy=copy)(stored)
+            elif out is None and not copy:
+                result = stored.read_only()
+            else:  # the same, in fewer steps
+                result = stored.flat if repeat.flat else stored.flat.reshape(repeat.form.shape)
+                if out is not None:
+                    out[...] = result
+                    result = out
+                else:
+                    result = result.copy()
+            row = repeat.row
+            row[0] += 1
+            row[1] += repeat.nbytes
+            row[2] += perf_counter() - began
+        except BaseException as error:
+            self._give_up_if_past(before, error)
+            raise
+        finally:
+            gate.lock.release()
+        return result  # nothing is called from here on, where Ctrl-C would lose it
+
+
+def _has_name(op: Any) -> bool:
+    """`op` is a name, or a builtin that stands for one: both have a hash and never change."""
+    return type(op) is str or type(op) is Op or id(op) in NAME_OF_ID
+
+
+def _fits(out: Any, x: Result) -> bool:
+    """`out` can surely take a result like `x`."""
+    if type(out) is not np.ndarray or out.dtype is not x.dtype or out.shape != x.shape:
+        return False
+    flags = out.flags
+    return flags.writeable and flags.c_contiguous

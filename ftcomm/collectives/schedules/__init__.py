@@ -1,0 +1,1 @@
+"""Which rank sends which segment when; pure."""

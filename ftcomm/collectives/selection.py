@@ -1,0 +1,190 @@
+"""Which algorithm runs: by the job's table of constants, the same on all ranks.
+
+Nothing measured at run time enters here (rule R5).  Schedules are made once per shape and kept.
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable
+
+from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
+from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
+from ftcomm.collectives.schedules.hierarchical import (
+    SHARES_FROM_BYTES,
+    chain_by_hosts,
+    hierarchical_allreduce,
+    hierarchical_broadcast,
+)
+from ftcomm.collectives.schedules.hierarchical_allgather import hierarchical_allgatherv
+from ftcomm.collectives.schedules.pipelined_chain import (
+    MOST_SEGMENTS,
+    SEGMENT_BYTES,
+    chain_broadcast,
+)
+from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
+from ftcomm.collectives.schedules.ring import ring_allreduce
+from ftcomm.collectives.schedules.ring_allgather import ring_allgather, ring_allgatherv
+from ftcomm.collectives.schedules.schedule import CELL_BYTES, Schedule
+from ftcomm.config.algorithm_table import DEFAULT_TABLE, AlgorithmTable
+from ftcomm.protocol.host_groups import Grouping, are_neighbours, is_hierarchical
+from ftcomm.protocol.signature import Algorithm, Kind
+
+# A hierarchy of hosts whose ranks are neighbours from this many bytes on. Below, recursive doubling
+# has fewer steps, and as few of them between hosts.
+HIERARCHICAL_FROM_BYTES = 16 * 1024
+ORDER_REVISION = 3  # raised whenever any algorithm's operand order or cut points change
+
+_ALLOWED: dict[Kind, tuple[Algorithm, ...]] = {
+    Kind.ALLREDUCE: (
+        Algorithm.RING,
+        Algorithm.RECURSIVE_DOUBLING,
+        Algorithm.HALVING_DOUBLING,
+        Algorithm.HIERARCHICAL,
+    ),
+    Kind.BROADCAST: (Algorithm.BINOMIAL, Algorithm.CHAIN, Algorithm.HIERARCHICAL),
+    Kind.ALLGATHER: (Algorithm.RING, Algorithm.HIERARCHICAL),
+    Kind.BARRIER: (Algorithm.RECURSIVE_DOUBLING,),
+}
+_ALLREDUCES: dict[Algorithm, Callable[[int, int, int], Schedule]] = {
+    Algorithm.RING: ring_allreduce,
+    Algorithm.RECURSIVE_DOUBLING: doubling_allreduce,
+    Algorithm.HALVING_DOUBLING: halving_allreduce,
+}
+
+
+def tables_digest() -> bytes:
+    """32 bytes that are equal iff two processes cut, order and by default choose alike."""
+    cuts = (ORDER_REVISION, CELL_BYTES, SEGMENT_BYTES, MOST_SEGMENTS, SHARES_FROM_BYTES)
+    text = repr((cuts, HIERARCHICAL_FROM_BYTES, DEFAULT_TABLE.to_text()))
+    return hashlib.sha256(text.encode()).digest()
+
+
+def synchronising(kind: Kind) -> bool:
+    """Whether executing `kind` proves that every rank has completed what came before (R3).
+
+    Kinds without a schedule of their own execute a barrier or an allgather at their position, and
+    so synchronise.
+    """
+    return kind is not Kind.BROADCAST
+
+
+def choose_algorithm(
+    kind: Kind,
+    world_size: int,
+    nbytes: int,
+    override: Algorithm = Algorithm.AUTO,
+    *,
+    whole: bool = False,
+    grouping: Grouping = (),
+    table: AlgorithmTable = DEFAULT_TABLE,
+) -> Algorithm:
+    """The algorithm for `nbytes` of input on each of `world_size` ranks.
+
+    Args:
+        kind: allreduce, broadcast, allgather or barrier.
+        world_size: number of ranks.
+        nbytes: size of one rank's input.
+        override: the caller's or the job's wish; AUTO leaves it to the table.
+        whole: the reduction needs whole arrays in rank order, which only doubling gives.
+        grouping: which ranks share a host. Where it is flat (`is_hierarchical` says no), a
+            wish for the hierarchy leaves the choice to the table, so that a job's setting fits
+            wherever the job runs.
+        table: the job's.
+
+    Raises:
+        ValueError: the wish does not fit the kind or the reduction.
+    """
+    allowed = _ALLOWED[kind]
+    if whole and kind is Kind.ALLREDUCE:
+        allowed = (Algorithm.RECURSIVE_DOUBLING,)
+    if override is not Algorithm.AUTO:
+        if override not in allowed:
+            raise ValueError(
+                f"algorithm {override.name.lower()} does not fit this {kind.name.lower()}"
+            )
+        if override is not Algorithm.HIERARCHICAL or is_hierarchical(grouping):
+            return override
+    by_hosts = Algorithm.HIERARCHICAL in allowed and _goes_by_hosts(kind, nbytes, grouping)
+    if len(allowed) == 1 or kind is Kind.ALLGATHER:
+        return Algorithm.HIERARCHICAL if by_hosts else allowed[0]
+    picked = Algorithm[table.pick(kind.name.lower(), world_size, nbytes).upper()]
+    # the chain goes by hosts too
+    return Algorithm.HIERARCHICAL if by_hosts and picked is not Algorithm.CHAIN else picked
+
+
+def _goes_by_hosts(kind: Kind, nbytes: int, grouping: Grouping) -> bool:
+    if not is_hierarchical(grouping):
+        return False
+    many = kind is not Kind.ALLREDUCE or nbytes >= HIERARCHICAL_FROM_BYTES
+    return many or not are_neighbours(grouping)
+
+
+SCHEDULES_KEPT = 128  # a ring of 1024 ranks is 2046 steps, about 0.3 MB
+
+
+def schedule_for(
+    kind: Kind,
+    world_size: int,
+    rank: int,
+    count: int,
+    itemsize: int,
+    *,
+    algorithm: Algorithm = Algorithm.AUTO,
+    root: int = -1,
+    whole: bool = False,
+    grouping: Grouping = (),
+    table: AlgorithmTable = DEFAULT_TABLE,
+) -> Schedule:
+    """The kept schedule of `rank` for `count` elements of `itemsize` bytes on each rank."""
+    nbytes = count * itemsize
+    chosen = choose_algorithm(
+        kind, world_size, nbytes, algorithm, whole=whole, grouping=grouping, table=table
+    )
+    return _schedule(kind, world_size, rank, count, itemsize, chosen, root, grouping)
+
+
+@functools.lru_cache(maxsize=SCHEDULES_KEPT)
+def _schedule(
+    kind: Kind,
+    world_size: int,
+    rank: int,
+    count: int,
+    itemsize: int,
+    chosen: Algorithm,
+    root: int,
+    grouping: Grouping,
+) -> Schedule:
+    """What was chosen is all that is left of a table here, so one memory serves all tables."""
+    if kind is Kind.BARRIER:
+        return barrier(world_size, rank)
+    if chosen is Algorithm.HIERARCHICAL:
+        return _by_hosts(kind, rank, count, itemsize, root, grouping)
+    if kind is Kind.ALLGATHER:
+        return ring_allgather(world_size, rank, count)
+    if chosen is Algorithm.CHAIN and is_hierarchical(grouping):
+        return chain_by_hosts(grouping, rank, count, root, itemsize)
+    if chosen is Algorithm.CHAIN:
+        return chain_broadcast(world_size, rank, count, root, itemsize)
+    if kind is Kind.BROADCAST:
+        return binomial_broadcast(world_size, rank, count, root)
+    return _ALLREDUCES[chosen](world_size, rank, count)
+
+
+def _by_hosts(
+    kind: Kind, rank: int, count: int, itemsize: int, root: int, grouping: Grouping
+) -> Schedule:
+    if kind is Kind.ALLGATHER:
+        return hierarchical_allgatherv(grouping, rank, (count,) * len(grouping))
+    if kind is Kind.BROADCAST:
+        return hierarchical_broadcast(grouping, rank, count, root)
+    return hierarchical_allreduce(grouping, rank, count, itemsize)
+
+
+@functools.lru_cache(maxsize=SCHEDULES_KEPT)
+def allgatherv_schedule(
+    world_size: int, rank: int, counts: tuple[int, ...], grouping: Grouping = ()
+) -> Schedule:
+    """The cached schedule of `rank` where rank r brings ``counts[r]`` elements."""
+    if is_hierarchical(grouping):
+        return hierarchical_allgatherv(grouping, rank, counts)
+    return ring_allgatherv(world_size, rank, counts)

@@ -1,0 +1,1 @@
+"""Settings of a job and of a process, and what the platform offers."""

@@ -1,0 +1,434 @@
+"""Settings, and the only place that reads the environment.
+
+Two kinds, with two owners.  `JobSettings` belong to the whole job: given at the tracker, sent in
+its welcome, the same on every rank; a worker may only check them.  `WorkerOptions` belong to one
+process: addresses, its id, its log.  Arguments come before the environment.
+"""
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ftcomm.config.algorithm_table import BUILT_IN, table_in_file
+from ftcomm.config.job_settings import JobSettings, between, named_in, number, one_of
+from ftcomm.errors import ConfigError
+
+__all__ = [
+    "JOINED",
+    "VARIABLES",
+    "WILDCARDS",
+    "JobSettings",
+    "WorkerOptions",
+    "job_settings",
+    "joined_note",
+    "parse_address",
+    "parse_endpoint",
+    "process_environment",
+    "read_algorithm_table",
+    "read_token",
+    "variable_table",
+    "wants_whole_lines",
+    "with_prompt_output",
+    "write_joined_note",
+]
+
+MIN_TOKEN_CHARS = 64  # hex characters: 256 bits
+MAX_TOKEN_CHARS = 1024  # a token file is one line, not a document
+MAX_NAME = 64  # bytes of a worker id or host; as on the wire
+MAX_TABLE_BYTES = 64 * 1024  # an algorithm table's file; its content in one line has 1,000
+WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - all addresses: to listen on, not to dial
+JOINED: Final = "FTCOMM_JOINED"
+OUTPUT: Final = "FTCOMM_OUTPUT"
+WHOLE_LINES: Final = "lines"
+UNBUFFERED: Final = "PYTHONUNBUFFERED"
+DEBUGS: Final = ("checkpoints",)
+LOG_LEVELS: Final = ("debug", "info", "warning")
+
+VARIABLES: Final[dict[str, str]] = {
+    "FTCOMM_TRACKER": "host:port[,host:port] of the tracker, several are routes to one tracker;"
+    " IPv6 as [::1]:port; `none` is a group of one whatever the scheduler says",
+    "FTCOMM_WORKER_ID": "what names this worker over its restarts, unique in the job;"
+    " default: the scheduler's index, else one is made up, and a restart is another worker",
+    "FTCOMM_TOKEN_FILE": "file with the job's token, readable by its owner alone",
+    "FTCOMM_CONNECT_TIMEOUT": "seconds to wait for a tracker that is not up yet (60)",
+    "FTCOMM_TRACKER_TIMEOUT": "seconds to wait for a tracker that was lost and is needed (600)",
+    "FTCOMM_BIND": "address[:port] on which this worker listens for others; default: the local"
+    " address of its connection to the tracker, and a free port",
+    "FTCOMM_ADVERTISE": "address[:port] that this worker tells the others, where it differs",
+    "FTCOMM_HOST": "name of this worker's machine: workers that give the same one have links inside"
+    " it and are one group in hierarchical collectives; default: the system's node name",
+    "FTCOMM_FAULTS": "faults to inject by address, a testing aid (off)",
+    "FTCOMM_FAULTS_LOG": "file in which each injected fault is recorded before it fires",
+    "FTCOMM_HISTORY": "folder in which each life records its calls, for `ftcomm-chaos check` (off)",
+    "FTCOMM_DEBUG": "checkpoints: find out who writes to what a lazy checkpoint holds (off)",
+    "FTCOMM_LOG": "debug, info or warning: write the log to stderr (off)",
+    JOINED: "set by init() and removed by close(), for nobody else to set: the process that has"
+    " joined; its children may not join under its worker id",
+    OUTPUT: "set by run and supervise, for nobody else to set; lines: from init() on the process"
+    " writes what it prints line by line",
+    "FTCOMM_DETECT_WITHIN": "job: seconds within which a silent worker is noticed (5.0)",
+    "FTCOMM_REPLICAS": "job: members that keep each result and checkpoint (2)",
+    "FTCOMM_LOCAL_REPLICAS": "job: other members that keep each rank's local state (2)",
+    "FTCOMM_LOG_LIMIT": "job: bytes of results kept per worker between checkpoints; 512MiB or"
+    " 2GiB will do (2147483648)",
+    "FTCOMM_KEEP_BY_ALL": "job: bytes of results of up to 1 MiB that every worker keeps, of a"
+    " version and of the prelude; 0 for none (268435456)",
+    "FTCOMM_ALGORITHM": "job: of every allreduce: auto, ring, recursive_doubling,"
+    " halving_doubling or hierarchical (auto)",
+    "FTCOMM_ALGORITHM_TABLE": "job: a file, TOML or JSON, by which auto chooses; see"
+    " algorithms.md (default)",
+    "FTCOMM_TRANSPORT": "job: auto (shared memory within a host, TCP between), shm, unix or tcp"
+    " (auto)",
+    "FTCOMM_STREAMS": "job: TCP connections of each pair of workers, 1 to 16 (1)",
+    "FTCOMM_CALL_DEADLINE": "job: seconds that a collective may take where its caller names no"
+    " deadline; 0 is no limit (0)",
+    "FTCOMM_FORM_WITHIN": "job: seconds from the first worker's arrival until all must be there"
+    " (600)",
+    "FTCOMM_REPLACE_WITHIN": "job: seconds that a place may stay empty (600)",
+    "FTCOMM_REATTACH_WITHIN": "job: seconds that a restarted tracker waits for its workers (30)",
+    "FTCOMM_MAX_INCARNATIONS": "job: lives of one worker id (100)",
+    "FTCOMM_VERIFY": "job: none, or inputs: compare what a restarted worker passes (none)",
+    "FTCOMM_REPLAY": "job: on, or off: keep no results, lose the job where one is needed (on)",
+    "FTCOMM_CHECKSUM": "job: none, crc32 or xxh3: of what goes between two hosts (none)",
+}
+
+# Schedulers and launchers that number their processes: index variable, world size variable.
+SCHEDULERS: Final = (
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("RANK", "WORLD_SIZE"),
+    ("JOB_COMPLETION_INDEX", ""),  # an indexed job of Kubernetes does not say its size
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What belongs to this process alone.
+
+    Attributes:
+        routes: addresses of the tracker in the order to try; None is a group of one.
+        worker_id: the id, None to have one made up.
+        token_file: where the job's token is, None for an empty key.
+        connect_timeout: seconds to wait for a tracker at start.
+        tracker_timeout: seconds to wait for a lost tracker that is needed.
+        bind: address or address:port to listen on, None for the control connection's own
+            address and a free port.
+        advertise: address or address:port to tell the others, None for `bind`.
+        host: name of this worker's machine, None for the system's.
+        faults: faults to inject, None for none.
+        faults_log: where injected faults are recorded, None for nowhere.
+        history: folder in which this life is recorded, None for nowhere.
+        debug: ``checkpoints`` to watch the states of lazy ones, None for nothing.
+        log_level: verbosity of the logger on stderr, None to leave it silent.
+        scheduler_size: world size that a scheduler announced, None if none did.
+        lonely: variable by which a scheduler has numbered this process, though neither says how
+            many there are nor is a tracker named; None where nothing is odd.
+        asked: job settings that this worker wants to find, for `JobSettings.differences`.
+    """
+
+    routes: tuple[tuple[str, int], ...] | None = None
+    worker_id: str | None = None
+    token_file: Path | None = None
+    connect_timeout: float = 60.0
+    tracker_timeout: float = 600.0
+    bind: str | None = None
+    advertise: str | None = None
+    host: str | None = None
+    faults: str | None = None
+    faults_log: str | None = None
+    history: Path | None = None
+    debug: str | None = None
+    log_level: str | None = None
+    scheduler_size: int | None = None
+    lonely: str | None = None
+    asked: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.worker_id is not None and not _is_name(self.worker_id):
+            raise ConfigError(
+                f"FTCOMM_WORKER_ID is {self.worker_id!r}, must be 1 to {MAX_NAME} bytes of"
+                " printable text"
+            )
+        if self.host is not None and not _is_name(self.host):
+            raise ConfigError(
+                f"FTCOMM_HOST is {self.host!r}, must be 1 to {MAX_NAME} bytes of printable text"
+            )
+        for name, text in (("BIND", self.bind), ("ADVERTISE", self.advertise)):
+            if text is not None:
+                parse_endpoint(text, name=f"FTCOMM_{name}")
+        between("connect_timeout", self.connect_timeout, 0, 86400)
+        between("tracker_timeout", self.tracker_timeout, 0, 30 * 86400)
+        if self.log_level is not None:
+            one_of("log", self.log_level, LOG_LEVELS)
+        if self.debug is not None:
+            one_of("debug", self.debug, DEBUGS)
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        tracker: str | None = None,
+        worker_id: str | None = None,
+        token_file: str | Path | None = None,
+        connect_timeout: float | None = None,
+        tracker_timeout: float | None = None,
+        bind: str | None = None,
+        advertise: str | None = None,
+        faults: str | None = None,
+        log: str | None = None,
+        asked: Mapping[str, Any] | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> "WorkerOptions":
+        """Arguments that are not None, then the environment, then defaults.
+
+        Raises:
+            ConfigError: something is malformed, or no tracker is named although a scheduler
+                says that there is more than one process.
+        """
+        env = _or_process(environ)
+        variable, size = _scheduler(env)
+        named = tracker or env.get("FTCOMM_TRACKER")
+        token_path = token_file or env.get("FTCOMM_TOKEN_FILE")
+        history = env.get("FTCOMM_HISTORY")
+        return cls(
+            routes=_routes(named, size),
+            worker_id=worker_id or env.get("FTCOMM_WORKER_ID") or env.get(variable or ""),
+            token_file=Path(token_path) if token_path else None,
+            connect_timeout=_seconds(connect_timeout, env, "connect_timeout", 60.0),
+            tracker_timeout=_seconds(tracker_timeout, env, "tracker_timeout", 600.0),
+            bind=bind or env.get("FTCOMM_BIND") or None,
+            advertise=advertise or env.get("FTCOMM_ADVERTISE") or None,
+            host=env.get("FTCOMM_HOST") or None,
+            faults=faults or env.get("FTCOMM_FAULTS") or None,
+            faults_log=env.get("FTCOMM_FAULTS_LOG") or None,
+            history=Path(history) if history else None,
+            debug=env.get("FTCOMM_DEBUG") or None,
+            log_level=log or env.get("FTCOMM_LOG") or None,
+            scheduler_size=size,
+            lonely=variable if not named and size is None else None,
+            asked=_asked(asked or {}, env),
+        )
+
+
+def job_settings(
+    overrides: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None
+) -> JobSettings:
+    """Settings for a new job: `overrides` that are not None, then the environment, then defaults.
+
+    Raises:
+        ConfigError: a name is unknown, or a value malformed or out of range.
+    """
+    return JobSettings.from_environment(overrides, environ=_with_table(_or_process(environ)))
+
+
+def process_environment() -> dict[str, str]:
+    """A copy of this process's environment, for a launcher to hand on to its children.
+
+    Without the note of `joined`: what a launcher starts has worker ids of its own.
+    """
+    return {name: text for name, text in os.environ.items() if name != JOINED}
+
+
+def with_prompt_output(environment: dict[str, str]) -> dict[str, str]:
+    """`environment` for a worker whose lines its launcher is to see at once.
+
+    Where the user has asked for unbuffered streams, they stay unbuffered.
+    """
+    if environment.get(UNBUFFERED):
+        return environment
+    return {**environment, UNBUFFERED: "1", OUTPUT: WHOLE_LINES}
+
+
+def wants_whole_lines() -> bool:
+    """True if the launcher of this process asks it to buffer its standard streams by line."""
+    return os.environ.get(OUTPUT) == WHOLE_LINES
+
+
+def joined_note() -> str | None:
+    """The note that `joined` keeps, None if there is none."""
+    return os.environ.get(JOINED) or None
+
+
+def write_joined_note(text: str | None) -> None:
+    """Set the note for this process and those that it starts; None removes it."""
+    if text is None:
+        os.environ.pop(JOINED, None)
+    else:
+        os.environ[JOINED] = text
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port``.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    host, colon, port = text.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ConfigError(f"address {text!r}: write IPv6 as [address]:port")
+    number = _natural(port)
+    if not (colon and _is_host(host) and number is not None and 0 < number <= 65535):
+        raise ConfigError(f"address {text!r} is not host:port")
+    return host, number
+
+
+def _is_host(text: str) -> bool:
+    """True if it can be a name or an address without brackets."""
+    try:
+        text.encode("idna")
+        if ":" in text:
+            socket.inet_pton(socket.AF_INET6, text.partition("%")[0])
+    except (ValueError, OSError):  # the former for what is empty or too long between two dots
+        return False
+    return bool(text) and text.isprintable() and not set(text) & set("[] ")
+
+
+def parse_endpoint(text: str, *, name: str) -> tuple[str, int]:
+    """``host``, ``host:port``, ``v6`` or ``[v6]:port``; the port is 0 where none is given.
+
+    Raises:
+        ConfigError: it is none of these; the text says what `name` was set to.
+    """
+    host = text.strip()
+    refusal = ConfigError(f"{name} is {text!r}, must be an address or address:port")
+    if host.startswith("[") or host.count(":") == 1:
+        try:
+            return parse_address(host)
+        except ConfigError:
+            raise refusal from None
+    if not _is_host(host):
+        raise refusal
+    return host, 0
+
+
+def read_token(path: str | Path | None) -> bytes:
+    """The job's token, the empty key without a file.
+
+    Raises:
+        ConfigError: the file cannot be read, others may read it, or it is no token.
+    """
+    if path is None:
+        return b""
+    try:
+        mode, raw = _read_file(path, MAX_TOKEN_CHARS + 1)
+    except OSError as error:
+        raise ConfigError(f"token file {path}: {error.strerror}") from None
+    except ValueError:  # a name that the system cannot have
+        raise ConfigError(f"token file {str(path)!r}: not the name of a file") from None
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"token file {path} is open to others", remedy=f"chmod 600 {path}")
+    token = raw.strip().lower()
+    hexadecimal = all(byte in b"0123456789abcdef" for byte in token)
+    if not (hexadecimal and MIN_TOKEN_CHARS <= len(token) <= MAX_TOKEN_CHARS):
+        raise ConfigError(
+            f"token file {path} does not hold {MIN_TOKEN_CHARS} or more hex characters",
+            remedy="copy the job's token file; or remove it, and a new job's tracker makes one",
+        )
+    return token
+
+
+def read_algorithm_table(path: str | Path) -> str:
+    """The value of the setting ``algorithm_table`` that a file holds.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds no table.
+    """
+    try:
+        _, raw = _read_file(path, MAX_TABLE_BYTES)
+    except OSError as error:
+        raise ConfigError(f"algorithm table {path}: {error.strerror}") from None
+    except ValueError:  # a name that the system cannot have
+        raise ConfigError(f"algorithm table {str(path)!r}: not the name of a file") from None
+    if len(raw) > MAX_TABLE_BYTES:
+        raise ConfigError(f"algorithm table {path} has more than {MAX_TABLE_BYTES} bytes")
+    return table_in_file(raw, str(path)).to_text()
+
+
+def _with_table(env: Mapping[str, str]) -> Mapping[str, str]:
+    """Variables in which the file of a table is replaced by what it holds."""
+    path = env.get("FTCOMM_ALGORITHM_TABLE")
+    if not path or path == BUILT_IN:
+        return env
+    return {**env, "FTCOMM_ALGORITHM_TABLE": read_algorithm_table(path)}
+
+
+def _read_file(path: str | Path, most: int) -> tuple[int, bytes]:
+    """Mode and beginning of a regular file; a pipe or device is refused, not waited for.
+
+    One byte more than `most` is read, so that a longer file is seen to be one.
+
+    Raises:
+        OSError, ValueError: it is none, or cannot be read.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        mode = os.fstat(file).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        return mode, os.read(file, most + 1)
+    finally:
+        os.close(file)
+
+
+def variable_table() -> str:
+    """All environment variables as a Markdown table, for the documentation."""
+    rows = [f"| `{name}` | {text} |" for name, text in VARIABLES.items()]
+    return "\n".join(["| variable | meaning (default) |", "|---|---|", *rows])
+
+
+def _or_process(environ: Mapping[str, str] | None) -> Mapping[str, str]:
+    return os.environ if environ is None else environ
+
+
+def _asked(arguments: Mapping[str, Any], env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """What a worker wants to find in the job, checked and in canonical text."""
+    settings = JobSettings.from_environment(arguments, environ=_with_table(env))
+    named = {name for name, _ in named_in(env)}
+    named.update(name for name, value in arguments.items() if value is not None)
+    return tuple((name, text) for name, text in settings.to_wire() if name in named)
+
+
+def _routes(text: str | None, size: int | None) -> tuple[tuple[str, int], ...] | None:
+    if not text:
+        if size is not None and size > 1:
+            raise ConfigError(
+                f"the scheduler started {size} processes, but no tracker is named",
+                remedy="set FTCOMM_TRACKER to host:port, or to none for groups of one",
+            )
+        return None
+    if text.strip().lower() == "none":
+        return None
+    return tuple(parse_address(part) for part in text.split(","))
+
+
+def _scheduler(env: Mapping[str, str]) -> tuple[str | None, int | None]:
+    """Variable of the index, and world size, of the first scheduler that left its mark."""
+    for index_name, size_name in SCHEDULERS:
+        if env.get(index_name):
+            return index_name, _natural(env.get(size_name, ""))
+    return None, None
+
+
+def _natural(text: str) -> int | None:
+    """A whole number of at most nine digits: Python refuses to read endless ones."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def _is_name(text: str) -> bool:
+    """Fit for the wire, for a log's line and for a terminal."""
+    return text.isprintable() and 0 < len(text.encode()) <= MAX_NAME
+
+
+def _seconds(given: float | None, env: Mapping[str, str], name: str, default: float) -> float:
+    if given is not None:
+        return float(given)
+    text = env.get(f"FTCOMM_{name.upper()}")
+    return number(name, text, float) if text else default

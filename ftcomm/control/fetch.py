@@ -1,0 +1,267 @@
+"""Catching up in bulk: fetch links over which a holder serves its checkpoint and log.
+
+A fetch link is authenticated as any link of its epoch.  It asks once, then receives items: a
+framed header and raw bytes behind it.  It belongs to the control threads of both sides, so that a
+holder serves while its user computes.  Only silence ends it early: a holder that has to pack a
+lazy checkpoint first says so all the time, and a slow link may be as slow as it is.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import trio
+
+from ftcomm.collectives.chunking import STATE_LIMIT, pieces
+from ftcomm.control.driver import Driver
+from ftcomm.control.idle_timeout import Patient
+from ftcomm.control.links.checksums import checked_stream
+from ftcomm.control.links.dial import BROKEN, RelayLost
+from ftcomm.control.links.manager import link_down, open_peer
+from ftcomm.control.message_stream import (
+    Stream,
+    receive_into,
+    receive_message,
+    send_all,
+    send_message,
+)
+from ftcomm.diagnostics.os_errors import describe
+from ftcomm.errors import ProtocolError, StateChangedError
+from ftcomm.memory.pool import EMPTY, Array, Stored, dtype_from_wire, stored_from_wire
+from ftcomm.protocol.handshake import DataContext
+from ftcomm.protocol.messages import FetchEnd, FetchItem, FetchRequest, FetchWait
+from ftcomm.protocol.position import PRELUDE
+from ftcomm.recovery.events import (
+    CheckpointFetched,
+    FetchEnded,
+    Found,
+    LocalFetched,
+    ResultFetched,
+    StartFetch,
+)
+from ftcomm.recovery.fetch_orders import Due, Item, items_of
+from ftcomm.state.layout import Packed, behind_each_other
+from ftcomm.state.lazy import LazyState
+
+SIGNS = 4  # of packing within `detect_within`: one may be late, and another after it
+
+# --- the holder's side ------------------------------------------------------------------------
+
+
+async def serve_fetch(driver: Driver, sock: trio.socket.SocketType, context: DataContext) -> None:
+    """Send what is asked for; an epoch change ends it, and the next plan asks again."""
+    with trio.CancelScope() as scope:
+        driver.epoch_scopes.add(scope)
+        try:
+            await _serve(driver, checked_stream(driver.hub, sock, context.from_rank), context.epoch)
+        except BROKEN as error:
+            driver.hub.log.debug("serving rank %d ended: %r", context.from_rank, error)
+        finally:
+            driver.epoch_scopes.discard(scope)
+
+
+async def _serve(driver: Driver, sock: Stream, epoch: int) -> None:
+    request = await receive_message(sock)
+    if not isinstance(request, FetchRequest) or request.epoch != epoch:
+        raise ProtocolError(f"expected a fetch request of epoch {epoch}, got {request!r:.200}")
+    state = None
+    if request.load > PRELUDE:
+        try:
+            state = await _state(driver, sock, request.load)
+        except StateChangedError as error:
+            driver.apply(Found(type(error).__name__, error.cause))
+            return
+    for item in items_of(request):
+        stored, signature = _look_up(driver, item, state)
+        if stored is None:
+            await send_message(sock, FetchEnd(f"{item} is not held here"))
+            return
+        driver.hub.fault("serving")
+        raw = stored.raw()
+        await send_message(
+            sock,
+            FetchItem(
+                what=item.what,
+                position=item.position,
+                signature=signature,
+                dtype=stored.dtype,
+                shape=stored.shape,
+                nbytes=raw.nbytes,
+                rank=item.rank,
+                digests=stored.digests,
+            ),
+        )
+        await send_all(sock, raw)
+    await send_message(sock, FetchEnd())
+
+
+def _look_up(driver: Driver, item: Item, state: Stored | None) -> tuple[Stored | None, bytes]:
+    """One thing that was asked for, None if it is not held, and its signature if it has one.
+
+    The checkpoint is `state`: it may have had to be packed.
+    """
+    if item.what == "checkpoint":
+        return state, b""
+    core = driver.hub.core
+    with driver.hub.lock:
+        local = core.locals.get(item.position.version, item.rank)
+        entry = core.log.get(item.position)
+    if item.what == "local":
+        return None if local is None else _as_stored(local), b""
+    if entry is None:
+        return None, b""
+    return entry.value or EMPTY, entry.signature  # a close that was served has no value of its own
+
+
+async def _state(driver: Driver, sock: Stream, version: int) -> Stored | None:
+    """The checkpoint of `version`, packed now if it is kept lazily; None if it is not held.
+
+    Raises:
+        StateChangedError: it is not what it was.
+    """
+    with driver.hub.lock:
+        checkpoint = driver.hub.core.checkpoint
+    if checkpoint is None or checkpoint.version != version:
+        return None
+    value = checkpoint.value
+    raw = await _packed(driver, sock, value) if isinstance(value, LazyState) else value
+    return None if raw is None else _as_stored(raw)
+
+
+async def _packed(driver: Driver, sock: Stream, state: LazyState) -> Packed | None:
+    """Have a state packed beside the heartbeats, and tell the fetcher meanwhile that it comes.
+
+    Packing has a task of its own, so that nothing ever cuts a message to the fetcher in two.
+    """
+    every = driver.hub.settings.detect_within / SIGNS
+    done, packed = trio.open_memory_channel[Packed | StateChangedError | None](1)
+    driver.nursery.start_soon(_pack, state, done)
+    while True:
+        with trio.move_on_after(every):
+            raw = await packed.receive()
+            if isinstance(raw, StateChangedError):
+                raise raw
+            return raw
+        await send_message(sock, FetchWait())
+
+
+async def _pack(
+    state: LazyState, done: trio.MemorySendChannel[Packed | StateChangedError | None]
+) -> None:
+    try:
+        done.send_nowait(await trio.to_thread.run_sync(state.raw))
+    except StateChangedError as error:
+        done.send_nowait(error)
+
+
+def _as_stored(raw: Packed) -> Stored:
+    flat: np.ndarray[Any, Any] = np.frombuffer(raw, np.uint8)
+    return Stored(flat, (len(raw),))
+
+
+# --- the fetcher's side -----------------------------------------------------------------------
+
+
+async def keep_fetching(driver: Driver, orders: trio.MemoryReceiveChannel[StartFetch]) -> None:
+    """Carry out the plans' fetches, one task for each source."""
+    async for order in orders:
+        driver.nursery.start_soon(_fetch, driver, order)
+
+
+async def _fetch(driver: Driver, order: StartFetch) -> None:
+    with trio.CancelScope() as scope:
+        driver.epoch_scopes.add(scope)
+        try:
+            if driver.hub.core.epoch == order.epoch:
+                await _fetch_from(driver, order)
+        finally:
+            driver.epoch_scopes.discard(scope)
+
+
+async def _fetch_from(driver: Driver, order: StartFetch) -> None:
+    failure = ""
+    try:
+        sock = await open_peer(driver, order.epoch, order.source, "fetch")
+        with sock:
+            request = FetchRequest(
+                epoch=order.epoch,
+                load=order.load,
+                runs=order.runs,
+                local_version=order.local_version,
+                locals=order.locals,
+            )
+            patient = Patient(sock, driver.hub.settings.detect_within)
+            stream = checked_stream(driver.hub, patient, order.source)
+            await send_message(stream, request)
+            due = Due(order)
+            while await _receive_item(driver, stream, order.epoch, due):
+                pass
+    except RelayLost as error:  # the source itself is not to blame
+        driver.apply(link_down(order.epoch, order.source, error))
+        return
+    except BROKEN as error:
+        failure = describe(error)
+    driver.apply(FetchEnded(order.epoch, order.source, failure))
+
+
+async def _receive_item(driver: Driver, sock: Stream, epoch: int, due: Due) -> bool:
+    """Take one item, or the news that it will come; False after the last.
+
+    Raises:
+        ProtocolError: it is not what is `due`, or not as announced; nothing is stored.
+    """
+    item = await receive_message(sock)
+    if isinstance(item, FetchWait):
+        due.wait()
+        return True
+    if isinstance(item, FetchEnd):
+        if item.missing:
+            raise ProtocolError(item.missing)
+        due.end()
+        return False
+    if not isinstance(item, FetchItem):
+        raise ProtocolError(f"expected a result, got {type(item).__name__}")
+    due.take(item)
+    try:
+        event = await _content(driver, sock, item, epoch)
+    except MemoryError as error:
+        raise ProtocolError(f"no room for {item.nbytes} bytes: {error}") from None
+    driver.hub.fault("loading")
+    driver.apply(event)
+    return True
+
+
+async def _content(
+    driver: Driver, sock: Stream, item: FetchItem, epoch: int
+) -> CheckpointFetched | LocalFetched | ResultFetched:
+    """The bytes behind an item's head; memory for them is taken as they come.
+
+    A result has at most what the log's limit leaves, so its place is made at once, and the system
+    gives it pages as they are written; to join several of that size would cost more than they do.
+    """
+    is_result, version = item.what == "result", item.position.version
+    limit = _largest_result(driver) if is_result else STATE_LIMIT
+    dtype = dtype_from_wire(item.dtype, item.shape, item.nbytes, limit)
+    parts: list[Array] = []
+    for piece in [slice(0, item.nbytes)] if is_result else pieces(item.nbytes):
+        parts.append(np.empty(piece.stop - piece.start, np.uint8))
+        await receive_into(sock, parts[-1].data)
+    if is_result:
+        stored = stored_from_wire(dtype, item.shape, parts[0])
+        stored.digests = item.digests
+        return ResultFetched(epoch, item.position, item.signature, stored, item.nbytes)
+    state = await _beside(behind_each_other, parts)
+    if item.what == "checkpoint":
+        return CheckpointFetched(epoch, version, state)
+    return LocalFetched(epoch, version, item.rank, state)
+
+
+async def _beside(join: Callable[[list[Array]], Packed], parts: list[Array]) -> Packed:
+    """The parts in one; several are large, and are joined beside the heartbeats."""
+    return join(parts) if len(parts) == 1 else await trio.to_thread.run_sync(join, parts)
+
+
+def _largest_result(driver: Driver) -> int:
+    """Bytes of one result that the log's limit lets a member keep its share of."""
+    settings, size = driver.hub.settings, driver.hub.core.world_size
+    return settings.log_limit * size // min(size, settings.replicas)

@@ -1,0 +1,190 @@
+"""Dialling another worker and proving each other's token: what all links between workers share."""
+
+import contextlib
+from typing import NamedTuple
+
+import trio
+
+from ftcomm.control.driver import Driver
+from ftcomm.control.links.shm_setup import offer_segment, shares_memory
+from ftcomm.control.links.unix_sockets import connect_locally
+from ftcomm.control.message_stream import HANDSHAKE_DEADLINE_S, PeerClosed, client_handshake
+from ftcomm.diagnostics.fault_injection import LinkAction
+from ftcomm.diagnostics.os_errors import describe
+from ftcomm.errors import AuthenticationError, ProtocolError, ProtocolVersionError
+from ftcomm.protocol.handshake import DataContext, epoch_key
+from ftcomm.transport.shm_segment import Segment
+
+
+class RelayLost(Exception):  # noqa: N818 - an event on the way to the relay
+    """The relay itself cannot be reached: its link is at fault, not that of the relayed pair."""
+
+    def __init__(self, via: int, cause: str) -> None:
+        self.via = via
+        super().__init__(f"the relay, rank {via}, cannot be reached: {cause}")
+
+
+class Share(NamedTuple):
+    """Which of a link's connections one is: see `DataContext`."""
+
+    attempt: int = 0
+    stream: int = 0
+    streams: int = 1
+
+
+class Near(NamedTuple):
+    """A connection within the host, and the memory that both ends share, if they do."""
+
+    sock: trio.socket.SocketType
+    segment: Segment | None = None
+
+
+ALONE = Share()
+
+BROKEN = (
+    OSError,
+    UnicodeError,  # a host name that no resolver takes
+    PeerClosed,
+    RelayLost,
+    trio.TooSlowError,
+    ProtocolError,
+    AuthenticationError,
+    ProtocolVersionError,
+)
+
+
+async def connect(
+    driver: Driver, rank: int, *, deadline_s: float, share: Share = ALONE
+) -> trio.socket.SocketType:
+    """A TCP connection to a member's data listener, before any handshake.
+
+    Raises:
+        OSError, UnicodeError, trio.TooSlowError: it did not work.
+    """
+    _may_dial(driver, rank, share)
+    member = driver.hub.core.members[rank]
+    with trio.fail_after(deadline_s):
+        stream = await trio.open_tcp_stream(member.address, member.port)
+    return stream.socket
+
+
+async def open_direct(
+    driver: Driver, epoch: int, rank: int, role: str, *, to_rank: int
+) -> trio.socket.SocketType:
+    """Dial `rank` and run the handshake of a link to `to_rank`, which a relay may pass on.
+
+    Raises:
+        OSError, PeerClosed, trio.TooSlowError, FtcommError: it did not work.
+    """
+    near = await open_locally(driver, epoch, rank, role, to_rank=to_rank)
+    if near is not None:
+        assert near.segment is None, "data links are opened by `open_link`"
+        return near.sock
+    return await open_by_tcp(driver, epoch, rank, role, to_rank=to_rank)
+
+
+async def open_locally(
+    driver: Driver, epoch: int, rank: int, role: str, *, to_rank: int
+) -> Near | None:
+    """The same by a Unix socket, with memory for `data`; None where `rank` is not reached so.
+
+    Raises:
+        OSError: a planned fault.
+    """
+    core = driver.hub.core
+    member = core.members[rank]
+    if driver.hub.settings.transport == "tcp" or member.host != core.identity.host:
+        return None
+    _may_dial(driver, rank, ALONE)
+    near = await connect_locally(member.address, member.port)
+    if near is None:
+        return None
+    try:
+        near = await proven(driver, near, epoch, to_rank, role)
+        segment = await _shared(driver, near, rank) if role == "data" else None
+    except BROKEN as error:  # not our peer, or it is gone: TCP tells
+        driver.hub.log.debug("local link to rank %d: %s", rank, describe(error))
+        return None
+    planned = _planned(driver, rank, near)
+    if planned is not near and segment is not None:
+        segment.close()
+        segment = None
+    return Near(planned, segment)
+
+
+async def _shared(driver: Driver, sock: trio.socket.SocketType, rank: int) -> Segment | None:
+    """The segment beside a link within the host; the socket is closed if that breaks it."""
+    if not shares_memory(driver.hub.settings):
+        return None
+    try:
+        return await offer_segment(driver, sock, rank)
+    except BaseException:
+        sock.close()
+        raise
+
+
+async def open_by_tcp(
+    driver: Driver, epoch: int, rank: int, role: str, *, to_rank: int, share: Share = ALONE
+) -> trio.socket.SocketType:
+    """The same by TCP; `share` says which connection of its link it is.
+
+    Raises:
+        OSError, PeerClosed, trio.TooSlowError, FtcommError: it did not work.
+    """
+    sock = await connect(driver, rank, deadline_s=HANDSHAKE_DEADLINE_S, share=share)
+    return _planned(driver, rank, await proven(driver, sock, epoch, to_rank, role, share))
+
+
+async def proven(
+    driver: Driver,
+    sock: trio.socket.SocketType,
+    epoch: int,
+    to_rank: int,
+    role: str,
+    share: Share = ALONE,
+) -> trio.socket.SocketType:
+    """The socket behind its handshake; closed if that fails."""
+    core = driver.hub.core
+    own = core.members[core.rank]
+    context = DataContext(core.job_id, epoch, core.rank, to_rank, own.incarnation, *share).encode()
+    try:
+        await client_handshake(sock, epoch_key(driver.hub.token, core.job_id, epoch), role, context)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+# --- fault injection --------------------------------------------------------------------------
+
+
+def _may_dial(driver: Driver, rank: int, share: Share) -> None:
+    fault = driver.hub.link_fault(rank)
+    last_of_several = 0 < share.stream == share.streams - 1
+    if fault is LinkAction.REFUSE or (fault is LinkAction.REFUSE_ONE and last_of_several):
+        raise ConnectionRefusedError(f"planned fault: no connection to rank {rank}")
+
+
+def _planned(driver: Driver, rank: int, sock: trio.socket.SocketType) -> trio.socket.SocketType:
+    """The link itself; or, by a planned fault, one on which nothing comes and nothing arrives.
+
+    As with packets that vanish, sending goes on until a buffer is full, and both ends live: the
+    peer writes into its socket, or into memory that nobody reads here.
+    """
+    if driver.hub.link_fault(rank) is not LinkAction.DROP:
+        return sock
+    near, far = trio.socket.socketpair()
+    driver.nursery.start_soon(_hold, driver, sock, far)
+    return near
+
+
+async def _hold(driver: Driver, *socks: trio.socket.SocketType) -> None:
+    """Keep sockets open, and do nothing with them, until the epoch ends."""
+    with trio.CancelScope() as scope, contextlib.ExitStack() as held:
+        for sock in socks:
+            held.enter_context(sock)
+        driver.epoch_scopes.add(scope)
+        try:
+            await trio.sleep_forever()
+        finally:
+            driver.epoch_scopes.discard(scope)

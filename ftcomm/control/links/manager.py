@@ -1,0 +1,278 @@
+"""Connections between workers: one listener, dials, and the handshake that keys them per epoch.
+
+The lower rank dials, the higher accepts: both know from the schedule that the link is needed.  A
+hello of an older epoch is dropped, one of a newer epoch waits for the plan (rule R1).
+"""
+
+import random
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+import trio
+
+from ftcomm.config.environment import WILDCARDS, parse_endpoint
+from ftcomm.control.driver import Driver
+from ftcomm.control.links.checksums import checked_link
+from ftcomm.control.links.dial import BROKEN, RelayLost, open_direct, open_locally, proven
+from ftcomm.control.links.multi_stream import Gathering, open_bundle
+from ftcomm.control.links.relay import open_through, serve_relay
+from ftcomm.control.links.shared_window_setup import serve_common
+from ftcomm.control.links.shm_setup import answer_offer, shares_memory
+from ftcomm.control.links.unix_sockets import listen_locally
+from ftcomm.control.message_stream import (
+    HANDSHAKE_DEADLINE_S,
+    send_at_once,
+    server_hello,
+    server_proof,
+)
+from ftcomm.diagnostics.os_errors import describe
+from ftcomm.errors import ConfigError, ProtocolError
+from ftcomm.protocol.handshake import DataContext, epoch_key
+from ftcomm.protocol.messages import Member
+from ftcomm.recovery.events import LinkDown
+from ftcomm.recovery.machine import State
+from ftcomm.transport.link import Link
+from ftcomm.transport.shm_link import SharedLink
+from ftcomm.transport.shm_segment import Segment
+from ftcomm.transport.socket_link import SocketLink
+from ftcomm.transport.striped_link import StripedLink
+
+MAX_UNAUTHENTICATED = 64  # connections; at the limit the oldest is dropped (rule R9)
+DIAL_ATTEMPTS = 4  # an honest dialler that was dropped at the limit tries again before it suspects
+DIAL_PAUSE_S = 0.05
+
+LINK_ROLES = ("data", "fetch", "relay", "common")
+
+Serve = Callable[[Driver, trio.socket.SocketType, DataContext], Awaitable[None]]
+
+
+class Listener:
+    """This worker's data listener; bound once, at the first connection to the tracker."""
+
+    def __init__(self, driver: Driver, serve: Serve) -> None:
+        self._driver = driver
+        self._serve = serve
+        self._gathering = Gathering(driver)
+        self._sock: trio.socket.SocketType | None = None
+        self._pending: dict[int, trio.CancelScope] = {}
+        self._counter = 0
+
+    async def bind(self, control: trio.socket.SocketType) -> None:
+        """Listen on the local address of the control connection, or where the options say."""
+        if self._sock is not None:
+            return
+        options = self._driver.hub.options
+        own = control.getsockname()[0]
+        host, port = parse_endpoint(options.bind or own, name="FTCOMM_BIND")
+        sock = trio.socket.socket(control.family, trio.socket.SOCK_STREAM)
+        if port:  # an earlier life's connections linger there for a minute
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            await sock.bind((host, port))
+        except OSError as error:
+            sock.close()
+            raise ConfigError(
+                f"this worker cannot listen on {options.bind or own}: {describe(error)}",
+                remedy="correct FTCOMM_BIND",
+            ) from None
+        sock.listen(128)
+        self._sock = sock
+        # A wildcard is no address to dial: then the one from which the tracker was reached.
+        reached = own if host in WILDCARDS else host
+        address, told = parse_endpoint(options.advertise or reached, name="FTCOMM_ADVERTISE")
+        port = told or sock.getsockname()[1]
+        self._driver.set_address(address, port)
+        self._driver.nursery.start_soon(self._accept, sock)
+        beside = await listen_locally(address, port)
+        if beside is not None:
+            self._driver.nursery.start_soon(self._accept, beside)
+
+    async def _accept(self, sock: trio.socket.SocketType) -> None:
+        with sock, self._driver.hub.kept_from_children(sock):
+            while True:
+                try:
+                    conn, _ = await sock.accept()
+                except OSError as error:  # out of descriptors, or the dialler went away
+                    self._driver.hub.log.warning("accepting a link failed: %s", error)
+                    await trio.sleep(DIAL_PAUSE_S)
+                    continue
+                self._driver.nursery.start_soon(self._welcome, conn)
+
+    async def _welcome(self, conn: trio.socket.SocketType) -> None:
+        """One connection: authenticate within the deadline, then hand it on."""
+        self._counter += 1
+        key = self._counter
+        while len(self._pending) >= MAX_UNAUTHENTICATED:
+            self._pending.pop(next(iter(self._pending))).cancel()
+        with conn:
+            send_at_once(conn)
+            role, context = "", None
+            with trio.move_on_after(HANDSHAKE_DEADLINE_S) as scope:
+                self._pending[key] = scope
+                try:
+                    role, context = await self._authenticate(conn)
+                except BROKEN as error:
+                    self._driver.hub.log.debug("refused a link: %r", error)
+                finally:
+                    self._pending.pop(key, None)
+            if context is None:
+                return
+            if role == "fetch":
+                await self._serve(self._driver, conn, context)
+            elif role == "relay":
+                await serve_relay(self._driver, conn, context)
+            elif role == "common":
+                await serve_common(self._driver, conn, context.epoch)
+            else:
+                await self._take(conn, context)
+
+    async def _take(self, conn: trio.socket.SocketType, context: DataContext) -> None:
+        """One connection of a link, most often the only one."""
+        driver, rank = self._driver, context.from_rank
+        conns: list[trio.socket.SocketType] | None = [conn]
+        segment = None
+        local = conn.family not in (socket.AF_INET, socket.AF_INET6)
+        try:
+            if context.streams > 1:
+                conns = await self._gathering.take(conn, context)
+            elif local and shares_memory(driver.hub.settings):
+                segment = await answer_offer(driver, conn, rank)
+        except BROKEN as error:
+            driver.hub.log.debug("rank %d's connection came to nothing: %s", rank, describe(error))
+            return
+        if conns is not None:
+            hand_over(driver, Opened(conns, segment), context.epoch, rank)
+
+    async def _authenticate(self, conn: trio.socket.SocketType) -> tuple[str, DataContext]:
+        shake = await server_hello(conn)
+        assert shake.request is not None
+        hub = self._driver.hub
+        context = DataContext.decode(shake.request.context)
+        role = shake.request.role
+        if role not in LINK_ROLES or context.job_id != hub.core.job_id:
+            raise ProtocolError(f"a link for {role} of job {context.job_id}")
+        await wait_for_epoch(self._driver, context.epoch)
+        member = self._member(role, context)
+        key = epoch_key(hub.token, context.job_id, context.epoch)
+        await server_proof(conn, shake, key)
+        if member.incarnation != context.incarnation:
+            raise ProtocolError(f"rank {context.from_rank} is another incarnation")
+        return role, context
+
+    def _member(self, role: str, context: DataContext) -> Member:
+        """Who dials: a member that wants this rank, or one for which the plan makes it a relay."""
+        core = self._driver.hub.core
+        if role == "relay":
+            wanted = core.relays_between(context.from_rank, context.to_rank)
+        else:
+            wanted = context.to_rank == core.rank
+        if not wanted or context.from_rank >= len(core.members):
+            raise ProtocolError(f"a link for {role} {context.from_rank} to {context.to_rank}")
+        return core.members[context.from_rank]
+
+
+async def wait_for_epoch(driver: Driver, epoch: int) -> None:
+    """Return when the plan of `epoch` is in force; older epochs never come again.
+
+    Raises:
+        ProtocolError: the epoch is over.
+    """
+    core = driver.hub.core
+    while True:
+        live = core.state in (State.RUNNING, State.CATCHING_UP)
+        if live and core.epoch == epoch:
+            return
+        if epoch < core.revoke_epoch or (epoch == core.epoch and not live):
+            raise ProtocolError(f"a link of epoch {epoch}, this side is at {core.revoke_epoch}")
+        await driver.changed.wait()
+
+
+class Opened(NamedTuple):
+    """What a data link will be made of: authenticated connections, and memory if there is any."""
+
+    conns: Sequence[trio.socket.SocketType]
+    segment: Segment | None = None
+
+
+def hand_over(driver: Driver, opened: Opened, epoch: int, rank: int) -> None:
+    """Give an authenticated link to the user's thread, if its epoch still runs."""
+    socks = [socket.socket(fileno=conn.detach()) for conn in opened.conns]
+    link: Link
+    if opened.segment is not None:
+        link = SharedLink(socks[0], rank, opened.segment)
+    elif len(socks) == 1:
+        link = SocketLink(socks[0], rank)
+    else:
+        link = StripedLink([SocketLink(sock, rank) for sock in socks])
+    link = checked_link(driver.hub, link)
+    if not driver.hub.add_link(epoch, link):
+        link.close()
+
+
+async def open_link(driver: Driver, epoch: int, rank: int) -> Opened:
+    """What a data link to a member will be made of; errors are those of `open_peer`."""
+    if driver.hub.core.relay_to(rank) is not None:
+        return Opened([await open_peer(driver, epoch, rank, "data")])
+    near = await open_locally(driver, epoch, rank, "data", to_rank=rank)
+    if near is not None:
+        return Opened([near.sock], near.segment)
+    return Opened(await open_bundle(driver, epoch, rank))
+
+
+async def open_peer(driver: Driver, epoch: int, rank: int, role: str) -> trio.socket.SocketType:
+    """Reach a member of the present epoch, through a relay if the plan says so, and prove tokens.
+
+    Raises:
+        RelayLost: the plan's relay to `rank` cannot be reached.
+        OSError, PeerClosed, trio.TooSlowError, FtcommError: it did not work.
+    """
+    via = driver.hub.core.relay_to(rank)
+    if via is None:
+        return await open_direct(driver, epoch, rank, role, to_rank=rank)
+    sock = await open_through(driver, epoch, rank, via)
+    return await proven(driver, sock, epoch, rank, role)
+
+
+def link_down(epoch: int, rank: int, error: Exception) -> LinkDown:
+    """Whom to suspect when `rank` was not reached: that rank, or the relay on the way to it."""
+    at_fault = error.via if isinstance(error, RelayLost) else rank
+    return LinkDown(epoch, at_fault, f"cannot connect: {describe(error)}")
+
+
+async def keep_dialling(
+    driver: Driver, requests: trio.MemoryReceiveChannel[tuple[int, int]]
+) -> None:
+    """Dial what the user's thread asks for, each pair once at a time."""
+    busy: set[tuple[int, int]] = set()
+    async for request in requests:
+        if request not in busy:
+            busy.add(request)
+            driver.nursery.start_soon(_dial, driver, *request, busy)
+
+
+async def _dial(driver: Driver, epoch: int, rank: int, busy: set[tuple[int, int]]) -> None:
+    with trio.CancelScope() as scope:
+        driver.epoch_scopes.add(scope)
+        try:
+            if driver.hub.core.epoch == epoch:
+                await _dial_patiently(driver, epoch, rank)
+        finally:
+            driver.epoch_scopes.discard(scope)
+            busy.discard((epoch, rank))
+
+
+async def _dial_patiently(driver: Driver, epoch: int, rank: int) -> None:
+    driver.hub.fault("linking")
+    lost: Exception | None = None
+    for attempt in range(DIAL_ATTEMPTS):
+        try:
+            opened = await open_link(driver, epoch, rank)
+        except BROKEN as error:
+            lost = error
+            await trio.sleep(DIAL_PAUSE_S * (attempt + random.random()))  # noqa: S311 - jitter
+            continue
+        hand_over(driver, opened, epoch, rank)
+        return
+    assert lost is not None
+    driver.apply(link_down(epoch, rank, lost))

@@ -1,0 +1,104 @@
+"""Relays: a third rank passes bytes on between two that cannot reach each other (rule R12).
+
+The dialling end connects to the relay that the plan names and says whom it wants; the relay dials
+that rank and from then on copies bytes both ways.  The two ends run the ordinary handshake of a
+`data` or `fetch` link through this pipe: what travels in it, and who may, is theirs to judge, and
+nothing else in either end knows of the detour.  A pipe belongs to one epoch and ends with it.
+"""
+
+import contextlib
+
+import trio
+
+from ftcomm.control.driver import Driver
+from ftcomm.control.links.dial import BROKEN, RelayLost, connect, open_direct
+from ftcomm.control.message_stream import HANDSHAKE_DEADLINE_S, receive_message, send_message
+from ftcomm.diagnostics.os_errors import describe
+from ftcomm.errors import ProtocolError
+from ftcomm.protocol.handshake import DataContext
+from ftcomm.protocol.link_messages import Relayed
+from ftcomm.recovery.events import LinkDown
+
+PIECE_BYTES = 256 * 1024  # in each direction; what is not taken yet stays with its sender
+# The relay's own attempt to connect: shorter than the dialler's patience, so that it hears why.
+ONWARD_DEADLINE_S = HANDSHAKE_DEADLINE_S * 0.8
+
+
+# --- the dialling end -------------------------------------------------------------------------
+
+
+async def open_through(driver: Driver, epoch: int, rank: int, via: int) -> trio.socket.SocketType:
+    """A pipe to `rank` through `via`, on which a handshake can begin.
+
+    Raises:
+        RelayLost: `via` cannot be reached.
+        ProtocolError: `via` cannot reach `rank`; the text says why.
+        OSError, PeerClosed, trio.TooSlowError: the relay broke off.
+    """
+    try:
+        sock = await open_direct(driver, epoch, via, "relay", to_rank=rank)
+    except BROKEN as error:
+        raise RelayLost(via, describe(error)) from error
+    try:
+        await _hear_relay(sock, rank, via)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def _hear_relay(sock: trio.socket.SocketType, rank: int, via: int) -> None:
+    with trio.fail_after(HANDSHAKE_DEADLINE_S):
+        answer = await receive_message(sock)
+    if not isinstance(answer, Relayed):
+        raise ProtocolError(f"expected a relay's answer, got {type(answer).__name__}")
+    if answer.failure:
+        raise ProtocolError(f"the relay, rank {via}, cannot reach rank {rank}: {answer.failure}")
+
+
+# --- the relay --------------------------------------------------------------------------------
+
+
+async def serve_relay(driver: Driver, sock: trio.socket.SocketType, context: DataContext) -> None:
+    """Connect to the wanted rank and copy both ways until both directions or the epoch end."""
+    with trio.CancelScope() as scope, driver.hub.kept_from_children(sock):
+        driver.epoch_scopes.add(scope)
+        try:
+            await _relay(driver, sock, context)
+        except BROKEN as error:
+            ends = (context.from_rank, context.to_rank)
+            driver.hub.log.debug("relaying between ranks %d and %d ended: %r", *ends, error)
+        finally:
+            driver.epoch_scopes.discard(scope)
+
+
+async def _relay(driver: Driver, sock: trio.socket.SocketType, context: DataContext) -> None:
+    target = context.to_rank
+    try:
+        onward = await connect(driver, target, deadline_s=ONWARD_DEADLINE_S)
+    except BROKEN as error:
+        cause = describe(error)
+        await send_message(sock, Relayed(cause))
+        driver.apply(LinkDown(context.epoch, target, f"cannot connect, as a relay: {cause}"))
+        return
+    with onward, driver.hub.kept_from_children(onward):
+        await send_message(sock, Relayed())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_copy, sock, onward, nursery.cancel_scope)
+            nursery.start_soon(_copy, onward, sock, nursery.cancel_scope)
+
+
+async def _copy(
+    source: trio.socket.SocketType, sink: trio.socket.SocketType, pipe: trio.CancelScope
+) -> None:
+    """Pass bytes on until the source ends, then end that direction; a broken side ends the pipe."""
+    buffer = memoryview(bytearray(PIECE_BYTES))
+    try:
+        while received := await source.recv_into(buffer):
+            piece = buffer[:received]
+            while piece:
+                piece = piece[await sink.send(piece) :]
+        with contextlib.suppress(OSError):  # the sink has ended both directions itself
+            sink.shutdown(trio.socket.SHUT_WR)
+    except OSError:
+        pipe.cancel()

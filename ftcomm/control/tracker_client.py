@@ -1,0 +1,178 @@
+"""The control connection: dial, prove, say hello, then messages both ways; dial again when lost."""
+
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from ftcomm.control.driver import OUTBOX_MESSAGES, Driver
+from ftcomm.control.message_stream import PeerClosed, client_handshake, send_message
+from ftcomm.diagnostics.logs import Reminder
+from ftcomm.diagnostics.os_errors import describe
+from ftcomm.errors import (
+    AuthenticationError,
+    ConfigError,
+    FtcommError,
+    ProtocolError,
+    ProtocolVersionError,
+    TrackerLostError,
+)
+from ftcomm.protocol.codec import Decoder
+from ftcomm.protocol.handshake import control_key
+from ftcomm.protocol.member_deltas import RollReader
+from ftcomm.protocol.messages import WorkerMessage
+from ftcomm.recovery.events import Attached, Detached, Received
+
+DIAL_DEADLINE_S = 5.0  # one address; a SYN that is not answered is retried by the kernel meanwhile
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 1.0  # a restarted tracker is found within about this time
+READ_BYTES = 64 * 1024
+# The tracker answers every heartbeat. After so many times detect_within without a byte it counts
+# as lost. Counted in windows: after a stop of this process the first one is over at once.
+SILENT_WINDOWS = 3
+
+LOST = (OSError, UnicodeError, PeerClosed, trio.TooSlowError, ProtocolError)
+Listen = Callable[[trio.socket.SocketType], Awaitable[None]]
+
+
+async def keep_tracker_link(driver: Driver, listen: Listen) -> None:
+    """Stay connected to the tracker until this process has no more part in the job."""
+    joining_until = time.monotonic() + driver.hub.options.connect_timeout
+    pause = FIRST_PAUSE_S
+    silence = Reminder(trio.current_time())
+    while not driver.hung_up.is_set():
+        reason = "no route to the tracker"
+        for host, port in driver.hub.options.routes or ():
+            try:
+                await _one_connection(driver, host, port, listen)
+                reason, pause = "the tracker closed the connection", FIRST_PAUSE_S
+            except (AuthenticationError, ProtocolVersionError, ConfigError) as error:
+                if not _is_a_stranger(driver, error):
+                    driver.fail(error)
+                    return
+                reason = f"{host}:{port}: {describe(error)}"
+                driver.hub.log.warning("not this job's tracker: %s", reason)
+            except LOST as error:
+                reason = f"{host}:{port}: {describe(error)}"
+            if driver.hub.core.attached:
+                silence = Reminder(trio.current_time())
+            driver.apply(Detached(reason))
+            if driver.hung_up.is_set():
+                return
+        if not driver.hub.core.job_id and time.monotonic() >= joining_until:
+            driver.fail(_never_joined(driver, reason))
+            return
+        if not _waits(driver):
+            silence = Reminder(trio.current_time())
+        elif silence.is_due(trio.current_time()):
+            _say_that_it_waits(driver, reason)
+        driver.hub.log.debug("tracker: %s; dialling again", reason)
+        await trio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+        pause = min(pause * 2, LONGEST_PAUSE_S)
+
+
+def _is_a_stranger(driver: Driver, error: FtcommError) -> bool:
+    """Somebody took the address while our tracker is away; it was proven once, so it may return."""
+    return bool(driver.hub.core.job_id) and not isinstance(error, ConfigError)
+
+
+def _waits(driver: Driver) -> bool:
+    """True while this worker cannot go on, or perhaps cannot, before a tracker answers."""
+    with driver.hub.lock:
+        return not driver.hub.core.job_id or driver.hub.core.needs_tracker
+
+
+def _say_that_it_waits(driver: Driver, reason: str) -> None:
+    options, names = driver.hub.options, _names(driver)
+    patience_s, variable = options.connect_timeout, "FTCOMM_CONNECT_TIMEOUT"
+    if driver.hub.core.job_id:
+        patience_s, variable = options.tracker_timeout, "FTCOMM_TRACKER_TIMEOUT"
+    driver.hub.log.warn_aloud(
+        "no tracker answers at %s (%s); waiting up to %g s (%s)",
+        names,
+        reason.removeprefix(f"{names}: "),
+        patience_s,
+        variable,
+    )
+
+
+def _never_joined(driver: Driver, reason: str) -> FtcommError:
+    options = driver.hub.options
+    return TrackerLostError(
+        f"no tracker answered at {_names(driver)} within {options.connect_timeout:.0f} s"
+        f" ({reason})",
+        remedy="start ftcomm-tracker serve, or correct FTCOMM_TRACKER",
+    )
+
+
+def _names(driver: Driver) -> str:
+    return ", ".join(f"{host}:{port}" for host, port in driver.hub.options.routes or ())
+
+
+async def _one_connection(driver: Driver, host: str, port: int, listen: Listen) -> None:
+    with trio.fail_after(DIAL_DEADLINE_S):
+        stream = await trio.open_tcp_stream(host, port)
+    sock = stream.socket
+    with sock, driver.hub.kept_from_children(sock):
+        driver.hub.fault("connected")
+        await listen(sock)
+        await client_handshake(sock, control_key(driver.hub.token), "worker", b"")
+        driver.hub.fault("authenticated")
+        await _converse(driver, sock)
+
+
+async def _converse(driver: Driver, sock: trio.socket.SocketType) -> None:
+    """Messages both ways until either side ends."""
+    sender, outgoing = trio.open_memory_channel[WorkerMessage](OUTBOX_MESSAGES)
+    driver.opened(sender)
+    failure: Exception | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            driver.cut_control = nursery.cancel_scope
+            driver.apply(Attached())
+            nursery.start_soon(_write, driver, sock, outgoing, nursery.cancel_scope)
+            try:
+                await _read(driver, sock)
+            except (*LOST, ConfigError) as error:
+                failure = error  # raised below: a nursery would wrap it in a group
+            nursery.cancel_scope.cancel()
+    finally:
+        driver.closed()
+    if failure is not None:
+        raise failure
+
+
+async def _read(driver: Driver, sock: trio.socket.SocketType) -> None:
+    decoder, rolls = Decoder(), RollReader()
+    while not driver.hung_up.is_set():
+        data = await _read_some(driver, sock)
+        if not data:
+            raise PeerClosed
+        for message in map(rolls.take, decoder.feed(data)):
+            if message is not None:
+                driver.apply(Received(message))  # type: ignore[arg-type]  # the core refuses others
+
+
+async def _read_some(driver: Driver, sock: trio.socket.SocketType) -> bytes:
+    for _ in range(SILENT_WINDOWS):
+        with trio.move_on_after(driver.hub.settings.detect_within):
+            return await sock.recv(READ_BYTES)
+    raise trio.TooSlowError("the tracker does not answer heartbeats")
+
+
+async def _write(
+    driver: Driver,
+    sock: trio.socket.SocketType,
+    outgoing: trio.MemoryReceiveChannel[WorkerMessage],
+    scope: trio.CancelScope,
+) -> None:
+    try:
+        async for message in outgoing:
+            await send_message(sock, message)
+            driver.note_written()
+    except OSError:
+        scope.cancel()  # the reader learns the cause, or its connection is as dead as ours
+    except ValueError as error:  # our own message is out of bounds
+        driver.fail(ProtocolError(f"cannot tell the tracker: {error}", remedy="report this"))
+        scope.cancel()

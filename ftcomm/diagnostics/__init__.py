@@ -1,0 +1,1 @@
+"""Logs, histories and injected faults."""

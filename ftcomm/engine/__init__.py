@@ -1,0 +1,1 @@
+"""Takes a request through failures: asks the core, runs it, tells the core."""

@@ -1,0 +1,438 @@
+"""Engine: takes a rank's calls through failures, on the caller's thread.
+
+Every call is one loop: ask the core what to do at this position; serve the log, wait, or execute;
+say that it is complete, or find that the epoch was revoked meanwhile and ask again.  Serve beats
+execute; the input is never written; the result is logged before anything is returned.
+"""
+
+import time
+from collections.abc import Callable
+from typing import NoReturn, ParamSpec, TypeVar
+
+from ftcomm.config.algorithm_table import AlgorithmTable
+from ftcomm.config.deadline import Limit, overdue
+from ftcomm.control.hub import Deadline, Hub
+from ftcomm.control.thread import ControlThread
+from ftcomm.engine.input_check import is_same_input, other_input_error
+from ftcomm.engine.persistent_request import Express, express
+from ftcomm.engine.view import Place
+from ftcomm.errors import ClosedError, CollectiveTimeoutError, FtcommError, LogLimitError
+from ftcomm.execution.data_plane import DataPlane, Turn
+from ftcomm.memory.pool import EMPTY, Stored
+from ftcomm.protocol.messages import Resumed
+from ftcomm.protocol.signature import is_compatible, signature_text
+from ftcomm.recovery.events import Found, Leaving, MismatchSeen, OwnCloseDone
+from ftcomm.recovery.machine import Checkpoint, Outcome, State, Step
+from ftcomm.recovery.recent_calls import Called
+from ftcomm.recovery.result_log import Entry
+from ftcomm.requests.request import AnyCall, Call, Form, Lazy, OpenCall, Saving
+from ftcomm.state.layout import Packed
+
+LENGTH_BYTES = 8  # of a local state, beside the digest
+
+Answer = Step | Entry | Checkpoint | None
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Engine(Place):
+    """One communicator under a tracker; used by one thread."""
+
+    def __init__(self, hub: Hub, control: ControlThread) -> None:
+        super().__init__(hub)
+        self._control = control
+        self._plane = DataPlane(hub, control)
+        self._resumed_epoch = 0
+
+    def report_log(self, nbytes: Callable[[], int]) -> None:
+        """Tell the tracker, with each heartbeat, how much the log holds."""
+        self._hub.log_bytes = nbytes
+
+    @property
+    def table(self) -> AlgorithmTable:
+        """By which ``auto`` chooses."""
+        return self._hub.settings.table
+
+    # --- calls --------------------------------------------------------------------------------
+
+    def wait_until_member(self) -> None:
+        """Return when this worker has a rank and everything that the plan gave it.
+
+        Raises:
+            FtcommError: refused, or the tracker could not be reached.
+        """
+        self._wait_for(lambda: self._core.state is State.RUNNING)
+        self._hub.fault("ranked")
+
+    def within(
+        self,
+        limit: Limit | None,
+        call: AnyCall,
+        body: Callable[P, R],
+        /,
+        *arguments: P.args,
+        **rest: P.kwargs,
+    ) -> R:
+        """Run `body`, which is `call`; if it takes longer than `limit`, the job ends for all.
+
+        Args:
+            limit: None for no limit.
+            call: for the words of the error.
+            body: what runs.
+            arguments: of `body`.
+            rest: likewise.
+        """
+        if limit is None:
+            return body(*arguments, **rest)
+        if limit.is_past:  # the control thread looks now and then, and might come too late
+            self._expire(limit, call)
+        hub = self._hub
+        hub.deadline = Deadline(self._core.position, limit)
+        try:
+            return body(*arguments, **rest)
+        finally:
+            hub.deadline = None
+
+    def _expire(self, limit: Limit, call: AnyCall) -> NoReturn:
+        """End the job for all: the time of `call` is over, and it has its turn only now."""
+        if isinstance(call, Call):
+            signature, site = call.form.signature, call.form.site
+        else:
+            signature, site = call.known, call.site
+        waited = "it was waiting for its turn behind earlier calls"
+        text = signature_text(signature)
+        self.end_by(CollectiveTimeoutError(overdue(self.rank, text, site, limit.seconds, waited)))
+
+    def express(self, form: Form) -> Express | None:
+        """Calls of `form` in few steps; None where each has something to do in between."""
+        return express(self._hub, self._plane, form, self._complete)
+
+    def run(self, call: Call) -> Stored:
+        """One collective, served or executed; the log owns what is returned."""
+        self._hub.fault("enter")
+        try:
+            return self._run(call)
+        except BaseException as error:
+            self._plane.cut_short(error)
+            raise
+
+    def run_lazy(self, lazy: Lazy) -> Stored:
+        """As `run`, for a call whose input is made only if it is executed.
+
+        While this rank waits for its turn the signature in flight is empty: it is not known.
+        """
+        return self._entered(lambda: self._served_or_due(lazy) or self._run(lazy.make()))
+
+    def run_open(self, call: OpenCall) -> Stored:
+        """As `run`, for a broadcast whose dtype and shape come with it."""
+        return self._entered(self._run_open, call)
+
+    def _run_open(self, opened: OpenCall) -> Stored:
+        while True:
+            answer, turn = self._ask(self._core.begin, opened.known, opened.site)
+            if answer is Step.EXECUTE:
+                signature = self._plane.learn(opened, turn)
+                if signature is not None:
+                    call = opened.make(signature)
+                    stored = self._execute(call, turn)
+                    if stored is not None and self._kept(call, turn[0], stored):
+                        return self._done(stored)
+            elif isinstance(answer, Entry):
+                if self._serve_lazy(answer, opened):
+                    return self._done(answer.value)
+            else:
+                self._hub.sleep()
+
+    def _entered(self, body: Callable[..., R], *arguments: object) -> R:
+        self._hub.fault("enter")
+        try:
+            return body(*arguments)
+        except BaseException as error:
+            self._plane.cut_short(error)
+            raise
+
+    def _served_or_due(self, lazy: Lazy) -> Stored | None:
+        """What the log has for a lazy call; None when it is to be executed."""
+        while True:
+            answer, _ = self._ask(self._core.begin, b"", lazy.site)
+            if answer is Step.EXECUTE:
+                return None
+            if isinstance(answer, Entry):
+                if self._serve_lazy(answer, lazy):
+                    return self._done(answer.value)
+            else:
+                self._hub.sleep()
+
+    def _serve_lazy(self, entry: Entry, lazy: Lazy | OpenCall) -> bool:
+        if not is_compatible(lazy.known, entry.signature):
+            with self._hub.lock:
+                self._core.call = Called(lazy.known, lazy.site)  # for the error about the two
+            return self._serve(entry, lazy.known, self._replay)
+        lazy.check(entry.value)
+        return self._settle(self._replay)
+
+    def _run(self, call: Call) -> Stored:
+        form, core = call.form, self._core
+        while True:
+            answer, turn = self._ask(core.begin, form.signature, form.site)
+            if answer is Step.EXECUTE:
+                stored = self._execute(call, turn)
+                if stored is not None and self._kept(call, turn[0], stored):
+                    return self._done(stored)
+            elif isinstance(answer, Entry):
+                if call.check is not None and answer.signature == form.signature:
+                    call.check(answer.value)
+                if not is_same_input(call, answer.signature, answer.value, self.rank):
+                    self.condemn(other_input_error(call, self.rank, self.position))
+                elif self._serve(answer, form.signature, self._replay):
+                    return self._done(answer.value)
+            else:
+                self._hub.sleep()
+
+    def _execute(self, call: Call, turn: Turn) -> Stored | None:
+        try:
+            return self._plane.execute(call, turn)
+        except LogLimitError as error:  # others may not know yet, and could not go on without us
+            self.condemn(error)
+            return None
+
+    def _kept(self, call: Call, epoch: int, stored: Stored) -> bool:
+        """Log what was executed in `epoch`; False if that epoch was revoked."""
+        if call.check is not None:
+            call.check(stored)
+        entry = Entry(call.form.signature, stored, stored.flat.nbytes)
+        return self._complete(epoch, entry, call.synchronising)
+
+    def _done(self, stored: Stored) -> Stored:
+        self._hub.fault("done")
+        return stored
+
+    def checkpoint(self, saving: Saving, signature: bytes, site: str) -> int:
+        """Two-phase checkpoint: own copy, digests compared, local states copied, then commit."""
+        self._hub.fault("enter")
+        with self._hub.lock:
+            version = self._core.offer_checkpoint(saving.state, saving.digest, saving.local)
+        self._hub.fault("saved")
+        self._commit(version, saving, signature, site)
+        self._plane.common.next_version()
+        self._hub.fault("committed")
+        return version
+
+    def _commit(self, version: int, saving: Saving, signature: bytes, site: str) -> None:
+        """Return when `version` is committed: by this rank's own collective, or by a plan."""
+        while True:
+            answer, turn = self._ask(self._begin_checkpoint, version, signature, site)
+            if answer is None:  # a plan has committed it meanwhile
+                return
+            if answer is Step.EXECUTE:
+                if self._agree(saving, signature, site, turn) and self._complete_heard(
+                    self._complete_checkpoint, turn[0]
+                ):
+                    return
+            elif isinstance(answer, Entry):  # others ran a collective here: not one program
+                self._serve(answer, signature, self._replay)
+            else:
+                self._hub.sleep()
+
+    def _begin_checkpoint(self, version: int, signature: bytes, site: str) -> Answer:
+        if self._core.error is None and self._core.position.version >= version:
+            return None
+        return self._core.begin(signature, site)
+
+    def _agree(self, saving: Saving, signature: bytes, site: str, turn: Turn) -> bool:
+        """Phase one: every rank holds the tentative version, the same one, and local states."""
+        digest, local = saving.digest, saving.local
+        length = b"" if local is None else len(local).to_bytes(LENGTH_BYTES, "little")
+        answers = self._plane.gather_digests(digest + length, signature, site, turn)
+        if answers is None:
+            return False
+        digests = [answer[: len(digest)] for answer in answers]
+        different = [rank for rank, theirs in enumerate(digests) if theirs != digest]
+        if not different:
+            lengths = [int.from_bytes(answer[len(digest) :], "little") for answer in answers]
+            return local is None or self._plane.copy_locals(local, lengths, signature, site, turn)
+        self._plane.accuse(MismatchSeen(turn[0], different[0], signature, site, states=True))
+        return False
+
+    @property
+    def known_version(self) -> int | None:
+        """The version that load_checkpoint would give now, None if that is not known yet."""
+        with self._hub.lock:
+            return self._core.known_version
+
+    def local_state(self, version: int) -> Packed | None:
+        """This rank's own local state of the loaded `version`; None if that has none."""
+        with self._hub.lock:
+            local: Packed | None = self._core.locals.get(version, self._core.rank)
+            return local
+
+    def load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
+        """load_checkpoint: served below the frontier, else executed by all."""
+        checkpoint = self._entered(self._load, raw, signature, site)
+        self._hub.fault("done")
+        return checkpoint
+
+    def _load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
+        while True:
+            answer, turn = self._ask(self._core.begin_load, signature, site)
+            if isinstance(answer, Checkpoint):
+                if self._settle(self._replay_load, answer):
+                    return answer
+            elif isinstance(answer, Entry):
+                self._serve(answer, signature, self._replay)
+            elif answer is Step.EXECUTE:
+                value = self._plane.broadcast_default(raw, signature, site, turn)
+                if value is not None and self._complete_heard(self._complete_load, turn[0], value):
+                    return Checkpoint(0, value)
+            else:
+                self._hub.sleep()
+
+    def close(self, call: Call) -> None:
+        """The closing collective, then serve others until all have closed (rule R8)."""
+        self._entered(self._close, call)
+        self._hub.fault("done")
+        self._renew_deadline(call.form.site)
+        self._control.driver.act(OwnCloseDone())
+        self._wait_for(lambda: self._core.state is State.FINISHED)
+
+    def _renew_deadline(self, site: str) -> None:
+        """The close is complete, and its deadline holds on while others are served."""
+        deadline = self._hub.deadline
+        if deadline is not None:
+            position = self._core.position
+            self._hub.deadline = deadline._replace(position=position, closed_at=site)
+
+    def _close(self, call: Call) -> None:
+        form = call.form
+        while not self._core.closed:
+            answer, turn = self._ask(self._core.begin, form.signature, form.site)
+            if answer is Step.EXECUTE:
+                if self._plane.execute(call, turn) is not None:
+                    entry = Entry(form.signature, EMPTY)
+                    self._complete_heard(self._complete_close, turn[0], entry)
+            elif isinstance(answer, Entry):
+                self._serve(answer, form.signature, self._replay_close)
+            else:
+                self._hub.sleep()
+
+    def leave(self, reason: str) -> None:
+        """An exception left the user's block: say so, so that nobody waits for a deadline."""
+        self._control.driver.act(Leaving(reason))
+
+    def condemn(self, error: FtcommError) -> None:
+        """Have the tracker raise `error` on all ranks, this one included."""
+        self._control.driver.act(Found(type(error).__name__, error.cause))
+
+    def abort(self) -> None:
+        """Have the call that another thread runs here raise `ClosedError`."""
+        self._control.fail_from_outside(ClosedError("the communicator was left during this call"))
+
+    def end_by(self, error: FtcommError) -> NoReturn:
+        """`condemn`, and raise the verdict here."""
+        self.condemn(error)
+        self._wait_for(lambda: False)
+        raise error
+
+    def stop(self) -> None:
+        """End the control thread and close every socket of this process."""
+        self._control.stop()
+        self._hub.close()
+
+    # --- one attempt --------------------------------------------------------------------------
+
+    def _ask(self, ask: Callable[..., Answer], *arguments: object) -> tuple[Answer, Turn]:
+        """What to do now. `wake` is cleared first, so that no change after the look is missed."""
+        hub, core = self._hub, self._core
+        hub.wake.clear()
+        with hub.lock:
+            answer = ask(*arguments)
+            if answer is Step.EXECUTE:
+                hub.interrupt.clear()
+            return answer, (core.epoch, core.position)
+
+    def _serve(self, entry: Entry, signature: bytes, replay: Callable[[], Outcome]) -> bool:
+        """The result exists: it must be of the same collective (rule R7, in replay)."""
+        if entry.signature != signature:
+            # an earlier life of this rank, or the others without it, ran something else here
+            core = self._core
+            self._plane.accuse(MismatchSeen(core.epoch, core.rank, entry.signature, ""))
+            return False
+        return self._settle(replay)
+
+    def _replay(self) -> Outcome:
+        return self._counted(self._core.replay(now=time.monotonic()))
+
+    def _replay_load(self, checkpoint: Checkpoint) -> Outcome:
+        return self._counted(self._core.replay_load(checkpoint, now=time.monotonic()))
+
+    def _replay_close(self) -> Outcome:
+        return self._core.replay_close(now=time.monotonic())
+
+    def _counted(self, outcome: Outcome) -> Outcome:
+        self.recovered.replays += outcome is Outcome.DONE
+        return outcome
+
+    # --- completing ---------------------------------------------------------------------------
+
+    def _complete(self, epoch: int, entry: Entry, synchronising: bool) -> bool:
+        """Log and advance in one critical section; False if the epoch was revoked."""
+        return self._complete_heard(self._log, epoch, entry, synchronising)
+
+    def _log(self, epoch: int, entry: Entry, synchronising: bool) -> Outcome:
+        outcome, dropped = self._core.complete(
+            epoch, entry, synchronising=synchronising, now=time.monotonic()
+        )
+        while dropped:
+            self._hub.pool.give(dropped.pop())
+        return outcome
+
+    def _complete_checkpoint(self, epoch: int) -> Outcome:
+        outcome, dropped = self._core.complete_checkpoint(epoch, now=time.monotonic())
+        if outcome is Outcome.DONE:
+            self._hub.pool.renew(dropped)
+        return outcome
+
+    def _complete_load(self, epoch: int, value: Packed) -> Outcome:
+        return self._core.complete_load(epoch, value, b"", now=time.monotonic())
+
+    def _complete_close(self, epoch: int, entry: Entry) -> Outcome:
+        return self._core.complete_close(epoch, entry, now=time.monotonic())
+
+    def _complete_heard(self, attempt: Callable[..., Outcome], *arguments: object) -> bool:
+        """Complete; the first time in an epoch, say so."""
+        done = self._settle(attempt, *arguments)
+        if done and self._core.epoch != self._resumed_epoch:
+            self._note_resumed()
+        return done
+
+    def _settle(self, attempt: Callable[..., Outcome], *arguments: object) -> bool:
+        """Attempt until the tracker has been heard where it must be (rule R1)."""
+        while True:
+            self._hub.wake.clear()
+            with self._hub.lock:
+                outcome = attempt(*arguments)
+            if outcome is not Outcome.HEAR_FIRST:
+                return outcome is Outcome.DONE
+            self._hub.sleep()
+
+    def _note_resumed(self) -> None:
+        """Tell the tracker what the recovery cost here, once for an epoch."""
+        hub, core = self._hub, self._core
+        self._resumed_epoch = core.epoch
+        fetch_ms = max(int((hub.caught_up_at - hub.planned_at) * 1000), 0)
+        link_ms = max(int((time.monotonic() - hub.caught_up_at) * 1000), 0)
+        self._control.driver.send(
+            Resumed(core.epoch, fetch_ms, link_ms, core.fetched, core.replayed)
+        )
+
+    # --- waiting ------------------------------------------------------------------------------
+
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
+        while True:
+            self._hub.wake.clear()
+            with self._hub.lock:
+                if self._core.error is not None:
+                    raise self._core.error
+                if condition():
+                    return
+            self._hub.sleep()

@@ -1,0 +1,30 @@
+"""The setting ``verify``: has this life computed what its earlier life did?"""
+
+from ftcomm.errors import CollectiveMismatchError
+from ftcomm.memory.pool import Stored
+from ftcomm.protocol.position import Position
+from ftcomm.protocol.signature import signature_text
+from ftcomm.requests.request import DIGEST_BYTES, Call
+
+
+def is_same_input(call: Call, signature: bytes, logged: Stored | None, rank: int) -> bool:
+    """False if the log knows that `rank` passed something else to this very collective.
+
+    Args:
+        call: what is to be replayed.
+        signature: of the log's result; one that differs is told as such, elsewhere.
+        logged: the log's result, None where it has none of its own.
+        rank: whose input is looked at.
+    """
+    if logged is None or not logged.digests or signature != call.form.signature:
+        return True
+    return call.digest(rank) == logged.digests[rank * DIGEST_BYTES : (rank + 1) * DIGEST_BYTES]
+
+
+def other_input_error(call: Call, rank: int, position: Position) -> CollectiveMismatchError:
+    """A script computes something else after a restart: no replay can be right (rule R7)."""
+    return CollectiveMismatchError(
+        f"rank {rank} replays collective {position}, {signature_text(call.form.signature)} at "
+        f"{call.form.site}, and this process computed another input for it than its earlier one"
+        "; the usual cause is a variable that is not in the checkpoint: add it to the state"
+    )

@@ -1,0 +1,129 @@
+"""How many bytes the log may hold, counted from what all ranks know alike (rule R9).
+
+That is the signature, or the sizes that ranks have told each other.  So all of them warn at the
+same position and raise at the same position: before anything is sent where the signature says the
+size, else before any payload is.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+from ftcomm.diagnostics.logs import JobLogger, LogContext
+from ftcomm.errors import LogLimitError
+from ftcomm.protocol.position import MAX_SEQNO, Position
+
+
+class Measured(Protocol):
+    """What is read of an engine."""
+
+    @property
+    def log_limit(self) -> int:
+        """Bytes of results that the job allows between two checkpoints."""
+
+    @property
+    def keeps_results(self) -> bool:
+        """Whether there is a log."""
+
+    @property
+    def replicas(self) -> int:
+        """Copies of each stable result."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of places."""
+
+    @property
+    def rank(self) -> int:
+        """This worker's place."""
+
+    @property
+    def position(self) -> Position:
+        """The collective that will be completed next."""
+
+
+class LogAccount:
+    """The bytes of one worker's log, by the rule that all ranks share.
+
+    A result counts with ``min(1, replicas / world_size)`` of its size: the share of it that a
+    worker keeps on average once it is stable.  The limit holds for the prelude, and for each
+    version after it.
+
+    Attributes:
+        nbytes: bytes counted at present.
+        plenty: up to so many there is no reason to warn or to refuse.
+    """
+
+    def __init__(self, engine: Measured) -> None:
+        self._engine = engine
+        self._limit = engine.log_limit  # these two hold for the job's life
+        self._share = min(engine.replicas, engine.world_size) / engine.world_size
+        self._share *= engine.keeps_results
+        self.nbytes = 0
+        self.plenty = self._limit // 2
+        self._warned = False
+        self._said = False
+
+    def counter(self) -> Callable[[], int]:
+        """A function that any thread may ask for `nbytes`; it does not keep the account alive."""
+        reference = weakref.ref(self)
+
+        def nbytes() -> int:
+            account = reference()
+            return 0 if account is None else account.nbytes
+
+        return nbytes
+
+    def share_of(self, nbytes: int) -> int:
+        """What a result of `nbytes` counts with."""
+        return int(nbytes * self._share)
+
+    def check(self, nbytes: int) -> None:
+        """Refuse a call whose result of `nbytes` has no room.
+
+        Raises:
+            LogLimitError: it would pass the limit; nothing has changed.
+        """
+        total = self.nbytes + self.share_of(nbytes)
+        if total > self._limit:
+            raise self._too_much(f"would take {total} bytes, the limit is {self._limit}")
+        if self._engine.position.seqno >= MAX_SEQNO:
+            raise self._too_much(f"are {MAX_SEQNO} in number, the most that one version may have")
+
+    def completed(self, nbytes: int) -> None:
+        """Count a result, executed or replayed; a call that raised has none."""
+        self.nbytes += self.share_of(nbytes)
+        if self.nbytes > self.plenty and not self._warned:
+            self._warn()
+
+    def _too_much(self, what: str) -> LogLimitError:
+        engine = self._engine
+        return LogLimitError(
+            f"the results kept since checkpoint {max(engine.position.version, 0)} {what}",
+            rank=engine.rank,
+            position=engine.position,
+        )
+
+    def _warn(self) -> None:
+        self._warned = True
+        context = LogContext(rank=self._engine.rank, position=self._engine.position)
+        log = JobLogger(context)
+        # All ranks warn at the same position: one of them on the console, and once, is enough.
+        aloud = self._engine.rank == 0 and not self._said
+        self._said = True
+        warn = log.warn_aloud if aloud else log.warning
+        warn(
+            "the results kept since the last checkpoint take %d bytes on each rank, more than half"
+            " of the limit of %d; checkpoint more often, or raise --log-limit",
+            self.nbytes,
+            self._limit,
+        )
+
+    def new_version(self) -> None:
+        """The prelude or a version has ended; the next one counts from zero.
+
+        The prelude's results stay, but are not counted on: a restarted rank may skip its prelude,
+        and must count as all others do.
+        """
+        self.nbytes = 0
+        self._warned = False

@@ -1,0 +1,170 @@
+"""The engine of a life whose history is recorded; others run without a line of this."""
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ftcomm.control.hub import Hub
+from ftcomm.control.thread import ControlThread
+from ftcomm.diagnostics.history import CLOSED, EXECUTED, LEFT, SERVED, Entered, Raised, Returned
+from ftcomm.diagnostics.recorder import Recorder
+from ftcomm.engine.engine import Engine
+from ftcomm.errors import ClosedError, FtcommError
+from ftcomm.memory.pool import EMPTY, Stored
+from ftcomm.protocol.signature import Kind
+from ftcomm.recovery.states import Checkpoint, Outcome
+from ftcomm.requests.request import DIGEST_BYTES, Call, Form, Lazy, OpenCall, Saving
+from ftcomm.state.layout import Packed
+
+
+@dataclass(slots=True)
+class _Given:
+    """What a call gives, filled in while it runs."""
+
+    result: str = ""
+    version: int | None = None
+    local: str | None = None
+
+
+class RecordingEngine(Engine):
+    """An engine that writes down each call: what went in, what came out, and how."""
+
+    def __init__(self, hub: Hub, control: ControlThread, recorder: Recorder) -> None:
+        super().__init__(hub, control)
+        self._recorder = recorder
+        self._executed_in: int | None = None  # the epoch, None while the call is not executed
+        self._end = (LEFT, "")
+
+    def express(self, form: Form) -> None:
+        """Each call is written down."""
+
+    def run(self, call: Call) -> Stored:
+        """As the engine's, recorded."""
+        form = call.form
+
+        def input_digest() -> str:
+            return digest(call.source.view("u1").data)
+
+        with self._recorded(form.kind, form.signature, form.site, input_digest) as given:
+            stored = super().run(call)
+            given.result = _result_digest(stored)
+        return stored
+
+    def run_lazy(self, lazy: Lazy) -> Stored:
+        """As the engine's, recorded; the input is made inside, if it is made at all."""
+        with self._recorded(lazy.kind, b"", lazy.site) as given:
+            stored = super().run_lazy(lazy)
+            given.result = _result_digest(stored)
+        return stored
+
+    def run_open(self, call: OpenCall) -> Stored:
+        """As the engine's, recorded; what is known of the signature comes with the array."""
+        with self._recorded(call.kind, b"", call.site) as given:
+            stored = super().run_open(call)
+            given.result = _result_digest(stored)
+        return stored
+
+    def checkpoint(self, saving: Saving, signature: bytes, site: str) -> int:
+        """As the engine's, recorded."""
+        local = None if saving.local is None else digest(saving.local)
+
+        state = digest(saving.raw())  # a lazy one too: as it was given
+
+        def state_digest() -> str:
+            return state
+
+        with self._recorded(Kind.CHECKPOINT, signature, site, state_digest, local) as given:
+            version = super().checkpoint(saving, signature, site)
+            given.result, given.version, given.local = state_digest(), version, local
+        return version
+
+    def load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
+        """As the engine's, recorded."""
+        with self._recorded(Kind.LOAD, signature, site) as given:
+            loaded = super().load(raw, signature, site)
+            local = self.local_state(loaded.version)
+            given.result, given.version = digest(loaded.value), loaded.version
+            given.local = None if local is None else digest(local)
+        return loaded
+
+    def close(self, call: Call) -> None:
+        """As the engine's, recorded."""
+        form = call.form
+        with self._recorded(form.kind, form.signature, form.site) as given:
+            super().close(call)
+            given.result = _result_digest(EMPTY)
+        self._end = (CLOSED, "")
+
+    def leave(self, reason: str) -> None:
+        """As the engine's; the reason is recorded when it stops."""
+        self._end = (LEFT, reason)
+        super().leave(reason)
+
+    def condemn(self, error: FtcommError) -> None:
+        """As the engine's; an error that was found before its call was entered is recorded."""
+        self._end = (type(error).__name__, error.cause)
+        super().condemn(error)
+
+    def stop(self) -> None:
+        """As the engine's; ends the history."""
+        super().stop()
+        error = self.error
+        if self._end[0] != CLOSED and error is not None and not isinstance(error, ClosedError):
+            self._end = (type(error).__name__, error.cause)
+        self._recorder.end(*self._end)
+
+    def _complete_heard(self, attempt: Callable[..., Outcome], *arguments: object) -> bool:
+        done = super()._complete_heard(attempt, *arguments)
+        if done:
+            epoch = arguments[0]
+            assert isinstance(epoch, int), "every attempt to complete begins with its epoch"
+            self._executed_in = epoch
+        return done
+
+    def _how(self) -> tuple[str, int]:
+        """How the last call got its result, and in which epoch."""
+        epoch = self._executed_in
+        return (SERVED, self.epoch) if epoch is None else (EXECUTED, epoch)
+
+    @contextlib.contextmanager
+    def _recorded(
+        self,
+        kind: Kind,
+        signature: bytes,
+        site: str,
+        input_digest: Callable[[], str | None] = lambda: None,
+        local: str | None = None,
+    ) -> Iterator[_Given]:
+        """Write down that a call is entered, and what becomes of it."""
+        position, name, given = self.position, kind.name.lower(), _Given()
+        self._executed_in = None
+        self._recorder.write(Entered(position, name, signature.hex(), site, input_digest(), local))
+        try:
+            yield given
+        except BaseException as error:
+            cause = error.cause if isinstance(error, FtcommError) else str(error)
+            self._recorder.write(
+                Raised(position, name, type(error).__name__, cause, self.epoch, input_digest())
+            )
+            raise
+        how, epoch = self._how()
+        self._recorder.write(
+            Returned(
+                position, name, how, epoch, given.result, input_digest(), given.version, given.local
+            )
+        )
+        self._recorder.count_call(is_checkpoint=kind is Kind.CHECKPOINT)
+
+
+def digest(raw: bytes | memoryview) -> str:
+    """What stands for these bytes in a history."""
+    return hashlib.blake2b(raw, digest_size=DIGEST_BYTES).hexdigest()
+
+
+def _result_digest(stored: Stored) -> str:
+    """Of dtype, shape and bytes of a result."""
+    total = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    total.update(f"{stored.flat.dtype.str}{list(stored.shape)}".encode())
+    total.update(stored.raw())
+    return total.hexdigest()

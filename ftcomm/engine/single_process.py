@@ -1,0 +1,133 @@
+"""A group of one: the same calls without a tracker, sockets or threads."""
+
+from collections.abc import Callable
+from typing import NoReturn, ParamSpec, TypeVar
+
+import numpy as np
+
+from ftcomm.collectives.dtypes import AnyDtype
+from ftcomm.config.deadline import Limit
+from ftcomm.config.environment import JobSettings
+from ftcomm.control.hub import Recovered
+from ftcomm.errors import FtcommError
+from ftcomm.memory.pool import Array, Stored
+from ftcomm.protocol.host_groups import Grouping
+from ftcomm.protocol.position import START, Position
+from ftcomm.recovery.machine import Checkpoint
+from ftcomm.requests.request import AnyCall, Call, Form, Lazy, OpenCall, Saving, stored_rows
+from ftcomm.state.layout import Packed
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class SoloEngine:
+    """Every collective of one rank is its own input; checkpoints live in this process."""
+
+    rank = 0
+    world_size = 1
+    epoch = 0
+    pythons = ("",)
+    recovered = Recovered(epochs=1)
+
+    def __init__(self, settings: JobSettings, *, watches_states: bool = False) -> None:
+        self.watches_states = watches_states
+        self.position: Position = START
+        self.log_limit = settings.log_limit
+        self.replicas = settings.replicas
+        self.keeps_results = settings.keeps_results
+        self.call_deadline = settings.call_deadline or None
+        self.algorithm = settings.algorithm
+        self.table = settings.table
+        self.grouping: Grouping = (0,)
+
+    def lend(self, count: int, dtype: AnyDtype) -> Array:
+        """Memory for a result that the user gets."""
+        return np.empty(count, dtype)
+
+    def report_log(self, nbytes: Callable[[], int]) -> None:
+        """There is nobody to be told."""
+
+    def wait_until_member(self) -> None:
+        """There is nobody to wait for."""
+
+    def express(self, form: Form) -> None:
+        """Nothing is sent that could be sent in fewer steps."""
+
+    def run(self, call: Call) -> Stored:
+        """The result for one rank: the input, finished as the reduction says."""
+        form, work = call.form, call.source.copy()
+        if form.reducer is not None:
+            form.reducer.finish(work, 1)
+        if form.schedule is None:
+            call.admit(work.nbytes)
+            stored = stored_rows(form, work, call.rows)
+        else:
+            stored = Stored(work, form.shape)
+        if call.check is not None:
+            call.check(stored)
+        self.position = self.position.next()
+        return stored
+
+    def within(
+        self,
+        limit: Limit | None,
+        call: AnyCall,
+        body: Callable[P, R],
+        /,
+        *arguments: P.args,
+        **rest: P.kwargs,
+    ) -> R:
+        """There is nobody to wait for."""
+        del limit, call
+        return body(*arguments, **rest)
+
+    def run_lazy(self, lazy: Lazy) -> Stored:
+        """Nothing is ever replayed here: the input is needed."""
+        return self.run(lazy.make())
+
+    def run_open(self, call: OpenCall) -> NoReturn:
+        """The root is this rank, which has the array."""
+        raise AssertionError(f"an open call of the root: {call}")
+
+    def checkpoint(self, saving: Saving, signature: bytes, site: str) -> int:
+        """Commit: the state was copied by the caller, and there is nobody to compare with."""
+        del saving, signature, site
+        self.position = self.position.at_version(self.position.version + 1)
+        return self.position.version
+
+    def load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
+        """A fresh start: one's own default."""
+        del signature, site
+        self.position = self.position.at_version(0)
+        return Checkpoint(0, raw)
+
+    @property
+    def known_version(self) -> int | None:
+        """Nothing exists before the load."""
+        return None
+
+    def local_state(self, version: int) -> Packed | None:
+        """Only version 0 is ever loaded, and that has none."""
+        del version
+        return None
+
+    def close(self, call: Call) -> None:
+        """Nobody needs serving."""
+        del call
+
+    def condemn(self, error: FtcommError) -> None:
+        """Nobody needs to know."""
+
+    def end_by(self, error: FtcommError) -> NoReturn:
+        """Nobody else needs to know."""
+        raise error
+
+    def leave(self, reason: str) -> None:
+        """Nobody needs to know."""
+
+    def abort(self) -> None:
+        """A call of one waits for nobody."""
+
+    def stop(self) -> None:
+        """Nothing to stop."""

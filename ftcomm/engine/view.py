@@ -1,0 +1,87 @@
+"""Place: where a worker stands in its job, and the job's settings that its calls need."""
+
+from ftcomm.collectives.dtypes import AnyDtype
+from ftcomm.control.hub import Hub
+from ftcomm.errors import FtcommError
+from ftcomm.memory.pool import Array
+from ftcomm.protocol.host_groups import Grouping
+from ftcomm.protocol.position import Position
+
+
+class Place:
+    """What is read of an engine; used by the user's thread."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._core = hub.core
+        self.recovered = hub.recovered
+
+    @property
+    def rank(self) -> int:
+        """This worker's place; it never changes."""
+        return self._core.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of places."""
+        return self._core.world_size
+
+    @property
+    def grouping(self) -> Grouping:
+        """Which ranks shared a host when the group formed."""
+        return self._core.grouping
+
+    @property
+    def pythons(self) -> tuple[str, ...]:
+        """The Python of each rank, as far as it is known; empty where nobody is present."""
+        return tuple(member.python for member in self._core.members)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose plan is in force."""
+        return self._core.epoch
+
+    @property
+    def position(self) -> Position:
+        """The collective that this worker will complete next."""
+        return self._core.position
+
+    @property
+    def error(self) -> FtcommError | None:
+        """What ended this communicator, None while it lives."""
+        return self._core.error
+
+    @property
+    def log_limit(self) -> int:
+        """Bytes of results that the job allows between two checkpoints."""
+        return self._hub.settings.log_limit
+
+    @property
+    def call_deadline(self) -> float | None:
+        """Seconds that a call may take where its caller says nothing else; None is no limit."""
+        return self._hub.settings.call_deadline or None
+
+    @property
+    def keeps_results(self) -> bool:
+        """The job's setting ``replay`` is on: what a call returns is in the log too."""
+        return self._hub.settings.keeps_results
+
+    @property
+    def watches_states(self) -> bool:
+        """Whether to find out who writes to what a lazy checkpoint holds."""
+        return self._hub.options.debug is not None
+
+    def lend(self, count: int, dtype: AnyDtype) -> Array:
+        """Memory for a result that the user gets; taken back when the user has let go of it."""
+        with self._hub.lock:
+            return self._hub.pool.lend(count, dtype)
+
+    @property
+    def replicas(self) -> int:
+        """Copies of each stable result."""
+        return self._hub.settings.replicas
+
+    @property
+    def algorithm(self) -> str:
+        """The job's own choice of algorithm, ``auto`` for the table's."""
+        return self._hub.settings.algorithm

@@ -1,0 +1,1 @@
+"""Runs a schedule over links: numpy and system calls, no decisions."""

@@ -1,0 +1,432 @@
+"""Data plane: runs the schedules of one call over this epoch's links, on the caller's thread.
+
+Returns nothing but "done" or "ask the core again": what broke has been told to the core by then.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from ftcomm.collectives.chunking import STATE_LIMIT, pieces
+from ftcomm.collectives.dtypes import AnyDtype
+from ftcomm.collectives.reductions import Reducer
+from ftcomm.collectives.schedules.schedule import NOBODY, Schedule
+from ftcomm.collectives.schedules.shift import shift
+from ftcomm.collectives.selection import allgatherv_schedule, schedule_for
+from ftcomm.control.hub import Hub
+from ftcomm.control.thread import ControlThread
+from ftcomm.execution.header_check import CallHeader, announced_signature
+from ftcomm.execution.prepared_steps import Move
+from ftcomm.execution.shared_reduction import CommonExecutor
+from ftcomm.execution.shared_results import CommonResults, as_executed
+from ftcomm.memory.pool import Array, Stored
+from ftcomm.protocol.frame_header import make_suffix
+from ftcomm.protocol.position import Position
+from ftcomm.protocol.signature import RAGGED, Kind
+from ftcomm.recovery.events import LinkDown, MismatchSeen
+from ftcomm.recovery.recent_calls import NO_CALL
+from ftcomm.recovery.replica_placement import local_distances
+from ftcomm.requests.request import Call, Form, OpenCall, stored_rows
+from ftcomm.state.layout import Packed, behind_each_other
+from ftcomm.transport.interruptions import Interrupted, LinkLost, SignatureMismatch
+from ftcomm.transport.link import Link
+from ftcomm.transport.pushback_link import UnreadLink
+from ftcomm.transport.shared_window import CommonMemory
+from ftcomm.transport.waiting import tries_before_sleep
+
+# Sub-collectives of one position (a load is a length, a payload and a barrier) are told apart by
+# the frame's step number; no schedule has as many steps.
+STAGE = 1 << 20
+VERIFY_STAGE = 3  # behind the stages of every kind
+
+_BYTE: AnyDtype = np.dtype(np.uint8)
+_OF_ROWS = (*RAGGED, Kind.ALLGATHER_OBJECT)
+
+_NOTHING: Array = np.empty(0, np.uint8)
+
+Turn = tuple[int, Position]  # permission to execute: the epoch and position that the core gave
+
+
+class DataPlane:
+    """Links and executor of one communicator; used by the user's thread alone.
+
+    Attributes:
+        common: memory that this rank has in common with others.
+    """
+
+    def __init__(self, hub: Hub, control: ControlThread) -> None:
+        self._hub = hub
+        self._core = hub.core
+        self._control = control
+        self._executor = CommonExecutor(hub.interrupt, None if hub.faults is None else hub.fault)
+        self.common = CommonResults(hub, control)
+        hub.progress = self._executor.progress
+        self._turn: Turn | None = None  # of the newest call that was executed
+        self._linked: Mapping[int, Link] = {}  # an epoch's links, and the schedule that has all its
+        self._linked_for: Schedule | None = None
+        self._unread: UnreadLink | None = None  # of which `learn` has read a header
+
+    def execute(self, call: Call, turn: Turn) -> Stored | None:
+        """Run a call into fresh memory; None if the core must be asked again."""
+        header = CallHeader(*turn, call.form.suffix)
+        try:
+            stored = self._execute(call, header)
+        finally:
+            self._unread = None
+        if stored is None or self._hub.settings.verify != "inputs":
+            return stored
+        digests = self._gather_digests(call.digest(self._core.rank), header, VERIFY_STAGE)
+        if digests is None:
+            return None
+        stored.digests = b"".join(digests)
+        return stored
+
+    def learn(self, call: OpenCall, turn: Turn) -> bytes | None:
+        """The whole signature of a broadcast, from its first frame; `execute` comes next.
+
+        None if the core must be asked again.
+        """
+        header = CallHeader(*turn, make_suffix(call.known, call.site))
+        parent = next(s.recv_from for s in call.announcement.steps if s.recv_from != NOBODY)
+        try:
+            self._turn = turn
+            links = self._hub.links
+            self._hub.progress.step = -1
+            if not self._ensure_links(call.announcement, links, header.epoch):
+                return None
+            raw = self._executor.read_ahead(links[parent])
+            signature = announced_signature(raw, parent, header)
+        except (Interrupted, LinkLost, SignatureMismatch) as fault:
+            self._tell(fault, header.epoch)
+            return None
+        self._unread = UnreadLink(links[parent], raw)
+        return signature
+
+    def _execute(self, call: Call, header: CallHeader) -> Stored | None:
+        form = call.form
+        if form.schedule is not None:
+            return self._one_schedule(call, form.schedule, header)
+        if form.kind in _OF_ROWS:
+            return self._gather_rows(call, header)
+        blob = self._broadcast_blob(call.source, form.root, header, call.admit)
+        return None if blob is None else Stored(blob, blob.shape)
+
+    def _one_schedule(self, call: Call, schedule: Schedule, header: CallHeader) -> Stored | None:
+        form, source = call.form, call.source
+        memory = self.common.memory_for(form, header)
+        if memory is not None:
+            result = self.run_in_common(header, source, form, memory)
+            return None if result is None else Stored(result, form.shape)
+        work = self.take(form.work_count, form.dtype) if call.place is None else call.place
+        if form.kind is Kind.BROADCAST:
+            if form.root == self._core.rank:
+                work[:] = source
+            source = work
+        stage = 0
+        if form.announcement is not None:
+            if not self._run(form.announcement, header, _NOTHING, _NOTHING):
+                return None
+            stage = 1
+        if not self._run(schedule, header, source, work, form.reducer, stage=stage):
+            return None
+        if call.flush and not self._barrier(header, stage=stage + 1):
+            return None
+        return Stored(work, form.shape)
+
+    def _gather_rows(self, call: Call, header: CallHeader) -> Stored | None:
+        """Every rank's rows, one after the other: first how many each has, then the rows."""
+        core, form = self._core, call.form
+        rows: Array = np.empty(core.world_size, np.uint64)
+        own: Array = np.array([call.rows], np.uint64)
+        if not self._run(self._schedule(Kind.ALLGATHER, 1, 8), header, own, rows):
+            return None
+        row_size = math.prod(form.shape)
+        counts = tuple(int(count) * row_size for count in rows)
+        call.admit(sum(counts) * form.dtype.itemsize)
+        work = self.take(sum(counts), form.dtype)
+        schedule = allgatherv_schedule(core.world_size, core.rank, counts, core.grouping)
+        if not self._run(schedule, header, call.source, work, stage=1):
+            return None
+        return stored_rows(form, work, int(rows.sum()))
+
+    def take(self, count: int, dtype: AnyDtype) -> Array:
+        """Memory for a result: the log's, or, where nothing is kept, the user's."""
+        hub = self._hub
+        with hub.lock:
+            if hub.settings.keeps_results:
+                return hub.pool.take(count, dtype)
+            return hub.pool.lend(count, dtype)
+
+    def gather_digests(
+        self, digest: bytes, signature: bytes, site: str, turn: Turn
+    ) -> list[bytes] | None:
+        """Every rank's digest, of one length, by rank; None if the core must be asked again."""
+        header = CallHeader(*turn, make_suffix(signature, site))
+        return self._gather_digests(digest, header, 0)
+
+    def _gather_digests(self, digest: bytes, header: CallHeader, stage: int) -> list[bytes] | None:
+        size = self._core.world_size
+        mine: Array = np.frombuffer(digest, np.uint8)
+        gathered: Array = np.empty(size * len(mine), np.uint8)
+        schedule = self._schedule(Kind.ALLGATHER, len(mine), 1)
+        if not self._run(schedule, header, mine, gathered, stage=stage):
+            return None
+        return [row.tobytes() for row in gathered.reshape(size, -1)]
+
+    def copy_locals(
+        self, local: Packed, lengths: Sequence[int], signature: bytes, site: str, turn: Turn
+    ) -> bool:
+        """Send one's local state to its keepers and hold those of others; False: ask the core.
+
+        A barrier behind it proves that every rank holds what it should.
+        """
+        core = self._core
+        header = CallHeader(*turn, make_suffix(signature, site))
+        if not all(self._is_sane(rank, nbytes, header) for rank, nbytes in enumerate(lengths)):
+            return False
+        distances = local_distances(core.world_size, core.limits.local_replicas)
+        for stage, distance in enumerate(distances, 1):
+            copy = self._shifted(local, distance, lengths, header, stage)
+            if copy is None:
+                return False
+            owner, version = copy[0], header.position.version + 1
+            with self._hub.lock:
+                if not core.keep_local(header.epoch, version, owner, copy[1]):
+                    return False
+        return self._barrier(header, stage=len(distances) + 1)
+
+    def _shifted(
+        self, local: Packed, distance: int, lengths: Sequence[int], header: CallHeader, stage: int
+    ) -> tuple[int, Packed] | None:
+        """Send one's local state so many places along; whose has come instead, and that.
+
+        All ranks go through the pieces of the longest one, also who has nothing left to send.
+        """
+        core, sender = self._core, -1
+        mine: Array = np.frombuffer(local, np.uint8)
+        parts: list[Array] = []
+        for tag, piece in enumerate(pieces(max(lengths))):
+            counts = [len(range(nbytes)[piece]) for nbytes in lengths]
+            schedule = shift(core.keep_order, core.rank, distance, counts, tag)
+            part: Array = np.empty(schedule.work_count, np.uint8)
+            if not self._run(schedule, header, mine[piece], part, stage=stage):
+                return None
+            sender = schedule.steps[0].recv_from
+            parts.append(part)
+        return sender, behind_each_other(parts)
+
+    def broadcast_default(
+        self, raw: Packed, signature: bytes, site: str, turn: Turn
+    ) -> Packed | None:
+        """Rank 0's bytes to all: a length, the bytes, and a barrier that proves their arrival."""
+        header = CallHeader(*turn, make_suffix(signature, site))
+        mine: Array = np.frombuffer(raw, np.uint8)
+        nbytes = self._told_length(mine, 0, header)
+        if nbytes is None or not self._is_sane(0, nbytes, header):
+            return None
+        parts: list[Array] = []
+        for piece in pieces(nbytes):
+            own = self._core.rank == 0
+            parts.append(mine[piece] if own else np.empty(piece.stop - piece.start, np.uint8))
+            if not self._broadcast(parts[-1], 0, header, stage=len(parts)):
+                return None
+        if not self._barrier(header, stage=len(parts) + 1):
+            return None
+        return raw if self._core.rank == 0 else behind_each_other(parts)
+
+    def _broadcast_blob(
+        self, blob: Array, root: int, header: CallHeader, admit: Callable[[int], None]
+    ) -> Array | None:
+        """The same for a result, for which the log must have room."""
+        nbytes = self._told_length(blob, root, header)
+        if nbytes is None:
+            return None
+        admit(nbytes)
+        payload = blob if self._core.rank == root else self.take(nbytes, _BYTE)
+        if not self._broadcast(payload, root, header, stage=1):
+            return None
+        return payload if self._barrier(header, stage=2) else None
+
+    def _told_length(self, blob: Array, root: int, header: CallHeader) -> int | None:
+        """How many bytes the root has, as it says itself."""
+        length: Array = np.array([len(blob) if self._core.rank == root else 0], np.uint64)
+        schedule = self._schedule(Kind.BROADCAST, 1, 8, root=root)
+        return int(length[0]) if self._run(schedule, header, length, length) else None
+
+    def _broadcast(self, payload: Array, root: int, header: CallHeader, *, stage: int) -> bool:
+        schedule = self._schedule(Kind.BROADCAST, len(payload), 1, root=root)
+        return self._run(schedule, header, payload, payload, stage=stage)
+
+    def _is_sane(self, rank: int, nbytes: int, header: CallHeader) -> bool:
+        """Whether a state may have so many bytes; else `rank`, which says so, is suspected."""
+        if nbytes <= STATE_LIMIT:
+            return True
+        cause = f"it announces a state of {nbytes} bytes, the most is {STATE_LIMIT}"
+        self._tell(LinkLost(rank, cause), header.epoch)
+        return False
+
+    def cut_short(self, error: BaseException) -> None:
+        """The user's call ends with `error`: nothing is in flight until the user calls again.
+
+        If it was being executed, half of a frame may be on a link, and the others may be ahead: no
+        more can be said on this epoch's links.  No peer is to blame, so this rank names itself.
+        """
+        core = self._core
+        with self._hub.lock:
+            core.call = NO_CALL
+            turn = (core.epoch, core.position)
+            at_stake = self._turn == turn and bool(self._hub.links)
+        if at_stake:
+            cause = f"a call was cut short by {error!r}"
+            self._control.driver.act(LinkDown(turn[0], core.rank, cause))
+
+    def accuse(self, seen: MismatchSeen) -> None:
+        """Report a mismatch; the verdict will say so to all, this rank included."""
+        self._control.driver.act(seen)
+
+    def _barrier(self, header: CallHeader, *, stage: int = 1) -> bool:
+        schedule = self._schedule(Kind.BARRIER, 0, 1)
+        return self._run(schedule, header, _NOTHING, _NOTHING, stage=stage)
+
+    def _schedule(self, kind: Kind, count: int, itemsize: int, root: int = -1) -> Schedule:
+        core, settings = self._core, self._hub.settings
+        return schedule_for(
+            kind,
+            core.world_size,
+            core.rank,
+            count,
+            itemsize,
+            root=root,
+            grouping=core.grouping,
+            table=settings.table,
+        )
+
+    def _run(
+        self,
+        schedule: Schedule,
+        header: CallHeader,
+        source: Array,
+        work: Array,
+        reducer: Reducer | None = None,
+        *,
+        stage: int = 0,
+    ) -> bool:
+        """Run one schedule; False if the core must be asked again."""
+        try:
+            self._turn = header.epoch, header.position
+            links = self._hub.links  # this epoch's: a later one has another dictionary
+            self._hub.progress.step = stage * STAGE - 1  # behind the last step before
+            if not self._ensure_links(schedule, links, header.epoch):
+                return False
+            if self._unread is not None:
+                links = {**links, self._unread.rank: self._unread}
+            if work.dtype.kind == "V":
+                source, work = (a.view(as_executed(a.dtype)) for a in (source, work))
+            self._executor.run(
+                schedule,
+                links,
+                header=header,
+                source=source,
+                work=work,
+                reducer=reducer,
+                step_base=stage * STAGE,
+            )
+        except (Interrupted, LinkLost, SignatureMismatch) as fault:
+            self._tell(fault, header.epoch)
+            return False
+        return True
+
+    def run_moves(
+        self,
+        schedule: Schedule,
+        moves: tuple[Move, ...],
+        header: CallHeader,
+        source: Array,
+        work: Array,
+        reducer: Reducer | None,
+    ) -> bool:
+        """`_run` for the `moves` of an express call."""
+        links = self._hub.links
+        if self._linked_for is not schedule or self._linked is not links:
+            if any(rank not in links for rank in schedule.peers):
+                return False
+            self._linked, self._linked_for = links, schedule
+        self._turn = header[:2]
+        try:
+            self._executor.run_moves(moves, links, header, source, work, reducer)
+        except (Interrupted, LinkLost, SignatureMismatch) as fault:
+            self._tell(fault, header.epoch)
+            return False
+        return True
+
+    def run_in_common(
+        self, header: CallHeader, source: Array, form: Form, memory: CommonMemory
+    ) -> Array | None:
+        """`_run` for a call that has memory in common; its result, or None."""
+        schedule, links = form.schedule, self._hub.links
+        assert schedule is not None, "calls of one schedule"
+        assert form.reducer is not None, "which reduce"
+        self._turn = header[:2]
+        try:
+            self._hub.progress.step = -1
+            if not self._ensure_links(schedule, links, header.epoch):
+                return None
+            places = self.common.places(form, memory)
+            result = self._executor.run_in_common(
+                schedule,
+                links,
+                header=header,
+                source=source.view(as_executed(source.dtype)),
+                places=places,
+                reducer=form.reducer,
+            )
+        except (Interrupted, LinkLost, SignatureMismatch) as fault:
+            self._tell(fault, header.epoch)
+            return None
+        self.common.give_back(places)
+        return result.view(form.dtype)
+
+    def express_moves(self, form: Form) -> tuple[Move, ...] | None:
+        """The moves of a form that `run_moves` takes, else None."""
+        if form.schedule is None or form.schedule.copies or self._executor.probe is not None:
+            return None
+        return self._executor.moves_of(form.schedule, form.dtype)
+
+    def _tell(self, fault: Interrupted | LinkLost | SignatureMismatch, epoch: int) -> None:
+        """Have the control thread act on what broke."""
+        if isinstance(fault, LinkLost):
+            self._control.driver.act(LinkDown(epoch, fault.rank, fault.cause))
+        elif isinstance(fault, SignatureMismatch):
+            self.accuse(
+                MismatchSeen(epoch, fault.rank, fault.signature, fault.site, fault.position)
+            )
+
+    def _ensure_links(self, schedule: Schedule, links: Mapping[int, Link], epoch: int) -> bool:
+        """Wait until every peer of the schedule is connected; False if the epoch ended."""
+        hub = self._hub
+        missing = [rank for rank in schedule.peers if rank not in links]
+        if not missing:
+            return True
+        hub.close_retired()
+        own, grouping = self._core.rank, self._core.grouping
+        self._executor.tries = tries_before_sleep(grouping.count(grouping[own]))
+        self._control.driver.request_links(epoch, [rank for rank in missing if rank > own])
+        hub.progress.since = time.monotonic()
+        try:
+            while missing:
+                hub.wake.clear()
+                missing = [rank for rank in missing if rank not in links]
+                if hub.interrupt.is_set or self._must_ask(epoch):
+                    return False
+                if missing:
+                    hub.progress.peers = tuple(missing)
+                    self._hub.sleep()
+        finally:
+            hub.progress.peers = ()
+        return True
+
+    def _must_ask(self, epoch: int) -> bool:
+        core = self._core
+        return core.epoch != epoch or core.is_frozen or core.error is not None

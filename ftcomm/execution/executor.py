@@ -1,0 +1,388 @@
+"""Executor: runs one rank's schedule over its links, on the caller's thread.
+
+The sending and the receiving half of a step progress together, so full socket buffers never block
+a ring.  Small steps take a short path: one ``sendmsg`` of header and payload, one ``recv_into`` of
+both into a buffer kept for it, one reduction.  Large ones stream (see `streams`).  A probe, where
+there is one, sends every step through the streams, which can stop in the middle.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from time import monotonic
+
+import numpy as np
+
+from ftcomm.collectives.dtypes import AnyDtype
+from ftcomm.collectives.reductions import Array, Reducer
+from ftcomm.collectives.schedules.schedule import CELL_BYTES, NOBODY, Reduce, Schedule, Step
+from ftcomm.execution.fp_errors import Quiet
+from ftcomm.execution.header_check import CallHeader, check_header
+from ftcomm.execution.prepared_steps import SMALL_BYTES, Move, Moves
+from ftcomm.execution.transfers import NO_SIGNAL, Incoming, Outgoing, Probe, byte_view
+from ftcomm.protocol.frame_header import (
+    COMMON_FLAG,
+    DATA_FRAME,
+    FLAGS_AT,
+    FRAME_MAGIC,
+    HEADER_BYTES,
+    PREFIX,
+    PREFIX_BYTES,
+)
+from ftcomm.transport.interruptions import Interrupted, LinkLost
+from ftcomm.transport.link import Link
+from ftcomm.transport.waiting import (
+    CLOCK_EVERY,
+    SPIN_LIMIT_S,
+    TRIES_SHARED,
+    Progress,
+    Waiter,
+    let_others_run,
+)
+from ftcomm.transport.waker import Waker
+
+NO_REDUCTION, INCOMING_FIRST = Reduce.NONE, Reduce.INCOMING_FIRST  # looked up once
+_EMPTY: Array = np.empty(0, np.uint8)
+_Given = tuple[Mapping[int, Link], CallHeader, Array, Array, Reducer | None]
+
+
+class Executor:
+    """Runs schedules; one per communicator, used by one thread at a time.
+
+    Attributes:
+        progress: whom this thread is waiting for, for the control thread to read.
+        probe: called as ``probe(point, step)`` in the middle of each transfer, or None.
+        tries: how often nothing may have come or gone before this thread sleeps.
+    """
+
+    _call: CallHeader
+
+    def __init__(self, waker: Waker, probe: Probe | None = None) -> None:
+        self.progress = Progress()
+        self.probe = probe
+        self.tries = TRIES_SHARED
+        self._spins_until = 0.0  # monotonic time: a step that may not move tries until then
+        self._waker = waker
+        self._waiter = Waiter(waker, self.progress)
+        self._head = bytearray(HEADER_BYTES)  # of the frame that is being sent
+        self._other_head = bytearray(HEADER_BYTES)  # of one that comes in with another length
+        self._expected = self._head
+        self._small = bytearray(HEADER_BYTES + SMALL_BYTES)
+        self._head_view = memoryview(self._head)
+        self._small_view = memoryview(self._small)
+        self._moves = Moves(self._small)
+        self._quiet = Quiet()
+        self._scratch: Array = np.empty(CELL_BYTES, np.uint8)
+        # of the call that is running
+        self._links: Mapping[int, Link] = {}
+        self._source: Array = _EMPTY
+        self._work: Array = _EMPTY
+        self._reducer: Reducer | None = None
+
+    def run(
+        self,
+        schedule: Schedule,
+        links: Mapping[int, Link],
+        *,
+        header: CallHeader,
+        source: Array,
+        work: Array,
+        reducer: Reducer | None = None,
+        step_base: int = 0,
+    ) -> None:
+        """Execute one collective.
+
+        Args:
+            schedule: this rank's part.
+            links: a link for every peer of the schedule.
+            header: epoch, position, signature and call site of the call.
+            source: this rank's input: 1-D, contiguous, native byte order; never written.
+            work: the result's place, `schedule.work_count` elements of the same dtype.  Where the
+                schedule reads no source, or is a broadcast, `source` may be `work`.
+            reducer: for reducing kinds.
+            step_base: added to every step's number, for calls of several schedules.
+
+        Raises:
+            Interrupted: the waker is set.
+            LinkLost: a link is of no more use.
+            SignatureMismatch: a peer runs something else.
+        """
+        self._guarded((links, header, source, work, reducer), self._run, schedule, step_base)
+
+    def run_moves(
+        self,
+        moves: tuple[Move, ...],
+        links: Mapping[int, Link],
+        header: CallHeader,
+        source: Array,
+        work: Array,
+        reducer: Reducer | None,
+    ) -> None:
+        """As `run`, for the moves of a schedule without copies."""
+        self._guarded((links, header, source, work, reducer), self._run_moves, moves, header)
+
+    def read_ahead(self, link: Link) -> bytes:
+        """The header of the next frame from `link`; whoever runs a call must be given it again.
+
+        Raises:
+            Interrupted: the waker is set.
+            LinkLost: the link is of no more use.
+        """
+        view, got, tries = self._small_view[:HEADER_BYTES], 0, 0
+        try:
+            while got < HEADER_BYTES:
+                more = self._receive_some(link, view[got:])
+                got += more
+                tries = 0 if more else tries + 1
+                if not more:
+                    self._rest(tries, link, None)
+        except LinkLost as lost:
+            if self._waker.is_set:
+                raise Interrupted from lost
+            raise
+        return bytes(view)
+
+    def moves_of(self, schedule: Schedule, dtype: AnyDtype) -> tuple[Move, ...]:
+        """The moves of `schedule`, for `run_moves`."""
+        return self._moves.of(schedule, dtype)
+
+    def _guarded(self, given: _Given, body: Callable[..., None], *arguments: object) -> None:
+        """Run `body` on what was given, with what every call needs around it."""
+        if self._waker.is_set:
+            raise Interrupted
+        self._links, self._call, self._source, self._work, self._reducer = given
+        self._head[PREFIX_BYTES:] = self._call.suffix
+        reducer = self._reducer
+        try:
+            if reducer is not None and reducer.floating:
+                self._quiet.run(body, *arguments)
+            else:
+                body(*arguments)
+        except LinkLost as lost:
+            if self._waker.is_set:  # this side's control thread shut the link down
+                raise Interrupted from lost
+            raise
+        finally:
+            self._source = self._work = _EMPTY  # the caller's arrays are the caller's
+
+    def _run_moves(self, moves: tuple[Move, ...], header: CallHeader) -> None:
+        epoch, (branch, version, seqno), _ = header
+        head = self._head
+        for move in moves:
+            tag, length = move.step.tag, move.length
+            if move.alike:  # as `_prepare`, without a call
+                PREFIX.pack_into(
+                    head, 0, FRAME_MAGIC, DATA_FRAME, 0, epoch, branch, version, seqno, tag, length
+                )
+                self._expected = head
+                self.progress.step = tag
+            else:
+                self._prepare(move, tag)
+            if move.small:
+                self._small_step(move, tag)
+            else:
+                self._large_step(move.step, tag)
+
+    def _run(self, schedule: Schedule, step_base: int) -> None:
+        source, work = self._source, self._work
+        for move in self._moves.of(schedule, work.dtype):
+            tag = move.step.tag + step_base
+            self._prepare(move, tag)
+            if move.small and self.probe is None:
+                self._small_step(move, tag)
+            else:
+                self._large_step(move.step, tag)
+        if source is not work:
+            for copy in schedule.copies:
+                end = copy.work_lo + copy.source_hi - copy.source_lo
+                work[copy.work_lo : end] = source[copy.source_lo : copy.source_hi]
+        if self._reducer is not None:
+            self._reducer.finish(work, schedule.world_size)
+
+    def _prepare(self, move: Move, tag: int) -> None:
+        """Make the header to send and the one that is expected."""
+        epoch, (branch, version, seqno), suffix = self._call
+        self.progress.step = tag
+        fields = (epoch, branch, version, seqno, tag)
+        PREFIX.pack_into(self._head, 0, FRAME_MAGIC, DATA_FRAME, 0, *fields, move.length)
+        self._expected = self._head
+        if not move.alike:
+            PREFIX.pack_into(
+                self._other_head, 0, FRAME_MAGIC, DATA_FRAME, 0, *fields, move.receives
+            )
+            self._other_head[PREFIX_BYTES:] = suffix
+            self._expected = self._other_head
+
+    def _accept(self, rank: int, tag: int, length: int) -> None:
+        """Judge the header at the beginning of the small buffer."""
+        if not self._small.startswith(self._expected):
+            common = self._expected[FLAGS_AT] == COMMON_FLAG
+            check_header(self._small_view, rank, self._call, tag, length, common=common)
+
+    # --- small steps ------------------------------------------------------------------------------
+
+    def _small_step(self, move: Move, tag: int) -> None:
+        """One frame out, one in, and what is done with it, in few Python steps."""
+        step = move.step
+        rest = None if step.send_to == NOBODY else self._send_small(move)
+        if step.recv_from == NOBODY:
+            self._pump(rest, None)
+            return
+        link = self._links[step.recv_from]
+        try:
+            got = link.recv_into(move.frame)
+        except BlockingIOError:
+            got = 0
+        except OSError as error:
+            raise LinkLost(link.rank, f"receiving failed: {error}") from error
+        else:
+            if got == 0:
+                raise LinkLost(link.rank, "the peer closed the connection")
+        if got == HEADER_BYTES + move.receives and rest is None:
+            if not self._small.startswith(self._expected):
+                self._accept(step.recv_from, tag, move.receives)
+        else:
+            self._receive_rest(move, tag, got, rest)
+        self._combine_small(move)
+
+    def _send_small(self, move: Move) -> Outgoing | None:
+        """Send header and block; what the kernel did not take comes back."""
+        step = move.step
+        block = self._source if step.send_source else self._work
+        if move.send_part is not None:
+            block = block[move.send_part]
+        link = self._links[step.send_to]
+        try:
+            sent = link.sendmsg((self._head, block.data), (), NO_SIGNAL)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            raise LinkLost(link.rank, f"sending failed: {error}") from error
+        if sent == HEADER_BYTES + move.sends:
+            return None
+        return Outgoing(link, self._head_view, byte_view(block), sent=sent)
+
+    def _combine_small(self, move: Move) -> None:
+        step, out = move.step, self._work
+        own = self._source if step.own_source else out
+        if move.recv_part is not None:
+            out, own = out[move.recv_part], own[move.recv_part]
+        if step.reduce is NO_REDUCTION:
+            out[:] = move.incoming
+            return
+        assert self._reducer is not None, "a reducing step needs a reducer"
+        if step.reduce is INCOMING_FIRST:
+            self._reducer.combine(move.incoming, own, out)
+        else:
+            self._reducer.combine(own, move.incoming, out)
+
+    def _receive_rest(self, move: Move, tag: int, got: int, outgoing: Outgoing | None) -> None:
+        """Fill the small buffer with one whole frame, and let `outgoing` leave meanwhile."""
+        link, frame = self._links[move.step.recv_from], move.frame
+        total, tries = len(frame), 0
+        checked = False
+        while got < total or outgoing is not None:
+            if not checked and got >= HEADER_BYTES:  # another program's frame may be shorter
+                checked = True
+                self._accept(link.rank, tag, move.receives)
+            more = self._receive_some(link, frame[got:]) if got < total else 0
+            got += more
+            if outgoing is not None:
+                more += outgoing.advance()
+                if outgoing.done:
+                    outgoing = None
+            if more:
+                tries = 0
+            else:
+                tries += 1
+                sending = None if outgoing is None else outgoing.link
+                self._rest(tries, link if got < total else None, sending)
+        if not checked:
+            self._accept(link.rank, tag, move.receives)
+
+    def _receive_some(self, link: Link, view: memoryview) -> int:
+        try:
+            more = link.recv_into(view)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise LinkLost(link.rank, f"receiving failed: {error}") from error
+        if more == 0:
+            raise LinkLost(link.rank, "the peer closed the connection")
+        return more
+
+    def _rest(self, tries: int, receiving: Link | None, sending: Link | None) -> None:
+        spins = tries < self.tries and not self._waker.is_set
+        if spins and (tries % CLOCK_EVERY or self._may_spin(tries)):
+            let_others_run()
+        else:
+            self._waiter.wait(receiving, sending)
+
+    def _may_spin(self, tries: int) -> bool:
+        """The tries since the clock was first read have taken little time."""
+        now = monotonic()
+        if tries == CLOCK_EVERY:
+            self._spins_until = now + SPIN_LIMIT_S
+        return now < self._spins_until
+
+    # --- large steps ------------------------------------------------------------------------------
+
+    def _large_step(self, step: Step, tag: int) -> None:
+        outgoing = incoming = None
+        if step.send_to != NOBODY:
+            block = (self._source if step.send_source else self._work)[step.send_lo : step.send_hi]
+            link = self._links[step.send_to]
+            outgoing = Outgoing(link, self._head_view, byte_view(block), probe=self.probe, step=tag)
+        if step.recv_from != NOBODY:
+            incoming = self._incoming(step, tag)
+        self._pump(outgoing, incoming)
+        if incoming is not None and step.hold and step.reduce is not Reduce.NONE:
+            incoming.reduce_held()
+
+    def _incoming(self, step: Step, tag: int) -> Incoming:
+        part, reducer = slice(step.recv_lo, step.recv_hi), self._reducer
+        out = self._work[part]
+        length = out.nbytes
+        whole = step.hold or (reducer is not None and reducer.whole)
+        return Incoming(
+            self._links[step.recv_from],
+            step,
+            head=self._small_view[:HEADER_BYTES],
+            accept=functools.partial(self._accept, step.recv_from, tag, length),
+            own=self._source[part] if step.own_source else out,
+            out=out,
+            reducer=reducer,
+            scratch=self._cells(length if whole else CELL_BYTES),
+            probe=self.probe,
+            tag=tag,
+        )
+
+    def _cells(self, nbytes: int) -> Array:
+        """Scratch of exactly `nbytes`; kept for the next call, since fresh pages cost a copy."""
+        if len(self._scratch) < nbytes:
+            self._scratch = np.empty(nbytes, np.uint8)
+        return self._scratch[:nbytes]
+
+    def _pump(self, outgoing: Outgoing | None, incoming: Incoming | None) -> None:
+        """Advance both halves until both are done."""
+        tries = 0
+        while outgoing is not None or incoming is not None:
+            moved = False
+            if incoming is not None:
+                moved = incoming.advance()
+                if incoming.done:
+                    incoming = None
+            if outgoing is not None:
+                moved = outgoing.advance() or moved
+                if outgoing.done:
+                    outgoing = None
+            if moved:
+                tries = 0
+                if self._waker.is_set:
+                    raise Interrupted
+                continue
+            tries += 1
+            self._rest(
+                tries,
+                None if incoming is None else incoming.link,
+                None if outgoing is None else outgoing.link,
+            )

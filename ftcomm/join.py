@@ -1,0 +1,173 @@
+"""Joining a job: `init`, which gives a process its communicator."""
+
+import atexit
+import os
+import platform
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ftcomm.collectives.selection import tables_digest
+from ftcomm.communicator import Communicator
+from ftcomm.config.environment import WorkerOptions, job_settings, read_token
+from ftcomm.config.joined_process import forget_joined, note_joined
+from ftcomm.config.platforms import python_version, require_groups
+from ftcomm.config.process_identity import this_process
+from ftcomm.control.hub import Hub
+from ftcomm.control.thread import ControlThread
+from ftcomm.diagnostics import logs
+from ftcomm.diagnostics.exit_hook import use_exit_codes
+from ftcomm.diagnostics.fault_injection import FaultInjector
+from ftcomm.diagnostics.output_buffering import write_whole_lines
+from ftcomm.diagnostics.recorder import Recorder
+from ftcomm.engine.engine import Engine
+from ftcomm.engine.recorded import RecordingEngine
+from ftcomm.engine.single_process import SoloEngine
+from ftcomm.errors import ThreadError
+from ftcomm.recovery.machine import Identity, Limits, WorkerCore
+
+NONCE_BYTES = 16
+
+_open_communicator: Communicator | None = None
+
+
+def init(
+    tracker: str | None = None,
+    *,
+    worker_id: str | None = None,
+    token_file: str | Path | None = None,
+    detect_within: float | None = None,
+    connect_timeout: float | None = None,
+    tracker_timeout: float | None = None,
+    bind: str | None = None,
+    advertise: str | None = None,
+    expect: Mapping[str, Any] | None = None,
+) -> Communicator:
+    """Join the job and return its communicator; with no tracker, a group of one.
+
+    Returns when this worker has its rank and, after a restart, has fetched what it missed.
+
+    Args:
+        tracker: ``host:port[,host:port]``; default ``FTCOMM_TRACKER``. ``"none"`` is a group of
+            one whatever a scheduler says.
+        worker_id: what names this worker over its restarts; default ``FTCOMM_WORKER_ID``, the
+            scheduler's index, or one that is made up: a restart is another worker then.
+        token_file: file with the job's token; default ``FTCOMM_TOKEN_FILE``.
+        detect_within: seconds; only checked against the job's own value.
+        connect_timeout: seconds to wait for a tracker that is not up yet (60).
+        tracker_timeout: seconds to wait for a lost tracker that is needed (600).
+        bind: address or address:port to listen on; default: that of the control connection, and
+            a free port.
+        advertise: address or address:port to tell the others, where it differs.
+        expect: job settings that the job must have, by name; checked, never set.
+
+    Raises:
+        ConfigError: something is malformed, the job has another setting, or the process whose
+            worker id this one has inherited runs.
+        AuthenticationError: tracker and worker do not hold the same token.
+        TrackerLostError: no tracker answered in time.
+        JobFinishedError, FencedError, JobLostError and others: the job's verdict.
+        ThreadError: a communicator is open in this process already.
+    """
+    global _open_communicator  # noqa: PLW0603 - one open communicator per process
+    use_exit_codes()  # first: a malformed variable must not look like a death to a launcher
+    if _open_communicator is not None and _open_communicator.is_usable:
+        raise ThreadError(
+            "a communicator is open in this process already",
+            remedy="close it, or use it: one open communicator per process",
+        )
+    asked = {**(expect or {}), "detect_within": detect_within}
+    options = WorkerOptions.load(
+        tracker=tracker,
+        worker_id=worker_id,
+        token_file=token_file,
+        connect_timeout=connect_timeout,
+        tracker_timeout=tracker_timeout,
+        bind=bind,
+        advertise=advertise,
+        asked={name: value for name, value in asked.items() if value is not None},
+    )
+    if options.log_level is not None:
+        logs.turn_on(options.log_level)
+    _open_communicator = _alone(options) if options.routes is None else _join(options)
+    return _open_communicator
+
+
+@atexit.register
+def _leave_at_exit() -> None:
+    """The script has ended without close(): say so, since the others will learn only that."""
+    if _open_communicator is not None and _open_communicator.is_usable:
+        _open_communicator.abort("its script ended without closing the communicator")
+
+
+def _alone(options: WorkerOptions) -> Communicator:
+    context = logs.LogContext(job="solo", rank=0)
+    log = logs.JobLogger(context)
+    log.info("no tracker is named: a group of one")
+    if options.lonely is not None:
+        log.warn_aloud(
+            "%s numbers this process, but no tracker is named: it runs alone, whatever the others"
+            " do; set FTCOMM_TRACKER to host:port, or to none if that is meant",
+            options.lonely,
+        )
+    return Communicator(
+        SoloEngine(job_settings({}), watches_states=options.debug is not None),
+        options.worker_id or "solo",
+    )
+
+
+def _join(options: WorkerOptions) -> Communicator:
+    require_groups("joining a job's tracker")
+    write_whole_lines()
+    assert options.routes is not None
+    token = read_token(options.token_file)
+    worker_id = options.worker_id or _made_up_id()
+    note_joined(worker_id, options.routes)
+    me = this_process()
+    identity = Identity(
+        worker_id=worker_id,
+        nonce=secrets.token_bytes(NONCE_BYTES),
+        host=options.host or platform.node()[:64] or "localhost",
+        address="",
+        port=0,
+        tables=tables_digest(),
+        asked=options.asked,
+        pid=me.pid,
+        start=me.start,
+        group=os.getpgrp(),
+        python=python_version(),
+    )
+    limits = Limits(tracker_timeout=options.tracker_timeout)
+    hub = Hub(WorkerCore(identity, limits, now=time.monotonic()), options, token)
+    if options.faults is not None:
+        hub.faults = FaultInjector(
+            options.faults,
+            options.faults_log,
+            hub.break_links,
+            lambda: (hub.core.incarnation, hub.core.epoch),
+        )
+    if options.history is not None:
+        hub.recorder = Recorder(options.history, hub.log)
+    control = ControlThread(hub)
+    control.start()
+    recorder = hub.recorder
+    engine = Engine(hub, control) if recorder is None else RecordingEngine(hub, control, recorder)
+    try:
+        engine.wait_until_member()
+    except BaseException:
+        forget_joined()
+        engine.stop()
+        raise
+    return Communicator(engine, worker_id)
+
+
+def _made_up_id() -> str:
+    made_up = f"anonymous-{platform.node()[:24]}-{os.getpid()}-{secrets.token_hex(4)}"
+    logs.JobLogger(logs.LogContext()).warning(
+        "no FTCOMM_WORKER_ID and no scheduler's index: this worker is %s; a restart would be "
+        "another worker, and ranks follow these ids",
+        made_up,
+    )
+    return made_up

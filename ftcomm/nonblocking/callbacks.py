@@ -1,0 +1,128 @@
+"""Callbacks: the user's functions that run when a nonblocking call is done.
+
+They run one after the other on a thread of their own, which the first of them starts, so that a
+slow one holds up no collective.  That thread may make no calls: it is barred from the communicator,
+because ranks make calls in one order and callbacks run in an order of their own.
+"""
+
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from ftcomm.api.call_lock import CallLock
+from ftcomm.diagnostics.logs import JobLogger, LogContext
+from ftcomm.nonblocking.threads import start_thread
+
+MAX_BACKLOG = 1024  # callbacks of calls that are done; a new call waits until there are fewer
+
+
+class Callback(NamedTuple):
+    """One function to call.
+
+    Attributes:
+        what: the kind of call that it follows, for messages.
+        run: without arguments.
+    """
+
+    what: str
+    run: Callable[[], object]
+
+
+class Callbacks:
+    """The callbacks of one communicator.
+
+    Attributes:
+        backlog: callbacks that wait or run; looked at without a lock.
+    """
+
+    def __init__(self, barred_from: Iterable[CallLock]) -> None:
+        """Of a communicator whose locks are `barred_from` them."""
+        self._locks = tuple(barred_from)
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting: deque[Callback] = deque()
+        self._thread: threading.Thread | None = None
+        self._is_over = False
+        self.backlog = 0
+
+    @property
+    def is_own_thread(self) -> bool:
+        """True inside of a callback."""
+        return threading.current_thread() is self._thread
+
+    def prepare(self) -> None:
+        """Start the thread, for callbacks that may be put later.
+
+        Raises:
+            ThreadLimitError: it cannot be started.
+        """
+        with self._lock:
+            if self._thread is None:
+                self._thread = start_thread(self._run, "ftcomm-callbacks")
+
+    def put(self, callbacks: Iterable[Callback]) -> None:
+        """Have `callbacks` run behind all before them.
+
+        Raises:
+            ThreadLimitError: the thread has ended with the communicator, and no other can begin.
+        """
+        with self._lock:
+            if self._thread is None:  # all was over, and a handle is asked for more
+                self._thread = start_thread(self._run, "ftcomm-callbacks")
+            before = len(self._waiting)
+            self._waiting.extend(callbacks)
+            self.backlog += len(self._waiting) - before
+            self._changed.notify_all()
+
+    def wait_for_room(self) -> None:
+        """Return when the backlog is short enough for one more call."""
+        if self.backlog >= MAX_BACKLOG and not self.is_own_thread:
+            with self._lock:
+                self._changed.wait_for(lambda: self.backlog < MAX_BACKLOG)
+
+    def end(self, within_s: float = 0.0) -> None:
+        """The thread ends when nothing waits; returns then, or after `within_s`."""
+        with self._lock:
+            self._is_over = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and within_s > 0 and not self.is_own_thread:
+            thread.join(within_s)
+
+    # --- our own thread -----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        with self._lock:
+            if not self.is_own_thread:  # an interrupt came in between: another one is started
+                return
+        for lock in self._locks:
+            lock.barred = threading.get_ident()
+        while (callback := self._next()) is not None:
+            try:
+                callback.run()
+            except BaseException:  # noqa: BLE001 - changes nothing, whatever it is
+                _log_failure(callback)
+            del callback  # which holds a result
+            with self._lock:
+                self.backlog -= 1
+                self._changed.notify_all()
+
+    def _next(self) -> Callback | None:
+        with self._lock:
+            self._changed.wait_for(lambda: self._waiting or self._is_over)
+            if self._waiting:
+                return self._waiting.popleft()
+            for lock in self._locks:  # another thread may have this one's number later
+                lock.barred = 0
+            self._thread = None
+            return None
+
+
+def _log_failure(callback: Callback) -> None:
+    JobLogger(LogContext()).warn_aloud(
+        "a callback of %s raised, which changes nothing:\n%s",
+        callback.what,
+        traceback.format_exc().rstrip(),
+    )

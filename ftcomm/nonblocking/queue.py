@@ -1,0 +1,356 @@
+"""Turns: asynchronous calls, one after the other, in the order in which they were made.
+
+They run on one thread, started by the first of them.  A communicator has one engine, which is for
+one thread at a time; whoever holds the gate's baton may use it.  A synchronous call takes the baton
+and gives it back.  The first asynchronous call takes it for the thread of this module, which gives
+it back when nothing is pending: a synchronous call that finds nothing pending pays nothing for all
+this, and one that finds the baton taken asks here, and waits for its turn.
+
+A call that raises takes along all that were made before the user has heard of it: with its place
+empty, each would run at the position of another.  So the error is kept, with the baton, until
+`Handle.wait` or the next synchronous call has raised it.
+"""
+
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, TypeVar
+
+from ftcomm.api.call_guard import Gate, called_in_callback
+from ftcomm.api.call_lock import CallLock
+from ftcomm.errors import ClosedError, ForkError, ThreadError
+from ftcomm.nonblocking.callbacks import Callback, Callbacks
+from ftcomm.nonblocking.handle import QueuedCall
+from ftcomm.nonblocking.threads import start_thread
+
+R = TypeVar("R")
+
+# Calls that wait for their turn; the next one waits until there is room.  Each holds its input.
+MAX_PENDING = 1024
+# A call that runs ends within milliseconds when the communicator does, but for a user's function.
+LEAVE_WITHIN_S = 5.0
+
+
+class OneUser:
+    """While inside, no other thread makes a call."""
+
+    __slots__ = ("_turns",)
+
+    def __init__(self, turns: "Turns") -> None:
+        self._turns = turns
+
+    def __enter__(self) -> None:
+        self._turns.let_in(sys._getframe(1))  # noqa: SLF001 - see `CallLock`
+
+    def __exit__(self, *_: object) -> None:
+        self._turns.let_out()
+
+
+class Turns:
+    """The asynchronous calls of one communicator; `put` and `hand_back` are for the user's thread.
+
+    Lock order: `_users`, then `_lock`, then that of `callbacks`.  The baton is passed on under
+    `_lock`.
+
+    Attributes:
+        callbacks: what the user wants to run when calls are done.
+    """
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._pid = os.getpid()
+        self._users = CallLock()  # one thread makes calls, or waits to make one
+        gate.beginners = self._users.holder
+        self._one_user = OneUser(self)
+        self.callbacks = Callbacks((gate.lock, self._users))
+        self._placed = 0  # calls that had a place, or were about to
+        self._lock = threading.Lock()
+        self._arrived = threading.Condition(self._lock)  # something for our thread
+        self._changed = threading.Condition(self._lock)  # something for the user's
+        self._waiting: deque[QueuedCall[Any]] = deque()
+        self._running: QueuedCall[Any] | None = None
+        self._failure: BaseException | None = None  # that the user has not heard of
+        self._is_over = self._has_ended = False
+        self._finish: Callable[[], None] | None = None
+        self._thread: threading.Thread | None = None
+
+    # --- the user's thread --------------------------------------------------------------------
+
+    def one_user(self) -> OneUser:
+        """While inside, no other thread makes a call.
+
+        Entering raises `FtcommError` if another one does, or the communicator is over or another
+        process's.
+        """
+        return self._one_user
+
+    def let_in(self, frame: FrameType) -> None:
+        """Enter `one_user`, for the call that runs as `frame`."""
+        if os.getpid() != self._pid:
+            raise ForkError("this communicator belongs to the parent process")
+        if self.callbacks.is_own_thread:
+            raise called_in_callback()
+        if self.is_own_thread or not self._take_users(frame):
+            raise _used_twice()
+        try:
+            self._gate.mend()  # so that what stands for it may take it
+            if self._gate.is_closed:
+                with self._lock:
+                    self._changed.wait_for(self._is_settled)
+                self._gate.refuse()
+        except BaseException:
+            self._users.release()
+            raise
+
+    def let_out(self) -> None:
+        """Leave `one_user`."""
+        self._users.release()
+
+    def _take_users(self, frame: FrameType) -> bool:
+        if self._users.take(frame, self._placed):
+            return True
+        left = self._users.left_by()
+        if left is None:
+            return False
+        if left.mark != self._placed:  # the script has no handle, and would call again
+            self._gate.lose()
+        self._users.release()
+        return self._users.take(frame, self._placed)
+
+    def put(self, call: QueuedCall[R]) -> QueuedCall[R]:
+        """Give a call its place, behind all before it; waits while too many are pending."""
+        self.callbacks.wait_for_room()
+        with self._lock:
+            self._changed.wait_for(lambda: len(self._waiting) < MAX_PENDING)
+            if self._failure is not None:
+                call.fail(self._failure)
+            elif self._is_over:
+                call.fail(_ended())
+            else:
+                self._start()
+                self._take_baton()
+                # Before it has: whoever is interrupted errs on the safe side.
+                call.has_place = True
+                self._placed += 1
+                self._waiting.append(call)
+                self._arrived.notify()
+        return call
+
+    def hand_back(self, frame: FrameType) -> bool:
+        """Take the baton for a synchronous call, running as `frame`, behind all that is pending.
+
+        Returns:
+            False if it is not for this thread: another one is in a call, this one runs a
+            function of the user's, or the communicator is over.
+
+        Raises:
+            BaseException: what an asynchronous call has raised, if the user has not heard of it.
+        """
+        if self.is_own_thread or not self._take_users(sys._getframe()):  # noqa: SLF001 - as above
+            return False
+        try:
+            with self._lock:
+                self._changed.wait_for(self._is_settled)
+                if self._is_over:
+                    return False
+                if self._failure is not None:
+                    failure = self._failure
+                    self._forget_failure()
+                    raise failure
+                self._rest_if_idle()  # an interrupt may have left the baton with us
+                return self._gate.try_take(frame)
+        finally:
+            self._users.release()
+
+    def wait_for(self, call: QueuedCall[Any], timeout: float | None) -> None:
+        """As the protocol of handles says; from any thread but our own.
+
+        Raises:
+            TimeoutError: it is still pending after `timeout` seconds.
+            ThreadError: called by a function of the user's that a collective runs.
+            ForkError: in a forked child.
+        """
+        if os.getpid() != self._pid:
+            raise ForkError("this handle belongs to the parent process")
+        if self.is_own_thread:
+            raise ThreadError(
+                "an input function or a reduction waits for an asynchronous call, which waits for "
+                "it; wait outside"
+            )
+        with self._lock:
+            if not self._changed.wait_for(lambda: call.is_done, timeout):
+                raise TimeoutError(f"{call.what} is still pending after {timeout:g} s")
+
+    def note_raised(self, error: BaseException) -> None:
+        """The user hears of `error` now: calls made from here on run again.
+
+        A callback's hearing does not count: the script goes on making calls meanwhile.
+        """
+        if self.callbacks.is_own_thread:
+            return
+        with self._lock:
+            if error is self._failure:
+                self._forget_failure()
+
+    def call_back(self, call: QueuedCall[Any], callback: Callback) -> None:
+        """Run `callback` when `call` is done; from any thread.
+
+        Raises:
+            ThreadLimitError: there is no thread for it.
+            ForkError: in a forked child.
+        """
+        if os.getpid() != self._pid:
+            raise ForkError("this handle belongs to the parent process")
+        if not self.is_own_thread:
+            self.callbacks.wait_for_room()
+        with self._lock:
+            if not call.is_done:
+                self.callbacks.prepare()
+                call.callbacks = [*(call.callbacks or ()), callback]
+                return
+        self.callbacks.put([callback])
+
+    def look_again(self) -> None:
+        """A pending call may have become due; from any thread."""
+        with self._lock:
+            self._arrived.notify()
+
+    def end(self, abort: Callable[[], None], finish: Callable[[], None]) -> None:
+        """The communicator ends: nothing runs any more.
+
+        Args:
+            abort: makes the call that runs raise.
+            finish: called when none runs: now, or where a user's function does not end, by our
+                thread as soon as it does.
+        """
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = True
+            if not self.is_own_thread:  # else what waits gets the error that ends it all
+                self._drop(_ended())
+                self._arrived.notify()
+        if self._thread is None or self.is_own_thread:
+            finish()
+            if self._thread is None:
+                self.callbacks.end()
+            return
+        abort()
+        try:
+            self._thread.join(LEAVE_WITHIN_S)
+        finally:
+            with self._lock:
+                self._finish = finish
+                is_ours = self._has_ended
+            if is_ours:
+                finish()
+
+    @property
+    def is_own_thread(self) -> bool:
+        """True on the thread that runs the calls."""
+        return threading.current_thread() is self._thread
+
+    # --- our own thread -----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        with self._lock:
+            if not self.is_own_thread:  # an interrupt came in between: another one is started
+                return
+        while (call := self._next()) is not None:
+            assert call.work is not None, "a call that is pending has not run"
+            try:
+                value = call.work()
+            except BaseException as error:  # noqa: BLE001 - handed to the user, whose thread it is not
+                self._failed(call, error)
+            else:
+                with self._lock:
+                    call.succeed(value)
+                    self._call_back(call)
+                    self._running = None
+                    self._rest_if_idle()
+                    self._changed.notify_all()
+                del value  # the next call may take long, and the user may have dropped it
+            del call
+        with self._lock:
+            self._has_ended = True
+            finish = self._finish
+        self.callbacks.end()  # all calls are done
+        if finish is not None:
+            finish()
+
+    def _next(self) -> QueuedCall[Any] | None:
+        with self._lock:
+            self._arrived.wait_for(self._is_next_due)
+            if not self._waiting:
+                return None
+            self._running = self._waiting.popleft()
+            self._changed.notify_all()
+            return self._running
+
+    def _is_next_due(self) -> bool:
+        if not self._waiting:
+            return self._is_over
+        is_due = self._waiting[0].is_due
+        return is_due is None or is_due()
+
+    def _failed(self, call: QueuedCall[Any], error: BaseException) -> None:
+        try:
+            self._gate.heed(error)  # may end the communicator, before anybody hears of it
+        finally:
+            with self._lock:
+                call.fail(error)
+                self._call_back(call)
+                self._running = None
+                if not self._is_over:
+                    self._failure = error
+                self._drop(error)
+
+    # --- under the lock -----------------------------------------------------------------------
+
+    def _call_back(self, call: QueuedCall[Any]) -> None:
+        """A call is done, and what the user wants to run then may."""
+        if call.callbacks is not None:
+            self.callbacks.put(call.callbacks)
+            call.callbacks = None
+
+    def _is_idle(self) -> bool:
+        return not self._waiting and self._running is None
+
+    def _is_settled(self) -> bool:
+        """Nothing runs, or nobody waits any more for the user's function that does."""
+        return self._is_idle() or self._finish is not None
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = start_thread(self._run, "ftcomm-engine")
+
+    def _take_baton(self) -> None:
+        if not self._gate.lock.lend():
+            raise _used_twice()
+
+    def _rest_if_idle(self) -> None:
+        if self._gate.lock.is_lent and self._is_idle():
+            self._gate.lock.release()
+
+    def _forget_failure(self) -> None:
+        self._failure = None
+        self._rest_if_idle()
+
+    def _drop(self, error: BaseException) -> None:
+        """No call that waits will run."""
+        while self._waiting:
+            call = self._waiting.popleft()
+            call.fail(error)
+            self._call_back(call)
+        self._changed.notify_all()
+
+
+def _used_twice() -> ThreadError:
+    return ThreadError("two threads use this communicator, or it is used in a callback")
+
+
+def _ended() -> ClosedError:
+    return ClosedError("the communicator ended before this call had its turn")

@@ -1,0 +1,376 @@
+"""Tasks: functions and collectives that run as soon as what they use is ready.
+
+A script pushes them in the order in which it would run them one by one, and says what each reads
+and mutates.  Functions run on a few threads of the engine, many at once where they do not depend on
+each other.  Collectives keep the order in which they were pushed, which is the same on all ranks:
+each has its place in the communicator's line of asynchronous calls from the push on, and is merely
+waited for there until its array is ready.
+"""
+
+import operator
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from ftcomm.api.collectives import CollectiveCalls
+from ftcomm.api.outputs import Result
+from ftcomm.collectives.op_argument import AnyOp
+from ftcomm.config.deadline import Duration
+from ftcomm.errors import ClosedError, ForkError, ThreadError, ThreadLimitError
+from ftcomm.nonblocking.dependencies import Dependencies, Run, Saved, Skip
+from ftcomm.nonblocking.handle import QueuedCall
+from ftcomm.nonblocking.queue import MAX_PENDING, Turns
+from ftcomm.nonblocking.task_arguments import Variable, checked_array, checked_workers, key, listed
+from ftcomm.nonblocking.threads import start_thread
+from ftcomm.requests.call_site import passes_on
+
+passes_on(__file__)
+
+WORKERS = 2
+
+
+class Line(NamedTuple):
+    """The communicator's line of asynchronous calls.
+
+    Attributes:
+        take: the call that was written down last.
+        place: puts one in line.
+    """
+
+    take: Callable[[], QueuedCall[Any]]
+    place: Callable[[QueuedCall[Any]], QueuedCall[Any]]
+
+
+@dataclass(slots=True)
+class _Task:
+    """A task that has not ended: a function, a collective, or, of neither, somebody who waits.
+
+    Attributes:
+        variables: what it uses, kept alive with their identities.
+        function: what runs on a thread of the engine.
+        number: in the order of pushing; -1 until it is pushed.
+        is_collective: it runs when it has its turn among the asynchronous calls.
+        is_due: it stands at the head of all its lines, or is skipped.
+        skipped_by: the error of an earlier task.
+        has_ended: and with which `error`; a collective may end before it is due, by an error of
+            the communicator's.
+    """
+
+    variables: tuple[Any, ...]
+    function: Callable[[], object] | None = None
+    number: int = -1
+    is_collective: bool = False
+    is_due: bool = False
+    skipped_by: BaseException | None = None
+    has_ended: bool = False
+    error: BaseException | None = None
+
+
+class TaskEngine:
+    """Made by ``comm.engine()``; used by one thread at a time, as the communicator is.
+
+    A variable is what `var` gives, or an array, known by its identity: another view of the same
+    memory is another variable.  A task may use nothing that it does not name.  Functions run on
+    other threads, so they may not call the engine or the communicator, and what they raise
+    skips the tasks that use what they mutate, and those that use what these mutate.  The
+    error is raised by `wait`, or by `wait_for` of such a variable.
+
+    Ctrl-C in a `push` leaves open whether the function was pushed.  A collective was not, or the
+    communicator is over.
+
+    A collective that is skipped cannot leave its place to the next: all later ones fail with it.
+
+    In a `with` block the end waits, unless an exception leaves it.
+
+    Attributes:
+        is_closed: nothing can be pushed any more.
+    """
+
+    def __init__(self, turns: Turns, writer: CollectiveCalls, line: Line, workers: int) -> None:
+        """Of one communicator, whose `writer` writes calls down that `line` then takes."""
+        self._turns, self._writer, self._line = turns, writer, line
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._lines = Dependencies()
+        self._tasks: dict[int, _Task] = {}
+        self._pushed = 0
+        self._failures: list[tuple[int, BaseException]] = []
+        self._failed_variables: list[Any] = []  # whose identities still mean something
+        self._ready: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._wanted = checked_workers(workers)
+        self._workers: list[threading.Thread] = []
+        self.is_closed = False
+
+    # --- pushing ------------------------------------------------------------------------------
+
+    def var(self, name: str = "") -> Variable:
+        """A new variable; `name` is for its text alone."""
+        return Variable(name or "without a name")
+
+    def push(
+        self,
+        function: Callable[[], object],
+        read: Iterable[Any] = (),
+        mutate: Iterable[Any] = (),
+    ) -> None:
+        """Run `function` when all that was pushed before has left it what it uses.
+
+        What it returns is dropped.  At most 1,024 tasks wait; one more waits here.
+
+        Args:
+            function: without arguments.
+            read: arrays or variables that it only reads.
+            mutate: those that it changes, reading them or not.
+
+        Raises:
+            TypeError: `function` cannot be called, or something is no array or variable.
+            ThreadLimitError: not one thread can be started; nothing was pushed.
+            FtcommError: called by two threads at once, or after the end.
+        """
+        if not callable(function):
+            raise TypeError(f"a {type(function).__name__} cannot be pushed, a function can")
+        reads, mutates = listed(read), listed(mutate)
+        self._check_thread()
+        with self._turns.one_user():
+            self._add(reads, mutates, _Task(reads + mutates, function))
+
+    def allreduce(
+        self,
+        array: Result,
+        op: AnyOp = "sum",
+        *,
+        out: Result | None = None,
+        algorithm: str | None = None,
+        deadline: Duration | None = None,
+    ) -> None:
+        """An `allreduce` of what `array` will hold, into itself or into `out`.
+
+        Args:
+            array: C-contiguous, in native byte order.
+            op: as in the communicator's, like all that follows.
+            out: where to put the result; default `array` itself.
+            algorithm: for this call.
+            deadline: seconds or a timedelta, from the push on.
+
+        Raises:
+            TypeError, ValueError: local mistakes; nothing is pushed.
+        """
+        place = checked_array(array) if out is None else out
+        self._check_thread()
+        with self._turns.one_user():
+            self._writer.allreduce(
+                checked_array(array), op, out=place, algorithm=algorithm, deadline=deadline
+            )
+            self._add_collective(self._line.take(), [array], [place])
+
+    def broadcast(self, array: Result, root: int = 0, *, deadline: Duration | None = None) -> None:
+        """A `broadcast` of what the root's `array` will hold, into all ranks' `array`.
+
+        Raises:
+            TypeError, ValueError: local mistakes; nothing is pushed.
+        """
+        place = checked_array(array)
+        if not place.flags.writeable:
+            raise ValueError("array is read-only")
+        self._check_thread()
+        with self._turns.one_user():
+            self._writer.broadcast(place, root, out=place, deadline=deadline)
+            self._add_collective(self._line.take(), [], [place])
+
+    # --- waiting ------------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """Wait for all that was pushed.
+
+        Raises:
+            BaseException: the error of the first task, in the order of pushing, that failed.
+                All variables are sound again then.
+        """
+        self._check_thread()
+        with self._lock:
+            self._changed.wait_for(lambda: not self._tasks)
+            failures, self._failures = self._failures, []
+            self._failed_variables.clear()
+            self._lines.forget_errors()
+        for _, error in failures:
+            self._turns.note_raised(error)
+        if failures:
+            raise min(failures, key=operator.itemgetter(0))[1]
+
+    def wait_for(self, variable: Any) -> None:
+        """Wait for all that was pushed and mutates `variable`; then it may be read here.
+
+        Raises:
+            BaseException: the error for which it has not been mutated, kept until `wait`.
+        """
+        self._check_thread()
+        marker = _Task((variable,))
+        with self._turns.one_user():
+            self._add([variable], [], marker)
+        with self._lock:
+            self._changed.wait_for(lambda: marker.has_ended)
+        if marker.error is not None:
+            self._turns.note_raised(marker.error)
+            raise marker.error
+
+    def close(self) -> None:
+        """End the engine's threads; functions that have not begun do not run."""
+        with self._lock:
+            if self.is_closed:
+                return
+            self.is_closed = True
+        for _ in self._workers:
+            self._ready.put(None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                self.wait()
+        finally:
+            self.close()
+
+    # --- one task -----------------------------------------------------------------------------
+
+    def _add(self, read: Sequence[Any], mutate: Sequence[Any], task: _Task) -> None:
+        """Give a task its number, and its places in the lines of its variables."""
+        keys = [key(x) for x in read], [key(x) for x in mutate]
+        with self._lock:
+            self._changed.wait_for(lambda: len(self._tasks) < MAX_PENDING)
+            if self.is_closed:
+                raise ClosedError("this engine is closed")
+            if task.function is not None:
+                self._start_worker()
+            saved = self._lines.saved(keys[0] + keys[1])
+            task.number = self._pushed
+            self._pushed += 1
+            try:
+                self._tasks[task.number] = task
+                self._act(self._lines.push(task.number, *keys))
+            except BaseException:  # Ctrl-C: nobody may wait for half a task
+                self._take_back(task, saved)
+                raise
+
+    def _take_back(self, task: _Task, saved: Saved) -> None:
+        """Under the lock: a push was cut short; no other task has heard of it."""
+        self._tasks.pop(task.number, None)
+        self._lines.take_back(task.number, saved)
+        self._failures = [failure for failure in self._failures if failure[0] != task.number]
+
+    def _add_collective(
+        self, call: QueuedCall[Any], read: Sequence[Any], mutate: Sequence[Any]
+    ) -> None:
+        """Put a collective into its lines, and into that of the asynchronous calls."""
+        task = _Task((*read, *mutate), is_collective=True)
+        work = call.work
+        assert work is not None, "it has not had its turn"
+
+        def run() -> object:
+            if task.skipped_by is not None:
+                raise task.skipped_by
+            return work()
+
+        def on_done(error: BaseException | None) -> None:
+            with self._lock:
+                if task.has_ended or task.number not in self._tasks:
+                    return
+                task.has_ended, task.error = True, error
+                if task.is_due:
+                    self._leave(task.number, task)
+
+        try:
+            self._add(read, mutate, task)
+            call.work, call.is_due, call.on_done = run, lambda: task.is_due, on_done
+            self._line.place(call)
+        except BaseException:  # it has no place in the line of calls, or this life has left
+            on_done(None)
+            raise
+
+    def _act(self, decided: Sequence[Run | Skip]) -> None:
+        """Under the lock: let tasks run, or end those that will not."""
+        for decision in decided:
+            task = self._tasks[decision.task]
+            task.is_due = True
+            if isinstance(decision, Skip):
+                task.skipped_by = decision.error
+            if task.is_collective:
+                if task.has_ended:
+                    self._leave(decision.task, task)
+            elif task.function is None or task.skipped_by is not None:
+                self._end(decision.task, task, task.skipped_by)
+            elif self.is_closed:
+                self._end(decision.task, task, _not_begun())
+            else:
+                self._ready.put(decision.task)
+
+    def _end(self, number: int, task: _Task, error: BaseException | None) -> None:
+        task.has_ended, task.error = True, error
+        self._leave(number, task)
+
+    def _leave(self, number: int, task: _Task) -> None:
+        """Under the lock: a task that is due has ended; others may be due by that."""
+        del self._tasks[number]
+        if task.error is not None:
+            self._failures.append((number, task.error))
+            self._failed_variables += task.variables
+        if task.skipped_by is None:
+            self._act(self._lines.done(number, task.error))
+        self._changed.notify_all()
+
+    # --- our own threads ----------------------------------------------------------------------
+
+    def _start_worker(self) -> None:
+        """Under the lock: one more, as long as there are fewer than wanted."""
+        if len(self._workers) >= self._wanted:
+            return
+        try:
+            thread = start_thread(self._work, f"ftcomm-tasks-{len(self._workers)}")
+        except ThreadLimitError:
+            if not self._workers:  # one does the same as two, in more time
+                raise
+        else:
+            self._workers.append(thread)
+
+    def _work(self) -> None:
+        with self._lock:
+            if threading.current_thread() not in self._workers:  # Ctrl-C came in between
+                return
+        while (number := self._ready.get()) is not None:
+            with self._lock:
+                task = self._tasks.get(number)
+                if task is None:  # taken back
+                    continue
+                error: BaseException | None = _not_begun() if self.is_closed else None
+            if error is None:
+                assert task.function is not None, "only functions come here"
+                try:
+                    task.function()
+                except BaseException as raised:  # noqa: BLE001 - handed to who waits
+                    error = raised
+            with self._lock:
+                self._end(number, task, error)
+            self._turns.look_again()  # a collective may be due
+            del task, error  # the next function may take long to come
+
+    def _check_thread(self) -> None:
+        """Refuse what would wait for itself, or for threads that a forked child has not."""
+        if os.getpid() != self._pid:
+            raise ForkError("this engine belongs to the parent process")
+        if self._turns.is_own_thread or threading.current_thread() in self._workers:
+            raise ThreadError("a function that an engine runs uses it; push and wait outside")
+
+
+def _not_begun() -> ClosedError:
+    return ClosedError("the engine was closed before this function had begun")

@@ -1,0 +1,94 @@
+"""Rolls: who is where, told once on a connection and then only what has changed.
+
+A plan names every member, and every member gets a plan: written out in each, that is the square
+of the workers.  So the members travel before the plan, in `Roll` frames of their own, whose bytes
+are the same for all who were told the same before; they are made once.  A later plan is preceded
+by those places alone that differ.  The receiver puts each plan together again.
+"""
+
+from dataclasses import replace
+
+from ftcomm.errors import ProtocolError
+from ftcomm.protocol.codec import encode
+from ftcomm.protocol.host_groups import Grouping
+from ftcomm.protocol.messages import ControlMessage, Member, Plan, Roll
+
+MEMBERS_OF_A_ROLL = 256  # of 437 bytes at most: 110 KiB, within a frame
+
+Members = tuple[Member, ...]
+
+
+class RollWriter:
+    """Makes the frames of plans, for all connections of one tracker."""
+
+    def __init__(self) -> None:
+        self._members: Members = ()
+        # By the identity of what was told before, which is kept so that no other takes its place.
+        self._frames: dict[int, tuple[Members, tuple[bytes, ...]]] = {}
+
+    def frames(self, plan: Plan, told: Members) -> list[bytes]:
+        """What to send for `plan` to one who was sent the members `told` before, () if none.
+
+        Members that are unchanged as a whole should be the same tuple: it is not compared again.
+        """
+        if plan.members is not self._members:
+            self._members, self._frames = plan.members, {}
+        found = self._frames.get(id(told))
+        if found is None:
+            found = told, tuple(encode(roll) for roll in rolls(plan, told))
+            self._frames[id(told)] = found
+        return [*found[1], encode(plan)]
+
+
+def rolls(plan: Plan, told: Members) -> list[Roll]:
+    """The places of `plan` that differ from those `told`; the grouping with the first."""
+    news = [
+        member
+        for rank, member in enumerate(plan.members)
+        if rank >= len(told) or member != told[rank]
+    ]
+    pieces = [
+        tuple(news[start : start + MEMBERS_OF_A_ROLL])
+        for start in range(0, len(news), MEMBERS_OF_A_ROLL)
+    ]
+    return [
+        Roll(piece, () if told or number else plan.grouping) for number, piece in enumerate(pieces)
+    ]
+
+
+class RollReader:
+    """Puts the plans of one connection together."""
+
+    def __init__(self) -> None:
+        self._places: list[Member] = []
+        self._members: Members | None = None  # `_places`, while nothing has changed
+        self._grouping: Grouping = ()
+
+    def take(self, message: ControlMessage) -> ControlMessage | None:
+        """What to act on: a plan with its members, any other message as it is, nothing for a roll.
+
+        Raises:
+            ProtocolError: a roll leaves out a place that was never told, or a plan's own place.
+        """
+        match message:
+            case Roll(members, grouping):
+                for member in members:
+                    self._put(member)
+                self._members = None
+                self._grouping = grouping or self._grouping
+                return None
+            case Plan(rank=rank):
+                if rank >= len(self._places):
+                    raise ProtocolError(f"a plan for rank {rank} of {len(self._places)} members")
+                if self._members is None:
+                    self._members = tuple(self._places)
+                return replace(message, members=self._members, grouping=self._grouping)
+        return message
+
+    def _put(self, member: Member) -> None:
+        if member.rank > len(self._places):
+            raise ProtocolError(f"a roll names rank {member.rank} before {len(self._places)}")
+        if member.rank == len(self._places):
+            self._places.append(member)
+        else:
+            self._places[member.rank] = member

@@ -1,0 +1,255 @@
+"""The log: results kept for replay, and the rule by which they may go (rule R3).
+
+A member holds the whole result of a position until that position is stable: until this rank has
+*executed* a synchronising collective after it in the current epoch.  Keepers hold it on until the
+next checkpoint commits; the prelude's results are kept for the job's life.  Small results are held
+as long by every member (`kept_by_all`).  What a report listed is pinned until its plan is settled
+or a newer report replaces it, and nothing else is: results come and go also while a plan waits for
+a tracker that has died (rules R9, R13).
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ftcomm.protocol.messages import Run
+from ftcomm.protocol.position import PRELUDE, START, Position
+from ftcomm.recovery.kept_by_all import KeptByAll
+from ftcomm.recovery.replica_placement import is_keeper
+
+MAX_RUNS = 4096  # of a report; what small results would add beyond that is kept by keepers alone
+GAPS_BETWEEN_COUNTS = 1024  # results that go from between others; each makes a run or two
+_NOTHING = Position(0, PRELUDE - 1, 0)  # below all positions
+
+
+@dataclass(slots=True)  # made in every call: a frozen one takes twice as long to make
+class Entry:
+    """One logged result. The log owns `value`; nobody writes to it any more.
+
+    Attributes:
+        signature: the 40 bytes of the collective, compared again in replay (rule R7).
+        value: the result as the engine keeps it; opaque to the log.
+        nbytes: of the result, the same on every rank.
+    """
+
+    signature: bytes
+    value: Any
+    nbytes: int = 0
+
+
+class ResultLog:
+    """Results by position, with retention. All methods are for the holder of the core's lock."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Position, Entry] = {}
+        self._unproven: list[Position] = []  # ordered: held, not yet known to be stable
+        # What a report listed and a proof may let go, stable or not; ordered, none of them above.
+        self._pinned: list[Position] = []
+        self._stable_below = START
+        self._committed = PRELUDE
+        self._index = 0
+        self._stride = 1
+        self._by_all = KeptByAll()
+        self._pinned_to: Position | None = None  # what a report listed is not beyond this
+        self._gaps = 0  # results that went since runs were counted
+
+    def set_keeping(self, index: int, stride: int, keep_by_all: int = 0) -> None:
+        """Fix this member's share, as `keepers` computes it from the job's keep order.
+
+        Args:
+            index: this member's place in the keep order.
+            stride: every how many results it keeps one.
+            keep_by_all: bytes of small results, of the prelude and of a version, that it keeps too.
+        """
+        self._index, self._stride = index, stride
+        self._by_all.limit = keep_by_all
+
+    def get(self, position: Position) -> Entry | None:
+        """The result of `position`, if held."""
+        return self._entries.get(position)
+
+    def add(self, position: Position, entry: Entry) -> None:
+        """Hold a result, executed or fetched: both fall under the same rule."""
+        if position in self._entries or self._is_outdated(position):
+            return
+        self._entries[position] = entry
+        if not self._unproven or position > self._unproven[-1]:
+            self._unproven.append(position)
+        else:
+            insort(self._unproven, position)
+
+    def passed(self, position: Position) -> None:
+        """This member has executed or replayed `position`; said in order, once for each."""
+        entry = self._entries.get(position)
+        if entry is not None:
+            self._by_all.passed(position, entry.nbytes)
+
+    def skipped(self, position: Position) -> None:
+        """This member leaves out the rest of its prelude, from `position` on."""
+        for skipped in sorted(p for p in self._entries if p.version == PRELUDE and p >= position):
+            self.passed(skipped)
+
+    def prove_stable(self, position: Position) -> list[Any]:
+        """Every rank has completed everything below `position`; return values that were dropped."""
+        self._stable_below = max(self._stable_below, position)
+        return self._collect()
+
+    @property
+    def is_level(self) -> bool:
+        """True if, but for pins, only the newest result is not yet known to be stable.
+
+        Then `succeed` may be called.
+        """
+        return len(self._unproven) == 1
+
+    def succeed(self, position: Position, entry: Entry) -> list[Any]:
+        """`add` and `prove_stable` in one, of a position behind all others, in a level log.
+
+        Returns:
+            the value that was let go, if one was.
+        """
+        before, self._unproven[0] = self._unproven[0], position
+        self._stable_below = position
+        self._entries[position] = entry
+        if self._stride == 1:  # it keeps everything
+            return []
+        by_all = self._by_all
+        # `_stays`, in fewer steps: the one before was passed last, and kept by all
+        stays = before.seqno + 1 == by_all.end and before.version == by_all.version
+        by_all.passed(position, entry.nbytes)
+        return [] if stays or self._stays(before) else self._drop([before])
+
+    def commit(self, version: int) -> list[Any]:
+        """Checkpoint `version` is committed: results of older versions are not needed again.
+
+        Pins do not matter here: whoever was fetching such a result has either passed it (the
+        checkpoint was executed by all) or has a newer plan (the plan committed it).
+        """
+        self._committed = max(self._committed, version)
+        outdated = [position for position in self._entries if self._is_outdated(position)]
+        self._unproven = [p for p in self._unproven if not self._is_outdated(p)]
+        self._pinned = [p for p in self._pinned if not self._is_outdated(p)]
+        return [self._entries.pop(position).value for position in outdated]
+
+    def pin(self) -> None:
+        """Let nothing go of what is held now: a report is listing it.
+
+        What was pinned for an older report is held still, so it is listed and pinned again.
+        """
+        self._pinned = sorted(self._pinned + self._unproven)
+        self._unproven = []
+        self._pinned_to = max(self._entries, default=None)
+
+    def unpin(self) -> list[Any]:
+        """The plan is settled; drop what the rules let go meanwhile."""
+        self._unproven = sorted(self._pinned + self._unproven)
+        self._pinned = []
+        self._pinned_to = None
+        return self._collect()
+
+    def runs(self) -> tuple[Run, ...]:
+        """Everything held, as arithmetic runs per version in order."""
+        return self._runs_of(self.positions())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def positions(self) -> list[Position]:
+        """Positions held, in order."""
+        return sorted(self._entries)
+
+    def _is_outdated(self, position: Position) -> bool:
+        return PRELUDE < position.version < self._committed
+
+    def _collect(self) -> list[Any]:
+        """Let go of stable results that this rank does not keep."""
+        done = bisect_left(self._unproven, self._stable_below)
+        goes = [position for position in self._unproven[:done] if not self._stays(position)]
+        del self._unproven[:done]
+        return self._drop(goes)
+
+    def _stays(self, position: Position) -> bool:
+        """Whether this member keeps a stable result until its version is over."""
+        if is_keeper(self._index, position.seqno, self._stride):
+            return True
+        entry = self._entries.get(position)
+        return entry is not None and self._by_all.keeps(position, entry.nbytes)
+
+    def _drop(self, positions: list[Position]) -> list[Any]:
+        """Let go of `positions`; of more where what stays has come to be in too many pieces."""
+        entries = [self._entries.pop(position, None) for position in positions]
+        dropped = [entry.value for entry in entries if entry is not None]
+        self._gaps += len(positions) * self._by_all.is_open
+        if self._gaps >= GAPS_BETWEEN_COUNTS:
+            self._gaps = 0
+            dropped += self._bound_runs()
+        return dropped
+
+    def _bound_runs(self) -> list[Any]:
+        """Keep a report short: drop the newest that others' keepers have, none that it lists."""
+        held, pinned_to = self.positions(), self._pinned_to or _NOTHING
+        extras = [
+            position
+            for position in held
+            if pinned_to < position < self._stable_below
+            and not is_keeper(self._index, position.seqno, self._stride)
+        ]
+
+        def is_long(kept: int) -> bool:
+            rest = set(extras[kept:])
+            return len(self._runs_of(p for p in held if p not in rest)) > MAX_RUNS
+
+        kept = bisect_left(range(len(extras) + 1), True, key=is_long) - 1
+        if kept == len(extras):
+            return []
+        goes = extras[max(kept, 0) :]
+        if goes:
+            self._by_all.end_at(goes[0])
+        return [self._entries.pop(position).value for position in goes]
+
+    def _runs_of(self, positions: Iterable[Position]) -> tuple[Run, ...]:
+        by_version: dict[int, list[int]] = {}
+        for position in positions:
+            by_version.setdefault(position.version, []).append(position.seqno)
+        return tuple(
+            run
+            for version, seqnos in by_version.items()
+            for run in compress(version, seqnos, self._stride)
+        )
+
+
+def compress(version: int, seqnos: Iterable[int], stride: int) -> list[Run]:
+    """Write ascending sequence numbers as few arithmetic runs.
+
+    What is held and what is missing are whole residue classes of the keepers' `stride`, from one
+    interruption to the next.  Of a member that lacks one class of three the runs from the left are
+    a third as many as the results; those of each class are two.
+    """
+    ascending = list(seqnos)
+    runs = _from_the_left(version, ascending)
+    if len(runs) <= stride:
+        return runs
+    classes: dict[int, list[int]] = {}
+    for seqno in ascending:
+        classes.setdefault(seqno % stride, []).append(seqno)
+    by_class = [run for each in classes.values() for run in _from_the_left(version, each)]
+    return min(runs, by_class, key=len)
+
+
+def _from_the_left(version: int, seqnos: Iterable[int]) -> list[Run]:
+    runs: list[Run] = []
+    pending: list[int] = []
+    for seqno in seqnos:
+        if len(pending) >= 2 and seqno - pending[-1] != pending[1] - pending[0]:
+            runs.append(_run_of(version, pending))
+            pending = []
+        pending.append(seqno)
+    if pending:
+        runs.append(_run_of(version, pending))
+    return runs
+
+
+def _run_of(version: int, seqnos: list[int]) -> Run:
+    step = seqnos[1] - seqnos[0] if len(seqnos) > 1 else 1
+    return Run(version, seqnos[0], seqnos[-1] + 1, step)

@@ -1,0 +1,228 @@
+"""What a user passes to a collective: as elements, and as the signature that all ranks compare."""
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from ftcomm.collectives.bfloat16 import round_to_bfloat16
+from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_text
+from ftcomm.memory.pool import Array
+from ftcomm.protocol.signature import (
+    MAX_NAMED_DIMS,
+    RAGGED,
+    Algorithm,
+    Kind,
+    OpCode,
+    Signature,
+    Wire,
+)
+
+_FLOAT32: AnyDtype = np.dtype(np.float32)
+_WIRES = {None: Wire.SAME, "bf16": Wire.BF16}
+
+
+def as_elements(x: Any) -> tuple[Array, tuple[int, ...]]:
+    """A user's argument as 1-D contiguous native elements, and its shape; copied only if needed.
+
+    Raises:
+        TypeError, ValueError: it is no array of plain elements, or would lose something as one.
+    """
+    array = x if type(x) is np.ndarray else _as_array(x)
+    shape = array.shape
+    if not (array.flags.c_contiguous and array.dtype.isnative):
+        array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
+    return array.reshape(-1), shape
+
+
+def _as_array(x: Any) -> Array:
+    """What numpy makes of `x`, if that is all of it."""
+    kind = type(x).__name__
+    if x is None:
+        raise TypeError("the input is None; pass an array: its dtype and shape count on every rank")
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(
+            "the input is a masked array, whose mask no collective carries; "
+            "pass x.filled(value), or data and mask in two calls"
+        )
+    try:
+        array = np.asarray(x)
+    except ValueError as error:
+        raise ValueError(
+            f"the input, a {kind}, does not become one array: {error}; make its parts equally "
+            "long, or use allgather_object"
+        ) from None
+    if array.dtype == object:
+        raise TypeError(
+            f"the input is a {kind}, which numpy takes as dtype object, and dtype object is not "
+            "carried by collectives; make a dense array of numbers of it, or use allgather_object"
+        )
+    return array
+
+
+def wire_code(name: str | None) -> Wire:
+    """The format that a user's ``wire=`` names.
+
+    Raises:
+        ValueError: none has this name.
+    """
+    if name not in _WIRES:
+        raise ValueError(f"no wire format is called {name!r}; use 'bf16', or None for x as it is")
+    return _WIRES[name]
+
+
+def rounded(source: Array, wire: str) -> Array:
+    """A user's elements as they travel in the format `wire`: a new array.
+
+    Raises:
+        ValueError: no format has this name.
+        TypeError: the format is not for elements of this dtype.
+    """
+    wire_code(wire)
+    if source.dtype != np.float32:
+        raise TypeError(f"wire='bf16' is for float32, x is {source.dtype.name}; convert it")
+    bits: Array = np.empty(len(source), np.uint16)
+    round_to_bfloat16(source, bits)
+    return bits
+
+
+def result_dtype(elements: AnyDtype, wire: str | None) -> AnyDtype:
+    """What the user gets where elements of this dtype have travelled in the format `wire`."""
+    return elements if wire is None else _FLOAT32
+
+
+def is_input_function(x: Any) -> bool:
+    """True if `x` is to be called for the input, and only if the collective is executed."""
+    return callable(x) and not hasattr(x, "__array__")
+
+
+def check_out(
+    out: np.ndarray[Any, Any] | None,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    *,
+    strided: bool = False,
+) -> None:
+    """Refuse an `out` that cannot take a result of `dtype` and `shape`, before anything happens.
+
+    Args:
+        out: the user's.
+        dtype: of the result.
+        shape: of the result.
+        strided: any memory layout will do.
+
+    Raises:
+        TypeError, ValueError: naming what does not fit.
+    """
+    if out is None:
+        return
+    check_memory(out, strided=strided)
+    if out.dtype != dtype or out.shape != shape:
+        raise ValueError(
+            f"out is {dtype_text(out.dtype)}{list(out.shape)},"
+            f" the result is {dtype_text(dtype)}{list(shape)}"
+        )
+
+
+def check_rows(
+    out: np.ndarray[Any, Any] | None, dtype: np.dtype[Any], trailing: tuple[int, ...]
+) -> None:
+    """The same where only the run will tell how many rows of shape `trailing` the result has."""
+    if out is None:
+        return
+    check_memory(out)
+    if out.dtype != dtype or out.ndim == 0 or out.shape[1:] != trailing:
+        rows = ", ".join(["any", *map(str, trailing)])
+        raise ValueError(
+            f"out is {out.dtype.name}{list(out.shape)}, the result is {dtype.name}[{rows}]"
+        )
+
+
+def check_memory(out: Any, *, strided: bool = False) -> None:
+    """Refuse an `out` that can take no result, whatever its dtype and shape.
+
+    Raises:
+        TypeError, ValueError: it is no plain array, is read-only, or is not contiguous.
+    """
+    if out is None:
+        return
+    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
+        raise TypeError(f"out is a {type(out).__name__}, must be a numpy array")
+    if not (strided or out.flags.c_contiguous):
+        raise ValueError(
+            f"out is not C-contiguous: its strides are {out.strides}; pass a contiguous array, and "
+            "copy from it"
+        )
+    if not out.flags.writeable:
+        raise ValueError("out is read-only")
+
+
+def checked_root(root: Any, world_size: int) -> int:
+    """`root` as a rank.
+
+    Raises:
+        TypeError, ValueError: it is no integer, or no rank of the group.
+    """
+    try:
+        rank = operator.index(root)
+    except TypeError:
+        raise TypeError(f"root is a {type(root).__name__}, must be a rank") from None
+    if not 0 <= rank < world_size:
+        raise ValueError(f"root is {rank}, must be 0 to {world_size - 1}")
+    return rank
+
+
+def signature_of(
+    kind: Kind,
+    source: Array,
+    shape: tuple[int, ...],
+    *,
+    op: OpCode = OpCode.NONE,
+    op_hash: int = 0,
+    root: int = -1,
+    algorithm: Algorithm = Algorithm.AUTO,
+    wire: str | None = None,
+) -> bytes:
+    """The 40 bytes that all ranks must agree on.
+
+    Args:
+        kind: the collective.
+        source: its elements, as they travel.
+        shape: of the user's array.
+        op: the reduction.
+        op_hash: of a user's function.
+        root: the root rank, -1 without one.
+        algorithm: the caller's wish.
+        wire: the format that the user's elements were rounded to.
+
+    Raises:
+        TypeError: a dtype that collectives do not carry.
+    """
+    return Signature(
+        kind=kind,
+        op=op,
+        dtype=dtype_code(result_dtype(source.dtype, wire)),
+        algorithm=algorithm,
+        root=root,
+        count=0 if kind in RAGGED else len(source),
+        ndim=len(shape),
+        dims=_dims(shape[1:] if kind in RAGGED else shape),
+        op_hash=op_hash,
+        wire=wire_code(wire),
+    ).encode()
+
+
+def _dims(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """The shape in four numbers: as it is, or folded where it does not fit."""
+    if len(shape) <= MAX_NAMED_DIMS and all(extent < 2**32 for extent in shape):
+        first, second, third, fourth = (*shape, 0, 0, 0, 0)[:4]
+        return first, second, third, fourth
+    folded = 0
+    for extent in shape:
+        folded = (folded * 1_000_003 + extent + 1) % 2**128
+    return (
+        folded & 0xFFFFFFFF,
+        folded >> 32 & 0xFFFFFFFF,
+        folded >> 64 & 0xFFFFFFFF,
+        folded >> 96 & 0xFFFFFFFF,
+    )

@@ -1,0 +1,413 @@
+"""From a user's arguments to a `Call`: validation, signature, memory layout.
+
+Everything that can be wrong locally is found here, before the position or any peer is touched.
+"""
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from ftcomm.collectives.bfloat16 import bfloat16_reducer
+from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_of, is_bfloat16
+from ftcomm.collectives.function_probe import FunctionProbe
+from ftcomm.collectives.op_argument import (
+    Reduction,
+    UncheckedOp,
+    check_pythons,
+    needs_whole,
+    resolve_op,
+)
+from ftcomm.collectives.reductions import Reducer, make_reducer, op_code
+from ftcomm.collectives.schedules.schedule import Schedule
+from ftcomm.collectives.selection import SCHEDULES_KEPT, schedule_for
+from ftcomm.config.algorithm_table import AlgorithmTable
+from ftcomm.memory.pool import Array
+from ftcomm.protocol.frame_header import make_suffix
+from ftcomm.protocol.host_groups import Grouping
+from ftcomm.protocol.signature import Algorithm, Kind, Signature, named_shape
+from ftcomm.requests.arguments import as_elements, checked_root, rounded, signature_of, wire_code
+from ftcomm.requests.object_payload import pack_item, pack_object, pack_parts
+from ftcomm.requests.request import Call, Form, OpenCall, anything
+
+# After this many broadcasts, or bytes of them, without a synchronising collective, the next one
+# ends with a barrier: the root's log is bounded, and all ranks count alike (rule R3).
+FLUSH_BROADCASTS = 64
+FLUSH_BYTES = 64 * 1024 * 1024
+FORMS_KEPT = SCHEDULES_KEPT  # a program with ever new shapes keeps no more
+_ALGORITHMS = {
+    None: Algorithm.AUTO,
+    "auto": Algorithm.AUTO,
+    "ring": Algorithm.RING,
+    "recursive_doubling": Algorithm.RECURSIVE_DOUBLING,
+    "halving_doubling": Algorithm.HALVING_DOUBLING,
+    "hierarchical": Algorithm.HIERARCHICAL,
+    "binomial": Algorithm.BINOMIAL,
+    "chain": Algorithm.CHAIN,
+}
+
+
+class Group(Protocol):
+    """What is read of an engine."""
+
+    @property
+    def rank(self) -> int:
+        """This worker's place."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of places."""
+
+    @property
+    def grouping(self) -> Grouping:
+        """Which ranks shared a host when the group formed."""
+
+    @property
+    def algorithm(self) -> str:
+        """The job's own choice of algorithm, ``auto`` for the table's."""
+
+    @property
+    def table(self) -> AlgorithmTable:
+        """By which ``auto`` chooses."""
+
+    @property
+    def pythons(self) -> tuple[str, ...]:
+        """The Python of each rank, empty where it is not known."""
+
+
+class CallFactory:
+    """Builds one communicator's calls; counts broadcasts towards the next flush."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._broadcasts = 0
+        self._broadcast_bytes = 0
+        self._forms: dict[object, Form] = {}
+        self._probe = FunctionProbe()
+
+    def allreduce(
+        self,
+        x: Any,
+        op: UncheckedOp,
+        algorithm: str | None,
+        site: str,
+        root: int = -1,
+        wire: str | None = None,
+    ) -> Call:
+        """A validated allreduce, or, with a root, a reduce.
+
+        Raises:
+            TypeError, ValueError: x, op, algorithm or wire do not fit.
+        """
+        source, shape = as_elements(x)
+        if wire is not None:
+            source = rounded(source, wire)
+        asked = self._resolved(op)
+        if not isinstance(asked, str):  # a function may hold on to anything: its form is not kept
+            return Call(
+                self._reduction_form(source, shape, asked, algorithm, site, root, wire), source
+            )
+        key = (source.dtype, shape, asked, algorithm, site, root, wire)
+        form = self._forms.get(key)
+        if form is None:
+            form = self._reduction_form(source, shape, asked, algorithm, site, root, wire)
+            self._keep(key, form)
+        return Call(form, source)
+
+    def _resolved(self, op: UncheckedOp) -> str | Reduction:
+        """What `op` stands for on every rank.
+
+        Raises:
+            TypeError, ValueError: it is no op, or ranks cannot compare it.
+        """
+        asked = resolve_op(op)
+        if not isinstance(asked, str) and not asked.is_named:
+            check_pythons(asked, self._group.pythons)
+        return asked
+
+    def checked_root(self, root: Any) -> int:
+        """`root` as a rank of this group.
+
+        Raises:
+            TypeError, ValueError: it is none.
+        """
+        return checked_root(root, self._group.world_size)
+
+    def _reduction_form(
+        self,
+        source: Array,
+        shape: tuple[int, ...],
+        op: str | Reduction,
+        algorithm: str | None,
+        site: str,
+        root: int,
+        wire: str | None,
+    ) -> Form:
+        wish = self._wish(algorithm, op)
+        if wire is None and not is_bfloat16(source.dtype):
+            reducer = make_reducer(op, source.dtype, shape=shape)
+        else:
+            reducer = bfloat16_reducer(op)
+        if isinstance(op, Reduction):
+            self._probe.check(op, reducer.op_hash, source.dtype)
+        kind = Kind.ALLREDUCE if root < 0 else Kind.REDUCE
+        signature = signature_of(
+            kind,
+            source,
+            shape,
+            op=reducer.op,
+            op_hash=reducer.op_hash,
+            algorithm=wish,
+            root=root,
+            wire=wire,
+        )
+        schedule = self._schedule(
+            Kind.ALLREDUCE, len(source), source.itemsize, algorithm=wish, whole=reducer.whole
+        )
+        return _form(
+            kind, schedule, signature, site, source.dtype, shape, root=root, reducer=reducer
+        )
+
+    def broadcast(self, x: Any, root: int, site: str, algorithm: str | None = None) -> Call:
+        """A validated broadcast.
+
+        Raises:
+            TypeError, ValueError: x or algorithm do not fit.
+        """
+        source, shape = as_elements(x)
+        key = (Kind.BROADCAST, source.dtype, shape, root, site, algorithm)
+        form = self._forms.get(key)
+        if form is None:
+            wish = _algorithm_named(algorithm)
+            signature = signature_of(Kind.BROADCAST, source, shape, root=root, algorithm=wish)
+            form = self._broadcast_form(signature, site, source.dtype, shape)
+            self._keep(key, form)
+        return Call(form, source, flush=self._must_flush(source.nbytes))
+
+    def broadcast_from(self, root: int, site: str, algorithm: str | None = None) -> OpenCall:
+        """A validated broadcast of which the root alone has the array, on another rank.
+
+        Raises:
+            ValueError: algorithm does not fit.
+        """
+        wish = _algorithm_named(algorithm)
+
+        def make(raw: bytes) -> Call:
+            key = (raw, site)
+            form = self._forms.get(key)
+            if form is None:
+                signature = Signature.decode(raw)
+                shape, dtype = named_shape(signature), dtype_of(signature.dtype)
+                assert shape is not None, "it was looked at when it came"
+                form = self._broadcast_form(raw, site, dtype, shape)
+                self._keep(key, form)
+            return Call(form, flush=self._must_flush(form.nbytes))
+
+        known = Signature(Kind.BROADCAST, root=root, algorithm=wish).encode()
+        return OpenCall(known, site, self._announcement(root, wish), make, anything)
+
+    def _broadcast_form(
+        self, raw: bytes, site: str, dtype: AnyDtype, shape: tuple[int, ...]
+    ) -> Form:
+        signature = Signature.decode(raw)
+        root, wish = signature.root, signature.algorithm
+        schedule = self._schedule(
+            Kind.BROADCAST, signature.count, dtype.itemsize, root=root, algorithm=wish
+        )
+        small = self._announcement(root, wish)
+        announcement = None if schedule.algorithm is small.algorithm else small
+        return _form(
+            Kind.BROADCAST, schedule, raw, site, dtype, shape, root=root, announcement=announcement
+        )
+
+    def _announcement(self, root: int, wish: Algorithm) -> Schedule:
+        """The way of a broadcast without elements, which is that of all small ones."""
+        return self._schedule(Kind.BROADCAST, 0, 1, root=root, algorithm=wish)
+
+    def _must_flush(self, nbytes: int) -> bool:
+        """True if this broadcast must prove that its predecessors have arrived."""
+        return (
+            self._broadcasts + 1 >= FLUSH_BROADCASTS
+            or self._broadcast_bytes + nbytes >= FLUSH_BYTES
+        )
+
+    def look_at_flush(self, call: Call) -> None:
+        """Decide again for a call that was made before others had completed."""
+        if call.kind is Kind.BROADCAST:
+            call.flush = self._must_flush(call.form.nbytes)
+
+    def completed(self, kind: Kind, nbytes: int = 0) -> None:
+        """Count a result, executed or replayed; a call that raised has none."""
+        if kind is not Kind.BROADCAST or self._must_flush(nbytes):
+            self._broadcasts = self._broadcast_bytes = 0
+        else:
+            self._broadcasts += 1
+            self._broadcast_bytes += nbytes
+
+    def synchronised(self) -> None:
+        """A call has proved that the broadcasts before it have arrived."""
+        self._broadcasts = self._broadcast_bytes = 0
+
+    def allgather(self, x: Any, site: str, root: int = -1) -> Call:
+        """A validated allgather, or, with a root, a gather."""
+        kind = Kind.ALLGATHER if root < 0 else Kind.GATHER
+        source, shape = as_elements(x)
+        key = (kind, source.dtype, shape, site, root)
+        form = self._forms.get(key)
+        if form is None:
+            signature = signature_of(kind, source, shape, root=root)
+            schedule = self._schedule(Kind.ALLGATHER, len(source), source.itemsize)
+            stacked = (self._group.world_size, *shape)
+            form = _form(kind, schedule, signature, site, source.dtype, stacked, root=root)
+            self._keep(key, form)
+        return Call(form, source)
+
+    def allgatherv(self, x: Any, site: str, root: int = -1) -> Call:
+        """A validated allgatherv, or, with a root, a gatherv.
+
+        Raises:
+            TypeError, ValueError: x does not fit.
+        """
+        kind = Kind.ALLGATHERV if root < 0 else Kind.GATHERV
+        source, shape = as_elements(x)
+        dtype_code(source.dtype)
+        if not shape:
+            raise ValueError(
+                f"{kind.name.lower()} joins arrays along their first dimension, and x has none; "
+                "pass [x], or use allgather"
+            )
+        key = (kind, source.dtype, shape[1:], site, root)
+        form = self._forms.get(key)
+        if form is None:
+            signature = signature_of(kind, source, shape, root=root)
+            form = _form(kind, None, signature, site, source.dtype, shape[1:], root=root)
+            self._keep(key, form)
+        return Call(form, source, rows=shape[0])
+
+    def scatter(self, x: Any, root: int, site: str) -> Call:
+        """A validated scatter; only the root's `x` is looked at.
+
+        Raises:
+            TypeError, ValueError: at the root x does not fit.
+        """
+        form = self._of_bytes(Kind.SCATTER, root, site)
+        size = self._group.world_size
+        return _of_source(form, pack_parts(x, size) if self._group.rank == root else None)
+
+    def broadcast_object(self, value: Any, root: int, site: str) -> Call:
+        """A validated broadcast of one object; only the root's counts.
+
+        Raises:
+            TypeError: at the root the object holds what objects may not hold.
+        """
+        form = self._of_bytes(Kind.BROADCAST_OBJECT, root, site)
+        return _of_source(form, pack_object(value) if self._group.rank == root else None)
+
+    def allgather_object(self, value: Any, site: str) -> Call:
+        """A validated allgather of one object of each rank.
+
+        Raises:
+            TypeError: the object holds what objects may not hold.
+        """
+        return _of_source(self._of_bytes(Kind.ALLGATHER_OBJECT, -1, site), pack_item(value))
+
+    def _of_bytes(self, kind: Kind, root: int, site: str) -> Form:
+        """The form of a call whose bytes are told apart by no dtype or shape."""
+        key = (kind, root, site)
+        form = self._forms.get(key)
+        if form is None:
+            signature = Signature(kind, root=root).encode()
+            form = _form(kind, None, signature, site, np.dtype(np.uint8), (), root=root)
+            self._keep(key, form)
+        return form
+
+    def plain(self, kind: Kind, site: str, *, count: int = 0) -> Call:
+        """A call without arguments: barrier, load, close, checkpoint; `count` says of what kind."""
+        key = (kind, site, count)
+        form = self._forms.get(key)
+        if form is None:
+            signature = Signature(kind, count=count).encode()
+            schedule = self._schedule(Kind.BARRIER, 0, 1)
+            form = Form(kind, signature, site, make_suffix(signature, site), schedule)
+            self._keep(key, form)
+        return Call(form)
+
+    def known(
+        self,
+        kind: Kind,
+        *,
+        op: UncheckedOp | None = None,
+        root: int = -1,
+        algorithm: str | None = None,
+        wire: str | None = None,
+    ) -> bytes:
+        """The signature of a call as far as it is known without the input.
+
+        Raises:
+            TypeError, ValueError: op, root, algorithm or wire do not fit.
+        """
+        if op is None:
+            return Signature(kind, root=root, algorithm=_algorithm_named(algorithm)).encode()
+        asked = self._resolved(op)
+        code, op_hash = op_code(asked)
+        wish = self._wish(algorithm, asked)
+        return Signature(
+            kind, code, algorithm=wish, root=root, op_hash=op_hash, wire=wire_code(wire)
+        ).encode()
+
+    def _wish(self, algorithm: str | None, op: str | Reduction) -> Algorithm:
+        wish = _algorithm_named(algorithm)
+        if wish is not Algorithm.AUTO or needs_whole(op):  # whole arrays go one way only
+            return wish
+        return _ALGORITHMS[self._group.algorithm]
+
+    def _schedule(self, kind: Kind, count: int, itemsize: int, **choice: Any) -> Schedule:
+        group = self._group
+        choice["grouping"] = group.grouping
+        choice["table"] = group.table
+        return schedule_for(kind, group.world_size, group.rank, count, itemsize, **choice)
+
+    def _keep(self, key: object, form: Form) -> None:
+        if len(self._forms) >= FORMS_KEPT:
+            self._forms.clear()
+        self._forms[key] = form
+
+
+def _algorithm_named(name: str | None) -> Algorithm:
+    if name not in _ALGORITHMS:
+        names = ", ".join(str(name) for name in _ALGORITHMS if name)
+        raise ValueError(f"no algorithm is called {name!r}; use one of {names}")
+    return _ALGORITHMS[name]
+
+
+def _of_source(form: Form, source: Array | None) -> Call:
+    return Call(form) if source is None else Call(form, source, rows=len(source))
+
+
+def _form(
+    kind: Kind,
+    schedule: Schedule | None,
+    signature: bytes,
+    site: str,
+    dtype: AnyDtype,
+    shape: tuple[int, ...],
+    *,
+    root: int = -1,
+    reducer: Reducer | None = None,
+    announcement: Schedule | None = None,
+) -> Form:
+    """The form of a call with a result, or rows of one, of `dtype` and `shape`."""
+    work_count = 0 if schedule is None else schedule.work_count
+    return Form(
+        kind=kind,
+        signature=signature,
+        site=site,
+        suffix=make_suffix(signature, site),
+        schedule=schedule,
+        dtype=dtype,
+        shape=shape,
+        work_count=work_count,
+        nbytes=work_count * dtype.itemsize,
+        root=root,
+        reducer=reducer,
+        announcement=announcement,
+    )

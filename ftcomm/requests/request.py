@@ -1,0 +1,177 @@
+"""Forms: one public call as plain values, ready to be run or to be answered from the log."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ftcomm.collectives.dtypes import AnyDtype
+from ftcomm.collectives.reductions import Reducer
+from ftcomm.collectives.schedules.schedule import Schedule
+from ftcomm.memory.pool import Array, Stored
+from ftcomm.protocol.signature import Kind
+from ftcomm.state.layout import Packed
+from ftcomm.state.lazy import LazyState
+
+DIGEST_BYTES = 16  # of each rank's input; kept with every result, so no longer than it must be
+UNCOMPARED = bytes(DIGEST_BYTES)  # in place of the digest of a state that nobody has packed
+_OF_THE_ROOT = (Kind.BROADCAST, Kind.SCATTER, Kind.BROADCAST_OBJECT)
+NOTHING: Array = np.empty(0, np.uint8)
+
+
+def anything(_: object) -> None:
+    """Room for any result."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Form:
+    """What all calls from one line of the user's code with arguments of one shape share.
+
+    Made once and kept, so that a small call computes nothing twice.
+
+    Attributes:
+        kind: the collective.
+        signature: its 40 bytes.
+        site: where the user called it.
+        suffix: signature and site, as every frame carries them.
+        schedule: this rank's steps; None if they follow from sizes that ranks tell each other.
+        dtype: of the result's elements.
+        shape: of the result; of one row of it where each rank brings as many rows as it has.
+        work_count: elements of the result, 0 where that is known only when it runs.
+        nbytes: bytes of the result, 0 where that is known only when it runs.
+        root: the rank that all others look to, else -1.
+        reducer: of a reduction, else None.
+        announcement: what is run before `schedule`, without payload, by a broadcast that does not
+            come the way of a small one: ranks that do not know its size hear of it. Else None.
+    """
+
+    kind: Kind
+    signature: bytes
+    site: str
+    suffix: bytes
+    schedule: Schedule | None
+    dtype: AnyDtype = field(default_factory=lambda: np.dtype(np.uint8))
+    shape: tuple[int, ...] = (0,)
+    work_count: int = 0
+    nbytes: int = 0
+    root: int = -1
+    reducer: Reducer | None = None
+    announcement: Schedule | None = None
+
+
+@dataclass(slots=True)
+class Call:
+    """One public call, ready to run.
+
+    Attributes:
+        form: what it shares with others.
+        source: this rank's input, 1-D, contiguous, native; never written.
+        rows: how many rows of the result this rank brings.
+        admit: told the result's bytes when they are known only in the run; raises if there is no
+            room for them, alike on all ranks.
+        flush: a broadcast that ends with a barrier, so that the log stays bounded (rule R3).
+        place: where to make the result, 1-D, contiguous; None for memory of the log's own.
+        check: told the result before it is complete, or taken from the log; raises where the user's
+            `out` does not fit what only the run could tell. None where all was known before.
+    """
+
+    form: Form
+    source: Array = field(default_factory=lambda: NOTHING)
+    rows: int = 0
+    admit: Callable[[int], None] = anything
+    flush: bool = False
+    place: Array | None = None
+    check: Callable[[Stored], None] | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """The collective."""
+        return self.form.kind
+
+    def digest(self, rank: int) -> bytes:
+        """What `rank` passed, in 16 bytes; zeros where its content does not count."""
+        form = self.form
+        if form.kind in _OF_THE_ROOT and form.root != rank:
+            return bytes(DIGEST_BYTES)
+        elements = self.source.view(np.uint8).data
+        return hashlib.blake2b(elements, digest_size=DIGEST_BYTES).digest()
+
+    @property
+    def synchronising(self) -> bool:
+        """Executing it proves that what came before is stable."""
+        return self.form.kind is not Kind.BROADCAST or self.flush
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Saving:
+    """What one rank gives to a checkpoint.
+
+    Attributes:
+        state: packed, equal on all ranks; or as it is, packed only if somebody asks.
+        digest: of the packed state; `UNCOMPARED` if it is not packed.
+        local: this rank's packed local state; None if the checkpoint has none.
+    """
+
+    state: Packed | LazyState
+    digest: bytes
+    local: Packed | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the copy that was made of the state."""
+        return 0 if isinstance(self.state, LazyState) else len(self.state)
+
+    def raw(self) -> Packed:
+        """The packed state."""
+        return self.state.packed_now() if isinstance(self.state, LazyState) else self.state
+
+
+def stored_rows(form: Form, flat: Array, rows: int) -> Stored:
+    """The result of a kind to which each rank brings as many rows as it has."""
+    return Stored(flat, (rows, *form.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """A call whose input is a function: it becomes a `Call` only if it is executed.
+
+    Attributes:
+        kind: the collective.
+        known: the signature as far as it is known without the input.
+        site: where the user called it.
+        make: calls the user's function and makes the call of what it returns; raises what either
+            raises.
+        check: told the result that the log has for this position before it is taken; raises where
+            the user's other arguments do not fit it.
+    """
+
+    kind: Kind
+    known: bytes
+    site: str
+    make: Callable[[], Call]
+    check: Callable[[Stored], None]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """A broadcast to a rank that is given dtype and shape with the array.
+
+    Attributes:
+        known: the signature as far as it is known before.
+        site: where the user called it.
+        announcement: this rank's steps of a small one, by whose first it hears of any.
+        make: the call of a whole signature.
+        check: as in `Lazy`.
+        kind: the collective.
+    """
+
+    known: bytes
+    site: str
+    announcement: Schedule
+    make: Callable[[bytes], Call]
+    check: Callable[[Stored], None]
+    kind: Kind = Kind.BROADCAST
+
+
+AnyCall = Call | Lazy | OpenCall

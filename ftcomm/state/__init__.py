@@ -1,0 +1,1 @@
+"""A checkpoint's state to bytes and back."""

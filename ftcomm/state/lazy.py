@@ -1,0 +1,122 @@
+"""Lazy state: a checkpoint's state that becomes bytes only if somebody asks for them.
+
+It holds on to the user's own arrays, whose content must not change until the next checkpoint has
+returned; containers are its own, so the user may put other things into a dict or a list at once.
+Two threads use it: the user's makes and releases it, and one that serves another rank reads it.
+"""
+
+import hashlib
+import threading
+from collections import OrderedDict, defaultdict
+from typing import Any
+
+import numpy as np
+
+from ftcomm.errors import StateChangedError
+from ftcomm.state.layout import Packed
+from ftcomm.state.registered_types import Converted, converted
+from ftcomm.state.serializer import MAX_DEPTH, checked_code, checked_key, pack_state
+
+_LEAVES = frozenset((bool, int, float, complex, str, bytes, type(None)))  # nobody can change them
+_DICTS = frozenset((dict, OrderedDict, defaultdict))
+
+
+class LazyState:
+    """One version's state, until it is released.
+
+    Args:
+        state: as `pack_state` takes it.
+        watched: compare the arrays' content with what it is now, before it is used and in `check`.
+
+    Raises:
+        TypeError: something else is in it; the message says where.
+    """
+
+    def __init__(self, state: Any, *, watched: bool = False) -> None:
+        self._lock = threading.Lock()
+        self._arrays: dict[str, np.ndarray[Any, Any]] = {}
+        self._state = self._own(state, "state", 0)
+        self._is_held = True
+        self._raw: Packed | None = None
+        self._marks = {path: _mark(a) for path, a in self._arrays.items()} if watched else {}
+
+    def _own(self, value: Any, where: str, depth: int) -> Any:
+        """`value` in containers of our own; arrays share the user's memory."""
+        if depth > MAX_DEPTH:
+            raise TypeError(f"{where} is nested more than {MAX_DEPTH} deep")
+        kind = type(value)
+        if kind is np.ndarray:
+            checked_code(value, where)
+            self._arrays[where] = value.view()
+            return self._arrays[where]
+        if kind in _DICTS:
+            content = {
+                checked_key(key, where): self._own(item, f"{where}[{key!r}]", depth + 1)
+                for key, item in value.items()
+            }
+            return _same_dict(value, content)
+        if kind is list or kind is tuple:
+            return kind(self._own(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value))
+        of_user = converted(value)
+        if of_user is not None:  # now: the user may change the value before it is packed
+            content = self._own(of_user.content, f"{where}.to_state()", depth + 1)
+            return Converted(of_user.name, content)
+        if kind not in _LEAVES:
+            pack_state(value, where)  # a number of numpy's, or refused
+        return value
+
+    def raw(self) -> Packed | None:
+        """The packed state, made at the first call; None if it was released before.
+
+        Raises:
+            StateChangedError: it is watched, and the user has changed it.
+        """
+        with self._lock:
+            if self._raw is None and self._is_held:
+                raw = pack_state(self._state)
+                self._compare()
+                self._raw = raw
+                if not self._marks:
+                    self._let_go()
+            return self._raw
+
+    def packed_now(self) -> Packed:
+        """The packed state, for one that is made just now; what is held stays as it is."""
+        return pack_state(self._state)
+
+    def check(self) -> None:
+        """See that nothing has changed, if it is watched.
+
+        Raises:
+            StateChangedError: it has; the message names the array.
+        """
+        with self._lock:
+            self._compare()
+
+    def release(self) -> None:
+        """The user may change the arrays from now on; waits while they are being read."""
+        with self._lock:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._state, self._arrays, self._marks, self._is_held = None, {}, {}, False
+
+    def _compare(self) -> None:
+        changed = [path for path, mark in self._marks.items() if _mark(self._arrays[path]) != mark]
+        if changed:
+            raise StateChangedError(
+                f"{changed[0]} was written to after checkpoint(..., lazy=True) was given it and "
+                "before the next checkpoint had returned"
+            )
+
+
+def _same_dict(value: Any, content: dict[Any, Any]) -> Any:
+    """A dict of `value`'s type with other content."""
+    if type(value) is defaultdict:
+        return defaultdict(value.default_factory, content)
+    return type(value)(content)
+
+
+def _mark(array: np.ndarray[Any, Any]) -> bytes:
+    whole = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return hashlib.blake2b(whole.data, digest_size=16).digest()

@@ -1,0 +1,79 @@
+"""Leaves: the parts of a state, each with a digest, to find out where two states differ.
+
+Two states that should be equal are on two ranks, and may be large.  So each rank takes its own
+apart, and the tracker compares paths and digests.  How far a state is taken apart depends on its
+shape alone: containers are opened level by level, as long as the number of parts stays in bounds.
+"""
+
+import hashlib
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from ftcomm.protocol.codec import MAX_LEAVES
+from ftcomm.protocol.messages import Leaf
+from ftcomm.state.layout import Packed
+from ftcomm.state.serializer import pack_state, unpack_state
+
+DIGEST_BYTES = 8  # a difference is known already; this only says where
+_SHOWN_LENGTH = 32  # characters of a number or a text
+
+
+def leaves_of(raw: Packed) -> tuple[Leaf, ...]:
+    """The parts of a packed state, containers before what they hold.
+
+    It reads all of the state, in numpy and hashlib, which let other threads run meanwhile.
+    """
+    leaves: list[Leaf] = []
+    waiting: deque[tuple[str, Any]] = deque([("state", unpack_state(raw, copy=False))])
+    while waiting:
+        path, value = waiting.popleft()
+        parts = _parts(path, value)
+        if parts and len(leaves) + len(waiting) + 1 + len(parts) <= MAX_LEAVES:
+            leaves.append(Leaf(path, _container_text(value), _digest(_keys(value))))
+            waiting.extend(parts)
+        else:
+            leaves.append(Leaf(path, _text(value), _digest(_content(value))))
+    return tuple(leaves)
+
+
+def _parts(path: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [(f"{path}[{key!r}]", item) for key, item in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [(f"{path}[{index}]", item) for index, item in enumerate(value)]
+    return []
+
+
+def _keys(value: Any) -> bytes:
+    return repr(list(value)).encode() if isinstance(value, dict) else b""
+
+
+def _content(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+    return pack_state(value)
+
+
+def _digest(content: Any) -> bytes:
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
+
+
+def _text(value: Any) -> str:
+    """What `value` is; all of it where that is short."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype.name}{list(value.shape)}"
+    if isinstance(value, (dict, list, tuple)):
+        return _container_text(value)
+    shown = str(value) if isinstance(value, np.generic) else repr(value)
+    if len(shown) > _SHOWN_LENGTH:
+        return f"{type(value).__name__} of {len(shown)} characters"
+    return f"{type(value).__name__} {shown}"
+
+
+def _container_text(value: Any) -> str:
+    """The same for two that are to be taken apart: of a dict, which keys differ says more."""
+    if isinstance(value, dict):
+        return "dict"
+    return f"{type(value).__name__} of {len(value)}"

@@ -1,0 +1,385 @@
+"""User state as bytes: plain containers, numbers, text and numpy arrays.
+
+A head by msgpack says what there is; arrays and long strings of bytes follow it as they are (see
+`bodies`).  Nothing that is read here can run code: unknown types are refused by name when written,
+unknown tags when read.  Every value comes back with the type that it had, or is refused; arrays
+come back writable, in native byte order.  Types of users are those that they have registered: see
+`state_types`.
+"""
+
+import math
+import struct
+from collections import OrderedDict, defaultdict
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_of
+from ftcomm.errors import ProtocolError
+from ftcomm.state.layout import Array, Bodies, Packed, with_bodies
+from ftcomm.state.registered_types import (
+    FACTORIES,
+    MAX_NAME,
+    converted,
+    is_registered,
+    refusal,
+    registered,
+)
+
+_ARRAY, _TUPLE, _BIG_INT, _SCALAR, _LONG_BYTES = 1, 2, 3, 4, 5
+_COMPLEX, _ORDERED_DICT, _DEFAULT_DICT, _REGISTERED = 6, 7, 8, 9
+_COMPLEX_BYTES = struct.Struct("<dd")
+LONG_BYTES = 1 << 16  # from here on a string of bytes is a body
+_LEAVES = (bool, int, float, complex, str, bytes, np.ndarray, np.generic)
+_USUAL_LEAVES = frozenset((bool, int, float, complex, str, bytes, type(None), np.ndarray))
+_AS_THEY_ARE = frozenset((bool, float, str, type(None)))  # msgpack's own
+MAX_DEPTH = 64  # nesting of a state; deeper is a cycle or a mistake
+
+
+def pack_state(state: Any, name: str = "state") -> Packed:
+    """A copy of `state` as bytes; the same content in the same order gives the same bytes.
+
+    Other threads go on while large arrays are copied.
+
+    Args:
+        state: nested dict, OrderedDict, defaultdict, list, tuple of numpy arrays, numbers, str,
+            bytes, bool, None, and of types that are registered.
+        name: what messages call it.
+
+    Raises:
+        TypeError: something else is in it; the message says where.
+    """
+    writer = _Writer()
+    head = bytes(msgpack.packb(writer.plain(state, name, 0), use_bin_type=True))
+    return with_bodies(head, writer.bodies)
+
+
+def unpack_state(raw: Packed, *, copy: bool = True) -> Any:
+    """The inverse of `pack_state`; every call gives its own writable copy.
+
+    Args:
+        raw: as `pack_state` made it.
+        copy: False: arrays are read-only views of `raw`.
+
+    Raises:
+        ProtocolError: the bytes are no packed state, or hold a type that is not registered here.
+        Exception: what the `from_state` of a registered type raised.
+    """
+    try:
+        bodies = Bodies(raw)
+        state = _Reader(bodies, copy=copy).read(bodies.head)
+        bodies.must_be_over()
+        _must_be_plain(state, 0)
+        return state
+    except _FromStateFailed as failed:
+        raise failed.error from None
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
+        raise ProtocolError(f"damaged checkpoint: {error}") from error
+
+
+class _FromStateFailed(Exception):  # noqa: N818 - carries a user's error past our own handlers
+    """A registered type's `from_state` raised `error`; the bytes are not to blame."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+def _must_be_whole(raw: bytes) -> None:
+    """Walk over `raw` and build nothing.
+
+    A decoder makes room for as many items as a header announces: nested headers that announce
+    what never comes cost five hundred times their own size.  Skipping costs nothing.
+
+    Raises:
+        ValueError, msgpack.UnpackException: it does not hold what its headers announce.
+    """
+    walker = msgpack.Unpacker(max_buffer_size=max(len(raw), 1), **_limits(len(raw)))
+    walker.feed(raw)
+    walker.skip()
+
+
+def _must_be_plain(value: Any, depth: int) -> None:
+    """See that `pack_state` could have written `value`.
+
+    Raises:
+        ValueError, TypeError: msgpack knows more than states may hold, such as timestamps.
+    """
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+    if is_registered(value):  # its content was looked at before it was made
+        return
+    if isinstance(value, dict):
+        for key, item in value.items():
+            checked_key(key, "it")
+            _must_be_plain(item, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        # Most long ones hold nothing else, and to look at each costs more than to read it did.
+        if depth < MAX_DEPTH and _USUAL_LEAVES.issuperset(map(type, value)):
+            return
+        for item in value:
+            _must_be_plain(item, depth + 1)
+    elif not (value is None or isinstance(value, _LEAVES)):
+        raise TypeError(f"it holds a {type(value).__name__}")
+
+
+def _limits(size: int) -> dict[str, int]:
+    """No length inside may exceed the bytes that are there."""
+    names = ("max_str_len", "max_bin_len", "max_array_len", "max_map_len", "max_ext_len")
+    return dict.fromkeys(names, size)
+
+
+class _Writer:
+    """Makes one state's head.
+
+    Attributes:
+        bodies: what has to follow it.
+    """
+
+    def __init__(self) -> None:
+        self.bodies: list[Array] = []
+
+    def plain(self, value: Any, where: str, depth: int) -> Any:
+        """`value` as msgpack takes it.
+
+        Raises:
+            TypeError: it may not be in a state.
+        """
+        if depth > MAX_DEPTH:
+            raise TypeError(f"{where} is nested more than {MAX_DEPTH} deep")
+        kind = type(value)
+        if kind in _AS_THEY_ARE:
+            return value
+        if kind is np.ndarray:
+            return self._array(value, where)
+        if kind is int:
+            return _integer(value)
+        if kind is bytes:
+            return self._long_bytes(value) if len(value) >= LONG_BYTES else value
+        if kind is dict:
+            return {
+                checked_key(key, where): self.plain(item, f"{where}[{key!r}]", depth + 1)
+                for key, item in value.items()
+            }
+        if kind is list:
+            return self._items(value, where, depth)
+        return self._tagged(value, where, depth)
+
+    def _items(self, value: Any, where: str, depth: int) -> list[Any]:
+        return [self.plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+
+    def _tagged(self, value: Any, where: str, depth: int) -> msgpack.ExtType:
+        """A value of a type that msgpack has no form for."""
+        kind = type(value)
+        if kind is tuple:
+            return _ext(_TUPLE, self._items(value, where, depth))
+        if kind is OrderedDict:
+            return _ext(_ORDERED_DICT, self._pairs(value, where, depth))
+        if kind is defaultdict:
+            code = _factory_code(value, where)
+            return _ext(_DEFAULT_DICT, [code, *self._pairs(value, where, depth)])
+        if kind is complex:
+            return msgpack.ExtType(_COMPLEX, _COMPLEX_BYTES.pack(value.real, value.imag))
+        of_user = converted(value)
+        if of_user is not None:
+            content = self.plain(of_user.content, f"{where}.to_state()", depth + 1)
+            return _ext(_REGISTERED, [of_user.name, content])
+        if isinstance(value, np.generic):
+            return msgpack.ExtType(_SCALAR, _scalar_bytes(np.asarray(value), where))
+        raise refusal(value, where)
+
+    def _pairs(self, value: Any, where: str, depth: int) -> list[Any]:
+        """Keys and values in turn."""
+        pairs: list[Any] = []
+        for key, item in value.items():
+            pairs += checked_key(key, where), self.plain(item, f"{where}[{key!r}]", depth + 1)
+        return pairs
+
+    def _array(self, array: Array, where: str) -> msgpack.ExtType:
+        code = checked_code(array, where)
+        self.bodies.append(array)
+        return msgpack.ExtType(_ARRAY, msgpack.packb([code, list(array.shape)]))
+
+    def _long_bytes(self, value: bytes) -> msgpack.ExtType:
+        self.bodies.append(np.frombuffer(value, np.uint8))
+        return msgpack.ExtType(_LONG_BYTES, msgpack.packb(len(value)))
+
+
+def _ext(code: int, items: list[Any]) -> msgpack.ExtType:
+    return msgpack.ExtType(code, msgpack.packb(items, use_bin_type=True))
+
+
+def _factory_code(value: Any, where: str) -> int:
+    """Which of `FACTORIES` a defaultdict has.
+
+    Raises:
+        TypeError: another one.
+    """
+    for code, factory in enumerate(FACTORIES):
+        if value.default_factory is factory:
+            return code
+    known = ", ".join(factory.__name__ for factory in FACTORIES if factory is not None)
+    raise TypeError(
+        f"{where} is a defaultdict of {value.default_factory!r}: states hold those of {known}; "
+        "pass dict() of it"
+    )
+
+
+def _integer(value: int) -> Any:
+    if -(2**63) <= value < 2**64:
+        return value
+    return msgpack.ExtType(_BIG_INT, str(value).encode())
+
+
+def checked_key(key: Any, where: str) -> Any:
+    """A dict's key as it is.
+
+    Raises:
+        TypeError: it is no str, bytes, bool, None or int of 64 bits.
+    """
+    kind: Any = type(key)
+    if kind in (str, bytes, bool) or key is None:
+        return key
+    if kind is int and -(2**63) <= key < 2**64:
+        return key
+    kind = kind.__name__
+    raise TypeError(f"{where} has a key of type {kind}; use str, bytes or int of 64 bits")
+
+
+def checked_code(array: np.ndarray[Any, Any], where: str) -> int:
+    """The code of an array's dtype.
+
+    Raises:
+        TypeError: states do not hold that.
+    """
+    try:
+        return dtype_code(array.dtype)
+    except TypeError as error:
+        raise TypeError(f"{where}: {error}") from None
+
+
+def _scalar_bytes(scalar: Array, where: str) -> bytes:
+    code = checked_code(scalar, where)
+    return bytes((code,)) + scalar.astype(scalar.dtype.newbyteorder("=")).tobytes()
+
+
+class _Reader:
+    """Reads one state; counts how deep tuples are nested, each of which is packed by itself."""
+
+    def __init__(self, bodies: Bodies, *, copy: bool = True) -> None:
+        self._depth = 0
+        self._bodies = bodies
+        self._copy = copy
+
+    def read(self, raw: bytes) -> Any:
+        """The value in `raw`.
+
+        Raises:
+            ValueError, TypeError, OverflowError, msgpack.UnpackException: it is damaged.
+        """
+        if self._depth > MAX_DEPTH:  # each level takes some 40 KiB of the thread's stack
+            raise ValueError(f"tuples are nested more than {MAX_DEPTH} deep")
+        self._depth += 1
+        _must_be_whole(raw)
+        try:
+            return msgpack.unpackb(
+                raw,
+                raw=False,
+                strict_map_key=False,
+                ext_hook=self._restore,
+                **_limits(len(raw)),
+            )
+        finally:
+            self._depth -= 1
+
+    def _restore(self, code: int, data: bytes) -> Any:
+        if code == _TUPLE:
+            return tuple(self._list(data))
+        if code == _ORDERED_DICT:
+            return OrderedDict(_in_pairs(self._list(data)))
+        if code == _DEFAULT_DICT:
+            return _default_dict(self._list(data))
+        if code == _COMPLEX:
+            return _complex(data)
+        if code == _REGISTERED:
+            return self._registered(self._list(data))
+        if code == _BIG_INT:
+            return int(data.decode("ascii"))
+        if code == _SCALAR:
+            return _scalar(data)
+        if code == _ARRAY:
+            return self._array(data)
+        if code == _LONG_BYTES:
+            return self._bodies.take(_unpacked(data)).tobytes()
+        raise ValueError(f"unknown type {code}")
+
+    def _list(self, data: bytes) -> list[Any]:
+        items = self.read(data)
+        if type(items) is not list:
+            raise ValueError("a container that holds no list")
+        return items
+
+    def _registered(self, items: list[Any]) -> Any:
+        """A value of a user's type; only what this process has registered is ever called."""
+        name, content = items
+        if type(name) is not str or not name.isprintable() or len(name) > MAX_NAME:
+            raise ValueError("a registered type without a name")
+        entry = registered(name)
+        if entry is None:
+            raise ProtocolError(
+                f"the state holds a {name}, and this process has not registered that type",
+                remedy="call ftcomm.register() for it on every rank, before load_checkpoint()",
+            )
+        _must_be_plain(content, self._depth)
+        try:
+            value = entry.from_state(content)
+            if type(value) is not entry.kind:
+                raise TypeError(f"it returned a {type(value).__name__}")  # noqa: TRY301 - one path out
+        except Exception as error:
+            error.add_note(f"raised by from_state, registered for {name}")
+            raise _FromStateFailed(error) from error
+        return value
+
+    def _array(self, data: bytes) -> Array:
+        code, shape = _unpacked(data)
+        dtype: AnyDtype = dtype_of(code)
+        if any(extent < 0 for extent in shape):
+            raise ValueError(f"an array of shape {shape}")
+        body = self._bodies.take(math.prod(shape) * dtype.itemsize)
+        if not self._copy:
+            return body.view(dtype).reshape(shape)
+        array = np.empty(shape, dtype)
+        array.reshape(-1).view(np.uint8)[:] = body
+        return array
+
+
+def _in_pairs(items: list[Any]) -> list[tuple[Any, Any]]:
+    if len(items) % 2:
+        raise ValueError("a dict with a key and no value")
+    return list(zip(items[::2], items[1::2], strict=True))
+
+
+def _default_dict(items: list[Any]) -> defaultdict[Any, Any]:
+    if not items or type(items[0]) is not int or not 0 <= items[0] < len(FACTORIES):
+        raise ValueError("a defaultdict of an unknown factory")
+    return defaultdict(FACTORIES[items[0]], _in_pairs(items[1:]))
+
+
+def _complex(data: bytes) -> complex:
+    if len(data) != _COMPLEX_BYTES.size:
+        raise ValueError(f"a complex number in {len(data)} bytes")
+    return complex(*_COMPLEX_BYTES.unpack(data))
+
+
+def _scalar(data: bytes) -> Any:
+    if not data:
+        raise ValueError("a number of no type")
+    dtype = dtype_of(data[0])
+    if len(data) != 1 + dtype.itemsize:
+        raise ValueError(f"a number of {dtype.name} in {len(data) - 1} bytes")
+    return np.frombuffer(data, dtype, offset=1)[0]
+
+
+def _unpacked(data: bytes) -> Any:
+    _must_be_whole(data)
+    return msgpack.unpackb(data)

@@ -1,0 +1,1 @@
+"""For tests of others: what every collective must return."""

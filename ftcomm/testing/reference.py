@@ -1,0 +1,255 @@
+"""All ranks of a collective in one process, and the results as the definition has them.
+
+`run_in_memory` executes schedules, for tests and the simulator.  The ``expected_*`` functions
+compute the canonical results from their written definition and share no code with the schedules;
+the two are compared bit for bit.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ftcomm.collectives.reductions import Array, Reducer
+from ftcomm.collectives.schedules.schedule import CELL_BYTES, NOBODY, Reduce, Schedule, Step
+
+
+class DeadlockError(RuntimeError):
+    """No rank can go on: the schedules do not fit together."""
+
+
+@dataclass(slots=True)
+class _Rank:
+    schedule: Schedule
+    source: Array
+    work: Array
+    known: set[int]
+    at: int = 0
+    sent: bool = False
+    received: bool = False
+    held: Array | None = None
+
+    @property
+    def step(self) -> Step | None:
+        steps = self.schedule.steps
+        return steps[self.at] if self.at < len(steps) else None
+
+    def outgoing(self, step: Step) -> Array:
+        buffer = self.source if step.send_source else self.work
+        return buffer[step.send_lo : step.send_hi].copy()
+
+
+@dataclass(slots=True)
+class _Message:
+    tag: int
+    payload: Array
+    known: frozenset[int]
+
+
+@dataclass(slots=True)
+class _Network:
+    """`rendezvous`: a send ends only when its receiver has come to the receive."""
+
+    ranks: list[_Rank]
+    reducer: Reducer | None
+    rendezvous: bool
+    queues: dict[tuple[int, int], deque[_Message]] = field(default_factory=dict)
+
+    def run(self) -> None:
+        while any(rank.step is not None for rank in self.ranks):
+            moved = [self._advance(index) for index in range(len(self.ranks))]
+            if not any(moved):
+                stuck = {i: r.step for i, r in enumerate(self.ranks) if r.step is not None}
+                raise DeadlockError(f"nobody can go on: {stuck}")
+        left = {ends for ends, queue in self.queues.items() if queue}
+        if left:
+            raise DeadlockError(f"messages that nobody receives between {left}")
+
+    def _advance(self, index: int) -> bool:
+        rank = self.ranks[index]
+        step = rank.step
+        if step is None:
+            return False
+        moved = self._try_receive(index, rank, step)
+        moved = self._try_send(index, rank, step) or moved
+        if rank.sent and rank.received:
+            if rank.held is not None:
+                _merge(rank, step, rank.held, self.reducer)
+            rank.at, rank.sent, rank.received, rank.held = rank.at + 1, False, False, None
+            moved = True
+        return moved
+
+    def _try_send(self, index: int, rank: _Rank, step: Step) -> bool:
+        if rank.sent:
+            return False
+        if step.send_to != NOBODY:
+            if self.rendezvous and not self._is_awaited(step.send_to, index):
+                return False
+            queue = self.queues.setdefault((index, step.send_to), deque())
+            queue.append(_Message(step.tag, rank.outgoing(step), frozenset(rank.known)))
+        rank.sent = True
+        return True
+
+    def _is_awaited(self, receiver: int, sender: int) -> bool:
+        rank = self.ranks[receiver]
+        step = rank.step
+        return step is not None and step.recv_from == sender and not rank.received
+
+    def _try_receive(self, index: int, rank: _Rank, step: Step) -> bool:
+        if rank.received:
+            return False
+        if step.recv_from != NOBODY:
+            queue = self.queues.get((step.recv_from, index))
+            if not queue:
+                return False
+            message = queue.popleft()
+            assert message.tag == step.tag, "sender and receiver disagree about the step"
+            assert message.payload.size == step.recv_hi - step.recv_lo, "block sizes differ"
+            rank.known |= message.known
+            if step.hold:
+                rank.held = message.payload
+            else:
+                _merge(rank, step, message.payload, self.reducer)
+        rank.received = True
+        return True
+
+
+def _merge(rank: _Rank, step: Step, incoming: Array, reducer: Reducer | None) -> None:
+    out = rank.work[step.recv_lo : step.recv_hi]
+    if step.reduce is Reduce.NONE:
+        out[:] = incoming
+        return
+    assert reducer is not None, "a reducing step needs a reducer"
+    own = (rank.source if step.own_source else rank.work)[step.recv_lo : step.recv_hi]
+    if step.reduce is Reduce.INCOMING_FIRST:
+        combine_cells(reducer, incoming, own, out)
+    else:
+        combine_cells(reducer, own, incoming, out)
+
+
+def combine_cells(reducer: Reducer, accumulator: Array, operand: Array, out: Array) -> None:
+    """Reduce one block, cell by cell; the only unit in which a reduction is ever called."""
+    size = max(out.size, 1) if reducer.whole else CELL_BYTES // out.itemsize
+    with np.errstate(all="ignore"):
+        for lo in range(0, out.size, size):
+            cell = slice(lo, lo + size)
+            reducer.combine(accumulator[cell], operand[cell], out[cell])
+
+
+def run_in_memory(
+    schedules: Sequence[Schedule],
+    sources: Sequence[Array],
+    reducer: Reducer | None = None,
+    *,
+    rendezvous: bool = False,
+) -> list[Array]:
+    """Execute one collective on all ranks; returns each rank's work.
+
+    Args:
+        schedules: one per rank, in rank order.
+        sources: each rank's input; a rank without one gives an empty array of the dtype.
+        reducer: for reducing kinds.
+        rendezvous: sends block until they are received, as with full socket buffers.
+
+    Raises:
+        DeadlockError: the schedules do not fit together.
+    """
+    network = _Network([], reducer, rendezvous)
+    for schedule, source in zip(schedules, sources, strict=True):
+        work = np.zeros(schedule.work_count, source.dtype)
+        for copy in schedule.copies:
+            length = copy.source_hi - copy.source_lo
+            work[copy.work_lo : copy.work_lo + length] = source[copy.source_lo : copy.source_hi]
+        network.ranks.append(_Rank(schedule, source, work, {schedule.rank}))
+    network.run()
+    if reducer is not None:
+        for rank in network.ranks:
+            reducer.finish(rank.work, rank.schedule.world_size)
+    return [rank.work for rank in network.ranks]
+
+
+def knowledge(schedules: Sequence[Schedule]) -> list[set[int]]:
+    """For each rank, the ranks from which its result has a dataflow path (rule R3)."""
+    network = _Network([], None, rendezvous=True)
+    for schedule in schedules:
+        silent = _without_payload(schedule)
+        empty = np.zeros(0, np.uint8)
+        network.ranks.append(_Rank(silent, empty, empty, {schedule.rank}))
+    network.run()
+    return [rank.known for rank in network.ranks]
+
+
+def _without_payload(schedule: Schedule) -> Schedule:
+    steps = tuple(
+        Step(tag=step.tag, send_to=step.send_to, recv_from=step.recv_from)
+        for step in schedule.steps
+    )
+    return Schedule(
+        schedule.kind, schedule.algorithm, schedule.world_size, schedule.rank, 0, 0, steps
+    )
+
+
+# --- the definition -------------------------------------------------------------------------------
+
+
+def expected_ring(sources: Sequence[Array], reducer: Reducer) -> Array:
+    """Block b is ``(((x_b + x_b+1) + x_b+2) + ...)``, the ranks taken modulo n."""
+    world_size, result = len(sources), np.empty_like(sources[0])
+    lo = 0
+    for block in range(world_size):
+        length = result.size // world_size + (block < result.size % world_size)
+        part = slice(lo, lo + length)
+        total = sources[block][part].copy()
+        for hop in range(1, world_size):
+            operand = sources[(block + hop) % world_size][part]
+            total = _combined(reducer, total, operand)
+        result[part] = total
+        lo += length
+    reducer.finish(result, world_size)
+    return result
+
+
+def expected_doubling(sources: Sequence[Array], reducer: Reducer) -> Array:
+    """A tree over neighbours in rank order, lower operand first; see the module of doubling."""
+    values = _power_of_two_values(sources, reducer)
+    while len(values) > 1:
+        values = _paired(values, reducer)
+    reducer.finish(values[0], len(sources))
+    return values[0]
+
+
+def expected_halving(sources: Sequence[Array], reducer: Reducer) -> Array:
+    """The same tree, whose every level cuts the array in two halves before it combines them."""
+
+    def complete(values: Sequence[Array]) -> Array:
+        if len(values) == 1:
+            return values[0]
+        middle = (values[0].size + 1) // 2
+        lower = complete(_paired([value[:middle] for value in values], reducer))
+        upper = complete(_paired([value[middle:] for value in values], reducer))
+        return np.concatenate([lower, upper])
+
+    result = complete(_power_of_two_values(sources, reducer))
+    reducer.finish(result, len(sources))
+    return result
+
+
+def _power_of_two_values(sources: Sequence[Array], reducer: Reducer) -> list[Array]:
+    """As many operands as the largest power of two: the first ones are combined in pairs."""
+    world_size, power = len(sources), 1
+    while power * 2 <= world_size:
+        power *= 2
+    extra = world_size - power
+    values = [_combined(reducer, sources[2 * pair], sources[2 * pair + 1]) for pair in range(extra)]
+    return values + [source.copy() for source in sources[2 * extra :]]
+
+
+def _paired(values: Sequence[Array], reducer: Reducer) -> list[Array]:
+    return [_combined(reducer, values[at], values[at + 1]) for at in range(0, len(values), 2)]
+
+
+def _combined(reducer: Reducer, left: Array, right: Array) -> Array:
+    out = np.empty_like(right)
+    combine_cells(reducer, left, right, out)
+    return out
