@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 
 from _turns import ADDRESS
 
-from ftcomm_tracker.streaming_copies import with_streaming_copies
+from ftcomm_tracker.launcher.memcpy_tuning import with_streaming_copies
 
 START_LIMIT_S = 120.0  # a busy machine imports torch eight times
 TURN_LIMIT_S = 300.0  # the slowest peers need seconds for 100 MB

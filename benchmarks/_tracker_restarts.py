@@ -15,7 +15,7 @@ import trio
 from ftcomm.config.environment import read_token
 from ftcomm.errors import TrackerLostError
 from ftcomm.protocol.operator_messages import StatusReply, StatusRequest
-from ftcomm_tracker.client import ask_tracker
+from ftcomm_tracker.operator.client import ask_tracker
 
 WORKER = Path(__file__).with_name("_steady_worker.py")
 Times = list[float]

@@ -6,7 +6,7 @@ from ftcomm_chaos.commands.check import check
 from ftcomm_chaos.commands.explore import explore
 from ftcomm_chaos.commands.run import run
 from ftcomm_chaos.commands.sim import sim
-from ftcomm_tracker.command_line import refuse_module
+from ftcomm_tracker.cli.options import refuse_module
 
 
 @click.group()

@@ -221,7 +221,7 @@ class Mismatch:
 class Finding:
     """This rank found, at `position`, what ends the job; all are to raise the exception `error`.
 
-    The tracker takes only some names; see `ftcomm_tracker.hearing`.
+    The tracker takes only some names; see `ftcomm_tracker.core.worker_messages`.
     """
 
     epoch: int

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ftcomm.diagnostics.fault_record import FaultRecord
-from ftcomm_tracker.faults import TRACKER
+from ftcomm_tracker.server.fault_injection import TRACKER
 from tests.conformance.forker import die_with_parent
 from tests.conformance.judging import Event, Record
 from tests.conformance.plans import ROOT, WALL_S, BrokenError, Forker, Plan, worker_environment

@@ -11,7 +11,7 @@ from typing import Any
 
 from ftcomm_chaos.checkers import Limits, check
 from ftcomm_chaos.history import read_history
-from ftcomm_tracker.faults import TRACKER
+from ftcomm_tracker.server.fault_injection import TRACKER
 from tests.conformance.plans import WALL_S, BrokenError, Plan
 
 Event = dict[str, Any]

@@ -26,8 +26,8 @@ class Plan:
         n: world size.
         program: what the workers run, see `programs`; with `gates`, see `recorder`.
         faults: addresses as `ftcomm.diagnostics.fault_injection` takes them.
-        tracker_faults: addresses as `ftcomm_tracker.faults` takes them; the tracker is started
-            again on its state directory after each.
+        tracker_faults: addresses as `ftcomm_tracker.server.fault_injection` takes them; the
+            tracker is started again on its state directory after each.
         settings: options of ``ftcomm-tracker serve``.
         killed: deaths that the test causes by its own signals.
         stopped: stops that the test causes by its own signals.

@@ -22,8 +22,8 @@ from ftcomm.recovery.events import SendControl, StartFetch
 from ftcomm.recovery.fetch_orders import Due
 from ftcomm.recovery.machine import Checkpoint, Identity, Limits, WorkerCore
 from ftcomm.recovery.result_log import Entry
-from ftcomm_tracker.connection import Connection, of_a_member
-from ftcomm_tracker.operators import Operators
+from ftcomm_tracker.server.connection import Connection, of_a_member
+from ftcomm_tracker.server.operators import Operators
 from tests.fuzz.wire import SIGNATURE, feed_stream
 from tests.recovery.worker_story import a_member, hear, plan
 from tests.tracker.roster_story import Story, hello, running

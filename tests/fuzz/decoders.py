@@ -246,13 +246,13 @@ TABLE = (
         "operator-requests",
         conversations.feed_operator,
         seeds.operator_requests,
-        ("ftcomm_tracker.operators.Operators.hear",),
+        ("ftcomm_tracker.server.operators.Operators.hear",),
     ),
     Decoder(
         "to-tracker",
         conversations.feed_tracker,
         seeds.worker_words,
-        ("ftcomm_tracker.roster.Roster.handle",),
+        ("ftcomm_tracker.core.roster.Roster.handle",),
     ),
     Decoder(
         "to-worker",
@@ -277,7 +277,10 @@ TABLE = (
         "journal-document",
         stored.feed_document,
         seeds.documents,
-        ("ftcomm_tracker.durable.Durable.from_wire", "ftcomm_tracker.journal.document_of"),
+        (
+            "ftcomm_tracker.core.durable_state.Durable.from_wire",
+            "ftcomm_tracker.server.journal.document_of",
+        ),
         allowed=(ConfigError,),
     ),
     Decoder(
@@ -285,9 +288,9 @@ TABLE = (
         stored.feed_journal,
         seeds.journals,
         (
-            "ftcomm_tracker.journal.Journal.load",
-            "ftcomm_tracker.journal.remembered",
-            "ftcomm_tracker.journal.last_written",
+            "ftcomm_tracker.server.journal.Journal.load",
+            "ftcomm_tracker.server.journal.remembered",
+            "ftcomm_tracker.server.journal.last_written",
         ),
         allowed=(ConfigError,),
         limit=64 * 1024,
@@ -334,7 +337,7 @@ TABLE = (
         "tracker-faults",
         stored.feed_tracker_faults,
         seeds.tracker_faults,
-        ("ftcomm_tracker.faults.parse_tracker_faults",),
+        ("ftcomm_tracker.server.fault_injection.parse_tracker_faults",),
         allowed=(ConfigError,),
     ),
     Decoder(

@@ -50,8 +50,8 @@ from ftcomm.protocol.schema import Bool, Bytes, Field, Int, Many, Maybe, Pair, R
 from ftcomm.requests.object_payload import pack_item, pack_parts
 from ftcomm.state.serializer import LONG_BYTES, pack_state
 from ftcomm_chaos.live.luck import random_plan
-from ftcomm_tracker.durable import Durable, Place
-from ftcomm_tracker.journal import FILE_NAME, Journal, Remembered, text_of
+from ftcomm_tracker.core.durable_state import Durable, Place
+from ftcomm_tracker.server.journal import FILE_NAME, Journal, Remembered, text_of
 from tests.fuzz.memory import SEGMENT_NONCE
 from tests.fuzz.wire import CRC32, HEADER, KEY, SERVER_NONCE, SIGNATURE, a_client
 from tests.recovery.worker_story import plan

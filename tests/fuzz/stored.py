@@ -26,9 +26,9 @@ from ftcomm_chaos.history.model import LifeRecord, Line
 from ftcomm_chaos.history.reader import parse_lines
 from ftcomm_chaos.live.plan import library_faults, missing_for, parse_plan, tracker_faults
 from ftcomm_chaos.live.trace import NodeEvent, parse_trace
-from ftcomm_tracker.durable import Durable
-from ftcomm_tracker.faults import parse_tracker_faults
-from ftcomm_tracker.journal import (
+from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.server.fault_injection import parse_tracker_faults
+from ftcomm_tracker.server.journal import (
     FILE_NAME,
     Journal,
     document_of,
@@ -36,7 +36,7 @@ from ftcomm_tracker.journal import (
     remembered,
     text_of,
 )
-from ftcomm_tracker.listener import host_in, join_address
+from ftcomm_tracker.server.listener import host_in, join_address
 from tests.tracker.roster_story import Story, hello
 
 WORLD_SIZE = 3

@@ -18,8 +18,8 @@ from ftcomm.state.layout import with_bodies
 from ftcomm.state.serializer import unpack_state
 from ftcomm_chaos.history.reader import HistoryError, parse_lines
 from ftcomm_chaos.live.plan import parse_plan
-from ftcomm_tracker.durable import Durable
-from ftcomm_tracker.faults import parse_tracker_faults
+from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.server.fault_injection import parse_tracker_faults
 from tests.fuzz.seeds import a_durable
 from tests.fuzz.wire import HEADER
 from tests.recovery.worker_story import a_member, hear, plan

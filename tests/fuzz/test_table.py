@@ -20,7 +20,7 @@ NO_DECODERS = {
     "ftcomm_chaos.live.notes.parse_note": "processes that the run itself started wrote it",
     "ftcomm_chaos.sim.wire_data.FrameReader.feed": "reads what the simulator itself wrote",
     "ftcomm_chaos.sim.wire_fetch.ItemReader.feed": "likewise",
-    "ftcomm_tracker.children.read_proc_stat": "the kernel wrote it",
+    "ftcomm_tracker.launcher.child_process.read_proc_stat": "the kernel wrote it",
 }
 
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from ftcomm.config.environment import WorkerOptions, read_token
 from ftcomm.errors import ConfigError
-from ftcomm_tracker import token_file
-from ftcomm_tracker.durable import Durable, Place
-from ftcomm_tracker.journal import FILE_NAME, Journal, Remembered, remembered
-from ftcomm_tracker.journal_file import JournalError
-from ftcomm_tracker.opening import ServeOptions, open_job
-from ftcomm_tracker.state_dir import LOCK_NAME
+from ftcomm_tracker.core.durable_state import Durable, Place
+from ftcomm_tracker.server import token_file
+from ftcomm_tracker.server.journal import FILE_NAME, Journal, Remembered, remembered
+from ftcomm_tracker.server.journal_file import JournalError
+from ftcomm_tracker.server.open_job import ServeOptions, open_job
+from ftcomm_tracker.server.state_dir import LOCK_NAME
 
 TOKEN = "0123456789abcdef" * 4
 DURABLE = Durable(

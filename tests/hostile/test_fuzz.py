@@ -23,7 +23,7 @@ from ftcomm.protocol.position import START
 from ftcomm.recovery.events import CloseLinks, Hangup, Wake
 from ftcomm.state.layout import with_bodies
 from ftcomm.state.serializer import pack_state, unpack_state
-from ftcomm_tracker.events import Lost
+from ftcomm_tracker.core.events import Lost
 from tests.fuzz.wire import feed_client, feed_server
 from tests.hostile.strategies import worker_messages
 from tests.recovery.worker_story import a_member, hear
@@ -182,7 +182,7 @@ def test_a_spare_whose_machine_vanished_makes_room() -> None:
 def test_worker_ids_without_end_are_refused_and_known_ones_still_join(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ftcomm_tracker.admission.MAX_WORKER_IDS", 5)
+    monkeypatch.setattr("ftcomm_tracker.core.admission.MAX_WORKER_IDS", 5)
     story = running(2)
     for number in range(3, 20):
         sent = story.joined(number, hello(f"spare{number}"))

@@ -10,7 +10,7 @@ PACKAGES = ("ftcomm", "tracker/ftcomm_tracker")
 RUNS_BYTES = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 RUNS_TEXT = {"eval", "exec", "compile", "os.system", "os.popen", "__import__", "np.load"}
 # The launcher starts what its own command line says; nothing of a peer or a file is in it.
-STARTS_PROCESSES = ["tracker/ftcomm_tracker/children.py"]
+STARTS_PROCESSES = ["tracker/ftcomm_tracker/launcher/child_process.py"]
 
 
 @functools.cache
@@ -56,7 +56,10 @@ def test_msgpack_and_sqlite_have_one_doorway_each() -> None:
         "ftcomm/protocol/msgpack_reader.py",
         "ftcomm/state/serializer.py",
     ]
-    journal = ["tracker/ftcomm_tracker/journal.py", "tracker/ftcomm_tracker/journal_file.py"]
+    journal = [
+        "tracker/ftcomm_tracker/server/journal.py",
+        "tracker/ftcomm_tracker/server/journal_file.py",
+    ]
     assert importers("sqlite3") == journal
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import ftcomm
-from ftcomm_tracker.cli import main as tracker_command
+from ftcomm_tracker.cli.main import main as tracker_command
 
 FORBIDDEN = {
     "pickle.find_class",

@@ -18,7 +18,7 @@ import trio
 from ftcomm_chaos.live.job import JobSpec
 from ftcomm_chaos.live.runner import RunOptions, run_once
 from ftcomm_chaos.live.verdict import Demands, judge
-from ftcomm_tracker.children import read_proc_stat
+from ftcomm_tracker.launcher.child_process import read_proc_stat
 from tests.conformance.forker import die_with_parent
 from tests.conformance.plans import ROOT, worker_environment
 from tests.live.scripts import ENDLESS, GOOD, LINGERS, LOST_UPDATE, SKIPS, UNSEEDED, WRITES

@@ -10,8 +10,8 @@ from ftcomm.protocol.messages import (
     Verdict,
 )
 from ftcomm.protocol.position import START, Position
-from ftcomm_tracker.durable import Durable
-from ftcomm_tracker.events import (
+from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.core.events import (
     Effect,
     Event,
     Joined,
@@ -20,7 +20,7 @@ from ftcomm_tracker.events import (
     Send,
     Tick,
 )
-from ftcomm_tracker.roster import Roster, State
+from ftcomm_tracker.core.roster import Roster, State
 
 SETTINGS = JobSettings(detect_within=5.0, reattach_within=30.0, replace_within=60.0)
 

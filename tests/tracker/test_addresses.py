@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from ftcomm.errors import ConfigError
-from ftcomm_tracker.listener import host_in, join_address, open_listener
+from ftcomm_tracker.server.listener import host_in, join_address, open_listener
 from tests.tracker.serving import serve, supervise
 from tests.tracker.test_cli import invoke
 from tests.tracker.test_launch import run

@@ -36,14 +36,14 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import MAX_SEQNO, START, Position
 from ftcomm.protocol.signature import Kind, Signature
-from ftcomm_tracker.admission import MAX_SPARES
-from ftcomm_tracker.events import (
+from ftcomm_tracker.core.admission import MAX_SPARES
+from ftcomm_tracker.core.events import (
     Disconnect,
     Said,
 )
-from ftcomm_tracker.events import Lost as ConnLost
-from ftcomm_tracker.inquiry import ANSWER_WITHIN_S
-from ftcomm_tracker.roster import State
+from ftcomm_tracker.core.events import Lost as ConnLost
+from ftcomm_tracker.core.mismatch_inquiry import ANSWER_WITHIN_S
+from ftcomm_tracker.core.roster import State
 from tests.tracker.roster_story import (
     SETTINGS,
     Story,

@@ -8,9 +8,9 @@ import pytest
 import trio
 
 from ftcomm.config.environment import process_environment
-from ftcomm_tracker import children, line_splitter
-from ftcomm_tracker.children import Child, read_proc_stat, start_child
-from ftcomm_tracker.worker_output import forward_output
+from ftcomm_tracker.launcher import child_process, line_splitter
+from ftcomm_tracker.launcher.child_process import Child, read_proc_stat, start_child
+from ftcomm_tracker.launcher.worker_output import forward_output
 
 pytestmark = [pytest.mark.process, pytest.mark.trio]
 
@@ -59,7 +59,7 @@ async def test_a_long_line_comes_in_pieces_and_the_tail_is_kept(
     await child.wait()
     assert b"".join(line for _, line in found).endswith(b"x" * 200_000)
     assert found[:30] == [(1, b"%d" % i) for i in range(30)]
-    assert len(child.tail) <= children.TAIL_LINES
+    assert len(child.tail) <= child_process.TAIL_LINES
 
 
 async def test_an_exit_is_seen_without_a_pidfd_too(monkeypatch: pytest.MonkeyPatch) -> None:

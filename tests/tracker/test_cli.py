@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import ftcomm
-from ftcomm_tracker.cli import Size, main
+from ftcomm_tracker.cli.main import Size, main
 from tests.tracker.serving import Serving, serve
 from tests.tracker.test_launch import environment
 
@@ -70,7 +70,7 @@ def test_serve_after_sigkill_takes_up_job_and_address(serving, number: signal.Si
 
 @pytest.mark.process
 def test_the_command_line_starts_without_numpy() -> None:
-    program = "import sys, ftcomm_tracker.cli; sys.exit('numpy' in sys.modules)"
+    program = "import sys, ftcomm_tracker.cli.main; sys.exit('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], env=environment(), check=False)
     assert done.returncode == 0
 

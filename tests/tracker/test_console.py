@@ -13,11 +13,11 @@ import pytest
 import trio
 import trio.testing
 
-from ftcomm_tracker.console import MAX_QUEUED_BYTES, Console, write_all
-from ftcomm_tracker.line_splitter import MAX_LINE_BYTES, LineSplitter
-from ftcomm_tracker.live_area import LiveArea
-from ftcomm_tracker.log_files import LogFiles
-from ftcomm_tracker.log_lines import LineFormat
+from ftcomm_tracker.launcher.console import MAX_QUEUED_BYTES, Console, write_all
+from ftcomm_tracker.launcher.line_splitter import MAX_LINE_BYTES, LineSplitter
+from ftcomm_tracker.launcher.live_area import LiveArea
+from ftcomm_tracker.launcher.log_files import LogFiles
+from ftcomm_tracker.launcher.log_lines import LineFormat
 from tests.tracker.serving import serve
 from tests.tracker.test_launch import environment, run
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ftcomm_tracker.deaths import Deaths
-from ftcomm_tracker.events import Death, Died
-from ftcomm_tracker.memory_kills import RECENT_S, MemoryKills
-from ftcomm_tracker.restarts import cause_of
+from ftcomm_tracker.core.events import Death, Died
+from ftcomm_tracker.core.worker_exits import Deaths
+from ftcomm_tracker.launcher.oom_counter import RECENT_S, MemoryKills
+from ftcomm_tracker.launcher.restart_policy import cause_of
 from tests.tracker.rig import hello
 
 KILLED = Died("1", 4711, "was killed by SIGKILL")

@@ -3,7 +3,7 @@
 import pytest
 
 from ftcomm.errors import ConfigError
-from ftcomm_tracker.descriptors import BESIDE_WORKERS, files_needed, limit_to_set
+from ftcomm_tracker.server.file_limit import BESIDE_WORKERS, files_needed, limit_to_set
 
 UNLIMITED = -1
 

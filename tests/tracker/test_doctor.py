@@ -14,11 +14,12 @@ import trio.testing
 
 from ftcomm.config.environment import WorkerOptions
 from ftcomm.protocol.operator_messages import DialBack, DialedBack
-from ftcomm_tracker import checks, dial_back, doctor
-from ftcomm_tracker.checks import Check, check_machine
-from ftcomm_tracker.dial_back import MAX_AT_ONCE, DialBacks
-from ftcomm_tracker.doctor import examine
-from ftcomm_tracker.opening import OpenJob
+from ftcomm_tracker.operator import doctor, doctor_checks
+from ftcomm_tracker.operator.doctor import examine
+from ftcomm_tracker.operator.doctor_checks import Check, check_machine
+from ftcomm_tracker.server import dial_back
+from ftcomm_tracker.server.dial_back import MAX_AT_ONCE, DialBacks
+from ftcomm_tracker.server.open_job import OpenJob
 from tests.tracker.rig import client, tracker
 from tests.tracker.test_cli import invoke, serving  # noqa: F401 - a fixture is used by its name
 
@@ -45,10 +46,10 @@ ALL_IS_WELL = dict.fromkeys(
 @pytest.fixture
 def good_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever machine this is, and however busy: the local findings are good."""
-    monkeypatch.setattr(checks, "DESCRIPTORS_FEW", 1)
-    monkeypatch.setattr(checks, "SHARED_MEMORY_SMALL", 0)
-    monkeypatch.setattr(checks, "ROUND_TRIP_LONG_S", 60.0)
-    monkeypatch.setattr(checks, "CLOCKS_APART_S", 60.0)
+    monkeypatch.setattr(doctor_checks, "DESCRIPTORS_FEW", 1)
+    monkeypatch.setattr(doctor_checks, "SHARED_MEMORY_SMALL", 0)
+    monkeypatch.setattr(doctor_checks, "ROUND_TRIP_LONG_S", 60.0)
+    monkeypatch.setattr(doctor_checks, "CLOCKS_APART_S", 60.0)
 
 
 @pytest.mark.trio
@@ -234,16 +235,16 @@ async def test_dialling_back_is_bounded_in_number_and_time(
 @pytest.mark.parametrize(
     ("check", "level", "words"),
     [
-        (checks.check_descriptors(256), "warn", "only 256 open files"),
-        (checks.check_descriptors(-1), "ok", "any number of open files"),
-        (checks.check_shared_memory(lambda: None), "ok", "does not need it"),
-        (checks.check_shared_memory(lambda: 1 << 20), "warn", "1 MiB free"),
-        (checks.check_token(None), "warn", "no token file"),
-        (checks.check_token(Path("/nonexistent")), "fail", "No such file"),
-        (checks.judge_round_trip(0.2), "warn", "200.0 ms"),
-        (checks.judge_clocks(100.0, 109.0, 0.1), "warn", "9.0 s apart"),
-        (checks.judge_clocks(100.0, 101.0, 0.1), "ok", "1.0 s apart"),
-        (checks.judge_versions("0.0.7"), "warn", "the tracker is ftcomm 0.0.7"),
+        (doctor_checks.check_descriptors(256), "warn", "only 256 open files"),
+        (doctor_checks.check_descriptors(-1), "ok", "any number of open files"),
+        (doctor_checks.check_shared_memory(lambda: None), "ok", "does not need it"),
+        (doctor_checks.check_shared_memory(lambda: 1 << 20), "warn", "1 MiB free"),
+        (doctor_checks.check_token(None), "warn", "no token file"),
+        (doctor_checks.check_token(Path("/nonexistent")), "fail", "No such file"),
+        (doctor_checks.judge_round_trip(0.2), "warn", "200.0 ms"),
+        (doctor_checks.judge_clocks(100.0, 109.0, 0.1), "warn", "9.0 s apart"),
+        (doctor_checks.judge_clocks(100.0, 101.0, 0.1), "ok", "1.0 s apart"),
+        (doctor_checks.judge_versions("0.0.7"), "warn", "the tracker is ftcomm 0.0.7"),
     ],
 )
 def test_numbers_are_judged(check: Check, level: str, words: str) -> None:
@@ -252,9 +253,9 @@ def test_numbers_are_judged(check: Check, level: str, words: str) -> None:
 
 def test_a_python_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> str:
-        raise checks.PackageNotFoundError(name)
+        raise doctor_checks.PackageNotFoundError(name)
 
-    monkeypatch.setattr(checks, "version", absent)
+    monkeypatch.setattr(doctor_checks, "version", absent)
     assert levels(check_machine(WorkerOptions()))["versions"] == "fail"
 
 

@@ -11,9 +11,9 @@ import trio
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.messages import Verdict
 from ftcomm.protocol.position import Position
-from ftcomm_tracker.durable import Durable, Place
-from ftcomm_tracker.journal import Journal, Remembered
-from ftcomm_tracker.records import INCIDENTS_FILE, last_incidents
+from ftcomm_tracker.core.durable_state import Durable, Place
+from ftcomm_tracker.server.journal import Journal, Remembered
+from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE, last_incidents
 from tests.tracker.rig import tracker
 from tests.tracker.serving import serve
 from tests.tracker.test_cli import invoke

@@ -10,10 +10,10 @@ import pytest
 from ftcomm.protocol.codec import MAX_CONTROL_FRAME
 from ftcomm.protocol.messages import Blocked, Bye, Heartbeat, Resumed
 from ftcomm.protocol.signature import Kind, OpCode, Signature
-from ftcomm_tracker.durable import Durable
-from ftcomm_tracker.events import GivenUp, Lost, StopAsked
-from ftcomm_tracker.explain import explain, explanation
-from ftcomm_tracker.status import status_document, table
+from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.core.events import GivenUp, Lost, StopAsked
+from ftcomm_tracker.core.reporting.explain import explain, explanation
+from ftcomm_tracker.core.reporting.status import status_document, table
 from tests.tracker.roster_story import Story, at, hello, report, running
 from tests.tracker.test_last_hope import lost_without_the_closed_one
 
@@ -275,7 +275,7 @@ def test_the_documents_fields_and_the_kinds_of_findings_are_in_the_operators_tab
     blocked(story, 0, 1)
     member = document(story)["members"][0]
     fields = {*document(story), *member, *member["blocked"]}
-    source = (root / "tracker/ftcomm_tracker/explain.py").read_text(encoding="utf-8")
+    source = (root / "tracker/ftcomm_tracker/core/reporting/explain.py").read_text(encoding="utf-8")
     found = set(re.findall(r'(?:Finding\(\s*|if least_s < limit_s else )"(\w+)"', source))
     assert {"forming", "silent_link", "failed", "computing"} <= found
     assert [name for name in sorted(fields | found) if f"`{name}`" not in text] == []

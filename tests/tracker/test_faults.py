@@ -12,9 +12,9 @@ from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm.errors import ConfigError, ProtocolError
 from ftcomm.protocol.handshake import control_key
 from ftcomm.protocol.messages import Revoke, Welcome
-from ftcomm_tracker.durable import Durable
-from ftcomm_tracker.faults import TRACKER, TrackerFault, parse_tracker_faults
-from ftcomm_tracker.journal import Journal
+from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.server.fault_injection import TRACKER, TrackerFault, parse_tracker_faults
+from ftcomm_tracker.server.journal import Journal
 from tests.tracker.rig import Client, connect, hello
 from tests.tracker.test_launch import environment
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 from ftcomm.protocol.messages import Verdict
-from ftcomm_tracker.durable import Durable
-from ftcomm_tracker.events import Lost, Note, Stalled, Supervised
-from ftcomm_tracker.explain import explain
-from ftcomm_tracker.forming import MAX_ROWS, missing_workers
-from ftcomm_tracker.roster import Roster, State
+from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.core.events import Lost, Note, Stalled, Supervised
+from ftcomm_tracker.core.group_formation import MAX_ROWS, missing_workers
+from ftcomm_tracker.core.reporting.explain import explain
+from ftcomm_tracker.core.roster import Roster, State
 from tests.tracker.roster_story import SETTINGS, Story, hello, running, sends
 from tests.tracker.test_explain import document, sentences
 

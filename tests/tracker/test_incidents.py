@@ -8,10 +8,18 @@ from typing import Any
 import pytest
 
 from ftcomm.protocol.messages import Bye, Resumed
-from ftcomm_tracker.events import Died, Effect, Event, Incident, IncidentClosed, Lost, StopAsked
-from ftcomm_tracker.explain import explain
-from ftcomm_tracker.records import record_incident
-from ftcomm_tracker.status import incident_line
+from ftcomm_tracker.core.events import (
+    Died,
+    Effect,
+    Event,
+    Incident,
+    IncidentClosed,
+    Lost,
+    StopAsked,
+)
+from ftcomm_tracker.core.reporting.explain import explain
+from ftcomm_tracker.core.reporting.status import incident_line
+from ftcomm_tracker.server.recovery_log import record_incident
 from tests.tracker.roster_story import Story, hello, report, running
 
 

@@ -2,10 +2,16 @@
 
 from ftcomm.protocol.messages import AskCalls, CallMade, Calls, Leaf, Leaves, Mismatch
 from ftcomm.protocol.signature import Kind, Signature
-from ftcomm_tracker.events import Lost as ConnLost
-from ftcomm_tracker.events import Said, Stalled, StopAsked
-from ftcomm_tracker.inquiry import ANSWER_WITHIN_S, LEAVES_WITHIN_S, Evidence, Side, ranks_to_ask
-from ftcomm_tracker.roster import State
+from ftcomm_tracker.core.events import Lost as ConnLost
+from ftcomm_tracker.core.events import Said, Stalled, StopAsked
+from ftcomm_tracker.core.mismatch_inquiry import (
+    ANSWER_WITHIN_S,
+    LEAVES_WITHIN_S,
+    Evidence,
+    Side,
+    ranks_to_ask,
+)
+from ftcomm_tracker.core.roster import State
 from tests.tracker.roster_story import Story, at, decisions, hello, report, running
 
 ONE, TWO = (Signature(kind).encode() for kind in (Kind.BARRIER, Kind.CLOSE))

@@ -10,15 +10,15 @@ import pytest
 
 import ftcomm
 from ftcomm.errors import ConfigError
-from ftcomm_tracker.journal import (
+from ftcomm_tracker.server.journal import (
     FILE_NAME,
     Journal,
     Remembered,
     SupersededError,
     remembered,
 )
-from ftcomm_tracker.journal_file import FORMAT, WRITTEN_BY, JournalError
-from ftcomm_tracker.state_dir import make_state_dir
+from ftcomm_tracker.server.journal_file import FORMAT, WRITTEN_BY, JournalError
+from ftcomm_tracker.server.state_dir import make_state_dir
 
 BROKEN = [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 4096]
 

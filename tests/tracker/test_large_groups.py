@@ -5,13 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from ftcomm.protocol.messages import AskCalls, Blocked, Heartbeat, HeartbeatAck, Hello, Welcome
-from ftcomm_tracker.durable import Durable
-from ftcomm_tracker.events import Effect, Joined, Lost, Said, Send, Tick
-from ftcomm_tracker.inquiry import ANSWER_WITHIN_S, MOST_ASKED
-from ftcomm_tracker.roster import Roster
-from ftcomm_tracker.seats import SMALL_GROUP
-from ftcomm_tracker.server import Server
-from ftcomm_tracker.token_file import TokenFile
+from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.core.events import Effect, Joined, Lost, Said, Send, Tick
+from ftcomm_tracker.core.group_state import SMALL_GROUP
+from ftcomm_tracker.core.mismatch_inquiry import ANSWER_WITHIN_S, MOST_ASKED
+from ftcomm_tracker.core.roster import Roster
+from ftcomm_tracker.server.server import Server
+from ftcomm_tracker.server.token_file import TokenFile
 from tests.tracker.roster_story import SETTINGS, at, hello, report
 
 MANY = SMALL_GROUP + 6

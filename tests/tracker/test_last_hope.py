@@ -1,8 +1,8 @@
 """A closed member that has lost its connection alone, and holds what nobody else does."""
 
 from ftcomm.protocol.messages import Bye, Plan, Run, Verdict
-from ftcomm_tracker.events import Joined, Lost, Stalled
-from ftcomm_tracker.roster import State
+from ftcomm_tracker.core.events import Joined, Lost, Stalled
+from ftcomm_tracker.core.roster import State
 from tests.tracker.roster_story import SETTINGS, Story, at, hello, report, running, sends
 
 HELD = (Run(-1, 0, 2, 1),)  # the only collective of the job, and its close

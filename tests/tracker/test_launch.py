@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ftcomm_tracker.streaming_copies import with_streaming_copies
+from ftcomm_tracker.launcher.memcpy_tuning import with_streaming_copies
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]

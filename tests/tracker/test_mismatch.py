@@ -4,8 +4,8 @@ import pytest
 
 from ftcomm.protocol.messages import CallMade, Calls, Leaf, Leaves
 from ftcomm.protocol.signature import Kind, OpCode, Signature
-from ftcomm_tracker.inquiry import Evidence, Side
-from ftcomm_tracker.mismatch import USUAL_CAUSE, explain
+from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
+from ftcomm_tracker.core.reporting.mismatch import USUAL_CAUSE, explain
 from tests.tracker.roster_story import at
 
 CAST = Signature(Kind.BROADCAST, dtype=12, root=0, count=3, ndim=1, dims=(3, 0, 0, 0))

@@ -5,7 +5,7 @@ import pytest
 from ftcomm.protocol.codec import MAX_ROUTES
 from ftcomm.protocol.messages import Route
 from ftcomm.protocol.position import START, Position
-from ftcomm_tracker.pairs import (
+from ftcomm_tracker.core.link_failures import (
     Failing,
     Hosts,
     Pairs,

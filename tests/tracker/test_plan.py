@@ -11,8 +11,8 @@ from ftcomm.protocol.codec import encode
 from ftcomm.protocol.messages import Fetch, Member, Report, Run
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind, Signature
-from ftcomm_tracker.inquiry import Evidence, Side
-from ftcomm_tracker.plan import Decided, Facts, Lost, plan
+from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
+from ftcomm_tracker.core.plan import Decided, Facts, Lost, plan
 
 SUM = Signature(Kind.ALLREDUCE, count=3).encode()
 BARRIER = Signature(Kind.BARRIER).encode()

@@ -4,7 +4,7 @@ from typing import Any
 
 from ftcomm.protocol.messages import LocalFetch, LocalStates, Report, Run
 from ftcomm.protocol.position import PRELUDE, Position
-from ftcomm_tracker.plan import Decided, Facts, plan
+from ftcomm_tracker.core.plan import Decided, Facts, plan
 from tests.tracker.test_plan import at, decided, lost, members, report
 
 FRESH = report(caught_up=0)

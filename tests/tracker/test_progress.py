@@ -10,9 +10,9 @@ import trio.testing
 
 from ftcomm.protocol.messages import Heartbeat
 from ftcomm.protocol.position import Position
-from ftcomm_tracker.progress import ProgressLog
-from ftcomm_tracker.records import PROGRESS_FILE, record_progress
-from ftcomm_tracker.server import Server
+from ftcomm_tracker.server.progress_log import ProgressLog
+from ftcomm_tracker.server.recovery_log import PROGRESS_FILE, record_progress
+from ftcomm_tracker.server.server import Server
 from tests.tracker.test_roster import Said, running
 
 

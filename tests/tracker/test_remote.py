@@ -18,10 +18,10 @@ from ftcomm.protocol.handshake import NONCE_BYTES, ServerHandshake
 from ftcomm.protocol.messages import Bye, Revoke, Welcome
 from ftcomm.protocol.operator_messages import StopRequest
 from ftcomm.protocol.position import Position
-from ftcomm_tracker.connection import receive_exactly
-from ftcomm_tracker.events import Ended, GivenUp, Supervised
-from ftcomm_tracker.opening import OpenJob
-from ftcomm_tracker.remote import RemoteJob
+from ftcomm_tracker.core.events import Ended, GivenUp, Supervised
+from ftcomm_tracker.launcher.remote_tracker import RemoteJob
+from ftcomm_tracker.server.connection import receive_exactly
+from ftcomm_tracker.server.open_job import OpenJob
 from tests.tracker.rig import client, hello, tracker
 from tests.tracker.roster_story import report
 

@@ -6,7 +6,7 @@ import pytest
 
 from ftcomm import errors
 from ftcomm.protocol.position import START, Position
-from ftcomm_tracker.restarts import (
+from ftcomm_tracker.launcher.restart_policy import (
     Again,
     Decision,
     Finished,

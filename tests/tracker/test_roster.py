@@ -24,8 +24,8 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import START
 from ftcomm.protocol.signature import Kind, Signature
-from ftcomm_tracker.epochs import FAREWELL_S
-from ftcomm_tracker.events import (
+from ftcomm_tracker.core.epochs import FAREWELL_S
+from ftcomm_tracker.core.events import (
     Disconnect,
     Ended,
     Event,
@@ -36,9 +36,9 @@ from ftcomm_tracker.events import (
     Said,
     Send,
 )
-from ftcomm_tracker.events import Lost as ConnLost
-from ftcomm_tracker.inquiry import ANSWER_WITHIN_S
-from ftcomm_tracker.roster import State
+from ftcomm_tracker.core.events import Lost as ConnLost
+from ftcomm_tracker.core.mismatch_inquiry import ANSWER_WITHIN_S
+from ftcomm_tracker.core.roster import State
 from tests.tracker.roster_story import (
     SETTINGS,
     Story,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from ftcomm.protocol.messages import Bye, Fetched, Heartbeat, Revoke, Settled
 from ftcomm.protocol.position import START
-from ftcomm_tracker.events import Tick
-from ftcomm_tracker.roster import Roster, State
+from ftcomm_tracker.core.events import Tick
+from ftcomm_tracker.core.roster import Roster, State
 from tests.tracker.roster_story import SETTINGS, Story, hello, names, running, sends
 
 

@@ -15,13 +15,13 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import START, Position
 from ftcomm.protocol.signature import Kind, Signature
-from ftcomm_tracker.events import Lost as ConnLost
-from ftcomm_tracker.events import Note, Persist, Send
-from ftcomm_tracker.explain import explain
-from ftcomm_tracker.lost_hosts import host_text, lost_hosts
-from ftcomm_tracker.roster import State
-from ftcomm_tracker.routing import MENDED_AFTER
-from ftcomm_tracker.status import table
+from ftcomm_tracker.core.events import Lost as ConnLost
+from ftcomm_tracker.core.events import Note, Persist, Send
+from ftcomm_tracker.core.relay_routing import MENDED_AFTER
+from ftcomm_tracker.core.reporting.explain import explain
+from ftcomm_tracker.core.reporting.lost_hosts import host_text, lost_hosts
+from ftcomm_tracker.core.reporting.status import table
+from ftcomm_tracker.core.roster import State
 from tests.tracker.roster_story import SETTINGS, Story, at, hello, names, report, running
 from tests.tracker.test_explain import document
 

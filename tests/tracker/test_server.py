@@ -22,11 +22,11 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.operator_messages import Done, StatusReply, StatusRequest, StopRequest
 from ftcomm.protocol.position import PRELUDE, Position
-from ftcomm_tracker import connection, operators, strangers
-from ftcomm_tracker.events import Ended, GivenUp, Joined, Tick
-from ftcomm_tracker.journal import Journal, SupersededError
-from ftcomm_tracker.opening import ServeOptions, open_job
-from ftcomm_tracker.status import table
+from ftcomm_tracker.core.events import Ended, GivenUp, Joined, Tick
+from ftcomm_tracker.core.reporting.status import table
+from ftcomm_tracker.server import connection, operators, unauthenticated
+from ftcomm_tracker.server.journal import Journal, SupersededError
+from ftcomm_tracker.server.open_job import ServeOptions, open_job
 from tests.tracker.rig import Client, client, heartbeat, hello, tracker
 from tests.tracker.roster_story import report
 
@@ -128,7 +128,7 @@ async def test_a_probe_of_the_port_leaves_no_line(
 async def test_who_stays_silent_is_cut_at_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strangers, "HANDSHAKE_DEADLINE_S", 0.05)
+    monkeypatch.setattr(unauthenticated, "HANDSHAKE_DEADLINE_S", 0.05)
     async with tracker(tmp_path) as job, await dial(job) as silent, client(job) as no_hello:
         assert await ends(silent) == b""
         assert await no_hello.receive() is None
@@ -137,8 +137,8 @@ async def test_who_stays_silent_is_cut_at_the_deadline(
 async def test_the_oldest_stranger_makes_room_for_an_honest_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strangers, "MAX_UNAUTHENTICATED", 4)
-    monkeypatch.setattr(strangers, "HANDSHAKE_DEADLINE_S", 1000.0)
+    monkeypatch.setattr(unauthenticated, "MAX_UNAUTHENTICATED", 4)
+    monkeypatch.setattr(unauthenticated, "HANDSHAKE_DEADLINE_S", 1000.0)
     async with tracker(tmp_path) as job:
         early = [await dial(job) for _ in range(4)]
         async with client(job) as honest:

@@ -13,7 +13,7 @@ from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.ring_allgather import ring_allgather
 from ftcomm.collectives.schedules.schedule import NOBODY, Schedule
 from ftcomm.collectives.schedules.shift import shift
-from ftcomm_tracker.silence import Stand, pair_of, starving_pairs
+from ftcomm_tracker.core.silent_links import Stand, pair_of, starving_pairs
 from tests.tracker.roster_story import at
 
 HERE, NEXT = at(0, 4), at(0, 5)

@@ -115,7 +115,7 @@ sys.addaudithook(hook)
     ("command", "moment"),
     [
         (RUN, "import click"),
-        (RUN, "import ftcomm_tracker.cli"),
+        (RUN, "import ftcomm_tracker.cli.main"),
         (RUN, "socket.bind"),
         (RUN, "subprocess.Popen"),
         (f"{CHAOS} run --kill-every 2s -n 2 -- true", "import trio"),

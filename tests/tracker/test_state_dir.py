@@ -11,9 +11,9 @@ import trio.testing
 from ftcomm.config.environment import read_token
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.messages import Revoke, Welcome
-from ftcomm_tracker.journal import Journal, SupersededError, last_written, remembered
-from ftcomm_tracker.opening import ServeOptions, open_job
-from ftcomm_tracker.server import STATE_DIR_LOOK_S
+from ftcomm_tracker.server.journal import Journal, SupersededError, last_written, remembered
+from ftcomm_tracker.server.open_job import ServeOptions, open_job
+from ftcomm_tracker.server.server import STATE_DIR_LOOK_S
 from tests.tracker.rig import client, hello, tracker
 from tests.tracker.serving import CLI, serve
 from tests.tracker.test_launch import environment

@@ -6,11 +6,11 @@ import trio.testing
 
 from ftcomm.errors import TrackerLostError
 from ftcomm.protocol.position import START, Position
-from ftcomm_tracker import launch
-from ftcomm_tracker.console import Console
-from ftcomm_tracker.events import Ended
-from ftcomm_tracker.launch import Launcher, LaunchOptions
-from ftcomm_tracker.log_lines import LineFormat
+from ftcomm_tracker.core.events import Ended
+from ftcomm_tracker.launcher import launcher as launch
+from ftcomm_tracker.launcher.console import Console
+from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
+from ftcomm_tracker.launcher.log_lines import LineFormat
 
 pytestmark = [pytest.mark.process, pytest.mark.trio]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ftcomm_tracker.streaming_copies import TUNABLE, VARIABLE, with_streaming_copies
+from ftcomm_tracker.launcher.memcpy_tuning import TUNABLE, VARIABLE, with_streaming_copies
 
 LIMIT = f"{TUNABLE}=0x2000000"
 

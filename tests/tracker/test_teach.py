@@ -9,9 +9,9 @@ import pytest
 from ftcomm import errors
 from ftcomm.config.environment import VARIABLES
 from ftcomm.protocol.position import START
-from ftcomm_tracker.cli import main
-from ftcomm_tracker.exit_codes import ExitCode, exit_codes
-from ftcomm_tracker.restarts import Again, RestartPolicy
+from ftcomm_tracker.cli.exit_codes import ExitCode, exit_codes
+from ftcomm_tracker.cli.main import main
+from ftcomm_tracker.launcher.restart_policy import Again, RestartPolicy
 from tests.tracker.test_cli import invoke
 from tests.tracker.test_launch import environment
 
@@ -85,7 +85,7 @@ def test_a_shell_that_is_not_known_is_said() -> None:
 
 @pytest.mark.process
 def test_a_command_and_an_option_are_completed() -> None:
-    program = "from ftcomm_tracker.cli import main; main(prog_name='ftcomm-tracker')"
+    program = "from ftcomm_tracker.cli.main import main; main(prog_name='ftcomm-tracker')"
     for words, expected in (
         ("ftcomm-tracker exp", "plain,explain"),
         ("ftcomm-tracker stop --re", "plain,--reason"),

@@ -23,7 +23,7 @@ from ftcomm.config.algorithm_table import (
 from ftcomm.config.environment import WorkerOptions, job_settings, read_algorithm_table
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.errors import ConfigError
-from ftcomm_tracker.cli import main
+from ftcomm_tracker.cli.main import main
 
 SMALL = """
 [[allreduce]]

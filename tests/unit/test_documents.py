@@ -10,7 +10,7 @@ from docs.generate import PARTS, RAISED_BY, error_classes, parts_in, up_to_date
 from ftcomm.api.stats import KindStats, Stats
 from ftcomm.config.environment import VARIABLES
 from ftcomm.errors import FencedError, JobFinishedError
-from ftcomm_tracker.restarts import FINAL
+from ftcomm_tracker.launcher.restart_policy import FINAL
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]

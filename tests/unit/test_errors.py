@@ -7,7 +7,7 @@ import pytest
 
 from ftcomm import errors
 from ftcomm.errors import FtcommError
-from ftcomm_tracker.durable import FORMAT, Durable
+from ftcomm_tracker.core.durable_state import FORMAT, Durable
 
 ALSO: dict[type[FtcommError], type[Exception]] = {
     errors.CollectiveTimeoutError: TimeoutError,

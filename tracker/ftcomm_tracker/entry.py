@@ -41,6 +41,6 @@ def _end_at_once(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _load() -> Callable[..., object]:
-    from ftcomm_tracker.cli import main as command  # noqa: PLC0415 - see the module's docstring
+    from ftcomm_tracker.cli.main import main as command  # noqa: PLC0415 - see the module's docstring
 
     return command

@@ -27,7 +27,7 @@ from ftcomm_chaos.live.session import Request, Session, run_session
 from ftcomm_chaos.live.text import document, report_text
 from ftcomm_chaos.live.trace import losses, read_trace
 from ftcomm_chaos.live.verdict import Outcome
-from ftcomm_tracker.cli import run as run_job
+from ftcomm_tracker.cli.main import run as run_job
 
 _UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _FILE = click.Path(dir_okay=False, path_type=Path)

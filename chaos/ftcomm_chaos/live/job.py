@@ -21,9 +21,9 @@ from ftcomm_chaos.live.notes import Fired, Note, Notes, Started
 from ftcomm_chaos.live.processes import Life, open_process
 from ftcomm_chaos.live.record import Delivery
 from ftcomm_chaos.live.told import Told
-from ftcomm_tracker.children import DRAIN_DEADLINE_S, Child, start_child
-from ftcomm_tracker.records import INCIDENTS_FILE
-from ftcomm_tracker.worker_output import forward_output, lines_of
+from ftcomm_tracker.launcher.child_process import DRAIN_DEADLINE_S, Child, start_child
+from ftcomm_tracker.launcher.worker_output import forward_output, lines_of
+from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE
 
 Hear = Callable[[Fired], None]
 

@@ -17,7 +17,7 @@ import trio
 from ftcomm.config.process_identity import start_in
 from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm_chaos.live.fault import Preparation
-from ftcomm_tracker.faults import TRACKER
+from ftcomm_tracker.server.fault_injection import TRACKER
 
 _SHIM = """\
 IFS= read -r stat < "/proc/$$/stat"

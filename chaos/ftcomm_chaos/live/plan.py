@@ -26,7 +26,7 @@ from ftcomm.diagnostics.fault_injection import Fault as Address
 from ftcomm.diagnostics.fault_injection import parse_faults
 from ftcomm.errors import ConfigError
 from ftcomm_chaos.live.fault import ALL, KINDS, RANDOM, TRACKER, Fault, Kind, Target
-from ftcomm_tracker.faults import parse_tracker_faults
+from ftcomm_tracker.server.fault_injection import parse_tracker_faults
 
 LONGEST_S = 7 * 86400.0  # a plan for longer than a week is a slip
 MAX_ENTRIES = 10_000

@@ -13,8 +13,8 @@ import trio
 
 from ftcomm.config.process_identity import start_of
 from ftcomm_chaos.live.fault import NotDeliveredError
-from ftcomm_tracker.children import read_proc_stat
-from ftcomm_tracker.restarts import describe_exit
+from ftcomm_tracker.launcher.child_process import read_proc_stat
+from ftcomm_tracker.launcher.restart_policy import describe_exit
 
 _PR_SET_CHILD_SUBREAPER = 36
 _STOPS_WITHIN_S = 10.0  # between the record of a stop and the stop are some microseconds

@@ -16,8 +16,8 @@ from ftcomm_chaos.live.fault import TRACKER, NotDeliveredError
 from ftcomm_chaos.live.job import LiveJob
 from ftcomm_chaos.live.launched import TRACKER_COMMAND
 from ftcomm_chaos.live.processes import Life
-from ftcomm_tracker.children import Child
-from ftcomm_tracker.worker_output import forward_output, lines_of
+from ftcomm_tracker.launcher.child_process import Child
+from ftcomm_tracker.launcher.worker_output import forward_output, lines_of
 
 READY_WITHIN_S = 60.0  # a tracker starts in a quarter of a second on an idle machine
 SIGKILLED = "SIGKILL"  # in the words of who reaps

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from ftcomm_chaos.live.join import unplanned_deaths
 from ftcomm_chaos.live.record import RunRecord
-from ftcomm_tracker.restarts import describe_exit
+from ftcomm_tracker.launcher.restart_policy import describe_exit
 
 
 class Outcome(IntEnum):

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from ftcomm.protocol.messages import Hello
 from ftcomm_chaos.sim.pipe import Pipe
-from ftcomm_tracker.events import Joined, Lost, Said
+from ftcomm_tracker.core.events import Joined, Lost, Said
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.process import Life

@@ -22,10 +22,10 @@ from ftcomm_chaos.sim import rules, steps
 from ftcomm_chaos.sim.cabinet import Cabinet, Table
 from ftcomm_chaos.sim.script import LocalItem, Script
 from ftcomm_chaos.sim.world import Violation
-from ftcomm_tracker.durable import Durable
-from ftcomm_tracker.events import Disconnect, Joined, Lost, Persist, Said, Send
-from ftcomm_tracker.events import Event as TrackerEvent
-from ftcomm_tracker.roster import Roster
+from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.core.events import Disconnect, Joined, Lost, Persist, Said, Send
+from ftcomm_tracker.core.events import Event as TrackerEvent
+from ftcomm_tracker.core.roster import Roster
 
 EOF = "EOF"  # last item of a connection whose worker has died
 QUIET = (Welcome, Settled, Fetched)  # delivered at once: their order decides nothing

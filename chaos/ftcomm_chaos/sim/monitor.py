@@ -10,9 +10,9 @@ from ftcomm.recovery.machine import State
 from ftcomm.recovery.replica_placement import is_keeper, keep_stride, local_owners
 from ftcomm_chaos.sim.plan import Kind as Fault
 from ftcomm_chaos.sim.world import Violation
-from ftcomm_tracker.durable import Durable
-from ftcomm_tracker.pairs import RUNNING
-from ftcomm_tracker.roster import State as JobState
+from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.core.link_failures import RUNNING
+from ftcomm_tracker.core.roster import State as JobState
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.process import Life

@@ -17,7 +17,7 @@ from ftcomm_chaos.sim.recording import RecordingMonitor
 from ftcomm_chaos.sim.tracker import Tracker
 from ftcomm_chaos.sim.wire_network import WireNetwork
 from ftcomm_chaos.sim.world import Violation, World
-from ftcomm_tracker.roster import State as JobState
+from ftcomm_tracker.core.roster import State as JobState
 
 ODD = 0.08  # share of the scripts with a rank that calls something else
 ODD_STATE = 0.4  # share of those in which it gives another state to a checkpoint instead

@@ -11,9 +11,9 @@ from ftcomm.recovery.machine import Checkpoint, Limits, Outcome, Step, WorkerCor
 from ftcomm.recovery.replica_placement import local_owners
 from ftcomm.recovery.result_log import Entry
 from ftcomm_chaos.sim.script import SIGNATURES, LocalItem, local_value
-from ftcomm_tracker.events import Effect
-from ftcomm_tracker.events import Event as TrackerEvent
-from ftcomm_tracker.roster import Roster
+from ftcomm_tracker.core.events import Effect
+from ftcomm_tracker.core.events import Event as TrackerEvent
+from ftcomm_tracker.core.roster import Roster
 
 LIMITS = Limits()
 SITE = "x"

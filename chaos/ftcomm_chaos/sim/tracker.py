@@ -6,8 +6,8 @@ from ftcomm.protocol.messages import Plan
 from ftcomm_chaos.sim.control import ControlConn
 from ftcomm_chaos.sim.wire_control import WiredControl
 from ftcomm_chaos.sim.world import Violation
-from ftcomm_tracker.durable import Durable
-from ftcomm_tracker.events import (
+from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.core.events import (
     Disconnect,
     Effect,
     Ended,
@@ -19,7 +19,7 @@ from ftcomm_tracker.events import (
     Stalled,
     Tick,
 )
-from ftcomm_tracker.roster import Roster
+from ftcomm_tracker.core.roster import Roster
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.process import Life

@@ -15,7 +15,7 @@ from ftcomm.protocol.messages import Member, Plan
 from ftcomm_chaos.sim.control import ControlConn
 from ftcomm_chaos.sim.pipe import Pipe
 from ftcomm_chaos.sim.talk import HANDSHAKE_DEADLINE_S, TOKEN, Talk, nonce
-from ftcomm_tracker.events import Lost
+from ftcomm_tracker.core.events import Lost
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.process import Life

@@ -1,0 +1,418 @@
+"""The command line: `serve`, `run` and `supervise`; the other commands are added to them."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import click
+
+import ftcomm
+from ftcomm.config.environment import WorkerOptions, read_algorithm_table
+from ftcomm.config.job_settings import ALGORITHMS, CHECKSUMS, REPLAY, TRANSPORTS, VERIFY, bytes_in
+from ftcomm.errors import ConfigError, exit_code_of
+from ftcomm.protocol.handshake import MAX_STREAMS
+from ftcomm_tracker.cli.help_commands import completion, help_command
+from ftcomm_tracker.cli.kill_command import kill
+from ftcomm_tracker.cli.operator_commands import doctor, explain, status, stop
+from ftcomm_tracker.cli.options import (
+    DIRECTORY,
+    FILE,
+    naming_options,
+    run_and_exit,
+    with_options,
+)
+from ftcomm_tracker.launcher.console import Console
+from ftcomm_tracker.launcher.console_session import LogOptions, with_console
+from ftcomm_tracker.launcher.log_lines import FORMATS
+from ftcomm_tracker.launcher.run_job import RunOptions, run_job
+from ftcomm_tracker.launcher.signals import until_signal
+from ftcomm_tracker.launcher.supervise import SuperviseOptions, supervise_worker
+from ftcomm_tracker.server.fault_injection import TrackerFaults
+from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, open_job
+
+log = logging.getLogger("ftcomm_tracker")
+
+EPILOG = """\b
+In the order of use
+-------------------
+
+\b
+One machine, four workers, in one command:
+  ftcomm-tracker run -n 4 -- python train.py
+
+\b
+Several machines: 1. a tracker; it prints its address and where the token is:
+  ftcomm-tracker serve -n 4 --host 10.0.0.5 --port 4711 --state-dir /var/lib/job1
+\b
+2. on each other machine, with the token copied there: can it take part?
+  ftcomm-tracker doctor --tracker 10.0.0.5:4711 --token-file job1.token
+\b
+3. there, for each worker, under systemd, Slurm, mpirun or Kubernetes:
+  ftcomm-tracker supervise --tracker 10.0.0.5:4711 --token-file job1.token \\
+      --worker-id 0 -- python train.py
+\b
+4. how is it going, why does it wait, end it:
+  ftcomm-tracker status --state-dir /var/lib/job1 --watch
+  ftcomm-tracker explain --state-dir /var/lib/job1
+  ftcomm-tracker stop --state-dir /var/lib/job1 --reason "wrong data"
+
+\b
+The tracker's machine was lost or restarted? The same command on the same --state-dir
+takes the job up again; the workers come back by themselves.
+
+\b
+More: ftcomm-tracker help exit-codes, help environment, COMMAND --help
+"""
+SERVE_EPILOG = """\b
+Examples:
+  ftcomm-tracker serve -n 8 --host 10.0.0.5 --port 4711 --state-dir /var/lib/job1
+  ftcomm-tracker serve -n 8 --host :: --detect-within 2 --log-limit 512MiB
+  ftcomm-tracker serve --state-dir /var/lib/job1        # again, after it was killed
+"""
+RUN_EPILOG = """\b
+Examples:
+  ftcomm-tracker run -n 4 -- python train.py --epochs 10
+  ftcomm-tracker run -n 4 --state-dir job1 --detect-within 2 -- python train.py
+"""
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes: 1000000, 512MiB, 2GiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse a number with an optional unit."""
+        if isinstance(value, int):
+            return value
+        try:
+            return bytes_in(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class TableFile(click.ParamType[str]):
+    """A file with an algorithm table, which is read at once."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The setting's text."""
+        try:
+            return read_algorithm_table(value)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+_PLACE_OPTIONS = (
+    click.option("-n", "--workers", "world_size", type=int, help="Number of workers."),
+    click.option("--host", help="Address to listen on [default: 127.0.0.1]."),
+    click.option("--port", type=click.IntRange(0, 65535), help="Port; 0 or none: a free one."),
+    click.option(
+        "--token-file",
+        type=FILE,
+        help="The job's token; made if absent [default: STATE_DIR/token].",
+    ),
+)
+_SETTING_OPTIONS = (
+    click.option(
+        "--detect-within", type=float, help="Seconds until a silent worker is out [default: 5]."
+    ),
+    click.option("--replicas", type=int, help="Members that keep each result [default: 2]."),
+    click.option(
+        "--local-replicas",
+        type=int,
+        help="Other members that keep each rank's local state [default: 2].",
+    ),
+    click.option("--log-limit", type=Size(), help="Log bytes per worker [default: 2GiB]."),
+    click.option(
+        "--call-deadline",
+        type=float,
+        help="Seconds that a call may take if it names no deadline [default: no limit].",
+    ),
+    click.option(
+        "--keep-by-all",
+        type=Size(),
+        help="Bytes of small results that every worker keeps [default: 256MiB].",
+    ),
+    click.option(
+        "--form-within",
+        type=float,
+        help="Seconds from the first worker's arrival until all must be there, or the job fails"
+        " [default: 600].",
+    ),
+    click.option(
+        "--replace-within",
+        type=float,
+        help="Seconds that a place may stay empty before the job fails [default: 600].",
+    ),
+    click.option(
+        "--reattach-within",
+        type=float,
+        help="Seconds that a restarted tracker waits for its workers [default: 30].",
+    ),
+    click.option(
+        "--algorithm", type=click.Choice(ALGORITHMS), help="For every allreduce [default: auto]."
+    ),
+    click.option(
+        "--algorithm-table",
+        type=TableFile(),
+        help="By which auto chooses; TOML or JSON, see docs/algorithms.md [default: built in].",
+    ),
+    click.option(
+        "--transport",
+        type=click.Choice(TRANSPORTS),
+        help="Within a host; between hosts it is TCP. auto: shared memory, or Unix sockets where"
+        " there is none; shm: refuse workers without; unix, tcp: only that [default: auto].",
+    ),
+    click.option(
+        "--streams",
+        type=click.IntRange(1, MAX_STREAMS),
+        help="TCP connections of each pair, where a network limits a single one [default: 1].",
+    ),
+    click.option("--max-incarnations", type=int, help="Lives of one worker id [default: 100]."),
+    click.option(
+        "--verify",
+        type=click.Choice(VERIFY),
+        help="inputs: compare what a restarted worker passes with what it passed [default: none].",
+    ),
+    click.option(
+        "--replay",
+        type=click.Choice(REPLAY),
+        help="off: keep no results; a death between checkpoints ends the job [default: on].",
+    ),
+    click.option(
+        "--checksum",
+        type=click.Choice(CHECKSUMS),
+        help="Of what workers on two hosts send each other; xxh3 is the faster and needs the "
+        "package xxhash on every worker [default: none].",
+    ),
+)
+_RESTART_OPTIONS = (
+    click.option(
+        "--max-restarts",
+        type=click.IntRange(0),
+        default=20,
+        show_default=True,
+        help="Of one worker.",
+    ),
+    click.option(
+        "--give-up-after",
+        type=click.IntRange(1),
+        default=3,
+        show_default=True,
+        help="Deaths of one worker without progress of the job.",
+    ),
+)
+
+_LOG_OPTIONS = (
+    click.option(
+        "--log-format",
+        type=click.Choice(FORMATS),
+        default="text",
+        show_default=True,
+        help="Of every line on the console; json: one object a line.",
+    ),
+    click.option(
+        "--log-dir",
+        type=DIRECTORY,
+        help="Keep the lines there too: a file for each worker, and one for this command's own.",
+    ),
+)
+
+
+class InOrder(click.Group):
+    """Lists its commands in the order of their use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names, as they were added."""
+        del ctx
+        return list(self.commands)
+
+
+@click.group(cls=InOrder, epilog=EPILOG)
+@click.version_option(ftcomm.__version__, prog_name="ftcomm-tracker")
+def main() -> None:
+    """Ranks, membership and recovery for jobs that use ftcomm."""
+
+
+@main.command(short_help="Serve one job's tracker.", epilog=SERVE_EPILOG)
+@with_options(_PLACE_OPTIONS)
+@click.option(
+    "--state-dir",
+    type=DIRECTORY,
+    help="The tracker's journal; the same one takes the same job up again.",
+)
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Serve in the place of a tracker that still runs on the state directory; it ends.",
+)
+@with_options(_SETTING_OPTIONS)
+@with_options(_LOG_OPTIONS)
+@click.option("--faults", envvar="FTCOMM_TRACKER_FAULTS", hidden=True)
+@click.option("--faults-log", envvar="FTCOMM_FAULTS_LOG", type=FILE, hidden=True)
+def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
+    """Serve one job until it ends; workers are started by others.
+
+    Prints one line when it is ready: "ftcomm-tracker ready address=HOST:PORT job=ID
+    token_file=PATH state_dir=PATH". Ends with 0 if the job ended well, else with the status of
+    the error that ended it.
+    """
+    log_options = _log_options(given)
+    serving = _serve_options(given)
+    run_and_exit(_serve, serving, faults, faults_log, log_options, say=log_options.say_error)
+
+
+@main.command(short_help="Run a job's tracker and its workers on this machine.", epilog=RUN_EPILOG)
+@with_options(_PLACE_OPTIONS)
+@click.option(
+    "--state-dir",
+    type=DIRECTORY,
+    help="The tracker's journal, token and incidents.jsonl; another one for each job, since what"
+    " the workers held goes with them [default: a temporary one].",
+)
+@with_options(_SETTING_OPTIONS)
+@with_options(_RESTART_OPTIONS)
+@with_options(_LOG_OPTIONS)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(command: tuple[str, ...], max_restarts: int, give_up_after: int, **given: Any) -> None:
+    """Run COMMAND as N workers with their tracker, and restart the workers that die.
+
+    Worker I gets FTCOMM_WORKER_ID=I; its lines are printed after "[I] ". Ends with 0 only if
+    every rank ended well.
+    """
+    log_options = _log_options(given)
+    serving = _serve_options(given)
+    options = RunOptions(serving, command, max_restarts, give_up_after, log_options)
+    run_and_exit(run_job, options, say=log_options.say_error)
+
+
+SUPERVISE_EPILOG = """\b
+Examples:
+  ftcomm-tracker supervise --tracker 10.0.0.5:4711 --worker-id 3 \\
+      --token-file /etc/job1.token -- python train.py
+  FTCOMM_TOKEN_FILE=$HOME/job1.token \\
+      srun ftcomm-tracker supervise --tracker $HEAD:4711 -- python train.py
+"""
+
+
+@main.command(
+    short_help="Run one worker on this machine for a tracker elsewhere.", epilog=SUPERVISE_EPILOG
+)
+@click.option("--tracker", help="HOST:PORT[,HOST:PORT] [default: FTCOMM_TRACKER].")
+@click.option(
+    "--worker-id",
+    help="What names this worker over its restarts [default: FTCOMM_WORKER_ID, else the"
+    " scheduler's index].",
+)
+@click.option("--token-file", type=FILE, help="The job's token [default: FTCOMM_TOKEN_FILE].")
+@with_options(_RESTART_OPTIONS)
+@click.option(
+    "--tracker-timeout",
+    type=float,
+    help="Seconds to wait for a lost tracker that must say what the worker's end means"
+    " [default: FTCOMM_TRACKER_TIMEOUT, else 600].",
+)
+@with_options(_LOG_OPTIONS)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def supervise(
+    command: tuple[str, ...], max_restarts: int, give_up_after: int, **given: Any
+) -> None:
+    """Run COMMAND as one worker, and restart it if it dies.
+
+    Under systemd, Slurm, mpirun or Kubernetes: one of these on each machine, for each worker. Its
+    lines are printed after "[ID] ". SIGINT, SIGTERM and SIGHUP end the worker, SIGUSR1 and SIGUSR2
+    are passed on to it. The worker dies with this process.
+
+    Ends with 0 only if the whole job ended well, else with the status of the error that ended the
+    job, of the worker that lost its place, or 128 + a signal.
+    """
+    log_options = _log_options(given)
+    run_and_exit(
+        _supervise,
+        command,
+        max_restarts,
+        give_up_after,
+        given,
+        log_options,
+        say=log_options.say_error,
+    )
+
+
+async def _serve(
+    options: ServeOptions, faults: str | None, faults_log: Path | None, log_options: LogOptions
+) -> int:
+    async def serve_one_job(console: Console) -> int:
+        del console  # the tracker's log is on it
+        job = await open_job(options)
+        if faults:
+            generation = job.journal.generation
+            job.server.faults = TrackerFaults(faults, faults_log, job.durable, generation)
+        return await _serve_to_its_end(job)
+
+    return await with_console(log_options, "serve", serve_one_job)
+
+
+async def _serve_to_its_end(job: OpenJob) -> int:
+    async with (
+        until_signal() as caught
+    ):  # before the line: a script may answer it with a signal at once
+        click.echo(job.ready_line())
+        if job.durable.end:
+            log.info(
+                "the job %s; late workers are told so for %g s",
+                job.durable.end,
+                job.settings.reattach_within,
+            )
+        elif job.journal.generation > 1:
+            log.info(
+                "generation %d of the tracker takes the job over in epoch %d; its workers have"
+                " %g s to come back",
+                job.journal.generation,
+                job.durable.epoch,
+                job.settings.reattach_within,
+            )
+        await job.server.run()
+    job.journal.close()
+    if caught:
+        return 128 + caught[0]
+    outcome = job.server.outcome
+    assert outcome is not None
+    return 0 if outcome.ok else exit_code_of(outcome.error)
+
+
+async def _supervise(
+    command: tuple[str, ...],
+    max_restarts: int,
+    give_up_after: int,
+    given: dict[str, Any],
+    log_options: LogOptions,
+) -> int:
+    with naming_options(given):
+        worker = WorkerOptions.load(**given)
+    options = SuperviseOptions(worker, command, max_restarts, give_up_after, log_options)
+    return await supervise_worker(options)
+
+
+_PLACE = ("world_size", "host", "port", "token_file", "state_dir")
+_NOT_SETTINGS = (*_PLACE, "take_over")
+
+
+def _serve_options(given: dict[str, Any]) -> ServeOptions:
+    settings = {
+        name: value
+        for name, value in given.items()
+        if name not in _NOT_SETTINGS and value is not None
+    }
+    place = {name: given[name] for name in _PLACE}
+    return ServeOptions(**place, take_over=given.get("take_over", False), settings=settings)
+
+
+def _log_options(given: dict[str, Any]) -> LogOptions:
+    """Takes them out of `given`, whose other options are settings."""
+    return LogOptions(given.pop("log_format"), given.pop("log_dir"))
+
+
+for command in (status, explain, doctor, kill, stop, help_command, completion):
+    main.add_command(command)

@@ -1,0 +1,104 @@
+"""What all commands share: kinds of options, and how a command ends."""
+
+import contextlib
+import functools
+import re
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+import trio
+
+from ftcomm.config.platforms import require_groups
+from ftcomm.errors import ConfigError, FtcommError
+from ftcomm_tracker.entry import INTERRUPTED
+from ftcomm_tracker.launcher.signals import raising_interrupts
+from ftcomm_tracker.standard_streams import StandardOutputError
+
+DIRECTORY = click.Path(file_okay=False, path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def with_options(
+    options: tuple[Callable[[_Command], _Command], ...],
+) -> Callable[[_Command], _Command]:
+    """A decorator that gives a command several options, in their order."""
+
+    def decorate(command: _Command) -> _Command:
+        return functools.reduce(lambda inner, option: option(inner), reversed(options), command)
+
+    return decorate
+
+
+@contextlib.contextmanager
+def naming_options(given: Mapping[str, object]) -> Iterator[None]:
+    """A refusal of what an option of `given` asks for names that option, not its variable."""
+    try:
+        yield
+    except ConfigError as error:
+        cause = error.cause
+        for name in (name for name, value in given.items() if value is not None):
+            cause = re.sub(rf"\bFTCOMM_{name.upper()}\b", f"--{name.replace('_', '-')}", cause)
+        raise ConfigError(cause, remedy=error.remedy) from None
+
+
+def say_plainly(text: str) -> None:
+    """Print the error that ends a command which runs briefly."""
+    click.echo(f"ftcomm-tracker: {text}", err=True)
+
+
+def run_and_exit(
+    function: Callable[..., Awaitable[int]],
+    *arguments: object,
+    say: Callable[[str], None] = say_plainly,
+) -> NoReturn:
+    """Run `function` under trio and end with its status, or with that of its error.
+
+    Args:
+        function: the command.
+        arguments: of `function`.
+        say: prints the text of its error.
+    """
+    try:
+        require_groups("ftcomm-tracker")
+        with raising_interrupts():
+            status = trio.run(functools.partial(function, *arguments))
+    except (FtcommError, KeyboardInterrupt, BaseExceptionGroup) as error:
+        status = _status_of(error, say)
+    sys.exit(status)
+
+
+def refuse_module(name: str) -> NoReturn:
+    """End a process that runs the module that only defines the commands of `name`."""
+    package = name.replace("-", "_")
+    error = ConfigError(
+        f"{package}.cli is not a command", remedy=f"run {name} or python -m {package}"
+    )
+    click.echo(f"{name}: {error}", err=True)
+    sys.exit(error.exit_code)
+
+
+def _status_of(error: BaseException, say: Callable[[str], None]) -> int:
+    """Say what ended us; anything but our own errors and Ctrl-C is a defect and goes on."""
+    leaves = leaves_of(error)
+    if any(isinstance(leaf, KeyboardInterrupt) for leaf in leaves):
+        return INTERRUPTED
+    for leaf in leaves:
+        if isinstance(leaf, StandardOutputError):
+            raise leaf  # out of its group: `entry` says it
+    ours = [leaf for leaf in leaves if isinstance(leaf, FtcommError)]
+    if len(ours) < len(leaves):
+        raise error
+    say(str(ours[0]))
+    return ours[0].exit_code
+
+
+def leaves_of(error: BaseException) -> list[BaseException]:
+    """The errors in a group and in its groups, or `error` alone."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in leaves_of(inner)]
+    return [error]

@@ -1,0 +1,1 @@
+"""The group's state machine; pure."""

@@ -1,0 +1,260 @@
+"""What the roster is told and what it asks the server to do: frozen values."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ftcomm.protocol.messages import Hello, TrackerMessage, WorkerMessage
+from ftcomm_tracker.core.durable_state import Durable
+
+# --- events -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """An authenticated connection has said `Hello`."""
+
+    conn: int
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A message from a connection that has joined."""
+
+    conn: int
+    message: WorkerMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A connection has ended."""
+
+    conn: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """A supervisor saw the worker's process use the CPU: it is alive, heartbeats or not."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A supervisor will not start this worker again."""
+
+    worker_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A launcher or supervisor saw how the process `pid` of its worker ended, and maybe why."""
+
+    worker_id: str
+    pid: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Supervised:
+    """A launcher says which process it runs as a worker.
+
+    Attributes:
+        worker_id: the worker.
+        host: name of the launcher's machine.
+        pid: number of the process there; 0 if the launcher runs none at present.
+        age_s: seconds since it was started.
+    """
+
+    worker_id: str
+    host: str
+    pid: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stalled:
+    """The tracker itself did not run for a while: nobody may be evicted for that time."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """The operator ends the job."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A deadline has passed."""
+
+
+Event = Joined | Said | Lost | Vouched | GivenUp | Died | Supervised | Stalled | StopAsked | Tick
+
+# --- effects ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a message on a connection."""
+
+    conn: int
+    message: TrackerMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """Close a connection after what was sent on it; no `Lost` needs to follow."""
+
+    conn: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Journal this before any later effect is carried out."""
+
+    durable: Durable
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A line for people."""
+
+    level: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """One process that has ended.
+
+    Attributes:
+        worker_id: its worker's.
+        pid: of the process that was started for the worker.
+        host: on which it ran.
+        how: how it ended, and why as far as that is known.
+    """
+
+    worker_id: str
+    pid: int
+    host: str
+    how: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {"worker": self.worker_id, "pid": self.pid, "host": self.host, "how": self.how}
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One epoch change from its first evidence to the first collective after it.
+
+    Attributes:
+        epoch: the epoch that it led to.
+        reason: the first evidence, in words.
+        victims: worker ids whose connection was lost or whose life was replaced.
+        suspects: ranks that were named by link suspicions.
+        started_at: the tracker's clock at the first evidence, seconds.
+        completed: every member went on; else another change, or the job's end, came before.
+        detect_ms: how long a victim had been silent when that was the evidence, else 0.
+        stop_ms: until the last survivor had reported.
+        replace_ms: until the last replacement had reported, 0 when nobody was replaced.
+        decide_ms: taken by the decision and its sending.
+        fetch_ms: longest catch-up of any member.
+        link_ms: longest time from a member's plan (or its last fetch) to its next collective.
+        fetched: results fetched over the network by all members.
+        replayed: results returned from the log instead of being computed.
+        frontier: position at which all went on.
+        routes: pairs of ranks whose links go through a third, as (one, other, relay).
+        total_ms: from the first evidence to the last member's next collective, or to what came
+            before it.
+        causes: how processes of victims ended, as far as somebody has said.
+    """
+
+    epoch: int
+    reason: str
+    victims: tuple[str, ...]
+    suspects: tuple[int, ...]
+    started_at: float
+    completed: bool
+    detect_ms: float
+    stop_ms: float
+    replace_ms: float
+    decide_ms: float
+    fetch_ms: float
+    link_ms: float
+    fetched: int
+    replayed: int
+    frontier: str
+    total_ms: float
+    routes: tuple[tuple[int, int, int], ...] = ()
+    causes: tuple[Death, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able, without the tracker's private clock."""
+        return {
+            "epoch": self.epoch,
+            "reason": self.reason,
+            "victims": list(self.victims),
+            "suspects": list(self.suspects),
+            "causes": [death.to_dict() for death in self.causes],
+            "completed": self.completed,
+            "frontier": self.frontier,
+            "routes": [list(route) for route in self.routes],
+            "fetched": self.fetched,
+            "replayed": self.replayed,
+            "ms": {
+                "detect": round(self.detect_ms, 1),
+                "stop": round(self.stop_ms, 1),
+                "replace": round(self.replace_ms, 1),
+                "decide": round(self.decide_ms, 1),
+                "fetch": round(self.fetch_ms, 1),
+                "link": round(self.link_ms, 1),
+                "total": round(self.total_ms, 1),
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentClosed:
+    """A recovery is over; write its record."""
+
+    incident: Incident
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The job is over and everyone who could be told has been told."""
+
+    ok: bool
+    error: str = ""
+    cause: str = ""
+
+
+Effect = Send | Disconnect | Persist | Note | IncidentClosed | Ended
+
+__all__ = [
+    "Death",
+    "Died",
+    "Disconnect",
+    "Effect",
+    "Ended",
+    "Event",
+    "GivenUp",
+    "Incident",
+    "IncidentClosed",
+    "Joined",
+    "Lost",
+    "Note",
+    "Persist",
+    "Said",
+    "Send",
+    "Stalled",
+    "StopAsked",
+    "Supervised",
+    "Tick",
+    "Vouched",
+]

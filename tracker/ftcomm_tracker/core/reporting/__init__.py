@@ -1,0 +1,1 @@
+"""What the core says of itself: status and explanations; pure."""

@@ -1,0 +1,370 @@
+"""Why a job waits: from a status document to sentences, with the evidence and what to do. Pure.
+
+The document is a moment's; what it shows is what the tracker knows, which is what workers said.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ftcomm.errors import remedy_of
+from ftcomm_tracker.core.group_formation import missing_list
+from ftcomm_tracker.core.reporting.lost_hosts import host_text
+from ftcomm_tracker.core.reporting.status import death_text, ranks
+
+Row = Mapping[str, Any]
+
+LOOK_AT_IT = "read its output; `py-spy dump --pid PID` on its host shows where it is"
+NOT_IN_INIT = (
+    "`py-spy dump --pid PID` on its host shows where a process that has not called init() is:"
+    " importing, reading, or in a script that never calls it"
+)
+RESTART_IT = (
+    "start it again with the same worker id, or a spare with another one; under run, supervise or"
+    " a scheduler see why that does not happen"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that the job waits for, or that is worth knowing.
+
+    Attributes:
+        kind: a stable word for scripts, see `docs/operations.md`.
+        waiting: the job does not go on because of it.
+        what: one sentence.
+        evidence: what the tracker knows it from.
+        todo: what to do, empty for nothing.
+    """
+
+    kind: str
+    waiting: bool
+    what: str
+    evidence: tuple[str, ...] = ()
+    todo: str = ""
+
+
+def explain(document: Mapping[str, Any]) -> list[Finding]:
+    """Everything that keeps the job of a status document from going on, the cause first."""
+    return _STATES[document["state"]](document)
+
+
+def explanation(findings: Sequence[Finding]) -> str:
+    """The findings for a person."""
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.what}.")
+        lines += [f"  - {evidence}" for evidence in finding.evidence]
+        lines += [f"  To do: {finding.todo}."] if finding.todo else []
+    return "\n".join(lines)
+
+
+def _over(document: Mapping[str, Any]) -> list[Finding]:
+    verdict = document["verdict"]
+    if verdict is None:
+        what = f"the job has finished at version {document['final_version']}"
+        return [Finding("finished", waiting=False, what=what)]
+    todo = remedy_of(verdict["error"])
+    what = f"the job has ended with {verdict['error']}"
+    return [Finding("failed", waiting=False, what=what, evidence=(verdict["cause"],), todo=todo)]
+
+
+def _forming(document: Mapping[str, Any]) -> list[Finding]:
+    here, size = document["spares"], document["world_size"]
+    joined = f"joined: worker {', '.join(here)}" if here else "nobody has joined yet"
+    missing = document["missing"]
+    words = missing_list(missing["workers"], missing["unnamed"])
+    evidence = [joined, f"missing: {', '.join(words)}"]
+    if missing["ends_s"] is not None:
+        evidence.append(f"the job fails if they do not come within {missing['ends_s']:.0f} s")
+    started = any(row["starting"] for row in missing["workers"])
+    return [
+        Finding(
+            "forming",
+            waiting=True,
+            what=f"the group is waiting to form: {len(here)} of {size} workers are here",
+            evidence=(*evidence, f"the tracker has been up for {document['uptime_s']:.0f} s"),
+            todo=NOT_IN_INIT
+            if started
+            else f"start the others with FTCOMM_TRACKER={document['address']} and a worker id of"
+            f" their own; on a machine whose workers do not come, run `ftcomm-tracker doctor"
+            f" --tracker {document['address']}`",
+        )
+    ]
+
+
+def _reattaching(document: Mapping[str, Any]) -> list[Finding]:
+    away = [row for row in document["members"] if not row["connected"]]
+    return [
+        Finding(
+            "reattaching",
+            waiting=True,
+            what=f"the tracker was restarted and waits for {_named(away)} to come back to it",
+            evidence=(
+                f"{len(document['members']) - len(away)} of {document['world_size']} are back",
+                f"it waits for {document['reattach_s']:.0f} s more, then goes on without them",
+            ),
+            todo="nothing, unless the tracker's address has changed: workers dial the address that"
+            " they were given",
+        )
+    ]
+
+
+def _collecting(document: Mapping[str, Any]) -> list[Finding]:
+    findings = _away(document)
+    findings += [
+        _unreported(document, row)
+        for row in document["members"]  # who has closed and is here reports too
+        if row["connected"] and not row["reported"]
+    ]
+    if document.get("hope_s") is not None:
+        findings.append(_hoping(document))
+    return findings
+
+
+def _hoping(document: Mapping[str, Any]) -> Finding:
+    away = [row for row in document["members"] if row["closed"] and not row["connected"]]
+    return Finding(
+        "last_hope",
+        waiting=True,
+        what="a result or checkpoint that is needed is with nobody who is here; whoever has closed"
+        " and lost its connection may hold it",
+        evidence=(
+            *_cause(document),
+            *(f"{_name(row)} has closed and is away" for row in away[:MAX_ROWS]),
+            f"the job is lost if none of them is back in {document['hope_s']:.0f} s",
+        ),
+        todo="if such a process still runs, mend its way to the tracker; nothing else has a copy",
+    )
+
+
+def _away(document: Mapping[str, Any]) -> list[Finding]:
+    """Whose places are empty: lost hosts as hosts, the others one by one."""
+    rows = [row for row in _open(document) if not row["connected"]]
+    grouped = {name for lost in document["lost_hosts"] for name in lost["workers"]}
+    hosts = [
+        _lost_host(document, lost, [row for row in rows if row["host"] == lost["host"]])
+        for lost in document["lost_hosts"]
+    ]
+    return hosts + [_empty(document, row) for row in rows if row["worker_id"] not in grouped]
+
+
+def _lost_host(
+    document: Mapping[str, Any], lost: Mapping[str, Any], rows: Sequence[Row]
+) -> Finding:
+    host, names = lost["host"], lost["workers"]
+    gone_s = max((row["gone_s"] or 0.0 for row in rows), default=0.0)
+    left_s = max(document["replace_within_s"] - gone_s, 0)
+    return Finding(
+        "lost_host",
+        waiting=True,
+        what=f"{host_text(host, names)} is gone, and its places have been empty for {gone_s:.1f} s",
+        evidence=(
+            *_cause(document),
+            *(text for row in rows[:MAX_ROWS] for text in _starting(row)),
+            f"the job fails if one stays empty for {left_s:.0f} s more",
+        ),
+        todo="see whether the machine runs and reaches the tracker; else start its workers with"
+        " the same worker ids on another one",
+    )
+
+
+def _empty(document: Mapping[str, Any], row: Row) -> Finding:
+    gone_s = row["gone_s"] or 0.0
+    left_s = max(document["replace_within_s"] - gone_s, 0)
+    return Finding(
+        "empty_place",
+        waiting=True,
+        what=f"{_name(row)} is gone, and its place has been empty for {gone_s:.1f} s",
+        evidence=(
+            *([] if row["death"] is None else [death_text(row["death"])]),
+            *_cause(document),
+            *_starting(row),
+            f"the job fails if it stays empty for {left_s:.0f} s more",
+        ),
+        todo=NOT_IN_INIT if row["starting"] else RESTART_IT,
+    )
+
+
+def _starting(row: Row) -> tuple[str, ...]:
+    process = row["starting"]
+    if process is None:
+        return ()
+    return (
+        (
+            f"its next process (pid {process['pid']} on {process['host']}) was started"
+            f" {process['age_s']:.1f} s ago and has not called init()"
+        ),
+    )
+
+
+def _unreported(document: Mapping[str, Any], row: Row) -> Finding:
+    epoch = document["announced_epoch"]
+    silence = f"its last sign of life was {row['silent_s']:.1f} s ago"
+    if row["late"]:
+        return _late(row, f"it has not reported for epoch {epoch}", *_cause(document))
+    return Finding(
+        "report",
+        waiting=True,
+        what=f"{_name(row)} is connected and has not yet reported for epoch {epoch}",
+        evidence=(*_cause(document), silence),
+        todo="nothing: it reports within a round trip, or is replaced when it falls silent",
+    )
+
+
+def _running(document: Mapping[str, Any]) -> list[Finding]:
+    members = _open(document)
+    gone = _away(document)
+    late = [_late(row) for row in members if row["connected"] and row["late"]]
+    fetching = [_fetching(row) for row in members if row["fetching"]]
+    here = [row for row in members if row["connected"] and not row["late"] and not row["fetching"]]
+    blocked = [row for row in here if row["blocked"]]
+    computing = [row for row in here if not row["blocked"]]
+    findings = gone + late + fetching
+    if blocked and computing:
+        findings.append(_slowest(blocked, computing))
+    elif blocked and not findings:
+        findings.append(_silent(document, blocked))
+    elif not findings:
+        findings.append(_all_compute(document, computing))
+    return findings + [_relayed(route) for route in document["routes"]]
+
+
+def _late(row: Row, *evidence: str) -> Finding:
+    perhaps = (
+        "its connection is open: its process may be stopped (SIGSTOP, a frozen container),"
+        " holding the interpreter in a C call, or cut off"
+    )
+    return Finding(
+        "late",
+        waiting=True,
+        what=f"{_name(row)} has not been heard of for {row['silent_s']:.1f} s",
+        evidence=(*evidence, perhaps),
+        todo=f"on {row['host']}: a state T in `ps` is a stopped process (`kill -CONT` wakes it);"
+        " it loses its place after detect_within",
+    )
+
+
+def _fetching(row: Row) -> Finding:
+    return Finding(
+        "fetching",
+        waiting=True,
+        what=f"{_name(row)} is catching up: it fetches results that it has missed",
+        evidence=(f"it stands at {row['position']}, {_behind(row)}",),
+        todo="nothing",
+    )
+
+
+def _slowest(blocked: Sequence[Row], computing: Sequence[Row]) -> Finding:
+    longest = max(blocked, key=lambda row: row["blocked"]["for_s"])
+    who = ranks([row["rank"] for row in blocked])
+    waits = "waits" if len(blocked) == 1 else "wait"
+    are = "is" if len(computing) == 1 else "are"
+    return Finding(
+        "computing",
+        waiting=True,
+        what=f"{who} {waits} for {_named(computing)}, which {are} not in a collective: computing,"
+        " reading or asleep",
+        evidence=(_blockage(longest), *map(_whereabouts, computing[:MAX_ROWS])),
+        todo=f"nothing if that is its work; else {LOOK_AT_IT}",
+    )
+
+
+def _blockage(row: Row) -> str:
+    call = row["blocked"]
+    return (
+        f"rank {row['rank']} has been waiting for {call['for_s']:.1f} s in {call['call']} at"
+        f" {call['site']}, for bytes from {ranks(call['on'])}"
+    )
+
+
+def _whereabouts(row: Row) -> str:
+    return (
+        f"{_name(row)} stands at {row['position']}, {_behind(row)}; heard of"
+        f" {row['silent_s']:.1f} s ago"
+    )
+
+
+def _silent(document: Mapping[str, Any], blocked: Sequence[Row]) -> Finding:
+    least_s = min(row["blocked"]["for_s"] for row in blocked)
+    limit_s = document["detect_within_s"]
+    longest_first = sorted(blocked, key=lambda row: -float(row["blocked"]["for_s"]))
+    return Finding(
+        "exchanging" if least_s < limit_s else "silent_link",
+        waiting=True,
+        what="all ranks wait for each other, so bytes are on their way or a link is silent",
+        evidence=tuple(map(_blockage, longest_first[:MAX_ROWS])),
+        todo=f"nothing yet: when no byte has come for {limit_s:g} s, the tracker suspects the link"
+        " at fault; what fails twice running is relayed by a third rank",
+    )
+
+
+def _relayed(route: Mapping[str, Any]) -> Finding:
+    return Finding(
+        "relayed",
+        waiting=False,
+        what=f"{ranks(route['ranks'])} cannot reach each other: rank {route['via']} relays",
+        evidence=(f"in two plans running: {route['why']}",),
+        todo="mend the network between their hosts; the pair is tried directly again when one of"
+        " the two is restarted",
+    )
+
+
+def _all_compute(document: Mapping[str, Any], computing: Sequence[Row]) -> Finding:
+    closed = [row for row in document["members"] if row["closed"]]
+    if not computing:
+        return Finding("closing", waiting=True, what="all ranks have closed; the job is ending")
+    evidence = [f"the furthest stands at {document['progress']}"]
+    behind = [row for row in computing if row["lag"] != "0"]
+    evidence += [
+        f"{_name(row)} stood at {row['position']} at its last heartbeat"
+        for row in behind[:MAX_ROWS]
+    ]
+    if closed:
+        evidence.append(f"{_named(closed)}: closed, and waiting for the others to close")
+    return Finding(
+        "nobody_waits",
+        waiting=False,
+        what="nobody waits: all ranks compute, or have been in a collective for less than 0.25 s",
+        evidence=tuple(evidence),
+    )
+
+
+MAX_ROWS = 8  # members described one by one
+
+_STATES: dict[str, Callable[[Mapping[str, Any]], list[Finding]]] = {
+    "FORMING": _forming,
+    "REATTACHING": _reattaching,
+    "COLLECTING": _collecting,
+    "RUNNING": _running,
+    "OVER": _over,
+}
+
+
+def _open(document: Mapping[str, Any]) -> list[Row]:
+    return [row for row in document["members"] if not row["closed"]]
+
+
+def _cause(document: Mapping[str, Any]) -> tuple[str, ...]:
+    recovery = document["recovery"]
+    if recovery is None:
+        return ()
+    return (
+        f"epoch {recovery['epoch']} began {recovery['since_s']:.1f} s ago: {recovery['reason']}",
+    )
+
+
+def _name(row: Row) -> str:
+    return f"worker {row['worker_id']} (rank {row['rank']}, {row['host']})"
+
+
+def _named(rows: Sequence[Row]) -> str:
+    return _name(rows[0]) if len(rows) == 1 else ranks([row["rank"] for row in rows])
+
+
+def _behind(row: Row) -> str:
+    lag = row["lag"] or "0"
+    if lag == "0":
+        return "level with the furthest"
+    count, unit = (lag[:-1], "checkpoint") if lag.endswith("v") else (lag, "collective")
+    return f"{count} {unit}{'' if count == '1' else 's'} behind the furthest"

@@ -1,0 +1,95 @@
+"""The console of a command that runs for long: `run`, `serve` and `supervise`."""
+
+import logging
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from ftcomm.errors import FtcommError
+from ftcomm_tracker.cli.options import leaves_of
+from ftcomm_tracker.launcher.console import Console, write_all
+from ftcomm_tracker.launcher.live_area import LiveArea
+from ftcomm_tracker.launcher.log_files import LogFiles
+from ftcomm_tracker.launcher.log_lines import LineFormat
+from ftcomm_tracker.standard_streams import UNWRITTEN
+
+LAST_WORDS_S = 2.0  # at the end, for a reader that takes nothing of what is left
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """How the lines of a command look, and where they are kept beside the console.
+
+    Attributes:
+        log_format: ``text`` or ``json``.
+        log_dir: the folder of ``--log-dir``.
+    """
+
+    log_format: str = "text"
+    log_dir: Path | None = None
+
+    @property
+    def form(self) -> LineFormat:
+        """Of every line."""
+        return LineFormat(as_json=self.log_format == "json", clock=time.time)
+
+    def say_error(self, text: str) -> None:
+        """Print the error that ends the command, whose console is not there any more, or yet."""
+        sys.stderr.write(self.form.own("ERROR", text).decode())
+
+
+class _ConsoleHandler(logging.Handler):
+    """Prints the tracker's log between the workers' lines."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._console.say(self.format(record), record.levelname)
+
+
+async def with_console(
+    options: LogOptions, name: str, work: Callable[[Console], Awaitable[int]]
+) -> int:
+    """Do `work` with a console, on which this process's log appears too; returns its status.
+
+    Args:
+        options: of the command.
+        name: of the file in ``--log-dir`` with the command's own lines.
+        work: what the command does.
+
+    Raises:
+        ConfigError: the folder for files cannot be made.
+    """
+    form = options.form
+    files = None if options.log_dir is None else LogFiles(options.log_dir, name, form)
+    area = LiveArea() if sys.stderr.isatty() and not form.as_json else None
+    console = Console(form, write=write_all, area=area, files=files)
+    logger = logging.getLogger("ftcomm_tracker")
+    logger.setLevel(logging.INFO)
+    logger.handlers = [_ConsoleHandler(console)]
+    status = FtcommError.exit_code
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(console.run)
+        try:
+            status = await work(console)
+        except BaseException as error:
+            if files is not None:  # `run_and_exit` prints it
+                _keep_errors(error, files, form)
+            raise
+        finally:
+            with trio.CancelScope(shield=True):
+                await console.finish(LAST_WORDS_S)
+            nursery.cancel_scope.cancel()
+    return status or (UNWRITTEN if console.unwritten else 0)
+
+
+def _keep_errors(error: BaseException, files: LogFiles, form: LineFormat) -> None:
+    for leaf in leaves_of(error):
+        if isinstance(leaf, FtcommError):
+            files.own_line(form.own("ERROR", str(leaf)))

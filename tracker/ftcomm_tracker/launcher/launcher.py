@@ -1,0 +1,383 @@
+"""The launcher: starts workers and starts again those that die, for `run` and `supervise` alike.
+
+`run` gives it all workers and the tracker in its own process; `supervise` gives it one worker and
+a tracker that it asks over the network (`remote`).
+
+Everything runs in the main thread, because the kernel ties a worker's life to the *thread* that
+created it (see `children`).  Decisions about restarts are `restarts.RestartPolicy`; whether the
+job is over, and how, is the tracker's word alone.
+"""
+
+import math
+import platform
+import signal
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, assert_never
+
+import trio
+
+from ftcomm.config.plurals import counted
+from ftcomm.errors import FencedError, FtcommError, JobFinishedError, exit_code_of
+from ftcomm.protocol.position import Position
+from ftcomm_tracker.core.events import Died, Ended, GivenUp, Supervised, Vouched
+from ftcomm_tracker.launcher.child_process import DRAIN_DEADLINE_S, Child, start_child
+from ftcomm_tracker.launcher.console import Console
+from ftcomm_tracker.launcher.oom_counter import MemoryKills
+from ftcomm_tracker.launcher.restart_policy import (
+    PLACE_TAKEN,
+    Again,
+    Finished,
+    GiveUp,
+    LeaveIt,
+    RestartPolicy,
+    cause_of,
+    describe,
+    describe_exit,
+)
+from ftcomm_tracker.launcher.signals import end_signals, user_signals
+from ftcomm_tracker.launcher.worker_output import forward_output
+
+TERM_GRACE_S = 5.0  # between SIGTERM and SIGKILL
+END_GRACE_S = 30.0  # after a verdict: a script may want to write down what it has
+STRAGGLERS_AFTER_S = 2.0  # a worker that is in a call, or calls soon, ends within that
+STATUS_PERIOD_S = 0.25
+MAX_LINE_IN_REASON = 300  # characters; every rank's error repeats them
+# A fenced life's place was taken by another that has ended well if the job has; a worker that
+# came after the end had nothing to do.
+_GOOD = (0, FencedError.exit_code, JobFinishedError.exit_code)
+LOOKS_PER_DETECT_WITHIN = 5
+MISSED = ", and the process that took its place has ended"
+
+
+class Job(Protocol):
+    """What the launcher needs of the tracker in its process; `server.Server` is one."""
+
+    over: trio.Event
+    outcome: Ended | None
+
+    @property
+    def detect_within_s(self) -> float:
+        """Seconds after which a silent worker loses its place."""
+
+    def post(self, event: Died | GivenUp | Vouched | Supervised) -> None:
+        """Tell the roster."""
+
+    async def catch_up(self) -> None:
+        """Return when everything that has arrived has been taken in."""
+
+    def has_closed(self, worker_id: str) -> bool:
+        """True if that worker's rank has completed its close()."""
+
+    def is_connected(self, worker_id: str) -> bool:
+        """True if a life of that worker is connected to the tracker."""
+
+    def misses(self, worker_id: str) -> bool:
+        """True while there is a place for that worker, and none of its lives is connected."""
+
+    def progress(self) -> Position:
+        """The highest position known of any member."""
+
+    def summary(self) -> str:
+        """The job's state in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """What to run, and how patiently.
+
+    Attributes:
+        workers: ids.
+        command: of every worker.
+        max_restarts: of one worker.
+        give_up_after: deaths of one worker without progress of the job.
+        keeps_places: nobody else starts these workers. If a process takes the place of one, its
+            end is waited for, and the worker is started again.
+        term_grace_s: between SIGTERM and SIGKILL.
+        end_grace_s: for the workers when the job has failed.
+    """
+
+    workers: tuple[str, ...]
+    command: tuple[str, ...]
+    max_restarts: int = 20
+    give_up_after: int = 3
+    keeps_places: bool = False
+    term_grace_s: float = TERM_GRACE_S
+    end_grace_s: float = END_GRACE_S
+
+
+class Launcher:
+    """Runs the workers of one job to its end."""
+
+    def __init__(
+        self, options: LaunchOptions, job: Job, console: Console, environment: Mapping[str, str]
+    ) -> None:
+        """Prepare to start workers with `environment`, to which their own variables are added."""
+        self._options = options
+        self._job = job
+        self._console = console
+        self._environment = environment
+        self._policy = RestartPolicy(
+            max_restarts=options.max_restarts, give_up_after=options.give_up_after
+        )
+        self._children: dict[str, Child] = {}
+        self._statuses: dict[str, int] = {}
+        self._stopped_since: dict[str, float] = {}
+        self._finished: set[str] = set()
+        self._memory_kills = MemoryKills()
+        self._no_more_starts = trio.Event()
+        self._hearing: set[trio.CancelScope] = set()
+        self._caught = 0
+        self._background: trio.Nursery
+
+    async def run(self) -> int:
+        """Run all workers and return the exit status for the launcher's process."""
+        try:
+            with trio.open_signal_receiver(*end_signals(), *user_signals()) as signals:
+                async with trio.open_nursery() as background:
+                    self._background = background
+                    background.start_soon(self._obey_signals, signals)
+                    background.start_soon(self._watch)
+                    background.start_soon(self._show_status)
+                    background.start_soon(self._end_with_job)
+                    async with trio.open_nursery() as workers:
+                        for worker_id in self._options.workers:
+                            workers.start_soon(self._keep, worker_id)
+                    await self._hear_tracker()  # a worker given up last ends the job
+                    if self._finished == set(self._options.workers):
+                        await self._wait_for_the_end()
+                    background.cancel_scope.cancel()
+        finally:
+            self._signal_all(signal.SIGKILL)
+        return self._exit_status()
+
+    async def _wait_for_the_end(self) -> None:
+        """All that was ours to do is done; whether the job ends well is open.
+
+        The tracker is asked again and again: one that is gone for good would not say that.
+        """
+        while not self._no_more_starts.is_set():
+            with trio.move_on_after(self._job.detect_within_s):
+                await self._no_more_starts.wait()
+            await self._hear_tracker()
+
+    async def _hear_tracker(self) -> None:
+        """Wait until what the tracker knows is known here; a signal ends the wait.
+
+        A tracker that is away has `FTCOMM_TRACKER_TIMEOUT` to come back.
+        """
+        if self._caught:
+            return
+        with trio.CancelScope() as scope:
+            self._hearing.add(scope)
+            try:
+                await self._job.catch_up()
+            finally:
+                self._hearing.discard(scope)
+
+    async def _keep(self, worker_id: str) -> None:
+        """Run a worker, again and again if need be, until nothing is left to run."""
+        while not self._no_more_starts.is_set():
+            environment = {**self._environment, "FTCOMM_WORKER_ID": worker_id}
+            child = start_child(worker_id, self._options.command, environment)
+            self._children[worker_id] = child
+            self._tell_pid(worker_id, child.process.pid)
+            self._console.begin(worker_id, f"worker {worker_id} is process {child.process.pid}")
+            status = await self._attend(child)
+            self._tell_pid(worker_id, 0)
+            self._statuses[worker_id] = status
+            delay_s = await self._after_exit(child, status)
+            if delay_s is None:
+                return
+            with trio.move_on_after(delay_s):
+                await self._no_more_starts.wait()
+
+    def _tell_pid(self, worker_id: str, pid: int) -> None:
+        """Say which process is the worker's: while it has not said hello, nobody else can."""
+        host = self._environment.get("FTCOMM_HOST") or platform.node()[:64] or "localhost"
+        self._job.post(Supervised(worker_id, host, pid, 0.0))
+
+    async def _attend(self, child: Child) -> int:
+        show = partial(self._console.show, child.worker_id)
+        unfinished = partial(self._console.show_unfinished, child.worker_id)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(forward_output, child, show, unfinished)
+            status = await child.wait()
+            nursery.cancel_scope.deadline = trio.current_time() + DRAIN_DEADLINE_S
+        return status
+
+    async def _after_exit(self, child: Child, status: int) -> float | None:
+        """Decide and act; returns the delay before the next start, None for no more."""
+        worker_id = child.worker_id
+        killed = status == -signal.SIGKILL
+        memory = self._memory_kills.take(trio.current_time()) if killed else ""
+        self._job.post(Died(worker_id, child.process.pid, cause_of(status, child.tail, memory)))
+        await self._hear_tracker()  # what the worker said last counts
+        missed = status in PLACE_TAKEN and await self._is_missed(worker_id, describe_exit(status))
+        if self._no_more_starts.is_set():
+            if status != 0 and not self._caught:
+                self._console.warn(f"worker {worker_id} {describe_exit(status)}")
+            return None
+        decision = self._policy.after_exit(
+            worker_id,
+            status,
+            closed=self._job.has_closed(worker_id),
+            progress=self._job.progress(),
+            missed=missed,
+        )
+        if not (isinstance(decision, Finished) and status == 0):
+            how = describe_exit(status, memory) + (MISSED if missed else "")
+            self._console.warn(f"worker {worker_id} {how}: {describe(decision)}")
+        match decision:
+            case Again(delay_s):
+                return delay_s
+            case GiveUp(reason):
+                self._give_up(child, reason)
+            case Finished():
+                self._finished.add(worker_id)
+            case LeaveIt():
+                pass
+            case _:
+                assert_never(decision)
+        return None
+
+    async def _is_missed(self, worker_id: str, how: str) -> bool:
+        """Whether the process that took a worker's place has ended too: nobody else starts one.
+
+        It may have been a child of the worker, which has been killed with it.
+        """
+        job = self._job
+        until = trio.current_time() + job.detect_within_s
+        if self._options.keeps_places:
+            until = math.inf
+        while not (self._no_more_starts.is_set() or job.has_closed(worker_id)):
+            if job.misses(worker_id) or not job.is_connected(worker_id):
+                return job.misses(worker_id)  # else a worker of another id has the place
+            if trio.current_time() >= until:
+                return False
+            if how:
+                self._console.warn(
+                    f"worker {worker_id} {how}: waiting for the end of its successor"
+                )
+                how = ""
+            with trio.move_on_after(job.detect_within_s / LOOKS_PER_DETECT_WITHIN):
+                await self._no_more_starts.wait()
+            await self._hear_tracker()
+        return False
+
+    def _give_up(self, child: Child, reason: str) -> None:
+        if child.tail:
+            self._console.say(f"the last lines of worker {child.worker_id}:")
+            self._console.say("\n".join(f"  | {line}" for line in child.tail))
+            reason = f"{reason}; its last line: {child.tail[-1][-MAX_LINE_IN_REASON:]}"
+        self._job.post(GivenUp(child.worker_id, reason))
+
+    async def _obey_signals(self, signals: AsyncIterator[int]) -> None:
+        """End the workers on the first signal; do not wait for them on the second."""
+        async for number in signals:
+            if number in user_signals():
+                for child in self._children.values():
+                    child.signal(number)
+                continue
+            if self._caught:
+                self._signal_all(signal.SIGKILL)
+                return
+            self._caught = number
+            self._no_more_starts.set()
+            for scope in self._hearing:
+                scope.cancel()
+            self._console.say(f"{signal.Signals(number).name}: ending the workers")
+            self._background.start_soon(self._terminate)
+
+    def kill(self, worker_id: str) -> bool:
+        """Kill a worker's process, which is started again as after any death.
+
+        Returns:
+            False if none runs here.
+        """
+        child = self._children.get(worker_id)
+        if child is None or not child.running:
+            return False
+        self._console.say(f"killing worker {worker_id} (pid {child.process.pid}): an operator asks")
+        child.signal(signal.SIGKILL)
+        return True
+
+    async def _watch(self) -> None:
+        """Look at every worker's process a few times in each `detect_within`."""
+        while True:
+            await trio.sleep(self._job.detect_within_s / LOOKS_PER_DETECT_WITHIN)
+            self._memory_kills.look(trio.current_time())
+            for child in self._children.values():
+                if child.running:
+                    self._look_at(child, trio.current_time())
+
+    def _look_at(self, child: Child, now: float) -> None:
+        """Vouch for one that computes; end one that is stopped and has lost its place.
+
+        A stopped process cannot come back by itself, and as long as it exists it is not started
+        again: its place would stay empty until the job fails.
+        """
+        worker_id = child.worker_id
+        if child.is_computing():
+            self._job.post(Vouched(worker_id))
+        if not child.stopped or self._job.is_connected(worker_id):
+            self._stopped_since.pop(worker_id, None)
+        elif now >= self._stopped_since.setdefault(worker_id, now) + self._job.detect_within_s:
+            del self._stopped_since[worker_id]
+            self._console.warn(
+                f"worker {worker_id} is stopped (SIGSTOP) and has lost its place: killing it"
+            )
+            child.signal_group(signal.SIGKILL)
+
+    async def _show_status(self) -> None:
+        while True:
+            restarts = self._policy.restarts
+            self._console.status(f"{self._job.summary()}, {counted(restarts, 'restart')}")
+            await trio.sleep(STATUS_PERIOD_S)
+
+    async def _end_with_job(self) -> None:
+        """Once the tracker has ended the job, start nothing; after a failure, end the rest."""
+        await self._job.over.wait()
+        self._no_more_starts.set()
+        outcome = self._job.outcome
+        if outcome is not None and not outcome.ok:
+            grace_s = self._options.end_grace_s
+            with trio.move_on_after(grace_s):
+                await trio.sleep(STRAGGLERS_AFTER_S)
+                for worker_id, child in self._children.items():
+                    if child.running:
+                        self._console.warn(
+                            f"worker {worker_id} still runs, though the job is over; it has"
+                            f" {grace_s:g} s to end by itself"
+                        )
+                await trio.sleep_forever()
+            await self._terminate()
+
+    async def _terminate(self) -> None:
+        self._signal_all(signal.SIGTERM)
+        await trio.sleep(self._options.term_grace_s)
+        self._signal_all(signal.SIGKILL)
+
+    def _signal_all(self, number: int) -> None:
+        for child in self._children.values():
+            child.signal_group(number)
+
+    def _exit_status(self) -> int:
+        """0 only if the job ended well, and no worker's process ended by itself with a failure.
+
+        A signal that ends a process after its rank has closed takes nothing from the job.
+        """
+        if self._caught:
+            return 128 + self._caught
+        outcome = self._job.outcome
+        if outcome is not None and not outcome.ok:
+            return exit_code_of(outcome.error)
+        statuses = [self._statuses.get(worker_id, 0) for worker_id in self._options.workers]
+        killed_is_good = outcome is not None  # it is well, so every rank has closed
+        bad = [s for s in statuses if s not in _GOOD and not (killed_is_good and s < 0)]
+        if bad:
+            return bad[0] if bad[0] > 0 else 128 - bad[0]
+        if outcome is None:  # a worker lost its place, and the job goes on without us
+            return max(statuses) or FtcommError.exit_code
+        return 0

@@ -1,0 +1,290 @@
+"""A job whose tracker is elsewhere, as the launcher of one worker sees it.
+
+One connection is kept, and dialled again when it is lost: a tracker may be restarted at any time.
+What is to be said is state rather than a queue (is there a vouch to give, was the worker given up,
+which question is the newest), so that a new connection says all that still matters, once.
+"""
+
+import contextlib
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import trio
+
+from ftcomm.config.job_settings import MIN_DETECT_WITHIN_S
+from ftcomm.diagnostics.logs import Reminder
+from ftcomm.diagnostics.os_errors import describe
+from ftcomm.errors import (
+    AuthenticationError,
+    ProtocolError,
+    ProtocolVersionError,
+    TrackerLostError,
+)
+from ftcomm.protocol.codec import Decoder, encode
+from ftcomm.protocol.messages import ControlMessage
+from ftcomm.protocol.operator_messages import (
+    AskWorker,
+    Done,
+    KillOrder,
+    TellDeath,
+    TellGivenUp,
+    Vouch,
+    WorkerStanding,
+)
+from ftcomm.protocol.position import START, Position
+from ftcomm_tracker.core.events import Died, Ended, GivenUp, Supervised, Vouched
+from ftcomm_tracker.operator.client import open_operator
+from ftcomm_tracker.server.listener import join_address
+
+DIAL_DEADLINE_S = 10.0  # one address, handshake included; twice the tracker's own deadline
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 1.0  # a restarted tracker is found within about this time
+MAX_DEATHS = 8  # kept while the tracker is away; older ones tell of recoveries that are over
+SILENT_WINDOWS = 3  # times `detect_within` without an answer after which a connection is lost
+LONGEST_AGE_S = 30 * 86400.0  # of a process, as it is told: the field has 32 bits of milliseconds
+
+log = logging.getLogger("ftcomm_tracker")
+
+_LOST = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
+
+
+class RemoteJob:
+    """What `launch.Job` asks for, learnt from a tracker over the network.
+
+    Attributes:
+        over: set once the tracker has said how the job ended; `outcome` is then known.
+        on_kill: called with the worker's id when an operator wants its process killed.
+    """
+
+    def __init__(
+        self,
+        routes: Sequence[tuple[str, int]],
+        token: bytes,
+        worker_id: str,
+        *,
+        patience_s: float,
+    ) -> None:
+        """Ask the first of `routes` that answers; give a lost tracker `patience_s` to come back."""
+        self.over = trio.Event()
+        self.outcome: Ended | None = None
+        self._routes = routes
+        self._token = token
+        self._worker_id = worker_id
+        self._patience_s = patience_s
+        self._standing: WorkerStanding | None = None
+        self._attached = False
+        self._why_not = "it has not been tried yet"
+        self._asked = 0
+        self._answered = 0
+        self._vouching = False
+        self._given_up: TellGivenUp | None = None
+        self._deaths: deque[TellDeath] = deque(maxlen=MAX_DEATHS)
+        self.on_kill: Callable[[str], object] | None = None
+        self._host, self._pid, self._started_at = "", 0, 0.0
+        self._wake = trio.Event()
+        self._news = trio.Event()
+
+    # --- what the launcher asks ---------------------------------------------------------------
+
+    @property
+    def detect_within_s(self) -> float:
+        """Seconds after which a silent worker loses its place.
+
+        Until the tracker has said it, the least that it can be: by any more the first look at a
+        worker, and the first word for it, could come too late.
+        """
+        if self._standing is None:
+            return MIN_DETECT_WITHIN_S
+        return self._standing.detect_within_ms / 1000
+
+    def post(self, event: Died | GivenUp | Vouched | Supervised) -> None:
+        """Tell the tracker, now or when it is back; an old vouch is worth nothing."""
+        match event:
+            case Vouched():
+                self._vouching = self._attached
+            case Died(worker_id, pid, how):
+                self._deaths.append(TellDeath(worker_id, pid, how))
+            case GivenUp(worker_id, reason):
+                self._given_up = TellGivenUp(worker_id, reason)
+            case Supervised(_, host, pid, age_s):
+                self._host, self._pid = host, pid
+                self._started_at = trio.current_time() - age_s
+                self._asked += 1  # the process is named with the next question
+        self._wake.set()
+
+    async def catch_up(self) -> None:
+        """Return when the tracker has answered a question put now, or the job is over.
+
+        Raises:
+            TrackerLostError: it did not in time.
+        """
+        mine = self._ask()
+        with trio.move_on_after(self._patience_s):
+            while self._answered < mine and not self.over.is_set():
+                await self._news.wait()
+            return
+        unknown = f"whether worker {self._worker_id} has closed is not known"
+        if self.has_closed(self._worker_id):
+            unknown = f"worker {self._worker_id} has closed; how the job ended is not known"
+        raise TrackerLostError(
+            f"no tracker answered at {self._names()} within {self._patience_s:g} s"
+            f" ({self._why_not}); {unknown}"
+        )
+
+    def has_closed(self, worker_id: str) -> bool:
+        """True if the worker's rank has completed its close()."""
+        assert worker_id == self._worker_id
+        return self._standing is not None and self._standing.closed
+
+    def is_connected(self, worker_id: str) -> bool:
+        """True unless the tracker says that the worker is not; without a tracker nobody knows."""
+        assert worker_id == self._worker_id
+        return not self._attached or self._standing is None or self._standing.connected
+
+    def misses(self, worker_id: str) -> bool:
+        """True if the tracker says that it has a place for the worker, and no life of it."""
+        assert worker_id == self._worker_id
+        return self._attached and self._standing is not None and self._standing.missed
+
+    def progress(self) -> Position:
+        """The highest position known of any member."""
+        return START if self._standing is None else self._standing.progress
+
+    def summary(self) -> str:
+        """The job's state in one line."""
+        if not self._attached or self._standing is None:
+            return f"no tracker: {self._why_not}"
+        standing = self._standing
+        return f"{standing.state.lower()}, epoch {standing.epoch}, at {standing.progress}"
+
+    # --- the connection -----------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep in touch with the tracker until the job is over.
+
+        Raises:
+            AuthenticationError, ProtocolVersionError: what answers is not our tracker, and ours
+                has never answered.
+        """
+        pause = FIRST_PAUSE_S
+        silence = Reminder(trio.current_time())
+        while not self.over.is_set():
+            for host, port in self._routes:
+                try:
+                    await self._one_connection(host, port)
+                    pause = FIRST_PAUSE_S
+                    self._why_not = "it ended the connection"
+                except (AuthenticationError, ProtocolVersionError) as error:
+                    if self._standing is None:
+                        raise
+                    # Somebody took the address while our tracker is away; it may come back.
+                    self._why_not = f"{join_address(host, port)}: {error.cause}"
+                except (*_LOST, ProtocolError) as error:
+                    self._why_not = f"{join_address(host, port)}: {describe(error)}"
+                finally:
+                    if self._attached:
+                        silence = Reminder(trio.current_time())
+                    self._attached = False
+                if self.over.is_set():
+                    return
+            if silence.is_due(trio.current_time()):
+                self._say_that_none_answers()
+            await trio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+            pause = min(pause * 2, LONGEST_PAUSE_S)
+
+    def _say_that_none_answers(self) -> None:
+        names = self._names()
+        log.warning(
+            "no tracker answers at %s (%s); dialling on, and when the worker has ended waiting up"
+            " to %g s for it (FTCOMM_TRACKER_TIMEOUT)",
+            names,
+            self._why_not.removeprefix(f"{names}: "),
+            self._patience_s,
+        )
+
+    def _names(self) -> str:
+        return ", ".join(join_address(*route) for route in self._routes)
+
+    async def _one_connection(self, host: str, port: int) -> None:
+        """Converse until either side ends."""
+        self._ask()
+        async with contextlib.AsyncExitStack() as stack:
+            with trio.fail_after(DIAL_DEADLINE_S):
+                stream = await stack.enter_async_context(open_operator((host, port), self._token))
+            self._attached = True
+            await self._converse(stream)
+
+    async def _converse(self, stream: trio.SocketStream) -> None:
+        failures: list[Exception] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write, stream, nursery.cancel_scope)
+            try:
+                await self._read(stream)
+            except (*_LOST, ProtocolError) as error:
+                failures.append(error)  # raised below: a nursery would wrap it in a group
+            nursery.cancel_scope.cancel()
+        if failures:
+            raise failures[0]
+
+    async def _read(self, stream: trio.SocketStream) -> None:
+        decoder = Decoder()
+        while not self.over.is_set():
+            with trio.fail_after(SILENT_WINDOWS * max(self.detect_within_s, 1.0)):
+                data = await stream.receive_some()
+            if not data:
+                return
+            for message in decoder.feed(data):
+                self._hear(message)
+
+    def _hear(self, message: ControlMessage) -> None:
+        match message:
+            case WorkerStanding():
+                self._standing = message
+                self._answered = max(self._answered, message.number)
+                if message.over:
+                    self.outcome = Ended(not message.error, message.error, message.cause)
+                    self.over.set()
+                news, self._news = self._news, trio.Event()
+                news.set()
+            case Done():
+                pass
+            case KillOrder(worker_id) if worker_id == self._worker_id:
+                if self.on_kill is not None:
+                    self.on_kill(worker_id)
+            case _:
+                raise ProtocolError(f"the tracker answered with {type(message).__name__}")
+
+    async def _write(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+        """Say what is to be said; at least one question in each `detect_within`."""
+        told = asked = 0
+        try:
+            while True:
+                self._wake = trio.Event()
+                if self._given_up is not None and not told:
+                    told = 1
+                    await stream.send_all(encode(self._given_up))
+                while self._deaths:
+                    await stream.send_all(encode(self._deaths.popleft()))
+                if self._vouching:
+                    self._vouching = False
+                    await stream.send_all(encode(Vouch(self._worker_id)))
+                if asked < self._asked:
+                    asked = self._asked
+                    await stream.send_all(encode(self._question(asked)))
+                with trio.move_on_after(self.detect_within_s) as patience:
+                    await self._wake.wait()
+                if patience.cancelled_caught:
+                    self._ask()
+        except _LOST:
+            scope.cancel()  # the reader learns the cause, or its connection is as dead as ours
+
+    def _question(self, number: int) -> AskWorker:
+        age_s = min(trio.current_time() - self._started_at, LONGEST_AGE_S) if self._pid else 0.0
+        return AskWorker(number, self._worker_id, self._host, self._pid, round(age_s * 1000))
+
+    def _ask(self) -> int:
+        self._asked += 1
+        self._wake.set()
+        return self._asked

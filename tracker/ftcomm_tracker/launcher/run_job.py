@@ -1,0 +1,102 @@
+"""`ftcomm-tracker run`: one job's tracker and all its workers in one process."""
+
+import shutil
+from dataclasses import dataclass, field, replace
+
+import trio
+
+from ftcomm.config.environment import process_environment, with_prompt_output
+from ftcomm.errors import FtcommError
+from ftcomm_tracker.launcher.console import Console
+from ftcomm_tracker.launcher.console_session import LAST_WORDS_S, LogOptions, with_console
+from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
+from ftcomm_tracker.launcher.memcpy_tuning import with_streaming_copies
+from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, open_job
+from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE
+from ftcomm_tracker.server.server import Server
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The command `run` as it was given."""
+
+    serving: ServeOptions
+    command: tuple[str, ...]
+    max_restarts: int
+    give_up_after: int
+    log: LogOptions = field(default_factory=LogOptions)
+
+
+async def run_job(options: RunOptions) -> int:
+    """Run the job to its end and return the exit status for this process."""
+    job = await open_job(replace(options.serving, takes_up=False))
+    status = await with_console(
+        options.log, "run", lambda console: _run_both(options, job, console)
+    )
+    job.journal.close()
+    if options.serving.state_dir is None and not _tells_of_trouble(job, status):
+        shutil.rmtree(job.state_dir, ignore_errors=True)
+    return status
+
+
+async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
+    launcher = Launcher(
+        LaunchOptions(
+            workers=tuple(str(index) for index in range(job.durable.world_size)),
+            command=options.command,
+            max_restarts=options.max_restarts,
+            give_up_after=options.give_up_after,
+            keeps_places=True,
+        ),
+        job.server,
+        console,
+        _environment(job, console),
+    )
+    job.server.launcher_kills = launcher.kill
+    console.say(f"job {job.durable.job_id} at {job.address}, state in {job.state_dir}")
+    failures: list[FtcommError] = []
+    status = FtcommError.exit_code
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_serve, job.server, nursery.cancel_scope, failures)
+        status = await launcher.run()
+        with trio.move_on_after(LAST_WORDS_S):
+            # The tracker would wait for those who may be dialling; ours have all ended.
+            if job.server.over.is_set() and job.server.has_callers:
+                await job.server.ended.wait()
+        nursery.cancel_scope.cancel()
+    if failures:
+        raise failures[0]
+    if options.serving.state_dir is None and _tells_of_trouble(job, status):
+        console.say(f"the journal and the records of recoveries are kept in {job.state_dir}")
+    return status
+
+
+async def _serve(server: Server, whole: trio.CancelScope, failures: list[FtcommError]) -> None:
+    """Serve; without a tracker there is no job, so its failure ends the workers too."""
+    try:
+        await server.run()
+    except FtcommError as error:
+        failures.append(error)
+        whole.cancel()
+
+
+def _environment(job: OpenJob, console: Console) -> dict[str, str]:
+    """What every worker gets: this process's environment and where its tracker is."""
+    environment = process_environment()
+    for name, _ in job.settings.to_wire():
+        # Settings are the job's; a variable that an option overrides must not contradict it.
+        environment.pop(f"FTCOMM_{name.upper()}", None)
+    environment["FTCOMM_TRACKER"] = job.address
+    environment["FTCOMM_TOKEN_FILE"] = str(job.token_file)
+    if job.durable.world_size > 1 and "OMP_NUM_THREADS" not in environment:
+        environment["OMP_NUM_THREADS"] = "1"
+        console.say(
+            "OMP_NUM_THREADS is not set: each worker gets 1, so that they do not fight for"
+            " cores; set it to tune"
+        )
+    return with_streaming_copies(with_prompt_output(environment))
+
+
+def _tells_of_trouble(job: OpenJob, status: int) -> bool:
+    """True if the state directory, should we have made it up, is worth keeping."""
+    return status != 0 or (job.state_dir / INCIDENTS_FILE).exists()

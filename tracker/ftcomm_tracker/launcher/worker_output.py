@@ -1,0 +1,91 @@
+"""What a worker prints, on its way from its pipes to whoever shows it.
+
+A reader that sleeps in the kernel is woken by each write into its pipe, which costs the writer
+more than the write.  So the pipes are large, and after a read this reader leaves them alone for
+a moment: what comes meanwhile arrives together.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import IO
+
+import trio
+
+from ftcomm_tracker.launcher.child_process import Child
+from ftcomm_tracker.launcher.line_splitter import LineSplitter
+from ftcomm_tracker.launcher.log_lines import last_state
+
+if sys.platform == "linux":
+    import fcntl
+
+PIPE_BYTES = 1 << 20  # the most that Linux grants by default; elsewhere the system's own size
+PAUSE_S = 0.005  # in which a worker that only prints writes half a pipe; nobody sees it
+
+
+# take whole lines of stream 1 or 2, which end with a newline; may wait
+ShowLines = Callable[[int, bytes], Awaitable[None]]
+# take the present text of a line that its worker overwrites; empty: none any more
+ShowUnfinished = Callable[[int, bytes], None]
+
+
+async def forward_output(
+    child: Child, show: ShowLines, unfinished: ShowUnfinished | None = None
+) -> None:
+    """Pass on what the worker prints until both its pipes end."""
+    async with trio.open_nursery() as nursery:
+        for number, pipe in ((1, child.process.stdout), (2, child.process.stderr)):
+            assert pipe is not None
+            forwarder = _Forwarder(child, number, show, unfinished)
+            nursery.start_soon(forwarder.run, _large(pipe))
+
+
+def lines_of(data: bytes) -> list[str]:
+    """The lines that a `ShowLines` is given, as text."""
+    return [last_state(line).decode(errors="replace") for line in data[:-1].split(b"\n")]
+
+
+def _large(pipe: IO[bytes]) -> "trio.lowlevel.FdStream":
+    stream = trio.lowlevel.FdStream(os.dup(pipe.fileno()))
+    pipe.close()
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # the user's pipes may have used up their share
+            fcntl.fcntl(stream.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return stream
+
+
+class _Forwarder:
+    """One stream of a worker."""
+
+    def __init__(
+        self, child: Child, number: int, show: ShowLines, unfinished: ShowUnfinished | None
+    ) -> None:
+        self._child = child
+        self._number = number
+        self._show = show
+        self._unfinished = unfinished
+        self._splitter = LineSplitter()
+        self._shown = b""
+
+    async def run(self, stream: "trio.lowlevel.FdStream") -> None:
+        async with stream:
+            while data := await stream.receive_some(PIPE_BYTES):
+                await self._pass_on(self._splitter.split(data))
+                self._pass_on_unfinished(self._splitter.overwritten)
+                if len(data) < PIPE_BYTES // 2:
+                    await trio.sleep(PAUSE_S)
+            await self._pass_on(self._splitter.end())
+        self._pass_on_unfinished(b"")
+
+    async def _pass_on(self, lines: bytes) -> None:
+        if lines:
+            tail = self._child.tail
+            newest = lines[:-1].rsplit(b"\n", tail.maxlen or -1)
+            tail.extend(last_state(line).decode(errors="replace") for line in newest)
+            await self._show(self._number, lines)
+
+    def _pass_on_unfinished(self, text: bytes) -> None:
+        if self._unfinished is not None and text != self._shown:
+            self._shown = text
+            self._unfinished(self._number, text)

@@ -1,0 +1,1 @@
+"""A running job seen from outside."""

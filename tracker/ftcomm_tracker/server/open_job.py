@@ -1,0 +1,176 @@
+"""Opening a job: state directory, token, address, journal, and the server over them.
+
+The order matters.  The lock is taken first, then the address, then the journal: a second tracker
+started by mistake on a live job's directory leaves the journal's generation and the remembered
+address alone.  One that shall take over takes the generation first: the other ends by that, and
+gives the address back.
+"""
+
+import contextlib
+import secrets
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+from ftcomm.config.environment import job_settings
+from ftcomm.config.job_settings import JobSettings
+from ftcomm.errors import ConfigError
+from ftcomm.protocol.codec import MAX_WORLD_SIZE
+from ftcomm_tracker.cli.options import naming_options
+from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.core.roster import Roster
+from ftcomm_tracker.server.file_limit import allow_open_files
+from ftcomm_tracker.server.journal import Journal, Remembered, remembered
+from ftcomm_tracker.server.listener import join_address, open_listener
+from ftcomm_tracker.server.server import Server
+from ftcomm_tracker.server.state_dir import (
+    StateLock,
+    lock_of_the_replaced,
+    make_state_dir,
+    served_already,
+)
+from ftcomm_tracker.server.token_file import TokenFile
+
+DEFAULT_HOST = "127.0.0.1"
+TOKEN_NAME = "token"  # noqa: S105 - the name of a file
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What the operator asked for; None takes what the journal remembers, then the default.
+
+    Attributes:
+        settings: job settings given explicitly, by name.
+        take_over: serve in the place of a tracker that still runs on the directory.
+        takes_up: False where the workers cannot have outlived the last tracker, as under `run`:
+            a job of theirs that had begun is lost, and is refused.
+    """
+
+    world_size: int | None = None
+    host: str | None = None
+    port: int | None = None
+    token_file: Path | None = None
+    state_dir: Path | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
+    take_over: bool = False
+    takes_up: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJob:
+    """A job ready to be served."""
+
+    server: Server
+    journal: Journal
+    durable: Durable
+    settings: JobSettings
+    token_file: Path
+    state_dir: Path
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for workers."""
+        return join_address(*self.server.address)
+
+    def ready_line(self) -> str:
+        """The one line that scripts read."""
+        return (
+            f"ftcomm-tracker ready address={self.address} job={self.durable.job_id}"
+            f" token_file={self.token_file} state_dir={self.state_dir}"
+        )
+
+
+async def open_job(options: ServeOptions) -> OpenJob:
+    """Start a new job, or take up the one of `options.state_dir` where its tracker left it.
+
+    Raises:
+        ConfigError: the options are wrong, contradict the journalled job, or cannot be had; or
+            another tracker serves from the directory.
+    """
+    state_dir = make_state_dir(options.state_dir or Path(tempfile.mkdtemp(prefix="ftcomm-")))
+    async with contextlib.AsyncExitStack() as undo:
+        lock = StateLock.take(state_dir)
+        if lock is not None:
+            undo.callback(lock.close)
+        elif not options.take_over:
+            raise served_already(state_dir)
+        before = remembered(state_dir)
+        token = _token(state_dir, options, before)
+        if lock is not None:
+            listener, host = await _listen(options, before, undo)
+            journal = undo.enter_context(contextlib.closing(Journal.open(state_dir)))
+        else:
+            journal = undo.enter_context(contextlib.closing(Journal.open(state_dir)))
+            lock = await lock_of_the_replaced(state_dir)
+            listener, host = await _listen(options, before, undo)
+        durable, settings = _restore(journal, options)
+        allow_open_files(durable.world_size)
+        bound = int(listener.socket.getsockname()[1])
+        journal.remember(Remembered(host, bound, str(token.path)))
+        undo.pop_all()
+        journal.hold(lock)
+    roster = Roster(settings, durable, generation=journal.generation, now=trio.current_time())
+    server = Server(roster, journal, token, listener)
+    return OpenJob(server, journal, durable, settings, token.path, state_dir)
+
+
+def _token(state_dir: Path, options: ServeOptions, before: Remembered | None) -> TokenFile:
+    path = options.token_file or (Path(before.token_file) if before else None)
+    return TokenFile.found_or_made((path or state_dir / TOKEN_NAME).expanduser().absolute())
+
+
+async def _listen(
+    options: ServeOptions, before: Remembered | None, undo: contextlib.AsyncExitStack
+) -> tuple[trio.SocketListener, str]:
+    """Listen where the options or the last tracker say; returns the host as it was given, too."""
+    host = options.host or (before.host if before else DEFAULT_HOST)
+    port = options.port or (before.port if before else 0)
+    listener = await open_listener(host, port)
+    undo.push_async_callback(listener.aclose)
+    return listener, host
+
+
+def _restore(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSettings]:
+    document = journal.load()
+    if document is None:
+        return _found(journal, options)
+    durable = Durable.from_wire(document)
+    if not options.takes_up:
+        _refuse_what_had_begun(durable, journal.path.parent)
+    settings = JobSettings.from_wire(durable.settings)
+    asked = {"world_size": options.world_size, **options.settings}
+    has = {"world_size": durable.world_size, **dict(durable.settings)}
+    for name, value in asked.items():
+        if value is not None and str(value) != str(has[name]):
+            raise ConfigError(
+                f"the job in {journal.path.parent} has {name} {has[name]}, {value} was asked for",
+                remedy="leave the option out, or start a new job in another --state-dir",
+            )
+    return durable, settings
+
+
+def _refuse_what_had_begun(durable: Durable, state_dir: Path) -> None:
+    end = durable.end
+    if not end and durable.first_lives:
+        end = "was cut short, and what its workers held went with them"
+    if end:
+        remedy = "give another --state-dir for a new job, or remove this one"
+        raise ConfigError(f"the job in {state_dir} {end}", remedy=remedy)
+
+
+def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSettings]:
+    if options.world_size is None:
+        raise ConfigError("a new job needs its number of workers", remedy="give -n")
+    if not 1 <= options.world_size <= MAX_WORLD_SIZE:
+        raise ConfigError(f"-n {options.world_size}: a job has 1 to {MAX_WORLD_SIZE} workers")
+    with naming_options(options.settings):
+        settings = job_settings(options.settings)
+    job_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    durable = Durable.fresh(job_id, options.world_size, settings.to_wire())
+    journal.write(durable.to_wire(), epoch=durable.epoch)
+    journal.settle()
+    return durable, settings

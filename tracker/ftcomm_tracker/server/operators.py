@@ -1,0 +1,141 @@
+"""The tracker's side of its conversations with operators: commands, and supervisors of workers."""
+
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import trio
+
+from ftcomm.errors import ProtocolError
+from ftcomm.protocol.messages import ControlMessage
+from ftcomm.protocol.operator_messages import (
+    AskWorker,
+    DialBack,
+    DialedBack,
+    Done,
+    KillOrder,
+    KillReply,
+    KillRequest,
+    StatusReply,
+    StatusRequest,
+    StopRequest,
+    TellDeath,
+    TellGivenUp,
+    Vouch,
+    WorkerStanding,
+)
+from ftcomm_tracker.core.events import Died, GivenUp, StopAsked, Supervised, Vouched
+from ftcomm_tracker.core.reporting.status import status_document
+from ftcomm_tracker.server.dial_back import DialBacks
+
+OPERATOR_IDLE_S = 30.0  # a command asks within milliseconds, a supervisor each `detect_within`
+
+
+class Tracker(Protocol):
+    """What operators may see and do; `server.Server` is one."""
+
+    @property
+    def detect_within_s(self) -> float:
+        """Seconds after which a silent worker loses its place."""
+
+    def send(self, conn: int, message: ControlMessage) -> None:
+        """Send on a connection that may have ended; returns at once."""
+
+    def post(
+        self,
+        event: StopAsked | Vouched | GivenUp | Died | Supervised,
+        then: Callable[[], object] | None = None,
+    ) -> None:
+        """Let the roster hear of `event`, then call `then`."""
+
+    def host_of(self, conn: int) -> str:
+        """Address from which a connection comes, empty if it has gone."""
+
+    async def catch_up(self) -> None:
+        """Return when everything that has arrived has been taken in."""
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """The job's state for people and scripts."""
+
+    def kill_own(self, worker_id: str) -> bool:
+        """Kill a worker that this process has started; False if it has not, or none runs."""
+
+    def standing_of(self, worker_id: str, number: int) -> WorkerStanding:
+        """What a supervisor wants to know."""
+
+
+class Operators:
+    """Answers operators; tells supervisors, unasked, that the job is over."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        self._supervised: dict[int, str] = {}  # connection -> worker id
+        self._dial_backs = DialBacks()
+
+    async def hear(
+        self,
+        conn: int,
+        role: str,
+        first: ControlMessage,
+        messages: AsyncGenerator[ControlMessage, None],
+    ) -> None:
+        """Answer `first` and what follows it, until the operator ends or has long been silent.
+
+        Raises:
+            ProtocolError: it said what an operator may not say.
+        """
+        if role != "operator":
+            raise ProtocolError(f"role {role!r} has no business with the tracker")
+        message: ControlMessage | None = first
+        try:
+            while message is not None:
+                await self._answer(conn, message)
+                message = None
+                with trio.move_on_after(self._patience_s()):
+                    with contextlib.suppress(trio.BrokenResourceError):
+                        message = await anext(messages, None)
+        finally:
+            self._supervised.pop(conn, None)
+
+    def tell_over(self) -> None:
+        """Tell every supervisor how the job has ended."""
+        for conn, worker_id in self._supervised.items():
+            self._tracker.send(conn, self._tracker.standing_of(worker_id, 0))
+
+    def _order_kill(self, worker_id: str) -> bool:
+        """Tell whoever has started the worker; False if nobody has that is connected."""
+        supervisors = [conn for conn, name in self._supervised.items() if name == worker_id]
+        for conn in supervisors:
+            self._tracker.send(conn, KillOrder(worker_id))
+        return bool(supervisors) or self._tracker.kill_own(worker_id)
+
+    def _patience_s(self) -> float:
+        return max(OPERATOR_IDLE_S, 3 * self._tracker.detect_within_s)
+
+    async def _answer(self, conn: int, message: ControlMessage) -> None:
+        tracker = self._tracker
+        done = partial(tracker.send, conn, Done())
+        match message:
+            case StatusRequest():
+                tracker.send(conn, StatusReply(status_document(tracker.snapshot())))
+            case StopRequest(reason):
+                tracker.post(StopAsked(reason), done)
+            case Vouch(worker_id):
+                tracker.post(Vouched(worker_id), done)
+            case TellGivenUp(worker_id, reason):
+                tracker.post(GivenUp(worker_id, reason), done)
+            case TellDeath(worker_id, pid, how):
+                tracker.post(Died(worker_id, pid, how), done)
+            case KillRequest(worker_id):
+                tracker.send(conn, KillReply(self._order_kill(worker_id)))
+            case AskWorker(number, worker_id, host, pid, age_ms):
+                self._supervised[conn] = worker_id
+                tracker.post(Supervised(worker_id, host, pid, age_ms / 1000))
+                await tracker.catch_up()  # what the worker said last counts
+                tracker.send(conn, tracker.standing_of(worker_id, number))
+            case DialBack(port, nonce):
+                host = tracker.host_of(conn)
+                tracker.send(conn, DialedBack(host, await self._dial_backs.dial(host, port, nonce)))
+            case _:
+                raise ProtocolError(f"an operator may not send {type(message).__name__}")
