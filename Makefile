@@ -22,7 +22,7 @@ test-all: $(STAMP) ## the slow tests too, on every Python from 3.11 on that is f
 	$(BIN)/python tests/every_python.py $(PARALLEL) -m "slow or not slow"
 
 mutants: $(STAMP) ## each planted defect is caught by its layer, and by no layer without a defect
-	PYTHONPATH=.:tracker:chaos $(BIN)/python -m ftcomm_chaos.defects --layers-first
+	PYTHONPATH=.:tracker:chaos $(BIN)/python -m ftcomm_chaos.mutants --layers-first
 
 fuzz: $(STAMP) ## each decoder of foreign bytes for FUZZ_SECONDS, guided by coverage where atheris is to be had
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[fuzz]"

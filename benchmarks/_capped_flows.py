@@ -8,8 +8,8 @@ nothing.  Together they have all that the machine gives.
 import shutil
 import subprocess
 
-from ftcomm_chaos.weather import namespaces
-from ftcomm_chaos.weather.namespaces import Hosts, HostsError
+from ftcomm_chaos.faults import network_namespaces
+from ftcomm_chaos.faults.network_namespaces import Hosts, HostsError
 
 NAMES = ("a", "b")
 CONNECTIONS = 64  # of a host; the next ones share
@@ -22,7 +22,7 @@ def missing() -> str:
     absent = [tool for tool in TOOLS if shutil.which(tool) is None]
     if absent:
         return f"needs {', '.join(absent)}"
-    lacking = namespaces.missing()
+    lacking = network_namespaces.missing()
     if lacking:
         return lacking
     try:

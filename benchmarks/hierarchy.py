@@ -25,7 +25,7 @@ from typing import Any
 from _machine import machine_facts
 from _report import hierarchy_table
 
-from ftcomm_chaos.weather.namespaces import Hosts, missing
+from ftcomm_chaos.faults.network_namespaces import Hosts, missing
 
 ALGORITHMS = ("hierarchical", "ring", "recursive_doubling")
 ROUNDS, QUICK_ROUNDS = 5, 2

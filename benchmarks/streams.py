@@ -25,7 +25,7 @@ from _capped_flows import NAMES, cap_flows, missing
 from _machine import machine_facts
 from _report import streams_table
 
-from ftcomm_chaos.weather.namespaces import Hosts
+from ftcomm_chaos.faults.network_namespaces import Hosts
 
 WORKER = Path(__file__).with_name("_capped_worker.py")
 NBYTES = 25_000_000

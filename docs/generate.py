@@ -32,7 +32,7 @@ from ftcomm.config.environment import VARIABLES
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.recovery.diagram import state_diagram
 from ftcomm_chaos.checkers import rule_table
-from ftcomm_chaos.live.plan import kinds_table
+from ftcomm_chaos.runner.fault_plan import kinds_table
 from ftcomm_tracker.cli.exit_codes import error_classes, exit_code_table
 
 FOLDER = Path(__file__).parent

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ftcomm.diagnostics.history import encode, file_name
 from ftcomm_chaos.checkers import check
 from ftcomm_chaos.history import History, LifeRecord, read_history
-from ftcomm_chaos.sim.recording import LIMITS
+from ftcomm_chaos.sim.history import LIMITS
 from ftcomm_chaos.sim.simulation import Simulation
 
 SEEDS = st.integers(0, 100_000)

@@ -351,14 +351,14 @@ TABLE = (
         "spot-trace",
         stored.feed_trace,
         seeds.traces,
-        ("ftcomm_chaos.live.trace.parse_trace", "ftcomm_chaos.live.trace.read_trace"),
+        ("ftcomm_chaos.runner.spot_trace.parse_trace", "ftcomm_chaos.runner.spot_trace.read_trace"),
         allowed=(ConfigError,),
     ),
     Decoder(
         "fault-plan",
         stored.feed_plan,
         seeds.plans,
-        ("ftcomm_chaos.live.plan.parse_plan",),
+        ("ftcomm_chaos.runner.fault_plan.parse_plan",),
         allowed=(ConfigError,),
     ),
 )

@@ -49,7 +49,7 @@ from ftcomm.protocol.position import START, Position
 from ftcomm.protocol.schema import Bool, Bytes, Field, Int, Many, Maybe, Pair, Record, Text
 from ftcomm.requests.object_payload import pack_item, pack_parts
 from ftcomm.state.serializer import LONG_BYTES, pack_state
-from ftcomm_chaos.live.luck import random_plan
+from ftcomm_chaos.runner.random_plan import random_plan
 from ftcomm_tracker.core.durable_state import Durable, Place
 from ftcomm_tracker.server.journal import FILE_NAME, Journal, Remembered, text_of
 from tests.fuzz.memory import SEGMENT_NONCE

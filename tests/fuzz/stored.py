@@ -24,8 +24,8 @@ from ftcomm.requests.object_payload import pack_item, part_of, unpack_items, unp
 from ftcomm.state.serializer import pack_state, unpack_state
 from ftcomm_chaos.history.model import LifeRecord, Line
 from ftcomm_chaos.history.reader import parse_lines
-from ftcomm_chaos.live.plan import library_faults, missing_for, parse_plan, tracker_faults
-from ftcomm_chaos.live.trace import NodeEvent, parse_trace
+from ftcomm_chaos.runner.fault_plan import library_faults, missing_for, parse_plan, tracker_faults
+from ftcomm_chaos.runner.spot_trace import NodeEvent, parse_trace
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.server.fault_injection import parse_tracker_faults
 from ftcomm_tracker.server.journal import (

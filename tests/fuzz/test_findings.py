@@ -17,7 +17,7 @@ from ftcomm.requests.object_payload import pack_parts, part_of
 from ftcomm.state.layout import with_bodies
 from ftcomm.state.serializer import unpack_state
 from ftcomm_chaos.history.reader import HistoryError, parse_lines
-from ftcomm_chaos.live.plan import parse_plan
+from ftcomm_chaos.runner.fault_plan import parse_plan
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.server.fault_injection import parse_tracker_faults
 from tests.fuzz.seeds import a_durable

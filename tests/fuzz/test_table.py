@@ -16,10 +16,10 @@ NO_DECODERS = {
     "ftcomm.config.memory_limits.parse_limit": "the kernel wrote it",
     "ftcomm.execution.executor.Executor.read_ahead": "hands a header's bytes on to its decoder",
     "ftcomm.memory.pool.Stored.read_only": "takes what the log holds, and reads nothing",
-    "ftcomm_chaos.live.job.LiveJob.read_notes": "takes what `parse_note` made",
-    "ftcomm_chaos.live.notes.parse_note": "processes that the run itself started wrote it",
-    "ftcomm_chaos.sim.wire_data.FrameReader.feed": "reads what the simulator itself wrote",
-    "ftcomm_chaos.sim.wire_fetch.ItemReader.feed": "likewise",
+    "ftcomm_chaos.runner.job.LiveJob.read_notes": "takes what `parse_note` made",
+    "ftcomm_chaos.runner.process_announcements.parse_note": "processes of the run itself wrote it",
+    "ftcomm_chaos.sim.network.wire_data.FrameReader.feed": "reads what the simulator itself wrote",
+    "ftcomm_chaos.sim.network.wire_fetch.ItemReader.feed": "likewise",
     "ftcomm_tracker.launcher.child_process.read_proc_stat": "the kernel wrote it",
 }
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from ftcomm_chaos.live.job import JobSpec
-from ftcomm_chaos.live.record import Delivery, LifeRecord, RunRecord
-from ftcomm_chaos.live.session import Request, Session
-from ftcomm_chaos.live.verdict import Demands, judge
+from ftcomm_chaos.report.run_record import Delivery, LifeRecord, RunRecord
+from ftcomm_chaos.report.verdict import Demands, judge
+from ftcomm_chaos.runner.job import JobSpec
+from ftcomm_chaos.runner.session import Request, Session
 
 
 def kill(entry: int, at_s: float, worker: str, pid: int) -> Delivery:

@@ -7,10 +7,10 @@ import pytest
 import trio
 
 from ftcomm.config.process_identity import ProcessName
-from ftcomm_chaos.live.fault import Preparation
-from ftcomm_chaos.live.job import JobSpec
-from ftcomm_chaos.live.launched import LaunchedJob
-from ftcomm_chaos.live.processes import Life
+from ftcomm_chaos.faults.fault_kinds import Preparation
+from ftcomm_chaos.faults.processes import Life
+from ftcomm_chaos.runner.job import JobSpec
+from ftcomm_chaos.runner.launched_job import LaunchedJob
 
 pytestmark = pytest.mark.trio
 ENDED = ProcessName((1 << 22) + 1, 7)  # a number that the kernel gives to none

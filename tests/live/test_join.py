@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ftcomm_chaos.live.join import (
+from ftcomm_chaos.report.attribution import (
     confirm,
     join_recoveries,
     pass_over_the_late,
@@ -14,7 +14,7 @@ from ftcomm_chaos.live.join import (
     phase_times,
     unplanned_deaths,
 )
-from ftcomm_chaos.live.record import RunRecord
+from ftcomm_chaos.report.run_record import RunRecord
 from tests.live.stories import incident, kill, life, run, stop
 
 

@@ -12,15 +12,15 @@ import trio
 
 from ftcomm.config.process_identity import start_of
 from ftcomm.diagnostics.fault_record import FaultRecord
-from ftcomm_chaos.live.fault import Preparation
-from ftcomm_chaos.live.job import JobSpec, make_folders
-from ftcomm_chaos.live.launched import LaunchedJob
-from ftcomm_chaos.live.notes import Notes
-from ftcomm_chaos.live.plan import check_plan
-from ftcomm_chaos.live.record import RunRecord
-from ftcomm_chaos.live.runner import RunOptions, record_of
-from ftcomm_chaos.live.schedule import Schedule
-from ftcomm_chaos.live.verdict import Demands, Outcome, Verdict, judge
+from ftcomm_chaos.faults.fault_kinds import Preparation
+from ftcomm_chaos.report.run_record import RunRecord
+from ftcomm_chaos.report.verdict import Demands, Outcome, Verdict, judge
+from ftcomm_chaos.runner.fault_plan import check_plan
+from ftcomm_chaos.runner.fault_scheduler import Schedule
+from ftcomm_chaos.runner.job import JobSpec, make_folders
+from ftcomm_chaos.runner.launched_job import LaunchedJob
+from ftcomm_chaos.runner.process_announcements import Notes
+from ftcomm_chaos.runner.runner import RunOptions, record_of
 from tests.live import stories
 
 pytestmark = [

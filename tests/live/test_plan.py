@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from ftcomm.errors import ConfigError
-from ftcomm_chaos.live.fault import KINDS, Kind, Parameter
-from ftcomm_chaos.live.luck import dice_of, random_plan
-from ftcomm_chaos.live.plan import (
+from ftcomm_chaos.faults.fault_kinds import KINDS, Kind, Parameter
+from ftcomm_chaos.runner.fault_plan import (
     Every,
     check_plan,
     kinds_table,
@@ -18,7 +17,8 @@ from ftcomm_chaos.live.plan import (
     parse_plan,
     tracker_faults,
 )
-from ftcomm_chaos.live.signals import ByLibrary
+from ftcomm_chaos.runner.random_plan import dice_of, random_plan
+from ftcomm_chaos.runner.signal_faults import ByLibrary
 
 AT = {"seconds": 1}
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from ftcomm_chaos.cli import main
 from ftcomm_chaos.commands import run as run_command
-from ftcomm_chaos.live.session import Request
+from ftcomm_chaos.runner.session import Request
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all is refused")
 KILL = [{"at": {"position": "1.5.0.0@enter"}, "kind": "sigkill"}]

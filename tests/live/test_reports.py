@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from ftcomm_chaos.live.page import report_page
-from ftcomm_chaos.live.text import MOST_SHOWN, document, report_text
+from ftcomm_chaos.commands.report_html import report_page
+from ftcomm_chaos.commands.report_text import MOST_SHOWN, document, report_text
 from tests.live.stories import incident, kill, killed_once, run, session
 
 NASTY = '<script>alert("x")</script>&\x01'

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import trio
 
-from ftcomm_chaos.live.job import JobSpec
-from ftcomm_chaos.live.runner import RunOptions, run_once
-from ftcomm_chaos.live.verdict import Demands, judge
+from ftcomm_chaos.report.verdict import Demands, judge
+from ftcomm_chaos.runner.job import JobSpec
+from ftcomm_chaos.runner.runner import RunOptions, run_once
 from ftcomm_tracker.launcher.child_process import read_proc_stat
 from tests.conformance.forker import die_with_parent
 from tests.conformance.plans import ROOT, worker_environment

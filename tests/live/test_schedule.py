@@ -12,11 +12,11 @@ import trio
 import trio.testing
 
 from ftcomm.diagnostics.fault_record import FaultRecord
-from ftcomm_chaos.live.fault import Hit, NotDeliveredError
-from ftcomm_chaos.live.notes import Fired
-from ftcomm_chaos.live.plan import Entry, check_plan
-from ftcomm_chaos.live.schedule import CALM_PATIENCE_S, Schedule
-from ftcomm_chaos.live.told import Told
+from ftcomm_chaos.faults.fault_kinds import Hit, NotDeliveredError
+from ftcomm_chaos.runner.fault_plan import Entry, check_plan
+from ftcomm_chaos.runner.fault_scheduler import CALM_PATIENCE_S, Schedule
+from ftcomm_chaos.runner.output_parser import Told
+from ftcomm_chaos.runner.process_announcements import Fired
 
 pytestmark = pytest.mark.trio
 UNKNOWN = 1  # a process that is none of the job's

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from ftcomm_chaos.live import session
-from ftcomm_chaos.live.job import JobSpec
-from ftcomm_chaos.live.luck import random_plan
-from ftcomm_chaos.live.record import RunRecord
-from ftcomm_chaos.live.runner import RunOptions, digest_of
-from ftcomm_chaos.live.schedule import Schedule
-from ftcomm_chaos.live.session import SLOWER, STARTS_S, Request, Session, run_session
-from ftcomm_chaos.live.verdict import Outcome
+from ftcomm_chaos.report.run_record import RunRecord
+from ftcomm_chaos.report.verdict import Outcome
+from ftcomm_chaos.runner import session
+from ftcomm_chaos.runner.fault_scheduler import Schedule
+from ftcomm_chaos.runner.job import JobSpec
+from ftcomm_chaos.runner.random_plan import random_plan
+from ftcomm_chaos.runner.runner import RunOptions, digest_of
+from ftcomm_chaos.runner.session import SLOWER, STARTS_S, Request, Session, run_session
 from tests.live.stories import killed_once, run
 
 KILLS = random_plan(kill_every_s=2.0)

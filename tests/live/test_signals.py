@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ftcomm_chaos.live.fault import Hit, NotDeliveredError, Target
-from ftcomm_chaos.live.signals import ByLibrary, SignalFault
+from ftcomm_chaos.faults.fault_kinds import Hit, NotDeliveredError, Target
+from ftcomm_chaos.runner.signal_faults import ByLibrary, SignalFault
 
 
 @dataclass(eq=False)

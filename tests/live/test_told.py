@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ftcomm.diagnostics.fault_record import FaultRecord
-from ftcomm_chaos.live.notes import Fired, Notes, Started, parse_note
-from ftcomm_chaos.live.told import TAIL_LINES, Told
+from ftcomm_chaos.runner.output_parser import TAIL_LINES, Told
+from ftcomm_chaos.runner.process_announcements import Fired, Notes, Started, parse_note
 
 OUTPUT = """\
 ftcomm: job 20261121-185746-3a0f62 at 127.0.0.1:33721, state in /there

@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 
 from ftcomm.errors import ConfigError
-from ftcomm_chaos.live.trace import Lose, NodeEvent, Places, Start, losses, parse_trace, read_trace
+from ftcomm_chaos.runner.spot_trace import (
+    Lose,
+    NodeEvent,
+    Places,
+    Start,
+    losses,
+    parse_trace,
+    read_trace,
+)
 
 TRACE = """\
 480000,add,a

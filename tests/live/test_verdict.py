@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from ftcomm_chaos.live.record import RunRecord
-from ftcomm_chaos.live.verdict import Demands, Outcome, differs, judge
+from ftcomm_chaos.report.run_record import RunRecord
+from ftcomm_chaos.report.verdict import Demands, Outcome, differs, judge
 from tests.live.stories import killed_once, life, run
 
 CALM = run("without faults")

@@ -3,10 +3,10 @@
 import pytest
 
 from ftcomm.recovery.recent_calls import NO_CALL
-from ftcomm_chaos.sim import user
-from ftcomm_chaos.sim.plan import Kind
-from ftcomm_chaos.sim.process import Life
+from ftcomm_chaos.sim.fault_plan import Kind
 from ftcomm_chaos.sim.simulation import Simulation
+from ftcomm_chaos.sim.worker import user_thread
+from ftcomm_chaos.sim.worker.process import Life
 from ftcomm_chaos.sim.world import Violation
 
 
@@ -33,6 +33,6 @@ def test_without_new_links_half_a_call_meets_another(monkeypatch: pytest.MonkeyP
     def goes_on(life: Life) -> None:
         life.core.call = NO_CALL
 
-    monkeypatch.setattr(user, "_cut_short", goes_on)
+    monkeypatch.setattr(user_thread, "_cut_short", goes_on)
     with pytest.raises(Violation):
         run_all(interrupted(0, 300))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ftcomm_chaos.defects.gate import check, check_all, judge
-from ftcomm_chaos.defects.layers import FOUND, TOO_LONG, name_of
-from ftcomm_chaos.defects.planting import ROOT, Defect, Edit, all_defects, misplaced
+from ftcomm_chaos.mutants.mutant import ROOT, Defect, Edit, all_defects, misplaced
+from ftcomm_chaos.mutants.run import check, check_all, judge
+from ftcomm_chaos.mutants.suites import FOUND, TOO_LONG, name_of
 from tests.beside import run_beside
 
 DEFECTS = all_defects()
@@ -35,7 +35,7 @@ def test_the_tests_that_must_notice_it_exist(defect: Defect) -> None:
 @pytest.mark.process
 @pytest.mark.timeout(900)  # it yields to all others
 def test_the_quick_ones_are_noticed() -> None:
-    status, output = run_beside("ftcomm_chaos.defects", "--quick", "--jobs", "1")
+    status, output = run_beside("ftcomm_chaos.mutants", "--quick", "--jobs", "1")
     caught = sorted(line.split()[0] for line in output.splitlines() if "caught by" in line)
     assert (status, caught) == (0, QUICK), output
 

@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from ftcomm_chaos.cli import main
-from ftcomm_chaos.sim.cabinet import Cabinet
-from ftcomm_chaos.sim.explorer import explore
-from ftcomm_chaos.sim.script import Script
+from ftcomm_chaos.explorer.search import explore
+from ftcomm_chaos.explorer.state_table import Cabinet
+from ftcomm_chaos.explorer.workload import Script
 from tests.beside import run_beside
 
 # The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, P the same

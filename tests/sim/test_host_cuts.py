@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ftcomm_chaos.sim import simulation
-from ftcomm_chaos.sim.barriers import Hurdle
-from ftcomm_chaos.sim.conditions import Conditions, draw_conditions
+from ftcomm_chaos.sim.partitions import Hurdle
+from ftcomm_chaos.sim.scenario import Conditions, draw_conditions
 from ftcomm_chaos.sim.simulation import Simulation
 
 HOSTS, RANKS = 4, 8

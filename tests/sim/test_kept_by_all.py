@@ -1,7 +1,7 @@
 """Every order of events where all members keep small results."""
 
-from ftcomm_chaos.sim.explorer import explore
-from ftcomm_chaos.sim.script import Script
+from ftcomm_chaos.explorer.search import explore
+from ftcomm_chaos.explorer.workload import Script
 
 
 def test_where_all_keep_small_results_one_of_two_may_die_whatever_is_stable() -> None:

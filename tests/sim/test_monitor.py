@@ -6,9 +6,9 @@ import pytest
 
 from ftcomm.protocol.messages import Verdict
 from ftcomm.protocol.position import START
-from ftcomm_chaos.sim.barriers import Barriers, Hurdle
-from ftcomm_chaos.sim.monitor import Monitor
-from ftcomm_chaos.sim.plan import Kind
+from ftcomm_chaos.sim.fault_plan import Kind
+from ftcomm_chaos.sim.invariants import Monitor
+from ftcomm_chaos.sim.partitions import Barriers, Hurdle
 from ftcomm_chaos.sim.world import Violation
 
 APART = Verdict("RankLostError", "w0 and w1 cannot reach each other", 1, START, 0)

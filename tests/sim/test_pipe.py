@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ftcomm_chaos.sim.pipe import End, Pipe
+from ftcomm_chaos.sim.network.byte_pipe import End, Pipe
 from ftcomm_chaos.sim.world import World
 
 WORDS = [bytes([number]) * (number + 1) for number in range(40)]

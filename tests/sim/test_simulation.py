@@ -4,9 +4,9 @@ import pytest
 from click.testing import CliRunner
 
 from ftcomm_chaos.cli import main
-from ftcomm_chaos.sim.plan import Kind
+from ftcomm_chaos.sim.fault_plan import Kind
+from ftcomm_chaos.sim.seed_sweep import MIN_FAULTS_PER_RUN, Sweep, run_seeds
 from ftcomm_chaos.sim.simulation import Simulation, run_seed
-from ftcomm_chaos.sim.sweep import MIN_FAULTS_PER_RUN, Sweep, run_seeds
 
 SHARES = 12
 ENDINGS = {"finished", "JobLostError", "CollectiveMismatchError", "RankLostError"}

@@ -8,11 +8,11 @@ from ftcomm.protocol.messages import FetchRequest, FetchWait, Run
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.events import CheckpointFetched, LocalFetched, ResultFetched, StartFetch
-from ftcomm_chaos.sim.plan import OF_BYTES
+from ftcomm_chaos.sim.fault_plan import OF_BYTES
+from ftcomm_chaos.sim.network.frames import Frame
+from ftcomm_chaos.sim.network.wire_data import FrameReader, frame_bytes
+from ftcomm_chaos.sim.network.wire_fetch import FetchServer, ItemReader, item_bytes
 from ftcomm_chaos.sim.simulation import Simulation
-from ftcomm_chaos.sim.streams import Frame
-from ftcomm_chaos.sim.wire_data import FrameReader, frame_bytes
-from ftcomm_chaos.sim.wire_fetch import FetchServer, ItemReader, item_bytes
 
 WIRED = [seed for seed in range(400) if Simulation(seed).conditions.wire]
 HERE = Position(0, 2, 3)

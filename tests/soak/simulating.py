@@ -4,7 +4,7 @@ import os
 import sys
 import time
 
-from ftcomm_chaos.sim.sweep import run_seeds
+from ftcomm_chaos.sim.seed_sweep import run_seeds
 from tests.soak.figures import growth
 from tests.soak.reporting import report, usage
 

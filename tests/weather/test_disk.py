@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ftcomm.errors import ConfigError
-from ftcomm_chaos.weather.disk import SmallDisk, missing
+from ftcomm_chaos.faults.small_disk import SmallDisk, missing
 from tests.conformance.forker import die_with_parent
 from tests.conformance.plans import worker_environment
 from tests.weather.jobs import Reference, job

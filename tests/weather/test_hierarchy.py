@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ftcomm_chaos.weather.namespaces import missing
+from ftcomm_chaos.faults.network_namespaces import missing
 from tests.conformance.plans import ROOT, worker_environment
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]

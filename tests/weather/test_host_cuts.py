@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ftcomm_chaos.weather.namespaces import Hosts, missing
+from ftcomm_chaos.faults.network_namespaces import Hosts, missing
 from tests.weather.jobs import job
 
 pytestmark = [pytest.mark.trio, pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(180)]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ftcomm.errors import ConfigError
-from ftcomm_chaos.live.plan import check_plan
-from ftcomm_chaos.weather import disk, namespaces, sockets
+from ftcomm_chaos.faults import network_namespaces, small_disk, socket_reset
+from ftcomm_chaos.runner.fault_plan import check_plan
 from tests.live.scripts import GOOD
 from tests.live.test_run import chaos
 
@@ -27,7 +27,7 @@ def at(position: str, kind: str, **parameters: object) -> dict[str, Any]:
 
 @pytest.mark.process
 def test_a_job_goes_through_bad_weather_resets_and_a_held_lock(tmp_path: Path) -> None:
-    if lacking := sockets.missing():
+    if lacking := socket_reset.missing():
         pytest.skip(lacking)
     bad = {"latency_ms": 2, "jitter_ms": 3, "slice_bytes": 100}
     passes(
@@ -44,7 +44,7 @@ def test_a_job_goes_through_bad_weather_resets_and_a_held_lock(tmp_path: Path) -
 @pytest.mark.process
 def test_a_job_goes_on_when_the_disk_of_its_tracker_has_room_again(tmp_path: Path) -> None:
     """The tracker has to journal the epoch that the death needs, and ends."""
-    if lacking := disk.missing():
+    if lacking := small_disk.missing():
         pytest.skip(lacking)
     plan = [
         {"at": {"seconds": 0.1}, "kind": "disk_full", "target": "tracker", "for": 3},
@@ -64,7 +64,7 @@ def test_a_job_goes_on_when_the_disk_of_its_tracker_has_room_again(tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_job_goes_through_partitions_and_bad_links(tmp_path: Path) -> None:
-    if lacking := namespaces.missing(loss=True, slow=True):
+    if lacking := network_namespaces.missing(loss=True, slow=True):
         pytest.skip(lacking)
     passes(
         tmp_path,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ftcomm_chaos.weather.namespaces import Hosts, missing
+from ftcomm_chaos.faults.network_namespaces import Hosts, missing
 from tests.weather.jobs import Job, Reference, in_thread, job
 
 pytestmark = [pytest.mark.trio, pytest.mark.process]

@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from ftcomm.errors import CollectiveMismatchError
-from ftcomm_chaos.weather.conditions import FIN, RST, Weather
-from ftcomm_chaos.weather.proxy import Proxy
+from ftcomm_chaos.faults.impairment_proxy import Proxy
+from ftcomm_chaos.faults.impairments import FIN, RST, Weather
 from tests.weather.jobs import Job, Reference, job
 
 pytestmark = [pytest.mark.trio, pytest.mark.process]

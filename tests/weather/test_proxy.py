@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from ftcomm_chaos.weather.conditions import FIN, RST, Weather
-from ftcomm_chaos.weather.proxy import MAX_HELD_BYTES, Proxy
+from ftcomm_chaos.faults.impairment_proxy import MAX_HELD_BYTES, Proxy
+from ftcomm_chaos.faults.impairments import FIN, RST, Weather
 
 pytestmark = pytest.mark.trio
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ftcomm_chaos.weather import sockets
-from ftcomm_chaos.weather.conditions import FIN, RST
+from ftcomm_chaos.faults import socket_reset
+from ftcomm_chaos.faults.impairments import FIN, RST
 from tests.weather.jobs import Reference, job
 
 CALL = """
@@ -25,7 +25,7 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as sock:
 
 @pytest.fixture(scope="session")
 def rights() -> None:
-    if lacking := sockets.missing():
+    if lacking := socket_reset.missing():
         pytest.skip(lacking)
 
 
@@ -48,8 +48,8 @@ def test_an_idle_connection_of_another_process_is_ended(how: str) -> None:
             with far:
                 assert caller.stdout is not None
                 assert caller.stdout.readline() == "up\n"
-                assert sockets.cut(caller.pid, how, lambda _, other: other[1] == 1) == []
-                assert sockets.cut(caller.pid, how, lambda *_: True) == [(there, here)]
+                assert socket_reset.cut(caller.pid, how, lambda _, other: other[1] == 1) == []
+                assert socket_reset.cut(caller.pid, how, lambda *_: True) == [(there, here)]
                 assert end_of(far.recv) == how
                 assert caller.communicate(timeout=60)[0] != ""
 
@@ -66,7 +66,7 @@ async def test_data_links_that_are_reset_from_outside_cost_an_epoch_and_no_bit(
         for worker in range(3):
             await made.start(worker)
         await made.gate(6)
-        assert sockets.cut(made.pid("1"), how, lambda _, other: other[1] != port)
+        assert socket_reset.cut(made.pid("1"), how, lambda _, other: other[1] != port)
         await made.open_gate()
         assert await made.models() == {await reference(3)}, made.story()
         assert made.epoch == 2, made.story()

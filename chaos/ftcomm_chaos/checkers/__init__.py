@@ -5,8 +5,15 @@ Each rule is one function of a history, with a stable name (`RULES`); `check` ru
 
 from dataclasses import dataclass
 
-from ftcomm_chaos.checkers import bounds, checkpoints, delivery, ends, epochs, results
-from ftcomm_chaos.checkers.finding import Case, Checker, Finding, Limits
+from ftcomm_chaos.checkers import (
+    checkpoints,
+    delivery,
+    epochs,
+    resource_bounds,
+    results,
+    termination,
+)
+from ftcomm_chaos.checkers.violation import Case, Checker, Finding, Limits
 from ftcomm_chaos.history.model import History
 
 __all__ = ["RULES", "Finding", "Limits", "Rule", "check", "rule_table"]
@@ -49,15 +56,15 @@ RULES: tuple[Rule, ...] = (
     Rule("version-counts", checkpoints.version_counts),
     Rule("load-newest", checkpoints.load_newest),
     Rule("committed-by-all", checkpoints.committed_by_all),
-    Rule("same-error", ends.same_error),
-    Rule("one-ending", ends.one_ending),
-    Rule("closed-by-all", ends.closed_by_all),
-    Rule("mismatch-in-time", ends.mismatch_in_time),
-    Rule("lost-for-a-reason", ends.lost_for_a_reason),
-    Rule("memory-bounded", bounds.memory_bounded),
-    Rule("descriptors-bounded", bounds.descriptors_bounded),
-    Rule("all-end-in-time", bounds.all_end_in_time),
-    Rule("no-false-eviction", bounds.no_false_eviction),
+    Rule("same-error", termination.same_error),
+    Rule("one-ending", termination.one_ending),
+    Rule("closed-by-all", termination.closed_by_all),
+    Rule("mismatch-in-time", termination.mismatch_in_time),
+    Rule("lost-for-a-reason", termination.lost_for_a_reason),
+    Rule("memory-bounded", resource_bounds.memory_bounded),
+    Rule("descriptors-bounded", resource_bounds.descriptors_bounded),
+    Rule("all-end-in-time", resource_bounds.all_end_in_time),
+    Rule("no-false-eviction", resource_bounds.no_false_eviction),
 )
 
 

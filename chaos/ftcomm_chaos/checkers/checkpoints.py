@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ftcomm.diagnostics.history import EXECUTED, Entered
-from ftcomm_chaos.checkers.finding import Case, Delivery, Finding, outliers
+from ftcomm_chaos.checkers.violation import Case, Delivery, Finding, outliers
 from ftcomm_chaos.history.model import LifeRecord, lines_of
 
 CHECKPOINT, LOAD = "checkpoint", "load"

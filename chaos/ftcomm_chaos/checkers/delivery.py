@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ftcomm.diagnostics.history import EXECUTED, SERVED, Ended, Entered, LifeEvent, Raised, Returned
 from ftcomm.protocol.position import START, Position
-from ftcomm_chaos.checkers.finding import Case, Delivery, Finding
+from ftcomm_chaos.checkers.violation import Case, Delivery, Finding
 from ftcomm_chaos.history.model import Line, lines_of
 
 # A broadcast's root waits for nobody, and a load may be called early, at another position.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from ftcomm.diagnostics.history import EXECUTED, Over, Planned
 from ftcomm.errors import EvictedError, FencedError
-from ftcomm_chaos.checkers.finding import Case, Delivery, Finding
+from ftcomm_chaos.checkers.violation import Case, Delivery, Finding
 from ftcomm_chaos.history.model import LifeRecord, Line
 
 FENCED = frozenset((FencedError.__name__, EvictedError.__name__))

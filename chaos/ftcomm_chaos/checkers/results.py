@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from ftcomm.protocol.position import Position
-from ftcomm_chaos.checkers.finding import Case, Delivery, Finding, outliers
+from ftcomm_chaos.checkers.violation import Case, Delivery, Finding, outliers
 
 K = TypeVar("K")
 

@@ -7,9 +7,9 @@ import time
 import click
 
 from ftcomm.config.plurals import counted
-from ftcomm_chaos.sim.explorer import MAX_STATES, Found, Progress
-from ftcomm_chaos.sim.explorer import explore as search
-from ftcomm_chaos.sim.script import SIGNATURES, Script
+from ftcomm_chaos.explorer.search import MAX_STATES, Found, Progress
+from ftcomm_chaos.explorer.search import explore as search
+from ftcomm_chaos.explorer.workload import SIGNATURES, Script
 
 SAY_EVERY_S = 5.0  # of the search's progress
 VIOLATION, INCOMPLETE = 1, 2  # exit statuses

@@ -17,16 +17,16 @@ import trio
 from ftcomm.config.environment import process_environment
 from ftcomm.config.plurals import counted
 from ftcomm.errors import ConfigError
-from ftcomm_chaos.live.job import JobSpec
-from ftcomm_chaos.live.luck import random_plan
-from ftcomm_chaos.live.page import report_page
-from ftcomm_chaos.live.plan import check_plan, missing_for
-from ftcomm_chaos.live.processes import adopt_orphans
-from ftcomm_chaos.live.safe import printable
-from ftcomm_chaos.live.session import Request, Session, run_session
-from ftcomm_chaos.live.text import document, report_text
-from ftcomm_chaos.live.trace import losses, read_trace
-from ftcomm_chaos.live.verdict import Outcome
+from ftcomm_chaos.commands.report_html import report_page
+from ftcomm_chaos.commands.report_text import document, report_text
+from ftcomm_chaos.faults.processes import adopt_orphans
+from ftcomm_chaos.report.escaping import printable
+from ftcomm_chaos.report.verdict import Outcome
+from ftcomm_chaos.runner.fault_plan import check_plan, missing_for
+from ftcomm_chaos.runner.job import JobSpec
+from ftcomm_chaos.runner.random_plan import random_plan
+from ftcomm_chaos.runner.session import Request, Session, run_session
+from ftcomm_chaos.runner.spot_trace import losses, read_trace
 from ftcomm_tracker.cli.main import run as run_job
 
 _UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}

@@ -7,9 +7,9 @@ import time
 import click
 
 from ftcomm.config.plurals import counted
+from ftcomm_chaos.sim.seed_sweep import MIN_FAULTS_PER_RUN, Sweep, run_seeds
 from ftcomm_chaos.sim.shrink import shrink
 from ftcomm_chaos.sim.simulation import Simulation
-from ftcomm_chaos.sim.sweep import MIN_FAULTS_PER_RUN, Sweep, run_seeds
 
 FAILED, TOO_FEW_FAULTS = 1, 3  # exit statuses; a wrong option is click's 2
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from ftcomm.diagnostics.history import Ended, LifeEvent, Over, Planned, Returned, Started
-from ftcomm_chaos.history.harness import Exited, Fault, Harness, Spawned
+from ftcomm_chaos.history.harness_events import Exited, Fault, Harness, Spawned
 
 E = TypeVar("E", bound=LifeEvent | Harness)
 E_co = TypeVar("E_co", bound=LifeEvent | Harness, covariant=True)

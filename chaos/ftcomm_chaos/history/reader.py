@@ -24,7 +24,7 @@ from ftcomm.diagnostics.history import (
 )
 from ftcomm.protocol.signature import Kind
 from ftcomm_chaos.history.fields import Fields
-from ftcomm_chaos.history.harness import Exited, Fault, Harness, HarnessStarted, Spawned
+from ftcomm_chaos.history.harness_events import Exited, Fault, Harness, HarnessStarted, Spawned
 from ftcomm_chaos.history.model import History, LifeRecord, Line, WhatHappened, lines_of
 
 MAX_LINE_BYTES = 1 << 20  # a plan of 1,024 members with the longest names takes 90 KB

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftcomm_chaos.sim.plan import Planned
+from ftcomm_chaos.sim.fault_plan import Planned
+from ftcomm_chaos.sim.seed_sweep import replay_command
 from ftcomm_chaos.sim.simulation import Simulation
-from ftcomm_chaos.sim.sweep import replay_command
 
 Numbers = tuple[int, ...]
 

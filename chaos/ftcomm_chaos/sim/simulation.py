@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.machine import State
-from ftcomm_chaos.sim.barriers import Hurdle
-from ftcomm_chaos.sim.conditions import KEPT_BY_ALL, draw_conditions
-from ftcomm_chaos.sim.faults import Faults, Killed
-from ftcomm_chaos.sim.network import Network
-from ftcomm_chaos.sim.plan import draw_plan
-from ftcomm_chaos.sim.process import Life
-from ftcomm_chaos.sim.program import Program
-from ftcomm_chaos.sim.recording import RecordingMonitor
+from ftcomm_chaos.sim.fault_injection import Faults, Killed
+from ftcomm_chaos.sim.fault_plan import draw_plan
+from ftcomm_chaos.sim.history import RecordingMonitor
+from ftcomm_chaos.sim.network.data_links import Network
+from ftcomm_chaos.sim.network.wire_network import WireNetwork
+from ftcomm_chaos.sim.partitions import Hurdle
+from ftcomm_chaos.sim.scenario import KEPT_BY_ALL, draw_conditions
 from ftcomm_chaos.sim.tracker import Tracker
-from ftcomm_chaos.sim.wire_network import WireNetwork
+from ftcomm_chaos.sim.worker.process import Life
+from ftcomm_chaos.sim.workload import Program
 from ftcomm_chaos.sim.world import Violation, World
 from ftcomm_tracker.core.roster import State as JobState
 

@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any, assert_never
 
 from ftcomm.protocol.messages import Plan
-from ftcomm_chaos.sim.control import ControlConn
-from ftcomm_chaos.sim.wire_control import WiredControl
+from ftcomm_chaos.sim.network.control_connection import ControlConn
+from ftcomm_chaos.sim.network.wire_control import WiredControl
 from ftcomm_chaos.sim.world import Violation
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
@@ -22,8 +22,8 @@ from ftcomm_tracker.core.events import (
 from ftcomm_tracker.core.roster import Roster
 
 if TYPE_CHECKING:
-    from ftcomm_chaos.sim.process import Life
     from ftcomm_chaos.sim.simulation import Simulation
+    from ftcomm_chaos.sim.worker.process import Life
 
 
 class Tracker:

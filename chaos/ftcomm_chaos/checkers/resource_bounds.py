@@ -1,0 +1,93 @@
+"""Bounds: memory, descriptors, and the time in which everything ends."""
+
+import statistics
+from collections.abc import Callable, Iterator
+
+from ftcomm.diagnostics.history import Over, Resources
+from ftcomm_chaos.checkers.epochs import FENCED
+from ftcomm_chaos.checkers.violation import MIB, Case, Finding
+from ftcomm_chaos.history.harness_events import ANYONE, STOP, Fault
+from ftcomm_chaos.history.model import LifeRecord, Line, lines_of
+
+MIN_SAMPLES = 8  # fewer show the start of a program, where everything grows
+
+
+def memory_bounded(case: Case) -> Iterator[Finding]:
+    """From a life's second quarter to its last, memory grows by no more than the limit."""
+    for life in case.lives:
+        grown, samples = _growth(life, lambda sample: sample.rss)
+        if grown > case.limits.rss_growth:
+            what = f"memory has grown by {grown / MIB:.0f} MiB"
+            yield Finding("memory-bounded", life.name, "", what, (samples[0].at, samples[-1].at))
+
+
+def descriptors_bounded(case: Case) -> Iterator[Finding]:
+    """The same of open descriptors, where links to all other ranks are allowed for."""
+    links = case.limits.fds_per_rank * case.history.size
+    for life in case.lives:
+        grown, samples = _growth(life, lambda sample: sample.fds)
+        if grown > case.limits.fds_growth + links:
+            what = f"{grown:.0f} more descriptors are open"
+            lines = (samples[0].at, samples[-1].at)
+            yield Finding("descriptors-bounded", life.name, "", what, lines)
+
+
+def _growth(
+    life: LifeRecord, value: Callable[[Resources], int]
+) -> tuple[float, list[Line[Resources]]]:
+    """From the median of the second quarter of the samples to that of the last."""
+    samples = lines_of(life.lines, Resources)
+    if len(samples) < MIN_SAMPLES:
+        return 0.0, samples
+    quarter = len(samples) // 4
+    early = statistics.median(value(line.event) for line in samples[quarter : 2 * quarter])
+    late = statistics.median(value(line.event) for line in samples[-quarter:])
+    return late - early, samples
+
+
+def all_end_in_time(case: Case) -> Iterator[Finding]:
+    """Every process ends, and soon once nothing is broken any more."""
+    harness = case.history.harness
+    if harness is None:
+        return
+    exits = {line.event.pid: line for line in harness.exited}
+    quiet_from = harness.quiet_from
+    for spawned in harness.spawned:
+        worker, end = spawned.event.worker, exits.get(spawned.event.pid)
+        if end is None:
+            what = f"process {spawned.event.pid} never ended"
+            yield Finding("all-end-in-time", worker, "", what, (spawned.at,))
+            continue
+        if quiet_from is None:
+            continue
+        late = end.t - max(spawned.t, quiet_from)
+        if late > case.limits.ends_within_s:
+            what = f"ended {late:.0f} s after the last fault was over, or after its start"
+            yield Finding("all-end-in-time", worker, "", what, (end.at,))
+
+
+def no_false_eviction(case: Case) -> Iterator[Finding]:
+    """Who only stalls for less than the limit keeps its place."""
+    harness = case.history.harness
+    if harness is None:
+        return
+    for life in case.lives:
+        over = life.over
+        if over is None or over.event.error not in FENCED:
+            continue
+        excuses = [fault for fault in harness.faults if _excuses(fault, life, over, case)]
+        if not excuses:
+            what = f"{over.event.error}, and nothing was done to it that takes a place: "
+            yield Finding(
+                "no-false-eviction", life.name, str(over.event.position), what + over.event.cause,
+                (over.at, *(fault.at for fault in harness.faults[:1])),
+            )  # fmt: skip
+
+
+def _excuses(fault: Line[Fault], life: LifeRecord, over: Line[Over], case: Case) -> bool:
+    """Whether a fault may have cost this life its place."""
+    event = fault.event
+    concerned = event.target in (life.worker, ANYONE)
+    limit = case.limits.stall_s * life.started.event.detect_within
+    long = event.kind != STOP or event.seconds >= limit
+    return concerned and long and fault.t <= over.t

@@ -1,0 +1,120 @@
+"""The report of a session for a terminal, and as JSON."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from ftcomm.config.plurals import counted
+from ftcomm_chaos.report.attribution import percentile, phase_times
+from ftcomm_chaos.report.escaping import printable
+from ftcomm_chaos.report.run_record import Delivery, RunRecord
+from ftcomm_chaos.report.verdict import Outcome
+from ftcomm_chaos.runner.session import Session
+
+MOST_SHOWN = 30  # faults of a run on a terminal; the page and the JSON have all
+SHARES = (0.5, 0.9, 0.99, 1.0)
+WORDS = {
+    Outcome.PASSED: "PASSED",
+    Outcome.VIOLATED: "FAILED",
+    Outcome.NOTHING_TESTED: "NOTHING TESTED",
+    Outcome.LACKING: "CANNOT TEST HERE",
+}
+MEANINGS = {
+    "detect": "from the fault to the tracker's first evidence",
+    "stop": "from there until the last survivor has reported",
+    "replace": "from there until the last replacement has reported",
+    "decide": "the decision and its sending",
+    "fetch": "longest catch-up of a member",
+    "link": "longest way from its plan to its next collective",
+    "total": "from the first evidence to the last member's next collective",
+    "recover": "from the fault to the last member's next collective",
+}
+
+
+def report_text(session: Session) -> str:
+    """The whole session for a person."""
+    lines = []
+    for run in session.runs:
+        lines += ["", f"{run.name}: {run.wall_s:.1f} s", *_faults(run)]
+    lines += ["", *_times(session.runs)]
+    goodput = session.goodput()
+    if goodput is not None:
+        lines.append(f"goodput {100 * goodput:.1f} % of the run without faults")
+    lines += ["", *verdict_lines(session)]
+    return printable("\n".join(lines))
+
+
+def verdict_lines(session: Session) -> list[str]:
+    """The verdict, its reasons, and what was counted."""
+    delivered = sum(len(run.delivered) for run in session.runs)
+    killed = sum(len(delivery.dies) for run in session.runs for delivery in run.delivered)
+    runs = (
+        f"{counted(len(session.runs), 'run')} with {counted(delivered, 'fault')},"
+        f" {counted(killed, 'process', 'processes')} killed"
+    )
+    lines = [f"{WORDS[session.verdict.outcome]}: {runs}"]
+    lines += [f"  {reason}" for reason in session.verdict.reasons]
+    if session.verdict.outcome is Outcome.PASSED:
+        what = session.request.result_name
+        lines.append(f"  {what} is equal to the last bit: {session.reference.result[:64]}")
+    return lines
+
+
+def fault_words(delivery: Delivery) -> str:
+    """What became of one fault."""
+    return f"not delivered: {delivery.failed}" if delivery.failed else delivery.what
+
+
+def document(session: Session) -> dict[str, Any]:
+    """The session as one JSON object."""
+    return {
+        "schema": 1,
+        "outcome": WORDS[session.verdict.outcome],
+        "status": int(session.verdict.outcome),
+        "reasons": session.verdict.reasons,
+        "seed": session.request.seed,
+        "plan": list(session.request.plan),
+        "command": list(session.request.job.command),
+        "world_size": session.request.job.world_size,
+        "compared": session.request.result_name,
+        "goodput": session.goodput(),
+        "ms": {
+            name: {f"p{100 * share:g}": percentile(values, share) for share in SHARES}
+            | {"count": len(values)}
+            for name, values in phase_times(session.runs).items()
+            if values
+        },
+        "reference": session.reference.to_dict(),
+        "runs": [run.to_dict() for run in session.runs],
+    }
+
+
+def _faults(run: RunRecord) -> list[str]:
+    lines = []
+    for delivery in run.deliveries[:MOST_SHOWN]:
+        cost = ""
+        if delivery.recover_ms is not None:
+            detect = "" if delivery.detect_ms is None else f"seen after {delivery.detect_ms:.0f}, "
+            cost = f"; {detect}recovered after {delivery.recover_ms:.0f} ms"
+        lines.append(f"  {delivery.at_s:8.2f} s  {fault_words(delivery)}{cost}")
+    if len(run.deliveries) > MOST_SHOWN:
+        lines.append(f"  and {len(run.deliveries) - MOST_SHOWN} more")
+    return lines
+
+
+def _times(runs: Iterable[RunRecord]) -> list[str]:
+    rows = [("ms", *(f"p{100 * share:g}" for share in SHARES), "count", "")]
+    for name, values in phase_times(runs).items():
+        if values:
+            figures = (f"{percentile(values, share):.0f}" for share in SHARES)
+            rows.append((name, *figures, str(len(values)), MEANINGS[name]))
+    if len(rows) == 1:
+        return ["no recovery took place"]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            [row[0].ljust(widths[0])]
+            + [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:-1], strict=True)]
+            + [row[-1]]
+        ).rstrip()
+        for row in rows
+    ]

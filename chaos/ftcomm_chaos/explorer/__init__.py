@@ -1,0 +1,1 @@
+"""Explores every interleaving of a small job."""

@@ -1,0 +1,395 @@
+"""One state of a small job around the real cores, and every move that is possible in it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ftcomm.config.job_settings import JobSettings
+from ftcomm.protocol.messages import Fetched, Hello, Revoke, Settled, Welcome
+from ftcomm.protocol.position import START, Position
+from ftcomm.recovery.events import (
+    Attached,
+    CheckpointFetched,
+    Event,
+    FetchEnded,
+    LocalFetched,
+    OwnCloseDone,
+    Received,
+    ResultFetched,
+)
+from ftcomm.recovery.machine import Identity, Outcome, State, Step, WorkerCore
+from ftcomm_chaos.explorer import invariants, transitions
+from ftcomm_chaos.explorer.state_table import Cabinet, Table
+from ftcomm_chaos.explorer.workload import LocalItem, Script
+from ftcomm_chaos.sim.world import Violation
+from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.core.events import Disconnect, Joined, Lost, Persist, Said, Send
+from ftcomm_tracker.core.events import Event as TrackerEvent
+from ftcomm_tracker.core.roster import Roster
+
+EOF = "EOF"  # last item of a connection whose worker has died
+QUIET = (Welcome, Settled, Fetched)  # delivered at once: their order decides nothing
+
+Move = tuple[Any, ...]  # what happens, and to whom
+Stage = dict[tuple[int, int], Position]  # by epoch and rank: the position that it has come to
+
+
+class Life(NamedTuple):
+    """One process: its core, its connection, what it is fetching, what it has completed when.
+
+    The core and the messages are numbers in the model's `Parts`.
+    """
+
+    port: int
+    worker_id: str
+    core: int
+    up: tuple[int, ...] = ()
+    down: tuple[int, ...] = ()
+    fetches: tuple[transitions.Fetch, ...] = ()
+    done: tuple[tuple[Position, int], ...] = ()
+    said_bye: bool = False
+    over: bool = False
+
+
+class Parts:
+    """What the states of one search have in common."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.cores = Cabinet()
+        self.rosters = Cabinet()
+        self.messages = Table()
+        self.journals = Table()
+        self.lives = Table()
+        self.rests = Table()
+
+    def check(self) -> None:
+        """Assert that no move has changed what states share."""
+        self.cores.check()
+        self.rosters.check()
+
+
+class Model:
+    """One state of the job."""
+
+    def __init__(self, parts: Parts, roster: int, journal: Durable) -> None:
+        self.parts = parts
+        self.script = parts.script
+        self.number_of_roster = roster
+        self.journal = journal
+        self.lives: dict[int, Life] = {}
+        self.gone: dict[int, tuple[int, ...]] = {}  # what dead lives had sent
+        self.sent: Stage = {}
+        self.copied: Stage = {}  # local states
+        self.crashes = 0
+        self.ports = 0
+        self.stable_below = START
+        self.closed: frozenset[int] = frozenset()
+
+    # --- building -----------------------------------------------------------------------------
+
+    @classmethod
+    def start(cls, script: Script) -> "Model":
+        """All workers have said hello; what follows is delivered in one order up to epoch 1."""
+        parts, durable = Parts(script), Durable.fresh("x", script.ranks)
+        settings = JobSettings(replicas=script.replicas)
+        roster = Roster(settings, durable, generation=1, now=0.0)
+        model = cls(parts, parts.rosters.put(roster), durable)
+        for rank in range(script.ranks):
+            model.add_life(f"w{rank}")
+        while any(model.core(life).epoch == 0 for life in model.lives.values()):
+            for port in list(model.lives):
+                if model.lives[port].up:
+                    model.apply(("up", port))
+                if model.lives[port].down:
+                    model.apply(("down", port))
+        return model
+
+    def row(self) -> tuple[int, ...]:
+        """This state as numbers: equal states are equal rows."""
+        parts = self.parts
+        rest = (
+            tuple(self.gone.items()),
+            tuple(sorted(self.sent.items())),
+            tuple(sorted(self.copied.items())),
+            self.crashes,
+            self.ports,
+            self.stable_below,
+            self.closed,
+        )
+        return (
+            self.number_of_roster,
+            parts.journals.number(self.journal),
+            parts.rests.number(rest),
+            *(parts.lives.number(life) for life in self.lives.values()),
+        )
+
+    @classmethod
+    def of_row(cls, parts: Parts, row: tuple[int, ...]) -> "Model":
+        """The state whose numbers these are."""
+        model = cls(parts, row[0], parts.journals[row[1]])
+        gone, sent, copied, *counts, model.stable_below, model.closed = parts.rests[row[2]]
+        model.gone, model.sent, model.copied = dict(gone), dict(sent), dict(copied)
+        model.crashes, model.ports = counts
+        lives = (parts.lives[number] for number in row[3:])
+        model.lives = {life.port: life for life in lives}
+        return model
+
+    def core(self, life: Life) -> WorkerCore:
+        """Its core, to look at."""
+        core: WorkerCore = self.parts.cores[life.core]
+        return core
+
+    @property
+    def roster(self) -> Roster:
+        """The tracker's machine, to look at."""
+        roster: Roster = self.parts.rosters[self.number_of_roster]
+        return roster
+
+    def add_life(self, worker_id: str) -> None:
+        """A fresh process dials."""
+        self.ports += 1
+        port = self.ports
+        identity = Identity(worker_id, str(port).encode(), worker_id, "x", port)
+        limits = replace(
+            transitions.LIMITS,
+            replicas=self.script.replicas,
+            keep_by_all=transitions.LIMITS.keep_by_all if self.script.kept_by_all else 0,
+        )
+        core = self.parts.cores.put(WorkerCore(identity, limits, now=0.0))
+        self.lives[port] = Life(port, worker_id, core)
+        self.hear(port, Attached())
+
+    # --- moves --------------------------------------------------------------------------------
+
+    def moves(self) -> Iterator[Move]:
+        """Everything that can happen next; one quiet delivery alone if there is one."""
+        messages = self.parts.messages
+        for port, life in self.lives.items():
+            for way, queue in (("up", life.up), ("down", life.down)):
+                if queue and isinstance(messages[queue[0]], QUIET):
+                    yield (way, port)
+                    return
+        yield from (("gone", port) for port in self.gone)
+        for port, life in self.lives.items():
+            yield from self._moves_of(port, life)
+
+    def _moves_of(self, port: int, life: Life) -> Iterator[Move]:
+        if life.up and not self._overtakes(life):
+            yield ("up", port)
+        if life.down:
+            yield ("down", port)
+        for index in range(len(life.fetches)):
+            if self._source(life, index) is not None:
+                yield ("fetch", port, index)
+        if self._can_act(life):
+            yield ("act", port)
+        if self.crashes < self.script.crashes and not life.over:
+            yield ("crash", port)
+
+    def _overtakes(self, life: Life) -> bool:
+        """A process is started after its predecessor's death, and its handshake takes turns.
+
+        So its hello does not arrive before one that the predecessor had sent.
+        """
+        messages = self.parts.messages
+        if not self.gone or not isinstance(messages[life.up[0]], Hello):
+            return False
+        earlier = (messages[number] for queue in self.gone.values() for number in queue)
+        return any(m.worker_id == life.worker_id for m in earlier if isinstance(m, Hello))
+
+    def apply(self, move: Move) -> None:
+        """Let `move` happen."""
+        match move:
+            case ("gone", port):
+                message, *later = self.gone[port]
+                if later:
+                    self.gone[port] = tuple(later)
+                else:
+                    del self.gone[port]
+                self._deliver_up(port, message)
+            case ("up", port):
+                message, *later = self.lives[port].up
+                self.lives[port] = self.lives[port]._replace(up=tuple(later))
+                self._deliver_up(port, message)
+            case ("down", port):
+                message, *later = self.lives[port].down
+                self.lives[port] = self.lives[port]._replace(down=tuple(later))
+                self.hear(port, Received(self.parts.messages[message]))
+            case ("fetch", port, index):
+                self._fetch(port, index)
+            case ("act", port):
+                self._act(port)
+            case ("crash", port):
+                self._crash(port)
+        self._tidy()
+
+    def _crash(self, port: int) -> None:
+        life = self.lives.pop(port)
+        self.crashes += 1
+        self.gone[port] = (*life.up, self.parts.messages.number(EOF))
+        self.add_life(life.worker_id)
+
+    def _deliver_up(self, port: int, number: int) -> None:
+        message = self.parts.messages[number]
+        if message == EOF:
+            self.tell(Lost(port, "x"))
+        elif isinstance(message, Hello):
+            self.tell(Joined(port, message))
+        else:
+            self.tell(Said(port, message))
+
+    def tell(self, event: TrackerEvent) -> None:
+        """Feed the roster; a later effect happens only after an earlier `Persist`."""
+        rosters = self.parts.rosters
+        effects, self.number_of_roster = rosters.call(
+            self.number_of_roster, transitions.tell, event
+        )
+        for effect in effects:
+            if isinstance(effect, Persist):
+                self.journal = effect.durable
+                invariants.check_verdict(self)
+            elif isinstance(effect, Send) and effect.conn in self.lives:
+                message: Any = effect.message
+                if isinstance(message, Revoke):
+                    message = Revoke(message.epoch, "x")
+                invariants.check_sent(self, message)
+                life = self.lives[effect.conn]
+                number = self.parts.messages.number(message)
+                self.lives[effect.conn] = life._replace(down=(*life.down, number))
+            elif isinstance(effect, Disconnect) and effect.conn in self.lives:
+                self.lives[effect.conn] = self.lives[effect.conn]._replace(over=True)
+
+    def hear(self, port: int, event: Event) -> None:
+        """Feed a core; its messages go up, its fetches begin."""
+        life = self.lives[port]
+        heard, number = self.parts.cores.call(life.core, transitions.hear, event)
+        core = self.parts.cores[number]
+        fetches = (*life.fetches, *heard.fetches)
+        live = self._live(core)
+        self.lives[port] = life._replace(
+            core=number,
+            up=(*life.up, *map(self.parts.messages.number, heard.messages)),
+            over=life.over or core.state in (State.FAILED, State.FINISHED),
+            fetches=tuple(f for f in fetches if live and f.epoch == core.epoch),
+        )
+
+    @staticmethod
+    def _live(core: WorkerCore) -> bool:
+        return core.state in (State.RUNNING, State.CATCHING_UP)
+
+    # --- fetching -----------------------------------------------------------------------------
+
+    def _source(self, life: Life, index: int) -> WorkerCore | None:
+        epoch, rank, _ = life.fetches[index]
+        source = self.lives.get(self.core(life).members[rank].port)
+        core = None if source is None else self.core(source)
+        if core is None or core.epoch != epoch or not self._live(core):
+            return None  # dead, or not yet, or no longer in this epoch: a Revoke will come
+        return core
+
+    def _fetch(self, port: int, index: int) -> None:
+        life = self.lives[port]
+        source = self._source(life, index)
+        assert source is not None
+        epoch, rank, items = life.fetches[index]
+        fetches = list(life.fetches)
+        if not items:
+            del fetches[index]
+            self.lives[port] = life._replace(fetches=tuple(fetches))
+            self.hear(port, FetchEnded(epoch, rank))
+            return
+        item = items[0]
+        fetches[index] = transitions.Fetch(epoch, rank, items[1:])
+        self.lives[port] = life._replace(fetches=tuple(fetches))
+        if isinstance(item, int):
+            held = source.checkpoint
+            if held is None or held.version != item:
+                raise Violation(f"rank {rank} was named for checkpoint {item}, but has {held}")
+            self.hear(port, CheckpointFetched(epoch, item, held.value))
+            return
+        local = isinstance(item, LocalItem)
+        found = source.locals.get(item.version, item.rank) if local else source.log.get(item)
+        if found is None:
+            raise Violation(f"rank {rank} was named as a holder of {item}, but has it not")
+        if local:
+            self.hear(port, LocalFetched(epoch, item.version, item.rank, found))
+        else:
+            self.hear(port, ResultFetched(epoch, item, found.signature, found.value))
+
+    # --- the user's thread --------------------------------------------------------------------
+
+    def _can_act(self, life: Life) -> bool:
+        core = self.core(life)
+        if life.over or core.is_frozen or (core.closed and life.said_bye):
+            return False
+        if core.closed or core.log.get(core.position) is not None:
+            return True
+        letter = self.script.kind_at(core.position)
+        if not letter:
+            return False
+        if letter == "L" and core.frontier.past_load:
+            lacks = core.locals.lacks(core.frontier.version, core.rank)
+            return core.checkpoint is not None and not lacks
+        if letter in "CP" and core.pending_fetches:
+            return False
+        if core.position < core.frontier:
+            return False
+        if self.sent.get((core.epoch, core.rank), None) != core.position:
+            return True  # it has not entered yet
+        needed = (0,) if letter == "B" else range(self.script.ranks)
+        must_copy = self.copied.get((core.epoch, core.rank)) != core.position
+        stage = self.sent if letter != "P" or must_copy else self.copied
+        reached = (stage.get((core.epoch, rank)) for rank in needed)
+        return all(place is not None and place >= core.position for place in reached)
+
+    def _act(self, port: int) -> None:
+        core = self.core(self.lives[port])
+        if core.closed:
+            self.lives[port] = self.lives[port]._replace(said_bye=True)
+            self.hear(port, OwnCloseDone())
+            return
+        letter = self.script.kind_at(core.position)
+        step = self._step(port, transitions.begin, letter)
+        if step is None:
+            self._note_done(port, core.position, 0)
+        elif step is Step.EXECUTE:
+            self._execute(port, letter)
+        if self.core(self.lives[port]).closed:
+            self.closed |= {core.rank}
+        invariants.check_copies(self)
+
+    def _step(self, port: int, function: Any, *args: Any) -> Any:
+        life = self.lives[port]
+        result, number = self.parts.cores.call(life.core, function, *args)
+        self.lives[port] = life._replace(core=number)
+        return result
+
+    def _note_done(self, port: int, position: Position, epoch: int) -> None:
+        life = self.lives[port]
+        self.lives[port] = life._replace(done=(*life.done, (position, epoch)))
+
+    def _execute(self, port: int, letter: str) -> None:
+        core = self.core(self.lives[port])
+        position, epoch, rank = core.position, core.epoch, core.rank
+        if self.sent.get((epoch, rank)) != position:
+            self.sent[epoch, rank] = position
+            self._step(port, transitions.offer, letter)
+            if letter != "B" or rank != 0:
+                return  # a broadcast's root completes alone, at once
+        if letter == "P" and self.copied.get((epoch, rank)) != position:
+            self._step(port, transitions.copy_locals, epoch)
+            self.copied[epoch, rank] = position
+            return
+        if self._step(port, transitions.complete, letter, epoch) is Outcome.DONE:
+            invariants.check_first(self, port, position, epoch)
+            self._note_done(port, position, epoch)
+            if letter != "B":
+                self.stable_below = max(self.stable_below, position)
+
+    def _tidy(self) -> None:
+        """Forget what decides nothing, so that equal states are equal rows."""
+        oldest = min(self.core(life).epoch for life in self.lives.values())
+        for stage in (self.sent, self.copied):
+            for key in [key for key in stage if key[0] < oldest]:
+                del stage[key]

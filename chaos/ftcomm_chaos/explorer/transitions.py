@@ -1,0 +1,101 @@
+"""What a core does in one step of the explorer: each function of its arguments alone.
+
+The cabinet computes each once; a result is a plain value that many states share.
+"""
+
+from typing import Any, NamedTuple
+
+from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.recovery.events import Event, SendControl, StartFetch
+from ftcomm.recovery.machine import Checkpoint, Limits, Outcome, Step, WorkerCore
+from ftcomm.recovery.replica_placement import local_owners
+from ftcomm.recovery.result_log import Entry
+from ftcomm_chaos.explorer.workload import SIGNATURES, LocalItem, local_value
+from ftcomm_tracker.core.events import Effect
+from ftcomm_tracker.core.events import Event as TrackerEvent
+from ftcomm_tracker.core.roster import Roster
+
+LIMITS = Limits()
+SITE = "x"
+
+
+class Fetch(NamedTuple):
+    """What one life still takes from one rank: versions, local states, positions, in order."""
+
+    epoch: int
+    source: int
+    items: tuple[Any, ...]
+
+
+class Heard(NamedTuple):
+    """What a core answered: messages for the tracker, and fetches that begin."""
+
+    messages: tuple[Any, ...]
+    fetches: tuple[Fetch, ...]
+
+
+def hear(core: WorkerCore, event: Event) -> Heard:
+    """Feed a worker's core."""
+    effects = core.handle(event, now=0.0)
+    messages = [effect.message for effect in effects if isinstance(effect, SendControl)]
+    orders = [effect for effect in effects if isinstance(effect, StartFetch)]
+    return Heard(tuple(messages), tuple(_fetch(order) for order in orders))
+
+
+def _fetch(order: StartFetch) -> Fetch:
+    items: list[Any] = [order.load] if order.load > PRELUDE else []
+    items += [LocalItem(order.local_version, rank) for rank in order.locals]
+    items += [Position(0, run.version, s) for run in order.runs for s in run.seqnos()]
+    return Fetch(order.epoch, order.source, tuple(items))
+
+
+def tell(roster: Roster, event: TrackerEvent) -> tuple[Effect, ...]:
+    """Feed the roster; what decides nothing is forgotten, so that equal states are equal bytes."""
+    effects = tuple(roster.handle(event, now=0.0))
+    roster.incidents = []
+    if roster.incident is not None:
+        roster.incident.reason = "x"
+        roster.incident.victims = []
+    return effects
+
+
+def begin(core: WorkerCore, letter: str) -> Step | None:
+    """Call the collective; None if it was served at once."""
+    signature = SIGNATURES[letter]
+    step: Any = (core.begin_load if letter == "L" else core.begin)(signature, SITE)
+    if isinstance(step, Step):
+        return step
+    if isinstance(step, Checkpoint):
+        outcome = core.replay_load(step, now=0.0)
+    else:
+        outcome = (core.replay_close if letter == "E" else core.replay)(now=0.0)
+    assert outcome is Outcome.DONE
+    return None
+
+
+def offer(core: WorkerCore, letter: str) -> None:
+    """Hold a tentative checkpoint, if this call is one and none is held yet."""
+    if letter in "CP" and core.tentative is None:
+        version = core.position.version + 1
+        local = local_value(version, core.rank) if letter == "P" else None
+        core.offer_checkpoint(version, b"d", local)
+
+
+def copy_locals(core: WorkerCore, epoch: int) -> None:
+    """Everyone has sent its local state; a barrier comes behind."""
+    version = core.position.version + 1
+    for owner in local_owners(core.keep_order, core.rank, LIMITS.local_replicas):
+        kept = core.keep_local(epoch, version, owner, local_value(version, owner))
+        assert kept, "a copy was refused in a healthy epoch"
+
+
+def complete(core: WorkerCore, letter: str, epoch: int) -> Outcome:
+    """The collective has its result on this rank."""
+    entry = Entry(SIGNATURES[letter], str(core.position))
+    if letter == "L":
+        return core.complete_load(epoch, 0, b"", now=0.0)
+    if letter in "CP":
+        return core.complete_checkpoint(epoch, now=0.0)[0]
+    if letter == "E":
+        return core.complete_close(epoch, entry, now=0.0)
+    return core.complete(epoch, entry, synchronising=letter != "B", now=0.0)[0]

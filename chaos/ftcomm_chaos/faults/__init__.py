@@ -1,0 +1,1 @@
+"""Faults that are injected into real processes, networks and disks."""

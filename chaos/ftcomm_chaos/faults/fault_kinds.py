@@ -1,0 +1,263 @@
+"""What a fault is: the protocol that every kind keeps, and the registry in which it is found.
+
+A kind is registered once, by name, with the targets and parameters that it takes.  A plan
+(`plan`) is checked against that before anything starts, and makes one `Fault` of each entry.  The
+runner then asks every fault what is missing, lets it prepare the run, fires it at its time, and
+undoes it if its entry says for how long it lasts.
+"""
+
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ftcomm.errors import ConfigError
+
+if TYPE_CHECKING:
+    import trio
+
+    from ftcomm_chaos.faults.processes import Life
+
+RANDOM = "random"
+ALL = "all"
+TRACKER = "tracker"
+EXACT = 1 << 53  # whole numbers below are floats without loss
+
+
+class NotDeliveredError(Exception):
+    """The fault could not be delivered: whom it was for has ended, or was never there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Whom a fault is for.
+
+    Attributes:
+        kind: ``workers`` (those named), ``random`` (one that runs), ``all`` or ``tracker``.
+        workers: ids, in the order of the plan.
+    """
+
+    kind: str
+    workers: tuple[str, ...] = ()
+
+    def pick(self, job: "RunningJob", dice: random.Random) -> tuple[str, ...]:
+        """The workers that are meant, now.
+
+        Raises:
+            NotDeliveredError: a random one is asked for, and none runs.
+        """
+        if self.kind == ALL:
+            return job.workers
+        if self.kind != RANDOM:
+            return self.workers
+        running = [worker for worker in job.workers if job.life(worker) is not None]
+        if not running:
+            raise NotDeliveredError("no worker runs")
+        return (dice.choice(running),)
+
+    def __str__(self) -> str:
+        return f"worker {', '.join(self.workers)}" if self.workers else self.kind
+
+
+@dataclass(slots=True)
+class Preparation:
+    """How one run is to be started; a fault that needs machinery changes it.
+
+    Attributes:
+        folder: for the faults' own files of this run.
+        workers: all worker ids.
+        nursery: for tasks that live as long as the run.
+        at_end: what to undo when the run is over, whatever happened.
+        options: for ``ftcomm-tracker run`` or ``serve``.
+        own_tracker: the tracker is a process of its own (`serve`), and so is each worker's
+            supervisor; else ``ftcomm-tracker run`` is all of them.
+        worker_variables: by worker id, set last, after those that the launcher sets.
+        worker_prefix: by worker id, a command that is put before the user's own, and execs it.
+        supervisor_prefix: by worker id, the same for its supervisor, with an own tracker.
+        tracker_variables: for an own tracker.
+        tracker_prefix: the same for the own tracker's command.
+        on_tracker: called with the own tracker's address ``host:port`` once it serves, and before
+            the first worker starts.
+        shared: what several faults of one run make once, by name.
+        state_dir: where the tracker keeps its state.
+    """
+
+    folder: Path
+    workers: tuple[str, ...]
+    nursery: "trio.Nursery"
+    at_end: contextlib.ExitStack
+    options: list[str] = field(default_factory=list)
+    own_tracker: bool = False
+    worker_variables: dict[str, dict[str, str]] = field(default_factory=dict)
+    worker_prefix: dict[str, list[str]] = field(default_factory=dict)
+    supervisor_prefix: dict[str, list[str]] = field(default_factory=dict)
+    tracker_variables: dict[str, str] = field(default_factory=dict)
+    tracker_prefix: list[str] = field(default_factory=list)
+    on_tracker: list[Callable[[str], Awaitable[None]]] = field(default_factory=list)
+    shared: dict[str, object] = field(default_factory=dict)
+    state_dir: Path = field(default_factory=Path)
+
+    def set_variable(self, worker: str, name: str, value: str) -> None:
+        """Set an environment variable of one worker."""
+        self.worker_variables.setdefault(worker, {})[name] = value
+
+
+class RunningJob(Protocol):
+    """The run, as a fault sees it while it goes on."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder that `Preparation` named."""
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """All worker ids."""
+
+    def life(self, worker: str) -> "Life | None":
+        """The newest life of a worker, None if none runs now or it has done its work."""
+
+    @property
+    def tracker(self) -> "Life | None":
+        """The own tracker's process, None if none runs now."""
+
+    async def start_tracker(self) -> None:
+        """Start the own tracker again on its state directory."""
+
+    tracker_may_end: bool
+    """The own tracker may end by itself, as it would not without a fault; the job is not over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """Whom a fault has hit.
+
+    Attributes:
+        workers: ids; recoveries that name one of them are put down to this fault.
+        what: what was done, for people.
+        lives: processes that must die of it; the run checks that they did.
+    """
+
+    workers: tuple[str, ...]
+    what: str
+    lives: tuple["Life", ...] = ()
+
+
+class Fault(Protocol):
+    """One entry of a plan; it may be fired more than once if the plan says ``every``."""
+
+    def missing(self) -> str:
+        """What this machine lacks for the fault, empty if nothing.  Starts nothing that stays."""
+
+    async def prepare(self, run: Preparation) -> None:
+        """Change how the run is started; called once for each run, before anything starts."""
+
+    async def fire(self, job: RunningJob, dice: random.Random) -> Hit:
+        """Do it, and return once it is done.
+
+        Raises:
+            NotDeliveredError: it could not be done; the entry may say to try again.
+        """
+
+    async def undo(self, job: RunningJob) -> None:
+        """End what the last `fire` began; called ``for`` seconds after it.
+
+        What must not outlive the run is `Preparation.at_end`'s: the run may end before.
+        """
+
+
+class LibraryFault(Fault, Protocol):
+    """A fault that the library itself delivers at a position (`Kind.library_action`)."""
+
+    def happened(self, life: "Life") -> Hit:
+        """The library has delivered it in this process, or does so now.
+
+        The process may have ended since, of this or of anything else.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One value that a kind of fault takes.
+
+    Attributes:
+        default: its type is the parameter's; a float takes whole numbers too.
+        text: what it means, with its unit.
+        lowest, highest: bounds of a number.
+        choices: the only values of a text, empty for any.
+    """
+
+    default: bool | float | str
+    text: str
+    lowest: float = 0.0
+    highest: float = 1e12
+    choices: tuple[str, ...] = ()
+
+    def check(self, value: object) -> bool | float | str:
+        """`value` in the parameter's own type.
+
+        Raises:
+            ConfigError: it is none; the text says what would be.
+        """
+        wanted = type(self.default)
+        if wanted is float and type(value) is int and abs(value) < EXACT:
+            value = float(value)
+        if not isinstance(value, bool | int | float | str) or type(value) is not wanted:
+            raise ConfigError(f"is {value!r}, must be {_TYPE_NAMES[wanted]}: {self.text}")
+        if isinstance(value, str) and self.choices and value not in self.choices:
+            raise ConfigError(f"is {value!r}, must be one of {', '.join(self.choices)}")
+        if isinstance(value, int | float) and not self.lowest <= value <= self.highest:
+            raise ConfigError(f"is {value}, must be {self.lowest:g} to {self.highest:g}")
+        return value
+
+
+_TYPE_NAMES: Mapping[type, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of fault.
+
+    Attributes:
+        name: as plans write it.
+        text: what it does, in one line.
+        make: a fault of a target and of all parameters, checked and with their defaults; raises
+            ConfigError if they do not go together.
+        targets: which kinds of target it takes.
+        parameters: by name.
+        lasting: it has an end, which ``for`` gives.
+        usually_for_s: the end where an entry gives none; None for the end of the run.
+        library_action: what the library itself does at a position, by
+            `ftcomm.diagnostics.fault_injection`; its faults
+            are `LibraryFault`.  Without it a fault at a position is fired as soon as the process
+            says that it is there.
+        only_at_position: it can be done by the library alone.
+        not_with: names of kinds that cannot be in one plan with it.
+    """
+
+    name: str
+    text: str
+    make: Callable[[Target, Mapping[str, Any]], Fault]
+    targets: tuple[str, ...] = ("workers", RANDOM, ALL)
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    lasting: bool = False
+    usually_for_s: float | None = None
+    library_action: str = ""
+    only_at_position: bool = False
+    not_with: tuple[str, ...] = ()
+
+
+KINDS: dict[str, Kind] = {}
+
+
+def register(kinds: Sequence[Kind]) -> None:
+    """Make kinds of faults known to plans."""
+    for kind in kinds:
+        assert kind.name not in KINDS, kind.name
+        KINDS[kind.name] = kind

@@ -1,0 +1,44 @@
+"""The harness's own file beside those of the lives: what it started, broke and saw end."""
+
+import os
+import time
+from pathlib import Path
+
+from ftcomm.diagnostics.history import FORMAT, encode
+from ftcomm_chaos.history.harness_events import Exited, Fault, Harness, HarnessStarted, Spawned
+
+HARNESS_FILE = "harness.jsonl"
+
+
+class HarnessRecorder:
+    """Appends to ``FOLDER/harness.jsonl``; one line is one write, flushed at once."""
+
+    def __init__(self, folder: Path) -> None:
+        """Make `folder` and the file.
+
+        Raises:
+            OSError: they cannot be made.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._file = os.open(folder / HARNESS_FILE, flags, 0o600)
+        self._write(HarnessStarted(FORMAT))
+
+    def spawned(self, worker: str, pid: int) -> None:
+        """A process of `worker` was started."""
+        self._write(Spawned(worker, pid))
+
+    def exited(self, worker: str, pid: int, status: int) -> None:
+        """It has ended: an exit status, or minus a signal, as `subprocess` says it."""
+        self._write(Exited(worker, pid, status))
+
+    def fault(self, kind: str, target: str, seconds: float = 0.0, *, at: float) -> None:
+        """Something was broken at `at`, of the machine's monotonic clock, for `seconds`."""
+        self._write(Fault(kind, target, seconds), at)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    def _write(self, event: Harness, at: float | None = None) -> None:
+        os.write(self._file, encode(event, time.monotonic() if at is None else at))

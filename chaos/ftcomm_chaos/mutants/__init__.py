@@ -1,0 +1,1 @@
+"""Mutation testing: each mutant must be caught by its suite."""

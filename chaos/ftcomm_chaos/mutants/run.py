@@ -1,0 +1,100 @@
+"""The gate: plant each defect in a copy of the tree and see that its layer notices.
+
+A defect whose old text is not there exactly once, or which breaks the program instead of a rule,
+fails the gate: it would prove nothing.  So does a layer that fails in a copy without any defect.
+"""
+
+import re
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftcomm_chaos.mutants.mutant import Defect, copy_tree, misplaced, plant
+from ftcomm_chaos.mutants.suites import FOUND, name_of, run_layer, run_unplanted
+
+# The defect broke the program, not a rule.
+CRASHED = re.compile(
+    r"\b(?:ImportError|SyntaxError|ModuleNotFoundError|NameError|UnboundLocalError"
+    r"|IndentationError|TypeError|AttributeError|KeyError|IndexError):"
+)
+# How a line begins that says what was found: in a simulator's words, a test's, a scenario's.
+EVIDENCE = re.compile(r"seed |violation|E   |FAILED |[\w-]+: \w*Error: ")
+EVIDENCE_LENGTH = 110  # characters of such a line that a table has room for
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of a defect.
+
+    Attributes:
+        name: of the defect.
+        layer: one word for it.
+        caught: the layer has noticed it.
+        how: the line that says so, or why it counts as not noticed.
+        seconds: that this took.
+    """
+
+    name: str
+    layer: str
+    caught: bool
+    how: str
+    seconds: float = 0.0
+
+
+def check(defect: Defect) -> Finding:
+    """Plant `defect` in a copy of the tree and run its layer there."""
+    began = time.monotonic()
+    caught, how = _caught(defect)
+    return Finding(defect.name, name_of(defect.layer), caught, how, _since(began))
+
+
+def check_all(defects: Sequence[Defect], *, jobs: int = 1) -> Iterator[Finding]:
+    """Check `defects`, `jobs` at a time; a finding comes as soon as it is there.
+
+    Args:
+        defects: what to plant, one by one.
+        jobs: how many at once.
+    """
+    with ThreadPoolExecutor(jobs) as pool:
+        for done in as_completed([pool.submit(check, defect) for defect in defects]):
+            yield done.result()
+
+
+def check_unplanted(defects: Sequence[Defect]) -> str:
+    """Run the layers of `defects` where nothing is planted; what they find there, or nothing."""
+    with tempfile.TemporaryDirectory(prefix="ftcomm-defect-") as name:
+        copy_tree(Path(name))
+        status, output = run_unplanted([defect.layer for defect in defects], Path(name))
+    return f"{_evidence(output)} (exit status {status})" if status else ""
+
+
+def _caught(defect: Defect) -> tuple[bool, str]:
+    problem = misplaced(defect)
+    if problem:
+        return False, problem
+    with tempfile.TemporaryDirectory(prefix="ftcomm-defect-", ignore_cleanup_errors=True) as name:
+        copy_tree(Path(name))
+        plant(defect, Path(name))
+        return judge(*run_layer(defect.layer, Path(name)))
+
+
+def judge(status: int, output: str) -> tuple[bool, str]:
+    """Whether a layer that ended so has noticed a broken rule, and the words for it."""
+    broken = CRASHED.search(output)
+    if broken:
+        return False, f"breaks the program: {broken.group()[:-1]}"
+    if status != FOUND:
+        return False, f"not noticed (exit status {status})"
+    return True, _evidence(output)
+
+
+def _evidence(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if EVIDENCE.match(line)]
+    return (lines or [output.strip().rpartition("\n")[2] or "failed"])[0][:EVIDENCE_LENGTH]
+
+
+def _since(began: float) -> float:
+    return round(time.monotonic() - began, 1)

@@ -1,0 +1,90 @@
+"""A picture of one run: a lane for each worker and the tracker, faults and recoveries in time."""
+
+from ftcomm_chaos.report.escaping import escape
+from ftcomm_chaos.report.run_record import RunRecord
+
+WIDTH = 1060
+LEFT = 80
+LANE = 26
+TOP = 34
+TICKS = 10
+_LIFE = ("#4a7fb5", "#7fa8d1")  # lives of one worker alternate, so that a restart is seen
+_RECOVERY = "#f2c14e"
+_FAULT = "#a4161a"
+
+
+def timeline(run: RunRecord, world_size: int) -> str:
+    """An inline SVG."""
+    lanes = [str(worker) for worker in range(world_size)]
+    if any(life.who == "tracker" for life in run.lives):
+        lanes.append("tracker")
+    height = TOP + LANE * len(lanes) + 24
+    scale = (WIDTH - LEFT - 10) / max(run.wall_s, 1e-3)
+    parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" font-size="11">']
+    parts += _axis(run, scale, height)
+    parts += _recoveries(run, scale, height)
+    for index, name in enumerate(lanes):
+        parts += _lane(run, name, TOP + LANE * index, scale)
+    parts += _faults(run, lanes, scale)
+    parts.append("</svg>")
+    return "\n".join(parts)
+
+
+def _axis(run: RunRecord, scale: float, height: int) -> list[str]:
+    parts = []
+    for tick in range(TICKS + 1):
+        seconds = run.wall_s * tick / TICKS
+        x = LEFT + seconds * scale
+        parts.append(f'<line x1="{x:.1f}" y1="{TOP - 4}" x2="{x:.1f}" y2="{height - 18}"'
+                     ' stroke="#ddd"/>')  # fmt: skip
+        parts.append(f'<text x="{x:.1f}" y="{height - 5}" text-anchor="middle">{seconds:.1f}'
+                     "</text>")  # fmt: skip
+    return parts
+
+
+def _recoveries(run: RunRecord, scale: float, height: int) -> list[str]:
+    """A band for each recovery, from its first evidence, with its epoch above."""
+    parts = []
+    for incident in run.incidents:
+        x = LEFT + incident["at_s"] * scale
+        width = max(incident["ms"]["total"] / 1000 * scale, 1.0)
+        label = f"epoch {incident['epoch']}: {incident['reason']}; {incident['ms']['total']} ms"
+        parts.append(
+            f'<rect x="{x:.1f}" y="{TOP - 4}" width="{width:.1f}" height="{height - TOP - 14}"'
+            f' fill="{_RECOVERY}" fill-opacity="0.5"><title>{escape(label)}</title></rect>'
+        )
+        parts.append(f'<text x="{x:.1f}" y="{TOP - 8}">{incident["epoch"]}</text>')
+    return parts
+
+
+def _lane(run: RunRecord, name: str, y: int, scale: float) -> list[str]:
+    label = name if name == "tracker" else f"worker {name}"
+    parts = [f'<text x="6" y="{y + 15}">{escape(label)}</text>']
+    for life in run.lives:
+        if life.who != name:
+            continue
+        end_s = run.wall_s if life.ended_s is None else life.ended_s
+        x, width = LEFT + life.began_s * scale, max((end_s - life.began_s) * scale, 1.0)
+        title = f"life {life.number}, process {life.pid} {life.how or 'ended well'}"
+        parts.append(
+            f'<rect x="{x:.1f}" y="{y + 3}" width="{width:.1f}" height="{LANE - 8}"'
+            f' fill="{_LIFE[life.number % 2]}"><title>{escape(title)}</title></rect>'
+        )
+    return parts
+
+
+def _faults(run: RunRecord, lanes: list[str], scale: float) -> list[str]:
+    """A mark on the lane of whom the fault hit; on all, if it hit no worker."""
+    parts = []
+    for delivery in run.delivered:
+        x = LEFT + delivery.at_s * scale
+        width = 0.0 if delivery.until_s is None else (delivery.until_s - delivery.at_s) * scale
+        hit = delivery.workers or (["tracker"] if delivery.kind == "tracker_kill" else lanes)
+        for who in hit:
+            y = TOP + LANE * lanes.index(who) + 1
+            parts.append(
+                f'<rect x="{x - 1.5:.1f}" y="{y}" width="{3 + width:.1f}" height="{LANE - 4}"'
+                f' fill="{_FAULT}"><title>{escape(f"{delivery.at_s:.2f} s: {delivery.what}")}'
+                "</title></rect>"
+            )
+    return parts

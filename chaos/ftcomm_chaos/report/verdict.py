@@ -1,0 +1,132 @@
+"""The verdict over a reference run and runs with faults: pure, over records."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from ftcomm_chaos.report.attribution import unplanned_deaths
+from ftcomm_chaos.report.run_record import RunRecord
+from ftcomm_tracker.launcher.restart_policy import describe_exit
+
+
+class Outcome(IntEnum):
+    """How the command ends: its exit status."""
+
+    PASSED = 0
+    VIOLATED = 1
+    NOTHING_TESTED = 2
+    LACKING = 3
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the runs came to.
+
+    Attributes:
+        outcome: the exit status.
+        reasons: sentences for people; empty if all is well.
+    """
+
+    outcome: Outcome
+    reasons: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What the runs have to show.
+
+    Attributes:
+        missed: promised faults that were not delivered, in words.
+        least_delivered: fewer delivered faults have tested nothing.
+        result_name: what was compared, in words.
+    """
+
+    missed: Sequence[str] = ()
+    least_delivered: int = 1
+    result_name: str = "the result"
+
+
+def judge(
+    reference: RunRecord,
+    runs: Sequence[RunRecord],
+    demands: Demands,
+    again: RunRecord | None = None,
+) -> Verdict:
+    """The verdict.
+
+    Args:
+        reference: without faults.
+        runs: with faults.
+        demands: what they have to show.
+        again: a second run without faults, made when results differ.
+    """
+    broken = [*_broken(reference)]
+    for run in runs:
+        broken += _against(reference, run, demands.result_name)
+        broken += _broken(run)
+    if again is not None and (again.result != reference.result or again.findings):
+        what = demands.result_name if again.result != reference.result else again.findings[0]
+        broken.insert(  # it explains the others
+            0,
+            f"two runs without faults differ too, in {what}: the script does not compute the same"
+            " twice (unseeded luck, time, process ids, or order of files)",
+        )
+    if broken:
+        return Verdict(Outcome.VIOLATED, broken)
+    untested = _untested(reference, runs, demands)
+    return Verdict(Outcome.NOTHING_TESTED if untested else Outcome.PASSED, untested)
+
+
+def differs(reference: RunRecord, runs: Sequence[RunRecord]) -> bool:
+    """True if some run ended well with another result, last or on the way to it."""
+    return any(run.status == 0 and (run.result != reference.result or run.findings) for run in runs)
+
+
+def _broken(run: RunRecord) -> list[str]:
+    """What is wrong with one run by itself."""
+    found = []
+    if run.status is None:
+        found.append(
+            f"{run.name}: no end within {run.over_limit_s:.0f} s; `output.txt` in {run.folder}"
+            " says what it waited for"
+        )
+    elif run.status != 0:
+        last = next((line for line in reversed(run.tail) if line.strip()), "")
+        found.append(f"{run.name}: the job {describe_exit(run.status)}: {last}")
+    found += [
+        f"{run.name}: worker {life.who} (life {life.number}, process {life.pid}) {life.how},"
+        " and no fault did that"
+        for life in unplanned_deaths(run)
+        if life.who != "tracker" and run.status == 0
+    ]
+    found += [
+        f"{run.name}: fault {delivery.entry} ({delivery.what}): its victim did not die of SIGKILL"
+        for delivery in run.delivered
+        if not delivery.confirmed
+    ]
+    found += [f"{run.name}: {finding}" for finding in run.findings]
+    return found
+
+
+def _against(reference: RunRecord, run: RunRecord, what: str) -> list[str]:
+    if reference.status != 0 or run.status != 0 or run.result == reference.result:
+        return []
+    if not run.result:
+        return [f"{run.name}: {what} is missing or empty, and without faults it is there"]
+    calm = f"{reference.result[:16]}..." if reference.result else "none"
+    return [f"{run.name}: {what} differs: {run.result[:16]}..., without faults {calm}"]
+
+
+def _untested(reference: RunRecord, runs: Sequence[RunRecord], demands: Demands) -> list[str]:
+    if not reference.result:
+        missing = f"{demands.result_name} is not there or empty after the run without faults"
+        remedy = "name a file that the script writes to {out} by --compare"
+        return [f"{missing}, so nothing was compared; {remedy}"]
+    delivered = sum(len(run.delivered) for run in runs)
+    found = [f"not delivered: {missed}" for missed in demands.missed]
+    if delivered < demands.least_delivered:
+        found.append(
+            f"{delivered} faults were delivered, at least {demands.least_delivered} are needed;"
+            " let the script run longer, or the faults come sooner"
+        )
+    return found

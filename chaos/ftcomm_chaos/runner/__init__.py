@@ -1,0 +1,1 @@
+"""Runs real jobs and injects faults into them."""

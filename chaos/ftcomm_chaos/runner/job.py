@@ -1,0 +1,276 @@
+"""A job of real processes as the runner sees it: its processes, its output, its faults."""
+
+import contextlib
+import json
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from ftcomm.config.process_identity import ProcessName
+from ftcomm.diagnostics.fault_record import FaultRecord
+from ftcomm_chaos.faults.fault_kinds import Preparation
+from ftcomm_chaos.faults.processes import Life, open_process
+from ftcomm_chaos.history import HarnessRecorder
+from ftcomm_chaos.history.harness_events import ANYONE, KILL, STOP
+from ftcomm_chaos.report.run_record import Delivery
+from ftcomm_chaos.runner.output_parser import Told
+from ftcomm_chaos.runner.process_announcements import Fired, Note, Notes, Started
+from ftcomm_tracker.launcher.child_process import DRAIN_DEADLINE_S, Child, start_child
+from ftcomm_tracker.launcher.worker_output import forward_output, lines_of
+from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE
+
+Hear = Callable[[Fired], None]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """One run, as it is to be started.
+
+    Attributes:
+        name: for people.
+        folder: everything of this run, made anew.
+        world_size: number of workers.
+        command: the user's, with ``{out}`` for the folder that the script may write to.
+        options: for the job, as of ``ftcomm-tracker run`` and ``serve``.
+        patience: for workers that die, as of ``run`` and ``supervise``.
+        environment: for every process.
+        in_out: run the script in its output folder.
+    """
+
+    name: str
+    folder: Path
+    world_size: int
+    command: tuple[str, ...]
+    options: tuple[str, ...]
+    patience: tuple[str, ...]
+    environment: Mapping[str, str]
+    in_out: bool = False
+
+    def user_command(self) -> list[str]:
+        """The user's command of this run."""
+        return [part.replace("{out}", str(self.out)) for part in self.command]
+
+    @property
+    def out(self) -> Path:
+        """The folder that the script may write to (``FTCOMM_CHAOS_OUT``)."""
+        return self.folder / "out"
+
+    @property
+    def state_dir(self) -> Path:
+        """The tracker's."""
+        return self.folder / "state"
+
+    @property
+    def history(self) -> Path:
+        """Where the library records what it did (``FTCOMM_HISTORY``)."""
+        return self.folder / "history"
+
+
+@dataclass(slots=True)
+class LiveJob(ABC):
+    """What is common to both ways of running a job; keeps `fault.RunningJob`."""
+
+    spec: JobSpec
+    run_with: Preparation
+    on_fired: Hear
+    lives: list[Life] = field(default_factory=list)
+    told: Told = field(default_factory=Told)
+    began_wall: float = field(default_factory=time.time)
+    began: float = field(default_factory=trio.current_time)
+    began_monotonic: float = field(default_factory=time.monotonic)
+    formed_at: float | None = None
+    closed_at: dict[str, float] = field(default_factory=dict)
+    tracker: Life | None = None
+    tracker_may_end: bool = False
+    _recorder: HarnessRecorder | None = None
+    _children: list[Child] = field(default_factory=list)
+    _news: trio.Event = field(default_factory=trio.Event)
+
+    # --- what faults ask ----------------------------------------------------------------------
+
+    @property
+    def folder(self) -> Path:
+        """For the faults' own files."""
+        return self.run_with.folder
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """All worker ids."""
+        return self.run_with.workers
+
+    def life(self, worker: str) -> Life | None:
+        """The newest life of a worker, None if none runs now or it has done its work."""
+        if self.told.has_closed(worker):
+            return None
+        newest = self.newest_life(worker)
+        return newest if newest is not None and newest.runs else None
+
+    def newest_life(self, worker: str) -> Life | None:
+        """The newest life of a worker, whether or not it still runs; None if none has begun."""
+        return next((life for life in reversed(self.lives) if life.who == worker), None)
+
+    def life_of(self, record: FaultRecord) -> Life | None:
+        """The process that wrote the record, or whose child did; None if this run has none such.
+
+        It may have ended since, and another may have its place.  Its own note was in the pipe
+        before the record.
+        """
+        for life in reversed(self.lives):
+            if (life.pid, life.start) == (record.pid, record.start):
+                return life
+        return next((life for life in reversed(self.lives) if life.pid == record.group), None)
+
+    async def start_tracker(self) -> None:
+        """Start the own tracker again on its state directory."""
+        raise AssertionError("this job's tracker is in its launcher")
+
+    # --- what the schedule asks ---------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return trio.current_time() - self.began
+
+    def time_of(self, record: FaultRecord) -> float:
+        """When the fault acted, in seconds since the run began."""
+        return record.at - self.began_monotonic
+
+    async def until(self, condition: Callable[[Told], bool]) -> None:
+        """Return once the output tells of a state for which `condition` is true."""
+        while not condition(self.told):
+            await self._news.wait()
+
+    def expect_recovery(self, lives: Sequence[Life], since_epoch: int) -> None:
+        """A fault was delivered, in that epoch, that ends `lives` and leads to a recovery.
+
+        If the epoch is over by now, the recovery has begun, and may even be over.
+        """
+        if self.told.epoch == since_epoch:
+            for life in lives:
+                self.told.expect(life.who, life.number)
+
+    def record_fault(self, delivery: Delivery, seconds: float) -> None:
+        """Write a fault into the history of the run, for its checkers."""
+        if self._recorder is None:
+            self._recorder = HarnessRecorder(self.spec.history)
+        kind = {"sigstop": STOP}.get(delivery.kind, KILL if delivery.dies else delivery.kind)
+        for who in delivery.workers if kind in (KILL, STOP) else [ANYONE]:
+            self._recorder.fault(kind, who, seconds, at=self.began_monotonic + delivery.at_s)
+
+    # --- running ------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def run(self) -> int:
+        """Run the job to its end and return its exit status."""
+
+    def finish(self) -> None:
+        """End every process that is left, and put the reapers' words to the lives."""
+        for child in self._children:
+            child.signal_group(signal.SIGKILL)
+        for life in self.lives:
+            life.end()
+        for child in self._children:
+            child.process.wait()
+        if self._recorder is not None:
+            self._recorder.close()
+        for worker, ends in self.told.ended.items():
+            unexplained = [life for life in self.lives if life.who == worker and not life.how]
+            for life, how in zip(unexplained, ends, strict=False):
+                life.how = how
+
+    def incidents(self) -> list[dict[str, Any]]:
+        """The tracker's records of recoveries."""
+        path = self.spec.state_dir / INCIDENTS_FILE
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        found = []
+        for line in lines:
+            with contextlib.suppress(ValueError):  # a tracker may have died while it wrote
+                found.append(json.loads(line))
+        return found
+
+    async def read_notes(self, notes: Notes, nursery: trio.Nursery) -> None:
+        """Take in the pipe of notes."""
+        async for note in notes.read():
+            self.take_note(note, nursery)
+
+    def take_note(self, note: Note, nursery: trio.Nursery) -> None:
+        """Take in one of them."""
+        match note:
+            case Started(worker, pid, start):
+                self.add_life(worker, ProcessName(pid, start), nursery)
+            case Fired():
+                self.on_fired(note)
+
+    def add_life(self, who: str, process: ProcessName, nursery: trio.Nursery) -> Life:
+        """A process has begun."""
+        number = 1 + sum(life.who == who for life in self.lives)
+        pidfd = open_process(process.pid, process.start)
+        life = Life(who, number, process.pid, process.start, self.now, pidfd)
+        self.lives.append(life)
+        nursery.start_soon(self._watch, life)
+        return life
+
+    async def _watch(self, life: Life) -> None:
+        await life.watch()
+        life.ended_at = self.now
+        if life is self.tracker:
+            self.tracker = None
+        self.hear_news()
+
+    def hear_news(self) -> None:
+        """Wake up who waits for a state."""
+        news, self._news = self._news, trio.Event()
+        news.set()
+
+    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
+        """Start a process of our own, which dies with us."""
+        child = start_child(name, command, environment)
+        self._children.append(child)
+        return child
+
+    async def attend(self, child: Child) -> int:
+        """Write down and take in the output of `child` until it ends; returns its status."""
+
+        async def show(number: int, data: bytes) -> None:
+            del number
+            self.hear(child.worker_id, lines_of(data))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(forward_output, child, show)
+            status = await child.wait()
+            nursery.cancel_scope.deadline = trio.current_time() + DRAIN_DEADLINE_S
+        return status
+
+    def hear(self, source: str, lines: list[str]) -> None:
+        """Write down and take in lines of output."""
+        with (self.spec.folder / "output.txt").open("a", encoding="utf-8") as file:
+            file.writelines(f"{self.now:9.3f} {source}: {line}\n" for line in lines)
+        for line in lines:
+            self.told.hear(line)
+            if self.told.formed and self.formed_at is None:
+                self.formed_at = self.now
+            for worker in filter(self.told.has_closed, self.workers):
+                self.closed_at.setdefault(worker, self.now)
+        self.hear_news()
+
+    def environment(self) -> dict[str, str]:
+        """For every process of the job."""
+        return {
+            **self.spec.environment,
+            "FTCOMM_CHAOS_OUT": str(self.spec.out),
+            "FTCOMM_HISTORY": str(self.spec.history),
+            "FTCOMM_FAULTS_LOG": str(self.spec.folder / "events"),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+
+def make_folders(spec: JobSpec) -> None:
+    """Make the folders of a run; the tracker makes its own."""
+    for folder in (spec.folder, spec.out, spec.history, spec.folder / "faults"):
+        folder.mkdir(mode=0o700, parents=True)

@@ -1,0 +1,94 @@
+"""What the output of a job says about its state: a pure reader of lines."""
+
+import re
+from dataclasses import dataclass, field
+
+from ftcomm_chaos.report.escaping import printable
+
+_EPOCH = re.compile(r"ftcomm: epoch (\d+)(?:: | (runs): )")
+_GONE = re.compile(r"ftcomm: epoch [^:]*: (?:lost )?workers? ([^:]*)")  # the words name them
+_RECOVERED = re.compile(r"ftcomm: recovered, epoch (\d+): ")
+_ENDED = re.compile(
+    r"ftcomm: worker (\S+) (was killed by \w+|exited with status \d+(?: \(\w+\))?"
+    r"|ended with status 0)"
+)
+_CLOSED = re.compile(r"ftcomm: worker (\S+) has closed$")
+_ALL_CLOSED = "ftcomm: all ranks have closed"
+TAIL_LINES = 40
+# what a launcher puts before its own words; a worker's line begins with its id
+_STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} [A-Z]+ (?=ftcomm: )")
+
+
+@dataclass(slots=True)
+class Told:
+    """The state of a job, as its launcher, supervisors and tracker tell it.
+
+    Attributes:
+        formed: all workers have joined for the first time.
+        epoch: the newest epoch that has begun.
+        recovering: that epoch's recovery is not over.
+        expecting: by worker, the life (the first is 1) that a delivered fault ends and whose
+            recovery has not begun.
+        ended: how workers' processes ended, by worker, in order.
+        closed: workers of whom the tracker has said that they closed.
+        all_closed: the job has ended well.
+        tail: the last lines.
+    """
+
+    formed: bool = False
+    epoch: int = 0
+    recovering: bool = False
+    expecting: dict[str, int] = field(default_factory=dict)
+    ended: dict[str, list[str]] = field(default_factory=dict)
+    closed: set[str] = field(default_factory=set)
+    all_closed: bool = False
+    tail: list[str] = field(default_factory=list)
+
+    @property
+    def calm(self) -> bool:
+        """All have joined, and no fault is being recovered from."""
+        return self.formed and not self.recovering and not self.expecting
+
+    def has_closed(self, worker: str) -> bool:
+        """The worker has done its work: what becomes of it counts no more."""
+        return self.all_closed or worker in self.closed
+
+    def expect(self, worker: str, life: int) -> None:
+        """A fault was delivered that ends that life: a recovery must come."""
+        self.expecting[worker] = life
+
+    def hear(self, line: str) -> None:
+        """Take in one line of the job's output."""
+        self.tail = [*self.tail[-TAIL_LINES + 1 :], printable(line)]
+        line = line[stamp.end() :] if (stamp := _STAMP.match(line)) else line
+        if found := _GONE.match(line):
+            for worker in self.expecting.keys() & set(re.split("[ ,]+", found[1])):
+                del self.expecting[worker]
+        if found := _EPOCH.match(line):
+            self._hear_of_epoch(int(found[1]), runs=found[2] is not None)
+        elif found := _RECOVERED.match(line):
+            if int(found[1]) >= self.epoch:
+                self._recover()
+        elif found := _ENDED.match(line):
+            self.ended.setdefault(found[1], []).append(found[2])
+        elif found := _CLOSED.match(line):
+            self.closed.add(found[1])
+        self.all_closed |= line.startswith(_ALL_CLOSED)
+
+    def _hear_of_epoch(self, epoch: int, *, runs: bool) -> None:
+        if runs and not self.formed:
+            self.formed = True
+            self._recover()
+        elif not runs and epoch > self.epoch:
+            self.recovering = True
+        self.epoch = max(self.epoch, epoch)
+
+    def _recover(self) -> None:
+        """The group is whole, with others in the places of all whose ends were told before.
+
+        Of whom that was not told, the fault came when the line was on its way.
+        """
+        self.recovering = False
+        for worker, life in list(self.expecting.items()):
+            if len(self.ended.get(worker, [])) >= life:
+                del self.expecting[worker]

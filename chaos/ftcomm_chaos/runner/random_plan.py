@@ -1,0 +1,34 @@
+"""Luck: plans of faults that come at random, and the dice by which they do."""
+
+import random
+from typing import Any
+
+from ftcomm_chaos.faults.fault_kinds import RANDOM
+from ftcomm_chaos.runner.fault_plan import Entry
+
+
+def random_plan(
+    *,
+    kill_every_s: float | None = None,
+    stop_every_s: float | None = None,
+    stop_for_s: float = 1.0,
+    tracker_every_s: float | None = None,
+) -> list[dict[str, Any]]:
+    """A plan, as its file would say it, of faults for random workers at random moments.
+
+    The moments and the workers are drawn when the plan is run, from the run's seed.
+    """
+    entries: list[dict[str, Any]] = []
+    if kill_every_s is not None:
+        entries.append({"at": {"every": kill_every_s}, "kind": "sigkill", "target": RANDOM})
+    if stop_every_s is not None:
+        stop = {"at": {"every": stop_every_s}, "kind": "sigstop", "target": RANDOM}
+        entries.append({**stop, "for": stop_for_s})
+    if tracker_every_s is not None:
+        entries.append({"at": {"every": tracker_every_s}, "kind": "tracker_kill"})
+    return entries
+
+
+def dice_of(seed: int, run: int, entry: Entry) -> random.Random:
+    """The dice of one entry in one run: what one entry draws does not change another's luck."""
+    return random.Random(f"{seed}/{run}/{entry.number}")  # noqa: S311 - luck, not secrets

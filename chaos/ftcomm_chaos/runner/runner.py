@@ -1,0 +1,150 @@
+"""Runs one job from its start to its end, with or without faults, and writes down what happened."""
+
+import contextlib
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import trio
+
+from ftcomm_chaos.faults.fault_kinds import Preparation
+from ftcomm_chaos.report.attribution import confirm, join_recoveries, pass_over_the_late
+from ftcomm_chaos.report.run_record import LifeRecord, RunRecord
+from ftcomm_chaos.runner.fault_plan import Entry, library_faults, tracker_faults
+from ftcomm_chaos.runner.fault_scheduler import Schedule
+from ftcomm_chaos.runner.job import JobSpec, LiveJob, make_folders
+from ftcomm_chaos.runner.launched_job import LaunchedJob
+from ftcomm_chaos.runner.process_announcements import Notes
+from ftcomm_chaos.runner.served_job import ServedJob
+from ftcomm_chaos.runner.trace_replay import Replay
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How one run is to go.
+
+    Attributes:
+        entries: the faults.
+        seed: of the luck.
+        run: the number of this run under its seed.
+        stop_after_s: faults that come again and again stop then.
+        limit_s: the run is ended then, and that is a violation.
+        compare: file in the output folder that holds the result, None for none.
+        populate: starts and loses workers, in place of starting them all at once.
+    """
+
+    entries: Sequence[Entry] = ()
+    seed: int = 0
+    run: int = 0
+    stop_after_s: float = float("inf")
+    limit_s: float = 3600.0
+    compare: str | None = None
+    populate: Replay | None = None
+
+
+async def run_once(spec: JobSpec, options: RunOptions) -> tuple[RunRecord, Schedule]:
+    """Run the job of `spec` once; every process of it has ended when this returns or raises."""
+    make_folders(spec)
+    notes = Notes(spec.folder)
+    schedule = Schedule(options.entries, options.seed, options.run, options.stop_after_s)
+    with contextlib.ExitStack() as at_end:
+        at_end.callback(notes.close)
+        async with trio.open_nursery() as nursery:
+            run = _preparation(spec, nursery, at_end)
+            run.own_tracker = options.populate is not None
+            for entry in options.entries:
+                await entry.fault.prepare(run)
+            job = _job(spec, run, notes, schedule, options)
+            try:
+                status, in_time = await _run_until(job, notes, schedule, options, nursery)
+                ended_at = job.now
+            finally:
+                job.finish()
+                nursery.cancel_scope.cancel()
+    return record_of(spec, job, schedule, options, status if in_time else None, ended_at), schedule
+
+
+async def _run_until(
+    job: LiveJob, notes: Notes, schedule: Schedule, options: RunOptions, nursery: trio.Nursery
+) -> tuple[int, bool]:
+    nursery.start_soon(job.read_notes, notes, nursery)
+    nursery.start_soon(schedule.deliver, job)
+    if options.populate is not None:
+        assert isinstance(job, ServedJob)
+        nursery.start_soon(options.populate.populate, job)
+    status = 0
+    with trio.move_on_after(options.limit_s) as limit:
+        status = await job.run()
+    for note in notes.take():  # a fault of the last moment is in the pipe when the job is over
+        job.take_note(note, nursery)
+    return status, not limit.cancelled_caught
+
+
+def _preparation(spec: JobSpec, nursery: trio.Nursery, at_end: contextlib.ExitStack) -> Preparation:
+    workers = tuple(str(index) for index in range(spec.world_size))
+    folder, state_dir = spec.folder / "faults", spec.state_dir
+    return Preparation(folder, workers, nursery, at_end, state_dir=state_dir)
+
+
+def _job(
+    spec: JobSpec, run: Preparation, notes: Notes, schedule: Schedule, options: RunOptions
+) -> LiveJob:
+    later = library_faults(options.entries, joined=True)
+    command = notes.wrap(spec.user_command(), run, spec.out if spec.in_out else None, later)
+    planned = library_faults(options.entries)
+    if planned:
+        spec = replace(spec, environment={**spec.environment, "FTCOMM_FAULTS": planned})
+    deaths = tracker_faults(options.entries)
+    if deaths:
+        run.tracker_variables["FTCOMM_TRACKER_FAULTS"] = deaths
+    if run.own_tracker:
+        populated = options.populate is None
+        return ServedJob(spec, run, schedule.hear, command=command, populated=populated)
+    return LaunchedJob(spec, run, schedule.hear, command=command)
+
+
+def record_of(
+    spec: JobSpec,
+    job: LiveJob,
+    schedule: Schedule,
+    options: RunOptions,
+    status: int | None,
+    ended_at: float,
+) -> RunRecord:
+    """What is written down of a run that is over; `status` is None where it had to be ended."""
+    record = RunRecord(
+        name=spec.name,
+        status=status,
+        over_limit_s=options.limit_s if status is None else None,
+        wall_s=ended_at,
+        formed_s=job.formed_at,
+        closed_s=job.closed_at,
+        result="" if options.compare is None else digest_of(spec.out / options.compare),
+        lives=[
+            LifeRecord(life.who, life.number, life.pid, life.began_at, life.ended_at, life.how)
+            for life in job.lives
+        ],
+        deliveries=schedule.deliveries + (options.populate.deliveries if options.populate else []),
+        incidents=[
+            {**incident, "at_s": incident["wall_started"] - job.began_wall}
+            for incident in job.incidents()
+        ],
+        tail=job.told.tail,
+        folder=str(spec.folder),
+    )
+    confirm(record)
+    join_recoveries(record)
+    pass_over_the_late(record)
+    return record
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, empty if there is none or nothing in it: that compares nothing."""
+    try:
+        if not path.stat().st_size:
+            return ""
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""

@@ -1,0 +1,157 @@
+"""A job whose tracker is a process of its own, and so is each worker's supervisor.
+
+So the tracker can be killed and started again, and a worker can vanish with its machine: the
+supervisor is killed, its worker dies with it, and nobody starts it again until another machine
+takes the place.
+"""
+
+import signal
+from dataclasses import dataclass, field
+
+import trio
+
+from ftcomm.config.process_identity import ProcessName
+from ftcomm.errors import FtcommError
+from ftcomm_chaos.faults.fault_kinds import TRACKER, NotDeliveredError
+from ftcomm_chaos.faults.processes import Life
+from ftcomm_chaos.runner.job import LiveJob
+from ftcomm_chaos.runner.launched_job import TRACKER_COMMAND
+from ftcomm_tracker.launcher.child_process import Child
+from ftcomm_tracker.launcher.worker_output import forward_output, lines_of
+
+READY_WITHIN_S = 60.0  # a tracker starts in a quarter of a second on an idle machine
+SIGKILLED = "SIGKILL"  # in the words of who reaps
+NOTE_S = 0.1  # a note is in the pipe before its process is more than a shell
+LAST_WORDS_S = 35.0  # of supervisors after the tracker's end; they give their workers 30
+
+
+@dataclass(slots=True)
+class ServedJob(LiveJob):
+    """A tracker and supervisors that are our children."""
+
+    command: list[str] = field(default_factory=list)
+    populated: bool = True  # start all workers at once; else somebody calls `start_worker`
+    serving: trio.Event = field(default_factory=trio.Event)  # workers can be started
+    _nursery: trio.Nursery | None = None
+    _supervisors: dict[str, Child] = field(default_factory=dict)
+    _lost: list[Child] = field(default_factory=list)
+    _statuses: dict[str, int] = field(default_factory=dict)
+    _ready: dict[str, str] = field(default_factory=dict)
+    _over: trio.Event = field(default_factory=trio.Event)
+    _served: int = 0
+
+    async def run(self) -> int:
+        """Run it to the tracker's own end; returns the worst status."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            spec = self.spec
+            await self._serve("-n", str(spec.world_size), *spec.options, *self.run_with.options)
+            if not self._over.is_set():
+                self.serving.set()
+            if self.populated and not self._over.is_set():
+                for worker in self.workers:
+                    self.start_worker(worker)
+            await self._over.wait()
+            with trio.move_on_after(LAST_WORDS_S):
+                await self._all_supervisors_ended()
+            nursery.cancel_scope.cancel()
+        return self._served or max(map(abs, self._statuses.values()), default=0)
+
+    # --- the tracker --------------------------------------------------------------------------
+
+    async def start_tracker(self) -> None:
+        """Start the tracker again on its state directory."""
+        if not self._over.is_set():
+            await self._serve()
+
+    async def _serve(self, *options: str) -> None:
+        assert self._nursery is not None
+        command = [*self.run_with.tracker_prefix, *TRACKER_COMMAND, "serve"]
+        command += ["--state-dir", str(self.spec.state_dir), *options]
+        variables = self.run_with.tracker_variables
+        child = self.start(TRACKER, command, {**self.environment(), **variables})
+        self.tracker = self.add_life(TRACKER, ProcessName.of(child.process.pid), self._nursery)
+        ready = trio.Event()
+        self.tracker.has_reaper = True
+        self._nursery.start_soon(self._attend_tracker, child, self.tracker, ready)
+        with trio.move_on_after(READY_WITHIN_S):
+            await ready.wait()
+        if not self._ready:  # its words are in the output
+            self._served = self._served or FtcommError.exit_code
+            self._over.set()
+            return
+        if not self._supervisors:
+            for call in self.run_with.on_tracker:
+                await call(self._ready["address"])
+
+    async def _attend_tracker(self, child: Child, life: Life, ready: trio.Event) -> None:
+        async def show(number: int, data: bytes) -> None:
+            texts = lines_of(data)
+            self.hear(TRACKER, texts)
+            if number == 1 and texts and texts[0].startswith("ftcomm-tracker ready "):
+                self._ready = dict(word.split("=", 1) for word in texts[0].split() if "=" in word)
+                ready.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(forward_output, child, show)
+            status = await child.wait()
+        self.told.ended.setdefault(TRACKER, []).append(_ended(status))
+        life.how = _ended(status)
+        ready.set()
+        if status >= 0 and not self.tracker_may_end:  # by itself: the job is over
+            self._served = status
+            self._over.set()
+
+    # --- workers ------------------------------------------------------------------------------
+
+    def start_worker(self, worker: str) -> None:
+        """Start a supervisor, and so a worker; nothing if the job is over."""
+        if self._over.is_set():
+            return
+        assert self._nursery is not None
+        where = ["--tracker", self._ready["address"], "--token-file", self._ready["token_file"]]
+        command = [*self.run_with.supervisor_prefix.get(worker, []), *TRACKER_COMMAND, "supervise"]
+        command += [*where, "--worker-id", worker, *self.spec.patience, "--", *self.command]
+        child = self.start(f"supervisor {worker}", command, self.environment())
+        self._supervisors[worker] = child
+        self._nursery.start_soon(self._attend_supervisor, worker, child)
+
+    async def lose_worker(self, worker: str) -> Life:
+        """The machine of a worker vanishes: its supervisor is killed, and it dies with that.
+
+        Raises:
+            NotDeliveredError: no process of the worker runs.
+        """
+        child = self._supervisors.get(worker)
+        if child is None or not child.running:
+            raise NotDeliveredError(f"worker {worker} did not run")
+        ended = [life for life in self.lives if not life.runs]
+        self._lost.append(child)
+        child.signal_group(signal.SIGKILL)
+        # Only what it ran at its own end dies with it: that may have begun in this moment, in the
+        # place of one that had ended, and its note be on the way.
+        await self.until(lambda _: not child.running)
+        await trio.sleep(NOTE_S)
+        life = self.newest_life(worker)
+        if life is None or life in ended or self.told.has_closed(worker):
+            raise NotDeliveredError(f"worker {worker} did not run")
+        await life.gone()
+        if life.how and SIGKILLED not in life.how:
+            raise NotDeliveredError(f"{life} {life.how} before its machine went")
+        return life
+
+    async def _attend_supervisor(self, worker: str, child: Child) -> None:
+        status = await self.attend(child)
+        if all(child is not lost for lost in self._lost):
+            self._statuses[worker] = status
+        self.hear_news()
+
+    async def _all_supervisors_ended(self) -> None:
+        while any(child.running for child in self._supervisors.values()):
+            await self._news.wait()
+
+
+def _ended(status: int) -> str:
+    if status < 0:
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"exited with status {status}"

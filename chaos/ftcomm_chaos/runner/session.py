@@ -1,0 +1,169 @@
+"""One invocation of ``ftcomm-chaos run``: a run without faults, runs with them, the verdict."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import trio
+
+from ftcomm.config.plurals import counted
+from ftcomm_chaos.history import History
+from ftcomm_chaos.report.run_record import RunRecord
+from ftcomm_chaos.report.verdict import Demands, Verdict, differs, judge
+from ftcomm_chaos.runner.fault_plan import Entry, check_plan
+from ftcomm_chaos.runner.history_checks import judge_history, last_result
+from ftcomm_chaos.runner.job import JobSpec
+from ftcomm_chaos.runner.runner import RunOptions, run_once
+from ftcomm_chaos.runner.spot_trace import NodeEvent
+from ftcomm_chaos.runner.trace_replay import Replay
+
+SLOWER = 20.0  # times a run without faults: more than that is not slow, it hangs
+STARTS_S = 120.0  # and this much for starting processes again
+REFERENCE_LIMIT_S = 86400.0
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user asked for, checked.
+
+    Attributes:
+        job: the run without faults; the others are made after it.
+        plan: the faults, as a plan file says them.
+        trace: or the trace to replay.
+        speed: trace seconds in one second.
+        seed: of all luck.
+        duration_s: how long to break things; jobs are run one after another until it is over.
+            None is one job, to its end.
+        limit_s: for one job, None to derive it from the run without faults.
+        compare: file in the output folder that holds the result, None for the last result.
+        least: fewer delivered faults have tested nothing.
+    """
+
+    job: JobSpec
+    plan: Sequence[dict[str, Any]] = ()
+    trace: Sequence[NodeEvent] = ()
+    speed: float = 1.0
+    seed: int = 0
+    duration_s: float | None = None
+    limit_s: float | None = None
+    compare: str | None = None
+    least: int = 1
+
+    @property
+    def result_name(self) -> str:
+        """What is compared, in words."""
+        return self.compare or "the last result"
+
+    def entries(self) -> list[Entry]:
+        """The faults, made anew for each run: they keep state."""
+        return check_plan(list(self.plan), self.job.world_size)
+
+
+@dataclass(slots=True)
+class Session:
+    """What was run, and what it came to."""
+
+    request: Request
+    reference: RunRecord
+    runs: list[RunRecord]
+    verdict: Verdict
+    again: RunRecord | None = None
+
+    def goodput(self) -> float | None:
+        """Time that the work takes without faults, divided by what it took with them."""
+        ended = [run for run in self.runs if run.status == 0]
+        if self.reference.status != 0 or not ended:
+            return None
+        return self.reference.work_s * len(ended) / sum(run.work_s for run in ended)
+
+
+async def run_session(request: Request, say: Say) -> Session:
+    """Run everything and judge it; `say` is told of each step."""
+    say("running without faults")
+    options = RunOptions(
+        limit_s=request.limit_s or REFERENCE_LIMIT_S, compare=request.compare, seed=request.seed
+    )
+    reference, peace, _ = await _run(request.job, options)
+    say(_ended(reference))
+    if reference.status != 0 or not reference.result:
+        nothing = Demands(result_name=request.result_name)
+        return Session(request, reference, [], judge(reference, [], nothing))
+    runs, missed = await _break_things(request, reference, peace, say)
+    again = None
+    if differs(reference, runs):
+        say(
+            "results differ: running without faults again, to see whether they differ by themselves"
+        )
+        job = _named(request.job, "without faults, again", "again")
+        again, _, _ = await _run(job, options, peace)
+    demands = Demands(missed, request.least, request.result_name)
+    return Session(request, reference, runs, judge(reference, runs, demands, again), again)
+
+
+async def _break_things(
+    request: Request, reference: RunRecord, peace: History | None, say: Say
+) -> tuple[list[RunRecord], list[str]]:
+    """Jobs with faults, one after another, until the time is over."""
+    end = None if request.duration_s is None else trio.current_time() + request.duration_s
+    runs: list[RunRecord] = []
+    missed: list[str] = []
+    while not runs or (end is not None and _worth_another(request, runs, end)):
+        number = len(runs)
+        job = _named(request.job, f"run {number + 1} with faults", f"run-{number + 1}")
+        say(f"running with faults{f', job {number + 1}' if number else ''}")
+        patience_s = SLOWER * reference.wall_s + STARTS_S + (request.duration_s or 0.0)
+        options = RunOptions(
+            entries=() if request.trace else request.entries(),
+            seed=request.seed,
+            run=number,
+            stop_after_s=float("inf") if end is None else end - trio.current_time(),
+            limit_s=request.limit_s or patience_s,
+            compare=request.compare,
+        )
+        if request.trace:
+            options = replace(options, populate=Replay(request.trace, request.speed))
+        run, _, not_delivered = await _run(job, options, peace)
+        runs.append(run)
+        missed += not_delivered
+        say(_ended(run))
+        if run.status != 0:
+            break
+    return runs, missed + never_delivered(request, runs)
+
+
+def never_delivered(request: Request, runs: Sequence[RunRecord]) -> list[str]:
+    """What was to come again and again, and never came."""
+    done = {delivery.entry for run in runs for delivery in run.delivered}
+    again = [entry for entry in request.entries() if not entry.once]
+    return [str(entry) for entry in again if entry.number not in done]
+
+
+def _worth_another(request: Request, runs: Sequence[RunRecord], end: float) -> bool:
+    """Plans of moments and traces are one job; what comes again and again fills the time."""
+    again = not request.trace and all("every" in entry["at"] for entry in request.plan)
+    return again and trio.current_time() + runs[-1].wall_s / 2 < end
+
+
+async def _run(
+    job: JobSpec, options: RunOptions, peace: History | None = None
+) -> tuple[RunRecord, History | None, list[str]]:
+    """One run, judged by itself and against the history of the run without faults."""
+    record, schedule = await run_once(job, options)
+    history = judge_history(job, record, peace)
+    if options.compare is None and history is not None:
+        record.result = last_result(history)
+    (job.folder / "record.json").write_text(json.dumps(record.to_dict(), indent=1))
+    return record, history, [str(entry) for entry in schedule.missed()]
+
+
+def _named(job: JobSpec, name: str, folder: str) -> JobSpec:
+    return replace(job, name=name, folder=job.folder.parent / folder)
+
+
+def _ended(run: RunRecord) -> str:
+    how = "no end in time" if run.status is None else f"status {run.status}"
+    faults = f", {counted(len(run.delivered), 'fault')}" if run.deliveries else ""
+    recoveries = sum(incident["completed"] for incident in run.incidents)
+    return f"  {how} after {run.wall_s:.1f} s{faults}, {recoveries} recoveries"

@@ -1,0 +1,175 @@
+"""Faults that are signals: death, a polite death, a stop; for workers and for the tracker."""
+
+import contextlib
+import random
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ftcomm_chaos.faults.fault_kinds import (
+    ALL,
+    RANDOM,
+    TRACKER,
+    Hit,
+    Kind,
+    NotDeliveredError,
+    Preparation,
+    RunningJob,
+    Target,
+    register,
+)
+from ftcomm_chaos.faults.processes import Life
+
+
+@dataclass(slots=True)
+class SignalFault:
+    """A signal for the processes of the target; `undo` lets those go on that it stopped."""
+
+    target: Target
+    name: str  # of the signal: Windows has not all, and imports this module
+    _stopped: list[Life] = field(default_factory=list)
+
+    def missing(self) -> str:
+        """Linux alone can signal a process that is not a child without risk for others."""
+        return "" if sys.platform == "linux" else f"{self.name} needs Linux (pidfd)"
+
+    async def prepare(self, run: Preparation) -> None:
+        """A tracker can be hit alone only where it is a process of its own."""
+        run.own_tracker |= self.target.kind == TRACKER
+
+    async def fire(self, job: RunningJob, dice: random.Random) -> Hit:
+        """Send the signal; a kill is done when the process is gone."""
+        workers: tuple[str, ...] = ()
+        if self.target.kind == TRACKER:
+            lives = [_running(job.tracker, TRACKER)]
+        else:
+            workers = self.target.pick(job, dice)
+            lives = [_running(job.life(worker), f"worker {worker}") for worker in workers]
+        hit = self._hit(workers, self._send(lives))
+        for life in hit.lives:
+            await life.gone()
+        return hit
+
+    def happened(self, life: Life) -> Hit:
+        """The library has done it, or does it now."""
+        return self._hit((life.who,), [life])
+
+    async def undo(self, job: RunningJob) -> None:
+        """Let what was stopped go on; what is about to stop itself must have done so."""
+        del job
+        while self._stopped:
+            life = self._stopped.pop()
+            with contextlib.suppress(NotDeliveredError):  # it has ended meanwhile
+                await life.stopped()
+                life.signal(signal.SIGCONT)
+
+    def _send(self, lives: list[Life]) -> list[Life]:
+        """Those whom the signal has reached: one of several may just have ended."""
+        reached = []
+        for life in lives:
+            with contextlib.suppress(NotDeliveredError):
+                life.signal(signal.Signals[self.name])
+                reached.append(life)
+        if not reached:
+            raise NotDeliveredError(f"{self.target} has ended")
+        return reached
+
+    def _hit(self, workers: tuple[str, ...], lives: list[Life]) -> Hit:
+        if self.name == "SIGSTOP":
+            self._stopped += lives
+        dying = tuple(lives) if self.name == "SIGKILL" else ()
+        return Hit(workers, f"{self.name} for {', '.join(map(str, lives))}", dying)
+
+
+@dataclass(slots=True)
+class TrackerKill(SignalFault):
+    """SIGKILL of the tracker; `undo` starts it again on its state directory."""
+
+    async def undo(self, job: RunningJob) -> None:
+        """Start it again."""
+        if job.tracker is None:
+            await job.start_tracker()
+
+
+@dataclass(slots=True)
+class ByLibrary:
+    """What the library alone can do, to itself, at an address."""
+
+    name: str
+    deadly: bool
+
+    def missing(self) -> str:
+        """Nothing is needed."""
+        return ""
+
+    async def prepare(self, run: Preparation) -> None:
+        """The runner hands the address to the library; nothing else is needed."""
+
+    async def fire(self, job: RunningJob, dice: random.Random) -> Hit:
+        """Never called: plans take these at positions only."""
+        del job, dice
+        raise NotDeliveredError(f"{self.name} is delivered by the library alone")
+
+    def happened(self, life: Life) -> Hit:
+        """The library has done it, or does it now."""
+        return Hit((life.who,), f"{self.name} in {life}", (life,) if self.deadly else ())
+
+    async def undo(self, job: RunningJob) -> None:
+        """It has no end."""
+
+
+def _running(life: Life | None, who: str) -> Life:
+    if life is None:
+        raise NotDeliveredError(f"{who} does not run")
+    return life
+
+
+def _signal_kind(name: str, text: str, **more: Any) -> Kind:
+    def make(target: Target, parameters: Mapping[str, Any]) -> SignalFault:
+        del parameters
+        return SignalFault(target, name)
+
+    return Kind(name.lower(), text, make, **more)
+
+
+def _tracker_kill(target: Target, parameters: Mapping[str, Any]) -> TrackerKill:
+    del parameters
+    return TrackerKill(target, "SIGKILL")
+
+
+def _position_kind(name: str, text: str, *, deadly: bool = False) -> Kind:
+    def make(target: Target, parameters: Mapping[str, Any]) -> ByLibrary:
+        del target, parameters
+        return ByLibrary(name, deadly)
+
+    return Kind(name, text, make, library_action=name, only_at_position=True)
+
+
+register(
+    [
+        _signal_kind("SIGKILL", "the process dies at once", library_action="kill"),
+        _signal_kind("SIGTERM", "the process is asked to end"),
+        _signal_kind(
+            "SIGSTOP",
+            "the process stands still, and goes on after `for` seconds",
+            targets=("workers", RANDOM, ALL, TRACKER),
+            lasting=True,
+            library_action="stop",
+        ),
+        Kind(
+            "tracker_kill",
+            "the tracker dies by SIGKILL, and is started again after `for` seconds",
+            _tracker_kill,
+            targets=(TRACKER,),
+            lasting=True,
+            usually_for_s=0.5,
+            library_action="kill",
+        ),
+        _position_kind("kill_rst", "links are reset, then the process dies", deadly=True),
+        _position_kind("cut", "all data links of the rank end with FIN"),
+        _position_kind("reset", "all data links of the rank end with RST"),
+        _position_kind("raise", "the call raises, as a defect of the script would"),
+    ]
+)

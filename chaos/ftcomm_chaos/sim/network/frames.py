@@ -1,0 +1,52 @@
+"""What passes between two workers in one epoch."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ftcomm.errors import ProtocolError
+from ftcomm.protocol.frame_header import FrameHeader
+from ftcomm.protocol.position import Position
+from ftcomm_chaos.sim.world import Violation
+
+if TYPE_CHECKING:
+    from ftcomm_chaos.sim.worker.process import Life
+
+
+class Frame(NamedTuple):
+    """One step's block with its header."""
+
+    header: FrameHeader
+    payload: tuple[Any, ...]
+
+
+@dataclass(eq=False)
+class Stream:
+    """One connection between two lives in one epoch."""
+
+    epoch: int
+    ends: tuple["Life", "Life"]
+    ranks: tuple[int, int]  # of the ends, in this epoch: the far one may not know its own yet
+    broken: bool = False
+    silent: bool = False  # swallows everything, and nobody is told (rule R12)
+    via: "Life | None" = None  # who passes everything on
+    arrives: dict[int, float] = field(default_factory=dict)  # by receiver: order is kept
+
+    def other(self, life: "Life") -> "Life":
+        """The far end."""
+        return self.ends[1] if life is self.ends[0] else self.ends[0]
+
+    def other_rank(self, life: "Life") -> int:
+        """The far end's rank."""
+        return self.ranks[1] if life is self.ends[0] else self.ranks[0]
+
+
+def check_frame(frame: Frame, epoch: int, position: Position, tag: int) -> None:
+    """A stream of one epoch carries the frames of one order of positions, or someone is ahead."""
+    header = frame.header
+    if (header.epoch, header.position, header.step) != (epoch, position, tag):
+        raise Violation(
+            f"a frame of epoch {header.epoch}, collective {header.position}, step {header.step} "
+            f"came where epoch {epoch}, collective {position}, step {tag} was due"
+        )
+    if header.length != len(frame.payload):
+        raise ProtocolError("a frame is shorter than its header says")

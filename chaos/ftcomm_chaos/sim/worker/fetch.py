@@ -1,0 +1,115 @@
+"""Simulated fetches: a holder serves its checkpoint, local states and log, item by item."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ftcomm.protocol.messages import FetchRequest
+from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.recovery.events import (
+    CheckpointFetched,
+    FetchEnded,
+    LocalFetched,
+    ResultFetched,
+    StartFetch,
+)
+from ftcomm.recovery.machine import State
+from ftcomm_chaos.sim.workload import packed
+from ftcomm_chaos.sim.world import Violation, World
+
+if TYPE_CHECKING:
+    from ftcomm_chaos.sim.worker.process import Life
+
+Item = CheckpointFetched | LocalFetched | ResultFetched
+
+
+class FetchLink:
+    """One ordered fetch: asked once, served item by item, ended by `FetchEnded`."""
+
+    def __init__(self, world: World, life: "Life", far: "Life", order: StartFetch) -> None:
+        self.world, self.life, self.far, self.order = world, life, far, order
+        self.epoch, self.source = order.epoch, order.source
+        self.over = False
+        self.via: Life | None = None
+        self._items = items_of(far, life, order)
+        self._arrives = 0.0
+
+    def ask(self) -> None:
+        """The request reaches the source."""
+        if self.over or self.life.core.epoch != self.epoch:
+            return  # a later epoch has come before the connection was there
+        way = self.life.net.way(self.epoch, self.life, self.source)
+        if way is None:
+            self.fail("refused")
+            return
+        self.via = way.via
+        if way.hurdle is not None:
+            self.world.after(self.life.sim.settings.detect_within, self.fail, "nothing comes")
+        elif self.far.core.epoch < self.epoch:
+            self.far.parked.append(self.ask)  # newer waits (rule R1)
+        else:
+            self.step()
+
+    def step(self) -> None:
+        """The source sends one item; it must still be in the epoch."""
+        if not self.over:
+            self.far.deliver(self._send_one)
+
+    def _send_one(self) -> None:
+        if self.over:
+            return
+        core = self.far.core
+        if not self.far.alive or core.epoch != self.epoch:
+            self.fail("the source has gone")
+            return
+        if core.state not in (State.RUNNING, State.CATCHING_UP):
+            self.fail("the source has stopped")
+            return
+        event = next(self._items, None)
+        if event is None:
+            self.over = True
+            self._deliver(FetchEnded(self.epoch, self.source))
+            return
+        self._deliver(event)
+        self.far.point("serving")
+        slow = 0.3 if self.world.chance(0.1) else self.world.transit_s
+        self.world.after(self.world.between(0.0005, slow), self.step)
+
+    def fail(self, why: str) -> None:
+        """The link ends early."""
+        if not self.over:
+            self.over = True
+            self._deliver(FetchEnded(self.epoch, self.source, why))
+
+    def _deliver(self, event: Item | FetchEnded) -> None:
+        when = max(self.world.now + self.world.transit(), self._arrives)
+        self._arrives = when
+        self.world.at(when, self.life.deliver, self.life.hear, event)
+
+
+def items_of(far: "Life", life: "Life", order: StartFetch | FetchRequest) -> Iterator[Item]:
+    """What `far` sends to `life`; a plan names only holders of what it says (rule R2)."""
+    core, load, epoch = far.core, order.load, order.epoch
+    if load > PRELUDE:
+        held = core.checkpoint
+        if held is None or held.version != load:
+            raise Violation(f"{far} was named as a holder of checkpoint {load}, but has {held}")
+        yield CheckpointFetched(epoch, load, packed(held.value))
+    version = order.local_version
+    for rank in order.locals:
+        local = core.locals.get(version, rank)
+        if local is None:
+            raise Violation(
+                f"{far} was named as a holder of the local state of rank {rank} in "
+                f"{version} for {life}, but has {core.locals.report()}"
+            )
+        yield LocalFetched(epoch, version, rank, local)
+    for run in order.runs:
+        for seqno in run.seqnos():
+            position = Position(0, run.version, seqno)
+            entry = core.log.get(position)
+            if entry is None:
+                raise Violation(
+                    f"{far} was named as a holder of {position} for {life} in epoch "
+                    f"{epoch}, but has {core.log.runs()}"
+                )
+            yield ResultFetched(epoch, position, entry.signature, entry.value, entry.nbytes)

@@ -1,0 +1,341 @@
+"""One simulated life of a worker: the real core, and a driver in place of threads and sockets."""
+
+import inspect
+from collections import defaultdict, deque
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, assert_never
+
+from ftcomm import errors
+from ftcomm.protocol.messages import (
+    Fenced,
+    Leaf,
+    Leaves,
+    Plan,
+    Report,
+    Settled,
+    WorkerMessage,
+)
+from ftcomm.protocol.position import Position
+from ftcomm.recovery.events import (
+    Attached,
+    Beat,
+    CloseLinks,
+    DescribeState,
+    Detached,
+    Discard,
+    Effect,
+    Event,
+    Hangup,
+    Received,
+    SendControl,
+    StartFetch,
+    Wake,
+)
+from ftcomm.recovery.machine import Identity, Limits, State, WorkerCore
+from ftcomm_chaos.sim.fault_injection import CutShort
+from ftcomm_chaos.sim.network.frames import Frame
+from ftcomm_chaos.sim.worker import user_thread
+from ftcomm_chaos.sim.workload import UsersState, packed, state_digest
+from ftcomm_chaos.sim.world import Violation
+
+if TYPE_CHECKING:
+    from ftcomm_chaos.sim.network.control_connection import ControlConn
+    from ftcomm_chaos.sim.simulation import Simulation
+
+RACE_S = 0.002  # how long a thread may sit between two steps that another can cut
+
+
+class Life:
+    """A process from its start to its end."""
+
+    def __init__(self, sim: "Simulation", worker_id: str, port: int) -> None:
+        self.sim, self.world, self.net = sim, sim.world, sim.network
+        self.worker_id, self.port = worker_id, port
+        self.alive = True
+        self.ended: str | None = None  # how the script ended, None while it runs
+        self.paused_until: float | None = None
+        self.resumed_at = 0.0
+        self.lost_at = 0.0  # when a tracker last lost a connection of it
+        self.heard_after_resume = True
+        self.last_report: Report | None = None
+        self.settled = 0  # the newest epoch of its own that it has heard to be settled
+        self.inbox: dict[tuple[int, int], deque[Frame]] = defaultdict(deque)
+        self.broken: set[tuple[int, int]] = set()
+        self.parked: list[Callable[[], None]] = []  # they wait for a newer epoch's plan
+        self.blocked_on: tuple[int, ...] = ()
+        self.blocked_since = 0.0
+        self.step = -1  # of its schedule, in which it stands
+        self.turn: tuple[int, Position] | None = None  # epoch and position last executed
+        self.kept: UsersState | None = None  # by the newest checkpoint, if that was lazy
+        self.in_call = False  # where a local exception can be survived
+        self.cut_next = False  # it comes when the user's thread runs in a call
+        self.conn: ControlConn | None = None
+        identity = Identity(
+            worker_id, f"{worker_id}/{port}".encode(), sim.host_of(worker_id), "sim", port
+        )
+        limits = Limits(
+            detect_within=sim.settings.detect_within,
+            replicas=sim.settings.replicas,
+            local_replicas=sim.settings.local_replicas,
+            tracker_timeout=sim.conditions.tracker_timeout,
+            keeps_results=sim.settings.keeps_results,
+            keep_by_all=sim.settings.keep_by_all,
+        )
+        self.core = WorkerCore(identity, limits, now=self.world.now)
+        self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._script: Generator[float | None, None, None] = user_thread.script(self)
+        self._idle = False
+        self._poked = False
+        self._pause_s = 0.0
+        self.net.lives[port] = self
+        self.dial()
+        self._beat()
+        self._run_user()
+
+    def __repr__(self) -> str:
+        return f"{self.worker_id}#{self.port}"
+
+    # --- being scheduled ----------------------------------------------------------------------
+
+    def deliver(self, action: Callable[..., None], *args: Any) -> None:
+        """Something reaches this process; a stopped one sees it when it goes on."""
+        if not self.alive:
+            return
+        if self.paused_until is not None or self._held:
+            self._held.append((action, args))
+        else:
+            action(*args)
+
+    def pause(self, seconds: float) -> None:
+        """As SIGSTOP: nothing runs, and the kernel goes on accepting bytes."""
+        self.paused_until = self.world.now + seconds
+        self._pause_s = seconds
+        self.world.after(seconds, self._resume)
+
+    def _resume(self) -> None:
+        if not self.alive:
+            return
+        stopped_for = self.sim.settings.detect_within / 2
+        self.paused_until = None
+        if self._pause_s > stopped_for:
+            self.resumed_at = self.world.now
+            self.heard_after_resume = False
+        if self.world.chance(0.5):  # the user's thread may well be the first to run
+            self._held.sort(key=lambda held: held[0] != self._run_user)
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Take what came during the stop, in order, one after the other."""
+        if self._held and self.alive and self.paused_until is None:
+            action, args = self._held.pop(0)
+            if self._held:
+                self.world.after(0.0003, self._catch_up)
+            action(*args)
+
+    def poke(self) -> None:
+        """Wake the user's thread."""
+        self._poked = True
+        if self._idle:
+            self._idle = False
+            self.world.after(self.world.between(0.0, RACE_S), self.deliver, self._run_user)
+
+    def _run_user(self) -> None:
+        if self.ended is not None:
+            return
+        self._poked = False
+        try:
+            delay = self._go_on()
+        except StopIteration:
+            self._end("finished")
+            return
+        except errors.FtcommError as error:
+            self._end(f"{type(error).__name__}: {error.cause}")
+            return
+        if delay is not None or self._poked:
+            self.world.after(delay or 0.0001, self.deliver, self._run_user)
+        else:
+            self._idle = True
+
+    def _go_on(self) -> float | None:
+        if not (self.cut_next and self.in_call):
+            return next(self._script)
+        self.cut_next = False
+        self.sim.counters["cut short"] += 1
+        return self._script.throw(CutShort())
+
+    def _end(self, how: str) -> None:
+        self.ended = how
+        self.world.trace(f"{self} ends: {how}")
+        self.sim.monitor.on_end(self, how)
+        self.die("the script has ended")
+
+    def die(self, why: str) -> None:
+        """The process is gone: every connection of its ends."""
+        if not self.alive:
+            return
+        self.world.trace(f"{self} is gone: {why}")
+        self.alive = False
+        if inspect.getgeneratorstate(self._script) != inspect.GEN_RUNNING:
+            self._script.close()  # else the caller unwinds it
+        self.net.close(self)
+        if self.conn is not None:
+            self.conn.worker_gone()
+            self.conn = None
+        self.sim.on_death(self)
+
+    def point(self, name: str) -> None:
+        """The process is at a place where a fault may be planned."""
+        self.sim.monitor.on_point(self, name)
+        self.sim.faults.on_point(self, name)
+
+    # --- the control connection ---------------------------------------------------------------
+
+    def dial(self) -> None:
+        """Try to reach the tracker, with back-off, until the core has had enough."""
+        if not self.alive or self.conn is not None:
+            return
+        if self.core.state in (State.FAILED, State.FINISHED):
+            return
+        if not self.sim.tracker.accept(self):
+            self.world.after(self.world.between(0.05, 0.4), self.deliver, self.dial)
+
+    def on_attached(self, conn: "ControlConn") -> None:
+        """The tracker has accepted our connection."""
+        if self.conn is conn:
+            self.hear(Attached())
+
+    def on_detached(self, conn: "ControlConn", reason: str) -> None:
+        """The control connection has ended."""
+        if self.conn is conn:
+            self.conn = None
+            self.hear(Detached(reason))
+            self.world.after(self.world.between(0.001, 0.2), self.deliver, self.dial)
+
+    def on_control(self, conn: "ControlConn", message: Any, sent_at: float) -> None:
+        """A message of the tracker arrives."""
+        if self.conn is not conn:
+            return
+        if sent_at >= self.resumed_at:
+            self.heard_after_resume = True
+        self.hear(Received(message))
+        if isinstance(message, Fenced):
+            ended = self.core.state in (State.FAILED, State.FINISHED)
+            self.require(ended, "was told that it is fenced, and goes on (R1)")
+        if isinstance(message, Plan) and self.core.epoch == message.epoch:
+            self._on_plan(message)
+        if isinstance(message, Settled) and self.core.epoch == message.epoch:
+            self.settled = message.epoch
+
+    def _on_plan(self, plan: Plan) -> None:
+        self.sim.monitor.on_plan(self, plan)
+        self._look_again()
+        self.point("planned")
+
+    def _look_again(self) -> None:
+        parked, self.parked = self.parked, []
+        for look in parked:
+            look()
+
+    def _beat(self) -> None:
+        if not self.alive:
+            return
+        blocked_ms = 0
+        if self.blocked_on:
+            blocked_ms = int((self.world.now - self.blocked_since) * 1000)
+        shown = self.blocked_on if blocked_ms >= 250 else ()
+        self.hear(Beat(shown, blocked_ms if shown else 0, self.step))
+        self.world.after(self.sim.settings.heartbeat_every, self.deliver, self._beat)
+
+    # --- the core -----------------------------------------------------------------------------
+
+    def hear(self, event: Event) -> None:
+        """Feed the core and do what it asks."""
+        if not self.alive:
+            return
+        effects = self.core.handle(event, now=self.world.now)
+        if self.world.tracing and not isinstance(event, Beat):
+            self.world.trace(f"{self} {_short(event)} -> {self.core.state.name} {_names(effects)}")
+        for effect in effects:
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case SendControl(message):
+                self._send_control(message)
+            case CloseLinks():
+                over = self.core.state in (State.FAILED, State.FINISHED)
+                self.net.close(self, None if over else self.core.revoke_epoch)
+                self._look_again()
+            case StartFetch():
+                self.net.fetch(self, effect)
+                self.point("fetching")
+            case Wake():
+                self.poke()
+            case Discard():
+                pass  # tuples are never reused
+            case DescribeState(version, value):
+                leaf = Leaf("state", "int", state_digest(packed(value)))
+                self.world.after(
+                    self.world.between(0.0, RACE_S),
+                    self.deliver, self._send_control, Leaves(version, (leaf,)),
+                )  # fmt: skip
+            case Hangup():
+                if self.conn is not None:
+                    self.conn.hang_up()
+                    self.conn = None
+                self.poke()
+            case _:
+                assert_never(effect)
+
+    def _send_control(self, message: WorkerMessage) -> None:
+        if isinstance(message, Report):
+            self.last_report = message
+            self.sim.monitor.on_report(self, message)
+        if self.conn is not None:
+            self.conn.to_tracker(message)
+        if isinstance(message, Report):
+            self.point("reported")
+
+    # --- data ---------------------------------------------------------------------------------
+
+    def accepts(self, epoch: int) -> bool:
+        """Whether a link of `epoch` is or will be good here."""
+        over = self.core.state in (State.FAILED, State.FINISHED)
+        return self.alive and not over and self.core.revoke_epoch <= epoch
+
+    def on_frame(self, epoch: int, rank: int, frame: Frame) -> None:
+        """A data frame has arrived: older is dropped, newer waits (rule R1)."""
+        if epoch < self.core.epoch:
+            return
+        self.inbox[epoch, rank].append(frame)
+        if epoch == self.core.epoch:
+            self.blocked_since = self.world.now
+            self.poke()
+
+    def on_link_broken(self, epoch: int, rank: int) -> None:
+        """The kernel knows that a link is dead; the user's thread finds out when it uses it."""
+        self.broken.add((epoch, rank))
+        if epoch == self.core.epoch:
+            self.poke()
+
+    def is_member_of(self, epoch: int) -> bool:
+        """Whether this process still counts in `epoch`'s membership."""
+        return self.alive and self.core.epoch == epoch and self.core.state is not State.FAILED
+
+    def require(self, condition: bool, text: str) -> None:
+        """Raise a `Violation` that names this life."""
+        if not condition:
+            raise Violation(f"{self} at {self.core.position} in epoch {self.core.epoch}: {text}")
+
+
+def _short(event: Event) -> str:
+    if isinstance(event, Received):
+        return f"hears {event.message}"[:300]
+    return str(event)[:200]
+
+
+def _names(effects: list[Effect]) -> str:
+    return ", ".join(
+        f"Send{type(e.message).__name__}" if isinstance(e, SendControl) else type(e).__name__
+        for e in effects
+    )

@@ -1,1 +1,0 @@
-"""Faults that need machinery: bad networks, full disks, interpreters that stand still."""
