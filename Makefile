@@ -19,7 +19,7 @@ test: $(STAMP) ## what every change runs
 	$(BIN)/python -m pytest $(PARALLEL)
 
 test-all: $(STAMP) ## the slow tests too, on every Python from 3.11 on that is found
-	$(BIN)/python tests/every_python.py $(PARALLEL) -m "slow or not slow"
+	$(BIN)/python tests/project/every_python.py $(PARALLEL) -m "slow or not slow"
 
 mutants: $(STAMP) ## each planted defect is caught by its layer, and by no layer without a defect
 	PYTHONPATH=.:tracker:chaos $(BIN)/python -m ftcomm_chaos.mutants --layers-first

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.conformance.counter import TALLY
 from tests.conformance.sums import Sums
-from tests.conformance.tally import TALLY
 
 # Hundreds of processes are started; each would compile the library again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -10,7 +10,7 @@ socket.  The peer moves its counter, makes a fence, and then looks at that word;
 has not seen there means a bell.  Processors of ORDERED_STORES hold a store back from others until
 after later loads, but never beyond a fence: so of the two looks at least one sees what the other
 side has written before it.  Either the sleeper finds bytes, or the peer finds the nap.
-`tests/transport/test_naps.py` tries all orders, those of store buffers too.
+`tests/unit/transport/test_shm_sleep.py` tries all orders, those of store buffers too.
 
 The peer writes into this memory when it likes.  Its counters are checked at each use, frames are
 copied out before anybody believes them, and nothing is left here that a user gets.

@@ -21,10 +21,10 @@ from typing import Any, Self
 
 from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm_tracker.server.fault_injection import TRACKER
+from tests.conformance.counter import TALLY
 from tests.conformance.forker import die_with_parent
-from tests.conformance.judging import Event, Record
 from tests.conformance.plans import ROOT, WALL_S, BrokenError, Forker, Plan, worker_environment
-from tests.conformance.tally import TALLY
+from tests.conformance.verdict import Event, Record
 
 FINAL = {64, 70, *range(71, 81), 82}  # exit codes by which a typed error says: do not restart me
 

@@ -16,7 +16,7 @@ from tests.conformance.scenario import (
     expect,
     planned,
 )
-from tests.conformance.strangers import Strangers, listeners_of
+from tests.conformance.unauthenticated import Strangers, listeners_of
 
 FENCED = 75  # exit status of FencedError
 GATED = {**QUIET, "gates": {"1.10": "gate"}}

@@ -34,7 +34,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.conformance.tally import TALLY
+from tests.conformance.counter import TALLY
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "mushroom.py"

@@ -12,8 +12,8 @@ from typing import Any
 from tests.conformance.bench import Bench
 from tests.conformance.forker import die_with_parent
 from tests.conformance.harness import Job
-from tests.conformance.judging import Event
 from tests.conformance.plans import ROOT, WALL_S, BrokenError, Plan, worker_environment
+from tests.conformance.verdict import Event
 
 Run = Callable[[Bench], None]
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from tests.conformance.bench import Bench
 from tests.conformance.harness import Job
-from tests.conformance.judging import Event
 from tests.conformance.plans import Plan
 from tests.conformance.scenario import (
     DETECT_S,
@@ -18,6 +17,7 @@ from tests.conformance.scenario import (
     expect,
     under_run,
 )
+from tests.conformance.verdict import Event
 
 
 def stopped_for_less_than_the_limit(bench: Bench) -> None:

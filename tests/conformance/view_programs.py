@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tests.conformance.recorder import Array, Recorder
-from tests.writing import ways_to_write
+from tests.helpers.writing import ways_to_write
 
 LARGE = 200_000  # elements of 8 bytes: made in common memory where there is some
 POOLED = 20_000

@@ -25,8 +25,8 @@ from ftcomm.recovery.result_log import Entry
 from ftcomm_tracker.server.connection import Connection, of_a_member
 from ftcomm_tracker.server.operators import Operators
 from tests.fuzz.wire import SIGNATURE, feed_stream
-from tests.recovery.worker_story import a_member, hear, plan
-from tests.tracker.roster_story import Story, hello, running
+from tests.unit.recovery.worker_scenario import a_member, hear, plan
+from tests.unit.tracker.roster_scenario import Story, hello, running
 
 ROOM = 1 << 20  # bytes that a transfer may announce here
 

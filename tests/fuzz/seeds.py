@@ -54,8 +54,8 @@ from ftcomm_tracker.core.durable_state import Durable, Place
 from ftcomm_tracker.server.journal import FILE_NAME, Journal, Remembered, text_of
 from tests.fuzz.memory import SEGMENT_NONCE
 from tests.fuzz.wire import CRC32, HEADER, KEY, SERVER_NONCE, SIGNATURE, a_client
-from tests.recovery.worker_story import plan
-from tests.tracker.roster_story import hello, report
+from tests.unit.recovery.worker_scenario import plan
+from tests.unit.tracker.roster_scenario import hello, report
 
 MOST = 1200  # bytes of a seed
 

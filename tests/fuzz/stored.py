@@ -37,7 +37,7 @@ from ftcomm_tracker.server.journal import (
     text_of,
 )
 from ftcomm_tracker.server.listener import host_in, join_address
-from tests.tracker.roster_story import Story, hello
+from tests.unit.tracker.roster_scenario import Story, hello
 
 WORLD_SIZE = 3
 NOWHERE = Path("journal")

@@ -22,7 +22,7 @@ from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.server.fault_injection import parse_tracker_faults
 from tests.fuzz.seeds import a_durable
 from tests.fuzz.wire import HEADER
-from tests.recovery.worker_story import a_member, hear, plan
+from tests.unit.recovery.worker_scenario import a_member, hear, plan
 
 
 def nested(depth: int) -> bytes:

@@ -23,7 +23,11 @@ NOTHING_FOUND, FOUND, TOO_LONG = 0, 1, -1  # exit statuses; any other is a broke
 TOO_FEW_FAULTS = 3  # of the simulator, in so few seeds by chance: it has found nothing
 
 # By the folder of a test: what the table says. Others are tests of single pieces.
-_FOLDERS = {"hostile": "hostile", "tracker": "tracker", "process": "process"}
+_FOLDERS = {
+    "tests/security/": "security",
+    "tests/unit/tracker/": "tracker",
+    "tests/integration/": "integration",
+}
 
 
 def name_of(layer: str) -> str:
@@ -31,7 +35,7 @@ def name_of(layer: str) -> str:
     first = layer.split(maxsplit=1)[0]
     if not first.startswith("tests/"):
         return first
-    return _FOLDERS.get(first.split("/")[1], "unit")
+    return next((name for folder, name in _FOLDERS.items() if first.startswith(folder)), "unit")
 
 
 def run_layer(layer: str, tree: Path) -> tuple[int, str]:

@@ -1,0 +1,94 @@
+"""Reports: what a person reads, and a page that needs nothing but itself."""
+
+import json
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from ftcomm_chaos.commands.report_html import report_page
+from ftcomm_chaos.commands.report_text import MOST_SHOWN, document, report_text
+from tests.integration.chaos.scenarios import incident, kill, killed_once, run, session
+
+NASTY = '<script>alert("x")</script>&\x01'
+
+
+def test_the_page_is_well_formed_and_needs_nothing_else() -> None:
+    page = report_page(session(killed_once(), run(status=1, tail=["end"])))
+    ET.fromstring(page.removeprefix("<!DOCTYPE html>"))
+    assert re.findall(r"https?:|src=|href=|url\(|@import|<script|<link|<iframe", page) == []
+    assert page.count("<svg") == 3
+
+
+def test_lives_are_counted_from_one_as_by_the_tracker() -> None:
+    titles = re.findall(r"<title>(life .*?)</title>", report_page(session(killed_once())))
+    assert titles == [
+        "life 1, process 10 ended well",
+        "life 1, process 11 was killed by SIGKILL",
+        "life 2, process 12 ended well",
+    ]
+
+
+def test_whatever_a_script_says_is_escaped() -> None:
+    nasty = killed_once(name=NASTY, result=NASTY, status=1, tail=[NASTY])
+    nasty.deliveries[0].what = NASTY
+    nasty.incidents[0]["reason"] = NASTY
+    page = report_page(session(nasty, command=(NASTY,)))
+    assert "<script" not in page
+    ET.fromstring(page.removeprefix("<!DOCTYPE html>"))
+
+
+def test_the_text_shows_faults_what_they_cost_and_the_verdict() -> None:
+    killed = killed_once()
+    killed.deliveries[0].detect_ms, killed.deliveries[0].recover_ms = 10.0, 510.0
+    assert (
+        report_text(session(killed))
+        == """
+run 1 with faults: 10.0 s
+      2.00 s  SIGKILL for 1; seen after 10, recovered after 510 ms
+
+ms       p50  p90  p99  p100  count
+detect    10   10   10    10      1  from the fault to the tracker's first evidence
+stop       1    1    1     1      1  from there until the last survivor has reported
+replace    2    2    2     2      1  from there until the last replacement has reported
+decide     3    3    3     3      1  the decision and its sending
+fetch      4    4    4     4      1  longest catch-up of a member
+link       5    5    5     5      1  longest way from its plan to its next collective
+total    500  500  500   500      1  from the first evidence to the last member's next collective
+recover  510  510  510   510      1  from the fault to the last member's next collective
+goodput 100.0 % of the run without faults
+
+PASSED: 1 run with 1 fault, 1 process killed
+  the last result is equal to the last bit: 5af3"""
+    )
+
+
+def test_a_terminal_obeys_nothing_that_a_script_or_a_trace_says() -> None:
+    nasty = killed_once(findings=["rule: \x1b[2J"])
+    nasty.deliveries[0].what = "\x1b]0;node\x07 goes"
+    text = report_text(session(nasty))
+    assert "\x1b" not in text
+    assert "\ufffd]0;node\ufffd goes" in text
+
+
+def test_a_long_list_of_faults_is_cut_on_a_terminal_and_whole_elsewhere() -> None:
+    many = killed_once(deliveries=[kill(1, n, "1", 11) for n in range(MOST_SHOWN + 7)])
+    assert "  and 7 more" in report_text(session(many))
+    assert len(document(session(many))["runs"][0]["deliveries"]) == MOST_SHOWN + 7
+
+
+def test_the_document_is_json_without_extensions() -> None:
+    found = json.dumps(document(session(killed_once())), allow_nan=False)
+    assert json.loads(found)["status"] == 0
+
+
+@pytest.mark.parametrize(("wall_s", "goodput"), [(10.0, 1.0), (19.0, 0.5)])
+def test_goodput_is_the_share_of_time_that_the_work_takes_without_faults(
+    wall_s: float, goodput: float
+) -> None:
+    assert session(killed_once(wall_s=wall_s)).goodput() == goodput
+
+
+def test_there_is_no_goodput_of_a_job_that_failed() -> None:
+    assert session(run(status=1)).goodput() is None
+    assert incident(2, 1.0)["completed"]

@@ -1,0 +1,112 @@
+"""A session decides what is run, with which limit, and what never came; runs are played."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftcomm_chaos.report.run_record import RunRecord
+from ftcomm_chaos.report.verdict import Outcome
+from ftcomm_chaos.runner import session
+from ftcomm_chaos.runner.fault_scheduler import Schedule
+from ftcomm_chaos.runner.job import JobSpec
+from ftcomm_chaos.runner.random_plan import random_plan
+from ftcomm_chaos.runner.runner import RunOptions, digest_of
+from ftcomm_chaos.runner.session import SLOWER, STARTS_S, Request, Session, run_session
+from tests.integration.chaos.scenarios import killed_once, run
+
+KILLS = random_plan(kill_every_s=2.0)
+JOB = JobSpec("without faults", Path("/there/reference"), 2, ("true",), (), (), {})
+
+
+@dataclass
+class Played:
+    """Runs that are played one after the other; what they were asked is kept."""
+
+    records: list[RunRecord]
+    findings: dict[str, str]  # by the name of a run, where it is compared with the first
+    asked: list[tuple[str, RunOptions]] = field(default_factory=list)
+
+    async def run_once(self, job: JobSpec, options: RunOptions) -> tuple[RunRecord, Schedule]:
+        self.asked.append((job.name, options))
+        return self.records.pop(0), Schedule(options.entries, 0, 0, 0.0)
+
+    def judge_history(self, job: JobSpec, record: RunRecord, reference: Any) -> Any:
+        if reference is not None and job.name in self.findings:
+            record.findings.append(self.findings[job.name])
+        return "a history"
+
+
+async def played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Request, play: Played
+) -> Session:
+    monkeypatch.setattr(session, "run_once", play.run_once)
+    monkeypatch.setattr(session, "judge_history", play.judge_history)
+    for name in ("reference", "run-1", "again"):
+        (tmp_path / name).mkdir()
+    job = replace(JOB, folder=tmp_path / "reference")
+    return await run_session(replace(request, job=job, compare="model"), lambda _: None)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("limit_s", "duration_s", "limits"),
+    [
+        (None, None, [SLOWER * 10 + STARTS_S]),
+        (None, 4.0, [SLOWER * 10 + STARTS_S + 4.0]),
+        (30.0, 4.0, [30.0]),
+    ],
+)
+async def test_a_limit_that_is_given_is_the_limit(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limit_s: float | None,
+    duration_s: float | None,
+    limits: list[float],
+) -> None:
+    play = Played([run(), killed_once()], {})
+    request = Request(JOB, KILLS, limit_s=limit_s, duration_s=duration_s)
+    ended = await played(tmp_path, monkeypatch, request, play)
+    assert ended.verdict.outcome is Outcome.PASSED
+    assert [options.limit_s for _, options in play.asked[1:]] == limits
+
+
+@pytest.mark.trio
+async def test_a_kind_of_fault_that_never_came_is_not_tested(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = random_plan(kill_every_s=2.0, stop_every_s=3600.0)
+    play = Played([run(), killed_once()], {})
+    ended = await played(tmp_path, monkeypatch, Request(JOB, plan), play)
+    assert ended.verdict.outcome is Outcome.NOTHING_TESTED
+    assert ended.verdict.reasons == ["not delivered: fault 2: sigstop for random every 3600 s"]
+
+
+@pytest.mark.trio
+async def test_a_script_whose_results_differ_on_the_way_is_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"run 1 with faults": "as-reference: a", "without faults, again": "as-reference: b"}
+    play = Played([run(), killed_once(), run("without faults, again")], found)
+    ended = await played(tmp_path, monkeypatch, Request(JOB, KILLS), play)
+    assert ended.verdict.outcome is Outcome.VIOLATED
+    assert "in as-reference: b: the script does not compute the same twice" in str(ended.verdict)
+
+
+@pytest.mark.trio
+async def test_a_file_that_is_not_there_without_faults_is_noticed_before_there_are_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Played([run(result="")], {})
+    ended = await played(tmp_path, monkeypatch, Request(JOB, KILLS), play)
+    assert (ended.verdict.outcome, len(play.asked)) == (Outcome.NOTHING_TESTED, 1)
+    (reason,) = ended.verdict.reasons
+    assert reason.startswith("model is not there or empty after the run without faults")
+
+
+def test_a_file_with_nothing_in_it_is_nothing_to_compare(tmp_path: Path) -> None:
+    (tmp_path / "model").touch()
+    assert (digest_of(tmp_path / "model"), digest_of(tmp_path / "none")) == ("", "")
+    (tmp_path / "model").write_text("x")
+    assert digest_of(tmp_path / "model").startswith("2d711642")

@@ -1,0 +1,83 @@
+"""The verdict: what passes, what is a violation, and what has tested nothing."""
+
+from typing import Any
+
+import pytest
+
+from ftcomm_chaos.report.run_record import RunRecord
+from ftcomm_chaos.report.verdict import Demands, Outcome, differs, judge
+from tests.integration.chaos.scenarios import killed_once, life, run
+
+CALM = run("without faults")
+
+
+@pytest.mark.parametrize(
+    ("broken", "complaint"),
+    [
+        (killed_once(result="77aa"), "differs: 77aa..., without faults 5af3..."),
+        (killed_once(result=""), "is missing or empty, and without faults it is there"),
+        (killed_once(status=None, over_limit_s=60.0), "no end within 60 s; `output.txt` in /there"),
+        (killed_once(status=72, tail=["said"]), "status 72 (CollectiveMismatchError): said"),
+        (killed_once(findings=["rule X: bad"]), "run 1 with faults: rule X: bad"),
+        (
+            run(lives=[life("0", 10, "exited with status 1")]),
+            "worker 0 (life 1, process 10) exited with status 1, and no fault did that",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_run_is_a_violation(broken: RunRecord, complaint: str) -> None:
+    verdict = judge(CALM, [broken], Demands())
+    assert verdict.outcome is Outcome.VIOLATED
+    assert any(complaint in reason for reason in verdict.reasons), verdict.reasons
+
+
+def test_a_victim_that_lived_is_a_violation() -> None:
+    broken = killed_once()
+    broken.deliveries[0].confirmed = False
+    verdict = judge(CALM, [broken], Demands())
+    assert (verdict.outcome, len(verdict.reasons)) == (Outcome.VIOLATED, 1)
+
+
+def test_a_script_that_fails_without_faults_is_a_violation() -> None:
+    assert judge(run("without faults", status=1), [], Demands()).outcome is Outcome.VIOLATED
+
+
+@pytest.mark.parametrize(
+    ("reference", "runs", "demands", "reason"),
+    [
+        (CALM, [run()], Demands(), "0 faults were delivered, at least 1 are needed"),
+        (CALM, [killed_once()], Demands(least_delivered=2), "at least 2 are needed"),
+        (CALM, [killed_once()], Demands(missed=["fault 2"]), "not delivered: fault 2"),
+        (run(result=""), [killed_once(result="")], Demands(), "so nothing was compared"),
+    ],
+)
+def test_what_was_not_tested_is_no_pass(
+    reference: RunRecord, runs: Any, demands: Demands, reason: str
+) -> None:
+    verdict = judge(reference, runs, demands)
+    assert verdict.outcome is Outcome.NOTHING_TESTED
+    assert [reason in text for text in verdict.reasons] == [True]
+
+
+def test_equal_results_and_a_delivered_fault_pass() -> None:
+    assert judge(CALM, [killed_once()], Demands()) == judge(CALM, [killed_once()] * 2, Demands())
+    assert judge(CALM, [killed_once()], Demands()).outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize(
+    ("broken", "again", "where"),
+    [
+        (killed_once(result="77aa"), run(result="0bad"), "the result"),
+        (killed_once(findings=["a: b"]), run(findings=["as-reference: c"]), "as-reference: c"),
+    ],
+)
+def test_a_script_that_differs_from_itself_is_told_so(
+    broken: RunRecord, again: RunRecord, where: str
+) -> None:
+    assert differs(CALM, [broken])
+    verdict = judge(CALM, [broken], Demands(), again=again)
+    assert f"too, in {where}: the script does not compute the same twice" in verdict.reasons[0]
+
+
+def test_a_script_is_run_again_only_where_something_differs() -> None:
+    assert not differs(CALM, [killed_once(), killed_once(status=72, result="77aa")])

@@ -1,0 +1,103 @@
+"""Every order of events of small jobs."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from ftcomm_chaos.cli import main
+from ftcomm_chaos.explorer.search import explore
+from ftcomm_chaos.explorer.state_table import Cabinet
+from ftcomm_chaos.explorer.workload import Script
+from tests.helpers.background import run_beside
+
+# The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, P the same
+# with local states, E close.
+SMALL = [
+    ("SB", 2, 1),
+    ("BS", 2, 1),
+    ("LC", 2, 1),
+    ("LP", 2, 1),
+    ("SE", 2, 1),
+    ("S", 3, 1),
+    ("LCE", 2, 1),
+]
+# How many states there are follows from the code alone: a
+# number that changes tells that a core does something else, or that the search sees less.
+LARGE = {"SB 2 2": 109_679, "SB 3 1": 236_371, "BS 2 2": 154_398}
+
+
+@pytest.mark.parametrize(("letters", "ranks", "crashes"), SMALL)
+def test_every_order_of_a_small_job_keeps_the_rules(letters: str, ranks: int, crashes: int) -> None:
+    found = explore(Script(letters, ranks, crashes))
+    assert (found.violation, found.path) == ("", ())
+    assert found.states > 1000
+    assert found.ends > 0
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(900)  # it yields to all others
+@pytest.mark.parametrize("job", LARGE)
+def test_every_order_of_a_larger_job_keeps_the_rules(job: str) -> None:
+    status, output = run_beside("ftcomm_chaos", "explore", "--json", *job.split())
+    assert status == 0, output
+    found = json.loads(output.splitlines()[-1])  # what it says of its progress comes before
+    assert (found["violation"], found["complete"], found["states"]) == ("", True, LARGE[job])
+
+
+def test_every_order_keeps_the_rules_where_all_but_one_drop_a_stable_result() -> None:
+    found = explore(Script("SBS", 2, 1, replicas=1))
+    assert (found.violation, found.path) == ("", ())
+    assert found.states > 7000
+
+
+def test_a_search_that_ends_at_its_limit_says_that_it_is_not_complete() -> None:
+    done = CliRunner().invoke(main, ["explore", "S", "2", "1", "--max-states", "100"])
+    assert done.exit_code == 2
+    assert done.stdout.startswith("INCOMPLETE: no rule was broken up to the limit on states")
+    found = explore(Script("S", 2, 1), max_states=100)
+    assert (found.complete, found.violation) == (False, "")
+
+
+def test_a_broken_rule_is_found_with_the_shortest_way_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tracker that assumes that whoever lives has everything."""
+    monkeypatch.setattr("ftcomm.recovery.result_log.ResultLog.runs", lambda _: ())
+    found = explore(Script("SB", 2, 1))
+    assert found.violation != ""
+    assert sum(move[0] == "crash" for move in found.path) == 1
+
+
+def test_a_script_that_no_job_can_have_is_refused() -> None:
+    for letters in ("SX", "C", "CL", "LL", "CLC"):
+        done = CliRunner().invoke(main, ["explore", letters])
+        assert (done.exit_code, letters in done.output) == (2, True)
+
+
+def test_what_a_core_does_is_computed_once_and_changes_nothing_that_is_shared() -> None:
+    cabinet, calls = Cabinet(), []
+
+    def add(core: list[int], value: int) -> int:
+        calls.append(value)
+        core.append(value)
+        return len(core)
+
+    first = cabinet.put([1])
+    length, second = cabinet.call(first, add, 2)
+    assert (length, cabinet[first], cabinet[second]) == (2, [1], [1, 2])
+    assert cabinet.call(first, add, 2) == (2, second)
+    assert calls == [2]
+    cabinet.check()
+    cabinet[first].append(3)
+    with pytest.raises(AssertionError, match="was changed"):
+        cabinet.check()
+
+
+def test_sets_are_equal_whatever_came_into_them_first() -> None:
+    one, other = {0, 8}, {8, 0}
+    assert list(one) != list(other)
+    cabinet = Cabinet()
+    assert cabinet.put([one]) == cabinet.put([other])
+    assert cabinet.call(0, lambda core: core[0].add(1)) != (None, 0)
+    cabinet.check()

@@ -1,0 +1,78 @@
+"""Planted defects: each still applies, quick ones are noticed; `make mutants` plants them all."""
+
+import pytest
+
+from ftcomm_chaos.mutants.mutant import ROOT, Defect, Edit, all_defects, misplaced
+from ftcomm_chaos.mutants.run import check, check_all, judge
+from ftcomm_chaos.mutants.suites import FOUND, TOO_LONG, name_of
+from tests.helpers.background import run_beside
+
+DEFECTS = all_defects()
+QUICK = [defect.name for defect in DEFECTS if defect.quick]
+
+
+def test_there_are_enough_of_them_in_every_layer() -> None:
+    assert len(DEFECTS) >= 48
+    layers = {name_of(defect.layer) for defect in DEFECTS}
+    assert layers == {
+        "sim",
+        "unit",
+        "security",
+        "tracker",
+        "integration",
+        "conformance",
+        "explorer",
+    }
+    assert len(QUICK) >= 8
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
+def test_the_defect_still_applies(defect: Defect) -> None:
+    assert misplaced(defect) == ""
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
+def test_the_tests_that_must_notice_it_exist(defect: Defect) -> None:
+    for address in defect.layer.split():
+        file, _, test = address.partition("::")
+        if file.startswith("tests/"):
+            assert f"def {test}(" in (ROOT / file).read_text() or not test, address
+
+
+@pytest.mark.heavy
+@pytest.mark.process
+@pytest.mark.timeout(900)  # it yields to all others
+def test_the_quick_ones_are_noticed() -> None:
+    status, output = run_beside("ftcomm_chaos.mutants", "--quick", "--jobs", "1")
+    caught = sorted(line.split()[0] for line in output.splitlines() if "caught by" in line)
+    assert (status, caught) == (0, QUICK), output
+
+
+def test_a_defect_that_no_longer_applies_fails_the_gate() -> None:
+    first = DEFECTS[0]
+    edit = Edit(first.edits[0].file, "no such text", "")
+    finding = check(Defect(first.name, first.layer, first.why, (edit,)))
+    assert (finding.caught, finding.how) == (False, f"its old text occurs 0 times in {edit.file}")
+
+
+def test_each_of_many_is_looked_at_once() -> None:
+    gone = [Defect(name, "sim", "", (Edit("README.md", "no such text", ""),)) for name in "abcd"]
+    found = [(finding.name, finding.caught) for finding in check_all(gone, jobs=3)]
+    assert sorted(found) == [(name, False) for name in "abcd"]
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "finding"),
+    [
+        (FOUND, "E   AssertionError: 3 != 4\n", (True, "E   AssertionError: 3 != 4")),
+        (FOUND, "seed 7: lost\n", (True, "seed 7: lost")),
+        (FOUND, "F9-0: BrokenError: no end\n", (True, "F9-0: BrokenError: no end")),
+        (0, "2 passed", (False, "not noticed (exit status 0)")),
+        (4, "no tests ran", (False, "not noticed (exit status 4)")),
+        (TOO_LONG, "", (False, "not noticed (exit status -1)")),
+        (FOUND, "E   NameError: name 'x'\n", (False, "breaks the program: NameError")),
+        (FOUND, "with pytest.raises(TypeError, match='a'):\nE   seen\n", (True, "E   seen")),
+    ],
+)
+def test_only_a_broken_rule_counts(status: int, output: str, finding: tuple[bool, str]) -> None:
+    assert judge(status, output) == finding

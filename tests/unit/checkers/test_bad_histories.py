@@ -1,0 +1,207 @@
+"""Each bad history is a good one with one edit, and is rejected by the one rule that should."""
+
+from collections.abc import Callable
+
+import pytest
+
+from ftcomm_chaos.checkers import RULES, Limits, check
+from tests.unit.checkers.edits import (
+    FAILED,
+    FIRST,
+    LAST,
+    MIB,
+    OTHER,
+    SAVED,
+    SECOND,
+    Edit,
+    a_life_by_a_lower_number,
+    a_rank_never_closes,
+    begun_with_version_1,
+    both,
+    copied,
+    delivered_again,
+    dropped,
+    epoch_1_is_called_3,
+    everyones_plan,
+    executed_behind_the_fence,
+    executed_behind_the_verdict,
+    executed_without_rank_2,
+    gave_its_state_too_late,
+    growing,
+    later,
+    loaded_version_0,
+    never_gave_its_state,
+    one_less,
+    plan_behind_the_fence,
+    plan_behind_the_verdict,
+    set_to,
+    skipped,
+    swapped,
+    told_a_verdict_after_all_have_closed,
+    told_of_the_loss_too,
+)
+from tests.unit.checkers.scenarios import (
+    LOAD,
+    PRELUDE,
+    Story,
+    cut,
+    digest,
+    fenced,
+    killed,
+    lost,
+    mismatch,
+    peace,
+)
+
+Bad = tuple[str, str, Callable[[], Story], Edit]
+
+BAD: tuple[Bad, ...] = (
+    ("same-bytes", "another result", peace, set_to("w1-1", "return", at=FIRST, result=OTHER)),
+    ("same-bytes", "a laggard got its own input as the result", killed,
+     set_to("w1-2", "return", at=FIRST, result=digest(1, FIRST))),
+    ("same-call", "a barrier matched an allreduce", peace,
+     set_to("w1-1", "enter", at=FIRST, signature="beef")),
+    ("call-shape", "a call within a call", peace, dropped("w0-1", "return", position=LAST)),
+    ("call-shape", "a result without a call", peace, dropped("w0-1", "enter", position=SECOND)),
+    ("call-shape", "the result of another call", peace,
+     set_to("w0-1", "return", at=LAST, kind="barrier")),
+    ("call-shape", "an event after the end", peace, copied("w0-1", "resources", "end")),
+    ("delivered-once", "a result delivered twice", peace, delivered_again),
+    ("delivered-in-order", "a result left out", peace, skipped),
+    ("delivered-in-order", "two results in the wrong order", peace, swapped),
+    ("delivered-in-order", "a second life begins where the first was", killed,
+     both(dropped("w1-2", "enter", position=PRELUDE), dropped("w1-2", "return", position=PRELUDE),
+          dropped("w1-2", "enter", position=LOAD), dropped("w1-2", "return", position=LOAD))),
+    ("executed-again", "executed where a member had completed it", killed,
+     set_to("w1-2", "return", at=FIRST, how="executed")),
+    ("executed-again", "executed below the frontier", fenced,
+     both(everyones_plan(frontier=LAST))),
+    ("served-from-somewhere", "served, and nobody has executed it", peace,
+     both(*(set_to(f"w{rank}-1", "return", at=FIRST, how="served") for rank in range(3)))),
+    ("input-intact", "an input was written to", peace,
+     set_to("w0-1", "return", at=FIRST, input=OTHER)),
+    ("input-intact", "an input was written to by a call that raised", mismatch,
+     set_to("w0-1", "raise", input=OTHER)),
+    ("epochs-grow", "a plan is taken again", cut, epoch_1_is_called_3),
+    ("one-membership", "two memberships for one epoch", killed,
+     set_to("w2-1", "plan", 1, members=[["w0", 1], ["w1", 3], ["w2", 1]])),
+    ("one-membership", "two frontiers for one epoch", fenced,
+     set_to("w2-1", "plan", 1, frontier=LOAD)),
+    ("own-place", "the plan of another life", killed,
+     everyones_plan(members=[["w0", 1], ["w1", 3], ["w2", 1]])),
+    ("own-place", "a worker has two places", killed,
+     everyones_plan(members=[["w0", 1], ["w1", 2], ["w1", 2]])),
+    ("incarnations-grow", "a later epoch has an earlier life", killed,
+     a_life_by_a_lower_number),
+    ("in-its-epoch", "executed in an epoch that it has not joined", peace,
+     set_to("w0-1", "return", at=FIRST, epoch=7)),
+    ("in-its-epoch", "executed in an epoch that had ended", fenced,
+     set_to("w0-1", "return", at=FIRST, epoch=1)),
+    ("nothing-forgotten", "a job that all have lost begins anew in silence", cut,
+     both(*(set_to(f"w{rank}-1", "plan", 1, frontier=PRELUDE) for rank in range(3)))),
+    ("fenced-is-silent", "completed after it was fenced", fenced, executed_behind_the_fence),
+    ("fenced-is-silent", "took a plan after it was fenced", cut, plan_behind_the_fence),
+    ("verdict-is-final", "completed after the verdict", mismatch, executed_behind_the_verdict),
+    ("verdict-is-final", "took a plan after the verdict", mismatch, plan_behind_the_verdict),
+    ("same-state", "a rank saves another state", peace,
+     set_to("w1-1", "return", at=SAVED, result=OTHER)),
+    ("same-state", "a second life loads a state that nobody has saved", killed,
+     set_to("w1-2", "return", at=LOAD, result=OTHER)),
+    ("local-state", "a second life loads its neighbour's local state", killed,
+     set_to("w1-2", "return", at=LOAD, local=digest("local", SAVED, 2))),
+    ("local-state", "a second life loads no local state", killed,
+     set_to("w1-2", "return", at=LOAD, local=None)),
+    ("version-counts", "a collective with a version", peace,
+     set_to("w0-1", "return", at=LAST, version=7)),
+    ("version-counts", "a load that all execute gives a version that nobody has saved", peace,
+     begun_with_version_1),
+    ("load-newest", "an old version is loaded again", killed, loaded_version_0),
+    ("committed-by-all", "committed without a rank's state", peace, never_gave_its_state),
+    ("committed-by-all", "committed before a rank gave its state", peace,
+     gave_its_state_too_late),
+    ("executed-by-all", "executed without a rank", peace, executed_without_rank_2),
+    ("executed-by-all", "executed before a rank had called it", peace,
+     set_to("w2-1", "enter", at=FIRST, t=110.0)),
+    ("same-error", "another error on one rank", mismatch,
+     both(set_to("w1-1", "over", error=FAILED), set_to("w1-1", "raise", error=FAILED))),
+    ("same-error", "another cause on one rank", mismatch,
+     set_to("w2-1", "raise", cause="something")),
+    ("one-ending", "a verdict on a job that others have closed", peace,
+     told_a_verdict_after_all_have_closed),
+    ("closed-by-all", "closed without a rank", peace, a_rank_never_closes),
+    ("mismatch-in-time", "the mismatch is told late", mismatch, later("w1-1", "over", 1.5)),
+    ("lost-for-a-reason", "lost after one death", lost,
+     told_of_the_loss_too),
+    ("memory-bounded", "memory leaks", peace, growing("rss", 20 * MIB)),
+    ("descriptors-bounded", "descriptors leak", peace, growing("fds", 5)),
+    ("all-end-in-time", "a process that never ends", killed, dropped("harness", "exited", -1)),
+    ("all-end-in-time", "a process that ends late", killed,
+     set_to("harness", "exited", -1, t=200.0)),
+    ("no-false-eviction", "evicted for a short stall", fenced,
+     set_to("harness", "fault", seconds=1.0)),
+    ("no-false-eviction", "evicted for what was done to another", fenced,
+     set_to("harness", "fault", target="w2")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "what", "story", "edit"), BAD, ids=[f"{rule}: {what}" for rule, what, *_ in BAD]
+)
+def test_one_edit_is_rejected_by_the_rule_that_it_breaks(
+    rule: str, what: str, story: Callable[[], Story], edit: Edit
+) -> None:
+    told = story()
+    assert check(told.history()) == []
+    edit(told)
+    findings = check(told.history())
+    assert {finding.rule for finding in findings} == {rule}, findings
+    assert all(finding.lines and finding.what for finding in findings)
+
+
+REFERENCE: tuple[tuple[str, Edit], ...] = (
+    ("another result on all ranks", both(
+        *(set_to(f"w{rank}-1", "return", at=FIRST, result=OTHER) for rank in range(3)))),
+    ("another state on all ranks", both(
+        *(set_to(f"w{rank}-1", "return", at=SAVED, result=OTHER) for rank in range(3)))),
+    ("one collective less on all ranks", one_less),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "edit"), REFERENCE, ids=[what for what, _ in REFERENCE])
+def test_what_all_ranks_agree_on_is_still_compared_with_the_reference(
+    what: str, edit: Edit
+) -> None:
+    told = peace()
+    edit(told)
+    assert check(told.history()) == []
+    findings = check(told.history(), peace().history())
+    assert {finding.rule for finding in findings} == {"as-reference"}
+    told_more = check(peace().history(), told.history())
+    assert {finding.rule for finding in told_more} == {"as-reference"}
+
+
+def test_every_rule_has_a_bad_history() -> None:
+    assert {rule.name for rule in RULES} - {rule for rule, *_ in BAD} == {"as-reference"}
+    assert len(BAD) >= 50
+
+
+def test_every_finding_names_a_rule_of_the_list() -> None:
+    names = [rule.name for rule in RULES]
+    assert len(set(names)) == len(names)
+    assert all(rule.says.endswith(".") for rule in RULES)
+
+
+def test_limits_can_be_widened() -> None:
+    late = mismatch()
+    later("w1-1", "over", 1.5)(late)
+    assert check(late.history(), limits=Limits(mismatch_within_s=2.0)) == []
+
+
+def test_a_finding_reads_as_a_sentence_with_its_evidence() -> None:
+    told = peace()
+    set_to("w1-1", "return", at=FIRST, input=OTHER)(told)
+    (finding,) = check(told.history())
+    assert str(finding) == (
+        "input-intact: w1-1 at 1.0: the input of allreduce was changed by the call "
+        "(w1-1.jsonl:13, w1-1.jsonl:14)"
+    )

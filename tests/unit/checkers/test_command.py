@@ -1,0 +1,92 @@
+"""``ftcomm-chaos check``: exit status and output."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ftcomm_chaos.checkers import RULES
+from ftcomm_chaos.cli import main
+from tests.unit.checkers.edits import FIRST, LAST, OTHER, set_to
+from tests.unit.checkers.scenarios import Story, peace
+
+
+def written(folder: Path, story: Story) -> Path:
+    folder.mkdir()
+    for name, lines in story.files.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    done = CliRunner().invoke(main, ["check", *map(str, arguments)])
+    return done.exit_code, done.output
+
+
+def broken() -> Story:
+    story = peace()
+    set_to("w1-1", "return", at=FIRST, result=OTHER)(story)
+    return story
+
+
+def test_where_all_rules_hold_it_says_what_it_has_seen(tmp_path: Path) -> None:
+    folder = written(tmp_path / "job", peace())
+    lines = f"3 lives of 3 ranks, 21 calls returned\nall {len(RULES)} rules hold\n"
+    assert run(folder) == (0, lines)
+    assert run(folder, "--reference", folder) == (0, lines)
+
+
+def test_a_broken_rule_is_named_with_its_evidence(tmp_path: Path) -> None:
+    folder = written(tmp_path / "job", broken())
+    status, output = run(folder)
+    assert (status, output.splitlines()[-1]) == (1, "FAILED")
+    assert "same-bytes: w1-1 at 1.0: was given " in output
+    assert "(w1-1.jsonl:14, w0-1.jsonl:14)" in output
+
+
+def test_json_has_the_findings_as_values(tmp_path: Path) -> None:
+    folder = written(tmp_path / "job", broken())
+    status, output = run(folder, "--json")
+    told = json.loads(output)
+    (finding,) = told.pop("findings")
+    assert (status, told) == (
+        1,
+        {"format": 1, "ok": False, "ranks": 3, "lives": 3, "killed": [], "calls": 21},
+    )
+    assert (finding["rule"], finding["who"], finding["where"]) == ("same-bytes", "w1-1", "1.0")
+
+
+def test_the_reference_counts(tmp_path: Path) -> None:
+    wrong = peace()
+    for life in ("w0-1", "w1-1", "w2-1"):
+        set_to(life, "return", at=FIRST, result=OTHER)(wrong)
+    folder = written(tmp_path / "job", wrong)
+    status, output = run(folder, "--reference", written(tmp_path / "peace", peace()))
+    assert (run(folder)[0], status, output.count("as-reference")) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("json_too", [[], ["--json"]])
+def test_nothing_to_check_and_nothing_to_read_are_told_apart(
+    tmp_path: Path, json_too: list[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    status, output = run(tmp_path / "empty", *json_too)
+    assert (status, "no life is recorded there" in output) == (2, True)
+    folder = written(tmp_path / "job", peace())
+    assert run(folder, "--reference", tmp_path / "empty", *json_too)[0] == 2
+    (folder / "w1-1.jsonl").write_text("nonsense\n")
+    status, output = run(folder, *json_too)
+    assert (status, "w1-1.jsonl:1: it is not JSON" in output) == (3, True)
+    assert run(tmp_path / "nowhere", *json_too)[0] == 3
+
+
+def test_what_a_stranger_wrote_cannot_command_the_terminal(tmp_path: Path) -> None:
+    story = broken()
+    story.find("w1-1", "enter", position=LAST)["kind"] = "barrier"
+    for lines in story.files.values():
+        for line in lines:
+            if line.get("worker") == "w1":
+                line["worker"] = "w1\x1b[2J"
+    status, output = run(written(tmp_path / "job", story))
+    assert (status, "\x1b" in output, "w1\\x1b[2J-1" in output) == (1, False, True)

@@ -1,0 +1,208 @@
+"""The express way of a call: what is left when it ends early, and what the user is given."""
+
+import threading
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ftcomm
+from ftcomm.api import call_guard, call_lock, collectives, lifecycle, outputs, persistent_calls
+from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
+from ftcomm.communicator import Communicator
+from ftcomm.engine import persistent_request
+from ftcomm.engine.persistent_request import Express
+from ftcomm.errors import ClosedError
+from ftcomm.memory.pool import Pool, Stored
+from ftcomm.protocol.position import START
+from ftcomm.protocol.signature import Kind, Signature
+from ftcomm.recovery.recent_calls import NO_CALL
+from ftcomm.requests.request import Form
+from tests.helpers.interrupts import ANYWHERE, BY_SIGNAL, interrupted, places
+
+FLOATS = np.dtype(np.float64)
+SIGNATURE = Signature(Kind.ALLREDUCE, count=3).encode()
+SCHEDULE = doubling_allreduce(2, 0, 3)
+POOLED = Pool.MIN_BYTES // 8  # elements of a result whose memory comes from a pool
+
+
+class Plane:
+    """A data plane that moves nothing, and one outcome for all calls."""
+
+    def __init__(self, core: Any) -> None:
+        self.core = core
+        self.moves_all = True
+
+    def run_moves(self, *_: Any) -> bool:
+        return self.moves_all
+
+    def take(self, count: int, dtype: Any) -> np.ndarray[Any, Any]:
+        return np.empty(count, dtype)
+
+    def cut_short(self, _: BaseException) -> None:
+        self.core.call = NO_CALL
+
+
+def one_way(count: int = 3) -> tuple[Any, Plane, Express]:
+    """Its core, its data plane, and the express way itself, of results of `count` elements."""
+    core = SimpleNamespace(epoch=1, position=START, calm=True, call=NO_CALL)
+
+    def complete_next(*_: Any) -> list[Any]:
+        core.call = NO_CALL
+        return []
+
+    core.complete_next = complete_next
+    form = Form(
+        Kind.ALLREDUCE, SIGNATURE, "x.py:1", SIGNATURE, SCHEDULE, FLOATS, (count,),
+        work_count=count, nbytes=8 * count,
+    )  # fmt: skip
+    hub: Any = SimpleNamespace(core=core, lock=threading.Lock(), pool=Pool())
+    plane: Any = Plane(core)
+    return core, plane, Express(hub, plane, form, (), lambda *_: False)
+
+
+@pytest.mark.parametrize("count", [3, POOLED])
+@pytest.mark.parametrize("moves_all", [True, False])
+def test_nothing_is_in_flight_after_a_call_cut_short_anywhere(moves_all: bool, count: int) -> None:
+    x = np.ones(count)
+    for number in places():
+        core, plane, way = one_way(count)
+        plane.moves_all = moves_all
+        if not interrupted(lambda w=way: w.run(x), number, persistent_request):
+            break
+        assert core.call == NO_CALL, number
+    assert number > 50
+
+
+def test_nothing_is_in_flight_when_there_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, _, way = one_way()
+
+    def full(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(persistent_request, "CallHeader", full)
+    with pytest.raises(MemoryError):
+        way.run(np.ones(3))
+    assert core.call == NO_CALL
+
+
+def test_a_result_that_the_log_lets_go_leaves_its_memory_to_the_next() -> None:
+    core, _, way = one_way(POOLED)
+    pool = way._hub.pool
+    dropped = [Stored(pool.take(POOLED, FLOATS), (POOLED,))]
+    core.complete_next = lambda *_: dropped
+    assert way.run(np.ones(POOLED)) is not None
+    assert pool.nbytes == 8 * POOLED
+
+
+# --- what the user is given -----------------------------------------------------------------------
+
+
+class Way:
+    """In place of an express way: a group of one, whose results a log keeps."""
+
+    def __init__(self, engine: Any) -> None:
+        self.core, self.log = engine, []  # type: tuple[Any, list[np.ndarray[Any, Any]]]
+
+    def run(
+        self, source: np.ndarray[Any, Any], place: np.ndarray[Any, Any] | None = None
+    ) -> Stored:
+        assert place is None, "results are kept"
+        self.log.append(source.copy())
+        self.core.position = self.core.position.next()
+        return Stored(self.log[-1], source.shape)
+
+
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> list[Way]:
+    """Those of a group of one that is opened from here on; the first call from a line is long."""
+    ways: list[Way] = []
+
+    def way(engine: Any, _: Form) -> Way:
+        ways.append(Way(engine))
+        return ways[-1]
+
+    monkeypatch.setattr("ftcomm.engine.single_process.SoloEngine.express", way)
+    return ways
+
+
+def twice(comm: Communicator, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The result of a call that has gone the express way."""
+    return [comm.allreduce(x, copy=False) for _ in range(2)][1]
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 2), (POOLED,), (2, POOLED)])
+def test_a_view_s_dtype_and_shape_are_not_the_log_s(ways: list[Way], shape: Any) -> None:
+    with ftcomm.init("none") as comm:
+        result = twice(comm, np.ones(shape))
+        (logged,) = ways[0].log
+        assert np.shares_memory(result, logged)
+        assert not result.flags.writeable
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # newer ones would rather not
+            result.dtype = np.int64
+            result.shape = (1, result.size)
+        kept = (FLOATS, (result.size,), True)
+        assert (logged.dtype, logged.shape, logged.flags.writeable) == kept
+
+
+@pytest.mark.parametrize("op", ["min", "MAX", "product", ftcomm.Op.SUM, max, np.maximum])
+def test_every_spelling_of_a_name_takes_the_fast_path(ways: list[Way], op: Any) -> None:
+    with ftcomm.init("none") as comm:
+        results = [comm.allreduce(np.arange(4.0), op).tolist() for _ in range(3)]
+        assert (len(ways), len(ways[0].log), results) == (1, 2, [[0, 1, 2, 3]] * 3)
+
+
+@pytest.mark.parametrize("count", [4, POOLED])
+@pytest.mark.parametrize("gives_out", [True, False])
+def test_a_result_is_the_user_s_own(ways: list[Way], count: int, gives_out: bool) -> None:
+    x, out = np.arange(float(count)), np.empty(count) if gives_out else None
+    with ftcomm.init("none") as comm:
+        for _ in range(2):
+            result = comm.allreduce(x, out=out)
+        (logged,) = ways[0].log
+        assert (result is out) == gives_out
+        result += 1
+        assert (logged == x).all()
+
+
+# --- Ctrl-C, in a group of one --------------------------------------------------------------------
+
+PATH = (collectives, persistent_calls, outputs, lifecycle, call_guard, call_lock)
+
+
+@pytest.mark.parametrize("where", [ANYWHERE, BY_SIGNAL])
+@pytest.mark.parametrize("is_express", [True, False])
+@pytest.mark.parametrize("count", [4, POOLED])
+def test_a_call_cut_short_can_be_made_again_or_this_life_has_ended(
+    ways: list[Way], count: int, is_express: bool, where: str
+) -> None:
+    """It ends if its result is lost, and with it the knowledge of how far the script has come."""
+    called, lost, x, out = 0, 0, np.ones(count), np.empty(count)
+    for number in places():
+        comm = ftcomm.init("none")
+
+        def call(comm: Communicator = comm) -> None:
+            comm.allreduce(x, out=out)
+
+        for _ in range(is_express):
+            call()
+        reached = comm.seqno
+        if not interrupted(call, number, *PATH, where=where):
+            comm.close()
+            break
+        is_past = comm.seqno > reached
+        try:
+            call()
+        except ClosedError:
+            assert is_past
+            assert comm.is_over
+            lost += 1
+        else:
+            called += 1
+            comm.close()
+            assert where == ANYWHERE or not is_past
+    assert min(called, lost) > 0
+    assert ways

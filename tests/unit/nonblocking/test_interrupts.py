@@ -1,0 +1,292 @@
+"""Ctrl-C, or no room for a thread, at every place where an asynchronous call or a task begins."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+
+import ftcomm
+from ftcomm.api import call_guard, call_lock, collectives, lifecycle, persistent_calls
+from ftcomm.errors import ClosedError, ThreadLimitError
+from ftcomm.nonblocking import collectives as nonblocking_collectives
+from ftcomm.nonblocking import (
+    dependencies,
+    queue,
+    task_arguments,
+    task_engine,
+    threads,
+)
+from tests.helpers.interrupts import BY_SIGNAL, interrupted, places
+
+PATH = (
+    nonblocking_collectives,
+    collectives,
+    lifecycle,
+    persistent_calls,
+    task_engine,
+    task_arguments,
+)
+PATH += (dependencies, queue, threads, call_guard, call_lock)
+OTHER = np.ones(3)
+WITHIN_S = 60.0  # a hang is a failure; nothing here takes a second
+
+
+@pytest.fixture
+def comm() -> Iterator[ftcomm.Communicator]:
+    with ftcomm.init("none") as comm:
+        yield comm
+
+
+@pytest.fixture
+def no_room(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Until it is undone, no thread can be started."""
+
+    def start(_: threading.Thread) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        yield patched
+
+
+def allowed(door: threading.Event) -> None:
+    assert door.wait(WITHIN_S)
+
+
+# --- Ctrl-C -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("is_asynchronous_again", [True, False])
+def test_an_asynchronous_call_cut_short_can_be_made_again_or_this_life_has_ended(
+    is_first: bool, is_asynchronous_again: bool
+) -> None:
+    called = lost = 0
+    x = np.ones(3)
+    for number in places():
+        comm = ftcomm.init("none")
+        for _ in range(1 - is_first):
+            comm.iallreduce(x).wait()
+        reached = comm.seqno
+        if not interrupted(lambda c=comm: c.iallreduce(x), number, *PATH, where=BY_SIGNAL):
+            comm.close()
+            break
+        with comm._turns._lock:  # so that the baton is back, if it was taken
+            assert comm._turns._changed.wait_for(comm._turns._is_idle, WITHIN_S)
+        try:
+            if is_asynchronous_again:
+                comm.iallreduce(x).wait(WITHIN_S)
+            else:
+                comm.allreduce(x)
+        except ClosedError:
+            assert comm.is_over
+            lost += 1
+        else:
+            called += 1
+            assert comm.allreduce(x).tolist() == [1, 1, 1]
+            assert comm.iallreduce(x).wait(WITHIN_S).tolist() == [1, 1, 1]
+            assert comm.seqno == reached + 3
+            comm.close()
+    assert min(called, lost) > 0
+
+
+@pytest.mark.parametrize("is_pending", [True, False])
+def test_a_synchronous_call_that_waits_for_others_and_is_cut_short_can_be_made_again(
+    is_pending: bool,
+) -> None:
+    x = np.ones(3)
+    for number in places():
+        comm = ftcomm.init("none")
+        handle = comm.iallreduce(x)
+        if not is_pending:
+            handle.wait()
+        if not interrupted(comm.peek_checkpoint, number, *PATH, where=BY_SIGNAL):
+            comm.close()
+            break
+        comm.barrier()
+        assert (handle.wait(WITHIN_S).tolist(), comm.seqno) == ([1, 1, 1], 2)
+        comm.close()
+    assert number > 3
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_push_cut_short_can_be_made_again(is_first: bool) -> None:
+    """A function that was pushed just so runs twice then."""
+    runs: list[int] = []
+    for number in places():
+        comm = ftcomm.init("none")
+        engine, x, door = comm.engine(1), np.ones(3), threading.Event()
+        for _ in range(1 - is_first):
+            engine.push(lambda d=door: allowed(d), mutate=[x])
+        runs.clear()
+
+        def push(engine: Any = engine, x: Any = x) -> None:
+            engine.push(lambda: runs.append(1), [OTHER], [x])
+
+        if not interrupted(push, number, *PATH, where=BY_SIGNAL):
+            door.set()
+            comm.close()
+            break
+        push()
+        door.set()
+        engine.wait_for(x)
+        engine.wait()
+        assert len(runs) in {1, 2}
+        comm.close()
+    assert number > 50
+
+
+def test_a_pushed_collective_cut_short_can_be_made_again_or_this_life_has_ended() -> None:
+    called = lost = 0
+    for number in places():
+        comm = ftcomm.init("none")
+        engine, x, door = comm.engine(1), np.ones(3), threading.Event()
+        engine.push(lambda d=door: allowed(d), mutate=[x])
+        has_come = interrupted(lambda e=engine, x=x: e.allreduce(x), number, *PATH, where=BY_SIGNAL)
+        door.set()
+        if not has_come:
+            comm.close()
+            break
+        try:
+            engine.allreduce(x)
+            engine.wait_for(x)
+            engine.wait()
+        except ClosedError:
+            assert comm.is_over
+            lost += 1
+        else:
+            called += 1
+            comm.close()
+            assert comm.seqno == 1
+    assert min(called, lost) > 0
+
+
+def test_a_synchronous_call_cut_short_lets_an_asynchronous_one_in() -> None:
+    called = lost = 0
+    for number in places():
+        comm = ftcomm.init("none")
+        comm.ibarrier().wait()
+        if not interrupted(comm.barrier, number, *PATH, where=BY_SIGNAL):
+            comm.close()
+            break
+        reached = comm.seqno
+        try:
+            comm.ibarrier().wait(WITHIN_S)
+        except ClosedError:
+            assert (comm.is_over, reached) == (True, 2)
+            lost += 1
+        else:
+            assert (reached, comm.seqno) == (1, 2)
+            called += 1
+            comm.close()
+    assert min(called, lost) > 0
+
+
+def test_a_close_cut_short_can_be_made_again() -> None:
+    for number in places():
+        comm = ftcomm.init("none")
+        comm.ibarrier().wait()
+        engine = comm.engine(1)
+        engine.push(lambda: None)
+        engine.wait()
+        if not interrupted(comm.close, number, *PATH, where=BY_SIGNAL):
+            break
+        comm.close()
+        assert comm.is_over
+    assert number > 10
+
+
+def test_a_wait_cut_short_can_be_made_again() -> None:
+    for number in places():
+        comm = ftcomm.init("none")
+        engine, x = comm.engine(1), np.ones(3)
+        engine.push(lambda: None, mutate=[x])
+        engine.wait()
+        if not interrupted(lambda e=engine, x=x: e.wait_for(x), number, *PATH, where=BY_SIGNAL):
+            comm.close()
+            break
+        engine.wait_for(x)
+        engine.wait()
+        comm.close()
+    assert number > 30
+
+
+def test_ctrl_c_while_the_thread_starts_does_not_leave_two_of_them(
+    comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread runs, and nobody has heard of it."""
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def start_and_raise(thread: threading.Thread) -> None:
+        start(thread)
+        started.append(thread)
+        if len(started) in {1, 3}:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", start_and_raise)
+    engine = comm.engine(1)
+    for begin in (comm.ibarrier, lambda: engine.push(lambda: None)):
+        with pytest.raises(KeyboardInterrupt):
+            begin()
+        begin()
+    engine.wait()
+    comm.barrier()
+    for unknown in (started[0], started[2]):
+        unknown.join(WITHIN_S)
+    assert [thread.is_alive() for thread in started] == [False, True, False, True]
+
+
+# --- no room for a thread -----------------------------------------------------------------------
+
+
+def test_an_asynchronous_call_says_that_its_thread_could_not_be_started(
+    comm: ftcomm.Communicator, no_room: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        with pytest.raises(ThreadLimitError, match=r"ftcomm-engine could not .* ulimit -u"):
+            comm.iallreduce(1)
+    comm.barrier()
+    no_room.undo()
+    assert comm.iallreduce(1).wait(WITHIN_S) == 1
+    assert comm.seqno == 2
+
+
+def test_a_communicator_without_its_thread_can_be_left(no_room: pytest.MonkeyPatch) -> None:
+    with ftcomm.init("none") as comm, pytest.raises(ThreadLimitError):
+        comm.ibarrier()
+    assert comm.is_over
+
+
+def test_a_push_says_that_no_thread_could_be_started(
+    comm: ftcomm.Communicator, no_room: pytest.MonkeyPatch
+) -> None:
+    engine, x, ran = comm.engine(), np.ones(3), []
+    with pytest.raises(ThreadLimitError, match=r"ftcomm-tasks-0 could not .* ulimit -u"):
+        engine.push(lambda: ran.append("never"), mutate=[x])
+    with pytest.raises(ThreadLimitError):
+        engine.allreduce(x)
+    engine.wait()
+    no_room.undo()
+    engine.push(lambda: ran.append("second"), mutate=[x])
+    engine.allreduce(x)
+    engine.wait()
+    assert (ran, comm.seqno) == (["second"], 1)
+
+
+def test_one_thread_is_enough_where_there_is_no_room_for_two(
+    comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, ran = comm.engine(2), []
+    engine.push(lambda: ran.append(1))
+
+    def start(_: threading.Thread) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        engine.push(lambda: ran.append(2))
+        engine.wait()
+    assert ran == [1, 2]

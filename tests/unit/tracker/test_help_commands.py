@@ -1,0 +1,102 @@
+"""Help and completion."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from ftcomm import errors
+from ftcomm.config.environment import VARIABLES
+from ftcomm.protocol.position import START
+from ftcomm_tracker.cli.exit_codes import ExitCode, exit_codes
+from ftcomm_tracker.cli.main import main
+from ftcomm_tracker.launcher.restart_policy import Again, RestartPolicy
+from tests.unit.tracker.test_cli import invoke
+from tests.unit.tracker.test_launcher import environment
+
+
+def test_every_command_has_an_example_or_needs_none() -> None:
+    for name, command in main.commands.items():
+        if name != "help":
+            assert "Example" in (command.epilog or ""), name
+
+
+def test_the_commands_are_listed_in_the_order_of_their_use() -> None:
+    listed = ["serve", "run", "supervise", "status", "explain", "doctor", "kill", "stop"]
+    assert list(main.commands)[:8] == listed
+    _, text = invoke("--help")
+    assert [text.index(f"\n  {name} ") for name in listed] == sorted(
+        text.index(f"\n  {name} ") for name in listed
+    )
+
+
+@pytest.mark.parametrize("row", exit_codes(), ids=lambda row: row.status)
+def test_the_one_table_says_what_the_launcher_does(row: ExitCode) -> None:
+    policy = RestartPolicy(max_restarts=9, give_up_after=9)
+    if row.status.isdigit() and int(row.status) > 2:
+        decision = policy.after_exit("0", int(row.status), closed=False, progress=START)
+        assert isinstance(decision, Again) == (row.again != "no"), decision
+
+
+def test_every_status_of_an_error_is_in_the_one_table() -> None:
+    shown = {row.status for row in exit_codes()}
+    kinds = errors.FtcommError.__subclasses__()
+    assert {str(kind.exit_code) for kind in kinds if kind.__module__ == "ftcomm.errors"} <= shown
+
+
+@pytest.mark.parametrize(
+    ("topic", "words"),
+    [
+        ("exit-codes", "  71  JobLostError: "),
+        ("environment", "FTCOMM_ADVERTISE\n    address[:port] that this worker tells the others"),
+        ("run", "Run COMMAND as N workers"),
+    ],
+)
+def test_help_on_a_topic(topic: str, words: str) -> None:
+    status, text = invoke("help", topic)
+    assert (status, words in text) == (0, True), text
+
+
+def test_help_on_all_and_on_nothing() -> None:
+    assert invoke("help") == invoke("--help")
+    status, text = invoke("help", "nonsense")
+    assert (status, "there is no help on 'nonsense'; there is on exit-codes" in text) == (2, True)
+
+
+def test_all_variables_are_in_the_help() -> None:
+    _, text = invoke("help", "environment")
+    assert [name for name in VARIABLES if name not in text] == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completions_for_a_shell(shell: str) -> None:
+    status, text = invoke("completion", shell)
+    assert (status, "_FTCOMM_TRACKER_COMPLETE" in text, "ftcomm-tracker" in text) == (0, True, True)
+    found = shutil.which(shell)
+    if found is not None:  # the shell itself must be able to read it
+        assert subprocess.run([found, "-n"], input=text, text=True, check=False).returncode == 0
+
+
+def test_a_shell_that_is_not_known_is_said() -> None:
+    status, text = invoke("completion", "tcsh")
+    assert (status, "'bash', 'zsh', 'fish'" in text) == (2, True)
+
+
+@pytest.mark.process
+def test_a_command_and_an_option_are_completed() -> None:
+    program = "from ftcomm_tracker.cli.main import main; main(prog_name='ftcomm-tracker')"
+    for words, expected in (
+        ("ftcomm-tracker exp", "plain,explain"),
+        ("ftcomm-tracker stop --re", "plain,--reason"),
+    ):
+        asked = {"_FTCOMM_TRACKER_COMPLETE": "bash_complete", "COMP_WORDS": words}
+        asked["COMP_CWORD"] = str(len(words.split()) - 1)
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env=environment(**asked),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout.strip() == expected

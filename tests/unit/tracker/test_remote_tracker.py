@@ -1,0 +1,184 @@
+"""The launcher's view of a tracker that is elsewhere."""
+
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import trio
+import trio.testing
+
+from ftcomm.config.environment import read_token
+from ftcomm.config.job_settings import MIN_DETECT_WITHIN_S
+from ftcomm.errors import AuthenticationError, TrackerLostError
+from ftcomm.protocol.handshake import NONCE_BYTES, ServerHandshake
+from ftcomm.protocol.messages import Bye, Revoke, Welcome
+from ftcomm.protocol.operator_messages import StopRequest
+from ftcomm.protocol.position import Position
+from ftcomm_tracker.core.events import Ended, GivenUp, Supervised
+from ftcomm_tracker.launcher.remote_tracker import RemoteJob
+from ftcomm_tracker.server.connection import receive_exactly
+from ftcomm_tracker.server.open_job import OpenJob
+from tests.unit.tracker.harness import client, hello, tracker
+from tests.unit.tracker.roster_scenario import report
+
+pytestmark = pytest.mark.trio
+
+
+@contextlib.asynccontextmanager
+async def remote(job: OpenJob, worker_id: str = "0") -> AsyncIterator[RemoteJob]:
+    """A supervisor's view of worker `worker_id`, kept up for as long as the block runs."""
+    token = read_token(job.token_file)
+    found = RemoteJob([job.server.address], token, worker_id, patience_s=30)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(found.run)
+        yield found
+        nursery.cancel_scope.cancel()
+
+
+async def test_it_knows_what_the_tracker_knows(tmp_path: Path) -> None:
+    async with (
+        tracker(tmp_path, detect_within=3) as job,
+        client(job) as worker,
+        remote(job) as view,
+    ):
+        await view.catch_up()
+        assert (view.is_connected("0"), view.summary()) == (False, "forming, epoch 0, at -1.0")
+        await worker.send(hello("0"))
+        await worker.receive_a(Welcome)
+        await view.catch_up()
+        assert view.is_connected("0")
+        assert not view.has_closed("0")
+        assert (view.detect_within_s, view.progress()) == (3.0, Position(0, -1, 0))
+        assert not view.over.is_set()
+
+
+async def test_before_it_knows_the_job_it_looks_as_often_as_any_job_wants() -> None:
+    nobody = RemoteJob([("127.0.0.1", 1)], b"token", "0", patience_s=1)
+    assert nobody.detect_within_s == MIN_DETECT_WITHIN_S
+
+
+async def test_the_tracker_learns_which_process_has_not_called_init(tmp_path: Path) -> None:
+    async with tracker(tmp_path, detect_within=600) as job, remote(job) as view:
+        view.post(Supervised("0", "node7", 4711, 5.0))
+        await view.catch_up()
+        (row,) = job.server.snapshot()["missing"]["workers"][:1]
+        assert (row["worker_id"], row["was_here"]) == ("0", False)
+        assert (row["starting"]["pid"], row["starting"]["host"]) == (4711, "node7")
+        assert row["starting"]["age_s"] >= 5
+        view.post(Supervised("0", "node7", 0, 0.0))
+        await view.catch_up()
+        assert job.server.snapshot()["missing"]["workers"][0]["starting"] is None
+
+
+async def test_it_is_told_unasked_how_the_job_ended(tmp_path: Path) -> None:
+    # Its own next question would come after `detect_within`.
+    async with tracker(tmp_path, detect_within=600) as job, remote(job) as view:
+        await view.catch_up()
+        async with client(job, "operator") as operator:
+            await operator.send(StopRequest("enough"))
+            await view.over.wait()
+    assert view.outcome == Ended(False, "JobStoppedError", "the job was stopped: enough")
+
+
+async def test_a_worker_given_up_while_the_tracker_was_away_is_told_to_the_next_one(
+    tmp_path: Path,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        async with tracker(tmp_path) as job, client(job) as a, client(job) as b:
+            for number, worker in enumerate((a, b)):
+                await worker.send(hello(str(number)))
+            for worker in (a, b):  # else the tracker would wait for their reports
+                await worker.receive_a(Revoke)
+                await worker.send(report(1))
+            token = read_token(job.token_file)
+            view = RemoteJob([job.server.address], token, "1", patience_s=30)
+            nursery.start_soon(view.run)
+            await view.catch_up()
+        view.post(GivenUp("1", "it died of old age"))
+        async with tracker(tmp_path):
+            await view.over.wait()
+    assert view.outcome == Ended(False, "RankLostError", "it died of old age")
+
+
+async def test_while_no_tracker_answers_it_says_so_after_seconds_and_each_minute(
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def refuse(*_: object) -> NoReturn:
+        raise ConnectionRefusedError("refused")
+
+    view = RemoteJob([("tracker", 4711)], b"", "0", patience_s=600)
+    monkeypatch.setattr(view, "_one_connection", refuse)
+    with caplog.at_level(logging.INFO, "ftcomm_tracker"), trio.move_on_after(150):
+        await view.run()
+    (line,) = set(caplog.messages)
+    assert len(caplog.messages) == 3
+    assert line.startswith("no tracker answers at tracker:4711 (refused); dialling on")
+
+
+async def test_without_a_tracker_it_does_not_wait_for_ever(tmp_path: Path) -> None:
+    async with tracker(tmp_path) as job:
+        address, token = job.server.address, read_token(job.token_file)
+    view = RemoteJob([address], token, "0", patience_s=0)
+    with pytest.raises(TrackerLostError, match="whether worker 0 has closed is not known"):
+        await view.catch_up()
+
+
+async def test_a_stranger_at_the_trackers_address_does_not_end_the_supervisor(
+    tmp_path: Path,
+) -> None:
+    """The worker goes on dialling until its own tracker is back, and its supervisor must too."""
+    async with trio.open_nursery() as nursery:
+        async with tracker(tmp_path) as job:
+            address, token = job.server.address, read_token(job.token_file)
+            view = RemoteJob([address], token, "0", patience_s=30)
+            nursery.start_soon(view.run)
+            await view.catch_up()
+        await refuse_two_callers(address)
+        async with tracker(tmp_path):
+            await view.catch_up()
+        nursery.cancel_scope.cancel()
+
+
+async def refuse_two_callers(address: tuple[str, int]) -> None:
+    """Be somebody who speaks the protocol at `address` and has another token."""
+    host, port = address
+    (listener,) = await trio.open_tcp_listeners(port, host=host)
+    async with listener:
+        for _ in range(2):  # the second shows that the first was not the end
+            async with await listener.accept() as stream:
+                stranger = ServerHandshake(os.urandom(NONCE_BYTES))
+                while stranger.request is None:
+                    stranger.receive(await receive_exactly(stream, stranger.bytes_wanted))
+                await stream.send_all(stranger.use_key(b"another key"))
+                assert not await stream.receive_some(), "it proved itself to a stranger"
+
+
+async def test_a_tracker_of_another_token_is_refused_at_the_first_call(tmp_path: Path) -> None:
+    async with tracker(tmp_path) as job:
+        view = RemoteJob([job.server.address], b"another token", "0", patience_s=30)
+        with pytest.raises(AuthenticationError):
+            await view.run()
+
+
+async def test_of_a_worker_that_has_closed_only_the_jobs_end_is_unknown(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        async with tracker(tmp_path) as job, client(job) as a, client(job) as b:
+            for number, worker in enumerate((a, b)):
+                await worker.send(hello(str(number)))
+            for worker in (a, b):  # else the tracker would wait for their reports
+                await worker.receive_a(Revoke)
+                await worker.send(report(1))
+            await a.send(Bye(0))
+            view = RemoteJob([job.server.address], read_token(job.token_file), "0", patience_s=0)
+            nursery.start_soon(view.run)
+            while not view.has_closed("0"):
+                await trio.testing.wait_all_tasks_blocked(0.01)
+        with pytest.raises(TrackerLostError, match="worker 0 has closed; how the job ended is not"):
+            await view.catch_up()
+        nursery.cancel_scope.cancel()
