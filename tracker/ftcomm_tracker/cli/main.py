@@ -17,7 +17,6 @@ from ftcomm_tracker.cli.operator_commands import doctor, explain, status, stop
 from ftcomm_tracker.cli.options import (
     DIRECTORY,
     FILE,
-    naming_options,
     run_and_exit,
     with_options,
 )
@@ -28,7 +27,7 @@ from ftcomm_tracker.launcher.run_job import RunOptions, run_job
 from ftcomm_tracker.launcher.signals import until_signal
 from ftcomm_tracker.launcher.supervise import SuperviseOptions, supervise_worker
 from ftcomm_tracker.server.fault_injection import TrackerFaults
-from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, open_job
+from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, naming_options, open_job
 
 log = logging.getLogger("ftcomm_tracker")
 

@@ -1,10 +1,8 @@
 """What all commands share: kinds of options, and how a command ends."""
 
-import contextlib
 import functools
-import re
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -14,7 +12,7 @@ import trio
 from ftcomm.config.platforms import require_groups
 from ftcomm.errors import ConfigError, FtcommError
 from ftcomm_tracker.entry import INTERRUPTED
-from ftcomm_tracker.launcher.signals import raising_interrupts
+from ftcomm_tracker.launcher.signals import leaves_of, raising_interrupts
 from ftcomm_tracker.standard_streams import StandardOutputError
 
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
@@ -32,18 +30,6 @@ def with_options(
         return functools.reduce(lambda inner, option: option(inner), reversed(options), command)
 
     return decorate
-
-
-@contextlib.contextmanager
-def naming_options(given: Mapping[str, object]) -> Iterator[None]:
-    """A refusal of what an option of `given` asks for names that option, not its variable."""
-    try:
-        yield
-    except ConfigError as error:
-        cause = error.cause
-        for name in (name for name, value in given.items() if value is not None):
-            cause = re.sub(rf"\bFTCOMM_{name.upper()}\b", f"--{name.replace('_', '-')}", cause)
-        raise ConfigError(cause, remedy=error.remedy) from None
 
 
 def say_plainly(text: str) -> None:
@@ -95,10 +81,3 @@ def _status_of(error: BaseException, say: Callable[[str], None]) -> int:
         raise error
     say(str(ours[0]))
     return ours[0].exit_code
-
-
-def leaves_of(error: BaseException) -> list[BaseException]:
-    """The errors in a group and in its groups, or `error` alone."""
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in leaves_of(inner)]
-    return [error]

@@ -10,11 +10,11 @@ from pathlib import Path
 import trio
 
 from ftcomm.errors import FtcommError
-from ftcomm_tracker.cli.options import leaves_of
 from ftcomm_tracker.launcher.console import Console, write_all
 from ftcomm_tracker.launcher.live_area import LiveArea
 from ftcomm_tracker.launcher.log_files import LogFiles
 from ftcomm_tracker.launcher.log_lines import LineFormat
+from ftcomm_tracker.launcher.signals import leaves_of
 from ftcomm_tracker.standard_streams import UNWRITTEN
 
 LAST_WORDS_S = 2.0  # at the end, for a reader that takes nothing of what is left

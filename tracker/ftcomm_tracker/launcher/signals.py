@@ -59,3 +59,10 @@ async def _cancel_on_first(
         caught.append(number)
         scope.cancel()
         return
+
+
+def leaves_of(error: BaseException) -> list[BaseException]:
+    """The errors in a group and in its groups, or `error` alone."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in leaves_of(inner)]
+    return [error]

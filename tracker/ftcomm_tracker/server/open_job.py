@@ -7,10 +7,11 @@ gives the address back.
 """
 
 import contextlib
+import re
 import secrets
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +21,6 @@ from ftcomm.config.environment import job_settings
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.codec import MAX_WORLD_SIZE
-from ftcomm_tracker.cli.options import naming_options
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.server.file_limit import allow_open_files
@@ -174,3 +174,15 @@ def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetting
     journal.write(durable.to_wire(), epoch=durable.epoch)
     journal.settle()
     return durable, settings
+
+
+@contextlib.contextmanager
+def naming_options(given: Mapping[str, object]) -> Iterator[None]:
+    """A refusal of what an option of `given` asks for names that option, not its variable."""
+    try:
+        yield
+    except ConfigError as error:
+        cause = error.cause
+        for name in (name for name, value in given.items() if value is not None):
+            cause = re.sub(rf"\bFTCOMM_{name.upper()}\b", f"--{name.replace('_', '-')}", cause)
+        raise ConfigError(cause, remedy=error.remedy) from None
