@@ -2,11 +2,12 @@
 
 The communicator is one object, written in layers of which each calls only those below it::
 
-    communicator      checkpoints
-    collective_calls  the collectives: arguments in, results out
-    repeating         calls like one before them, in few steps
-    handing_out       what the user gets of a result
-    membership        rank and position, one call, close and leave
+    communicator             checkpoints
+    nonblocking.collectives  the collectives that return a handle
+    api.collectives          the collectives: arguments in, results out
+    api.persistent_calls     calls like one before them, in few steps
+    api.outputs              what the user gets of a result
+    api.lifecycle            rank and position, one call, close and leave
 """
 
 import time
