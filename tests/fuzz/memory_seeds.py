@@ -1,5 +1,7 @@
 """Valid input for the decoders of shared memory, by name."""
 
+from dataclasses import replace
+
 from ftcomm.transport.shared_window_allocator import PAGE, Region
 from ftcomm.transport.shared_window_layout import (
     ROWS,
@@ -17,7 +19,7 @@ def segment_heads() -> dict[str, bytes]:
 
 
 def common_heads() -> dict[str, bytes]:
-    layouts = {"as-expected": COMMON, "of-three": COMMON._replace(ranks=3)}
+    layouts = {"as-expected": COMMON, "of-three": replace(COMMON, ranks=3)}
     return {name: pack_common_head(layout, SEGMENT_NONCE) for name, layout in layouts.items()}
 
 
