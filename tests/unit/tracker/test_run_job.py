@@ -166,9 +166,11 @@ def test_a_state_directory_that_was_made_up_is_kept_and_named_only_after_trouble
 
 def test_a_failed_job_ends_at_once_when_nobody_is_left_to_hear_why() -> None:
     patient = """
-from ftcomm_tracker import cli, epochs, running
-epochs.FAREWELL_S = running.LAST_WORDS_S = 600.0
-cli.main()
+from ftcomm_tracker.cli import main
+from ftcomm_tracker.core import epochs
+from ftcomm_tracker.launcher import run_job
+epochs.FAREWELL_S = run_job.LAST_WORDS_S = 600.0
+main.main()
 """
     command = [sys.executable, "-c", patient, "run", "-n", "2", "--", sys.executable, "-c"]
     done = subprocess.run(
