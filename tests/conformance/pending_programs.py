@@ -87,6 +87,7 @@ def pending(record: Recorder) -> Any:
         for number, handle in enumerate(late):
             record._write_result("late", f"{version}.{steps + number}", handle.wait())
         record._write_result("checkpoint", f"{version}.{steps + len(late)}", total)
+    record.events.write(kind="replays", rank=comm.rank, count=comm.stats().replays)
     return total
 
 
