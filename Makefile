@@ -35,8 +35,9 @@ lint: $(STAMP)
 	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 	$(BIN)/lint-imports
 
-bench: $(STAMP) ## every figure, into benchmarks/results, and the README's tables
+bench: $(STAMP) ## take every figure into benchmarks/results, then fill the tables of the documents
 	$(BIN)/python benchmarks/take_all.py
+	PYTHONPATH=.:tracker:chaos $(BIN)/python docs/generate.py --write
 
 bench-compare: $(STAMP) ## allreduce of this tree beside that of the commit BASE, in turn, with intervals
 	@test -n "$(BASE)" || { echo "make bench-compare BASE=<commit>" >&2; exit 1; }

@@ -1,4 +1,4 @@
-"""The figures as Markdown, as the README has them."""
+"""The figures as Markdown, as docs/performance.md has them."""
 
 from typing import Any
 

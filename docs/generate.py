@@ -16,8 +16,8 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # scripts, not a package
 
-import _readme
 import _report
+import _selection
 
 from ftcomm import errors
 from ftcomm.api.foreign_names import name_table
@@ -157,6 +157,7 @@ def _size_text(nbytes: int) -> str:
 
 
 RESULTS = FOLDER.parent / "benchmarks" / "results"
+NOT_MEASURED = "Not measured yet: `make bench`."
 Say = Callable[[list[dict[str, Any]]], str]
 
 
@@ -164,10 +165,9 @@ def figures(name: str, say: Say, *, plots: bool = True) -> Callable[[], str]:
     """The table of what a benchmark found last, with its plots if there are any."""
 
     def made() -> str:
-        path = RESULTS / f"{name}.jsonl"
-        if not path.exists():
-            return "Not measured yet: `make bench`."
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = _results(name)
+        if not lines:
+            return NOT_MEASURED
         images = [
             f"![{plot.stem}](../benchmarks/results/{plot.name})"
             for plot in sorted(RESULTS.glob(f"{name}-*.svg"))
@@ -175,6 +175,20 @@ def figures(name: str, say: Say, *, plots: bool = True) -> Callable[[], str]:
         return "\n\n".join([say(lines), *(images if plots else [])])
 
     return made
+
+
+def headline() -> str:
+    """The README's table of four figures."""
+    lines = _results("allreduce")
+    faults = _results("recovery")
+    return _selection.headline_table(lines, faults) if lines and faults else NOT_MEASURED
+
+
+def _results(name: str) -> list[dict[str, Any]]:
+    path = RESULTS / f"{name}.jsonl"
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 PARTS: dict[str, Callable[[], str]] = {
@@ -198,9 +212,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "figures_training": figures("training", _report.training_table),
     "figures_alpha_beta": figures("alpha_beta", _report.alpha_beta_table),
     "figures_tracker_scale": figures("tracker_scale", _report.tracker_table),
-    "two_ranks": figures("allreduce", _readme.two_ranks_table, plots=False),
-    "more_ranks": figures("allreduce", _readme.more_ranks_table, plots=False),
-    "recoveries": figures("recovery", _readme.recoveries_table, plots=False),
+    "headline": headline,
+    "two_ranks": figures("allreduce", _selection.two_ranks_table, plots=False),
+    "more_ranks": figures("allreduce", _selection.more_ranks_table, plots=False),
+    "recoveries": figures("recovery", _selection.recoveries_table, plots=False),
 }
 
 

@@ -1,4 +1,4 @@
-"""The README's five minutes, to the letter."""
+"""The README's quickstart, to the letter."""
 
 import os
 import re
@@ -13,9 +13,9 @@ from tests.conformance.plans import ROOT, worker_environment
 
 pytestmark = pytest.mark.process
 
-TOUR = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Five minutes")[2]
-(SCRIPT, *_) = re.findall(r"```python\n(.*?)```", TOUR, re.DOTALL)
-COMMANDS = re.findall(r"^(ftcomm-tracker .*)$", TOUR, re.MULTILINE)
+QUICKSTART = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Quickstart")[2]
+(SCRIPT, *_) = re.findall(r"```python\n(.*?)```", QUICKSTART, re.DOTALL)
+COMMANDS = re.findall(r"^(ftcomm-tracker .*)$", QUICKSTART, re.MULTILINE)
 RUN, KILL, STATUS = COMMANDS[:3]
 
 
@@ -27,7 +27,7 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
-    """The tour's job in its terminal."""
+    """The quickstart's job in its terminal."""
     (tmp_path / "train.py").write_text(SCRIPT)
     with subprocess.Popen(
         RUN.split(),
@@ -64,7 +64,9 @@ def headings(text: str) -> list[list[str]]:
     return [line.split() for line in re.findall(r"^rank  .*$|^last .*:$", text, re.MULTILINE)]
 
 
-def test_the_tour_goes_as_the_readme_tells_it(job: "subprocess.Popen[str]", tmp_path: Path) -> None:
+def test_the_quickstart_prints_what_the_readme_shows(
+    job: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
     read_until("epoch 1 runs", job)
     assert ask(KILL, tmp_path).startswith("killed worker 2: process ")
     read_until("recovered, epoch 2", job)
@@ -72,4 +74,4 @@ def test_the_tour_goes_as_the_readme_tells_it(job: "subprocess.Popen[str]", tmp_
     assert re.search(r"^job \S+: running, epoch 2, 3/3 ranks up", said)
     lives = sorted(re.findall(r"^\d +\d +(\d) ", said, re.MULTILINE))
     assert lives == ["1", "1", "2"]
-    assert headings(said) == headings(TOUR)
+    assert headings(said) == headings(QUICKSTART)

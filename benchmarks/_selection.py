@@ -1,4 +1,4 @@
-"""The figures that the README shows: some rows and columns of the results."""
+"""Selected rows and columns of the results, for the README and docs/performance.md."""
 
 from typing import Any
 
@@ -24,6 +24,30 @@ RECOVERIES = {
     ("tracker restart", "total"): "tracker killed and started again: a collective meanwhile",
     ("start of an interpreter", "total"): "beside it: Python, until numpy, trio, ftcomm are there",
 }
+
+
+def headline_table(lines: list[Line], recoveries: list[Line]) -> str:
+    """Four figures for the README: a small call, a large call, a killed worker, a broken link."""
+    sizes = {line.get("nbytes"): line["peers"] for line in lines if line.get("world_size") == 2}
+    faults = {(line["fault"], line["phase"]): line for line in recoveries if "fault" in line}
+    small, large = sizes[1024], sizes[UP_TO_BYTES]
+    kill, link = faults["SIGKILL and restart", "total"], faults["link reset", "total"]
+    python = faults["start of an interpreter", "total"]
+    rows = [
+        ["allreduce of 1 KiB, 2 ranks", f"{_us(small[OURS])} us", f"gloo: {_us(small['gloo'])} us"],
+        [
+            "allreduce of 100 MB, 2 ranks",
+            f"{large[OURS]['us'] / 1000:.0f} ms",
+            f"gloo: {large['gloo']['us'] / 1000:.0f} ms",
+        ],
+        [
+            "recovery from a killed worker, 4 ranks",
+            f"{kill['p50']:.0f} ms",
+            f"starting Python and importing numpy: {python['p50']:.0f} ms",
+        ],
+        ["recovery from a reset connection, 4 ranks", f"{link['p50']:.0f} ms", "no restart"],
+    ]
+    return table(["median", "ftcomm", "for comparison"], rows)
 
 
 def two_ranks_table(lines: list[Line]) -> str:
@@ -65,6 +89,10 @@ def _cells(peers: dict[str, dict[str, float]]) -> list[str]:
 def _cell(name: str, figures: dict[str, float]) -> str:
     text = _short(figures["us"])
     return text if name == OURS else f"{text} ({figures['ratio']:.3g})"
+
+
+def _us(figures: dict[str, float]) -> str:
+    return _short(figures["us"])
 
 
 def _short(value: float) -> str:
