@@ -1,4 +1,5 @@
 # Everything runs in .venv, which is made on first use and again when pyproject.toml changes.
+.DEFAULT_GOAL := help
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; \
 	done)
@@ -10,47 +11,55 @@ FUZZ_SECONDS ?= 60
 # A test with real processes mostly waits for them, so two fit on two cores.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: demo test test-all mutants fuzz lint bench bench-compare soak soak-conformance clean
+.PHONY: help demo test test-all mutants fuzz lint docs bench bench-compare soak soak-conformance clean
 
-demo: $(STAMP) ## train with and without a kill, compare the models
+help: ## print this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+demo: $(STAMP) ## train with and without a killed worker, and compare the models
 	$(BIN)/python examples/demo.py
 
-test: $(STAMP) ## what every change runs
+test: $(STAMP) ## run the tests that every change must pass
 	$(BIN)/python -m pytest $(PARALLEL)
 
-test-all: $(STAMP) ## the slow tests too, on every Python from 3.11 on that is found
+test-all: $(STAMP) ## run the slow tests too, on every Python from 3.11 on that is found
 	$(BIN)/python tests/project/every_python.py $(PARALLEL) -m "slow or not slow"
 
-mutants: $(STAMP) ## each planted defect is caught by its layer, and by no layer without a defect
+mutants: $(STAMP) ## check that the tests notice each mutant, and nothing without one
 	PYTHONPATH=.:tracker:chaos $(BIN)/python -m ftcomm_chaos.mutants --layers-first
 
-fuzz: $(STAMP) ## each decoder of foreign bytes for FUZZ_SECONDS, guided by coverage where atheris is to be had
+fuzz: $(STAMP) ## fuzz each decoder for FUZZ_SECONDS, guided by coverage if atheris is available
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[fuzz]"
 	PYTHONPATH=.:tracker:chaos $(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
-lint: $(STAMP)
+lint: $(STAMP) ## ruff, mypy --strict (as on Linux and on macOS), import contracts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 	$(BIN)/lint-imports
 
+docs: $(STAMP) ## build the documentation site into build/docs; a warning is an error
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs build/docs
+	@echo "build/docs/index.html"
+
 bench: $(STAMP) ## take every figure into benchmarks/results, then fill the tables of the documents
 	$(BIN)/python benchmarks/take_all.py
 	PYTHONPATH=.:tracker:chaos $(BIN)/python docs/generate.py --write
 
-bench-compare: $(STAMP) ## allreduce of this tree beside that of the commit BASE, in turn, with intervals
+bench-compare: $(STAMP) ## measure allreduce of this tree and of the commit BASE, in turn
 	@test -n "$(BASE)" || { echo "make bench-compare BASE=<commit>" >&2; exit 1; }
 	$(BIN)/python benchmarks/compare_commits.py --base $(BASE)
 
-soak-conformance: $(STAMP) ## each conformance scenario 20 times in a row
+soak-conformance: $(STAMP) ## run each conformance scenario 20 times in a row
 	$(BIN)/python -m tests.conformance.soak --times 20
 
-soak: $(STAMP) ## simulated faults and real kills side by side for HOURS; nothing may break or grow
+soak: $(STAMP) ## run simulated faults and real kills for HOURS; nothing may break or grow
 	$(BIN)/python -m tests.soak --hours $(HOURS) --json
 
-clean:
-	rm -rf .venv .venv-3.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage dist
+clean: ## remove .venv, the built site and the caches of all tools
+	rm -rf build .venv .venv-3.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml
