@@ -1,17 +1,20 @@
 """The figures as Markdown, as docs/performance.md has them."""
 
+import textwrap
 from typing import Any
 
 from _plot import log_log
 
 OURS = "ftcomm"
+DOCUMENT_WIDTH = 100  # columns; tables alone are wider
 Line = dict[str, Any]
 
 
 def facts_line(lines: list[Line]) -> str:
-    """The machine, in one line."""
+    """The machine, in lines of a document's width."""
     facts = next(line["machine"] for line in lines if "machine" in line)
-    return ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
+    text = ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
+    return textwrap.fill(text, DOCUMENT_WIDTH, break_on_hyphens=False)
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

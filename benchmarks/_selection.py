@@ -17,12 +17,18 @@ UP_TO_BYTES = 100_000_000
 SHARED_SIZES = (1024, 1_048_576, 100_000_000)  # shown of groups that share processors
 RECOVERIES = {
     ("SIGKILL and restart", "total"): "SIGKILL, restart by `ftcomm-tracker run`",
-    ("SIGKILL and restart", "replace"): "of these, until the next life has reported",
+    ("SIGKILL and restart", "replace"): "of these, until the restarted worker has reported",
     ("link reset", "total"): "link reset",
-    ("SIGSTOP past the limit", "total"): "SIGSTOP for good, until another life has taken over",
-    ("SIGSTOP past the limit", "detect"): "of these, until the silence counts as an end",
-    ("tracker restart", "total"): "tracker killed and started again: a collective meanwhile",
-    ("start of an interpreter", "total"): "beside it: Python, until numpy, trio, ftcomm are there",
+    (
+        "SIGSTOP past the limit",
+        "total",
+    ): "SIGSTOP for good, until a restarted worker has replaced it",
+    ("SIGSTOP past the limit", "detect"): "of these, until the silence counts as a death",
+    ("tracker restart", "total"): "tracker killed and restarted: a collective meanwhile",
+    (
+        "start of an interpreter",
+        "total",
+    ): "for comparison: start of Python with numpy, trio, ftcomm",
 }
 
 
