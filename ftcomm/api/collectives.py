@@ -6,7 +6,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from ftcomm.api.outputs import Number, Result, as_passed
+from ftcomm.api.outputs import Number, Result, as_passed, as_sent
 from ftcomm.api.persistent_calls import Repeating
 from ftcomm.collectives.bfloat16 import widen_bfloat16
 from ftcomm.collectives.op_argument import AnyOp
@@ -132,6 +132,18 @@ class CollectiveCalls(Repeating):
     @overload
     def broadcast(
         self,
+        x: None = None,
+        root: int = 0,
+        *,
+        out: Result | None = None,
+        copy: bool = True,
+        algorithm: str | None = None,
+        deadline: Duration | None = None,
+    ) -> Any: ...
+
+    @overload
+    def broadcast(
+        self,
         x: Any = None,
         root: int = 0,
         *,
@@ -151,12 +163,13 @@ class CollectiveCalls(Repeating):
         algorithm: str | None = None,
         deadline: Duration | None = None,
     ) -> Any:
-        """The root's array on every rank; where `x` is one number, a number of its type.
+        """The root's array on every rank; where it is one number, a number of its type.
 
         Args:
             x: on the root an array-like. Elsewhere an array-like of the same dtype and shape, whose
                 content does not count, or None: then dtype and shape come with the root's, which
-                has four dimensions at most, and one number comes as an array. Each rank may choose.
+                has four dimensions at most. Where the root passes a Python number, the others pass
+                a Python number or None, and likewise with numpy scalars. Each rank may choose.
             root: the rank whose array is sent.
             out: as for `allreduce`; ``broadcast(x, out=x)`` is in place.
             copy: False returns a read-only view of the log's own memory.
@@ -165,9 +178,10 @@ class CollectiveCalls(Repeating):
         """
         with self._gate:
             site, root = call_site(), self._calls.checked_root(root)
+            hand_out = as_sent(self._given(out, copy=copy), out)
             if x is None and root != self.rank:
                 opened = self._calls.broadcast_from(root, site, algorithm)
-                return self._run(self._opened(opened, out), self._given(out, copy=copy), deadline)
+                return self._run(self._opened(opened, out), hand_out, deadline)
 
             def make(x: Any) -> Call:
                 if x is None:
@@ -176,7 +190,6 @@ class CollectiveCalls(Repeating):
                 check_out(out, call.form.dtype, call.form.shape)
                 return call
 
-            hand_out = as_passed(x, self._given(out, copy=copy), out)
             return self._perform(
                 x, make, hand_out, Kind.BROADCAST, site, deadline,
                 check=_fits(out), root=root, algorithm=algorithm,

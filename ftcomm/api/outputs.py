@@ -8,11 +8,12 @@ import numpy as np
 
 from ftcomm.api.lifecycle import Membership
 from ftcomm.memory.pool import Array, Pool, Stored
+from ftcomm.protocol.signature import Scalar
+from ftcomm.requests.arguments import scalar_type
 
 Result = np.ndarray[Any, Any]
 # A call of one number returns one of the same type.
 Number = TypeVar("Number", bound=int | float | complex | np.generic)
-_PYTHON_NUMBERS = (int, float, bool, complex)
 
 
 class HandingOut(Membership):
@@ -52,16 +53,28 @@ def as_passed(
 
     An input function's result is an array: where it is replayed, nobody knows what `x` was.
     """
-    if out is not None or not (type(x) in _PYTHON_NUMBERS or isinstance(x, np.generic)):
+    scalar = scalar_type(x)
+    if out is not None or scalar is Scalar.ARRAY:
         return hand_out
-    return lambda stored: as_number(x, hand_out(stored))
+    return lambda stored: _as_scalar(scalar, hand_out(stored))
+
+
+def as_sent(
+    hand_out: Callable[[Stored], Any], out: Result | None = None
+) -> Callable[[Stored], Any]:
+    """As `hand_out`, but a number where the root of a broadcast passed one."""
+    return hand_out if out is not None else lambda s: _as_scalar(s.scalar, hand_out(s))
 
 
 def as_number(x: Any, result: Result) -> Any:
     """A result of no dimension as what `x` is: of Python, of numpy, or an array."""
-    if type(x) in _PYTHON_NUMBERS:  # exactly: numpy's float64 is a float of Python too
+    return _as_scalar(scalar_type(x), result)
+
+
+def _as_scalar(scalar: Scalar, result: Result) -> Any:
+    if scalar is Scalar.PYTHON:
         return result.item()
-    return result[()] if isinstance(x, np.generic) else result
+    return result[()] if scalar is Scalar.NUMPY else result
 
 
 def _shaped(stored: Stored) -> Result:

@@ -31,6 +31,7 @@ from ftcomm.memory.pool import EMPTY, Array, Stored, dtype_from_wire, stored_fro
 from ftcomm.protocol.handshake import DataContext
 from ftcomm.protocol.messages import FetchEnd, FetchItem, FetchRequest, FetchWait
 from ftcomm.protocol.position import PRELUDE
+from ftcomm.protocol.signature import scalar_of
 from ftcomm.recovery.events import (
     CheckpointFetched,
     FetchEnded,
@@ -249,6 +250,7 @@ async def _content(
     if is_result:
         stored = stored_from_wire(dtype, item.shape, parts[0])
         stored.digests = item.digests
+        stored.scalar = scalar_of(item.signature)
         return ResultFetched(epoch, item.position, item.signature, stored, item.nbytes)
     state = await _beside(behind_each_other, parts)
     if item.what == "checkpoint":

@@ -63,7 +63,7 @@ class SoloEngine:
             call.admit(work.nbytes)
             stored = stored_rows(form, work, call.rows)
         else:
-            stored = Stored(work, form.shape)
+            stored = Stored(work, form.shape, scalar=form.scalar)
         if call.check is not None:
             call.check(stored)
         self.position = self.position.next()

@@ -133,7 +133,7 @@ class DataPlane:
             return None
         if call.flush and not self._barrier(header, stage=stage + 1):
             return None
-        return Stored(work, form.shape)
+        return Stored(work, form.shape, scalar=form.scalar)
 
     def _gather_rows(self, call: Call, header: CallHeader) -> Stored | None:
         """Every rank's rows, one after the other: first how many each has, then the rows."""

@@ -11,6 +11,7 @@ import numpy as np
 from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_of
 from ftcomm.config.peak_usage import KEPT_VERSIONS, Peaks
 from ftcomm.errors import ProtocolError
+from ftcomm.protocol.signature import Scalar
 
 Array = np.ndarray[Any, AnyDtype]
 
@@ -20,12 +21,14 @@ class Stored:
     """One result: 1-D contiguous elements, and the shape that the user sees.
 
     The log owns `flat`; nobody writes to it once the position is complete.  `digests` are those of
-    all ranks' inputs, in rank order, where the job verifies them, else empty.
+    all ranks' inputs, in rank order, where the job verifies them, else empty.  `scalar` is the type
+    that a broadcast value without dimensions has on every rank.
     """
 
     flat: Array
     shape: tuple[int, ...]
     digests: bytes = b""
+    scalar: Scalar = Scalar.ARRAY
 
     def raw(self) -> memoryview:
         """The bytes, without a copy; they keep the memory from being used again."""

@@ -152,6 +152,18 @@ class AsynchronousCalls(CollectiveCalls):
     @overload
     def ibroadcast(
         self,
+        x: None = None,
+        root: int = 0,
+        *,
+        out: Result | None = None,
+        copy: bool = True,
+        algorithm: str | None = None,
+        deadline: Duration | None = None,
+    ) -> Handle[Any]: ...
+
+    @overload
+    def ibroadcast(
+        self,
         x: Any = None,
         root: int = 0,
         *,

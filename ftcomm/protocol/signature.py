@@ -80,6 +80,20 @@ class Wire(enum.IntEnum):
     BF16 = 1
 
 
+class Scalar(enum.IntEnum):
+    """The type of a broadcast value without dimensions, which every rank gets."""
+
+    ARRAY = 0
+    PYTHON = 1
+    NUMPY = 2
+
+
+_SCALAR_TEXTS = {
+    Scalar.ARRAY: "an array",
+    Scalar.PYTHON: "a Python number",
+    Scalar.NUMPY: "a numpy scalar",
+}
+
 # Wire code -> numpy name. Codes are never reused.
 DTYPE_NAMES: dict[int, str] = {
     0: "none",
@@ -119,7 +133,7 @@ class Signature:
         count: number of elements; also kept for shapes too deep to name.
         ndim: number of dimensions.
         dims: the shape's dimensions, or a digest of it when it does not fit; of the `RAGGED` kinds
-            those behind the first.
+            those behind the first; of a broadcast without dimensions first the `Scalar`.
         wire: what elements of `dtype` are rounded to for this call.
     """
 
@@ -162,7 +176,7 @@ class Signature:
         if dtype not in DTYPE_NAMES:
             raise ProtocolError(f"signature with unknown dtype code {dtype}")
         try:
-            return cls(
+            signature = cls(
                 Kind(kind),
                 OpCode(op),
                 dtype,
@@ -174,8 +188,17 @@ class Signature:
                 op_hash,
                 Wire(wire),
             )
+            _ = signature.scalar
         except ValueError as error:
             raise ProtocolError(f"signature with an unknown code: {error}") from None
+        return signature
+
+    @property
+    def scalar(self) -> Scalar:
+        """The type of a broadcast value without dimensions; an array for every other call."""
+        if self.kind is not Kind.BROADCAST or self.ndim:
+            return Scalar.ARRAY
+        return Scalar(self.dims[0])
 
     def __str__(self) -> str:
         parts = []
@@ -187,7 +210,9 @@ class Signature:
         if self.kind is Kind.CHECKPOINT:
             parts += [text for bit, text in _OF_CHECKPOINTS.items() if self.count & bit]
         if self.dtype:
-            parts.append(f"{DTYPE_NAMES[self.dtype]}{self.shape_text()}")
+            shown = f"{DTYPE_NAMES[self.dtype]}{self.shape_text()}"
+            as_scalar = f" as {_SCALAR_TEXTS[self.scalar]}" if self.scalar else ""
+            parts.append(shown + as_scalar)
         if self.root >= 0:
             parts.append(f"root={self.root}")
         if self.algorithm is not Algorithm.AUTO:
@@ -221,6 +246,7 @@ def differing_fields(one: bytes, other: bytes) -> str:
         ("algorithm", ours.algorithm.name.lower(), theirs.algorithm.name.lower()),
         ("wire", ours.wire.name.lower(), theirs.wire.name.lower()),
         ("shape", ours.shape_text(), theirs.shape_text()),
+        ("type", _SCALAR_TEXTS[ours.scalar], _SCALAR_TEXTS[theirs.scalar]),
     ]
     return ", ".join(f"{name}: {a} and {b}" for name, a, b in pairs if a != b)
 
@@ -244,6 +270,17 @@ def is_compatible(known: bytes, whole: bytes) -> bool:
 def is_open(raw: bytes) -> bool:
     """Whether these are the 40 bytes of a rank that is given a broadcast's dtype and shape."""
     return len(raw) == SIGNATURE_BYTES and raw[0] == Kind.BROADCAST and raw[_DTYPE_AT] == 0
+
+
+def scalar_of(raw: bytes) -> Scalar:
+    """The type that a result with this signature has where it has no dimensions.
+
+    Raises:
+        ProtocolError: a broadcast's signature with a code that this version does not know.
+    """
+    if raw[:1] != bytes([Kind.BROADCAST]):
+        return Scalar.ARRAY
+    return Signature.decode(raw).scalar
 
 
 def agree(one: bytes, other: bytes) -> bool:

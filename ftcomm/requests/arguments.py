@@ -14,10 +14,12 @@ from ftcomm.protocol.signature import (
     Algorithm,
     Kind,
     OpCode,
+    Scalar,
     Signature,
     Wire,
 )
 
+_PYTHON_NUMBERS = (int, float, bool, complex)
 _FLOAT32: AnyDtype = np.dtype(np.float32)
 _WIRES = {None: Wire.SAME, "bf16": Wire.BF16}
 
@@ -33,6 +35,13 @@ def as_elements(x: Any) -> tuple[Array, tuple[int, ...]]:
     if not (array.flags.c_contiguous and array.dtype.isnative):
         array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
     return array.reshape(-1), shape
+
+
+def scalar_type(x: Any) -> Scalar:
+    """The type of a user's argument as a number: a subclass of Python's own counts as an array."""
+    if type(x) in _PYTHON_NUMBERS:  # exactly: numpy's float64 is a float of Python too
+        return Scalar.PYTHON
+    return Scalar.NUMPY if isinstance(x, np.generic) else Scalar.ARRAY
 
 
 def _as_array(x: Any) -> Array:
@@ -182,6 +191,7 @@ def signature_of(
     root: int = -1,
     algorithm: Algorithm = Algorithm.AUTO,
     wire: str | None = None,
+    scalar: Scalar = Scalar.ARRAY,
 ) -> bytes:
     """The 40 bytes that all ranks must agree on.
 
@@ -194,6 +204,7 @@ def signature_of(
         root: the root rank, -1 without one.
         algorithm: the caller's wish.
         wire: the format that the user's elements were rounded to.
+        scalar: the type of a broadcast value without dimensions.
 
     Raises:
         TypeError: a dtype that collectives do not carry.
@@ -206,7 +217,7 @@ def signature_of(
         root=root,
         count=0 if kind in RAGGED else len(source),
         ndim=len(shape),
-        dims=_dims(shape[1:] if kind in RAGGED else shape),
+        dims=(scalar, 0, 0, 0) if scalar else _dims(shape[1:] if kind in RAGGED else shape),
         op_hash=op_hash,
         wire=wire_code(wire),
     ).encode()

@@ -24,8 +24,15 @@ from ftcomm.config.algorithm_table import AlgorithmTable
 from ftcomm.memory.pool import Array
 from ftcomm.protocol.frame_header import make_suffix
 from ftcomm.protocol.host_groups import Grouping
-from ftcomm.protocol.signature import Algorithm, Kind, Signature, named_shape
-from ftcomm.requests.arguments import as_elements, checked_root, rounded, signature_of, wire_code
+from ftcomm.protocol.signature import Algorithm, Kind, Scalar, Signature, named_shape
+from ftcomm.requests.arguments import (
+    as_elements,
+    checked_root,
+    rounded,
+    scalar_type,
+    signature_of,
+    wire_code,
+)
 from ftcomm.requests.object_payload import pack_item, pack_object, pack_parts
 from ftcomm.requests.request import Call, Form, OpenCall, anything
 
@@ -174,11 +181,14 @@ class CallFactory:
             TypeError, ValueError: x or algorithm do not fit.
         """
         source, shape = as_elements(x)
-        key = (Kind.BROADCAST, source.dtype, shape, root, site, algorithm)
+        scalar = scalar_type(x)
+        key = (Kind.BROADCAST, source.dtype, shape, root, site, algorithm, scalar)
         form = self._forms.get(key)
         if form is None:
             wish = _algorithm_named(algorithm)
-            signature = signature_of(Kind.BROADCAST, source, shape, root=root, algorithm=wish)
+            signature = signature_of(
+                Kind.BROADCAST, source, shape, root=root, algorithm=wish, scalar=scalar
+            )
             form = self._broadcast_form(signature, site, source.dtype, shape)
             self._keep(key, form)
         return Call(form, source, flush=self._must_flush(source.nbytes))
@@ -216,7 +226,15 @@ class CallFactory:
         small = self._announcement(root, wish)
         announcement = None if schedule.algorithm is small.algorithm else small
         return _form(
-            Kind.BROADCAST, schedule, raw, site, dtype, shape, root=root, announcement=announcement
+            Kind.BROADCAST,
+            schedule,
+            raw,
+            site,
+            dtype,
+            shape,
+            root=root,
+            scalar=signature.scalar,
+            announcement=announcement,
         )
 
     def _announcement(self, root: int, wish: Algorithm) -> Schedule:
@@ -393,6 +411,7 @@ def _form(
     *,
     root: int = -1,
     reducer: Reducer | None = None,
+    scalar: Scalar = Scalar.ARRAY,
     announcement: Schedule | None = None,
 ) -> Form:
     """The form of a call with a result, or rows of one, of `dtype` and `shape`."""
@@ -409,5 +428,6 @@ def _form(
         nbytes=work_count * dtype.itemsize,
         root=root,
         reducer=reducer,
+        scalar=scalar,
         announcement=announcement,
     )

@@ -10,7 +10,7 @@ from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.reductions import Reducer
 from ftcomm.collectives.schedules.schedule import Schedule
 from ftcomm.memory.pool import Array, Stored
-from ftcomm.protocol.signature import Kind
+from ftcomm.protocol.signature import Kind, Scalar
 from ftcomm.state.layout import Packed
 from ftcomm.state.lazy import LazyState
 
@@ -42,6 +42,7 @@ class Form:
         nbytes: bytes of the result, 0 where that is known only when it runs.
         root: the rank that all others look to, else -1.
         reducer: of a reduction, else None.
+        scalar: the type of a broadcast value without dimensions.
         announcement: what is run before `schedule`, without payload, by a broadcast that does not
             come the way of a small one: ranks that do not know its size hear of it. Else None.
     """
@@ -57,6 +58,7 @@ class Form:
     nbytes: int = 0
     root: int = -1
     reducer: Reducer | None = None
+    scalar: Scalar = Scalar.ARRAY
     announcement: Schedule | None = None
 
 

@@ -313,15 +313,23 @@ def from_the_root(record: Recorder) -> Any:
         (np.arange(5), {"algorithm": "chain"}),
         (large, {"algorithm": "binomial"}),
         (np.array([True, False]), {"algorithm": "hierarchical"}),
+        (2.5, {}),
+        (7, {}),
+        (True, {"algorithm": "hierarchical"}),
+        (1.5 + 2j, {}),
+        (np.float64(0.5), {}),
     ]
     for number, (wanted, options) in enumerate(cases):
         root = number % size
-        others = None if (rank + number) % 4 else np.zeros_like(wanted)  # mixed: each may choose
+        zero = np.zeros_like(wanted) if isinstance(wanted, np.ndarray) else type(wanted)(0)
+        others = None if (rank + number) % 4 else zero  # mixed: each may choose
         x = wanted if rank == root else others
         got = record.call(
             "broadcast", lambda x=x, root=root, o=options: comm.broadcast(x, root, **o)
         )
-        same(got, np.asarray(wanted), f"broadcast {number}")
+        same(got, wanted, f"broadcast {number}")
+        handle = comm.ibroadcast(x, root, **options)
+        same(record.call("ibroadcast", handle.wait), wanted, f"ibroadcast {number}")
         out = np.empty_like(np.asarray(wanted))
         handle = comm.ibroadcast(wanted if rank == root else None, root, out=out, **options)
         assert record.call("ibroadcast", handle.wait) is out

@@ -47,6 +47,7 @@ from ftcomm.protocol.operator_messages import (
 )
 from ftcomm.protocol.position import START, Position
 from ftcomm.protocol.schema import Bool, Bytes, Field, Int, Many, Maybe, Pair, Record, Text
+from ftcomm.protocol.signature import Kind, Scalar, Signature
 from ftcomm.requests.object_payload import pack_item, pack_parts
 from ftcomm.state.serializer import LONG_BYTES, pack_state
 from ftcomm_chaos.runner.random_plan import random_plan
@@ -140,7 +141,8 @@ def records() -> dict[str, bytes]:
 
 
 def signatures() -> dict[str, bytes]:
-    return {"allreduce": SIGNATURE.encode()}
+    number = Signature(Kind.BROADCAST, dtype=12, root=0, count=1, dims=(Scalar.PYTHON, 0, 0, 0))
+    return {"allreduce": SIGNATURE.encode(), "number": number.encode()}
 
 
 def contexts() -> dict[str, bytes]:

@@ -67,10 +67,19 @@ def test_a_number_gives_a_number_of_its_type(
 def test_what_is_not_exactly_a_number_gives_an_array(
     comm: ftcomm.Communicator, call: str, x: Any
 ) -> None:
-    if call == "bucketed" and callable(x):
+    if callable(x) and (call == "bucketed" or call.endswith("broadcast")):
         return
     result = called(comm, call, x)
     assert (type(result), result.shape) == (np.ndarray, ())
+
+
+@pytest.mark.parametrize("call", ["broadcast", "ibroadcast"])
+@pytest.mark.parametrize("x", [3, np.float32(3)], ids=["of Python", "of numpy"])
+def test_a_broadcast_function_gives_a_number_of_the_type_that_it_returned(
+    comm: ftcomm.Communicator, call: str, x: Any
+) -> None:
+    result = called(comm, call, lambda: x)
+    assert (type(result), result) == (type(x), x)
 
 
 @pytest.mark.parametrize("call", ["allgather", "gather", "iallgather", "igather"])

@@ -1,9 +1,11 @@
 """The words of a mismatch: what differs first, who is ahead, and what to look for."""
 
+from dataclasses import replace
+
 import pytest
 
 from ftcomm.protocol.messages import CallMade, Calls, Leaf, Leaves
-from ftcomm.protocol.signature import Kind, OpCode, Signature
+from ftcomm.protocol.signature import Kind, OpCode, Scalar, Signature
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
 from ftcomm_tracker.core.reporting.mismatch import USUAL_CAUSE, explain
 from tests.unit.tracker.roster_scenario import at
@@ -78,6 +80,17 @@ def test_both_may_have_gone_on() -> None:
 def test_calls_of_one_kind_say_in_what_they_differ(other: Signature, what: str) -> None:
     evidence = Evidence(at(0, 0), (side(0, 0, SUM), side(1, 0, other)))
     assert words(evidence).endswith(f"; they differ in {what}")
+
+
+def test_a_broadcast_number_differs_from_a_broadcast_array() -> None:
+    array = Signature(Kind.BROADCAST, dtype=12, root=0, count=1)
+    number = replace(array, dims=(Scalar.PYTHON, 0, 0, 0))
+    evidence = Evidence(at(0, 0), (side(0, 0, number), side(1, 0, array)))
+    assert words(evidence) == (
+        "ranks disagree about collective 0.0: rank 0 called broadcast(float64[] as a Python number,"
+        " root=0) at t.py:1 but rank 1 called broadcast(float64[], root=0) at t.py:1; they differ"
+        " in type: a Python number and an array"
+    )
 
 
 def test_without_an_answer_the_report_speaks_for_a_rank() -> None:
