@@ -31,7 +31,7 @@ from ftcomm.nonblocking.queue import LEAVE_WITHIN_S, Turns
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
 from ftcomm.requests.arguments import is_input_function
-from ftcomm.requests.builder import CallFactory
+from ftcomm.requests.builder import CallFactory, site_text
 from ftcomm.requests.call_site import call_site
 from ftcomm.requests.request import AnyCall, Call, Lazy, OpenCall, anything
 
@@ -244,7 +244,7 @@ class Membership:
             return self._admitted(make(x()))
 
         known = self._calls.known(kind, op=op, root=root, algorithm=algorithm, wire=wire)
-        lazy = Lazy(kind, known, site, made, check)
+        lazy = Lazy(kind, known, site_text(site, op), made, check)
         return self._run(lazy, hand_out, deadline)
 
     def _limit_of(self, deadline: Duration | None) -> Limit | None:

@@ -230,8 +230,26 @@ class Signature:
         return "[" + ",".join(str(d) for d in self.dims[: self.ndim]) + "]"
 
 
-def differing_fields(one: bytes, other: bytes) -> str:
-    """In what two signatures of one kind differ, for messages; empty if the kinds differ."""
+def site_with_function(site: str, function: str) -> str:
+    """A call site in words, with the label of the function that the call reduces by."""
+    return f"{site} (op {function})"
+
+
+def function_of_site(site: str) -> str:
+    """The label that `site_with_function` added; empty without a whole and printable one."""
+    _, found, label = site.partition(" (op ")
+    is_whole = bool(found) and label.endswith(")") and label.isascii() and label.isprintable()
+    return label[:-1] if is_whole else ""
+
+
+def differing_fields(one: bytes, other: bytes, sites: tuple[str, str] = ("", "")) -> str:
+    """In what two signatures of one kind differ, for messages; empty if the kinds differ.
+
+    Args:
+        one: a signature.
+        other: another one.
+        sites: where they were called, for the labels of functions.
+    """
     try:
         ours, theirs = Signature.decode(one), Signature.decode(other)
     except ProtocolError:
@@ -239,8 +257,7 @@ def differing_fields(one: bytes, other: bytes) -> str:
     if ours.kind is not theirs.kind:
         return ""
     pairs = [
-        ("op", ours.op.name.lower(), theirs.op.name.lower()),
-        ("function", f"#{ours.op_hash:x}", f"#{theirs.op_hash:x}"),
+        ("op", *_op_texts((ours, theirs), sites)),
         ("dtype", DTYPE_NAMES[ours.dtype], DTYPE_NAMES[theirs.dtype]),
         ("root", str(ours.root), str(theirs.root)),
         ("algorithm", ours.algorithm.name.lower(), theirs.algorithm.name.lower()),
@@ -249,6 +266,21 @@ def differing_fields(one: bytes, other: bytes) -> str:
         ("type", _SCALAR_TEXTS[ours.scalar], _SCALAR_TEXTS[theirs.scalar]),
     ]
     return ", ".join(f"{name}: {a} and {b}" for name, a, b in pairs if a != b)
+
+
+def _op_texts(signatures: tuple[Signature, Signature], sites: tuple[str, str]) -> list[str]:
+    """The ops of two calls, with hashes only where the labels do not tell them apart."""
+    one, other = signatures
+    labels = [function_of_site(site) for site in sites]
+    needs_hash = one.op_hash != other.op_hash and labels[0] == labels[1]
+    texts = []
+    for signature, label in zip(signatures, labels, strict=True):
+        text = signature.op.name.lower()
+        if signature.op is OpCode.FUNCTION:
+            name = f"{text} {label}".rstrip()
+            text = f"{name} #{signature.op_hash:x}" if needs_hash or not label else name
+        texts.append(text)
+    return texts
 
 
 def is_compatible(known: bytes, whole: bytes) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ftcomm.collectives.bfloat16 import bfloat16_reducer
 from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_of, is_bfloat16
+from ftcomm.collectives.function_label import function_label
 from ftcomm.collectives.function_probe import FunctionProbe
 from ftcomm.collectives.op_argument import (
     Reduction,
@@ -24,7 +25,14 @@ from ftcomm.config.algorithm_table import AlgorithmTable
 from ftcomm.memory.pool import Array
 from ftcomm.protocol.frame_header import make_suffix
 from ftcomm.protocol.host_groups import Grouping
-from ftcomm.protocol.signature import Algorithm, Kind, Scalar, Signature, named_shape
+from ftcomm.protocol.signature import (
+    Algorithm,
+    Kind,
+    Scalar,
+    Signature,
+    named_shape,
+    site_with_function,
+)
 from ftcomm.requests.arguments import (
     as_elements,
     checked_root,
@@ -171,7 +179,15 @@ class CallFactory:
             Kind.ALLREDUCE, len(source), source.itemsize, algorithm=wish, whole=reducer.whole
         )
         return _form(
-            kind, schedule, signature, site, source.dtype, shape, root=root, reducer=reducer
+            kind,
+            schedule,
+            signature,
+            site,
+            source.dtype,
+            shape,
+            root=root,
+            reducer=reducer,
+            site_text=site_text(site, op),
         )
 
     def broadcast(self, x: Any, root: int, site: str, algorithm: str | None = None) -> Call:
@@ -390,6 +406,14 @@ class CallFactory:
         self._forms[key] = form
 
 
+def site_text(site: str, op: UncheckedOp | None) -> str:
+    """The call site for messages: with the label of a user's function."""
+    asked = None if op is None else resolve_op(op)
+    if not isinstance(asked, Reduction):
+        return site
+    return site_with_function(site, function_label(asked))
+
+
 def _algorithm_named(name: str | None) -> Algorithm:
     if name not in _ALGORITHMS:
         names = ", ".join(str(name) for name in _ALGORITHMS if name)
@@ -413,13 +437,14 @@ def _form(
     reducer: Reducer | None = None,
     scalar: Scalar = Scalar.ARRAY,
     announcement: Schedule | None = None,
+    site_text: str = "",
 ) -> Form:
     """The form of a call with a result, or rows of one, of `dtype` and `shape`."""
     work_count = 0 if schedule is None else schedule.work_count
     return Form(
         kind=kind,
         signature=signature,
-        site=site,
+        site=site_text or site,
         suffix=make_suffix(signature, site),
         schedule=schedule,
         dtype=dtype,

@@ -33,8 +33,8 @@ class Form:
     Attributes:
         kind: the collective.
         signature: its 40 bytes.
-        site: where the user called it.
-        suffix: signature and site, as every frame carries them.
+        site: where the user called it, with the label of a user's function.
+        suffix: signature and line, as every frame carries them.
         schedule: this rank's steps; None if they follow from sizes that ranks tell each other.
         dtype: of the result's elements.
         shape: of the result; of one row of it where each rank brings as many rows as it has.

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ftcomm.protocol.messages import CallMade, Calls, Leaf, Leaves
-from ftcomm.protocol.signature import Kind, OpCode, Scalar, Signature
+from ftcomm.protocol.signature import Kind, OpCode, Scalar, Signature, site_with_function
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
 from ftcomm_tracker.core.reporting.mismatch import USUAL_CAUSE, explain
 from tests.unit.tracker.roster_scenario import at
@@ -74,7 +74,7 @@ def test_both_may_have_gone_on() -> None:
         (Signature(Kind.ALLREDUCE, OpCode.SUM, dtype=12, count=4, ndim=1, dims=(4, 0, 0, 0)),
          "shape: [3] and [4]"),
         (Signature(Kind.ALLREDUCE, OpCode.FUNCTION, dtype=12, count=3, ndim=1, dims=(3, 0, 0, 0),
-                   op_hash=255), "op: sum and function, function: #0 and #ff"),
+                   op_hash=255), "op: sum and function #ff"),
     ],
 )  # fmt: skip
 def test_calls_of_one_kind_say_in_what_they_differ(other: Signature, what: str) -> None:
@@ -91,6 +91,32 @@ def test_a_broadcast_number_differs_from_a_broadcast_array() -> None:
         " root=0) at t.py:1 but rank 1 called broadcast(float64[], root=0) at t.py:1; they differ"
         " in type: a Python number and an array"
     )
+
+
+FUNCTION = replace(SUM, op=OpCode.FUNCTION, op_hash=254)
+OTHER = replace(FUNCTION, op_hash=255)
+
+
+@pytest.mark.parametrize(
+    ("labels", "what"),
+    [
+        (
+            ("f at t.py:1", "<lambda> at t.py:2"),
+            "function f at t.py:1 and function <lambda> at t.py:2",
+        ),
+        (("f at t.py:1", "f at t.py:1"), "function f at t.py:1 #fe and function f at t.py:1 #ff"),
+        (("f at t.py:1", "\x1b[31m"), "function f at t.py:1 and function #ff"),
+        (("\n", "\n"), "function #fe and function #ff"),
+    ],
+)
+def test_functions_that_differ_are_named_as_their_ranks_name_them(
+    labels: tuple[str, str], what: str
+) -> None:
+    sides = [
+        Side(rank, at(0, 0), signature.encode(), site_with_function("t.py:9", label))
+        for rank, (signature, label) in enumerate(zip((FUNCTION, OTHER), labels, strict=True))
+    ]
+    assert words(Evidence(at(0, 0), tuple(sides))).endswith(f"; they differ in op: {what}")
 
 
 def test_without_an_answer_the_report_speaks_for_a_rank() -> None:

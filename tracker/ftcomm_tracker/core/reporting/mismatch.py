@@ -9,7 +9,13 @@ from dataclasses import dataclass
 
 from ftcomm.protocol.messages import Calls, Leaf, Leaves
 from ftcomm.protocol.position import PRELUDE, Position
-from ftcomm.protocol.signature import agree, differing_fields, is_open, signature_text
+from ftcomm.protocol.signature import (
+    agree,
+    differing_fields,
+    function_of_site,
+    is_open,
+    signature_text,
+)
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
 
 MOST_GROUPS = 3  # of ranks that called the same; a text that names more is read by nobody
@@ -111,8 +117,14 @@ def _differences(groups: Sequence[Sequence[Side]]) -> list[str]:
     if len(groups) != 2:
         return []
     one, other = sorted(groups, key=lambda group: group[0].rank)
-    fields = differing_fields(one[0].signature, other[0].signature)
+    sites = (_labelled_site(one), _labelled_site(other))
+    fields = differing_fields(one[0].signature, other[0].signature, sites)
     return [f"they differ in {fields}"] if fields else []
+
+
+def _labelled_site(group: Sequence[Side]) -> str:
+    """The site of the first of these that names its function, else of the first."""
+    return next((side.site for side in group if function_of_site(side.site)), group[0].site)
 
 
 def _ahead(position: Position, calls: Mapping[int, Calls]) -> list[str]:
