@@ -1,8 +1,8 @@
 """Measure which algorithm is the fastest here, and write a table that a job can be given.
 
-    ftcomm-tracker run -n 4 -- python benchmarks/tune.py --into table.toml
-    ftcomm-tracker run -n 8 -- python benchmarks/tune.py --into table.toml     # adds to it
-    ftcomm-tracker run -n 8 --algorithm-table table.toml -- python train.py    # uses it
+    ftcomm-tracker run -n 4 python benchmarks/tune.py --into table.toml
+    ftcomm-tracker run -n 8 python benchmarks/tune.py --into table.toml     # adds to it
+    ftcomm-tracker run -n 8 --algorithm-table table.toml python train.py    # uses it
 
 It is a training script like any other: every worker of a job runs it, on one machine or on a
 cluster (`ftcomm-tracker serve`, and `supervise` on each machine). The algorithms take turns, a few

@@ -2,7 +2,7 @@
 
     pip install "ftcomm[examples]"
     python examples/digits.py                                     # alone
-    ftcomm-tracker run -n 4 -- python examples/digits.py          # four workers
+    ftcomm-tracker run -n 4 python examples/digits.py          # four workers
 
 Rank 0 reads the images and gives every rank its part.  In each step every rank draws a batch of
 its own part, and one allreduce averages the gradients, the loss and the share told right.  Kill

@@ -2,7 +2,7 @@
 
     pip install "ftcomm[examples]"
     python examples/kmeans.py                                     # alone
-    ftcomm-tracker run -n 4 -- python examples/kmeans.py          # four workers
+    ftcomm-tracker run -n 4 python examples/kmeans.py          # four workers
 
 Every rank finds the nearest centre of each of its rows; one allreduce adds up the rows, their
 number and their distance for every centre.  It ends when the total distance has not changed:

@@ -1,7 +1,7 @@
 """L-BFGS: logistic regression on the Mushroom data in a few dozen steps.
 
     python examples/lbfgs.py                                      # alone
-    ftcomm-tracker run -n 4 -- python examples/lbfgs.py           # four workers
+    ftcomm-tracker run -n 4 python examples/lbfgs.py           # four workers
 
 Every rank runs the same optimiser on the same numbers: the loss and gradient that an allreduce
 has added up.  So all ranks try the same steps in the line search, and stop in the same one.

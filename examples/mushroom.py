@@ -1,7 +1,7 @@
 """Logistic regression on the Mushroom data: which mushrooms are poisonous?
 
     python examples/mushroom.py                                     # alone
-    ftcomm-tracker run -n 4 -- python examples/mushroom.py          # four workers
+    ftcomm-tracker run -n 4 python examples/mushroom.py          # four workers
 
 Every rank has every n-th row and computes its rows' share of the gradient; an allreduce adds the
 shares up; a checkpoint ends each step.  Kill any worker at any time: it is started again, loads

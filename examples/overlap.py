@@ -1,7 +1,7 @@
 """A network of two layers sums one layer's gradient while it computes the other's.
 
     python examples/overlap.py                                    # alone
-    ftcomm-tracker run -n 4 -- python examples/overlap.py         # four workers
+    ftcomm-tracker run -n 4 python examples/overlap.py         # four workers
 
 Every rank draws its own rows and learns what a hidden teacher makes of them.  The outer layer's
 gradient is known first: its sum over all ranks is under way while the inner layer's, which takes

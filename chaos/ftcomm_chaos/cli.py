@@ -6,10 +6,10 @@ from ftcomm_chaos.commands.check import check
 from ftcomm_chaos.commands.explore import explore
 from ftcomm_chaos.commands.run import run
 from ftcomm_chaos.commands.sim import sim
-from ftcomm_tracker.cli.options import refuse_module
+from ftcomm_tracker.cli.options import HELP_NAMES, refuse_module
 
 
-@click.group()
+@click.group(context_settings=HELP_NAMES)
 @click.version_option(package_name="ftcomm")
 def main() -> None:
     """Break ftcomm on purpose and watch whether it keeps its promises."""

@@ -28,6 +28,7 @@ from ftcomm_chaos.runner.random_plan import random_plan
 from ftcomm_chaos.runner.session import Request, Session, run_session
 from ftcomm_chaos.runner.spot_trace import losses, read_trace
 from ftcomm_tracker.cli.main import run as run_job
+from ftcomm_tracker.cli.options import COMMAND_LAST
 
 _UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -36,10 +37,10 @@ PATIENCE = ("max-restarts", "give-up-after")  # not `serve`'s, but `supervise`'s
 LATE_SIGNALS_S = 0.05
 EPILOG = """\b
 Examples:
-  ftcomm-chaos run --kill-every 2s -n 4 -- python train.py
-  ftcomm-chaos run --random --seed 7 --duration 60s -n 4 --html report.html -- python train.py
-  ftcomm-chaos run --plan plan.json -n 4 --compare model.npy -- python train.py {out}/model.npy
-  ftcomm-chaos run --trace spot.csv --duration 10m --min-lost 20 -n 8 -- python train.py
+  ftcomm-chaos run --kill-every 2s -n 4 python train.py
+  ftcomm-chaos run --random --seed 7 --duration 60s -n 4 --html report.html python train.py
+  ftcomm-chaos run --plan plan.json -n 4 --compare model.npy python train.py {out}/model.npy
+  ftcomm-chaos run --trace spot.csv --duration 10m --min-lost 20 -n 8 python train.py
 
 \b
 Ends with 0 if the results agree bitwise and everything else held; 1 if something did not;
@@ -93,7 +94,11 @@ class Asked:
     as_json: bool
 
 
-@click.command(epilog=EPILOG, short_help="Break your own job, and compare what it returns.")
+@click.command(
+    epilog=EPILOG,
+    short_help="Break your own job, and compare what it returns.",
+    context_settings=COMMAND_LAST,
+)
 @click.option("-n", "--workers", "world_size", type=click.IntRange(1), required=True)
 @click.option(
     "--plan",
@@ -134,6 +139,7 @@ class Asked:
 def run(**given: Any) -> None:
     """Run COMMAND as N workers without faults, then with faults, and compare.
 
+    Options of this command stand before COMMAND; whatever follows COMMAND is passed to it.
     {out} in COMMAND, and FTCOMM_CHAOS_OUT, name a folder that each run has for itself.
     """
     asked = Asked(**given)

@@ -15,8 +15,10 @@ from ftcomm_tracker.cli.help_commands import completion, help_command
 from ftcomm_tracker.cli.kill_command import kill
 from ftcomm_tracker.cli.operator_commands import doctor, explain, status, stop
 from ftcomm_tracker.cli.options import (
+    COMMAND_LAST,
     DIRECTORY,
     FILE,
+    HELP_NAMES,
     run_and_exit,
     with_options,
 )
@@ -37,7 +39,7 @@ In the order of use
 
 \b
 One machine, four workers, in one command:
-  ftcomm-tracker run -n 4 -- python train.py
+  ftcomm-tracker run -n 4 python train.py
 
 \b
 Several machines: 1. a tracker; it prints its address and where the token is:
@@ -48,7 +50,7 @@ Several machines: 1. a tracker; it prints its address and where the token is:
 \b
 3. there, for each worker, under systemd, Slurm, mpirun or Kubernetes:
   ftcomm-tracker supervise --tracker 10.0.0.5:4711 --token-file job1.token \\
-      --worker-id 0 -- python train.py
+      --worker-id 0 python train.py
 \b
 4. how is it going, why does it wait, end it:
   ftcomm-tracker status --state-dir /var/lib/job1 --watch
@@ -70,8 +72,8 @@ Examples:
 """
 RUN_EPILOG = """\b
 Examples:
-  ftcomm-tracker run -n 4 -- python train.py --epochs 10
-  ftcomm-tracker run -n 4 --state-dir job1 --detect-within 2 -- python train.py
+  ftcomm-tracker run -n 4 python train.py --epochs 10
+  ftcomm-tracker run -n 4 --state-dir job1 --detect-within 2 python train.py
 """
 
 
@@ -229,7 +231,7 @@ class InOrder(click.Group):
         return list(self.commands)
 
 
-@click.group(cls=InOrder, epilog=EPILOG)
+@click.group(cls=InOrder, epilog=EPILOG, context_settings=HELP_NAMES)
 @click.version_option(ftcomm.__version__, prog_name="ftcomm-tracker")
 def main() -> None:
     """Ranks, membership and recovery for jobs that use ftcomm."""
@@ -263,7 +265,11 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
     run_and_exit(_serve, serving, faults, faults_log, log_options, say=log_options.say_error)
 
 
-@main.command(short_help="Run a job's tracker and its workers on this machine.", epilog=RUN_EPILOG)
+@main.command(
+    short_help="Run a job's tracker and its workers on this machine.",
+    epilog=RUN_EPILOG,
+    context_settings=COMMAND_LAST,
+)
 @with_options(_PLACE_OPTIONS)
 @click.option(
     "--state-dir",
@@ -278,6 +284,7 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
 def run(command: tuple[str, ...], max_restarts: int, give_up_after: int, **given: Any) -> None:
     """Run COMMAND as N workers with their tracker, and restart the workers that die.
 
+    Options of this command stand before COMMAND; whatever follows COMMAND is passed to it.
     Worker I gets FTCOMM_WORKER_ID=I; its lines are printed after "[I] ". Ends with 0 only if
     every rank ended well.
     """
@@ -290,14 +297,16 @@ def run(command: tuple[str, ...], max_restarts: int, give_up_after: int, **given
 SUPERVISE_EPILOG = """\b
 Examples:
   ftcomm-tracker supervise --tracker 10.0.0.5:4711 --worker-id 3 \\
-      --token-file /etc/job1.token -- python train.py
+      --token-file /etc/job1.token python train.py
   FTCOMM_TOKEN_FILE=$HOME/job1.token \\
-      srun ftcomm-tracker supervise --tracker $HEAD:4711 -- python train.py
+      srun ftcomm-tracker supervise --tracker $HEAD:4711 python train.py
 """
 
 
 @main.command(
-    short_help="Run one worker on this machine for a tracker elsewhere.", epilog=SUPERVISE_EPILOG
+    short_help="Run one worker on this machine for a tracker elsewhere.",
+    epilog=SUPERVISE_EPILOG,
+    context_settings=COMMAND_LAST,
 )
 @click.option("--tracker", help="HOST:PORT[,HOST:PORT] [default: FTCOMM_TRACKER].")
 @click.option(
@@ -319,6 +328,8 @@ def supervise(
     command: tuple[str, ...], max_restarts: int, give_up_after: int, **given: Any
 ) -> None:
     """Run COMMAND as one worker, and restart it if it dies.
+
+    Options of this command stand before COMMAND; whatever follows COMMAND is passed to it.
 
     Under systemd, Slurm, mpirun or Kubernetes: one of these on each machine, for each worker. Its
     lines are printed after "[ID] ". SIGINT, SIGTERM and SIGHUP end the worker, SIGUSR1 and SIGUSR2

@@ -4,7 +4,7 @@ import functools
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 import trio
@@ -17,6 +17,9 @@ from ftcomm_tracker.standard_streams import StandardOutputError
 
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
+HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}  # of a group; its commands inherit them
+# Options behind the worker's command belong to that command, as with mpirun and torchrun.
+COMMAND_LAST: Final = {"allow_interspersed_args": False, **HELP_NAMES}
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
