@@ -3,9 +3,8 @@
 import click
 
 from ftcomm_chaos.commands.check import check
-from ftcomm_chaos.commands.explore import explore
+from ftcomm_chaos.commands.checkout_only import checkout_command
 from ftcomm_chaos.commands.run import run
-from ftcomm_chaos.commands.sim import sim
 from ftcomm_tracker.cli.options import HELP_NAMES, refuse_module
 
 
@@ -16,9 +15,9 @@ def main() -> None:
 
 
 main.add_command(check)
-main.add_command(sim)
+main.add_command(checkout_command("sim"))
 main.add_command(run)
-main.add_command(explore)
+main.add_command(checkout_command("explore"))
 
 if __name__ == "__main__":
     refuse_module("ftcomm-chaos")

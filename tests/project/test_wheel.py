@@ -1,0 +1,98 @@
+"""The wheel that users install: its files, its metadata, and its commands without a checkout."""
+
+import subprocess
+import sys
+import zipfile
+from email import message_from_string
+from email.message import Message
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tracker.test_launcher import environment
+
+pytest.importorskip("hatchling", reason="hatchling, which builds the wheel, is not installed")
+pytestmark = pytest.mark.process
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = (("ftcomm", "."), ("ftcomm_tracker", "tracker"), ("ftcomm_chaos", "chaos"))
+LEFT_OUT = (
+    "ftcomm_chaos/mutants/",
+    "ftcomm_chaos/sim/",
+    "ftcomm_chaos/explorer/",
+    "ftcomm_chaos/commands/sim.py",
+    "ftcomm_chaos/commands/explore.py",
+)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder into which the wheel is unpacked."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    with zipfile.ZipFile(built) as archive:
+        archive.extractall(folder / "unpacked")
+    return folder / "unpacked"
+
+
+def run_module(wheel: Path, module: str, *words: str) -> tuple[int, str]:
+    """Run a module that only the wheel's folder can provide."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *words],
+        cwd=wheel,
+        env=environment(PYTHONPATH=str(wheel)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def metadata(wheel: Path) -> Message:
+    (path,) = wheel.glob("*.dist-info/METADATA")
+    return message_from_string(path.read_text(encoding="utf-8"))
+
+
+def test_the_wheel_has_the_sources_but_what_tests_ftcomm(wheel: Path) -> None:
+    expected = {
+        path.relative_to(ROOT / above).as_posix()
+        for name, above in PACKAGES
+        for path in (ROOT / above / name).rglob("*.py")
+    }
+    expected = {name for name in expected if not name.startswith(LEFT_OUT)}
+    packed = {path.relative_to(wheel).as_posix() for path in wheel.rglob("*.*") if path.is_file()}
+    packed = {name for name in packed if ".dist-info/" not in name and "__pycache__" not in name}
+    assert packed == expected | {"ftcomm/py.typed"}
+
+
+def test_run_and_the_checkers_work_without_a_checkout(wheel: Path) -> None:
+    status, text = run_module(wheel, "ftcomm_chaos", "run", "--help")
+    assert (status, "Usage: ftcomm-chaos run" in text) == (0, True), text
+    status, text = run_module(wheel, "ftcomm_chaos", "check", "--help")
+    assert (status, "Usage: ftcomm-chaos check" in text) == (0, True), text
+
+
+@pytest.mark.parametrize("name", ["sim", "explore"])
+def test_a_command_that_needs_a_checkout_says_so(wheel: Path, name: str) -> None:
+    status, text = run_module(wheel, "ftcomm_chaos", name, "--seeds", "3")
+    assert (status, f"{name} is not part of the installed package" in text) == (64, True), text
+    status, text = run_module(wheel, "ftcomm_chaos", name, "--help")
+    assert (status, f"{name} needs a checkout" in text) == (0, True), text
+
+
+def test_the_metadata_is_complete(wheel: Path) -> None:
+    found = metadata(wheel)
+    assert (found["Name"], found["Author"]) == ("ftcomm", "ftcomm developers")
+    assert "allreduce" in found["Keywords"]
+    assert found["License-Expression"] == "Apache-2.0"
+    assert found["Description-Content-Type"] == "text/markdown"
+
+
+def test_the_description_has_no_link_to_a_file(wheel: Path) -> None:
+    description = metadata(wheel).get_payload()
+    assert isinstance(description, str)
+    links = [part.partition(")")[0] for part in description.split("](")[1:]]
+    assert [link for link in links if not link.startswith(("#", "https:"))] == []
+    assert "folder `docs` of the source distribution" in description
