@@ -28,7 +28,7 @@ from ftcomm_chaos.runner.random_plan import random_plan
 from ftcomm_chaos.runner.session import Request, Session, run_session
 from ftcomm_chaos.runner.spot_trace import losses, read_trace
 from ftcomm_tracker.cli.main import run as run_job
-from ftcomm_tracker.cli.options import COMMAND_LAST
+from ftcomm_tracker.cli.options import COMMAND_LAST, WORKER_COMMAND, CommandStarter
 
 _UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -98,6 +98,7 @@ class Asked:
     epilog=EPILOG,
     short_help="Break your own job, and compare what it returns.",
     context_settings=COMMAND_LAST,
+    cls=CommandStarter,
 )
 @click.option("-n", "--workers", "world_size", type=click.IntRange(1), required=True)
 @click.option(
@@ -135,7 +136,7 @@ class Asked:
 )
 @click.option("--html", type=_FILE, help="Write a page with a timeline.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@WORKER_COMMAND
 def run(**given: Any) -> None:
     """Run COMMAND as N workers without faults, then with faults, and compare.
 

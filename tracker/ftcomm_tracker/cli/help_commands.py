@@ -12,6 +12,8 @@ from ftcomm_tracker.cli.exit_codes import exit_code_lines
 
 PROGRAM = "ftcomm-tracker"
 SHELLS = ("bash", "zsh", "fish")
+# The script calls compdef, which a shell has only after compinit; -i asks no question.
+ZSH_WITHOUT_COMPINIT = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }"
 COMPLETION_EPILOG = """\b
 Examples:
   source <(ftcomm-tracker completion bash)      # in ~/.bashrc
@@ -59,4 +61,8 @@ def completion(ctx: click.Context, shell: str) -> None:
     assert ctx.parent is not None
     kind: Any = get_completion_class(shell)
     variable = f"_{PROGRAM.upper().replace('-', '_')}_COMPLETE"
-    sys.stdout.write(kind(ctx.parent.command, {}, PROGRAM, variable).source() + "\n")
+    script = kind(ctx.parent.command, {}, PROGRAM, variable).source()
+    if shell == "zsh":  # the first line stays the first: zsh finds the command's name there
+        first, _, rest = script.partition("\n")
+        script = f"{first}\n{ZSH_WITHOUT_COMPINIT}\n{rest}"
+    sys.stdout.write(script + "\n")

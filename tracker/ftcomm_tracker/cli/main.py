@@ -19,6 +19,8 @@ from ftcomm_tracker.cli.options import (
     DIRECTORY,
     FILE,
     HELP_NAMES,
+    WORKER_COMMAND,
+    CommandStarter,
     run_and_exit,
     with_options,
 )
@@ -269,6 +271,7 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
     short_help="Run a job's tracker and its workers on this machine.",
     epilog=RUN_EPILOG,
     context_settings=COMMAND_LAST,
+    cls=CommandStarter,
 )
 @with_options(_PLACE_OPTIONS)
 @click.option(
@@ -280,7 +283,7 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
 @with_options(_SETTING_OPTIONS)
 @with_options(_RESTART_OPTIONS)
 @with_options(_LOG_OPTIONS)
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@WORKER_COMMAND
 def run(command: tuple[str, ...], max_restarts: int, give_up_after: int, **given: Any) -> None:
     """Run COMMAND as N workers with their tracker, and restart the workers that die.
 
@@ -307,6 +310,7 @@ Examples:
     short_help="Run one worker on this machine for a tracker elsewhere.",
     epilog=SUPERVISE_EPILOG,
     context_settings=COMMAND_LAST,
+    cls=CommandStarter,
 )
 @click.option("--tracker", help="HOST:PORT[,HOST:PORT] [default: FTCOMM_TRACKER].")
 @click.option(
@@ -323,7 +327,7 @@ Examples:
     " [default: FTCOMM_TRACKER_TIMEOUT, else 600].",
 )
 @with_options(_LOG_OPTIONS)
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@WORKER_COMMAND
 def supervise(
     command: tuple[str, ...], max_restarts: int, give_up_after: int, **given: Any
 ) -> None:

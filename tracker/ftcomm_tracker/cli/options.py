@@ -8,6 +8,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import click
 import trio
+from click.shell_completion import CompletionItem
 
 from ftcomm.config.platforms import require_groups
 from ftcomm.errors import ConfigError, FtcommError
@@ -20,6 +21,32 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}  # of a group; its commands inherit them
 # Options behind the worker's command belong to that command, as with mpirun and torchrun.
 COMMAND_LAST: Final = {"allow_interspersed_args": False, **HELP_NAMES}
+
+
+class CommandStarter(click.Command):
+    """A command whose last argument is a worker's command: it completes file names there."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Options of this command before the worker's command, file names behind it."""
+        if ctx.params.get("command"):
+            return [CompletionItem(incomplete, type="file")]
+        return super().shell_complete(ctx, incomplete)
+
+
+def _file_names(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    del ctx, param
+    return [CompletionItem(incomplete, type="file")]
+
+
+WORKER_COMMAND = click.argument(
+    "command",
+    nargs=-1,
+    required=True,
+    type=click.UNPROCESSED,
+    shell_complete=_file_names,
+)
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
