@@ -21,6 +21,9 @@ myst_heading_anchors = 4
 # Diagrams stay text, so that the site loads nothing from elsewhere.
 lexers["mermaid"] = TextLexer()
 
+# Docstrings mark names by single backticks.
+default_role = "code"
+
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
