@@ -4,11 +4,16 @@ Linux has everything; macOS has what is needed, less what `docs/operations.md` l
 the group of one.
 """
 
+import os
 import platform
 import select
 import sys
 
 from ftcomm.errors import ConfigError
+
+# Their stores become visible in the order in which they were made, so a counter that has moved
+# says that the bytes before it are there.  Python has no fence with which others could be told.
+ORDERED_STORES = ("x86_64", "AMD64")
 
 
 def python_version() -> str:
@@ -32,3 +37,13 @@ def require_groups(what: str) -> None:
             remedy="use Linux, macOS or WSL 2; a group of one works here:"
             " ftcomm.init(tracker='none') or FTCOMM_TRACKER=none",
         )
+
+
+def why_no_shared_memory() -> str | None:
+    """What this machine lacks for links over shared memory, as a sentence; None: nothing."""
+    if not hasattr(os, "memfd_create"):
+        return f"this interpreter has no memfd_create ({sys.platform})"
+    machine = platform.machine()
+    if machine not in ORDERED_STORES or sys.maxsize < 1 << 32:
+        return f"processors of type {machine} may reorder what this process writes"
+    return None

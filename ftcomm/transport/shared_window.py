@@ -16,6 +16,7 @@ from collections import deque
 
 import numpy as np
 
+from ftcomm.config.platforms import why_no_shared_memory
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.position import Position
 from ftcomm.transport.address_ranges import Span
@@ -36,7 +37,7 @@ from ftcomm.transport.shared_window_layout import (
     unpack_placed,
 )
 from ftcomm.transport.shared_window_mappings import is_locked, lock, reopened
-from ftcomm.transport.shm_segment import NoSharedMemory, must_be_sealed, sealed_memfd, why_not
+from ftcomm.transport.shm_segment import NoSharedMemory, must_be_sealed, sealed_memfd
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
@@ -312,7 +313,7 @@ def make_common(ranks: int, nbytes: int, *, epoch: int, nonce: bytes) -> CommonM
     Raises:
         NoSharedMemory: this machine has none.
     """
-    lacking = why_not()
+    lacking = why_no_shared_memory()
     if lacking is None and ranks > MAX_RANKS:
         lacking = f"{ranks} ranks, at most {MAX_RANKS} have memory in common"
     if lacking is not None:
@@ -343,7 +344,7 @@ def take_common(fd: int, ranks: int, *, rank: int, epoch: int, nonce: bytes) -> 
         NoSharedMemory: it cannot be used here; the text says why.
     """
     try:
-        lacking = why_not()
+        lacking = why_no_shared_memory()
         if lacking is not None:
             raise NoSharedMemory(lacking)
         must_be_sealed(fd)

@@ -7,9 +7,9 @@ Its size is sealed: a peer that made it smaller would kill this process at the n
 import contextlib
 import mmap
 import os
-import platform
 import sys
 
+from ftcomm.config.platforms import why_no_shared_memory
 from ftcomm.errors import ConfigError, ProtocolError
 from ftcomm.transport.shm_layout import (
     HEAD_BYTES,
@@ -21,24 +21,11 @@ from ftcomm.transport.shm_layout import (
     unpack_head,
 )
 
-# Their stores become visible in the order in which they were made, so a counter that has moved
-# says that the bytes before it are there.  Python has no fence with which others could be told.
-ORDERED_STORES = ("x86_64", "AMD64")
 _NOEXEC_SEAL = 8  # MFD_NOEXEC_SEAL, which some systems demand since Linux 6.3
 
 
 class NoSharedMemory(Exception):  # noqa: N818 - a reason, not an error: sockets do as well
     """Why this process and a peer cannot share memory."""
-
-
-def why_not() -> str | None:
-    """What this machine lacks for links over shared memory, as a sentence; None: nothing."""
-    if not hasattr(os, "memfd_create"):
-        return f"this interpreter has no memfd_create ({sys.platform})"
-    machine = platform.machine()
-    if machine not in ORDERED_STORES or sys.maxsize < 1 << 32:
-        return f"processors of type {machine} may reorder what this process writes"
-    return None
 
 
 class Segment:
@@ -106,7 +93,7 @@ def make_segment(nonce: bytes, ring_bytes: int = RING_BYTES) -> Segment:
     Raises:
         NoSharedMemory: this machine has none to share.
     """
-    lacking = why_not()
+    lacking = why_no_shared_memory()
     if lacking is not None:
         raise NoSharedMemory(lacking)
     try:
@@ -127,7 +114,7 @@ def take_segment(fd: int, nonce: bytes) -> Segment:
     """
     with contextlib.ExitStack() as unless_mapped:
         unless_mapped.callback(os.close, fd)
-        lacking = why_not()
+        lacking = why_no_shared_memory()
         if lacking is not None:
             raise NoSharedMemory(lacking)
         try:

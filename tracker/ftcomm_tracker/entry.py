@@ -21,6 +21,11 @@ def main() -> None:
     run_program("ftcomm-tracker", _load)
 
 
+def ftcomm() -> None:
+    """Run ``ftcomm``, which has the same commands."""
+    run_program("ftcomm", _load_ftcomm)
+
+
 def run_program(name: str, load: Callable[[], Callable[..., object]]) -> None:
     """Run the command line that `load` imports, as `name`; ends the process."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as by nohup
@@ -42,5 +47,11 @@ def _end_at_once(number: int, frame: FrameType | None) -> NoReturn:
 
 def _load() -> Callable[..., object]:
     from ftcomm_tracker.cli.main import main as command  # noqa: PLC0415 - see the module's docstring
+
+    return command
+
+
+def _load_ftcomm() -> Callable[..., object]:
+    from ftcomm_tracker.cli.ftcomm_group import main as command  # noqa: PLC0415 - as `_load`
 
     return command

@@ -17,6 +17,7 @@ import secrets
 import trio
 
 from ftcomm.config.memory_limits import memory_limit
+from ftcomm.config.platforms import why_no_shared_memory
 from ftcomm.control.driver import Driver
 from ftcomm.control.hub import Hub
 from ftcomm.control.links.dial import BROKEN, open_locally
@@ -27,7 +28,7 @@ from ftcomm.errors import ProtocolError
 from ftcomm.protocol.link_messages import Sharing
 from ftcomm.transport.shared_window import CommonMemory, make_common, take_common
 from ftcomm.transport.shm_layout import NONCE_BYTES
-from ftcomm.transport.shm_segment import NoSharedMemory, why_not
+from ftcomm.transport.shm_segment import NoSharedMemory
 
 
 def may_have_common_memory(hub: Hub) -> bool:
@@ -35,7 +36,7 @@ def may_have_common_memory(hub: Hub) -> bool:
     core, settings = hub.core, hub.settings
     if not settings.keeps_results or settings.transport not in ("auto", "shm"):
         return False
-    if why_not() is not None:
+    if why_no_shared_memory() is not None:
         return False
     return all(member.host == core.identity.host for member in core.members)
 
@@ -113,7 +114,9 @@ def own_common(driver: Driver, epoch: int) -> CommonMemory:
     if hub.common is not None:
         return hub.common
     if not may_have_common_memory(hub):
-        raise NoSharedMemory(why_not() or "results of this group are not kept in common")
+        raise NoSharedMemory(
+            why_no_shared_memory() or "results of this group are not kept in common"
+        )
     ranks, settings = len(hub.core.members), hub.settings
     # each rank may log so much, and of each result as many of them as keep it
     logged = settings.log_limit * ranks // min(ranks, settings.replicas)

@@ -21,6 +21,7 @@ import socket
 import trio
 
 from ftcomm.config.job_settings import JobSettings
+from ftcomm.config.platforms import why_no_shared_memory
 from ftcomm.control.driver import Driver
 from ftcomm.control.message_stream import (
     HANDSHAKE_DEADLINE_S,
@@ -41,7 +42,6 @@ from ftcomm.transport.shm_segment import (
     Segment,
     make_segment,
     take_segment,
-    why_not,
 )
 
 _CLOSE_ON_EXEC: int = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # Linux alone comes here
@@ -161,7 +161,7 @@ async def receive_with(sock: trio.socket.SocketType) -> tuple[Sharing, int | Non
 def _note(driver: Driver, rank: int, cause: str) -> None:
     """Say why links of this host are sockets; what can be mended is a warning, and said once."""
     hub = driver.hub
-    level = logging.INFO if cause == why_not() else logging.WARNING
+    level = logging.INFO if cause == why_no_shared_memory() else logging.WARNING
     if cause not in hub.causes_told:
         hub.causes_told.add(cause)
         hub.log.log(

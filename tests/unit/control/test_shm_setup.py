@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import trio
 
+from ftcomm.config import platforms
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.links import shm_setup
 from ftcomm.control.links.dial import BROKEN
@@ -21,7 +22,6 @@ from ftcomm.control.links.shm_setup import answer_offer, offer_segment
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.link_messages import Relayed, Sharing
-from ftcomm.transport import shm_segment
 from ftcomm.transport.shm_segment import NoSharedMemory, Segment, make_segment
 
 pytestmark = [
@@ -153,7 +153,7 @@ async def test_other_processors_use_sockets_and_say_so_without_a_warning(
     assert_joined(*pair.links(), "unix")
     assert warnings(caplog) == []
     assert "processors of type aarch64" in caplog.text
-    assert shm_segment.why_not() in pair.drivers[0].hub.causes_told
+    assert platforms.why_no_shared_memory() in pair.drivers[0].hub.causes_told
 
 
 class Liar:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ftcomm.config import platforms
 from ftcomm.errors import ConfigError, ProtocolError
-from ftcomm.transport import shm_segment
 from ftcomm.transport.shm_layout import (
     HEAD_BYTES,
     MAX_RING_BYTES,
@@ -161,7 +161,9 @@ def test_a_machine_that_cannot_says_why_and_keeps_nothing(
 
 def test_an_interpreter_without_memfd_is_no_error_either(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
-    assert shm_segment.why_not() == f"this interpreter has no memfd_create ({sys.platform})"
+    assert (
+        platforms.why_no_shared_memory() == f"this interpreter has no memfd_create ({sys.platform})"
+    )
     with pytest.raises(NoSharedMemory, match="no memfd_create"):
         make_segment(NONCE)
 

@@ -11,6 +11,7 @@ from ftcomm.config.environment import VARIABLES
 from ftcomm_tracker.cli.exit_codes import exit_code_lines
 
 PROGRAM = "ftcomm-tracker"
+PROGRAMS = (PROGRAM, "ftcomm")
 SHELLS = ("bash", "zsh", "fish")
 # The script calls compdef, which a shell has only after compinit; -i asks no question.
 ZSH_WITHOUT_COMPINIT = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }"
@@ -57,11 +58,13 @@ def help_command(ctx: click.Context, topic: str | None) -> None:
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what makes SHELL complete ftcomm-tracker's commands and options."""
+    """Print what makes SHELL complete this program's commands and options."""
     assert ctx.parent is not None
     kind: Any = get_completion_class(shell)
-    variable = f"_{PROGRAM.upper().replace('-', '_')}_COMPLETE"
-    script = kind(ctx.parent.command, {}, PROGRAM, variable).source()
+    name = ctx.parent.info_name
+    program = name if name in PROGRAMS else PROGRAM  # another name: no file on PATH has it
+    variable = f"_{program.upper().replace('-', '_')}_COMPLETE"
+    script = kind(ctx.parent.command, {}, program, variable).source()
     if shell == "zsh":  # the first line stays the first: zsh finds the command's name there
         first, _, rest = script.partition("\n")
         script = f"{first}\n{ZSH_WITHOUT_COMPINIT}\n{rest}"
