@@ -41,6 +41,7 @@ def litter_stays_with_pytest(tmp_path_factory: pytest.TempPathFactory) -> Iterat
     folder = str(tmp_path_factory.mktemp("state"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", folder)
+        patch.setenv("XDG_STATE_HOME", folder)  # where jobs are registered
         patch.setattr(tempfile, "tempdir", folder)
         yield
 

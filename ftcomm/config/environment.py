@@ -25,6 +25,7 @@ __all__ = [
     "JobSettings",
     "WorkerOptions",
     "job_settings",
+    "jobs_folder",
     "joined_note",
     "parse_address",
     "parse_endpoint",
@@ -233,6 +234,13 @@ def process_environment() -> dict[str, str]:
     Without the note of `joined`: what a launcher starts has worker ids of its own.
     """
     return {name: text for name, text in os.environ.items() if name != JOINED}
+
+
+def jobs_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """The folder in which this user's jobs are registered, by the XDG rules; it may be absent."""
+    named = _or_process(environ).get("XDG_STATE_HOME", "")
+    above = Path(named) if named.startswith("/") else Path("~/.local/state").expanduser()
+    return above / "ftcomm" / "jobs"
 
 
 def with_prompt_output(environment: dict[str, str]) -> dict[str, str]:

@@ -361,4 +361,14 @@ TABLE = (
         ("ftcomm_chaos.runner.fault_plan.parse_plan",),
         allowed=(ConfigError,),
     ),
+    Decoder(
+        "job-entry",
+        stored.feed_job_entry,
+        seeds.job_entries,
+        (
+            "ftcomm_tracker.operator.job_registry.parse_entry",
+            "ftcomm_tracker.operator.job_registry.read_registry",
+        ),
+        allowed=(ValueError,),
+    ),
 )

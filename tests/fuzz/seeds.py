@@ -5,6 +5,7 @@ import sqlite3
 import tempfile
 from collections import OrderedDict, defaultdict
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ from ftcomm.requests.object_payload import pack_item, pack_parts
 from ftcomm.state.serializer import LONG_BYTES, pack_state
 from ftcomm_chaos.runner.random_plan import random_plan
 from ftcomm_tracker.core.durable_state import Durable, Place
+from ftcomm_tracker.operator.job_registry import JobEntry
 from ftcomm_tracker.server.journal import FILE_NAME, Journal, Remembered, text_of
 from tests.fuzz.memory import SEGMENT_NONCE
 from tests.fuzz.wire import CRC32, HEADER, KEY, SERVER_NONCE, SIGNATURE, a_client
@@ -397,3 +399,8 @@ def plans() -> dict[str, bytes]:
     ]
     luck = random_plan(kill_every_s=1.0, stop_every_s=2.0, tracker_every_s=3.0)
     return {"written": json.dumps(written).encode(), "random": json.dumps(luck).encode()}
+
+
+def job_entries() -> dict[str, bytes]:
+    entry = JobEntry("20260101-0-a", "run", "/tmp/a", True, "h:1", 2, "h", 7, 9, 5.5)
+    return {"run": json.dumps(asdict(entry)).encode()}

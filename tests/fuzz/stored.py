@@ -27,6 +27,7 @@ from ftcomm_chaos.history.reader import parse_lines
 from ftcomm_chaos.runner.fault_plan import library_faults, missing_for, parse_plan, tracker_faults
 from ftcomm_chaos.runner.spot_trace import NodeEvent, parse_trace
 from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.operator.job_registry import parse_entry
 from ftcomm_tracker.server.fault_injection import parse_tracker_faults
 from ftcomm_tracker.server.journal import (
     FILE_NAME,
@@ -211,3 +212,7 @@ def feed_plan(raw: bytes) -> None:
     missing_for(entries)
     for entry in entries:
         str(entry)
+
+
+def feed_job_entry(raw: bytes) -> None:
+    parse_entry(raw)

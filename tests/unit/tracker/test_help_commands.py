@@ -23,8 +23,19 @@ def test_every_command_has_an_example_or_needs_none() -> None:
 
 
 def test_the_commands_are_listed_in_the_order_of_their_use() -> None:
-    listed = ["serve", "run", "supervise", "status", "explain", "doctor", "kill", "stop"]
-    assert list(main.commands)[:8] == listed
+    listed = [
+        "serve",
+        "run",
+        "supervise",
+        "status",
+        "explain",
+        "doctor",
+        "kill",
+        "stop",
+        "list",
+        "clean",
+    ]
+    assert list(main.commands)[:10] == listed
     _, text = invoke("--help")
     assert [text.index(f"\n  {name} ") for name in listed] == sorted(
         text.index(f"\n  {name} ") for name in listed

@@ -34,6 +34,7 @@ def kill(worker: str, **where: Any) -> None:
 
 
 async def _kill(where: Where, worker: str) -> int:
+    where = where.located()
     document = await status_of(where)
     if document["state"] == "OVER":
         click.echo("nothing to kill: the job is over")

@@ -12,6 +12,7 @@ from ftcomm.config.job_settings import ALGORITHMS, CHECKSUMS, REPLAY, TRANSPORTS
 from ftcomm.errors import ConfigError, exit_code_of
 from ftcomm.protocol.handshake import MAX_STREAMS
 from ftcomm_tracker.cli.help_commands import completion, help_command
+from ftcomm_tracker.cli.job_commands import clean, list_jobs
 from ftcomm_tracker.cli.kill_command import kill
 from ftcomm_tracker.cli.operator_commands import doctor, explain, status, stop
 from ftcomm_tracker.cli.options import (
@@ -30,6 +31,7 @@ from ftcomm_tracker.launcher.log_lines import FORMATS
 from ftcomm_tracker.launcher.run_job import RunOptions, run_job
 from ftcomm_tracker.launcher.signals import until_signal
 from ftcomm_tracker.launcher.supervise import SuperviseOptions, supervise_worker
+from ftcomm_tracker.operator.job_registry import register, unregister
 from ftcomm_tracker.server.fault_injection import TrackerFaults
 from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, naming_options, open_job
 
@@ -360,10 +362,15 @@ async def _serve(
     async def serve_one_job(console: Console) -> int:
         del console  # the tracker's log is on it
         job = await open_job(options)
+        temporary = options.state_dir is None
+        register(job, "serve", temporary=temporary)
         if faults:
             generation = job.journal.generation
             job.server.faults = TrackerFaults(faults, faults_log, job.durable, generation)
-        return await _serve_to_its_end(job)
+        status = await _serve_to_its_end(job)
+        if status == 0 and not temporary:
+            unregister(job)
+        return status
 
     return await with_console(log_options, "serve", serve_one_job)
 
@@ -428,5 +435,5 @@ def _log_options(given: dict[str, Any]) -> LogOptions:
     return LogOptions(given.pop("log_format"), given.pop("log_dir"))
 
 
-for command in (status, explain, doctor, kill, stop, help_command, completion):
+for command in (status, explain, doctor, kill, stop, list_jobs, clean, help_command, completion):
     main.add_command(command)

@@ -22,6 +22,7 @@ from ftcomm_tracker.core.reporting.status import table
 from ftcomm_tracker.operator.client import ask_tracker
 from ftcomm_tracker.operator.doctor import examine
 from ftcomm_tracker.operator.finished_job import LastState, last_state
+from ftcomm_tracker.operator.job_registry import read_registry
 from ftcomm_tracker.server.journal import remembered
 from ftcomm_tracker.standard_streams import reader_has_left
 
@@ -32,7 +33,11 @@ _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 TRACKER_OPTIONS = (
     click.option("--tracker", help="HOST:PORT[,HOST:PORT] [default: FTCOMM_TRACKER]."),
     click.option("--token-file", type=FILE, help="The job's token [default: FTCOMM_TOKEN_FILE]."),
-    click.option("--state-dir", type=DIRECTORY, help="Find both in a tracker's directory."),
+    click.option(
+        "--state-dir",
+        type=DIRECTORY,
+        help="Find both in a tracker's directory [default: of the only job that runs here].",
+    ),
 )
 _SHOW_OPTIONS = (
     *TRACKER_OPTIONS,
@@ -77,6 +82,24 @@ class Where:
     token_file: Path | None
     state_dir: Path | None
 
+    def located(self) -> "Where":
+        """This, or where nothing names a tracker, the only job of this user that runs here.
+
+        Raises:
+            ConfigError: several jobs run.
+        """
+        if self.state_dir is not None or WorkerOptions.load(tracker=self.tracker).routes:
+            return self
+        running = read_registry().running()
+        if not running:
+            return self
+        if len(running) > 1:
+            names = ", ".join(entry.state_dir for entry in running)
+            raise ConfigError(
+                f"{len(running)} jobs of this user run here", remedy=f"give --state-dir: {names}"
+            )
+        return replace(self, state_dir=Path(running[0].state_dir))
+
     def find(self) -> tuple[tuple[tuple[str, int], ...], Path | None]:
         """Addresses and token file from the options, a state directory or the environment.
 
@@ -91,7 +114,10 @@ class Where:
             return routes, self.token_file or Path(found.token_file)
         options = WorkerOptions.load(tracker=self.tracker, token_file=self.token_file)
         if options.routes is None:
-            raise ConfigError("no tracker is named", remedy="give --tracker or --state-dir")
+            raise ConfigError(
+                "no tracker is named",
+                remedy="give --tracker or --state-dir; `ftcomm-tracker list` shows your jobs",
+            )
         return options.routes, options.token_file
 
     async def ask(self, request: ControlMessage) -> ControlMessage:
@@ -179,6 +205,7 @@ def stop(reason: str, **where: Any) -> None:
 async def _show(
     where: Where, show: Callable[[Mapping[str, Any]], str], every_s: float | None
 ) -> int:
+    where = where.located()
     document = await status_of(where)
     click.echo(show(document))
     seen_at = trio.current_time()
@@ -226,7 +253,7 @@ def _explained_as_json(document: Mapping[str, Any]) -> str:
 
 
 async def _doctor(where: Where, as_json: bool) -> int:
-    routes, token_file = where.find()
+    routes, token_file = where.located().find()
     options = replace(WorkerOptions.load(tracker="none"), routes=routes, token_file=token_file)
     checks = await examine(options)
     failed = any(check.level == "fail" for check in checks)
@@ -243,6 +270,7 @@ async def _doctor(where: Where, as_json: bool) -> int:
 
 
 async def _stop(where: Where, reason: str) -> int:
+    where = where.located()
     last = where.ended()
     if last is not None:
         click.echo(f"nothing to stop: the job in {last.state_dir} {last.durable.end}")

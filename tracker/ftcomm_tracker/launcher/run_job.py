@@ -11,6 +11,7 @@ from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.console_session import LAST_WORDS_S, LogOptions, with_console
 from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
 from ftcomm_tracker.launcher.memcpy_tuning import with_streaming_copies
+from ftcomm_tracker.operator.job_registry import register, unregister
 from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, open_job
 from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE
 from ftcomm_tracker.server.server import Server
@@ -30,12 +31,17 @@ class RunOptions:
 async def run_job(options: RunOptions) -> int:
     """Run the job to its end and return the exit status for this process."""
     job = await open_job(replace(options.serving, takes_up=False))
+    temporary = options.serving.state_dir is None
+    register(job, "run", temporary=temporary)
     status = await with_console(
         options.log, "run", lambda console: _run_both(options, job, console)
     )
     job.journal.close()
-    if options.serving.state_dir is None and not _tells_of_trouble(job, status):
+    if temporary and not _tells_of_trouble(job, status):
         shutil.rmtree(job.state_dir, ignore_errors=True)
+        unregister(job)
+    elif not temporary and status == 0:
+        unregister(job)
     return status
 
 

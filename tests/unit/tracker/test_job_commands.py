@@ -1,0 +1,192 @@
+"""The commands `list` and `clean`, and a command that finds the only running job."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftcomm.config.process_identity import this_process
+from ftcomm_tracker.operator.job_registry import JobEntry, entry_path, read_registry
+from ftcomm_tracker.server.journal import FILE_NAME
+from ftcomm_tracker.server.state_dir import LOCK_NAME, StateLock
+from tests.unit.tracker.serving import serve
+from tests.unit.tracker.test_cli import invoke
+from tests.unit.tracker.test_launcher import run
+
+HOST = "node7"
+JOB = "20260101-000000-abcdef"
+
+
+@pytest.fixture(autouse=True)
+def empty_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setattr("platform.node", lambda: HOST)
+    folder = tmp_path / "xdg" / "ftcomm" / "jobs"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def entry(state_dir: Path, **changes: Any) -> JobEntry:
+    """An entry of a job whose process is this test's."""
+    process = this_process()
+    made = JobEntry(
+        JOB, "run", str(state_dir), True, "h:1", 2, HOST, process.pid, process.start, 5.0
+    )
+    made = replace(made, **changes)
+    entry_path(made).write_text(json.dumps(asdict(made)))
+    return made
+
+
+def ended(state_dir: Path, **changes: Any) -> JobEntry:
+    """An entry of a process with this one's number that began at another time."""
+    return entry(state_dir, start=this_process().start + 1, **changes)
+
+
+def states() -> dict[str, str]:
+    status, text = invoke("list", "--json")
+    assert status == 0, text
+    return {row["job_id"]: row["state"] for row in json.loads(text)["jobs"]}
+
+
+def test_the_states_of_jobs(tmp_path: Path) -> None:
+    entry(tmp_path, job_id="a")
+    ended(tmp_path, job_id="b")
+    entry(tmp_path, job_id="c", host="elsewhere")
+    assert states() == {"a": "running", "b": "gone", "c": "on another host"}
+    status, text = invoke("list")
+    assert (status, [line.split()[0] for line in text.splitlines()]) == (0, ["JOB", *"abc"])
+
+
+def test_no_job_is_said() -> None:
+    assert invoke("list") == (0, "no jobs\n")
+    assert invoke("clean") == (0, "nothing to remove\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"\xff\x00", "is not JSON"),
+        (b"[]", "is not a JSON object"),
+        (b"{}", "has other fields than an entry"),
+        (b"[" * 100_000, "has more than 16384 bytes"),
+    ],
+)
+def test_a_damaged_file_is_named_and_ignored(
+    empty_registry: Path, content: bytes, reason: str
+) -> None:
+    (empty_registry / f"{JOB}.json").write_bytes(content)
+    status, text = invoke("list")
+    assert (status, f"it {reason}\nno jobs" in text) == (0, True), text
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("pid", -1),
+        ("pid", True),
+        ("state_dir", "relative"),
+        ("state_dir", "/tmp/\x1b[2J"),
+        ("job_id", "../x"),
+        ("began", -1),
+        ("workers", "2"),
+    ],
+)
+def test_a_damaged_field_is_refused(
+    tmp_path: Path, empty_registry: Path, field: str, value: object
+) -> None:
+    document = {**asdict(entry(tmp_path)), field: value}
+    (empty_registry / f"{JOB}.json").write_text(json.dumps(document))
+    registry = read_registry()
+    assert (registry.entries, list(registry.damaged.values())) == (
+        (),
+        [f"has a damaged field {field}"],
+    )
+
+
+def test_a_link_is_not_followed(tmp_path: Path, empty_registry: Path) -> None:
+    real = entry_path(entry(tmp_path))
+    real.rename(tmp_path / "real")
+    real.symlink_to(tmp_path / "real")
+    assert list(read_registry().damaged) == [real]
+
+
+def test_clean_removes_what_an_ended_run_left(tmp_path: Path) -> None:
+    made_up, chosen = tmp_path / "made-up", tmp_path / "chosen"
+    for folder in (made_up, chosen):
+        folder.mkdir()
+        for name in (FILE_NAME, "token", "mine.txt"):
+            (folder / name).touch()
+    gone = ended(made_up, job_id="a")
+    kept = ended(chosen, job_id="b", temporary=False)
+    alive = entry(tmp_path, job_id="c")
+    status, said = invoke("clean", "--dry-run")
+    assert (status, said.count("would remove"), (made_up / FILE_NAME).exists()) == (0, 6, True)
+    status, _ = invoke("clean")
+    assert status == 0
+    assert [entry_path(job).exists() for job in (gone, kept, alive)] == [False, False, True]
+    assert [path.name for path in made_up.iterdir()] == ["mine.txt"]
+    assert {FILE_NAME, "token", "mine.txt"} <= {path.name for path in chosen.iterdir()}
+    status, _ = invoke("clean", "--state-dir", str(chosen))
+    assert (status, [path.name for path in chosen.iterdir()]) == (0, ["mine.txt"])
+
+
+def test_clean_leaves_a_directory_that_a_tracker_holds(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).touch()
+    lock = StateLock.take(tmp_path)
+    assert lock is not None
+    ended(tmp_path)
+    assert invoke("clean")[0] == 0
+    assert (tmp_path / LOCK_NAME).exists()
+    assert (tmp_path / FILE_NAME).exists()
+    status, text = invoke("clean", "--state-dir", str(tmp_path))
+    lock.close()
+    assert (status, "serves the job in" in text) == (64, True), text
+
+
+def test_clean_of_a_directory_without_a_job_is_refused(tmp_path: Path) -> None:
+    status, text = invoke("clean", "--state-dir", str(tmp_path))
+    assert (status, "is not the state directory of a job" in text) == (64, True), text
+
+
+@pytest.mark.parametrize("command", [("status",), ("explain",), ("kill", "0"), ("stop",)])
+def test_of_several_jobs_the_choices_are_named(tmp_path: Path, command: tuple[str, ...]) -> None:
+    entry(tmp_path / "one", job_id="a")
+    entry(tmp_path / "two", job_id="b")
+    status, text = invoke(*command)
+    names = f"{tmp_path / 'one'}, {tmp_path / 'two'}"
+    assert (status, f"2 jobs of this user run here - give --state-dir: {names}" in text) == (
+        64,
+        True,
+    )
+
+
+@pytest.mark.process
+def test_status_takes_the_only_job_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    with serve(tmp_path / "state", "-n", "1") as (process, ready):
+        status, text = invoke("status", "--json")
+        assert (status, json.loads(text)["job_id"]) == (0, ready["job"])
+        assert states() == {ready["job"]: "running"}
+        assert invoke("stop") == (0, "stopped\n")
+        process.wait(timeout=30)
+    assert states() == {ready["job"]: "over"}
+
+
+@pytest.mark.process
+def test_run_leaves_an_entry_only_if_it_leaves_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    done = run(script="import ftcomm\nwith ftcomm.init(): pass", n=1)
+    assert (done.returncode, read_registry().entries) == (0, ()), done.stdout
+    failed = run("--max-restarts", "0", script="raise SystemExit(5)", n=1)
+    (left,) = read_registry().entries
+    assert (failed.returncode, left.temporary, Path(left.state_dir).is_dir()) == (73, True, True)
+    assert invoke("clean")[0] == 0
+    assert (read_registry().entries, Path(left.state_dir).exists()) == ((), False)

@@ -1,0 +1,172 @@
+"""The commands `list` and `clean`: this user's jobs, and what failed ones have left."""
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from ftcomm.errors import ConfigError
+from ftcomm_tracker.cli.options import DIRECTORY, run_and_exit
+from ftcomm_tracker.operator.finished_job import last_state
+from ftcomm_tracker.operator.job_registry import JobEntry, entry_path, read_registry
+from ftcomm_tracker.server.journal import FILE_NAME
+from ftcomm_tracker.server.open_job import TOKEN_NAME
+from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE
+from ftcomm_tracker.server.state_dir import LOCK_NAME, StateLock, served_already
+
+LIST_EPILOG = """\b
+Examples:
+  ftcomm-tracker list
+  ftcomm-tracker list --json | jq -r '.jobs[] | select(.state == "running").state_dir'
+"""
+CLEAN_EPILOG = """\b
+Examples:
+  ftcomm-tracker clean --dry-run
+  ftcomm-tracker clean
+  ftcomm-tracker clean --state-dir /var/lib/job1
+"""
+# The files that a tracker writes into its state directory; nothing else there is removed.
+TRACKER_FILES = (
+    FILE_NAME,
+    f"{FILE_NAME}-wal",
+    f"{FILE_NAME}-shm",
+    f"{FILE_NAME}-journal",
+    INCIDENTS_FILE,
+    TOKEN_NAME,
+    LOCK_NAME,
+)
+
+
+@click.command("list", short_help="List this user's jobs.", epilog=LIST_EPILOG)
+@click.option("--json", "as_json", is_flag=True, help="For scripts: one JSON document.")
+def list_jobs(*, as_json: bool) -> None:
+    """List the jobs of this user that run, and those that failed or left a state directory.
+
+    The state is running, over (its journal says how), cut short (its process ended before the
+    job did), gone (its state directory is gone too), or on another host.
+    """
+    run_and_exit(_list, as_json)
+
+
+@click.command(short_help="Remove what failed jobs left.", epilog=CLEAN_EPILOG)
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--state-dir", type=DIRECTORY, help="Remove the tracker's files in this one too.")
+def clean(*, dry_run: bool, state_dir: Path | None) -> None:
+    """Remove the entries of jobs that do not run, and the temporary directories of `run`.
+
+    A job that runs is left alone, and so is a state directory that a user chose, unless
+    --state-dir names it. Of a directory only the tracker's own files are removed.
+    """
+    run_and_exit(_clean, dry_run, state_dir)
+
+
+async def _list(as_json: bool) -> int:
+    registry = read_registry()
+    rows = [{**asdict(entry), "state": state_of(entry)} for entry in registry.entries]
+    for path, reason in registry.damaged.items():
+        click.echo(f"ftcomm-tracker: ignored {str(path)!r}: it {reason}", err=True)
+    if as_json:
+        click.echo(json.dumps({"jobs": rows}))
+        return 0
+    click.echo("\n".join(_lines(registry.entries)) if rows else "no jobs")
+    return 0
+
+
+def state_of(entry: JobEntry) -> str:
+    """The state of a job in words, from its process and its journal."""
+    if not entry.is_here:
+        return "on another host"
+    if entry.is_running():
+        return "running"
+    try:
+        last = last_state(Path(entry.state_dir))
+    except (ConfigError, OSError):
+        return "cut short"
+    if last is None:
+        return "gone"
+    return "over" if last.durable.end else "cut short"
+
+
+def _lines(entries: tuple[JobEntry, ...]) -> list[str]:
+    rows = [("JOB", "STATE", "WORKERS", "PROCESS", "BEGAN", "STATE DIRECTORY")]
+    rows += [
+        (
+            entry.job_id,
+            state_of(entry),
+            str(entry.workers),
+            f"{entry.pid} on {entry.host}",
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.began)),
+            entry.state_dir,
+        )
+        for entry in entries
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(wide) for cell, wide in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+async def _clean(dry_run: bool, state_dir: Path | None) -> int:
+    paths: list[Path] = []
+    if state_dir is not None:
+        paths += _named(state_dir)
+    registry = read_registry()
+    for entry in registry.entries:
+        if entry.is_here and not entry.is_running():
+            if entry.temporary:
+                paths += _unserved(Path(entry.state_dir))
+            paths.append(entry_path(entry))
+    paths += registry.damaged
+    for path in paths:
+        if not dry_run and not _remove(path):
+            continue
+        click.echo(f"{'would remove' if dry_run else 'removed'} {str(path)!r}")
+    if not paths:
+        click.echo("nothing to remove")
+    return 0
+
+
+def _named(state_dir: Path) -> list[Path]:
+    """What is to be removed of a directory that the user names.
+
+    Raises:
+        ConfigError: it is no state directory, or a tracker serves from it.
+    """
+    state_dir = state_dir.expanduser().absolute()
+    if not (state_dir / FILE_NAME).is_file():
+        raise ConfigError(
+            f"{state_dir} is not the state directory of a job: it has no {FILE_NAME}",
+            remedy="name a directory that `ftcomm-tracker list` shows",
+        )
+    found = _unserved(state_dir)
+    if not found:
+        raise served_already(state_dir)
+    return found
+
+
+def _unserved(state_dir: Path) -> list[Path]:
+    """The tracker's files in a directory, and the directory; none if a tracker serves from it."""
+    if state_dir.is_symlink() or not (state_dir / FILE_NAME).is_file():
+        return []
+    lock = StateLock.take(state_dir)
+    if lock is None:
+        return []
+    lock.close()
+    files = [state_dir / name for name in TRACKER_FILES]
+    return [*(path for path in files if path.is_file() or path.is_symlink()), state_dir]
+
+
+def _remove(path: Path) -> bool:
+    """Remove a file, or an empty directory; what cannot be removed is said, and left."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        click.echo(f"ftcomm-tracker: left {str(path)!r}: {error.strerror}", err=True)
+        return False
+    return True

@@ -1,0 +1,217 @@
+"""The jobs of this user: one small file for each, written by `run` and `serve`.
+
+A file stays when its job fails or is cut short, so that `list` shows the job and `clean` removes
+what it left.  The process id and its start tell whether the job's process still runs.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import platform
+import re
+import stat
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ftcomm.config.environment import jobs_folder
+from ftcomm.config.process_identity import ProcessName, this_process
+from ftcomm_tracker.server.open_job import OpenJob
+
+log = logging.getLogger("ftcomm_tracker")
+
+MAX_ENTRY_BYTES = 16 * 1024  # four paths of the longest kind; an entry has 500
+MAX_ENTRIES = 10_000  # a folder with more is not ours, or has not been cleaned for years
+SUFFIX = ".json"
+_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class JobEntry:
+    """One job, as its file describes it.
+
+    Attributes:
+        job_id: of the tracker.
+        command: ``run`` or ``serve``.
+        state_dir: absolute.
+        temporary: True if the command has made the state directory up.
+        address: ``host:port`` of the tracker.
+        workers: world size.
+        host: where the command runs.
+        pid: of its process.
+        start: of its process, see `ProcessName`.
+        began: seconds since 1970.
+    """
+
+    job_id: str
+    command: str
+    state_dir: str
+    temporary: bool
+    address: str
+    workers: int
+    host: str
+    pid: int
+    start: int
+    began: float
+
+    @property
+    def is_here(self) -> bool:
+        """True if the job's process is, or was, on this host."""
+        return self.host == platform.node()
+
+    def is_running(self) -> bool:
+        """True if the job's process is one of this host and has not ended."""
+        return self.is_here and ProcessName(self.pid, self.start).is_running()
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """The content of the folder.
+
+    Attributes:
+        entries: by the time of the jobs' start.
+        damaged: files that are no entries, each with the reason.
+    """
+
+    entries: tuple[JobEntry, ...]
+    damaged: Mapping[Path, str]
+
+    def running(self) -> tuple[JobEntry, ...]:
+        """Jobs whose process runs on this host."""
+        return tuple(entry for entry in self.entries if entry.is_running())
+
+
+def register(job: OpenJob, command: str, *, temporary: bool) -> None:
+    """Write the entry of a job of this process; a failure is logged, since the job can go on."""
+    process = this_process()
+    entry = JobEntry(
+        job_id=job.durable.job_id,
+        command=command,
+        state_dir=str(job.state_dir),
+        temporary=temporary,
+        address=job.address,
+        workers=job.durable.world_size,
+        host=platform.node(),
+        pid=process.pid,
+        start=process.start,
+        began=round(time.time(), 3),
+    )
+    folder = jobs_folder()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(folder / f"{entry.job_id}{SUFFIX}", json.dumps(asdict(entry)))
+    except OSError as error:
+        log.warning("`ftcomm list` will not show this job: %s: %s", folder, error.strerror)
+
+
+def unregister(job: OpenJob) -> None:
+    """Remove the entry of a job, unless another process has taken the job over."""
+    path = jobs_folder() / f"{job.durable.job_id}{SUFFIX}"
+    with contextlib.suppress(OSError, ValueError):
+        if _read(path).pid == this_process().pid:
+            path.unlink()
+
+
+def read_registry() -> Registry:
+    """Read every entry; a file that is none is reported, not believed."""
+    entries: list[JobEntry] = []
+    damaged: dict[Path, str] = {}
+    try:
+        paths = sorted(path for path in jobs_folder().iterdir() if path.suffix == SUFFIX)
+    except OSError:
+        paths = []
+    for path in paths[:MAX_ENTRIES]:
+        try:
+            entries.append(_read(path))
+        except FileNotFoundError:  # its job has just ended
+            continue
+        except (OSError, ValueError) as error:
+            damaged[path] = str(error) if isinstance(error, ValueError) else "cannot be read"
+    return Registry(tuple(sorted(entries, key=lambda entry: entry.began)), damaged)
+
+
+def entry_path(entry: JobEntry) -> Path:
+    """The file of an entry."""
+    return jobs_folder() / f"{entry.job_id}{SUFFIX}"
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace `path` as a whole; its owner alone can read it."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    file = os.open(part, flags, 0o600)
+    try:
+        os.write(file, text.encode())
+    finally:
+        os.close(file)
+    part.replace(path)
+
+
+def _read(path: Path) -> JobEntry:
+    """The entry of a file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no entry; the text says why.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    if sys.platform != "win32":
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK
+    file = os.open(path, flags)
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("not a regular file")
+        if sys.platform != "win32" and found.st_uid != os.geteuid():
+            raise ValueError("belongs to another user")
+        raw = os.read(file, MAX_ENTRY_BYTES + 1)
+    finally:
+        os.close(file)
+    if len(raw) > MAX_ENTRY_BYTES:
+        raise ValueError(f"has more than {MAX_ENTRY_BYTES} bytes")
+    entry = parse_entry(raw)
+    if path.name != f"{entry.job_id}{SUFFIX}":
+        raise ValueError("names another job than its file")
+    return entry
+
+
+def parse_entry(raw: bytes) -> JobEntry:
+    """The entry that a file holds.
+
+    Raises:
+        ValueError: it is none; the text says why.
+    """
+    try:
+        document: Any = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise ValueError("is not JSON") from None
+    if not isinstance(document, dict):
+        raise ValueError("is not a JSON object")
+    kinds = JobEntry.__annotations__
+    if set(document) != set(kinds):
+        raise ValueError("has other fields than an entry")
+    for name, kind in kinds.items():
+        accepted = (int, float) if kind is float else (kind,)
+        value = document[name]
+        if type(value) not in accepted or (kind is str and not value.isprintable()):
+            raise ValueError(f"has a damaged field {name}")
+    return _checked(JobEntry(**document))
+
+
+def _checked(entry: JobEntry) -> JobEntry:
+    bounds = (
+        ("job_id", _NAME.fullmatch(entry.job_id) is not None),
+        ("state_dir", Path(entry.state_dir).is_absolute()),
+        ("pid", 0 < entry.pid < 1 << 31),
+        ("start", 0 <= entry.start < 1 << 63),
+        ("workers", 0 < entry.workers < 1 << 31),
+        ("began", 0 <= entry.began < 1 << 40),
+    )
+    for name, holds in bounds:
+        if not holds:
+            raise ValueError(f"has a damaged field {name}")
+    return replace(entry, began=float(entry.began))
