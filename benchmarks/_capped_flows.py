@@ -9,7 +9,7 @@ import shutil
 import subprocess
 
 from ftcomm_chaos.faults import network_namespaces
-from ftcomm_chaos.faults.network_namespaces import Hosts, HostsError
+from ftcomm_chaos.faults.network_namespaces import HostsError, NamespaceHosts
 
 NAMES = ("a", "b")
 CONNECTIONS = 64  # of a host; the next ones share
@@ -26,14 +26,14 @@ def missing() -> str:
     if lacking:
         return lacking
     try:
-        with Hosts(NAMES) as hosts:
+        with NamespaceHosts(NAMES) as hosts:
             cap_flows(hosts, 1_000_000)
     except HostsError as error:
         return str(error)
     return ""
 
 
-def cap_flows(hosts: Hosts, bits_per_s: int) -> None:
+def cap_flows(hosts: NamespaceHosts, bits_per_s: int) -> None:
     """Let no connection of these hosts send more.
 
     Raises:
@@ -67,7 +67,7 @@ def _numbering() -> str:
     """
 
 
-def _run(hosts: Hosts, name: str, command: list[str], text: str) -> None:
+def _run(hosts: NamespaceHosts, name: str, command: list[str], text: str) -> None:
     done = subprocess.run(
         [*hosts.prefix(name), *command], input=text, capture_output=True, text=True, check=False
     )

@@ -14,7 +14,7 @@ import ftcomm
 
 WARM_UP = 2
 SOME_PRODUCTS = 4  # a layer's work while it is found out how long one takes
-WIDTH = 256  # a product of such matrices takes about a millisecond and lets go of the interpreter
+WIDTH = 256  # a product of such matrices takes about a millisecond and releases the interpreter
 Array = np.ndarray[Any, Any]
 
 

@@ -22,7 +22,7 @@ from ftcomm.config.environment import read_token
 from ftcomm.errors import FtcommError
 from ftcomm.protocol.codec import decode_body, encode, frame_length
 from ftcomm.protocol.handshake import NONCE_BYTES, ClientHandshake, control_key
-from ftcomm.protocol.member_deltas import RollReader
+from ftcomm.protocol.member_deltas import MemberDeltaReader
 from ftcomm.protocol.message_splitting import Joiner
 from ftcomm.protocol.messages import (
     ControlMessage,
@@ -32,10 +32,10 @@ from ftcomm.protocol.messages import (
     HeartbeatAck,
     Hello,
     Plan,
+    PositionRange,
     Report,
     Resumed,
     Revoke,
-    Run,
     Welcome,
     WorkerMessage,
 )
@@ -137,7 +137,7 @@ class Worker:
         self._crowd.dials += 1
         self._buffer = bytearray()
         self._joined = False
-        self._joiner, self._rolls = Joiner(), RollReader()
+        self._joiner, self._rolls = Joiner(), MemberDeltaReader()
         shake = ClientHandshake(
             self._crowd.key, role="worker", context=b"", nonce=os.urandom(NONCE_BYTES)
         )
@@ -260,10 +260,10 @@ class Worker:
         version = WORKS_AT.version
         stride = keep_stride(self._size, 2)
         kept = [
-            Run(version, seqno, seqno + 1)
+            PositionRange(version, seqno, seqno + 1)
             for seqno in kept_seqnos(self._index, WORKS_AT.seqno - RECENT, stride)
         ]
-        recent = Run(version, WORKS_AT.seqno - RECENT, WORKS_AT.seqno)
+        recent = PositionRange(version, WORKS_AT.seqno - RECENT, WORKS_AT.seqno)
         return Report(
             epoch=epoch,
             position=self._position,

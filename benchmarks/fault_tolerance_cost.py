@@ -7,8 +7,8 @@
 Two jobs are up for the whole run and take turns, a few calls each; the first round, in which the
 pool gets its memory, is not counted.  A figure is the median of all calls at all ranks, its spread
 the quartiles; "costs" is the median, over the rounds, of one job's median to the other's, and "at
-best" compares the tenth of all calls that nothing has disturbed.  The log is let go by a checkpoint
-behind each turn.  Ways to call:
+best" compares the tenth of all calls that nothing has disturbed.  The log is released by a
+checkpoint behind each turn.  Ways to call:
 
 - view: ``copy=False``, which is the log's own memory
 - new: a new array

@@ -25,7 +25,7 @@ from typing import Any
 from _machine import machine_facts
 from _report import hierarchy_table
 
-from ftcomm_chaos.faults.network_namespaces import Hosts, missing
+from ftcomm_chaos.faults.network_namespaces import NamespaceHosts, missing
 
 ALGORITHMS = ("hierarchical", "ring", "recursive_doubling")
 ROUNDS, QUICK_ROUNDS = 5, 2
@@ -71,13 +71,13 @@ def take(options: argparse.Namespace) -> list[Line]:
 def calls(options: argparse.Namespace) -> list[Line]:
     """Run the job; one line for each call of each rank."""
     names = [f"host{number}" for number in range(options.hosts)]
-    with Hosts(names) as hosts, tempfile.TemporaryDirectory() as folder:
+    with NamespaceHosts(names) as hosts, tempfile.TemporaryDirectory() as folder:
         for name in names if options.mbit else ():
             hosts.slow(name, options.mbit * 1_000_000)
         return _run(hosts, options, folder)
 
 
-def _run(hosts: Hosts, options: argparse.Namespace, folder: str) -> list[Line]:
+def _run(hosts: NamespaceHosts, options: argparse.Namespace, folder: str) -> list[Line]:
     size, first = options.hosts * options.ranks, hosts.names[0]
     serve = [*hosts.prefix(first), sys.executable, "-m", "ftcomm_tracker", "serve"]
     serve += ["-n", str(size), "--state-dir", folder, "--host", hosts.address(first)]
@@ -97,7 +97,7 @@ def _ready_line(tracker: "subprocess.Popen[str]") -> str:
 
 
 def _worker(
-    hosts: Hosts, options: argparse.Namespace, rank: int, ready: dict[str, str]
+    hosts: NamespaceHosts, options: argparse.Namespace, rank: int, ready: dict[str, str]
 ) -> contextlib.AbstractContextManager["subprocess.Popen[str]"]:
     number = rank % options.hosts if options.dealt_out else rank // options.ranks
     name = hosts.names[number]

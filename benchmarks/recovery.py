@@ -71,7 +71,7 @@ def start_time() -> float:
 def plan_faults(action: str, world_size: int, count: int) -> str:
     """One fault in each version but the first, at each rank in turn.
 
-    A killed or stopped worker begins another life; a reset ends none.
+    A killed or stopped worker begins another incarnation; a reset ends none.
     """
     ends_a_life = not action.endswith("reset")
     return ",".join(

@@ -25,7 +25,7 @@ from _capped_flows import NAMES, cap_flows, missing
 from _machine import machine_facts
 from _report import streams_table
 
-from ftcomm_chaos.faults.network_namespaces import Hosts
+from ftcomm_chaos.faults.network_namespaces import NamespaceHosts
 
 WORKER = Path(__file__).with_name("_capped_worker.py")
 NBYTES = 25_000_000
@@ -39,7 +39,7 @@ class Job:
     """A job of two ranks, one on each host, that makes an allreduce when it is told to."""
 
     def __init__(
-        self, stack: ExitStack, hosts: Hosts, streams: int, nbytes: int, folder: Path
+        self, stack: ExitStack, hosts: NamespaceHosts, streams: int, nbytes: int, folder: Path
     ) -> None:
         """Start its tracker and its ranks."""
         self._processes: list[subprocess.Popen[str]] = []
@@ -58,7 +58,7 @@ class Job:
         ]
 
     def _start(
-        self, hosts: Hosts, name: str, arguments: list[str], variables: dict[str, str]
+        self, hosts: NamespaceHosts, name: str, arguments: list[str], variables: dict[str, str]
     ) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
             [*hosts.prefix(name), sys.executable, *arguments],
@@ -107,7 +107,7 @@ def take(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     lacking = missing()
     if lacking:
         return [{"machine": machine_facts()}, {"missing": lacking}]
-    with Hosts(NAMES) as hosts, ExitStack() as stack:
+    with NamespaceHosts(NAMES) as hosts, ExitStack() as stack:
         cap_flows(hosts, arguments.mbit * 1_000_000)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ftcomm-bench-")))
         jobs = {

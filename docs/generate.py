@@ -1,7 +1,7 @@
 """Fills in the parts of the documents that are made from the code.
 
     python docs/generate.py --check     # status 1 and names, if any is stale
-    python docs/generate.py --write     # mends them
+    python docs/generate.py --write     # repairs them
 
 A part stands between ``<!-- made from the code: NAME -->`` and ``<!-- end -->``.
 """  # noqa: INP001 - a script beside the documents, not a package
@@ -234,7 +234,7 @@ def parts_in(text: str) -> list[str]:
 
 
 def main() -> int:
-    """Check or mend all documents of this folder, and the README."""
+    """Check or repair all documents of this folder, and the README."""
     parser = argparse.ArgumentParser(description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--check", action="store_true")

@@ -36,7 +36,7 @@ VICTIM = 2
 KILL_AFTER_STEP = 50
 LIMIT_S = 60.0  # per run; each takes about four seconds
 EXAMPLE = Path(__file__).with_name("mushroom.py")
-# Each life adds its process number to a file, then becomes the worker.
+# Each incarnation adds its process number to a file, then becomes the worker.
 NOTE_PID = 'echo $$ >> "$0/worker-$FTCOMM_WORKER_ID.pids"; exec "$@"'
 
 
@@ -53,7 +53,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="ftcomm-demo-"))
     try:
         heading("1  Without faults")
-        calm = train(folder / "calm", lambda _: None)
+        is_quiescent = train(folder / "calm", lambda _: None)
         heading(f"2  With kill -9 of worker {VICTIM} after step {KILL_AFTER_STEP}")
         killer = Killer(folder / "killed")
         killed = train(folder / "killed", killer.on_line)
@@ -63,8 +63,8 @@ def main() -> int:
         print(f"\nThe demo failed: {error}\nWhat it left is in {folder}", file=sys.stderr)
         return 1
     heading("Both models, SHA-256")
-    print(f"  without the kill  {calm}\n  with the kill     {killed}")
-    if calm != killed:
+    print(f"  without the kill  {is_quiescent}\n  with the kill     {killed}")
+    if is_quiescent != killed:
         print(f"  They differ: this is a defect of ftcomm. What the runs left is in {folder}")
         return 1
     print("  Equal, to the last bit.")
@@ -150,7 +150,7 @@ class Killer:
 
 
 def lives(folder: Path, worker: int) -> list[int]:
-    """Process numbers of a worker's lives, in order."""
+    """Process numbers of a worker's incarnations, in order."""
     return [int(pid) for pid in (folder / f"worker-{worker}.pids").read_text().split()]
 
 

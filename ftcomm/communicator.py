@@ -13,7 +13,7 @@ from ftcomm.nonblocking.task_api import TaskCalls
 from ftcomm.protocol.position import PRELUDE
 from ftcomm.protocol.signature import LAZY, WITH_LOCAL, Kind
 from ftcomm.requests.call_site import call_site
-from ftcomm.requests.request import DIGEST_BYTES, UNCOMPARED, Saving
+from ftcomm.requests.request import DIGEST_BYTES, UNCOMPARED, CheckpointPayload
 from ftcomm.state.layout import Packed
 from ftcomm.state.lazy import LazyState
 from ftcomm.state.serializer import pack_state, unpack_state
@@ -74,7 +74,7 @@ class Communicator(TaskCalls):
             StateChangedError: with ``FTCOMM_DEBUG=checkpoints``, somebody has written to an array
                 of the lazy checkpoint before this one.
         """
-        with self._gate:
+        with self._guard:
             began, limit = time.perf_counter(), self._limit_of(deadline)
             self._after_load("checkpoint")
             saving = self._saving(state, local, lazy=lazy)
@@ -95,16 +95,18 @@ class Communicator(TaskCalls):
             except BaseException as error:
                 self._give_up(error)
                 raise
-            self._tally.add(call.kind, saving.nbytes, time.perf_counter() - began)
+            self._call_stats.add(call.kind, saving.nbytes, time.perf_counter() - began)
             return version
 
-    def _saving(self, state: Any, local: Any | None, *, lazy: bool) -> Saving:
+    def _saving(self, state: Any, local: Any | None, *, lazy: bool) -> CheckpointPayload:
         packed = None if local is None else pack_state(local, "local")
         if lazy:
             watched = self._engine.watches_states
-            return Saving(LazyState(state, watched=watched), UNCOMPARED, packed)
+            return CheckpointPayload(LazyState(state, watched=watched), UNCOMPARED, packed)
         raw = pack_state(state)
-        return Saving(raw, hashlib.blake2b(raw, digest_size=DIGEST_BYTES).digest(), packed)
+        return CheckpointPayload(
+            raw, hashlib.blake2b(raw, digest_size=DIGEST_BYTES).digest(), packed
+        )
 
     def _check_lazy(self) -> None:
         """The user has kept the promise that goes with a lazy checkpoint, if that is watched."""
@@ -114,7 +116,7 @@ class Communicator(TaskCalls):
                 self._lazy.check()
         except StateChangedError as error:
             broken = error
-        if broken is not None:  # outside, so that the verdict is raised alone
+        if broken is not None:  # outside, so that the fatal decision is raised alone
             self._engine.end_by(broken)
 
     def _keep_lazy(self, state: Packed | LazyState) -> None:
@@ -161,7 +163,7 @@ class Communicator(TaskCalls):
         Raises:
             ValueError: called twice.
         """
-        with self._gate:
+        with self._guard:
             began, limit = time.perf_counter(), self._limit_of(deadline)
             self._before_load("load_checkpoint", "ends the prelude: call it once")
             raw = pack_state(default if self.rank == 0 else None)
@@ -181,7 +183,7 @@ class Communicator(TaskCalls):
             except BaseException as error:
                 self._give_up_if_past(before, error)
                 raise
-            self._tally.add(call.kind, len(checkpoint.value), time.perf_counter() - began)
+            self._call_stats.add(call.kind, len(checkpoint.value), time.perf_counter() - began)
             return RestoredLocal(version, state, own) if asked else Restored(version, state)
 
     @property
@@ -206,7 +208,7 @@ class Communicator(TaskCalls):
         Raises:
             ValueError: the prelude has ended; see `version`.
         """
-        with self._gate:
+        with self._guard:
             self._before_load("peek_checkpoint", "looks ahead of load_checkpoint()")
             return self._engine.known_version
 

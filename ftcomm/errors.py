@@ -99,7 +99,7 @@ class RankLostError(FtcommError):
     """A rank is gone and will not be replaced."""
 
     exit_code = 73
-    default_remedy = "read the named rank's output, mend it, start the job again"
+    default_remedy = "read the named rank's output, repair it, start the job again"
 
 
 class LogLimitError(FtcommError, MemoryError):
@@ -161,7 +161,7 @@ class EvictedError(FtcommError):
     """This process was given up: another worker and it cannot reach each other."""
 
     exit_code = 81
-    default_remedy = "start it again, on another host if there is one; mend the network"
+    default_remedy = "start it again, on another host if there is one; repair the network"
 
 
 class TrackerLostError(FtcommError, ConnectionError):

@@ -24,9 +24,9 @@ from ftcomm.diagnostics.output_buffering import write_whole_lines
 from ftcomm.diagnostics.recorder import Recorder
 from ftcomm.engine.engine import Engine
 from ftcomm.engine.recorded import RecordingEngine
-from ftcomm.engine.single_process import SoloEngine
+from ftcomm.engine.single_process import SingleProcessEngine
 from ftcomm.errors import ThreadError
-from ftcomm.recovery.machine import Identity, Limits, WorkerCore
+from ftcomm.recovery.machine import Identity, MachineLimits, WorkerMachine
 
 NONCE_BYTES = 16
 
@@ -68,7 +68,7 @@ def init(
             worker id this one has inherited runs.
         AuthenticationError: tracker and worker do not hold the same token.
         TrackerLostError: no tracker answered in time.
-        JobFinishedError, FencedError, JobLostError and others: the job's verdict.
+        JobFinishedError, FencedError, JobLostError and others: the job's fatal decision.
         ThreadError: a communicator is open in this process already.
     """
     global _open_communicator  # noqa: PLW0603 - one open communicator per process
@@ -113,7 +113,7 @@ def _alone(options: WorkerOptions) -> Communicator:
             options.lonely,
         )
     return Communicator(
-        SoloEngine(job_settings({}), watches_states=options.debug is not None),
+        SingleProcessEngine(job_settings({}), watches_states=options.debug is not None),
         options.worker_id or "solo",
     )
 
@@ -139,8 +139,8 @@ def _join(options: WorkerOptions) -> Communicator:
         group=os.getpgrp(),
         python=python_version(),
     )
-    limits = Limits(tracker_timeout=options.tracker_timeout)
-    hub = Hub(WorkerCore(identity, limits, now=time.monotonic()), options, token)
+    limits = MachineLimits(tracker_timeout=options.tracker_timeout)
+    hub = Hub(WorkerMachine(identity, limits, now=time.monotonic()), options, token)
     if options.faults is not None:
         hub.faults = FaultInjector(
             options.faults,

@@ -12,8 +12,8 @@ from ftcomm.api.call_lock import CallLock
 from ftcomm.errors import ClosedError, ForkError, FtcommError, ThreadError
 
 
-class Pending(Protocol):
-    """Who holds the gate while nobody is inside: the asynchronous calls."""
+class PendingCalls(Protocol):
+    """Who holds the gate while nobody is inside: the nonblocking calls."""
 
     def hand_back(self, frame: FrameType) -> bool:
         """Wait for all that is pending, then take the gate for the call that runs as `frame`.
@@ -23,7 +23,7 @@ class Pending(Protocol):
         """
 
 
-class Gate:
+class CallGuard:
     """Lets one call in at a time, in the process that opened it, until it is closed.
 
     A class and not a generator function: entering one takes a third of the time.
@@ -34,7 +34,8 @@ class Gate:
         pending: who else may hold the gate, None where nobody does.
         lock: who is inside.
         waited: who was inside after waiting for others, and since when; None otherwise.
-        beginners: who begins an asynchronous call; empty, unless one was cut short in between.
+        waiting_submitters: who begins a nonblocking call; empty, unless one was cut short in
+            between.
     """
 
     __slots__ = (
@@ -42,12 +43,12 @@ class Gate:
         "_judge",
         "_pid",
         "_reached",
-        "beginners",
         "error",
         "is_closed",
         "lock",
         "pending",
         "waited",
+        "waiting_submitters",
     )
 
     def __init__(
@@ -65,10 +66,10 @@ class Gate:
         """
         self.is_closed = False
         self.error: FtcommError | None = None
-        self.pending: Pending | None = None
+        self.pending: PendingCalls | None = None
         self.waited: tuple[Any, float] | None = None
         self.lock = CallLock()
-        self.beginners: dict[int, Any] = {}
+        self.waiting_submitters: dict[int, Any] = {}
         self._judge, self._reached, self._give_up = judge, reached, give_up
         self._pid = os.getpid()
 
@@ -81,7 +82,7 @@ class Gate:
         frame = sys._getframe(1)  # noqa: SLF001 - as long as it runs, the call is inside
         if (
             self.is_closed
-            or self.beginners
+            or self.waiting_submitters
             or os.getpid() != self._pid
             or not self.lock.take(frame, self._reached())
         ):
@@ -108,7 +109,7 @@ class Gate:
         """Enter for the call that runs as `frame`; False if somebody is inside."""
         return self.lock.take(frame, self._reached())
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Free the gate of a call that was cut short, for this thread's next one."""
         left = self.lock.left_by()
         if left is not None:
@@ -124,15 +125,15 @@ class Gate:
             self.error = self.error or error
 
     def _wait_in_line(self, frame: FrameType) -> None:
-        """Enter behind the asynchronous calls.
+        """Enter behind the nonblocking calls.
 
         Raises:
             FtcommError: it is not they who hold the gate, or it is closed.
         """
         if self.is_inherited:
             self.refuse()
-        self.mend()
-        if not self.is_closed and not self.beginners and self.try_take(frame):
+        self.repair()
+        if not self.is_closed and not self.waiting_submitters and self.try_take(frame):
             return
         since = time.monotonic()
         if self.pending is None or not self.pending.hand_back(frame):

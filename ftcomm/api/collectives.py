@@ -7,19 +7,19 @@ from typing import Any, overload
 import numpy as np
 
 from ftcomm.api.outputs import Number, Result, as_passed, as_sent
-from ftcomm.api.persistent_calls import Repeating
+from ftcomm.api.persistent_calls import PersistentCalls
 from ftcomm.collectives.bfloat16 import widen_bfloat16
 from ftcomm.collectives.op_argument import AnyOp
 from ftcomm.config.deadline import Duration
-from ftcomm.memory.pool import Stored
+from ftcomm.memory.pool import LoggedResult
 from ftcomm.protocol.signature import Kind
 from ftcomm.requests.arguments import check_memory, check_out, check_rows, result_dtype
 from ftcomm.requests.call_site import call_site, spot_of_call
 from ftcomm.requests.object_payload import part_of, unpack_items, unpack_object
-from ftcomm.requests.request import Call, OpenCall
+from ftcomm.requests.request import OpenBroadcast, Request
 
 
-class CollectiveCalls(Repeating):
+class CollectiveCalls(PersistentCalls):
     """Every method here is one position; all ranks call the same in the same order.
 
     An input array may also be a function without arguments: it is called at most once, only if the
@@ -100,14 +100,14 @@ class CollectiveCalls(Repeating):
             result = self._repeat(spot, x, op, out, copy=copy)
             if result is not None:
                 return result
-        with self._gate:
+        with self._guard:
             site = call_site()
 
-            def make(x: Any) -> Call:
+            def make(x: Any) -> Request:
                 call = self._calls.allreduce(x, op, algorithm, site, wire=wire)
                 if out is not None:
                     check_out(out, result_dtype(call.form.dtype, wire), call.form.shape)
-                    call.place = self._place_in(out, call.source) if wire is None else None
+                    call.place = self._place_in(out, call.sendbuf) if wire is None else None
                 if plain:
                     self._remember(spot, x, op, call.form)
                 return call
@@ -176,14 +176,14 @@ class CollectiveCalls(Repeating):
             algorithm: ``binomial``, ``chain`` or ``hierarchical``, on all ranks.
             deadline: as for `allreduce`.
         """
-        with self._gate:
+        with self._guard:
             site, root = call_site(), self._calls.checked_root(root)
             hand_out = as_sent(self._given(out, copy=copy), out)
             if x is None and root != self.rank:
                 opened = self._calls.broadcast_from(root, site, algorithm)
                 return self._run(self._opened(opened, out), hand_out, deadline)
 
-            def make(x: Any) -> Call:
+            def make(x: Any) -> Request:
                 if x is None:
                     raise TypeError("the input is None; pass an array: this rank is the root")
                 call = self._calls.broadcast(x, root, site, algorithm)
@@ -211,10 +211,10 @@ class CollectiveCalls(Repeating):
             copy: False returns a read-only view of the log's own memory.
             deadline: as for `allreduce`.
         """
-        with self._gate:
+        with self._guard:
             site = call_site()
 
-            def make(x: Any) -> Call:
+            def make(x: Any) -> Request:
                 call = self._calls.allgather(x, site)
                 check_out(out, call.form.dtype, call.form.shape)
                 return call
@@ -242,10 +242,10 @@ class CollectiveCalls(Repeating):
             copy: False returns a read-only view of the log's own memory.
             deadline: as for `allreduce`.
         """
-        with self._gate:
+        with self._guard:
             site = call_site()
 
-            def make(x: Any) -> Call:
+            def make(x: Any) -> Request:
                 return _with_rows(self._calls.allgatherv(x, site), out)
 
             hand_out = self._given(out, copy=copy)
@@ -294,11 +294,11 @@ class CollectiveCalls(Repeating):
         It costs what an allreduce costs: every rank's log keeps the result for the root's replay.
         `out` is looked at on the root alone.
         """
-        with self._gate:
+        with self._guard:
             site, root = call_site(), self._calls.checked_root(root)
             out = out if self.rank == root else None
 
-            def make(x: Any) -> Call:
+            def make(x: Any) -> Request:
                 call = self._calls.allreduce(x, op, algorithm, site, root, wire)
                 check_out(out, result_dtype(call.form.dtype, wire), call.form.shape)
                 return call
@@ -330,11 +330,11 @@ class CollectiveCalls(Repeating):
 
         `out` is looked at on the root alone.
         """
-        with self._gate:
+        with self._guard:
             site, root = call_site(), self._calls.checked_root(root)
             out = out if self.rank == root else None
 
-            def make(x: Any) -> Call:
+            def make(x: Any) -> Request:
                 call = self._calls.allgather(x, site, root)
                 check_out(out, call.form.dtype, call.form.shape)
                 return call
@@ -356,11 +356,11 @@ class CollectiveCalls(Repeating):
 
         `out` is looked at on the root alone.
         """
-        with self._gate:
+        with self._guard:
             site, root = call_site(), self._calls.checked_root(root)
             out = out if self.rank == root else None
 
-            def make(x: Any) -> Call:
+            def make(x: Any) -> Request:
                 return _with_rows(self._calls.allgatherv(x, site, root), out)
 
             return self._perform(
@@ -387,23 +387,23 @@ class CollectiveCalls(Repeating):
                 complete the call; made again with another `out` it is served.
             deadline: as for `allreduce`.
         """
-        with self._gate:
+        with self._guard:
             site, root = call_site(), self._calls.checked_root(root)
 
             check_memory(out)
 
-            def own_part(stored: Stored) -> Result:
+            def own_part(stored: LoggedResult) -> Result:
                 part = part_of(stored.flat, self.rank, self.world_size)
                 if out is None:
                     return part.copy()
                 out[...] = part
                 return out
 
-            def check(stored: Stored) -> None:
+            def check(stored: LoggedResult) -> None:
                 part = part_of(stored.flat, self.rank, self.world_size)
                 check_out(out, part.dtype, part.shape)
 
-            def make(x: Any) -> Call:
+            def make(x: Any) -> Request:
                 call = self._calls.scatter(x, root, site)
                 call.check = check
                 return call
@@ -424,10 +424,10 @@ class CollectiveCalls(Repeating):
             root: the rank whose object is sent.
             deadline: as for `allreduce`.
         """
-        with self._gate:
+        with self._guard:
             site, root = call_site(), self._calls.checked_root(root)
 
-            def own_copy(stored: Stored) -> Any:
+            def own_copy(stored: LoggedResult) -> Any:
                 return unpack_object(stored.flat)
 
             call = self._calls.broadcast_object(obj if self.rank == root else None, root, site)
@@ -435,9 +435,9 @@ class CollectiveCalls(Repeating):
 
     def allgather_object(self, obj: Any, *, deadline: Duration | None = None) -> list[Any]:
         """The objects of all ranks in rank order; see `broadcast_object` for what they may be."""
-        with self._gate:
+        with self._guard:
 
-            def own_copies(stored: Stored) -> list[Any]:
+            def own_copies(stored: LoggedResult) -> list[Any]:
                 return list(unpack_items(stored.flat))
 
             call = self._calls.allgather_object(obj, call_site())
@@ -445,14 +445,14 @@ class CollectiveCalls(Repeating):
 
     def barrier(self, *, deadline: Duration | None = None) -> None:
         """Return when every rank has entered it."""
-        with self._gate:
+        with self._guard:
             self._run(self._calls.plain(Kind.BARRIER, call_site()), _dropped, deadline)
 
-    def _opened(self, opened: OpenCall, out: Result | None) -> OpenCall:
+    def _opened(self, opened: OpenBroadcast, out: Result | None) -> OpenBroadcast:
         """A broadcast that is admitted, and compared with `out`, when its size is known."""
         check_memory(out)
 
-        def make(raw: bytes) -> Call:
+        def make(raw: bytes) -> Request:
             call = self._admitted(opened.make(raw))
             call.check = _fits(out)
             return call
@@ -462,22 +462,22 @@ class CollectiveCalls(Repeating):
     # --- handing out --------------------------------------------------------------------------
 
     def _on(
-        self, root: int, hand_out: Callable[[Stored], Result]
-    ) -> Callable[[Stored], Result | None]:
+        self, root: int, hand_out: Callable[[LoggedResult], Result]
+    ) -> Callable[[LoggedResult], Result | None]:
         """The result on the root; the others have it in their logs alone (rule R11)."""
         return hand_out if self.rank == root else _dropped
 
 
-def _fits(out: Result | None, wire: str | None = None) -> Callable[[Stored], None]:
+def _fits(out: Result | None, wire: str | None = None) -> Callable[[LoggedResult], None]:
     """Refuses a result for which `out` is no place."""
 
-    def check(stored: Stored) -> None:
+    def check(stored: LoggedResult) -> None:
         check_out(out, result_dtype(stored.flat.dtype, wire), stored.shape)
 
     return check
 
 
-def _with_rows(call: Call, out: Result | None) -> Call:
+def _with_rows(call: Request, out: Result | None) -> Request:
     """A call of which only the run tells how many rows `out` must have."""
     if out is not None:
         check_rows(out, call.form.dtype, call.form.shape)
@@ -485,10 +485,10 @@ def _with_rows(call: Call, out: Result | None) -> Call:
     return call
 
 
-def _widened_into(out: Result | None = None) -> Callable[[Stored], Result]:
+def _widened_into(out: Result | None = None) -> Callable[[LoggedResult], Result]:
     """As `_given`, of a result that travelled and is kept as bfloat16."""
 
-    def widened(stored: Stored) -> Result:
+    def widened(stored: LoggedResult) -> Result:
         wide = np.empty(len(stored.flat), np.float32)
         widen_bfloat16(stored.flat, wide)
         shaped = wide.reshape(stored.shape)
@@ -500,5 +500,5 @@ def _widened_into(out: Result | None = None) -> Callable[[Stored], Result]:
     return widened
 
 
-def _dropped(stored: Stored) -> None:
+def _dropped(stored: LoggedResult) -> None:
     """What this rank is not given."""

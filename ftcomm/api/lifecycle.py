@@ -16,42 +16,42 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from ftcomm.api.call_guard import Gate
+from ftcomm.api.call_guard import CallGuard
 from ftcomm.api.public_values import CallPosition
-from ftcomm.api.stats import Stats, Tally
+from ftcomm.api.stats import CallStats, Stats
 from ftcomm.collectives.op_argument import UncheckedOp
 from ftcomm.config.deadline import Duration, Limit, checked_deadline, limit_from
 from ftcomm.config.joined_process import forget_joined
 from ftcomm.engine.engine import Engine
-from ftcomm.engine.log_quota import LogAccount
-from ftcomm.engine.single_process import SoloEngine
+from ftcomm.engine.log_quota import LogQuota
+from ftcomm.engine.single_process import SingleProcessEngine
 from ftcomm.errors import FtcommError, LogLimitError
-from ftcomm.memory.pool import Stored
-from ftcomm.nonblocking.queue import LEAVE_WITHIN_S, Turns
+from ftcomm.memory.pool import LoggedResult
+from ftcomm.nonblocking.queue import LEAVE_WITHIN_S, RequestQueue
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
 from ftcomm.requests.arguments import is_input_function
-from ftcomm.requests.builder import CallFactory, site_text
+from ftcomm.requests.builder import RequestBuilder, site_text
 from ftcomm.requests.call_site import call_site
-from ftcomm.requests.request import AnyCall, Call, Lazy, OpenCall, anything
+from ftcomm.requests.request import AnyCall, DeferredInput, OpenBroadcast, Request, anything
 
 R = TypeVar("R")
 
 
-class Membership:
+class Session:
     """One place in the group and what is at hand for its calls; used by one thread at a time."""
 
-    def __init__(self, engine: Engine | SoloEngine, worker_id: str) -> None:
+    def __init__(self, engine: Engine | SingleProcessEngine, worker_id: str) -> None:
         self._engine = engine
         self._worker_id = worker_id
         self._keeps_results = engine.keeps_results
         self._call_deadline = engine.call_deadline
-        self._calls = CallFactory(engine)
-        self._account = LogAccount(engine)
+        self._calls = RequestBuilder(engine)
+        self._account = LogQuota(engine)
         self._admit: Callable[[int], None] = self._account.check  # bound once, not in every call
-        self._tally = Tally()
-        self._gate = Gate(self._is_the_end, self._reached, self._give_up)
-        self._turns = self._gate.pending = Turns(self._gate)
+        self._call_stats = CallStats()
+        self._guard = CallGuard(self._is_the_end, self._reached, self._give_up)
+        self._queue = self._guard.pending = RequestQueue(self._guard)
 
     # --- where we stand ----------------------------------------------------------------------
 
@@ -94,17 +94,17 @@ class Membership:
     @property
     def is_over(self) -> bool:
         """True after `close`, or once an error has ended this communicator."""
-        return self._gate.is_closed
+        return self._guard.is_closed
 
     @property
     def is_usable(self) -> bool:
         """True while calls may be made here: not over, and not inherited by a forked child."""
-        return not (self._gate.is_closed or self._gate.is_inherited)
+        return not (self._guard.is_closed or self._guard.is_inherited)
 
     def stats(self) -> Stats:
         """A snapshot of what was called here, what it cost, and what was recovered."""
         seen = self._engine.recovered
-        kinds, links = self._tally.snapshot(), dict(seen.links)
+        kinds, links = self._call_stats.snapshot(), dict(seen.links)
         return Stats(kinds, seen.replays, seen.fetched, seen.epochs, seen.corrupted, links)
 
     def __dir__(self) -> list[str]:
@@ -129,11 +129,11 @@ class Membership:
         limit = self._limit_of(deadline)
         if self.is_over:
             return
-        with self._gate:
+        with self._guard:
             call = self._calls.plain(Kind.CLOSE, site)
             self._engine.within(limit, call, self._engine.close, call)
             self._end()  # inside: Ctrl-C behind it finds a communicator that is closed
-        self._turns.callbacks.end(within_s=LEAVE_WITHIN_S)
+        self._queue.callbacks.end(within_s=LEAVE_WITHIN_S)
 
     def __enter__(self) -> Self:
         return self
@@ -150,7 +150,7 @@ class Membership:
             return
         try:
             self._close(site)
-        except BaseException as failure:  # of an asynchronous call, for example
+        except BaseException as failure:  # of a nonblocking call, for example
             self._leave_by(failure)
             raise
 
@@ -173,9 +173,9 @@ class Membership:
             self._end()
 
     def _end(self) -> None:
-        self._gate.is_closed = True
+        self._guard.is_closed = True
         forget_joined()
-        self._turns.end(self._engine.abort, self._engine.stop)
+        self._queue.end(self._engine.abort, self._engine.stop)
 
     # --- one call -----------------------------------------------------------------------------
 
@@ -194,7 +194,8 @@ class Membership:
     def _give_up(self, error: BaseException) -> None:
         """A call was cut short, by Ctrl-C for example, after others may have completed it.
 
-        This life can neither go on nor go back: it leaves, and may `init` again as a new one.
+        This incarnation can neither go on nor go back: it leaves, and may `init` again as a new
+        one.
         """
         if not self._is_the_end_by(error):
             self._engine.leave(f"a call was cut short by {error!r}")
@@ -210,13 +211,13 @@ class Membership:
     def _perform(
         self,
         x: Any,
-        make: Callable[[Any], Call],
-        hand_out: Callable[[Stored], R],
+        make: Callable[[Any], Request],
+        hand_out: Callable[[LoggedResult], R],
         kind: Kind,
         site: str,
         deadline: Duration | None,
         *,
-        check: Callable[[Stored], None] = anything,
+        check: Callable[[LoggedResult], None] = anything,
         op: UncheckedOp | None = None,
         root: int = -1,
         algorithm: str | None = None,
@@ -240,36 +241,38 @@ class Membership:
         if not is_input_function(x):
             return self._run(self._admitted(make(x)), hand_out, deadline)
 
-        def made() -> Call:
+        def made() -> Request:
             return self._admitted(make(x()))
 
         known = self._calls.known(kind, op=op, root=root, algorithm=algorithm, wire=wire)
-        lazy = Lazy(kind, known, site_text(site, op), made, check)
+        lazy = DeferredInput(kind, known, site_text(site, op), made, check)
         return self._run(lazy, hand_out, deadline)
 
     def _limit_of(self, deadline: Duration | None) -> Limit | None:
         """The limit of a call made now: its own, or that of the job's calls; None is no limit."""
-        since = self._gate.asked_at()
+        since = self._guard.asked_at()
         seconds = self._call_deadline if deadline is None else checked_deadline(deadline)
         return None if seconds is None else limit_from(since, seconds)
 
-    def _run_later(self, call: AnyCall, hand_out: Callable[[Stored], R], limit: Limit | None) -> R:
+    def _run_later(
+        self, call: AnyCall, hand_out: Callable[[LoggedResult], R], limit: Limit | None
+    ) -> R:
         """A call that was made earlier has its turn: what hangs on those before it is looked up."""
-        if isinstance(call, Call):
+        if isinstance(call, Request):
             return self._run_within(limit, self._renewed(call), hand_out)
-        if isinstance(call, OpenCall):
+        if isinstance(call, OpenBroadcast):
             learned = call.make
             call = replace(call, make=lambda raw: self._renewed(learned(raw)))
             return self._run_within(limit, call, hand_out)
         make = call.make
         return self._run_within(limit, replace(call, make=lambda: self._renewed(make())), hand_out)
 
-    def _renewed(self, call: Call) -> Call:
+    def _renewed(self, call: Request) -> Request:
         call.admit(call.form.nbytes)
         self._calls.look_at_flush(call)
         return call
 
-    def _admitted(self, call: Call) -> Call:
+    def _admitted(self, call: Request) -> Request:
         """Refuse a call whose result has no room in the log."""
         call.admit = self._admit
         self._admit(call.form.nbytes)
@@ -278,18 +281,20 @@ class Membership:
     def _run(
         self,
         call: AnyCall,
-        hand_out: Callable[[Stored], R],
+        hand_out: Callable[[LoggedResult], R],
         deadline: Duration | None,
     ) -> R:
         return self._run_within(self._limit_of(deadline), call, hand_out)
 
-    def _run_within(self, limit: Limit | None, call: AnyCall, hand_out: Callable[[Stored], R]) -> R:
+    def _run_within(
+        self, limit: Limit | None, call: AnyCall, hand_out: Callable[[LoggedResult], R]
+    ) -> R:
         engine, kind = self._engine, call.kind
         before, began = engine.position, time.perf_counter()
         try:
-            if isinstance(call, Call):
+            if isinstance(call, Request):
                 stored = engine.within(limit, call, engine.run, call)
-            elif isinstance(call, OpenCall):
+            elif isinstance(call, OpenBroadcast):
                 stored = engine.within(limit, call, engine.run_open, call)
             else:
                 stored = engine.within(limit, call, engine.run_lazy, call)
@@ -297,7 +302,7 @@ class Membership:
             self._account.completed(nbytes)
             self._calls.completed(kind, nbytes)
             result = hand_out(stored)
-            self._tally.add(kind, nbytes, time.perf_counter() - began)
+            self._call_stats.add(kind, nbytes, time.perf_counter() - began)
         except BaseException as error:
             self._give_up_if_past(before, error)
             raise

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ftcomm.api.lifecycle import Membership
-from ftcomm.memory.pool import Array, Pool, Stored
+from ftcomm.api.lifecycle import Session
+from ftcomm.memory.pool import Array, LoggedResult, Pool
 from ftcomm.protocol.signature import Scalar
 from ftcomm.requests.arguments import scalar_type
 
@@ -16,18 +16,18 @@ Result = np.ndarray[Any, Any]
 Number = TypeVar("Number", bound=int | float | complex | np.generic)
 
 
-class HandingOut(Membership):
+class OutputPolicy(Session):
     """Views, copies, and the user's own arrays filled."""
 
-    def _given(self, out: Result | None = None, *, copy: bool) -> Callable[[Stored], Result]:
+    def _given(self, out: Result | None = None, *, copy: bool) -> Callable[[LoggedResult], Result]:
         """What the user gets of a result, who never gets the log's own memory writable."""
         if out is not None:
             return functools.partial(_filled if self._keeps_results else _made_or_filled, out)
         if not copy:
-            return Stored.read_only
+            return LoggedResult.read_only
         return self._copied if self._keeps_results else _shaped
 
-    def _copied(self, stored: Stored) -> Result:
+    def _copied(self, stored: LoggedResult) -> Result:
         flat = stored.flat
         if flat.nbytes < Pool.MIN_BYTES:
             return flat.reshape(stored.shape).copy()
@@ -35,20 +35,20 @@ class HandingOut(Membership):
         copy[:] = flat
         return copy.reshape(stored.shape)
 
-    def _place_in(self, out: Result, source: Array) -> Result | None:
+    def _place_in(self, out: Result, sendbuf: Array) -> Result | None:
         """Where nothing is replayed, `out` itself: its content after an error is not kept then.
 
         The input is: the call is made again from it after a failure that cost nobody a result.
         """
         large = not self._keeps_results and out.nbytes >= Pool.MIN_BYTES
-        if not large or not out.flags.c_contiguous or np.may_share_memory(out, source):
+        if not large or not out.flags.c_contiguous or np.may_share_memory(out, sendbuf):
             return None
         return out.reshape(-1)
 
 
 def as_passed(
-    x: Any, hand_out: Callable[[Stored], Any], out: Result | None = None
-) -> Callable[[Stored], Any]:
+    x: Any, hand_out: Callable[[LoggedResult], Any], out: Result | None = None
+) -> Callable[[LoggedResult], Any]:
     """As `hand_out`, but a number where `x` is one, of Python's own or of numpy's.
 
     An input function's result is an array: where it is replayed, nobody knows what `x` was.
@@ -60,8 +60,8 @@ def as_passed(
 
 
 def as_sent(
-    hand_out: Callable[[Stored], Any], out: Result | None = None
-) -> Callable[[Stored], Any]:
+    hand_out: Callable[[LoggedResult], Any], out: Result | None = None
+) -> Callable[[LoggedResult], Any]:
     """As `hand_out`, but a number where the root of a broadcast passed one."""
     return hand_out if out is not None else lambda s: _as_scalar(s.scalar, hand_out(s))
 
@@ -77,14 +77,14 @@ def _as_scalar(scalar: Scalar, result: Result) -> Any:
     return result[()] if scalar is Scalar.NUMPY else result
 
 
-def _shaped(stored: Stored) -> Result:
+def _shaped(stored: LoggedResult) -> Result:
     return stored.flat.reshape(stored.shape)
 
 
-def _filled(out: Result, stored: Stored) -> Result:
+def _filled(out: Result, stored: LoggedResult) -> Result:
     out[...] = stored.flat.reshape(stored.shape)
     return out
 
 
-def _made_or_filled(out: Result, stored: Stored) -> Result:
+def _made_or_filled(out: Result, stored: LoggedResult) -> Result:
     return out if np.may_share_memory(out, stored.flat) else _filled(out, stored)

@@ -1,4 +1,4 @@
-"""Repeating: a call like one before it, from the same place, goes the express way."""
+"""Repeating: a call like one before it, from the same place, goes the fast path."""
 
 from dataclasses import dataclass
 from sys import _getframe
@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from ftcomm.api.outputs import HandingOut, Result
+from ftcomm.api.outputs import OutputPolicy, Result
 from ftcomm.collectives.op_argument import NAME_OF_ID
 from ftcomm.collectives.op_names import Op
 from ftcomm.engine.engine import Engine
-from ftcomm.engine.persistent_request import Express
-from ftcomm.engine.single_process import SoloEngine
+from ftcomm.engine.persistent_request import PersistentRequest
+from ftcomm.engine.single_process import SingleProcessEngine
 from ftcomm.memory.pool import Pool
 from ftcomm.requests.builder import FORMS_KEPT
-from ftcomm.requests.request import Form
+from ftcomm.requests.request import CollectiveSpec
 
 Spot = tuple[CodeType, int]  # of a call in the user's code
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Repeat:
+class PersistentCall:
     """Calls from one place in the user's code with arguments of one form.
 
     Attributes:
@@ -36,8 +36,8 @@ class Repeat:
     """
 
     code: CodeType
-    express: Express
-    form: Form
+    persistent: PersistentRequest
+    form: CollectiveSpec
     share: int
     row: list[float]
     nbytes: int
@@ -45,26 +45,26 @@ class Repeat:
     pooled: bool
 
 
-class Repeating(HandingOut):
+class PersistentCalls(OutputPolicy):
     """Remembers calls and repeats them; every other way into a call is the long one."""
 
-    def __init__(self, engine: Engine | SoloEngine, worker_id: str) -> None:
+    def __init__(self, engine: Engine | SingleProcessEngine, worker_id: str) -> None:
         super().__init__(engine, worker_id)
-        self._repeats: dict[object, Repeat] = {}
+        self._repeats: dict[object, PersistentCall] = {}
 
-    def _remember(self, spot: Spot, x: Any, op: Any, form: Form) -> None:
-        """The next call from `spot` with such arguments may be an express one."""
+    def _remember(self, spot: Spot, x: Any, op: Any, form: CollectiveSpec) -> None:
+        """The next call from `spot` with such arguments may be an persistent one."""
         if type(x) is not np.ndarray or not _has_name(op) or not x.dtype.isnative:
             return
-        express = self._engine.express(form)
-        if express is None:
+        persistent = self._engine.persistent(form)
+        if persistent is None:
             return
         if len(self._repeats) >= FORMS_KEPT:
             self._repeats.clear()
         code, at = spot
-        share, row = self._account.share_of(form.nbytes), self._tally.row(form.kind)
+        share, row = self._account.share_of(form.nbytes), self._call_stats.row(form.kind)
         flat, pooled = len(form.shape) == 1, form.nbytes >= Pool.MIN_BYTES
-        repeat = Repeat(code, express, form, share, row, form.nbytes, flat, pooled)
+        repeat = PersistentCall(code, persistent, form, share, row, form.nbytes, flat, pooled)
         self._repeats[id(code), at, op, x.shape, x.dtype] = repeat
 
     def _repeat(self, spot: Spot, x: Any, op: Any, out: Any, *, copy: bool) -> Result | None:
@@ -77,18 +77,18 @@ class Repeating(HandingOut):
         repeat = self._repeats.get((id(code), at, op, x.shape, x.dtype))
         if repeat is None or (out is not None and not _fits(out, x)):
             return None
-        account, gate, express = self._account, self._gate, repeat.express
+        account, guard, persistent = self._account, self._guard, repeat.persistent
         total = account.nbytes + repeat.share
-        if gate.is_closed or gate.beginners or total > account.plenty:
+        if guard.is_closed or guard.waiting_submitters or total > account.plenty:
             return None
-        before, began = express.core.position, perf_counter()
-        # A forked child has no calm core, so the gate need not ask which process this is.
-        if not gate.lock.take(_getframe(), before):
+        before, began = persistent.core.position, perf_counter()
+        # A forked child has no quiescent core, so the gate need not ask which process this is.
+        if not guard.lock.take(_getframe(), before):
             return None
         try:
-            source = x if repeat.flat else x.reshape(-1)
-            place = self._place_in(out, source) if repeat.pooled and out is not None else None
-            stored = express.run(source, place)
+            sendbuf = x if repeat.flat else x.reshape(-1)
+            place = self._place_in(out, sendbuf) if repeat.pooled and out is not None else None
+            stored = persistent.run(sendbuf, place)
             if stored is None:
                 return None
             account.nbytes = total
@@ -112,7 +112,7 @@ class Repeating(HandingOut):
             self._give_up_if_past(before, error)
             raise
         finally:
-            gate.lock.release()
+            guard.lock.release()
         return result  # nothing is called from here on, where Ctrl-C would lose it
 
 

@@ -14,7 +14,7 @@ class KindStats:
     Attributes:
         count: how many, replayed ones included.
         nbytes: bytes of their results, or of the states of checkpoints.
-        seconds: time spent in them, waiting for others included; of asynchronous ones from their
+        seconds: time spent in them, waiting for others included; of nonblocking ones from their
             turns on, whatever the script did meanwhile.
     """
 
@@ -49,7 +49,7 @@ class Stats:
         return dataclasses.asdict(self)
 
 
-class Tally:
+class CallStats:
     """Counts calls by kind; written in every call, so it does as little as possible."""
 
     def __init__(self) -> None:

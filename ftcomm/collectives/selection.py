@@ -24,7 +24,7 @@ from ftcomm.collectives.schedules.pipelined_chain import (
 from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.ring_allgather import ring_allgather, ring_allgatherv
-from ftcomm.collectives.schedules.schedule import CELL_BYTES, Schedule
+from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES, Schedule
 from ftcomm.config.algorithm_table import DEFAULT_TABLE, AlgorithmTable
 from ftcomm.protocol.host_groups import Grouping, are_neighbours, is_hierarchical
 from ftcomm.protocol.signature import Algorithm, Kind
@@ -54,7 +54,7 @@ _ALLREDUCES: dict[Algorithm, Callable[[int, int, int], Schedule]] = {
 
 def tables_digest() -> bytes:
     """32 bytes that are equal iff two processes cut, order and by default choose alike."""
-    cuts = (ORDER_REVISION, CELL_BYTES, SEGMENT_BYTES, MOST_SEGMENTS, SHARES_FROM_BYTES)
+    cuts = (ORDER_REVISION, REDUCE_SEGMENT_BYTES, SEGMENT_BYTES, MOST_SEGMENTS, SHARES_FROM_BYTES)
     text = repr((cuts, HIERARCHICAL_FROM_BYTES, DEFAULT_TABLE.to_text()))
     return hashlib.sha256(text.encode()).digest()
 

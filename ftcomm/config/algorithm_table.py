@@ -41,7 +41,7 @@ _ROW = re.compile(r"(\d{1,4}):(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SizeRule:
     """From so many bytes on, until the next rule begins."""
 
     from_bytes: int
@@ -53,7 +53,7 @@ class Row:
     """The rules of groups of up to so many ranks, ascending by bytes."""
 
     up_to_ranks: int
-    algorithms: tuple[Rule, ...]
+    algorithms: tuple[SizeRule, ...]
 
     def pick(self, nbytes: int) -> str:
         """The algorithm for `nbytes`."""
@@ -109,7 +109,7 @@ def _table(lines: str) -> AlgorithmTable:
     rows: dict[str, list[Row]] = {kind: [] for kind in CHOICES}
     for kind, up_to_ranks, *rules in (line.split() for line in lines.strip().splitlines()):
         pairs = (rule.split("=") for rule in rules)
-        algorithms = tuple(Rule(int(kib) * 1024, use) for kib, use in pairs)
+        algorithms = tuple(SizeRule(int(kib) * 1024, use) for kib, use in pairs)
         rows[kind].append(Row(int(up_to_ranks), algorithms))
     return AlgorithmTable(**{kind: tuple(found) for kind, found in rows.items()})
 
@@ -227,7 +227,7 @@ def _rows(value: object, where: str, kind: str) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _rules(value: object, where: str, key: str, kind: str) -> tuple[Rule, ...]:
+def _rules(value: object, where: str, key: str, kind: str) -> tuple[SizeRule, ...]:
     rules = []
     for index, each in enumerate(_list(value, where, key)):
         raw = _keys(each, where, f"{key}[{index}]", ("from_bytes", "use"))
@@ -237,7 +237,7 @@ def _rules(value: object, where: str, key: str, kind: str) -> tuple[Rule, ...]:
             raise ConfigError(
                 f"{where}: {key}[{index}].use is {use!r}, must be {_listed(CHOICES[kind])}"
             )
-        rules.append(Rule(lo, use))
+        rules.append(SizeRule(lo, use))
     _ascending([rule.from_bytes for rule in rules], where, key, "from_bytes")
     if rules[0].from_bytes != 0:
         raise ConfigError(

@@ -65,7 +65,7 @@ VARIABLES: Final[dict[str, str]] = {
     " it and are one group in hierarchical collectives; default: the system's node name",
     "FTCOMM_FAULTS": "faults to inject by address, a testing aid (off)",
     "FTCOMM_FAULTS_LOG": "file in which each injected fault is recorded before it fires",
-    "FTCOMM_HISTORY": "folder in which each life records its calls, for `ftcomm-chaos check` (off)",
+    "FTCOMM_HISTORY": "folder where each process records its calls, for `ftcomm-chaos check` (off)",
     "FTCOMM_DEBUG": "checkpoints: find out who writes to what a lazy checkpoint holds (off)",
     "FTCOMM_LOG": "debug, info or warning: write the log to stderr (off)",
     JOINED: "set by init() and removed by close(), for nobody else to set: the process that has"
@@ -92,7 +92,7 @@ VARIABLES: Final[dict[str, str]] = {
     " (600)",
     "FTCOMM_REPLACE_WITHIN": "job: seconds that a place may stay empty (600)",
     "FTCOMM_REATTACH_WITHIN": "job: seconds that a restarted tracker waits for its workers (30)",
-    "FTCOMM_MAX_INCARNATIONS": "job: lives of one worker id (100)",
+    "FTCOMM_MAX_INCARNATIONS": "job: incarnations of one worker id (100)",
     "FTCOMM_VERIFY": "job: none, or inputs: compare what a restarted worker passes (none)",
     "FTCOMM_REPLAY": "job: on, or off: keep no results, lose the job where one is needed (on)",
     "FTCOMM_CHECKSUM": "job: none, crc32 or xxh3: of what goes between two hosts (none)",
@@ -124,7 +124,7 @@ class WorkerOptions:
         host: name of this worker's machine, None for the system's.
         faults: faults to inject, None for none.
         faults_log: where injected faults are recorded, None for nowhere.
-        history: folder in which this life is recorded, None for nowhere.
+        history: folder in which this incarnation is recorded, None for nowhere.
         debug: ``checkpoints`` to watch the states of lazy ones, None for nothing.
         log_level: verbosity of the logger on stderr, None to leave it silent.
         scheduler_size: world size that a scheduler announced, None if none did.

@@ -52,7 +52,7 @@ class JobSettings:
         form_within: seconds from the first worker's arrival until the group must be complete.
         replace_within: seconds a place may stay empty before ``RankLostError``.
         reattach_within: seconds a restarted tracker waits for its roster to come back.
-        max_incarnations: lives of one worker id before the job gives it up.
+        max_incarnations: incarnations of one worker id before the job gives it up.
         verify: ``inputs`` keeps a digest of each rank's input with every result, and compares it
             in replay: a script that computes something else after a restart is found out.
         replay: ``off`` keeps no results: calls cost less, and a failure that leaves somebody

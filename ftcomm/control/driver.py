@@ -30,7 +30,7 @@ from ftcomm.recovery.events import (
     StartFetch,
     Wake,
 )
-from ftcomm.recovery.machine import Limits, State
+from ftcomm.recovery.machine import MachineLimits, WorkerState
 from ftcomm.recovery.states import state_in_words
 from ftcomm.state.layout import Packed
 from ftcomm.state.leaf_digests import leaves_of
@@ -221,7 +221,7 @@ class Driver:
         self.hub.pool.keep_within(min(settings.log_limit, memory_limit() // 2))
         if settings.transport == "shm":
             require_shared_memory()
-        core.limits = Limits(
+        core.limits = MachineLimits(
             detect_within=settings.detect_within,
             replicas=settings.replicas,
             local_replicas=settings.local_replicas,
@@ -230,9 +230,9 @@ class Driver:
             keep_by_all=settings.keep_by_all,
         )
 
-    def _note_change(self, state_before: State | None) -> None:
+    def _note_change(self, state_before: WorkerState | None) -> None:
         core = self.hub.core
-        if state_before is State.CATCHING_UP and core.state is State.RUNNING:
+        if state_before is WorkerState.CATCHING_UP and core.state is WorkerState.RUNNING:
             self.hub.caught_up_at = time.monotonic()
         self.hub.refresh_log_context()
         self.hub.log.info("%s", state_in_words(core.state, self._stop_reason, core.error))

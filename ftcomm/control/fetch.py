@@ -14,12 +14,12 @@ import trio
 
 from ftcomm.collectives.chunking import STATE_LIMIT, pieces
 from ftcomm.control.driver import Driver
-from ftcomm.control.idle_timeout import Patient
+from ftcomm.control.idle_timeout import IdleTimeoutStream
 from ftcomm.control.links.checksums import checked_stream
 from ftcomm.control.links.dial import BROKEN, RelayLost
 from ftcomm.control.links.manager import link_down, open_peer
 from ftcomm.control.message_stream import (
-    Stream,
+    ByteStream,
     receive_into,
     receive_message,
     send_all,
@@ -27,20 +27,20 @@ from ftcomm.control.message_stream import (
 )
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ProtocolError, StateChangedError
-from ftcomm.memory.pool import EMPTY, Array, Stored, dtype_from_wire, stored_from_wire
+from ftcomm.memory.pool import EMPTY, Array, LoggedResult, dtype_from_wire, stored_from_wire
 from ftcomm.protocol.handshake import DataContext
 from ftcomm.protocol.messages import FetchEnd, FetchItem, FetchRequest, FetchWait
 from ftcomm.protocol.position import PRELUDE
 from ftcomm.protocol.signature import scalar_of
 from ftcomm.recovery.events import (
     CheckpointFetched,
+    FatalFound,
     FetchEnded,
-    Found,
     LocalFetched,
     ResultFetched,
     StartFetch,
 )
-from ftcomm.recovery.fetch_orders import Due, Item, items_of
+from ftcomm.recovery.fetch_orders import ExpectedItems, Item, items_of
 from ftcomm.state.layout import Packed, behind_each_other
 from ftcomm.state.lazy import LazyState
 
@@ -61,7 +61,7 @@ async def serve_fetch(driver: Driver, sock: trio.socket.SocketType, context: Dat
             driver.epoch_scopes.discard(scope)
 
 
-async def _serve(driver: Driver, sock: Stream, epoch: int) -> None:
+async def _serve(driver: Driver, sock: ByteStream, epoch: int) -> None:
     request = await receive_message(sock)
     if not isinstance(request, FetchRequest) or request.epoch != epoch:
         raise ProtocolError(f"expected a fetch request of epoch {epoch}, got {request!r:.200}")
@@ -70,7 +70,7 @@ async def _serve(driver: Driver, sock: Stream, epoch: int) -> None:
         try:
             state = await _state(driver, sock, request.load)
         except StateChangedError as error:
-            driver.apply(Found(type(error).__name__, error.cause))
+            driver.apply(FatalFound(type(error).__name__, error.cause))
             return
     for item in items_of(request):
         stored, signature = _look_up(driver, item, state)
@@ -96,7 +96,9 @@ async def _serve(driver: Driver, sock: Stream, epoch: int) -> None:
     await send_message(sock, FetchEnd())
 
 
-def _look_up(driver: Driver, item: Item, state: Stored | None) -> tuple[Stored | None, bytes]:
+def _look_up(
+    driver: Driver, item: Item, state: LoggedResult | None
+) -> tuple[LoggedResult | None, bytes]:
     """One thing that was asked for, None if it is not held, and its signature if it has one.
 
     The checkpoint is `state`: it may have had to be packed.
@@ -114,7 +116,7 @@ def _look_up(driver: Driver, item: Item, state: Stored | None) -> tuple[Stored |
     return entry.value or EMPTY, entry.signature  # a close that was served has no value of its own
 
 
-async def _state(driver: Driver, sock: Stream, version: int) -> Stored | None:
+async def _state(driver: Driver, sock: ByteStream, version: int) -> LoggedResult | None:
     """The checkpoint of `version`, packed now if it is kept lazily; None if it is not held.
 
     Raises:
@@ -129,7 +131,7 @@ async def _state(driver: Driver, sock: Stream, version: int) -> Stored | None:
     return None if raw is None else _as_stored(raw)
 
 
-async def _packed(driver: Driver, sock: Stream, state: LazyState) -> Packed | None:
+async def _packed(driver: Driver, sock: ByteStream, state: LazyState) -> Packed | None:
     """Have a state packed beside the heartbeats, and tell the fetcher meanwhile that it comes.
 
     Packing has a task of its own, so that nothing ever cuts a message to the fetcher in two.
@@ -155,9 +157,9 @@ async def _pack(
         done.send_nowait(error)
 
 
-def _as_stored(raw: Packed) -> Stored:
+def _as_stored(raw: Packed) -> LoggedResult:
     flat: np.ndarray[Any, Any] = np.frombuffer(raw, np.uint8)
-    return Stored(flat, (len(raw),))
+    return LoggedResult(flat, (len(raw),))
 
 
 # --- the fetcher's side -----------------------------------------------------------------------
@@ -191,10 +193,10 @@ async def _fetch_from(driver: Driver, order: StartFetch) -> None:
                 local_version=order.local_version,
                 locals=order.locals,
             )
-            patient = Patient(sock, driver.hub.settings.detect_within)
+            patient = IdleTimeoutStream(sock, driver.hub.settings.detect_within)
             stream = checked_stream(driver.hub, patient, order.source)
             await send_message(stream, request)
-            due = Due(order)
+            due = ExpectedItems(order)
             while await _receive_item(driver, stream, order.epoch, due):
                 pass
     except RelayLost as error:  # the source itself is not to blame
@@ -205,7 +207,7 @@ async def _fetch_from(driver: Driver, order: StartFetch) -> None:
     driver.apply(FetchEnded(order.epoch, order.source, failure))
 
 
-async def _receive_item(driver: Driver, sock: Stream, epoch: int, due: Due) -> bool:
+async def _receive_item(driver: Driver, sock: ByteStream, epoch: int, due: ExpectedItems) -> bool:
     """Take one item, or the news that it will come; False after the last.
 
     Raises:
@@ -233,7 +235,7 @@ async def _receive_item(driver: Driver, sock: Stream, epoch: int, due: Due) -> b
 
 
 async def _content(
-    driver: Driver, sock: Stream, item: FetchItem, epoch: int
+    driver: Driver, sock: ByteStream, item: FetchItem, epoch: int
 ) -> CheckpointFetched | LocalFetched | ResultFetched:
     """The bytes behind an item's head; memory for them is taken as they come.
 

@@ -25,11 +25,11 @@ from ftcomm.diagnostics.recorder import Recorder
 from ftcomm.memory.pool import Pool
 from ftcomm.protocol.checksum_records import Digest
 from ftcomm.protocol.position import Position
-from ftcomm.recovery.machine import State, WorkerCore
+from ftcomm.recovery.machine import WorkerMachine, WorkerState
 from ftcomm.transport.link import Link
-from ftcomm.transport.shared_window import CommonMemory
+from ftcomm.transport.shared_window import SharedWindow
 from ftcomm.transport.striped_link import StripedLink
-from ftcomm.transport.waiting import Progress
+from ftcomm.transport.waiting import WaitProgress
 from ftcomm.transport.waker import Waker
 
 
@@ -89,7 +89,7 @@ class Hub:
         causes_told: what keeps links from sharing memory and was said in the log; once is enough.
     """
 
-    def __init__(self, core: WorkerCore, options: WorkerOptions, token: bytes) -> None:
+    def __init__(self, core: WorkerMachine, options: WorkerOptions, token: bytes) -> None:
         self.lock = threading.Lock()
         self.core = core
         self.options = options
@@ -102,9 +102,9 @@ class Hub:
         self._poll.register(self.wake.fd, select.POLLIN)
         self.links: dict[int, Link] = {}
         self.retired: list[Link] = []
-        self.common: CommonMemory | None = None
+        self.shared_window: SharedWindow | None = None
         self.pool = Pool()
-        self.progress = Progress()
+        self.progress = WaitProgress()
         self.context = LogContext()
         self.log = JobLogger(self.context)
         self.planned_at = self.caught_up_at = time.monotonic()
@@ -120,7 +120,7 @@ class Hub:
     def add_link(self, epoch: int, link: Link) -> bool:
         """A link is authenticated; False (and it is not taken) if its epoch is over."""
         with self.lock:
-            live = self.core.state in (State.RUNNING, State.CATCHING_UP)
+            live = self.core.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
             if epoch != self.core.epoch or not live or link.rank in self.links:
                 return False
             self.links[link.rank] = link
@@ -128,12 +128,12 @@ class Hub:
         self.wake.set()
         return True
 
-    def add_common(self, memory: CommonMemory) -> bool:
-        """Common memory is there; False (and it is given up) if its epoch is over."""
+    def add_shared_window(self, memory: SharedWindow) -> bool:
+        """Shared window is there; False (and it is given up) if its epoch is over."""
         with self.lock:
-            live = self.core.state in (State.RUNNING, State.CATCHING_UP)
-            if live and memory.epoch == self.core.epoch and self.common is None:
-                self.common = memory
+            live = self.core.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
+            if live and memory.epoch == self.core.epoch and self.shared_window is None:
+                self.shared_window = memory
                 return True
         memory.forget_fd()
         return False
@@ -142,9 +142,9 @@ class Hub:
         """The epoch is over: end every transfer; the owner will close the sockets."""
         self.interrupt.set()  # first: a transfer must not take our own shutdown for a lost peer
         with self.lock:
-            if self.common is not None:
-                self.common.forget_fd()
-                self.common = None
+            if self.shared_window is not None:
+                self.shared_window.forget_fd()
+                self.shared_window = None
             old, self.links = list(self.links.values()), {}
             self.recovered.links = {}
             self.retired += old
@@ -180,11 +180,11 @@ class Hub:
 
         The parent's death is then seen by its peers.  Nothing is shut down: the parent goes on.
         """
-        self.core.calm = False
+        self.core.is_quiescent = False
         for link in [*self.links.values(), *self.retired]:
             link.close()
-        if self.common is not None:
-            self.common.forget_fd()
+        if self.shared_window is not None:
+            self.shared_window.forget_fd()
         for sock in self.control_sockets:
             with contextlib.suppress(OSError):  # closed by its owner just before the fork
                 os.close(sock.detach())

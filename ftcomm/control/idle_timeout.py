@@ -2,10 +2,10 @@
 
 import trio
 
-from ftcomm.control.message_stream import Stream
+from ftcomm.control.message_stream import ByteStream
 
 
-class Patient:
+class IdleTimeoutStream:
     """Sends and receives over `sock`; any byte that goes or comes begins the limit anew.
 
     It must lie below whatever gathers bytes into records, messages or items: around one of those, a
@@ -16,7 +16,7 @@ class Patient:
         limit: seconds without a byte after which the other side counts as lost.
     """
 
-    def __init__(self, sock: Stream, limit: float) -> None:
+    def __init__(self, sock: ByteStream, limit: float) -> None:
         self._sock = sock
         self._limit = limit
 

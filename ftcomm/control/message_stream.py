@@ -16,7 +16,7 @@ HANDSHAKE_DEADLINE_S = 5.0  # a slow round trip is 1 s; five times is not slow
 LENGTH_BYTES = 4
 
 
-class Stream(Protocol):
+class ByteStream(Protocol):
     """What sending and receiving need of a trio socket."""
 
     def send(self, data: memoryview, /) -> Awaitable[int]:
@@ -40,14 +40,14 @@ def send_at_once(sock: trio.socket.SocketType) -> None:
             sock.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
 
 
-async def send_all(sock: Stream, data: bytes | memoryview) -> None:
+async def send_all(sock: ByteStream, data: bytes | memoryview) -> None:
     """Send everything; large data is not copied."""
     view = memoryview(data)
     while view:
         view = view[await sock.send(view) :]
 
 
-async def receive_into(sock: Stream, view: memoryview) -> None:
+async def receive_into(sock: ByteStream, view: memoryview) -> None:
     """Fill `view` exactly.
 
     Raises:
@@ -60,19 +60,19 @@ async def receive_into(sock: Stream, view: memoryview) -> None:
         view = view[received:]
 
 
-async def receive_exactly(sock: Stream, size: int) -> bytes:
+async def receive_exactly(sock: ByteStream, size: int) -> bytes:
     """Read exactly `size` bytes."""
     buffer = bytearray(size)
     await receive_into(sock, memoryview(buffer))
     return bytes(buffer)
 
 
-async def send_message(sock: Stream, message: ControlMessage) -> None:
+async def send_message(sock: ByteStream, message: ControlMessage) -> None:
     """Send one framed message."""
     await send_all(sock, encode(message))
 
 
-async def receive_message(sock: Stream) -> ControlMessage:
+async def receive_message(sock: ByteStream) -> ControlMessage:
     """Read one message, in however many frames it comes, and nothing behind it.
 
     Raises:

@@ -14,8 +14,8 @@ from ftcomm.control.links.manager import Listener, keep_dialling
 from ftcomm.control.tracker_client import keep_tracker_link
 from ftcomm.errors import CollectiveTimeoutError, FtcommError, TrackerLostError
 from ftcomm.protocol.signature import signature_text
-from ftcomm.recovery.events import Beat, Found, StartFetch
-from ftcomm.recovery.states import State
+from ftcomm.recovery.events import Beat, FatalFound, StartFetch
+from ftcomm.recovery.states import WorkerState
 
 # A rank that is blocked for this long says so; with it a mismatch is known to all within 1 s.
 BLOCKED_AFTER_S = 0.25
@@ -141,9 +141,9 @@ def _look_at_deadline(driver: Driver, deadline: Deadline) -> None:
         waited = "it had closed and was waiting for others to close"
     elif peers:
         waited = f"it was waiting for rank {', '.join(map(str, peers))}"
-    elif state is State.RUNNING:
+    elif state is WorkerState.RUNNING:
         waited = "it was not waiting for anyone just then"
     else:
         waited = f"it was waiting for the group to form again in epoch {epoch}"
     cause = overdue(hub.core.rank, call, site, deadline.limit.seconds, waited)
-    driver.apply(Found(CollectiveTimeoutError.__name__, cause, deadline.position))
+    driver.apply(FatalFound(CollectiveTimeoutError.__name__, cause, deadline.position))

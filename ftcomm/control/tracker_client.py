@@ -20,7 +20,7 @@ from ftcomm.errors import (
 )
 from ftcomm.protocol.codec import Decoder
 from ftcomm.protocol.handshake import control_key
-from ftcomm.protocol.member_deltas import RollReader
+from ftcomm.protocol.member_deltas import MemberDeltaReader
 from ftcomm.protocol.messages import WorkerMessage
 from ftcomm.recovery.events import Attached, Detached, Received
 
@@ -144,12 +144,12 @@ async def _converse(driver: Driver, sock: trio.socket.SocketType) -> None:
 
 
 async def _read(driver: Driver, sock: trio.socket.SocketType) -> None:
-    decoder, rolls = Decoder(), RollReader()
+    decoder, member_deltas = Decoder(), MemberDeltaReader()
     while not driver.hung_up.is_set():
         data = await _read_some(driver, sock)
         if not data:
             raise PeerClosed
-        for message in map(rolls.take, decoder.feed(data)):
+        for message in map(member_deltas.take, decoder.feed(data)):
             if message is not None:
                 driver.apply(Received(message))  # type: ignore[arg-type]  # the core refuses others
 

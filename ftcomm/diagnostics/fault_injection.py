@@ -1,7 +1,8 @@
 """Fault injection by address: a testing aid, off and free unless ``FTCOMM_FAULTS`` is set.
 
-A fault is ``rank.version.seqno.life@point[=action]``; several are separated by commas.  `life`
-counts the earlier deaths of the worker id.  ``point[#k]`` names the k-th step of a transfer.
+A fault is ``rank.version.seqno.restarts@point[=action]``; several are separated by commas.
+`restarts` counts the earlier deaths of the worker id.  ``point[#k]`` names the k-th step of a
+transfer.
 
 Points: ``enter`` (before anything is sent), ``half_sent`` and ``half_received`` (inside the
 transfer), ``done`` (completed, not yet returned); in a checkpoint ``saved`` and ``committed``;
@@ -45,7 +46,7 @@ ACTIONS = frozenset(["kill", "stop", *BREAKING, "raise", "note"])
 _OF_THE_CALL = frozenset(("done", "committed"))  # the position has moved on by then
 _NUMBER = "[0-9]{1,10}"  # as on the wire; Python refuses to read endless ones
 _FAULT = re.compile(
-    rf"(?P<rank>{_NUMBER})\.(?P<version>-?{_NUMBER})\.(?P<seqno>{_NUMBER})\.(?P<life>{_NUMBER})"
+    rf"(?P<rank>{_NUMBER})\.(?P<version>-?{_NUMBER})\.(?P<seqno>{_NUMBER})\.(?P<restarts>{_NUMBER})"
     rf"@(?P<point>\w+)(?:#(?P<step>{_NUMBER}))?(?:=(?P<action>\w+))?"
 )
 _LINK_FAULT = re.compile(
@@ -66,22 +67,21 @@ class InjectedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class InjectedFault:
     """One planned fault and its address."""
 
     rank: int
     version: int
     seqno: int
-    life: int
+    restarts: int
     point: str
     step: int | None
     action: str
 
     def __str__(self) -> str:
         step = "" if self.step is None else f"#{self.step}"
-        return (
-            f"{self.rank}.{self.version}.{self.seqno}.{self.life}@{self.point}{step}={self.action}"
-        )
+        address = f"{self.rank}.{self.version}.{self.seqno}.{self.restarts}"
+        return f"{address}@{self.point}{step}={self.action}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class LinkFault:
         return f"{self.low}-{self.high}@link={self.action.value}"
 
 
-def parse_faults(spec: str) -> list[Fault | LinkFault]:
+def parse_faults(spec: str) -> list[InjectedFault | LinkFault]:
     """The faults of a specification.
 
     Raises:
@@ -113,11 +113,11 @@ def _parse_link(text: str) -> LinkFault | None:
     return LinkFault(int(match["low"]), int(match["high"]), LinkAction(match["action"]))
 
 
-def _parse(text: str) -> Fault:
+def _parse(text: str) -> InjectedFault:
     match = _FAULT.fullmatch(text)
     if match is None:
         raise ConfigError(
-            f"FTCOMM_FAULTS: {text!r} is not rank.version.seqno.life@point[#step][=action]"
+            f"FTCOMM_FAULTS: {text!r} is not rank.version.seqno.restarts@point[#step][=action]"
             " or lower-higher@link=refuse|refuse_one|drop"
         )
     point, action = match["point"], match["action"] or "kill"
@@ -126,11 +126,11 @@ def _parse(text: str) -> Fault:
             f"FTCOMM_FAULTS: {text!r}: points are {', '.join(sorted(POINTS))}; "
             f"actions are {', '.join(sorted(ACTIONS))}"
         )
-    return Fault(
+    return InjectedFault(
         rank=int(match["rank"]),
         version=int(match["version"]),
         seqno=int(match["seqno"]),
-        life=int(match["life"]),
+        restarts=int(match["restarts"]),
         point=point,
         step=None if match["step"] is None else int(match["step"]),
         action=action,
@@ -156,7 +156,7 @@ class FaultInjector:
             counted: gives the incarnation of this process and its epoch, for the records.
         """
         faults = parse_faults(spec)
-        self._waiting = [fault for fault in faults if isinstance(fault, Fault)]
+        self._waiting = [fault for fault in faults if isinstance(fault, InjectedFault)]
         self._links = {(f.low, f.high): f for f in faults if isinstance(f, LinkFault)}
         self._noted: set[LinkFault] = set()
         self._log_path = log_path
@@ -164,14 +164,14 @@ class FaultInjector:
         self._counted = counted
         self._entered = START
 
-    def at(self, point: str, rank: int, position: Position, life: int, step: int = 0) -> None:
+    def at(self, point: str, rank: int, position: Position, restarts: int, step: int = 0) -> None:
         """The process is at `point`; do what was planned for it, once.
 
         Args:
             point: one of `POINTS`.
             rank: of this process.
             position: the collective that it will complete next.
-            life: earlier deaths of its worker id, as far as it knows.
+            restarts: earlier deaths of its worker id, as far as it knows.
             step: of the transfer.
         """
         if point == "enter":
@@ -184,7 +184,7 @@ class FaultInjector:
                 position.version,
                 position.seqno,
             )
-            if here and (fault.life, fault.point) == (life, point):
+            if here and (fault.restarts, fault.point) == (restarts, point):
                 if fault.step is not None and fault.step != step:
                     continue
                 self._waiting.remove(fault)
@@ -201,13 +201,13 @@ class FaultInjector:
             self._record(fault)
         return fault.action
 
-    def _record(self, fault: Fault | LinkFault) -> None:
+    def _record(self, fault: InjectedFault | LinkFault) -> None:
         if self._log_path is not None:
             incarnation, epoch = self._counted()
             record = FaultRecord.of_this_process(fault, incarnation=incarnation, epoch=epoch)
             write_record(self._log_path, record)
 
-    def _fire(self, fault: Fault) -> None:
+    def _fire(self, fault: InjectedFault) -> None:
         self._record(fault)
         if fault.action in BREAKING:
             self._break_links(BREAKING[fault.action])

@@ -1,4 +1,4 @@
-"""History: what one life did and was given, one event a line (docs/history.md).  Pure.
+"""History: what one incarnation did and was given, one event a line (docs/history.md).  Pure.
 
 Written where ``FTCOMM_HISTORY`` names a folder, read by ``ftcomm-chaos check``.  Digests are 32 hex
 characters of BLAKE2b; two that are equal stand for the same bytes.
@@ -22,13 +22,13 @@ LEFT = "left"
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A life has its first plan; the first line of its file.
+    """An incarnation has its first plan; the first line of its file.
 
     Attributes:
         format: `FORMAT`.
         job: the job's id.
         worker: the worker id.
-        incarnation: as the tracker numbered this life.
+        incarnation: as the tracker numbered this incarnation.
         rank: its place.
         size: number of places.
         pid: of its process.
@@ -99,7 +99,7 @@ class Returned:
     Attributes:
         position: as entered.
         kind: as entered.
-        how: ``executed`` by this life, or ``served``: from a log, or a commit by a plan.
+        how: ``executed`` by this incarnation, or ``served``: from a log, or a commit by a plan.
         epoch: in which it was executed; where it was served, the one in force at the return.
         result: digest of the result that all ranks have; of the state, of a checkpoint or load.
         input: digest of what was passed, taken again after the call.
@@ -142,7 +142,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """This life was told that it is over: a verdict on the job, or fenced.
+    """This incarnation was told that it is over: a fatal decision on the job, or fenced.
 
     Attributes:
         error: name of the exception's class.
@@ -181,7 +181,7 @@ class Ended:
     cause: str = ""
 
 
-LifeEvent = Started | Planned | Entered | Returned | Raised | Over | Resources | Ended
+WorkerEvent = Started | Planned | Entered | Returned | Raised | Over | Resources | Ended
 
 
 class Recordable(Protocol):
@@ -206,5 +206,5 @@ def _readable(text: str) -> str:
 
 
 def file_name(worker: str, incarnation: int) -> str:
-    """Name of a life's file; a worker id may hold what a file's name may not."""
+    """Name of an incarnation's file; a worker id may hold what a file's name may not."""
     return f"{quote(worker, safe='')}-{incarnation}.jsonl"

@@ -1,4 +1,4 @@
-"""Recorder: writes a life's history, where ``FTCOMM_HISTORY`` asks for it.
+"""Recorder: writes an incarnation's history, where ``FTCOMM_HISTORY`` asks for it.
 
 Each event is one write to a file opened for appending, so that lines of the two threads never mix
 and a killed process leaves whole lines, the last one perhaps torn.  A disk that is full ends the
@@ -13,17 +13,17 @@ from pathlib import Path
 from ftcomm.diagnostics.history import (
     FORMAT,
     Ended,
-    LifeEvent,
     Over,
     Planned,
     Resources,
     Started,
+    WorkerEvent,
     encode,
     file_name,
 )
 from ftcomm.diagnostics.logs import JobLogger
 from ftcomm.errors import ConfigError
-from ftcomm.recovery.worker_state import Standing
+from ftcomm.recovery.worker_state import CallProgress
 
 RESOURCES_EVERY_CALLS = 256  # beside every checkpoint: two files of /proc cost 30 us
 _STATM = Path("/proc/self/statm")
@@ -31,7 +31,7 @@ _DESCRIPTORS = Path("/proc/self/fd")
 
 
 class Recorder:
-    """One life's file; made at `init`, opened when the tracker has numbered the life."""
+    """One life's file; made at `init`, opened when the tracker has numbered the incarnation."""
 
     def __init__(self, folder: Path, log: JobLogger) -> None:
         """Make `folder`.
@@ -54,7 +54,7 @@ class Recorder:
         self._is_over = False
         self._calls = 0
 
-    def note(self, core: Standing) -> None:
+    def note(self, core: CallProgress) -> None:
         """Write down a plan or an end that `core` has just taken; called under its lock."""
         if core.epoch != self._epoch and core.epoch:
             if not self._epoch:
@@ -67,7 +67,7 @@ class Recorder:
             error = core.error
             self.write(Over(type(error).__name__, error.cause, core.epoch, core.position))
 
-    def write(self, event: LifeEvent) -> None:
+    def write(self, event: WorkerEvent) -> None:
         """Append one event; nothing before the first plan, or after the disk has failed."""
         if self._file < 0 or self._has_failed:
             return
@@ -94,7 +94,7 @@ class Recorder:
             file, self._file = self._file, -1
             os.close(file)
 
-    def _open(self, core: Standing) -> None:
+    def _open(self, core: CallProgress) -> None:
         path = self._folder / file_name(core.identity.worker_id, core.incarnation)
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

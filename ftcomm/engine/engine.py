@@ -14,28 +14,35 @@ from ftcomm.config.deadline import Limit, overdue
 from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.engine.input_check import is_same_input, other_input_error
-from ftcomm.engine.persistent_request import Express, express
-from ftcomm.engine.view import Place
+from ftcomm.engine.persistent_request import PersistentRequest, persistent
+from ftcomm.engine.view import EngineView
 from ftcomm.errors import ClosedError, CollectiveTimeoutError, FtcommError, LogLimitError
 from ftcomm.execution.data_plane import DataPlane, Turn
-from ftcomm.memory.pool import EMPTY, Stored
+from ftcomm.memory.pool import EMPTY, LoggedResult
 from ftcomm.protocol.messages import Resumed
 from ftcomm.protocol.signature import is_compatible, signature_text
-from ftcomm.recovery.events import Found, Leaving, MismatchSeen, OwnCloseDone
-from ftcomm.recovery.machine import Checkpoint, Outcome, State, Step
+from ftcomm.recovery.events import FatalFound, Leaving, MismatchSeen, OwnCloseDone
+from ftcomm.recovery.machine import Checkpoint, Completion, NextStep, WorkerState
 from ftcomm.recovery.recent_calls import Called
-from ftcomm.recovery.result_log import Entry
-from ftcomm.requests.request import AnyCall, Call, Form, Lazy, OpenCall, Saving
+from ftcomm.recovery.result_log import LogEntry
+from ftcomm.requests.request import (
+    AnyCall,
+    CheckpointPayload,
+    CollectiveSpec,
+    DeferredInput,
+    OpenBroadcast,
+    Request,
+)
 from ftcomm.state.layout import Packed
 
 LENGTH_BYTES = 8  # of a local state, beside the digest
 
-Answer = Step | Entry | Checkpoint | None
+Answer = NextStep | LogEntry | Checkpoint | None
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Engine(Place):
+class Engine(EngineView):
     """One communicator under a tracker; used by one thread."""
 
     def __init__(self, hub: Hub, control: ControlThread) -> None:
@@ -61,7 +68,7 @@ class Engine(Place):
         Raises:
             FtcommError: refused, or the tracker could not be reached.
         """
-        self._wait_for(lambda: self._core.state is State.RUNNING)
+        self._wait_for(lambda: self._core.state is WorkerState.RUNNING)
         self._hub.fault("ranked")
 
     def within(
@@ -95,7 +102,7 @@ class Engine(Place):
 
     def _expire(self, limit: Limit, call: AnyCall) -> NoReturn:
         """End the job for all: the time of `call` is over, and it has its turn only now."""
-        if isinstance(call, Call):
+        if isinstance(call, Request):
             signature, site = call.form.signature, call.form.site
         else:
             signature, site = call.known, call.site
@@ -103,11 +110,11 @@ class Engine(Place):
         text = signature_text(signature)
         self.end_by(CollectiveTimeoutError(overdue(self.rank, text, site, limit.seconds, waited)))
 
-    def express(self, form: Form) -> Express | None:
+    def persistent(self, form: CollectiveSpec) -> PersistentRequest | None:
         """Calls of `form` in few steps; None where each has something to do in between."""
-        return express(self._hub, self._plane, form, self._complete)
+        return persistent(self._hub, self._plane, form, self._complete)
 
-    def run(self, call: Call) -> Stored:
+    def run(self, call: Request) -> LoggedResult:
         """One collective, served or executed; the log owns what is returned."""
         self._hub.fault("enter")
         try:
@@ -116,28 +123,28 @@ class Engine(Place):
             self._plane.cut_short(error)
             raise
 
-    def run_lazy(self, lazy: Lazy) -> Stored:
+    def run_lazy(self, lazy: DeferredInput) -> LoggedResult:
         """As `run`, for a call whose input is made only if it is executed.
 
         While this rank waits for its turn the signature in flight is empty: it is not known.
         """
         return self._entered(lambda: self._served_or_due(lazy) or self._run(lazy.make()))
 
-    def run_open(self, call: OpenCall) -> Stored:
+    def run_open(self, call: OpenBroadcast) -> LoggedResult:
         """As `run`, for a broadcast whose dtype and shape come with it."""
         return self._entered(self._run_open, call)
 
-    def _run_open(self, opened: OpenCall) -> Stored:
+    def _run_open(self, opened: OpenBroadcast) -> LoggedResult:
         while True:
             answer, turn = self._ask(self._core.begin, opened.known, opened.site)
-            if answer is Step.EXECUTE:
+            if answer is NextStep.EXECUTE:
                 signature = self._plane.learn(opened, turn)
                 if signature is not None:
                     call = opened.make(signature)
                     stored = self._execute(call, turn)
                     if stored is not None and self._kept(call, turn[0], stored):
                         return self._done(stored)
-            elif isinstance(answer, Entry):
+            elif isinstance(answer, LogEntry):
                 if self._serve_lazy(answer, opened):
                     return self._done(answer.value)
             else:
@@ -151,19 +158,19 @@ class Engine(Place):
             self._plane.cut_short(error)
             raise
 
-    def _served_or_due(self, lazy: Lazy) -> Stored | None:
+    def _served_or_due(self, lazy: DeferredInput) -> LoggedResult | None:
         """What the log has for a lazy call; None when it is to be executed."""
         while True:
             answer, _ = self._ask(self._core.begin, b"", lazy.site)
-            if answer is Step.EXECUTE:
+            if answer is NextStep.EXECUTE:
                 return None
-            if isinstance(answer, Entry):
+            if isinstance(answer, LogEntry):
                 if self._serve_lazy(answer, lazy):
                     return self._done(answer.value)
             else:
                 self._hub.sleep()
 
-    def _serve_lazy(self, entry: Entry, lazy: Lazy | OpenCall) -> bool:
+    def _serve_lazy(self, entry: LogEntry, lazy: DeferredInput | OpenBroadcast) -> bool:
         if not is_compatible(lazy.known, entry.signature):
             with self._hub.lock:
                 self._core.call = Called(lazy.known, lazy.site)  # for the error about the two
@@ -171,15 +178,15 @@ class Engine(Place):
         lazy.check(entry.value)
         return self._settle(self._replay)
 
-    def _run(self, call: Call) -> Stored:
+    def _run(self, call: Request) -> LoggedResult:
         form, core = call.form, self._core
         while True:
             answer, turn = self._ask(core.begin, form.signature, form.site)
-            if answer is Step.EXECUTE:
+            if answer is NextStep.EXECUTE:
                 stored = self._execute(call, turn)
                 if stored is not None and self._kept(call, turn[0], stored):
                     return self._done(stored)
-            elif isinstance(answer, Entry):
+            elif isinstance(answer, LogEntry):
                 if call.check is not None and answer.signature == form.signature:
                     call.check(answer.value)
                 if not is_same_input(call, answer.signature, answer.value, self.rank):
@@ -189,47 +196,47 @@ class Engine(Place):
             else:
                 self._hub.sleep()
 
-    def _execute(self, call: Call, turn: Turn) -> Stored | None:
+    def _execute(self, call: Request, turn: Turn) -> LoggedResult | None:
         try:
             return self._plane.execute(call, turn)
         except LogLimitError as error:  # others may not know yet, and could not go on without us
             self.condemn(error)
             return None
 
-    def _kept(self, call: Call, epoch: int, stored: Stored) -> bool:
+    def _kept(self, call: Request, epoch: int, stored: LoggedResult) -> bool:
         """Log what was executed in `epoch`; False if that epoch was revoked."""
         if call.check is not None:
             call.check(stored)
-        entry = Entry(call.form.signature, stored, stored.flat.nbytes)
+        entry = LogEntry(call.form.signature, stored, stored.flat.nbytes)
         return self._complete(epoch, entry, call.synchronising)
 
-    def _done(self, stored: Stored) -> Stored:
+    def _done(self, stored: LoggedResult) -> LoggedResult:
         self._hub.fault("done")
         return stored
 
-    def checkpoint(self, saving: Saving, signature: bytes, site: str) -> int:
+    def checkpoint(self, saving: CheckpointPayload, signature: bytes, site: str) -> int:
         """Two-phase checkpoint: own copy, digests compared, local states copied, then commit."""
         self._hub.fault("enter")
         with self._hub.lock:
             version = self._core.offer_checkpoint(saving.state, saving.digest, saving.local)
         self._hub.fault("saved")
         self._commit(version, saving, signature, site)
-        self._plane.common.next_version()
+        self._plane.shared_window.next_version()
         self._hub.fault("committed")
         return version
 
-    def _commit(self, version: int, saving: Saving, signature: bytes, site: str) -> None:
+    def _commit(self, version: int, saving: CheckpointPayload, signature: bytes, site: str) -> None:
         """Return when `version` is committed: by this rank's own collective, or by a plan."""
         while True:
             answer, turn = self._ask(self._begin_checkpoint, version, signature, site)
             if answer is None:  # a plan has committed it meanwhile
                 return
-            if answer is Step.EXECUTE:
-                if self._agree(saving, signature, site, turn) and self._complete_heard(
+            if answer is NextStep.EXECUTE:
+                if self._agree(saving, signature, site, turn) and self._complete_confirmed(
                     self._complete_checkpoint, turn[0]
                 ):
                     return
-            elif isinstance(answer, Entry):  # others ran a collective here: not one program
+            elif isinstance(answer, LogEntry):  # others ran a collective here: not one program
                 self._serve(answer, signature, self._replay)
             else:
                 self._hub.sleep()
@@ -239,7 +246,7 @@ class Engine(Place):
             return None
         return self._core.begin(signature, site)
 
-    def _agree(self, saving: Saving, signature: bytes, site: str, turn: Turn) -> bool:
+    def _agree(self, saving: CheckpointPayload, signature: bytes, site: str, turn: Turn) -> bool:
         """Phase one: every rank holds the tentative version, the same one, and local states."""
         digest, local = saving.digest, saving.local
         length = b"" if local is None else len(local).to_bytes(LENGTH_BYTES, "little")
@@ -278,22 +285,24 @@ class Engine(Place):
             if isinstance(answer, Checkpoint):
                 if self._settle(self._replay_load, answer):
                     return answer
-            elif isinstance(answer, Entry):
+            elif isinstance(answer, LogEntry):
                 self._serve(answer, signature, self._replay)
-            elif answer is Step.EXECUTE:
+            elif answer is NextStep.EXECUTE:
                 value = self._plane.broadcast_default(raw, signature, site, turn)
-                if value is not None and self._complete_heard(self._complete_load, turn[0], value):
+                if value is not None and self._complete_confirmed(
+                    self._complete_load, turn[0], value
+                ):
                     return Checkpoint(0, value)
             else:
                 self._hub.sleep()
 
-    def close(self, call: Call) -> None:
+    def close(self, call: Request) -> None:
         """The closing collective, then serve others until all have closed (rule R8)."""
         self._entered(self._close, call)
         self._hub.fault("done")
         self._renew_deadline(call.form.site)
         self._control.driver.act(OwnCloseDone())
-        self._wait_for(lambda: self._core.state is State.FINISHED)
+        self._wait_for(lambda: self._core.state is WorkerState.FINISHED)
 
     def _renew_deadline(self, site: str) -> None:
         """The close is complete, and its deadline holds on while others are served."""
@@ -302,15 +311,15 @@ class Engine(Place):
             position = self._core.position
             self._hub.deadline = deadline._replace(position=position, closed_at=site)
 
-    def _close(self, call: Call) -> None:
+    def _close(self, call: Request) -> None:
         form = call.form
         while not self._core.closed:
             answer, turn = self._ask(self._core.begin, form.signature, form.site)
-            if answer is Step.EXECUTE:
+            if answer is NextStep.EXECUTE:
                 if self._plane.execute(call, turn) is not None:
-                    entry = Entry(form.signature, EMPTY)
-                    self._complete_heard(self._complete_close, turn[0], entry)
-            elif isinstance(answer, Entry):
+                    entry = LogEntry(form.signature, EMPTY)
+                    self._complete_confirmed(self._complete_close, turn[0], entry)
+            elif isinstance(answer, LogEntry):
                 self._serve(answer, form.signature, self._replay_close)
             else:
                 self._hub.sleep()
@@ -321,14 +330,14 @@ class Engine(Place):
 
     def condemn(self, error: FtcommError) -> None:
         """Have the tracker raise `error` on all ranks, this one included."""
-        self._control.driver.act(Found(type(error).__name__, error.cause))
+        self._control.driver.act(FatalFound(type(error).__name__, error.cause))
 
     def abort(self) -> None:
         """Have the call that another thread runs here raise `ClosedError`."""
         self._control.fail_from_outside(ClosedError("the communicator was left during this call"))
 
     def end_by(self, error: FtcommError) -> NoReturn:
-        """`condemn`, and raise the verdict here."""
+        """`condemn`, and raise the fatal decision here."""
         self.condemn(error)
         self._wait_for(lambda: False)
         raise error
@@ -346,39 +355,39 @@ class Engine(Place):
         hub.wake.clear()
         with hub.lock:
             answer = ask(*arguments)
-            if answer is Step.EXECUTE:
+            if answer is NextStep.EXECUTE:
                 hub.interrupt.clear()
             return answer, (core.epoch, core.position)
 
-    def _serve(self, entry: Entry, signature: bytes, replay: Callable[[], Outcome]) -> bool:
+    def _serve(self, entry: LogEntry, signature: bytes, replay: Callable[[], Completion]) -> bool:
         """The result exists: it must be of the same collective (rule R7, in replay)."""
         if entry.signature != signature:
-            # an earlier life of this rank, or the others without it, ran something else here
+            # an earlier incarnation of this rank, or the others without it, ran something else here
             core = self._core
             self._plane.accuse(MismatchSeen(core.epoch, core.rank, entry.signature, ""))
             return False
         return self._settle(replay)
 
-    def _replay(self) -> Outcome:
+    def _replay(self) -> Completion:
         return self._counted(self._core.replay(now=time.monotonic()))
 
-    def _replay_load(self, checkpoint: Checkpoint) -> Outcome:
+    def _replay_load(self, checkpoint: Checkpoint) -> Completion:
         return self._counted(self._core.replay_load(checkpoint, now=time.monotonic()))
 
-    def _replay_close(self) -> Outcome:
+    def _replay_close(self) -> Completion:
         return self._core.replay_close(now=time.monotonic())
 
-    def _counted(self, outcome: Outcome) -> Outcome:
-        self.recovered.replays += outcome is Outcome.DONE
+    def _counted(self, outcome: Completion) -> Completion:
+        self.recovered.replays += outcome is Completion.DONE
         return outcome
 
     # --- completing ---------------------------------------------------------------------------
 
-    def _complete(self, epoch: int, entry: Entry, synchronising: bool) -> bool:
+    def _complete(self, epoch: int, entry: LogEntry, synchronising: bool) -> bool:
         """Log and advance in one critical section; False if the epoch was revoked."""
-        return self._complete_heard(self._log, epoch, entry, synchronising)
+        return self._complete_confirmed(self._log, epoch, entry, synchronising)
 
-    def _log(self, epoch: int, entry: Entry, synchronising: bool) -> Outcome:
+    def _log(self, epoch: int, entry: LogEntry, synchronising: bool) -> Completion:
         outcome, dropped = self._core.complete(
             epoch, entry, synchronising=synchronising, now=time.monotonic()
         )
@@ -386,33 +395,33 @@ class Engine(Place):
             self._hub.pool.give(dropped.pop())
         return outcome
 
-    def _complete_checkpoint(self, epoch: int) -> Outcome:
+    def _complete_checkpoint(self, epoch: int) -> Completion:
         outcome, dropped = self._core.complete_checkpoint(epoch, now=time.monotonic())
-        if outcome is Outcome.DONE:
+        if outcome is Completion.DONE:
             self._hub.pool.renew(dropped)
         return outcome
 
-    def _complete_load(self, epoch: int, value: Packed) -> Outcome:
+    def _complete_load(self, epoch: int, value: Packed) -> Completion:
         return self._core.complete_load(epoch, value, b"", now=time.monotonic())
 
-    def _complete_close(self, epoch: int, entry: Entry) -> Outcome:
+    def _complete_close(self, epoch: int, entry: LogEntry) -> Completion:
         return self._core.complete_close(epoch, entry, now=time.monotonic())
 
-    def _complete_heard(self, attempt: Callable[..., Outcome], *arguments: object) -> bool:
+    def _complete_confirmed(self, attempt: Callable[..., Completion], *arguments: object) -> bool:
         """Complete; the first time in an epoch, say so."""
         done = self._settle(attempt, *arguments)
         if done and self._core.epoch != self._resumed_epoch:
             self._note_resumed()
         return done
 
-    def _settle(self, attempt: Callable[..., Outcome], *arguments: object) -> bool:
+    def _settle(self, attempt: Callable[..., Completion], *arguments: object) -> bool:
         """Attempt until the tracker has been heard where it must be (rule R1)."""
         while True:
             self._hub.wake.clear()
             with self._hub.lock:
                 outcome = attempt(*arguments)
-            if outcome is not Outcome.HEAR_FIRST:
-                return outcome is Outcome.DONE
+            if outcome is not Completion.CONFIRM_FIRST:
+                return outcome is Completion.DONE
             self._hub.sleep()
 
     def _note_resumed(self) -> None:

@@ -1,13 +1,13 @@
-"""The setting ``verify``: has this life computed what its earlier life did?"""
+"""The setting ``verify``: has this incarnation computed what its earlier incarnation did?"""
 
 from ftcomm.errors import CollectiveMismatchError
-from ftcomm.memory.pool import Stored
+from ftcomm.memory.pool import LoggedResult
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import signature_text
-from ftcomm.requests.request import DIGEST_BYTES, Call
+from ftcomm.requests.request import DIGEST_BYTES, Request
 
 
-def is_same_input(call: Call, signature: bytes, logged: Stored | None, rank: int) -> bool:
+def is_same_input(call: Request, signature: bytes, logged: LoggedResult | None, rank: int) -> bool:
     """False if the log knows that `rank` passed something else to this very collective.
 
     Args:
@@ -21,7 +21,7 @@ def is_same_input(call: Call, signature: bytes, logged: Stored | None, rank: int
     return call.digest(rank) == logged.digests[rank * DIGEST_BYTES : (rank + 1) * DIGEST_BYTES]
 
 
-def other_input_error(call: Call, rank: int, position: Position) -> CollectiveMismatchError:
+def other_input_error(call: Request, rank: int, position: Position) -> CollectiveMismatchError:
     """A script computes something else after a restart: no replay can be right (rule R7)."""
     return CollectiveMismatchError(
         f"rank {rank} replays collective {position}, {signature_text(call.form.signature)} at "

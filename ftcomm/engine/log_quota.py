@@ -42,7 +42,7 @@ class Measured(Protocol):
         """The collective that will be completed next."""
 
 
-class LogAccount:
+class LogQuota:
     """The bytes of one worker's log, by the rule that all ranks share.
 
     A result counts with ``min(1, replicas / world_size)`` of its size: the share of it that a
@@ -56,7 +56,7 @@ class LogAccount:
 
     def __init__(self, engine: Measured) -> None:
         self._engine = engine
-        self._limit = engine.log_limit  # these two hold for the job's life
+        self._limit = engine.log_limit  # these two hold for the job's lifetime
         self._share = min(engine.replicas, engine.world_size) / engine.world_size
         self._share *= engine.keeps_results
         self.nbytes = 0

@@ -2,8 +2,8 @@
 
 A call of a few bytes takes as long as its Python does, and of one of 100 KB that is half.  What
 follows from the form of a call is made once, here; what the core would be asked is answered by one
-flag, `Standing.calm`, which falls with everything that the control thread hears or does.  Where
-anything is special, the call takes the long way through the engine, which does the same.
+flag, `Standing.quiescent`, which falls with everything that the control thread hears or does.
+Where anything is special, the call takes the long way through the engine, which does the same.
 """
 
 import time
@@ -15,18 +15,18 @@ from ftcomm.control.hub import Hub
 from ftcomm.execution.data_plane import DataPlane
 from ftcomm.execution.header_check import CallHeader
 from ftcomm.execution.prepared_steps import Move
-from ftcomm.execution.shared_reduction import suits_common_memory
-from ftcomm.memory.pool import Array, Pool, Stored
+from ftcomm.execution.shared_reduction import suits_shared_window
+from ftcomm.memory.pool import Array, LoggedResult, Pool
 from ftcomm.protocol.position import MAX_SEQNO
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.recent_calls import NO_CALL, Called
-from ftcomm.recovery.result_log import Entry
-from ftcomm.requests.request import Form
+from ftcomm.recovery.result_log import LogEntry
+from ftcomm.requests.request import CollectiveSpec
 
-Complete = Callable[[int, Entry, bool], bool]
+Complete = Callable[[int, LogEntry, bool], bool]
 
 
-class Express:
+class PersistentRequest:
     """The calls of one form; used by the user's thread alone.
 
     Attributes:
@@ -38,7 +38,7 @@ class Express:
         "_complete",
         "_form",
         "_hub",
-        "_in_common",
+        "_in_shared_window",
         "_moves",
         "_plane",
         "_pooled",
@@ -47,7 +47,12 @@ class Express:
     )
 
     def __init__(
-        self, hub: Hub, plane: DataPlane, form: Form, moves: tuple[Move, ...], complete: Complete
+        self,
+        hub: Hub,
+        plane: DataPlane,
+        form: CollectiveSpec,
+        moves: tuple[Move, ...],
+        complete: Complete,
     ) -> None:
         """`complete` is the engine's, for a call during which something has happened."""
         assert form.schedule is not None, "a call of one schedule"
@@ -58,30 +63,30 @@ class Express:
         self._moves = moves
         self._schedule = form.schedule
         self._pooled = form.nbytes >= Pool.MIN_BYTES
-        self._in_common = suits_common_memory(self._schedule, form.dtype.itemsize)
+        self._in_shared_window = suits_shared_window(self._schedule, form.dtype.itemsize)
         self._complete = complete
 
-    def run(self, source: Array, place: Array | None = None) -> Stored | None:
+    def run(self, sendbuf: Array, place: Array | None = None) -> LoggedResult | None:
         """One more call; None if nothing is done, and the long way must be taken.
 
         Args:
-            source: of the form's dtype and count, 1-D and contiguous; it is never written.
+            sendbuf: of the form's dtype and count, 1-D and contiguous; it is never written.
             place: as in `Call`, for results from a pool.
         """
         core, form, plane = self.core, self._form, self._plane
         epoch = core.epoch  # before the flag: while that is up there is no other
         position = core.position
-        if not core.calm or position.seqno >= MAX_SEQNO:
+        if not core.is_quiescent or position.seqno >= MAX_SEQNO:
             return None
         try:
             # Without the lock: a report that is taken meanwhile comes with a Revoke, after which
             # this call is not completed and enters anew.
             core.call = self._call
             header = CallHeader(epoch, position, form.suffix)
-            work = self._run(header, source, place)
-            if work is not None:
-                stored = Stored(work, form.shape)
-                entry = Entry(form.signature, stored, form.nbytes)
+            recvbuf = self._run(header, sendbuf, place)
+            if recvbuf is not None:
+                stored = LoggedResult(recvbuf, form.shape)
+                entry = LogEntry(form.signature, stored, form.nbytes)
                 with self._hub.lock:
                     done = core.complete_next(entry, time.monotonic())
                     if done:
@@ -95,23 +100,27 @@ class Express:
             plane.cut_short(error)
             raise
 
-    def _run(self, header: CallHeader, source: Array, place: Array | None) -> Array | None:
+    def _run(self, header: CallHeader, sendbuf: Array, place: Array | None) -> Array | None:
         """The result; None if something has happened."""
         form, plane = self._form, self._plane
         if place is not None:
-            work = place
+            recvbuf = place
         elif not self._pooled:
-            work = np.empty(form.work_count, form.dtype)
+            recvbuf = np.empty(form.recvbuf_count, form.dtype)
         else:
-            memory = plane.common.memory_for(form, header) if self._in_common else None
+            memory = (
+                plane.shared_window.memory_for(form, header) if self._in_shared_window else None
+            )
             if memory is not None:
-                return plane.run_in_common(header, source, form, memory)
-            work = plane.take(form.work_count, form.dtype)
-        done = plane.run_moves(self._schedule, self._moves, header, source, work, form.reducer)
-        return work if done else None
+                return plane.run_in_shared_window(header, sendbuf, form, memory)
+            recvbuf = plane.take(form.recvbuf_count, form.dtype)
+        done = plane.run_moves(self._schedule, self._moves, header, sendbuf, recvbuf, form.reducer)
+        return recvbuf if done else None
 
 
-def express(hub: Hub, plane: DataPlane, form: Form, complete: Complete) -> Express | None:
+def persistent(
+    hub: Hub, plane: DataPlane, form: CollectiveSpec, complete: Complete
+) -> PersistentRequest | None:
     """For calls that prove what came before, of one schedule without copies; else None."""
     special = hub.faults is not None or hub.settings.verify != "none"
     special = special or hub.settings.call_deadline > 0  # which calls like these do not keep
@@ -119,5 +128,5 @@ def express(hub: Hub, plane: DataPlane, form: Form, complete: Complete) -> Expre
     special = special or form.dtype.kind == "V"  # bfloat16, which travels as its bits
     if special or finishes or form.kind is Kind.BROADCAST:
         return None
-    moves = plane.express_moves(form)
-    return None if moves is None else Express(hub, plane, form, moves, complete)
+    moves = plane.persistent_moves(form)
+    return None if moves is None else PersistentRequest(hub, plane, form, moves, complete)

@@ -1,4 +1,4 @@
-"""The engine of a life whose history is recorded; others run without a line of this."""
+"""The engine of an incarnation whose history is recorded; others run without a line of this."""
 
 import contextlib
 import hashlib
@@ -11,10 +11,17 @@ from ftcomm.diagnostics.history import CLOSED, EXECUTED, LEFT, SERVED, Entered, 
 from ftcomm.diagnostics.recorder import Recorder
 from ftcomm.engine.engine import Engine
 from ftcomm.errors import ClosedError, FtcommError
-from ftcomm.memory.pool import EMPTY, Stored
+from ftcomm.memory.pool import EMPTY, LoggedResult
 from ftcomm.protocol.signature import Kind
-from ftcomm.recovery.states import Checkpoint, Outcome
-from ftcomm.requests.request import DIGEST_BYTES, Call, Form, Lazy, OpenCall, Saving
+from ftcomm.recovery.states import Checkpoint, Completion
+from ftcomm.requests.request import (
+    DIGEST_BYTES,
+    CheckpointPayload,
+    CollectiveSpec,
+    DeferredInput,
+    OpenBroadcast,
+    Request,
+)
 from ftcomm.state.layout import Packed
 
 
@@ -36,36 +43,36 @@ class RecordingEngine(Engine):
         self._executed_in: int | None = None  # the epoch, None while the call is not executed
         self._end = (LEFT, "")
 
-    def express(self, form: Form) -> None:
+    def persistent(self, form: CollectiveSpec) -> None:
         """Each call is written down."""
 
-    def run(self, call: Call) -> Stored:
+    def run(self, call: Request) -> LoggedResult:
         """As the engine's, recorded."""
         form = call.form
 
         def input_digest() -> str:
-            return digest(call.source.view("u1").data)
+            return digest(call.sendbuf.view("u1").data)
 
         with self._recorded(form.kind, form.signature, form.site, input_digest) as given:
             stored = super().run(call)
             given.result = _result_digest(stored)
         return stored
 
-    def run_lazy(self, lazy: Lazy) -> Stored:
+    def run_lazy(self, lazy: DeferredInput) -> LoggedResult:
         """As the engine's, recorded; the input is made inside, if it is made at all."""
         with self._recorded(lazy.kind, b"", lazy.site) as given:
             stored = super().run_lazy(lazy)
             given.result = _result_digest(stored)
         return stored
 
-    def run_open(self, call: OpenCall) -> Stored:
+    def run_open(self, call: OpenBroadcast) -> LoggedResult:
         """As the engine's, recorded; what is known of the signature comes with the array."""
         with self._recorded(call.kind, b"", call.site) as given:
             stored = super().run_open(call)
             given.result = _result_digest(stored)
         return stored
 
-    def checkpoint(self, saving: Saving, signature: bytes, site: str) -> int:
+    def checkpoint(self, saving: CheckpointPayload, signature: bytes, site: str) -> int:
         """As the engine's, recorded."""
         local = None if saving.local is None else digest(saving.local)
 
@@ -88,7 +95,7 @@ class RecordingEngine(Engine):
             given.local = None if local is None else digest(local)
         return loaded
 
-    def close(self, call: Call) -> None:
+    def close(self, call: Request) -> None:
         """As the engine's, recorded."""
         form = call.form
         with self._recorded(form.kind, form.signature, form.site) as given:
@@ -114,8 +121,8 @@ class RecordingEngine(Engine):
             self._end = (type(error).__name__, error.cause)
         self._recorder.end(*self._end)
 
-    def _complete_heard(self, attempt: Callable[..., Outcome], *arguments: object) -> bool:
-        done = super()._complete_heard(attempt, *arguments)
+    def _complete_confirmed(self, attempt: Callable[..., Completion], *arguments: object) -> bool:
+        done = super()._complete_confirmed(attempt, *arguments)
         if done:
             epoch = arguments[0]
             assert isinstance(epoch, int), "every attempt to complete begins with its epoch"
@@ -162,7 +169,7 @@ def digest(raw: bytes | memoryview) -> str:
     return hashlib.blake2b(raw, digest_size=DIGEST_BYTES).hexdigest()
 
 
-def _result_digest(stored: Stored) -> str:
+def _result_digest(stored: LoggedResult) -> str:
     """Of dtype, shape and bytes of a result."""
     total = hashlib.blake2b(digest_size=DIGEST_BYTES)
     total.update(f"{stored.flat.dtype.str}{list(stored.shape)}".encode())

@@ -10,18 +10,26 @@ from ftcomm.config.deadline import Limit
 from ftcomm.config.environment import JobSettings
 from ftcomm.control.hub import Recovered
 from ftcomm.errors import FtcommError
-from ftcomm.memory.pool import Array, Stored
+from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.position import START, Position
 from ftcomm.recovery.machine import Checkpoint
-from ftcomm.requests.request import AnyCall, Call, Form, Lazy, OpenCall, Saving, stored_rows
+from ftcomm.requests.request import (
+    AnyCall,
+    CheckpointPayload,
+    CollectiveSpec,
+    DeferredInput,
+    OpenBroadcast,
+    Request,
+    stored_rows,
+)
 from ftcomm.state.layout import Packed
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class SoloEngine:
+class SingleProcessEngine:
     """Every collective of one rank is its own input; checkpoints live in this process."""
 
     rank = 0
@@ -51,19 +59,19 @@ class SoloEngine:
     def wait_until_member(self) -> None:
         """There is nobody to wait for."""
 
-    def express(self, form: Form) -> None:
+    def persistent(self, form: CollectiveSpec) -> None:
         """Nothing is sent that could be sent in fewer steps."""
 
-    def run(self, call: Call) -> Stored:
+    def run(self, call: Request) -> LoggedResult:
         """The result for one rank: the input, finished as the reduction says."""
-        form, work = call.form, call.source.copy()
+        form, recvbuf = call.form, call.sendbuf.copy()
         if form.reducer is not None:
-            form.reducer.finish(work, 1)
+            form.reducer.finish(recvbuf, 1)
         if form.schedule is None:
-            call.admit(work.nbytes)
-            stored = stored_rows(form, work, call.rows)
+            call.admit(recvbuf.nbytes)
+            stored = stored_rows(form, recvbuf, call.rows)
         else:
-            stored = Stored(work, form.shape, scalar=form.scalar)
+            stored = LoggedResult(recvbuf, form.shape, scalar=form.scalar)
         if call.check is not None:
             call.check(stored)
         self.position = self.position.next()
@@ -82,15 +90,15 @@ class SoloEngine:
         del limit, call
         return body(*arguments, **rest)
 
-    def run_lazy(self, lazy: Lazy) -> Stored:
+    def run_lazy(self, lazy: DeferredInput) -> LoggedResult:
         """Nothing is ever replayed here: the input is needed."""
         return self.run(lazy.make())
 
-    def run_open(self, call: OpenCall) -> NoReturn:
+    def run_open(self, call: OpenBroadcast) -> NoReturn:
         """The root is this rank, which has the array."""
         raise AssertionError(f"an open call of the root: {call}")
 
-    def checkpoint(self, saving: Saving, signature: bytes, site: str) -> int:
+    def checkpoint(self, saving: CheckpointPayload, signature: bytes, site: str) -> int:
         """Commit: the state was copied by the caller, and there is nobody to compare with."""
         del saving, signature, site
         self.position = self.position.at_version(self.position.version + 1)
@@ -112,7 +120,7 @@ class SoloEngine:
         del version
         return None
 
-    def close(self, call: Call) -> None:
+    def close(self, call: Request) -> None:
         """Nobody needs serving."""
         del call
 

@@ -8,7 +8,7 @@ from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.position import Position
 
 
-class Place:
+class EngineView:
     """What is read of an engine; used by the user's thread."""
 
     def __init__(self, hub: Hub) -> None:
@@ -72,7 +72,7 @@ class Place:
         return self._hub.options.debug is not None
 
     def lend(self, count: int, dtype: AnyDtype) -> Array:
-        """Memory for a result that the user gets; taken back when the user has let go of it."""
+        """Memory for a result that the user gets; taken back when the user has released it."""
         with self._hub.lock:
             return self._hub.pool.lend(count, dtype)
 

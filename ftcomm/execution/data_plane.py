@@ -19,22 +19,22 @@ from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.execution.header_check import CallHeader, announced_signature
 from ftcomm.execution.prepared_steps import Move
-from ftcomm.execution.shared_reduction import CommonExecutor
-from ftcomm.execution.shared_results import CommonResults, as_executed
-from ftcomm.memory.pool import Array, Stored
+from ftcomm.execution.shared_reduction import SharedResultExecutor
+from ftcomm.execution.shared_results import SharedResults, as_executed
+from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.frame_header import make_suffix
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import RAGGED, Kind
 from ftcomm.recovery.events import LinkDown, MismatchSeen
 from ftcomm.recovery.recent_calls import NO_CALL
 from ftcomm.recovery.replica_placement import local_distances
-from ftcomm.requests.request import Call, Form, OpenCall, stored_rows
+from ftcomm.requests.request import CollectiveSpec, OpenBroadcast, Request, stored_rows
 from ftcomm.state.layout import Packed, behind_each_other
 from ftcomm.transport.interruptions import Interrupted, LinkLost, SignatureMismatch
 from ftcomm.transport.link import Link
 from ftcomm.transport.pushback_link import UnreadLink
-from ftcomm.transport.shared_window import CommonMemory
-from ftcomm.transport.waiting import tries_before_sleep
+from ftcomm.transport.shared_window import SharedWindow
+from ftcomm.transport.waiting import spins_before_sleep
 
 # Sub-collectives of one position (a load is a length, a payload and a barrier) are told apart by
 # the frame's step number; no schedule has as many steps.
@@ -60,15 +60,17 @@ class DataPlane:
         self._hub = hub
         self._core = hub.core
         self._control = control
-        self._executor = CommonExecutor(hub.interrupt, None if hub.faults is None else hub.fault)
-        self.common = CommonResults(hub, control)
+        self._executor = SharedResultExecutor(
+            hub.interrupt, None if hub.faults is None else hub.fault
+        )
+        self.shared_window = SharedResults(hub, control)
         hub.progress = self._executor.progress
         self._turn: Turn | None = None  # of the newest call that was executed
         self._linked: Mapping[int, Link] = {}  # an epoch's links, and the schedule that has all its
         self._linked_for: Schedule | None = None
         self._unread: UnreadLink | None = None  # of which `learn` has read a header
 
-    def execute(self, call: Call, turn: Turn) -> Stored | None:
+    def execute(self, call: Request, turn: Turn) -> LoggedResult | None:
         """Run a call into fresh memory; None if the core must be asked again."""
         header = CallHeader(*turn, call.form.suffix)
         try:
@@ -83,7 +85,7 @@ class DataPlane:
         stored.digests = b"".join(digests)
         return stored
 
-    def learn(self, call: OpenCall, turn: Turn) -> bytes | None:
+    def learn(self, call: OpenBroadcast, turn: Turn) -> bytes | None:
         """The whole signature of a broadcast, from its first frame; `execute` comes next.
 
         None if the core must be asked again.
@@ -104,38 +106,40 @@ class DataPlane:
         self._unread = UnreadLink(links[parent], raw)
         return signature
 
-    def _execute(self, call: Call, header: CallHeader) -> Stored | None:
+    def _execute(self, call: Request, header: CallHeader) -> LoggedResult | None:
         form = call.form
         if form.schedule is not None:
             return self._one_schedule(call, form.schedule, header)
         if form.kind in _OF_ROWS:
             return self._gather_rows(call, header)
-        blob = self._broadcast_blob(call.source, form.root, header, call.admit)
-        return None if blob is None else Stored(blob, blob.shape)
+        blob = self._broadcast_blob(call.sendbuf, form.root, header, call.admit)
+        return None if blob is None else LoggedResult(blob, blob.shape)
 
-    def _one_schedule(self, call: Call, schedule: Schedule, header: CallHeader) -> Stored | None:
-        form, source = call.form, call.source
-        memory = self.common.memory_for(form, header)
+    def _one_schedule(
+        self, call: Request, schedule: Schedule, header: CallHeader
+    ) -> LoggedResult | None:
+        form, sendbuf = call.form, call.sendbuf
+        memory = self.shared_window.memory_for(form, header)
         if memory is not None:
-            result = self.run_in_common(header, source, form, memory)
-            return None if result is None else Stored(result, form.shape)
-        work = self.take(form.work_count, form.dtype) if call.place is None else call.place
+            result = self.run_in_shared_window(header, sendbuf, form, memory)
+            return None if result is None else LoggedResult(result, form.shape)
+        recvbuf = self.take(form.recvbuf_count, form.dtype) if call.place is None else call.place
         if form.kind is Kind.BROADCAST:
             if form.root == self._core.rank:
-                work[:] = source
-            source = work
+                recvbuf[:] = sendbuf
+            sendbuf = recvbuf
         stage = 0
         if form.announcement is not None:
             if not self._run(form.announcement, header, _NOTHING, _NOTHING):
                 return None
             stage = 1
-        if not self._run(schedule, header, source, work, form.reducer, stage=stage):
+        if not self._run(schedule, header, sendbuf, recvbuf, form.reducer, stage=stage):
             return None
         if call.flush and not self._barrier(header, stage=stage + 1):
             return None
-        return Stored(work, form.shape, scalar=form.scalar)
+        return LoggedResult(recvbuf, form.shape, scalar=form.scalar)
 
-    def _gather_rows(self, call: Call, header: CallHeader) -> Stored | None:
+    def _gather_rows(self, call: Request, header: CallHeader) -> LoggedResult | None:
         """Every rank's rows, one after the other: first how many each has, then the rows."""
         core, form = self._core, call.form
         rows: Array = np.empty(core.world_size, np.uint64)
@@ -145,11 +149,11 @@ class DataPlane:
         row_size = math.prod(form.shape)
         counts = tuple(int(count) * row_size for count in rows)
         call.admit(sum(counts) * form.dtype.itemsize)
-        work = self.take(sum(counts), form.dtype)
+        recvbuf = self.take(sum(counts), form.dtype)
         schedule = allgatherv_schedule(core.world_size, core.rank, counts, core.grouping)
-        if not self._run(schedule, header, call.source, work, stage=1):
+        if not self._run(schedule, header, call.sendbuf, recvbuf, stage=1):
             return None
-        return stored_rows(form, work, int(rows.sum()))
+        return stored_rows(form, recvbuf, int(rows.sum()))
 
     def take(self, count: int, dtype: AnyDtype) -> Array:
         """Memory for a result: the log's, or, where nothing is kept, the user's."""
@@ -178,7 +182,7 @@ class DataPlane:
     def copy_locals(
         self, local: Packed, lengths: Sequence[int], signature: bytes, site: str, turn: Turn
     ) -> bool:
-        """Send one's local state to its keepers and hold those of others; False: ask the core.
+        """Send one's local state to its holders and hold those of others; False: ask the core.
 
         A barrier behind it proves that every rank holds what it should.
         """
@@ -210,7 +214,7 @@ class DataPlane:
         for tag, piece in enumerate(pieces(max(lengths))):
             counts = [len(range(nbytes)[piece]) for nbytes in lengths]
             schedule = shift(core.keep_order, core.rank, distance, counts, tag)
-            part: Array = np.empty(schedule.work_count, np.uint8)
+            part: Array = np.empty(schedule.recvbuf_count, np.uint8)
             if not self._run(schedule, header, mine[piece], part, stage=stage):
                 return None
             sender = schedule.steps[0].recv_from
@@ -283,7 +287,7 @@ class DataPlane:
             self._control.driver.act(LinkDown(turn[0], core.rank, cause))
 
     def accuse(self, seen: MismatchSeen) -> None:
-        """Report a mismatch; the verdict will say so to all, this rank included."""
+        """Report a mismatch; the fatal decision will say so to all, this rank included."""
         self._control.driver.act(seen)
 
     def _barrier(self, header: CallHeader, *, stage: int = 1) -> bool:
@@ -307,8 +311,8 @@ class DataPlane:
         self,
         schedule: Schedule,
         header: CallHeader,
-        source: Array,
-        work: Array,
+        sendbuf: Array,
+        recvbuf: Array,
         reducer: Reducer | None = None,
         *,
         stage: int = 0,
@@ -322,14 +326,14 @@ class DataPlane:
                 return False
             if self._unread is not None:
                 links = {**links, self._unread.rank: self._unread}
-            if work.dtype.kind == "V":
-                source, work = (a.view(as_executed(a.dtype)) for a in (source, work))
+            if recvbuf.dtype.kind == "V":
+                sendbuf, recvbuf = (a.view(as_executed(a.dtype)) for a in (sendbuf, recvbuf))
             self._executor.run(
                 schedule,
                 links,
                 header=header,
-                source=source,
-                work=work,
+                sendbuf=sendbuf,
+                recvbuf=recvbuf,
                 reducer=reducer,
                 step_base=stage * STAGE,
             )
@@ -343,11 +347,11 @@ class DataPlane:
         schedule: Schedule,
         moves: tuple[Move, ...],
         header: CallHeader,
-        source: Array,
-        work: Array,
+        sendbuf: Array,
+        recvbuf: Array,
         reducer: Reducer | None,
     ) -> bool:
-        """`_run` for the `moves` of an express call."""
+        """`_run` for the `moves` of an persistent call."""
         links = self._hub.links
         if self._linked_for is not schedule or self._linked is not links:
             if any(rank not in links for rank in schedule.peers):
@@ -355,16 +359,16 @@ class DataPlane:
             self._linked, self._linked_for = links, schedule
         self._turn = header[:2]
         try:
-            self._executor.run_moves(moves, links, header, source, work, reducer)
+            self._executor.run_moves(moves, links, header, sendbuf, recvbuf, reducer)
         except (Interrupted, LinkLost, SignatureMismatch) as fault:
             self._tell(fault, header.epoch)
             return False
         return True
 
-    def run_in_common(
-        self, header: CallHeader, source: Array, form: Form, memory: CommonMemory
+    def run_in_shared_window(
+        self, header: CallHeader, sendbuf: Array, form: CollectiveSpec, memory: SharedWindow
     ) -> Array | None:
-        """`_run` for a call that has memory in common; its result, or None."""
+        """`_run` for a call that has shared memory; its result, or None."""
         schedule, links = form.schedule, self._hub.links
         assert schedule is not None, "calls of one schedule"
         assert form.reducer is not None, "which reduce"
@@ -373,22 +377,22 @@ class DataPlane:
             self._hub.progress.step = -1
             if not self._ensure_links(schedule, links, header.epoch):
                 return None
-            places = self.common.places(form, memory)
-            result = self._executor.run_in_common(
+            places = self.shared_window.places(form, memory)
+            result = self._executor.run_in_shared_window(
                 schedule,
                 links,
                 header=header,
-                source=source.view(as_executed(source.dtype)),
+                sendbuf=sendbuf.view(as_executed(sendbuf.dtype)),
                 places=places,
                 reducer=form.reducer,
             )
         except (Interrupted, LinkLost, SignatureMismatch) as fault:
             self._tell(fault, header.epoch)
             return None
-        self.common.give_back(places)
+        self.shared_window.give_back(places)
         return result.view(form.dtype)
 
-    def express_moves(self, form: Form) -> tuple[Move, ...] | None:
+    def persistent_moves(self, form: CollectiveSpec) -> tuple[Move, ...] | None:
         """The moves of a form that `run_moves` takes, else None."""
         if form.schedule is None or form.schedule.copies or self._executor.probe is not None:
             return None
@@ -411,7 +415,7 @@ class DataPlane:
             return True
         hub.close_retired()
         own, grouping = self._core.rank, self._core.grouping
-        self._executor.tries = tries_before_sleep(grouping.count(grouping[own]))
+        self._executor.spins = spins_before_sleep(grouping.count(grouping[own]))
         self._control.driver.request_links(epoch, [rank for rank in missing if rank > own])
         hub.progress.since = time.monotonic()
         try:

@@ -14,28 +14,34 @@ import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.reductions import Array, Reducer
-from ftcomm.collectives.schedules.schedule import CELL_BYTES, NOBODY, Reduce, Schedule, Step
-from ftcomm.execution.fp_errors import Quiet
+from ftcomm.collectives.schedules.schedule import (
+    NOBODY,
+    REDUCE_SEGMENT_BYTES,
+    Reduce,
+    Schedule,
+    Step,
+)
+from ftcomm.execution.fp_errors import IgnoredFpErrors
 from ftcomm.execution.header_check import CallHeader, check_header
 from ftcomm.execution.prepared_steps import SMALL_BYTES, Move, Moves
 from ftcomm.execution.transfers import NO_SIGNAL, Incoming, Outgoing, Probe, byte_view
 from ftcomm.protocol.frame_header import (
-    COMMON_FLAG,
     DATA_FRAME,
     FLAGS_AT,
     FRAME_MAGIC,
     HEADER_BYTES,
     PREFIX,
     PREFIX_BYTES,
+    SHARED_RESULT_FLAG,
 )
 from ftcomm.transport.interruptions import Interrupted, LinkLost
 from ftcomm.transport.link import Link
 from ftcomm.transport.waiting import (
     CLOCK_EVERY,
     SPIN_LIMIT_S,
-    TRIES_SHARED,
-    Progress,
+    SPINS_SHARED,
     Waiter,
+    WaitProgress,
     let_others_run,
 )
 from ftcomm.transport.waker import Waker
@@ -57,9 +63,9 @@ class Executor:
     _call: CallHeader
 
     def __init__(self, waker: Waker, probe: Probe | None = None) -> None:
-        self.progress = Progress()
+        self.progress = WaitProgress()
         self.probe = probe
-        self.tries = TRIES_SHARED
+        self.spins = SPINS_SHARED
         self._spins_until = 0.0  # monotonic time: a step that may not move tries until then
         self._waker = waker
         self._waiter = Waiter(waker, self.progress)
@@ -70,8 +76,8 @@ class Executor:
         self._head_view = memoryview(self._head)
         self._small_view = memoryview(self._small)
         self._moves = Moves(self._small)
-        self._quiet = Quiet()
-        self._scratch: Array = np.empty(CELL_BYTES, np.uint8)
+        self._quiet = IgnoredFpErrors()
+        self._scratch: Array = np.empty(REDUCE_SEGMENT_BYTES, np.uint8)
         # of the call that is running
         self._links: Mapping[int, Link] = {}
         self._source: Array = _EMPTY
@@ -84,8 +90,8 @@ class Executor:
         links: Mapping[int, Link],
         *,
         header: CallHeader,
-        source: Array,
-        work: Array,
+        sendbuf: Array,
+        recvbuf: Array,
         reducer: Reducer | None = None,
         step_base: int = 0,
     ) -> None:
@@ -95,9 +101,9 @@ class Executor:
             schedule: this rank's part.
             links: a link for every peer of the schedule.
             header: epoch, position, signature and call site of the call.
-            source: this rank's input: 1-D, contiguous, native byte order; never written.
-            work: the result's place, `schedule.work_count` elements of the same dtype.  Where the
-                schedule reads no source, or is a broadcast, `source` may be `work`.
+            sendbuf: this rank's input: 1-D, contiguous, native byte order; never written.
+            recvbuf: the result's place, `schedule.recvbuf_count` elements of the same dtype.  Where
+                the schedule reads no source, or is a broadcast, `sendbuf` may be `recvbuf`.
             reducer: for reducing kinds.
             step_base: added to every step's number, for calls of several schedules.
 
@@ -106,19 +112,19 @@ class Executor:
             LinkLost: a link is of no more use.
             SignatureMismatch: a peer runs something else.
         """
-        self._guarded((links, header, source, work, reducer), self._run, schedule, step_base)
+        self._guarded((links, header, sendbuf, recvbuf, reducer), self._run, schedule, step_base)
 
     def run_moves(
         self,
         moves: tuple[Move, ...],
         links: Mapping[int, Link],
         header: CallHeader,
-        source: Array,
-        work: Array,
+        sendbuf: Array,
+        recvbuf: Array,
         reducer: Reducer | None,
     ) -> None:
         """As `run`, for the moves of a schedule without copies."""
-        self._guarded((links, header, source, work, reducer), self._run_moves, moves, header)
+        self._guarded((links, header, sendbuf, recvbuf, reducer), self._run_moves, moves, header)
 
     def read_ahead(self, link: Link) -> bytes:
         """The header of the next frame from `link`; whoever runs a call must be given it again.
@@ -127,14 +133,14 @@ class Executor:
             Interrupted: the waker is set.
             LinkLost: the link is of no more use.
         """
-        view, got, tries = self._small_view[:HEADER_BYTES], 0, 0
+        view, got, spins = self._small_view[:HEADER_BYTES], 0, 0
         try:
             while got < HEADER_BYTES:
                 more = self._receive_some(link, view[got:])
                 got += more
-                tries = 0 if more else tries + 1
+                spins = 0 if more else spins + 1
                 if not more:
-                    self._rest(tries, link, None)
+                    self._block(spins, link, None)
         except LinkLost as lost:
             if self._waker.is_set:
                 raise Interrupted from lost
@@ -183,20 +189,20 @@ class Executor:
                 self._large_step(move.step, tag)
 
     def _run(self, schedule: Schedule, step_base: int) -> None:
-        source, work = self._source, self._work
-        for move in self._moves.of(schedule, work.dtype):
+        sendbuf, recvbuf = self._source, self._work
+        for move in self._moves.of(schedule, recvbuf.dtype):
             tag = move.step.tag + step_base
             self._prepare(move, tag)
             if move.small and self.probe is None:
                 self._small_step(move, tag)
             else:
                 self._large_step(move.step, tag)
-        if source is not work:
+        if sendbuf is not recvbuf:
             for copy in schedule.copies:
                 end = copy.work_lo + copy.source_hi - copy.source_lo
-                work[copy.work_lo : end] = source[copy.source_lo : copy.source_hi]
+                recvbuf[copy.work_lo : end] = sendbuf[copy.source_lo : copy.source_hi]
         if self._reducer is not None:
-            self._reducer.finish(work, schedule.world_size)
+            self._reducer.finish(recvbuf, schedule.world_size)
 
     def _prepare(self, move: Move, tag: int) -> None:
         """Make the header to send and the one that is expected."""
@@ -215,8 +221,10 @@ class Executor:
     def _accept(self, rank: int, tag: int, length: int) -> None:
         """Judge the header at the beginning of the small buffer."""
         if not self._small.startswith(self._expected):
-            common = self._expected[FLAGS_AT] == COMMON_FLAG
-            check_header(self._small_view, rank, self._call, tag, length, common=common)
+            shared_window = self._expected[FLAGS_AT] == SHARED_RESULT_FLAG
+            check_header(
+                self._small_view, rank, self._call, tag, length, shared_window=shared_window
+            )
 
     # --- small steps ------------------------------------------------------------------------------
 
@@ -247,7 +255,7 @@ class Executor:
     def _send_small(self, move: Move) -> Outgoing | None:
         """Send header and block; what the kernel did not take comes back."""
         step = move.step
-        block = self._source if step.send_source else self._work
+        block = self._source if step.send_from_sendbuf else self._work
         if move.send_part is not None:
             block = block[move.send_part]
         link = self._links[step.send_to]
@@ -263,7 +271,7 @@ class Executor:
 
     def _combine_small(self, move: Move) -> None:
         step, out = move.step, self._work
-        own = self._source if step.own_source else out
+        own = self._source if step.own_in_sendbuf else out
         if move.recv_part is not None:
             out, own = out[move.recv_part], own[move.recv_part]
         if step.reduce is NO_REDUCTION:
@@ -278,7 +286,7 @@ class Executor:
     def _receive_rest(self, move: Move, tag: int, got: int, outgoing: Outgoing | None) -> None:
         """Fill the small buffer with one whole frame, and let `outgoing` leave meanwhile."""
         link, frame = self._links[move.step.recv_from], move.frame
-        total, tries = len(frame), 0
+        total, spins = len(frame), 0
         checked = False
         while got < total or outgoing is not None:
             if not checked and got >= HEADER_BYTES:  # another program's frame may be shorter
@@ -291,11 +299,11 @@ class Executor:
                 if outgoing.done:
                     outgoing = None
             if more:
-                tries = 0
+                spins = 0
             else:
-                tries += 1
+                spins += 1
                 sending = None if outgoing is None else outgoing.link
-                self._rest(tries, link if got < total else None, sending)
+                self._block(spins, link if got < total else None, sending)
         if not checked:
             self._accept(link.rank, tag, move.receives)
 
@@ -310,17 +318,17 @@ class Executor:
             raise LinkLost(link.rank, "the peer closed the connection")
         return more
 
-    def _rest(self, tries: int, receiving: Link | None, sending: Link | None) -> None:
-        spins = tries < self.tries and not self._waker.is_set
-        if spins and (tries % CLOCK_EVERY or self._may_spin(tries)):
+    def _block(self, spins: int, receiving: Link | None, sending: Link | None) -> None:
+        may_spin = spins < self.spins and not self._waker.is_set
+        if may_spin and (spins % CLOCK_EVERY or self._may_spin(spins)):
             let_others_run()
         else:
             self._waiter.wait(receiving, sending)
 
-    def _may_spin(self, tries: int) -> bool:
+    def _may_spin(self, spins: int) -> bool:
         """The tries since the clock was first read have taken little time."""
         now = monotonic()
-        if tries == CLOCK_EVERY:
+        if spins == CLOCK_EVERY:
             self._spins_until = now + SPIN_LIMIT_S
         return now < self._spins_until
 
@@ -329,34 +337,36 @@ class Executor:
     def _large_step(self, step: Step, tag: int) -> None:
         outgoing = incoming = None
         if step.send_to != NOBODY:
-            block = (self._source if step.send_source else self._work)[step.send_lo : step.send_hi]
+            block = (self._source if step.send_from_sendbuf else self._work)[
+                step.send_lo : step.send_hi
+            ]
             link = self._links[step.send_to]
             outgoing = Outgoing(link, self._head_view, byte_view(block), probe=self.probe, step=tag)
         if step.recv_from != NOBODY:
             incoming = self._incoming(step, tag)
         self._pump(outgoing, incoming)
-        if incoming is not None and step.hold and step.reduce is not Reduce.NONE:
+        if incoming is not None and step.deferred and step.reduce is not Reduce.NONE:
             incoming.reduce_held()
 
     def _incoming(self, step: Step, tag: int) -> Incoming:
         part, reducer = slice(step.recv_lo, step.recv_hi), self._reducer
         out = self._work[part]
         length = out.nbytes
-        whole = step.hold or (reducer is not None and reducer.whole)
+        whole = step.deferred or (reducer is not None and reducer.whole)
         return Incoming(
             self._links[step.recv_from],
             step,
             head=self._small_view[:HEADER_BYTES],
             accept=functools.partial(self._accept, step.recv_from, tag, length),
-            own=self._source[part] if step.own_source else out,
+            own=self._source[part] if step.own_in_sendbuf else out,
             out=out,
             reducer=reducer,
-            scratch=self._cells(length if whole else CELL_BYTES),
+            scratch=self._segments(length if whole else REDUCE_SEGMENT_BYTES),
             probe=self.probe,
             tag=tag,
         )
 
-    def _cells(self, nbytes: int) -> Array:
+    def _segments(self, nbytes: int) -> Array:
         """Scratch of exactly `nbytes`; kept for the next call, since fresh pages cost a copy."""
         if len(self._scratch) < nbytes:
             self._scratch = np.empty(nbytes, np.uint8)
@@ -364,7 +374,7 @@ class Executor:
 
     def _pump(self, outgoing: Outgoing | None, incoming: Incoming | None) -> None:
         """Advance both halves until both are done."""
-        tries = 0
+        spins = 0
         while outgoing is not None or incoming is not None:
             moved = False
             if incoming is not None:
@@ -376,13 +386,13 @@ class Executor:
                 if outgoing.done:
                     outgoing = None
             if moved:
-                tries = 0
+                spins = 0
                 if self._waker.is_set:
                     raise Interrupted
                 continue
-            tries += 1
-            self._rest(
-                tries,
+            spins += 1
+            self._block(
+                spins,
                 None if incoming is None else incoming.link,
                 None if outgoing is None else outgoing.link,
             )

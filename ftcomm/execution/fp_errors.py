@@ -9,7 +9,7 @@ import numpy as np
 _KEPT_IN_CONTEXT = int(np.__version__.split(".")[0]) >= 2  # before, it was kept per thread
 
 
-class Quiet:
+class IgnoredFpErrors:
     """Runs calls with floating-point errors ignored: ``run(call, *arguments)``, for one thread.
 
     Entering a context that is prepared once takes a tenth of the time of ``np.errstate``.

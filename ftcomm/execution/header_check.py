@@ -45,7 +45,7 @@ def check_header(
     step: int,
     length: int,
     *,
-    common: bool | None = False,
+    shared_window: bool | None = False,
 ) -> bool:
     """Accept the frame of rank `rank` or say what is wrong with it.
 
@@ -57,7 +57,8 @@ def check_header(
         call: what all frames of the call say.
         step: of the schedule.
         length: of the payload.
-        common: whether the frame must say that the result is made in common memory; None: it may.
+        shared_window: whether the frame must say that the result is made in shared window; None: it
+            may.
 
     Returns:
         Whether it says so.
@@ -80,7 +81,7 @@ def check_header(
             f"frame of step {theirs.step} with {theirs.length} bytes, "
             f"expected step {step} with {length}",
         )
-    if common is not None and theirs.common != common:
-        said = "in common memory" if theirs.common else "in a place of each rank's own"
+    if shared_window is not None and theirs.shared_window != shared_window:
+        said = "in shared window" if theirs.shared_window else "in a place of each rank's own"
         raise LinkLost(rank, f"frame of a result that is made {said}, which was not expected")
-    return theirs.common
+    return theirs.shared_window

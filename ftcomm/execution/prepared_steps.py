@@ -6,13 +6,13 @@ import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.reductions import Array
-from ftcomm.collectives.schedules.schedule import CELL_BYTES, NOBODY, Schedule, Step
+from ftcomm.collectives.schedules.schedule import NOBODY, REDUCE_SEGMENT_BYTES, Schedule, Step
 from ftcomm.protocol.frame_header import HEADER_BYTES
 
 # Up to here copying a received payload once more is cheaper than the streams: two ranks took
 # 76 us for 256 KiB this way, and 92 the other.  Above it there was little between them.
 SMALL_BYTES = 256 * 1024
-assert SMALL_BYTES <= CELL_BYTES, "a small step is one cell"
+assert SMALL_BYTES <= REDUCE_SEGMENT_BYTES, "a small step is one segment"
 
 MOVES_KEPT = 8192  # schedules and their steps; about 4 MB
 
@@ -28,7 +28,7 @@ class Move:
         small: both fit into the small buffer.
         alike: what is sent and what is received have one header; true where one of them is not.
         length: the payload in that header, in bytes.
-        send_part: which part of the source or work leaves; None is all of it.
+        send_part: which part of sendbuf or work leaves; None is all of it.
         recv_part: which part of work the incoming block meets; None is all of it.
         frame: the incoming frame's place in the small buffer.
         incoming: its payload's place, as elements.
@@ -77,7 +77,7 @@ class Moves:
         small = sends <= SMALL_BYTES and receives <= SMALL_BYTES
         one_way = NOBODY in (step.send_to, step.recv_from)
         frame_bytes = HEADER_BYTES + receives if small else 0
-        available = schedule.source_count if step.send_source else schedule.work_count
+        available = schedule.sendbuf_count if step.send_from_sendbuf else schedule.recvbuf_count
         return Move(
             step=step,
             sends=sends,
@@ -86,7 +86,7 @@ class Moves:
             alike=one_way or sends == receives,
             length=receives if step.send_to == NOBODY else sends,
             send_part=_part(step.send_lo, step.send_hi, available),
-            recv_part=_part(step.recv_lo, step.recv_hi, schedule.work_count),
+            recv_part=_part(step.recv_lo, step.recv_hi, schedule.recvbuf_count),
             frame=memoryview(self._buffer)[:frame_bytes],
             incoming=np.frombuffer(self._buffer, dtype, elements if small else 0, HEADER_BYTES),
         )

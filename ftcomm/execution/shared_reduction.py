@@ -22,24 +22,30 @@ import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.reductions import Array, Reducer
-from ftcomm.collectives.schedules.schedule import CELL_BYTES, Schedule, Step
+from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES, Schedule, Step
 from ftcomm.collectives.selection import SCHEDULES_KEPT
 from ftcomm.errors import ProtocolError
 from ftcomm.execution.executor import Executor
 from ftcomm.execution.header_check import CallHeader, check_header
 from ftcomm.execution.prepared_steps import SMALL_BYTES, Move
 from ftcomm.execution.transfers import Incoming, Outgoing, byte_view
-from ftcomm.protocol.frame_header import COMMON_FLAG, DATA_FRAME, FRAME_MAGIC, HEADER_BYTES, PREFIX
+from ftcomm.protocol.frame_header import (
+    DATA_FRAME,
+    FRAME_MAGIC,
+    HEADER_BYTES,
+    PREFIX,
+    SHARED_RESULT_FLAG,
+)
 from ftcomm.protocol.signature import Algorithm, Kind
 from ftcomm.transport.interruptions import LinkLost
 from ftcomm.transport.link import Link
-from ftcomm.transport.shared_window import CommonMemory
+from ftcomm.transport.shared_window import SharedWindow
 
 _NOTHING: Array = np.empty(0, np.uint8)
 
 
-def suits_common_memory(schedule: Schedule, itemsize: int) -> bool:
-    """Whether a call of `schedule` is made in common memory where there is some.
+def suits_shared_window(schedule: Schedule, itemsize: int) -> bool:
+    """Whether a call of `schedule` is made in shared window where there is some.
 
     The same on all ranks.  It pays where blocks are too large for one frame: below that a call
     waits more than it copies.
@@ -47,7 +53,7 @@ def suits_common_memory(schedule: Schedule, itemsize: int) -> bool:
     size = schedule.world_size
     if schedule.kind is not Kind.ALLREDUCE or size < 2:
         return False
-    if schedule.work_count // size * itemsize <= SMALL_BYTES:
+    if schedule.recvbuf_count // size * itemsize <= SMALL_BYTES:
         return False
     halving = schedule.algorithm is Algorithm.HALVING_DOUBLING
     # of another number some ranks stand aside, and end the first half without a block
@@ -55,13 +61,13 @@ def suits_common_memory(schedule: Schedule, itemsize: int) -> bool:
 
 
 def scratch_elements(schedule: Schedule) -> int:
-    """Elements of the two places in turn that `run_in_common` needs for what is not complete."""
+    """Elements of the two buffers that `run_in_shared_window` uses for partial results."""
     reducing = schedule.steps[: len(schedule.steps) // 2]
-    fresh = [step.recv_hi - step.recv_lo for step in reducing[:-1] if step.own_source]
+    fresh = [step.recv_hi - step.recv_lo for step in reducing[:-1] if step.own_in_sendbuf]
     return max(fresh, default=0) * min(len(fresh), 2)
 
 
-class Places(NamedTuple):
+class ResultSlots(NamedTuple):
     """Where the result of a call may be made.
 
     Attributes:
@@ -70,7 +76,7 @@ class Places(NamedTuple):
         scratch: of `scratch_elements`.
     """
 
-    memory: CommonMemory
+    memory: SharedWindow
     own: Callable[[], Array]
     scratch: Array
 
@@ -82,27 +88,27 @@ class _Run:
     Attributes:
         schedule: this rank's part.
         header: of its frames.
-        source: this rank's operand.
+        sendbuf: this rank's operand.
         places: for the result.
-        is_common: it is made in common memory, as far as this rank has heard.
-        work: the result's place, once this rank has needed it.
+        is_shared_result: it is made in shared window, as far as this rank has heard.
+        recvbuf: the result's place, once this rank has needed it.
         partial: what was reduced last and is not complete.
         partial_lo: where in the result that begins.
     """
 
     schedule: Schedule
     header: CallHeader
-    source: Array
-    places: Places
-    is_common: bool = False
-    work: Array | None = None
+    sendbuf: Array
+    places: ResultSlots
+    is_shared_result: bool = False
+    recvbuf: Array | None = None
     partial: Array = field(default_factory=lambda: _NOTHING)
     partial_lo: int = 0
 
     @property
     def dtype(self) -> AnyDtype:
         """Of the elements."""
-        return self.source.dtype
+        return self.sendbuf.dtype
 
     @property
     def last(self) -> int:
@@ -120,22 +126,22 @@ class _Run:
         Raises:
             ProtocolError: what rank 0 has announced is no place for this result.
         """
-        if self.work is None and self.is_common:
+        if self.recvbuf is None and self.is_shared_result:
             self._take(self.places.memory.placed(self.header.position, self._nbytes))
-        elif self.work is None:
-            self.work = self.places.own()
+        elif self.recvbuf is None:
+            self.recvbuf = self.places.own()
 
     def sends(self, step: Step) -> Array:
         """What leaves in a step of the first half."""
-        return self._operand(step.send_lo, step.send_hi, fresh=step.send_source)
+        return self._operand(step.send_lo, step.send_hi, fresh=step.send_from_sendbuf)
 
     def owns(self, step: Step) -> Array:
         """What meets the block that comes in a step of the first half."""
-        return self._operand(step.recv_lo, step.recv_hi, fresh=step.own_source)
+        return self._operand(step.recv_lo, step.recv_hi, fresh=step.own_in_sendbuf)
 
     def keep(self, index: int, step: Step) -> Array:
         """Where the reduction of a step goes that is not the last one."""
-        if not step.own_source:
+        if not step.own_in_sendbuf:
             return self.owns(step)
         scratch = self.places.scratch
         at = 0 if index % 2 == 0 else len(scratch) // 2
@@ -143,50 +149,50 @@ class _Run:
 
     @property
     def _nbytes(self) -> int:
-        return self.schedule.work_count * self.dtype.itemsize
+        return self.schedule.recvbuf_count * self.dtype.itemsize
 
     def _take(self, place: Array | None) -> None:
         if place is not None:
-            self.is_common, self.work = True, place.view(self.dtype)
+            self.is_shared_result, self.recvbuf = True, place.view(self.dtype)
 
     def _operand(self, lo: int, hi: int, *, fresh: bool) -> Array:
         if fresh:
-            return self.source[lo:hi]
+            return self.sendbuf[lo:hi]
         return self.partial[lo - self.partial_lo : hi - self.partial_lo]
 
 
-class CommonExecutor(Executor):
+class SharedResultExecutor(Executor):
     """An executor that knows such calls too."""
 
-    def run_in_common(
+    def run_in_shared_window(
         self,
         schedule: Schedule,
         links: Mapping[int, Link],
         *,
         header: CallHeader,
-        source: Array,
-        places: Places,
+        sendbuf: Array,
+        places: ResultSlots,
         reducer: Reducer,
     ) -> Array:
-        """As `run`, for a schedule that `suits_common_memory`; returns the result."""
-        run = _Run(schedule, header, source, places)
-        self._guarded((links, header, source, _NOTHING, reducer), self._run_halves, run)
-        if run.is_common:
-            return places.memory.sealed().view(source.dtype)
-        assert run.work is not None, "the last reduction needed it"
-        return run.work
+        """As `run`, for a schedule that `suits_shared_window`; returns the result."""
+        run = _Run(schedule, header, sendbuf, places)
+        self._guarded((links, header, sendbuf, _NOTHING, reducer), self._run_halves, run)
+        if run.is_shared_result:
+            return places.memory.sealed().view(sendbuf.dtype)
+        assert run.recvbuf is not None, "the last reduction needed it"
+        return run.recvbuf
 
     def _run_halves(self, run: _Run) -> None:
         run.begin()
         moves = self._moves.of(run.schedule, run.dtype)
         for index, move in enumerate(moves[: run.last + 1]):
             self._reduce(run, index, move)
-        assert run.work is not None, "the last reduction needed it"
+        assert run.recvbuf is not None, "the last reduction needed it"
         assert self._reducer is not None, "an allreduce reduces"
-        self._work = run.work
-        if run.is_common:
+        self._work = run.recvbuf
+        if run.is_shared_result:
             last = moves[run.last].step
-            block = run.work[last.recv_lo : last.recv_hi]
+            block = run.recvbuf[last.recv_lo : last.recv_hi]
             self._reducer.finish(block, run.schedule.world_size)
             # A fence, whichever stores were used: taking a free lock is a locked instruction.
             threading.Lock().acquire()
@@ -195,7 +201,7 @@ class CommonExecutor(Executor):
         for move in moves[run.last + 1 :]:
             self._prepare(move, move.step.tag)
             self._large_step(move.step, move.step.tag)
-        self._reducer.finish(run.work, run.schedule.world_size)
+        self._reducer.finish(run.recvbuf, run.schedule.world_size)
 
     def _reduce(self, run: _Run, index: int, move: Move) -> None:
         """Send what the peer needs, and reduce what comes."""
@@ -210,7 +216,7 @@ class CommonExecutor(Executor):
             own=own,
             out=out,
             reducer=self._reducer,
-            scratch=self._cells(CELL_BYTES),
+            scratch=self._segments(REDUCE_SEGMENT_BYTES),
             probe=self.probe,
             tag=step.tag,
         )
@@ -235,7 +241,7 @@ class CommonExecutor(Executor):
     def _say(self, run: _Run, tag: int, length: int) -> None:
         """Make the header of the frame to send."""
         epoch, (branch, version, seqno), _ = run.header
-        flags = COMMON_FLAG if run.is_common else 0
+        flags = SHARED_RESULT_FLAG if run.is_shared_result else 0
         self.progress.step = tag
         fields = (epoch, branch, version, seqno, tag, length)
         PREFIX.pack_into(self._head, 0, FRAME_MAGIC, DATA_FRAME, flags, *fields)
@@ -245,16 +251,18 @@ class CommonExecutor(Executor):
         step = move.step
         if not (move.alike and self._small.startswith(self._head)):  # else it says the same
             raw, length = self._small_view, move.receives
-            says = check_header(raw, step.recv_from, run.header, step.tag, length, common=None)
-            run.is_common = run.is_common or says
+            says = check_header(
+                raw, step.recv_from, run.header, step.tag, length, shared_window=None
+            )
+            run.is_shared_result = run.is_shared_result or says
         if not is_last:
             return None
         try:
             run.hear_of_place()
         except ProtocolError as error:
             raise LinkLost(step.recv_from, error.cause) from error
-        assert run.work is not None, "it has just been taken"
-        return run.work[step.recv_lo : step.recv_hi]
+        assert run.recvbuf is not None, "it has just been taken"
+        return run.recvbuf[step.recv_lo : step.recv_hi]
 
 
 @functools.lru_cache(maxsize=SCHEDULES_KEPT)

@@ -1,8 +1,8 @@
 """One step's two halves, each advanced by one system call at a time and never blocking.
 
 Both keep views of the caller's arrays and nothing of their own: payload goes from the array to the
-kernel and from the kernel to its final place, or to a scratch cell that is reduced while it is in
-the cache.
+kernel and from the kernel to its final place, or to a scratch segment that is reduced while it is
+in the cache.
 """
 
 import socket
@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ftcomm.collectives.reductions import Array, Reducer
-from ftcomm.collectives.schedules.schedule import CELL_BYTES, Reduce, Step
+from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES, Reduce, Step
 from ftcomm.protocol.frame_header import HEADER_BYTES
 from ftcomm.transport.interruptions import LinkLost
 from ftcomm.transport.link import Link
@@ -93,7 +93,7 @@ class Outgoing:
 
 
 class Incoming:
-    """A frame on its way from the kernel to work, reduced cell by cell on the way.
+    """A frame on its way from the kernel to work, reduced segment by segment on the way.
 
     Args:
         link: where it comes from.
@@ -104,13 +104,11 @@ class Incoming:
         own: the own operand, where the step reduces.
         out: the part of work where the block belongs.
         reducer: for reducing steps.
-        scratch: bytes for incoming cells; the whole block where the step must be held.
+        scratch: bytes for incoming segments; the whole block where the step must be held.
     """
 
     __slots__ = (
         "_accept",
-        "_cell",
-        "_cells_done",
         "_got",
         "_head",
         "_limit",
@@ -119,6 +117,8 @@ class Incoming:
         "_probe",
         "_reducer",
         "_scratch",
+        "_segment",
+        "_segments_done",
         "_step",
         "_tag",
         "_target",
@@ -151,17 +151,17 @@ class Incoming:
         self._out = out
         self._reducer = reducer
         self._scratch = scratch
-        self._cells_done = 0
+        self._segments_done = 0
         self._got = 0
         self._total = HEADER_BYTES + out.nbytes
         self._probe = probe
         self._limit = self._total if probe is None else half_way(out.nbytes)
         reducing = step.reduce is not Reduce.NONE
-        self._cell = len(scratch) if reducing else out.nbytes
+        self._segment = len(scratch) if reducing else out.nbytes
         self._target = scratch.data if reducing else byte_view(out)
 
     def advance(self) -> bool:
-        """Take what has arrived, up to the end of the current cell; False if nothing has.
+        """Take what has arrived, up to the end of the current segment; False if nothing has.
 
         Raises:
             LinkLost: the peer has closed, or the kernel refuses the link.
@@ -189,16 +189,16 @@ class Incoming:
         got = self._got
         if got < HEADER_BYTES:  # alone, so that it is checked before a byte lands in work
             return self._head[got : min(HEADER_BYTES, self._limit)]
-        at = got - HEADER_BYTES - self._cells_done
-        end = min(self._cell, self._limit - HEADER_BYTES - self._cells_done)
+        at = got - HEADER_BYTES - self._segments_done
+        end = min(self._segment, self._limit - HEADER_BYTES - self._segments_done)
         return self._target[at:end]
 
     def _reduce_if_complete(self) -> None:
-        filled = self._got - HEADER_BYTES - self._cells_done
-        if self._step.hold or (filled < self._cell and self._got < self._total):
+        filled = self._got - HEADER_BYTES - self._segments_done
+        if self._step.deferred or (filled < self._segment and self._got < self._total):
             return
-        self._reduce(self._cells_done, filled, 0)
-        self._cells_done += filled
+        self._reduce(self._segments_done, filled, 0)
+        self._segments_done += filled
 
     def _reduce(self, offset: int, length: int, scratch_at: int) -> None:
         assert self._reducer is not None, "a reducing step needs a reducer"
@@ -214,9 +214,9 @@ class Incoming:
         """The reductions of a held step, once its send has left."""
         assert self._reducer is not None, "a reducing step needs a reducer"
         size = self._out.nbytes
-        cell = max(size, 1) if self._reducer.whole else CELL_BYTES
-        for offset in range(0, size, cell):
-            self._reduce(offset, min(cell, size - offset), offset)
+        segment = max(size, 1) if self._reducer.whole else REDUCE_SEGMENT_BYTES
+        for offset in range(0, size, segment):
+            self._reduce(offset, min(segment, size - offset), offset)
 
     def _reach_limit(self) -> None:
         if self._probe is not None:

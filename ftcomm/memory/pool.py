@@ -17,7 +17,7 @@ Array = np.ndarray[Any, AnyDtype]
 
 
 @dataclass(slots=True)  # made in every call: a frozen one takes twice as long to make
-class Stored:
+class LoggedResult:
     """One result: 1-D contiguous elements, and the shape that the user sees.
 
     The log owns `flat`; nobody writes to it once the position is complete.  `digests` are those of
@@ -54,14 +54,14 @@ class Stored:
         return dtype_code(self.flat.dtype)
 
 
-def _references(stored: Stored) -> tuple[int, int]:
+def _references(stored: LoggedResult) -> tuple[int, int]:
     """How many references there are to a result's elements and to the memory under them."""
     flat, base = stored.flat, stored.flat.base
     return sys.getrefcount(flat), sys.getrefcount(base)
 
 
 # As counted for a result that nobody else refers to; what a frame adds differs by interpreter.
-_UNSHARED = _references(Stored(np.empty(8, np.uint8).view(np.float32), (2,)))
+_UNSHARED = _references(LoggedResult(np.empty(8, np.uint8).view(np.float32), (2,)))
 
 
 def _references_to(lent: "_Lent") -> int:
@@ -70,12 +70,12 @@ def _references_to(lent: "_Lent") -> int:
 
 
 _Lent = tuple[int, np.ndarray[Any, Any]]  # the version that lent it, and the memory
-_LET_GO = _references_to((0, np.empty(8, np.uint8)))
+_RELEASE = _references_to((0, np.empty(8, np.uint8)))
 
 # A free-threaded interpreter counts in two places and other threads may be counting meanwhile.
 _COUNTS_ARE_EXACT = "t" not in getattr(sys, "abiflags", "")
 
-EMPTY = Stored(np.empty(0, np.uint8), (0,))
+EMPTY = LoggedResult(np.empty(0, np.uint8), (0,))
 
 
 def dtype_from_wire(code: int, shape: tuple[int, ...], nbytes: int, limit: int) -> AnyDtype:
@@ -93,13 +93,13 @@ def dtype_from_wire(code: int, shape: tuple[int, ...], nbytes: int, limit: int) 
     return dtype
 
 
-def stored_from_wire(dtype: AnyDtype, shape: tuple[int, ...], raw: Array) -> Stored:
+def stored_from_wire(dtype: AnyDtype, shape: tuple[int, ...], raw: Array) -> LoggedResult:
     """The result whose bytes have come; it owns `raw`.
 
     Raises:
         ProtocolError: an empty one with extents that no array has.
     """
-    stored = Stored(raw.view(dtype), shape)
+    stored = LoggedResult(raw.view(dtype), shape)
     try:
         stored.flat.reshape(shape)
     except ValueError as error:
@@ -132,12 +132,12 @@ class Pool:
 
     MIN_BYTES = 64 * 1024  # below, the allocator's own lists are as fast
     # Of what users were given: a step's results of one program, and no more memory than nobody
-    # misses who has let go of it.
+    # misses who has released it.
     MAX_LENT = 16
     MAX_LENT_BYTES = 512 * 1024 * 1024
 
     def __init__(self) -> None:
-        self._lent: list[_Lent] = []  # to the user, who may have let go of it since
+        self._lent: list[_Lent] = []  # to the user, who may have released it since
         self._version = 0
         # by size, none of them empty: buffers and the version that left them; the newest, still in
         # a cache, last
@@ -238,7 +238,7 @@ class Pool:
         fitting = [
             (lent[1].nbytes, index)
             for index, lent in enumerate(self._lent)
-            if size <= lent[1].nbytes <= 2 * size and _references_to(lent) == _LET_GO
+            if size <= lent[1].nbytes <= 2 * size and _references_to(lent) == _RELEASE
         ]
         return self._lent.pop(min(fitting)[1])[1] if fitting else None
 
@@ -261,10 +261,10 @@ class Pool:
             self._pop(min(self._free, key=lambda size: self._free[size][0][0]), 0)
 
     def _replace_lent(self, nbytes: int) -> None:
-        """Forget as much as is about to be lent, of what users have let go of."""
+        """Forget as much as is about to be lent, of what users have released."""
         kept: list[_Lent] = []
         for lent in self._lent:
-            if nbytes > 0 and _references_to(lent) == _LET_GO:
+            if nbytes > 0 and _references_to(lent) == _RELEASE:
                 nbytes -= lent[1].nbytes
             else:
                 kept.append(lent)

@@ -9,20 +9,20 @@ from ftcomm.api.persistent_calls import Spot
 from ftcomm.collectives.op_argument import AnyOp
 from ftcomm.config.deadline import Duration, Limit
 from ftcomm.engine.engine import Engine
-from ftcomm.engine.single_process import SoloEngine
-from ftcomm.memory.pool import Stored
+from ftcomm.engine.single_process import SingleProcessEngine
+from ftcomm.memory.pool import LoggedResult
 from ftcomm.nonblocking.handle import Handle, QueuedCall
 from ftcomm.requests.call_site import passes_on
-from ftcomm.requests.request import AnyCall, Call, Form
+from ftcomm.requests.request import AnyCall, CollectiveSpec, Request
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Written = tuple[AnyCall, Callable[[Stored], Any], Limit | None]
+Written = tuple[AnyCall, Callable[[LoggedResult], Any], Limit | None]
 
 passes_on(__file__)
 
 
-class _Writer(CollectiveCalls):
+class _RequestRecorder(CollectiveCalls):
     """The same collectives, checked in the same way, but written down instead of run.
 
     It has forms of its own, so that the two threads share none.
@@ -32,7 +32,7 @@ class _Writer(CollectiveCalls):
     _newest: Written | None = None
 
     def __init__(
-        self, engine: Engine | SoloEngine, worker_id: str, admit: Callable[[int], None]
+        self, engine: Engine | SingleProcessEngine, worker_id: str, admit: Callable[[int], None]
     ) -> None:
         super().__init__(engine, worker_id)
         self._admit = admit
@@ -44,17 +44,17 @@ class _Writer(CollectiveCalls):
         """No call has run here, so none is like one that has."""
         del spot, x, op, out, copy
 
-    def _remember(self, spot: Spot, x: Any, op: Any, form: Form) -> None:
+    def _remember(self, spot: Spot, x: Any, op: Any, form: CollectiveSpec) -> None:
         """As above."""
 
-    def _admitted(self, call: Call) -> Call:
+    def _admitted(self, call: Request) -> Request:
         call.admit = self._admit  # whether there is room is asked when its turn has come
         return call
 
     def _run(
         self,
         call: AnyCall,
-        hand_out: Callable[[Stored], R],
+        hand_out: Callable[[LoggedResult], R],
         deadline: Duration | None,
     ) -> R:
         self._newest = call, hand_out, self._limit_of(deadline)
@@ -67,8 +67,8 @@ class _Writer(CollectiveCalls):
         return newest
 
 
-class AsynchronousCalls(CollectiveCalls):
-    """Every method here takes the arguments of its synchronous sister and returns a `Handle`.
+class NonblockingCalls(CollectiveCalls):
+    """Every method here takes the arguments of its blocking variant and returns a `Handle`.
 
     The order of the calls is the order of positions, whichever thread runs them; that of the
     handles' waits plays no part.  A rank may call the one where another calls the other.  A
@@ -85,9 +85,9 @@ class AsynchronousCalls(CollectiveCalls):
     is a part of it, and a call whose time is over by its turn ends the job as any other does.
     """
 
-    def __init__(self, engine: Engine | SoloEngine, worker_id: str) -> None:
+    def __init__(self, engine: Engine | SingleProcessEngine, worker_id: str) -> None:
         super().__init__(engine, worker_id)
-        self._writer = _Writer(engine, worker_id, self._admit)
+        self._writer = _RequestRecorder(engine, worker_id, self._admit)
         engine.report_log(self._account.counter())
 
     @overload
@@ -315,14 +315,14 @@ class AsynchronousCalls(CollectiveCalls):
         self, write: Callable[P, R], /, *arguments: P.args, **options: P.kwargs
     ) -> Handle[R]:
         """Write a call down and put it in line."""
-        with self._turns.one_user():
+        with self._queue.one_user():
             write(*arguments, **options)
-            return Handle(self._place(self._written()), self._turns)
+            return Handle(self._place(self._written()), self._queue)
 
     def _place(self, call: QueuedCall[R]) -> QueuedCall[R]:
-        """Put a call in line; if that is cut short, it has no place, or this life leaves."""
+        """Put a call in line; if that is cut short, it has no place, or this incarnation leaves."""
         try:
-            return self._turns.put(call)
+            return self._queue.put(call)
         except BaseException as error:
             if call.has_place:  # Ctrl-C: it would be called again, and run twice
                 self._give_up(error)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
-class Run(NamedTuple):
+class Ready(NamedTuple):
     """The task may run: say `done` when it has."""
 
     task: int
@@ -61,7 +61,7 @@ class _Variable:
 
     def advance(self) -> list[int]:
         """Let in from the head of the line whoever may be there at once."""
-        let_in = []
+        admit = []
         while self.line and not self.is_mutated:
             claim = self.line[0]
             if claim.mutates and self.readers:
@@ -69,12 +69,12 @@ class _Variable:
             self.line.popleft()
             self.is_mutated = claim.mutates
             self.readers += not claim.mutates
-            let_in.append(claim.task)
-        return let_in
+            admit.append(claim.task)
+        return admit
 
 
 @dataclass(slots=True)
-class _Task:
+class _DependentTask:
     read: tuple[Hashable, ...]
     mutate: tuple[Hashable, ...]
     missing: int  # lines at whose head it does not stand yet
@@ -92,7 +92,7 @@ class Dependencies:
 
     def __init__(self) -> None:
         self._variables: dict[Hashable, _Variable] = {}
-        self._tasks: dict[int, _Task] = {}
+        self._tasks: dict[int, _DependentTask] = {}
 
     @property
     def pending(self) -> int:
@@ -101,7 +101,7 @@ class Dependencies:
 
     def push(
         self, task: int, read: Iterable[Hashable], mutate: Iterable[Hashable]
-    ) -> Sequence[Run | Skip]:
+    ) -> Sequence[Ready | Skip]:
         """Add a task behind all others; what is both read and mutated counts as mutated.
 
         Returns:
@@ -109,7 +109,9 @@ class Dependencies:
         """
         mutated = tuple(dict.fromkeys(mutate))
         only_read = tuple(key for key in dict.fromkeys(read) if key not in mutated)
-        entry = self._tasks[task] = _Task(only_read, mutated, len(only_read) + len(mutated))
+        entry = self._tasks[task] = _DependentTask(
+            only_read, mutated, len(only_read) + len(mutated)
+        )
         for key in entry.variables:
             variable = self._variables.setdefault(key, _Variable())
             variable.line.append(_Claim(task, key in mutated))
@@ -128,7 +130,7 @@ class Dependencies:
             if variable is not None:
                 self._variables[key] = variable
 
-    def done(self, task: int, error: BaseException | None = None) -> Sequence[Run | Skip]:
+    def done(self, task: int, error: BaseException | None = None) -> Sequence[Ready | Skip]:
         """A task that was to run has run, or has raised `error`.
 
         Returns:
@@ -154,24 +156,24 @@ class Dependencies:
             variable.flaw = flaw
         return entry.variables
 
-    def _decide(self, ready: list[int], moved: Iterable[Hashable]) -> Sequence[Run | Skip]:
+    def _decide(self, ready: list[int], moved: Iterable[Hashable]) -> Sequence[Ready | Skip]:
         """Let in whom the lines of the `moved` variables have room for; skip, and go on."""
-        decided: list[Run | Skip] = []
+        decided: list[Ready | Skip] = []
         keys = deque(moved)
         while ready or keys:
             while keys:
-                ready += self._let_in(keys.popleft())
+                ready += self._admit(keys.popleft())
             for task in ready:
                 flaw = self._flaw_of(task)
                 if flaw is None:
-                    decided.append(Run(task))
+                    decided.append(Ready(task))
                 else:
                     decided.append(Skip(task, flaw.error))
                     keys += self._leave(task, flaw)
             ready = []
         return sorted(decided, key=lambda decision: decision.task)
 
-    def _let_in(self, key: Hashable) -> list[int]:
+    def _admit(self, key: Hashable) -> list[int]:
         """The tasks that stand at the heads of all their lines by a step of this one."""
         variable = self._variables.get(key)
         if variable is None:  # two tasks that were skipped at once were its last

@@ -10,7 +10,7 @@ from ftcomm.config.deadline import Duration, Limit
 from ftcomm.config.plurals import counted
 from ftcomm.memory.pool import Array
 from ftcomm.nonblocking.buckets import BUCKET_BYTES, Bucket, cut
-from ftcomm.nonblocking.collectives import AsynchronousCalls
+from ftcomm.nonblocking.collectives import NonblockingCalls
 from ftcomm.nonblocking.handle import Handle
 from ftcomm.requests.arguments import as_elements, check_out
 from ftcomm.requests.call_site import passes_on
@@ -18,7 +18,7 @@ from ftcomm.requests.call_site import passes_on
 passes_on(__file__)
 
 
-class BucketedCalls(AsynchronousCalls):
+class BucketedCalls(NonblockingCalls):
     """Several arrays in one call; it takes a position for each bucket."""
 
     def bucketed(
@@ -92,7 +92,7 @@ class BucketedCalls(AsynchronousCalls):
         def write_down(flat: Array, out: Result | None) -> None:
             writer.allreduce(flat, op, out=out, algorithm=algorithm, wire=wire)
 
-        with self._turns.one_user():
+        with self._queue.one_user():
             for bucket in buckets:
                 write_down(bucket.flat[:0], None)  # all mistakes, before the first is under way
                 writer.written()
@@ -100,7 +100,7 @@ class BucketedCalls(AsynchronousCalls):
                 for bucket in buckets:
                     bucket.pack()
                     write_down(bucket.flat, bucket.flat if bucket.is_shared else None)
-                    handles.append(Handle(self._place(self._written(limit)), self._turns))
+                    handles.append(Handle(self._place(self._written(limit)), self._queue))
                 results = [handle.wait() for handle in handles]
             except BaseException as error:
                 if not all(handle.done() for handle in handles):  # Ctrl-C: results would be lost

@@ -1,14 +1,15 @@
-"""Turns: asynchronous calls, one after the other, in the order in which they were made.
+"""Turns: nonblocking calls, one after the other, in the order in which they were made.
 
 They run on one thread, started by the first of them.  A communicator has one engine, which is for
-one thread at a time; whoever holds the gate's baton may use it.  A synchronous call takes the baton
-and gives it back.  The first asynchronous call takes it for the thread of this module, which gives
-it back when nothing is pending: a synchronous call that finds nothing pending pays nothing for all
-this, and one that finds the baton taken asks here, and waits for its turn.
+one thread at a time; whoever holds the gate's ownership may use it.  A synchronous call takes the
+engine's ownership and gives it back.  The first nonblocking call takes it for the thread of this
+module, which gives it back when nothing is pending: a synchronous call that finds nothing pending
+pays nothing for all this, and one that finds the engine's ownership taken asks here, and waits for
+its turn.
 
 A call that raises takes along all that were made before the user has heard of it: with its place
-empty, each would run at the position of another.  So the error is kept, with the baton, until
-`Handle.wait` or the next synchronous call has raised it.
+empty, each would run at the position of another.  So the error is kept, with the engine's
+ownership, until `Handle.wait` or the next synchronous call has raised it.
 """
 
 import os
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
-from ftcomm.api.call_guard import Gate, called_in_callback
+from ftcomm.api.call_guard import CallGuard, called_in_callback
 from ftcomm.api.call_lock import CallLock
 from ftcomm.errors import ClosedError, ForkError, ThreadError
 from ftcomm.nonblocking.callbacks import Callback, Callbacks
@@ -34,38 +35,38 @@ MAX_PENDING = 1024
 LEAVE_WITHIN_S = 5.0
 
 
-class OneUser:
+class ExclusiveUse:
     """While inside, no other thread makes a call."""
 
-    __slots__ = ("_turns",)
+    __slots__ = ("_queue",)
 
-    def __init__(self, turns: "Turns") -> None:
-        self._turns = turns
+    def __init__(self, turns: "RequestQueue") -> None:
+        self._queue = turns
 
     def __enter__(self) -> None:
-        self._turns.let_in(sys._getframe(1))  # noqa: SLF001 - see `CallLock`
+        self._queue.admit(sys._getframe(1))  # noqa: SLF001 - see `CallLock`
 
     def __exit__(self, *_: object) -> None:
-        self._turns.let_out()
+        self._queue.leave()
 
 
-class Turns:
-    """The asynchronous calls of one communicator; `put` and `hand_back` are for the user's thread.
+class RequestQueue:
+    """The nonblocking calls of one communicator; `put` and `hand_back` are for the user's thread.
 
-    Lock order: `_users`, then `_lock`, then that of `callbacks`.  The baton is passed on under
+    Lock order: `_users`, then `_lock`, then that of `callbacks`.  The ownership is passed on under
     `_lock`.
 
     Attributes:
         callbacks: what the user wants to run when calls are done.
     """
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, guard: CallGuard) -> None:
+        self._guard = guard
         self._pid = os.getpid()
         self._users = CallLock()  # one thread makes calls, or waits to make one
-        gate.beginners = self._users.holder
-        self._one_user = OneUser(self)
-        self.callbacks = Callbacks((gate.lock, self._users))
+        guard.waiting_submitters = self._users.holder
+        self._one_user = ExclusiveUse(self)
+        self.callbacks = Callbacks((guard.lock, self._users))
         self._placed = 0  # calls that had a place, or were about to
         self._lock = threading.Lock()
         self._arrived = threading.Condition(self._lock)  # something for our thread
@@ -79,7 +80,7 @@ class Turns:
 
     # --- the user's thread --------------------------------------------------------------------
 
-    def one_user(self) -> OneUser:
+    def one_user(self) -> ExclusiveUse:
         """While inside, no other thread makes a call.
 
         Entering raises `FtcommError` if another one does, or the communicator is over or another
@@ -87,7 +88,7 @@ class Turns:
         """
         return self._one_user
 
-    def let_in(self, frame: FrameType) -> None:
+    def admit(self, frame: FrameType) -> None:
         """Enter `one_user`, for the call that runs as `frame`."""
         if os.getpid() != self._pid:
             raise ForkError("this communicator belongs to the parent process")
@@ -96,16 +97,16 @@ class Turns:
         if self.is_own_thread or not self._take_users(frame):
             raise _used_twice()
         try:
-            self._gate.mend()  # so that what stands for it may take it
-            if self._gate.is_closed:
+            self._guard.repair()  # so that what stands for it may take it
+            if self._guard.is_closed:
                 with self._lock:
                     self._changed.wait_for(self._is_settled)
-                self._gate.refuse()
+                self._guard.refuse()
         except BaseException:
             self._users.release()
             raise
 
-    def let_out(self) -> None:
+    def leave(self) -> None:
         """Leave `one_user`."""
         self._users.release()
 
@@ -116,7 +117,7 @@ class Turns:
         if left is None:
             return False
         if left.mark != self._placed:  # the script has no handle, and would call again
-            self._gate.lose()
+            self._guard.lose()
         self._users.release()
         return self._users.take(frame, self._placed)
 
@@ -131,7 +132,7 @@ class Turns:
                 call.fail(_ended())
             else:
                 self._start()
-                self._take_baton()
+                self._take_ownership()
                 # Before it has: whoever is interrupted errs on the safe side.
                 call.has_place = True
                 self._placed += 1
@@ -140,14 +141,14 @@ class Turns:
         return call
 
     def hand_back(self, frame: FrameType) -> bool:
-        """Take the baton for a synchronous call, running as `frame`, behind all that is pending.
+        """Own the engine for a blocking call, running as `frame`, behind all that is pending.
 
         Returns:
             False if it is not for this thread: another one is in a call, this one runs a
             function of the user's, or the communicator is over.
 
         Raises:
-            BaseException: what an asynchronous call has raised, if the user has not heard of it.
+            BaseException: what a nonblocking call has raised, if the user has not heard of it.
         """
         if self.is_own_thread or not self._take_users(sys._getframe()):  # noqa: SLF001 - as above
             return False
@@ -160,8 +161,8 @@ class Turns:
                     failure = self._failure
                     self._forget_failure()
                     raise failure
-                self._rest_if_idle()  # an interrupt may have left the baton with us
-                return self._gate.try_take(frame)
+                self._block_if_idle()  # an interrupt may have left the engine's ownership with us
+                return self._guard.try_take(frame)
         finally:
             self._users.release()
 
@@ -177,7 +178,7 @@ class Turns:
             raise ForkError("this handle belongs to the parent process")
         if self.is_own_thread:
             raise ThreadError(
-                "an input function or a reduction waits for an asynchronous call, which waits for "
+                "an input function or a reduction waits for a nonblocking call, which waits for "
                 "it; wait outside"
             )
         with self._lock:
@@ -270,7 +271,7 @@ class Turns:
                     call.succeed(value)
                     self._call_back(call)
                     self._running = None
-                    self._rest_if_idle()
+                    self._block_if_idle()
                     self._changed.notify_all()
                 del value  # the next call may take long, and the user may have dropped it
             del call
@@ -298,7 +299,7 @@ class Turns:
 
     def _failed(self, call: QueuedCall[Any], error: BaseException) -> None:
         try:
-            self._gate.heed(error)  # may end the communicator, before anybody hears of it
+            self._guard.heed(error)  # may end the communicator, before anybody hears of it
         finally:
             with self._lock:
                 call.fail(error)
@@ -327,17 +328,17 @@ class Turns:
         if self._thread is None:
             self._thread = start_thread(self._run, "ftcomm-engine")
 
-    def _take_baton(self) -> None:
-        if not self._gate.lock.lend():
+    def _take_ownership(self) -> None:
+        if not self._guard.lock.lend():
             raise _used_twice()
 
-    def _rest_if_idle(self) -> None:
-        if self._gate.lock.is_lent and self._is_idle():
-            self._gate.lock.release()
+    def _block_if_idle(self) -> None:
+        if self._guard.lock.is_lent and self._is_idle():
+            self._guard.lock.release()
 
     def _forget_failure(self) -> None:
         self._failure = None
-        self._rest_if_idle()
+        self._block_if_idle()
 
     def _drop(self, error: BaseException) -> None:
         """No call that waits will run."""

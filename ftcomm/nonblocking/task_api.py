@@ -2,15 +2,15 @@
 
 from ftcomm.config.deadline import Duration
 from ftcomm.engine.engine import Engine
-from ftcomm.engine.single_process import SoloEngine
+from ftcomm.engine.single_process import SingleProcessEngine
 from ftcomm.nonblocking.fused import BucketedCalls
-from ftcomm.nonblocking.task_engine import WORKERS, Line, TaskEngine
+from ftcomm.nonblocking.task_engine import WORKERS, QueueAccess, TaskEngine
 
 
 class TaskCalls(BucketedCalls):
     """Functions and collectives that run as soon as what they use is ready."""
 
-    def __init__(self, engine: Engine | SoloEngine, worker_id: str) -> None:
+    def __init__(self, engine: Engine | SingleProcessEngine, worker_id: str) -> None:
         super().__init__(engine, worker_id)
         self._task_engines: list[TaskEngine] = []
 
@@ -24,8 +24,10 @@ class TaskCalls(BucketedCalls):
             TypeError, ValueError: `workers` is no number from 1 to 64.
             FtcommError: the communicator is over.
         """
-        with self._turns.one_user():
-            made = TaskEngine(self._turns, self._writer, Line(self._written, self._place), workers)
+        with self._queue.one_user():
+            made = TaskEngine(
+                self._queue, self._writer, QueueAccess(self._written, self._place), workers
+            )
             self._task_engines = [*filter(lambda e: not e.is_closed, self._task_engines), made]
             return made
 

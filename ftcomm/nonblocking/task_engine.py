@@ -3,7 +3,7 @@
 A script pushes them in the order in which it would run them one by one, and says what each reads
 and mutates.  Functions run on a few threads of the engine, many at once where they do not depend on
 each other.  Collectives keep the order in which they were pushed, which is the same on all ranks:
-each has its place in the communicator's line of asynchronous calls from the push on, and is merely
+each has its place in the communicator's line of nonblocking calls from the push on, and is merely
 waited for there until its array is ready.
 """
 
@@ -21,9 +21,9 @@ from ftcomm.api.outputs import Result
 from ftcomm.collectives.op_argument import AnyOp
 from ftcomm.config.deadline import Duration
 from ftcomm.errors import ClosedError, ForkError, ThreadError, ThreadLimitError
-from ftcomm.nonblocking.dependencies import Dependencies, Run, Saved, Skip
+from ftcomm.nonblocking.dependencies import Dependencies, Ready, Saved, Skip
 from ftcomm.nonblocking.handle import QueuedCall
-from ftcomm.nonblocking.queue import MAX_PENDING, Turns
+from ftcomm.nonblocking.queue import MAX_PENDING, RequestQueue
 from ftcomm.nonblocking.task_arguments import Variable, checked_array, checked_workers, key, listed
 from ftcomm.nonblocking.threads import start_thread
 from ftcomm.requests.call_site import passes_on
@@ -33,8 +33,8 @@ passes_on(__file__)
 WORKERS = 2
 
 
-class Line(NamedTuple):
-    """The communicator's line of asynchronous calls.
+class QueueAccess(NamedTuple):
+    """The communicator's line of nonblocking calls.
 
     Attributes:
         take: the call that was written down last.
@@ -53,7 +53,7 @@ class _Task:
         variables: what it uses, kept alive with their identities.
         function: what runs on a thread of the engine.
         number: in the order of pushing; -1 until it is pushed.
-        is_collective: it runs when it has its turn among the asynchronous calls.
+        is_collective: it runs when it has its turn among the nonblocking calls.
         is_due: it stands at the head of all its lines, or is skipped.
         skipped_by: the error of an earlier task.
         has_ended: and with which `error`; a collective may end before it is due, by an error of
@@ -90,9 +90,11 @@ class TaskEngine:
         is_closed: nothing can be pushed any more.
     """
 
-    def __init__(self, turns: Turns, writer: CollectiveCalls, line: Line, workers: int) -> None:
+    def __init__(
+        self, turns: RequestQueue, writer: CollectiveCalls, line: QueueAccess, workers: int
+    ) -> None:
         """Of one communicator, whose `writer` writes calls down that `line` then takes."""
-        self._turns, self._writer, self._line = turns, writer, line
+        self._queue, self._writer, self._line = turns, writer, line
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -136,7 +138,7 @@ class TaskEngine:
             raise TypeError(f"a {type(function).__name__} cannot be pushed, a function can")
         reads, mutates = listed(read), listed(mutate)
         self._check_thread()
-        with self._turns.one_user():
+        with self._queue.one_user():
             self._add(reads, mutates, _Task(reads + mutates, function))
 
     def allreduce(
@@ -162,7 +164,7 @@ class TaskEngine:
         """
         place = checked_array(array) if out is None else out
         self._check_thread()
-        with self._turns.one_user():
+        with self._queue.one_user():
             self._writer.allreduce(
                 checked_array(array), op, out=place, algorithm=algorithm, deadline=deadline
             )
@@ -178,7 +180,7 @@ class TaskEngine:
         if not place.flags.writeable:
             raise ValueError("array is read-only")
         self._check_thread()
-        with self._turns.one_user():
+        with self._queue.one_user():
             self._writer.broadcast(place, root, out=place, deadline=deadline)
             self._add_collective(self._line.take(), [], [place])
 
@@ -198,7 +200,7 @@ class TaskEngine:
             self._failed_variables.clear()
             self._lines.forget_errors()
         for _, error in failures:
-            self._turns.note_raised(error)
+            self._queue.note_raised(error)
         if failures:
             raise min(failures, key=operator.itemgetter(0))[1]
 
@@ -210,12 +212,12 @@ class TaskEngine:
         """
         self._check_thread()
         marker = _Task((variable,))
-        with self._turns.one_user():
+        with self._queue.one_user():
             self._add([variable], [], marker)
         with self._lock:
             self._changed.wait_for(lambda: marker.has_ended)
         if marker.error is not None:
-            self._turns.note_raised(marker.error)
+            self._queue.note_raised(marker.error)
             raise marker.error
 
     def close(self) -> None:
@@ -272,7 +274,7 @@ class TaskEngine:
     def _add_collective(
         self, call: QueuedCall[Any], read: Sequence[Any], mutate: Sequence[Any]
     ) -> None:
-        """Put a collective into its lines, and into that of the asynchronous calls."""
+        """Put a collective into its lines, and into that of the nonblocking calls."""
         task = _Task((*read, *mutate), is_collective=True)
         work = call.work
         assert work is not None, "it has not had its turn"
@@ -294,11 +296,11 @@ class TaskEngine:
             self._add(read, mutate, task)
             call.work, call.is_due, call.on_done = run, lambda: task.is_due, on_done
             self._line.place(call)
-        except BaseException:  # it has no place in the line of calls, or this life has left
+        except BaseException:  # it has no place in the line of calls, or this incarnation has left
             on_done(None)
             raise
 
-    def _act(self, decided: Sequence[Run | Skip]) -> None:
+    def _act(self, decided: Sequence[Ready | Skip]) -> None:
         """Under the lock: let tasks run, or end those that will not."""
         for decision in decided:
             task = self._tasks[decision.task]
@@ -361,14 +363,14 @@ class TaskEngine:
                     error = raised
             with self._lock:
                 self._end(number, task, error)
-            self._turns.look_again()  # a collective may be due
+            self._queue.look_again()  # a collective may be due
             del task, error  # the next function may take long to come
 
     def _check_thread(self) -> None:
         """Refuse what would wait for itself, or for threads that a forked child has not."""
         if os.getpid() != self._pid:
             raise ForkError("this engine belongs to the parent process")
-        if self._turns.is_own_thread or threading.current_thread() in self._workers:
+        if self._queue.is_own_thread or threading.current_thread() in self._workers:
             raise ThreadError("a function that an engine runs uses it; push and wait outside")
 
 

@@ -11,13 +11,15 @@ from ftcomm.errors import ProtocolError
 from ftcomm.protocol.link_messages import Relayed, Sharing
 from ftcomm.protocol.message_splitting import RUNS_OF_A_FRAME, Joiner, split
 from ftcomm.protocol.messages import (
-    AllBye,
+    AllClosed,
     AskCalls,
     Blocked,
-    Bye,
     CallMade,
     Calls,
+    Closed,
     ControlMessage,
+    FatalDecision,
+    FatalReport,
     Fenced,
     Fetch,
     Fetched,
@@ -25,7 +27,6 @@ from ftcomm.protocol.messages import (
     FetchItem,
     FetchRequest,
     FetchWait,
-    Finding,
     Frame,
     Heartbeat,
     HeartbeatAck,
@@ -36,37 +37,36 @@ from ftcomm.protocol.messages import (
     LocalFetch,
     LocalStates,
     Member,
+    MemberDelta,
     Mismatch,
     More,
     Plan,
+    PositionRange,
     Refused,
     Report,
     Resumed,
     Revoke,
-    Roll,
     Route,
-    Run,
     Settled,
     Suspect,
-    Verdict,
     Welcome,
 )
 from ftcomm.protocol.msgpack_reader import Plain, Reader, pack
 from ftcomm.protocol.operator_messages import (
-    AskWorker,
+    DeathNotice,
     DialBack,
     DialedBack,
     Done,
+    GivenUpNotice,
     KillOrder,
     KillReply,
     KillRequest,
+    LivenessAssertion,
     StatusReply,
     StatusRequest,
     StopRequest,
-    TellDeath,
-    TellGivenUp,
-    Vouch,
-    WorkerStanding,
+    WorkerStatusReply,
+    WorkerStatusRequest,
 )
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.schema import Bool, Bytes, Int, Many, Maybe, Pair, Record, Text
@@ -112,7 +112,7 @@ DIGESTS = Bytes(16 * MAX_WORLD_SIZE)
 RANKS = Many(RANK, MAX_WORLD_SIZE)
 SETTINGS = Many(Pair(TEXT), 64)
 POSITION = Record(Position, branch=U32, version=VERSION, seqno=U32)
-RUN = Record(Run, version=VERSION, lo=U32, hi=U32, step=Int(1, 2**31 - 1))
+RUN = Record(PositionRange, version=VERSION, lo=U32, hi=U32, step=Int(1, 2**31 - 1))
 RUNS = Many(RUN, RUNS_OF_A_FRAME)
 FETCH = Record(Fetch, source=RANK, run=RUN)
 FETCHES = Many(FETCH, RUNS_OF_A_FRAME)
@@ -206,9 +206,9 @@ SCHEMAS: dict[int, Record] = {
     ),
     6: Record(Fetched, epoch=U32),
     7: Record(Resumed, epoch=U32, fetch_ms=U32, link_ms=U32, fetched=U32, replayed=U32),
-    8: Record(Bye, version=VERSION),
+    8: Record(Closed, version=VERSION),
     9: Record(Leave, reason=PROSE),
-    10: Record(Finding, epoch=U32, position=POSITION, error=NAME, cause=PROSE),
+    10: Record(FatalReport, epoch=U32, position=POSITION, error=NAME, cause=PROSE),
     11: Record(
         Calls, position=POSITION, calls=Many(CALL_MADE, MAX_CALLS), loaded=VERSION, digest=BLOB
     ),
@@ -240,19 +240,21 @@ SCHEMAS: dict[int, Record] = {
     ),
     20: Record(Settled, epoch=U32),
     21: Record(HeartbeatAck, number=U32),
-    22: Record(Verdict, error=NAME, cause=PROSE, epoch=U32, position=POSITION, rank=RANK_OR_NONE),
+    22: Record(
+        FatalDecision, error=NAME, cause=PROSE, epoch=U32, position=POSITION, rank=RANK_OR_NONE
+    ),
     23: Record(Fenced, reason=PROSE),
-    24: Record(AllBye, version=VERSION),
-    25: Record(Roll, members=Many(MEMBER, MAX_WORLD_SIZE), grouping=RANKS),
+    24: Record(AllClosed, version=VERSION),
+    25: Record(MemberDelta, members=Many(MEMBER, MAX_WORLD_SIZE), grouping=RANKS),
     26: Record(AskCalls, version=VERSION),
     # operators
     32: Record(StatusRequest),
     33: Record(StatusReply, document=DOCUMENT),
     34: Record(StopRequest, reason=PROSE),
     35: Record(Done),
-    36: Record(AskWorker, number=U32, worker_id=NAME, host=NAME, pid=U32, age_ms=U32),
+    36: Record(WorkerStatusRequest, number=U32, worker_id=NAME, host=NAME, pid=U32, age_ms=U32),
     37: Record(
-        WorkerStanding,
+        WorkerStatusReply,
         number=U32,
         connected=FLAG,
         missed=FLAG,
@@ -265,11 +267,11 @@ SCHEMAS: dict[int, Record] = {
         error=NAME,
         cause=PROSE,
     ),
-    38: Record(Vouch, worker_id=NAME),
-    39: Record(TellGivenUp, worker_id=NAME, reason=PROSE),
+    38: Record(LivenessAssertion, worker_id=NAME),
+    39: Record(GivenUpNotice, worker_id=NAME, reason=PROSE),
     40: Record(DialBack, port=USER_PORT, nonce=BLOB),
     41: Record(DialedBack, address=ADDRESS, cause=PROSE),
-    42: Record(TellDeath, worker_id=NAME, pid=U32, how=PROSE),
+    42: Record(DeathNotice, worker_id=NAME, pid=U32, how=PROSE),
     43: Record(KillRequest, worker_id=NAME),
     44: Record(KillReply, sent=FLAG),
     45: Record(KillOrder, worker_id=NAME),
@@ -302,7 +304,7 @@ _CODES = {schema.build: code for code, schema in SCHEMAS.items()}
 
 
 def encode(message: Frame) -> bytes:
-    """One frame, or several of a long list; of a plan without its members, for which see `rolls`.
+    """Encode a frame, or several for a long list; a plan's members go in `member_deltas`.
 
     Raises:
         ValueError: a field is outside its bounds, or a frame would be too long.

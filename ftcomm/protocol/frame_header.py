@@ -20,7 +20,7 @@ from ftcomm.protocol.signature import SIGNATURE_BYTES, SITE_BYTES
 
 FRAME_MAGIC = 0xF7C1  # the low byte is the version of this layout
 DATA_FRAME = 1
-COMMON_FLAG = 1  # the result of this call is made in memory that all ranks have in common
+SHARED_RESULT_FLAG = 1  # the result of this call is made in memory that all ranks have in common
 
 PREFIX = struct.Struct("<HBBIIiIIQ")
 PREFIX_BYTES = 32
@@ -42,7 +42,7 @@ class FrameHeader(NamedTuple):
     length: int
     signature: bytes
     site: str
-    common: bool = False
+    shared_window: bool = False
 
 
 def make_suffix(signature: bytes, site: str) -> bytes:
@@ -54,18 +54,18 @@ def make_suffix(signature: bytes, site: str) -> bytes:
 
 
 def pack_prefix(
-    epoch: int, position: Position, step: int, length: int, *, common: bool = False
+    epoch: int, position: Position, step: int, length: int, *, shared_window: bool = False
 ) -> bytes:
     """The 32 bytes in front of the suffix."""
     branch, version, seqno = position
-    flags = COMMON_FLAG if common else 0
+    flags = SHARED_RESULT_FLAG if shared_window else 0
     return PREFIX.pack(FRAME_MAGIC, DATA_FRAME, flags, epoch, branch, version, seqno, step, length)
 
 
 def pack_header(header: FrameHeader) -> bytes:
     """All 96 bytes; `unpack_header` is the inverse."""
     epoch, position, step, length = header[:4]
-    prefix = pack_prefix(epoch, position, step, length, common=header.common)
+    prefix = pack_prefix(epoch, position, step, length, shared_window=header.shared_window)
     return prefix + make_suffix(header.signature, header.site)
 
 
@@ -81,12 +81,12 @@ def unpack_header(raw: bytes | bytearray | memoryview) -> FrameHeader:
     magic, kind, flags, epoch, branch, version, seqno, step, length = fields
     if magic != FRAME_MAGIC:
         raise ProtocolError(f"data frame begins with {magic:#06x}, expected {FRAME_MAGIC:#06x}")
-    if kind != DATA_FRAME or flags not in (0, COMMON_FLAG):
+    if kind != DATA_FRAME or flags not in (0, SHARED_RESULT_FLAG):
         raise ProtocolError(f"data frame of unknown kind {kind} or flags {flags:#x}")
     if length > MAX_PAYLOAD:
         raise ProtocolError(f"data frame claims {length} bytes, the limit is {MAX_PAYLOAD}")
     signature = bytes(raw[PREFIX_BYTES:COMPARED_BYTES])
     site = bytes(raw[COMPARED_BYTES:HEADER_BYTES]).rstrip(b"\0").decode("ascii", "replace")
     site = site.replace("\ufffd", "?")  # the mark that `make_suffix` writes for such letters
-    position, common = Position(branch, version, seqno), flags == COMMON_FLAG
-    return FrameHeader(epoch, position, step, length, signature, site, common)
+    position, shared_window = Position(branch, version, seqno), flags == SHARED_RESULT_FLAG
+    return FrameHeader(epoch, position, step, length, signature, site, shared_window)

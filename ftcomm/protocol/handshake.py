@@ -6,11 +6,11 @@
     HMAC(key, "client" + transcript)  ---->
                                 <----------  HMAC(key, "accept" + transcript)
 
-The server proves itself first, so that a stranger who listens where the tracker should be learns
-nothing from a worker.  The transcript is everything sent before the proofs: magic, version, role,
-context, both nonces; a changed byte fails the proof.  The three labels differ, so no tag can be
-sent back to its maker.  Every read has a size known before it, so not a byte of what follows the
-handshake is swallowed.  Nonces come from the caller.
+The server proves itself first, so that an unauthenticated peer who listens where the tracker should
+be learns nothing from a worker.  The transcript is everything sent before the proofs: magic,
+version, role, context, both nonces; a changed byte fails the proof.  The three labels differ, so no
+tag can be sent back to its maker.  Every read has a size known before it, so not a byte of what
+follows the handshake is swallowed.  Nonces come from the caller.
 
 The first 8 bytes of either side (magic, version, role or status, length of what follows) keep
 their layout for ever: two versions can always tell each other what they are.  A server that refuses
@@ -253,7 +253,7 @@ class ServerHandshake(_Side):
     Attributes:
         request: what the client claims, once its hello is in; then `use_key` is due.
         farewell: what to send before closing after an error; empty for all but a version
-            difference, since a stranger is told nothing.
+            difference, since an unauthenticated peer is told nothing.
     """
 
     def __init__(self, nonce: bytes) -> None:

@@ -1,8 +1,9 @@
 """Grouping: which ranks shared a host when the group formed.
 
 By rank, the number of its host; hosts are numbered in the order of their lowest ranks, so that no
-name enters.  It is journalled when the group forms and never changes, wherever a later life of a
-rank runs: who keeps what, and the bits of hierarchical collectives, follow from it (rules R3, R5).
+name enters.  It is journalled when the group forms and never changes, wherever a later incarnation
+of a rank runs: who keeps what, and the bits of hierarchical collectives, follow from it (rules R3,
+R5).
 """
 
 from collections import Counter

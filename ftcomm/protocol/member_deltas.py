@@ -1,9 +1,9 @@
 """Rolls: who is where, told once on a connection and then only what has changed.
 
 A plan names every member, and every member gets a plan: written out in each, that is the square
-of the workers.  So the members travel before the plan, in `Roll` frames of their own, whose bytes
-are the same for all who were told the same before; they are made once.  A later plan is preceded
-by those places alone that differ.  The receiver puts each plan together again.
+of the workers.  So the members travel before the plan, in `MemberDelta` frames of their own, whose
+bytes are the same for all who were told the same before; they are made once.  A later plan is
+preceded by those places alone that differ.  The receiver puts each plan together again.
 """
 
 from dataclasses import replace
@@ -11,14 +11,14 @@ from dataclasses import replace
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.host_groups import Grouping
-from ftcomm.protocol.messages import ControlMessage, Member, Plan, Roll
+from ftcomm.protocol.messages import ControlMessage, Member, MemberDelta, Plan
 
-MEMBERS_OF_A_ROLL = 256  # of 437 bytes at most: 110 KiB, within a frame
+MEMBERS_PER_DELTA = 256  # of 437 bytes at most: 110 KiB, within a frame
 
 Members = tuple[Member, ...]
 
 
-class RollWriter:
+class MemberDeltaWriter:
     """Makes the frames of plans, for all connections of one tracker."""
 
     def __init__(self) -> None:
@@ -35,12 +35,12 @@ class RollWriter:
             self._members, self._frames = plan.members, {}
         found = self._frames.get(id(told))
         if found is None:
-            found = told, tuple(encode(roll) for roll in rolls(plan, told))
+            found = told, tuple(encode(member_delta) for member_delta in member_deltas(plan, told))
             self._frames[id(told)] = found
         return [*found[1], encode(plan)]
 
 
-def rolls(plan: Plan, told: Members) -> list[Roll]:
+def member_deltas(plan: Plan, told: Members) -> list[MemberDelta]:
     """The places of `plan` that differ from those `told`; the grouping with the first."""
     news = [
         member
@@ -48,15 +48,16 @@ def rolls(plan: Plan, told: Members) -> list[Roll]:
         if rank >= len(told) or member != told[rank]
     ]
     pieces = [
-        tuple(news[start : start + MEMBERS_OF_A_ROLL])
-        for start in range(0, len(news), MEMBERS_OF_A_ROLL)
+        tuple(news[start : start + MEMBERS_PER_DELTA])
+        for start in range(0, len(news), MEMBERS_PER_DELTA)
     ]
     return [
-        Roll(piece, () if told or number else plan.grouping) for number, piece in enumerate(pieces)
+        MemberDelta(piece, () if told or number else plan.grouping)
+        for number, piece in enumerate(pieces)
     ]
 
 
-class RollReader:
+class MemberDeltaReader:
     """Puts the plans of one connection together."""
 
     def __init__(self) -> None:
@@ -71,7 +72,7 @@ class RollReader:
             ProtocolError: a roll leaves out a place that was never told, or a plan's own place.
         """
         match message:
-            case Roll(members, grouping):
+            case MemberDelta(members, grouping):
                 for member in members:
                     self._put(member)
                 self._members = None

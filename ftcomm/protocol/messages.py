@@ -14,7 +14,7 @@ from ftcomm.protocol.position import PRELUDE, Position
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PositionRange:
     """The positions ``(branch, version, lo), lo+step, ... < hi`` of one version."""
 
     version: int
@@ -32,7 +32,7 @@ class Fetch:
     """One order of a plan: get the results of `run` from rank `source`."""
 
     source: int
-    run: Run
+    run: PositionRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +121,11 @@ class Leaf:
 class Hello:
     """First message of a worker, on every control connection (rules R1, R13).
 
-    ``incarnation`` is 0 until the tracker has numbered this life; ``nonce`` tells a reconnect
-    from a new life.  ``suspects`` are the ranks whose links broke in ``plan_epoch``: a suspicion
-    is state, repeated until a newer epoch comes.  ``pid`` and ``start`` name the process on its
-    host (`ftcomm.config.process_identity`); ``group`` is its process group, which its launcher
-    knows.
+    ``incarnation`` is 0 until the tracker has numbered this incarnation; ``nonce`` tells a
+    reconnect from a new incarnation.  ``suspects`` are the ranks whose links broke in
+    ``plan_epoch``: a suspicion is state, repeated until a newer epoch comes.  ``pid`` and ``start``
+    name the process on its host (`ftcomm.config.process_identity`); ``group`` is its process group,
+    which its launcher knows.
     ``release`` is the worker's ftcomm.
     ``python`` is the interpreter with its minor version: hashes of functions hold within one.
     """
@@ -155,9 +155,9 @@ class Report:
 
     ``committed`` is the version of the checkpoint held (-1: none), ``tentative`` that of an
     uncommitted copy (-1: none) with its ``digest``.  ``caught_up`` is the newest epoch whose
-    plan this life had fetched everything for (0: none).  ``signature`` is empty outside a call.
-    ``prelude_length`` is the seqno of ``load_checkpoint``, -1 while unknown.  ``locals`` names
-    every version held, committed or tentative, that has local states.
+    plan this incarnation had fetched everything for (0: none).  ``signature`` is empty outside a
+    call. ``prelude_length`` is the seqno of ``load_checkpoint``, -1 while unknown.  ``locals``
+    names every version held, committed or tentative, that has local states.
     """
 
     epoch: int
@@ -165,7 +165,7 @@ class Report:
     committed: int
     tentative: int
     digest: bytes
-    runs: tuple[Run, ...]
+    runs: tuple[PositionRange, ...]
     prelude_length: int
     caught_up: int
     suspects: tuple[int, ...]
@@ -177,7 +177,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Sign of life; the tracker answers with `HeartbeatAck` of the same number.
+    """Sign of incarnation; the tracker answers with `HeartbeatAck` of the same number.
 
     `log_bytes` is what the results kept since the last checkpoint count with (rule R9).
     """
@@ -218,7 +218,7 @@ class Mismatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class FatalReport:
     """This rank found, at `position`, what ends the job; all are to raise the exception `error`.
 
     The tracker takes only some names; see `ftcomm_tracker.core.worker_messages`.
@@ -271,7 +271,7 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
-class Bye:
+class Closed:
     """This worker's own close() has completed."""
 
     version: int
@@ -317,10 +317,10 @@ class Revoke:
 
 
 @dataclass(frozen=True, slots=True)
-class Roll:
+class MemberDelta:
     """Places that differ from those told on this connection before; comes before a `Plan`.
 
-    ``grouping`` is with the first one only, since it never changes in a job.  See `rolls`.
+    ``grouping`` is with the first one only, since it never changes in a job.  See `member_deltas`.
     """
 
     members: tuple[Member, ...]
@@ -337,7 +337,7 @@ class Plan:
     ``locals`` are the local states of its version that this member must fetch, None: it has none.
     ``routes`` are the pairs of ranks whose links go through a third.
     ``grouping`` says which ranks shared a host when the group formed; it never changes in a job.
-    It and ``members`` are the same for all: they travel in `Roll` messages before the plan.
+    It and ``members`` are the same for all: they travel in `MemberDelta` messages before the plan.
     """
 
     epoch: int
@@ -379,7 +379,7 @@ class AskCalls:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FatalDecision:
     """Terminal for the job: every rank raises the exception class named by `error`."""
 
     error: str
@@ -397,7 +397,7 @@ class Fenced:
 
 
 @dataclass(frozen=True, slots=True)
-class AllBye:
+class AllClosed:
     """All ranks have closed, and that is journalled: stop serving and leave."""
 
     version: int
@@ -415,7 +415,7 @@ class FetchRequest:
 
     epoch: int
     load: int
-    runs: tuple[Run, ...]
+    runs: tuple[PositionRange, ...]
     local_version: int = PRELUDE
     locals: tuple[int, ...] = ()
 
@@ -461,7 +461,7 @@ class More:
     It comes before the `Report`, the `FetchRequest` or the `Plan` that ends the list.
     """
 
-    runs: tuple[Run, ...] = ()
+    runs: tuple[PositionRange, ...] = ()
     fetches: tuple[Fetch, ...] = ()
 
 
@@ -471,12 +471,12 @@ WorkerMessage = (
     | Heartbeat
     | Suspect
     | Mismatch
-    | Finding
+    | FatalReport
     | Calls
     | Leaves
     | Fetched
     | Resumed
-    | Bye
+    | Closed
     | Leave
 )
 TrackerMessage = (
@@ -487,10 +487,10 @@ TrackerMessage = (
     | Settled
     | HeartbeatAck
     | AskCalls
-    | Verdict
+    | FatalDecision
     | Fenced
-    | AllBye
+    | AllClosed
 )
 LinkMessage = FetchRequest | FetchItem | FetchWait | FetchEnd | Relayed | Sharing
-ControlMessage = WorkerMessage | TrackerMessage | Roll | OperatorMessage | LinkMessage
+ControlMessage = WorkerMessage | TrackerMessage | MemberDelta | OperatorMessage | LinkMessage
 Frame = ControlMessage | More  # what one frame carries

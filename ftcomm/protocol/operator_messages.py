@@ -1,7 +1,7 @@
 """Messages between operators and the tracker: commands of people, and supervisors of workers.
 
 Every request has exactly one answer, in order.  A supervisor is also told, unasked, that the job
-is over: a `WorkerStanding` whose number is 0.
+is over: a `WorkerStatusReply` whose number is 0.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class AskWorker:
+class WorkerStatusRequest:
     """A supervisor asks about its worker; the answer carries the same number, from 1.
 
     It says which process of `host` runs as that worker, and for how long: ``pid`` 0 is none.
@@ -48,10 +48,10 @@ class AskWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerStanding:
+class WorkerStatusReply:
     """What decides whether a worker is started again.
 
-    ``connected``: one of its lives is.  ``missed``: none is, though there is a place for it.
+    ``connected``: one of its incarnations is.  ``missed``: none is, though there is a place for it.
     ``closed``: its rank has completed its close().
     ``progress`` is the highest position known of any member.  ``over``: the job has ended, well if
     ``error`` is empty, else by that exception with that cause.
@@ -71,7 +71,7 @@ class WorkerStanding:
 
 
 @dataclass(frozen=True, slots=True)
-class TellDeath:
+class DeathNotice:
     """A supervisor says how its worker's process `pid` ended, and why as far as it knows."""
 
     worker_id: str
@@ -101,14 +101,14 @@ class KillOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Vouch:
+class LivenessAssertion:
     """A supervisor saw its worker's process use the CPU: it is alive, heartbeats or not."""
 
     worker_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class TellGivenUp:
+class GivenUpNotice:
     """A supervisor will not start this worker again."""
 
     worker_id: str
@@ -140,13 +140,13 @@ OperatorMessage = (
     | StatusReply
     | StopRequest
     | Done
-    | AskWorker
-    | WorkerStanding
-    | Vouch
-    | TellGivenUp
+    | WorkerStatusRequest
+    | WorkerStatusReply
+    | LivenessAssertion
+    | GivenUpNotice
     | DialBack
     | DialedBack
-    | TellDeath
+    | DeathNotice
     | KillRequest
     | KillReply
     | KillOrder

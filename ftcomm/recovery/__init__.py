@@ -1,1 +1,1 @@
-"""Recovery: log, keepers, worker machine. Pure."""
+"""Recovery: log, replica holders, worker machine. Pure."""

@@ -5,14 +5,14 @@
 
 import sys
 
-from ftcomm.recovery.states import TRANSITIONS, State
+from ftcomm.recovery.states import TRANSITIONS, WorkerState
 
-ENDS = (State.FINISHED, State.FAILED)
+ENDS = (WorkerState.FINISHED, WorkerState.FAILED)
 
 
 def state_diagram() -> str:
     """The edges of `TRANSITIONS` as a Mermaid state diagram; causes of one edge share a line."""
-    causes: dict[tuple[State, State], list[str]] = {}
+    causes: dict[tuple[WorkerState, WorkerState], list[str]] = {}
     for source, cause, target in TRANSITIONS:
         causes.setdefault((source, target), []).append(cause)
     edges = [

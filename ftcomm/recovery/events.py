@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ftcomm.protocol.messages import Run, TrackerMessage, WorkerMessage
+from ftcomm.protocol.messages import PositionRange, TrackerMessage, WorkerMessage
 from ftcomm.protocol.position import PRELUDE, Position
 
 # --- events -----------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ class MismatchSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FatalFound:
     """This rank found, at `position`, what ends the job: `error` names the exception for all.
 
     Stale, and dropped, if this rank has moved on; None is wherever it stands.
@@ -132,7 +132,7 @@ Event = (
     | Received
     | LinkDown
     | MismatchSeen
-    | Found
+    | FatalFound
     | ResultFetched
     | CheckpointFetched
     | LocalFetched
@@ -167,7 +167,7 @@ class StartFetch:
     epoch: int
     source: int
     load: int
-    runs: tuple[Run, ...]
+    runs: tuple[PositionRange, ...]
     local_version: int = PRELUDE
     locals: tuple[int, ...] = ()
 

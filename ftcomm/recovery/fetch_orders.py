@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.messages import FetchItem, FetchRequest, Plan, Run
+from ftcomm.protocol.messages import FetchItem, FetchRequest, Plan, PositionRange
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.events import StartFetch
 
@@ -23,7 +23,7 @@ def flaw_in(plan: Plan) -> str:
 
 def fetch_orders(plan: Plan) -> list[StartFetch]:
     """What this member must ask of whom, by rank; the holders of a checkpoint are dealt out."""
-    runs: dict[int, list[Run]] = {}
+    runs: dict[int, list[PositionRange]] = {}
     owners: dict[int, list[int]] = {}
     loader = -1
     for fetch in plan.fetches:
@@ -69,7 +69,7 @@ def items_of(order: StartFetch | FetchRequest) -> Iterator[Item]:
             yield Item("result", Position(0, run.version, seqno))
 
 
-class Due:
+class ExpectedItems:
     """What a holder has still to send of an order: each item once, nothing else, and all of it."""
 
     def __init__(self, order: StartFetch) -> None:

@@ -54,7 +54,7 @@ class KeptByAll:
         self.version, self._spent, self.end, self._closed = version, 0, 0, False
 
     def keeps(self, position: Position, nbytes: int) -> bool:
-        """Whether a result that was passed stays here, whoever its keepers are."""
+        """Whether a result that was passed stays here, whoever its replica holders are."""
         if position.version == self.version:
             end = self.end
         else:

@@ -47,7 +47,7 @@ class LocalStore:
     def abandon(self, version: int, rank: int) -> None:
         """A plan did not commit the tentative `version`: it is made again, from one's own on.
 
-        What others gave goes: another life of theirs may offer something else.
+        What others gave goes: another incarnation of theirs may offer something else.
         """
         held = self._held.get(version)
         if held is not None:

@@ -10,13 +10,14 @@ from typing import Any, assert_never
 
 from ftcomm import errors
 from ftcomm.protocol.messages import (
-    AllBye,
+    AllClosed,
     AskCalls,
     Blocked,
-    Bye,
+    Closed,
+    FatalDecision,
+    FatalReport,
     Fenced,
     Fetched,
-    Finding,
     Heartbeat,
     HeartbeatAck,
     Hello,
@@ -27,7 +28,6 @@ from ftcomm.protocol.messages import (
     Revoke,
     Settled,
     Suspect,
-    Verdict,
     Welcome,
 )
 from ftcomm.recovery.events import (
@@ -40,8 +40,8 @@ from ftcomm.recovery.events import (
     Discard,
     Effect,
     Event,
+    FatalFound,
     FetchEnded,
-    Found,
     Hangup,
     Leaving,
     LinkDown,
@@ -55,27 +55,29 @@ from ftcomm.recovery.events import (
 )
 from ftcomm.recovery.fetch_orders import fetch_orders, flaw_in
 from ftcomm.recovery.replica_placement import keep_order, keep_stride
-from ftcomm.recovery.result_log import Entry
+from ftcomm.recovery.result_log import LogEntry
 from ftcomm.recovery.states import (
     TRANSITIONS,
     Checkpoint,
+    Completion,
     Identity,
-    Limits,
-    Outcome,
-    State,
-    Step,
+    MachineLimits,
+    NextStep,
+    WorkerState,
 )
 from ftcomm.recovery.verdicts import error_class, verdict_error
-from ftcomm.recovery.worker_state import Standing
+from ftcomm.recovery.worker_state import CallProgress
 
 
-class WorkerCore(Standing):
-    """One life of one worker id. Not thread-safe: the driver's lock is held around every call."""
+class WorkerMachine(CallProgress):
+    """One process of a worker id. Not thread-safe: the driver's lock is held around every call."""
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Take one event; return what the driver must do, in order."""
-        self.calm = False
-        if self.state in (State.FAILED, State.FINISHED) and not isinstance(event, Attached):
+        self.is_quiescent = False
+        if self.state in (WorkerState.FAILED, WorkerState.FINISHED) and not isinstance(
+            event, Attached
+        ):
             return []
         match event:
             case Attached():
@@ -90,14 +92,14 @@ class WorkerCore(Standing):
                 effects = self.on_link_down(epoch, rank, cause)
             case MismatchSeen():
                 effects = self.on_mismatch_seen(event)
-            case Found():
+            case FatalFound():
                 effects = self.on_found(event)
             case ResultFetched() | CheckpointFetched() | LocalFetched() | FetchEnded():
                 effects = self.on_fetch(event)
             case Beat():
                 effects = self.on_beat(event, now)
             case OwnCloseDone():
-                effects = [self._bye()]
+                effects = [self._send_closed()]
             case Leaving(reason):
                 effects = [SendControl(Leave(reason[:1000]))]
             case _:
@@ -144,15 +146,15 @@ class WorkerCore(Standing):
                 return self.on_heartbeat_ack(number)
             case AskCalls(version):
                 return self.on_ask_calls(version)
-            case Verdict():
+            case FatalDecision():
                 return self._fail("Verdict", verdict_error(message))
             case Fenced(reason):
                 return self._fail("Fenced", self._error(errors.FencedError, reason))
             case Refused(error, reason, _version):
                 kind = error_class(error)
                 return self._fail("Refused", self._error(kind, reason))
-            case AllBye():
-                self._enter("AllBye", State.FINISHED)
+            case AllClosed():
+                self._enter("AllClosed", WorkerState.FINISHED)
                 return [CloseLinks(), Wake(), Hangup()]
             case _:
                 return self._fail(
@@ -164,7 +166,7 @@ class WorkerCore(Standing):
                 )
 
     def on_welcome(self, message: Welcome) -> list[Effect]:
-        """The tracker counts this life as a member (or a spare): it has been heard (rule R1)."""
+        """The tracker counts this process as a member (or a spare): it has been heard (rule R1)."""
         if self.job_id not in ("", message.job_id):
             cause = f"the tracker of job {self.job_id} is gone: its address serves {message.job_id}"
             return self._fail("local failure", self._error(errors.TrackerLostError, cause))
@@ -172,8 +174,9 @@ class WorkerCore(Standing):
         self.incarnation = message.incarnation
         self.world_size = message.world_size
         self.settings = message.settings
-        if self._hello_beats >= self._must_hear:  # else it answers a hello from before the stop
-            self._must_hear = 0
+        # else it answers a hello from before the stop
+        if self._hello_beats >= self._needs_confirmation:
+            self._needs_confirmation = 0
         effects: list[Effect] = [Wake()]
         if self.caught_up and self.caught_up == self.epoch:
             effects.append(
@@ -184,7 +187,7 @@ class WorkerCore(Standing):
         if self.accusation is not None:
             effects.append(SendControl(self.accusation))
         if self.closed:
-            effects.append(self._bye())
+            effects.append(self._send_closed())
         return effects
 
     def on_revoke(self, epoch: int) -> list[Effect]:
@@ -192,7 +195,7 @@ class WorkerCore(Standing):
         if epoch < self.revoke_epoch or epoch <= self.epoch:
             return []
         self.revoke_epoch = epoch
-        self._enter("Revoke", State.STOPPED)
+        self._enter("Revoke", WorkerState.STOPPED)
         self.pending_fetches = frozenset()
         if isinstance(self.accusation, Mismatch):
             self.accusation = None
@@ -201,7 +204,7 @@ class WorkerCore(Standing):
 
     def on_plan(self, plan: Plan) -> list[Effect]:
         """Take the plan of the epoch we reported for; any other is stale and dropped (rule R1)."""
-        if self.state is not State.STOPPED or plan.epoch != self.revoke_epoch:
+        if self.state is not WorkerState.STOPPED or plan.epoch != self.revoke_epoch:
             return []
         if flaw := flaw_in(plan):
             return self._fail("local failure", self._error(errors.ProtocolError, flaw))
@@ -229,10 +232,10 @@ class WorkerCore(Standing):
     def _start_fetches(self, plan: Plan) -> list[Effect]:
         orders = fetch_orders(plan)
         if not orders:
-            self._enter("Plan", State.RUNNING)
+            self._enter("Plan", WorkerState.RUNNING)
             self.caught_up = plan.epoch
             return [Wake()]
-        self._enter("Plan with fetches", State.CATCHING_UP)
+        self._enter("Plan with fetches", WorkerState.CATCHING_UP)
         self.pending_fetches = frozenset(order.source for order in orders)
         return [*orders, Wake()]
 
@@ -254,15 +257,15 @@ class WorkerCore(Standing):
 
     def on_result_fetched(self, fetched: ResultFetched) -> list[Effect]:
         """A fetched result enters the log under the same rule as an executed one (rule R3)."""
-        if fetched.epoch != self.epoch or self.state is not State.CATCHING_UP:
+        if fetched.epoch != self.epoch or self.state is not WorkerState.CATCHING_UP:
             return []
-        self.log.add(fetched.position, Entry(fetched.signature, fetched.value, fetched.nbytes))
+        self.log.add(fetched.position, LogEntry(fetched.signature, fetched.value, fetched.nbytes))
         self.fetched += 1
         return [Wake()] if fetched.position == self.position else []
 
     def on_checkpoint_fetched(self, epoch: int, version: int, value: Any) -> list[Effect]:
         """The version to load has arrived; an older one fetched for an older plan goes."""
-        if epoch != self.epoch or self.state is not State.CATCHING_UP:
+        if epoch != self.epoch or self.state is not WorkerState.CATCHING_UP:
             return []
         self.checkpoint = Checkpoint(version, value)
         self.log.commit(version)
@@ -271,7 +274,7 @@ class WorkerCore(Standing):
 
     def on_local_fetched(self, epoch: int, version: int, rank: int, value: Any) -> list[Effect]:
         """One's own local state to load, or a copy of another's to hold."""
-        if epoch != self.epoch or self.state is not State.CATCHING_UP:
+        if epoch != self.epoch or self.state is not WorkerState.CATCHING_UP:
             return []
         self.locals.put(version, rank, value)
         return [Wake()] if rank == self.rank else []
@@ -285,28 +288,31 @@ class WorkerCore(Standing):
         self.pending_fetches -= {source}
         if self.pending_fetches:
             return []
-        self._enter("last fetch ended", State.RUNNING)
+        self._enter("last fetch ended", WorkerState.RUNNING)
         self.caught_up = epoch
         return [SendControl(Fetched(epoch)), Wake()]
 
     def on_settled(self, epoch: int) -> list[Effect]:
         """Every member has what the plan gave it: what our report pinned may go."""
-        if epoch != self.epoch or self.state not in (State.RUNNING, State.CATCHING_UP):
+        if epoch != self.epoch or self.state not in (WorkerState.RUNNING, WorkerState.CATCHING_UP):
             return []
         dropped = self.log.unpin()
         return [Discard(tuple(dropped))] if dropped else []
 
     def on_link_down(self, epoch: int, rank: int, cause: str) -> list[Effect]:
         """Suspect the peer; nothing is executed until the next epoch's plan."""
-        live = self.state in (State.RUNNING, State.CATCHING_UP)
+        live = self.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
         if epoch != self.epoch or not live or rank in self.suspects:
             return []
         self.suspects = tuple(sorted({*self.suspects, rank}))
         return [SendControl(Suspect(epoch, self.suspects, cause[:500])), Wake()]
 
     def on_mismatch_seen(self, event: MismatchSeen) -> list[Effect]:
-        """Report it and wait for the verdict; an epoch change instead makes us look again."""
-        if event.epoch != self.epoch or self.state not in (State.RUNNING, State.CATCHING_UP):
+        """Report it and wait for the fatal decision; look again after an epoch change."""
+        if event.epoch != self.epoch or self.state not in (
+            WorkerState.RUNNING,
+            WorkerState.CATCHING_UP,
+        ):
             return []
         self.accusation = Mismatch(
             epoch=event.epoch,
@@ -329,11 +335,11 @@ class WorkerCore(Standing):
             effects.append(DescribeState(version, tentative.value))
         return effects
 
-    def on_found(self, found: Found) -> list[Effect]:
+    def on_found(self, found: FatalFound) -> list[Effect]:
         """Report what ends the job; it is about a position, which no epoch changes."""
         if self.accusation is not None or found.position not in (None, self.position):
             return []
-        self.accusation = Finding(self.revoke_epoch, self.position, found.error, found.cause)
+        self.accusation = FatalReport(self.revoke_epoch, self.position, found.error, found.cause)
         return [SendControl(self.accusation), Wake()]
 
     def on_beat(self, beat: Beat, now: float) -> list[Effect]:
@@ -342,7 +348,7 @@ class WorkerCore(Standing):
         self._last_beat = now
         self._beats += 1
         if gap > self.limits.detect_within / 2:
-            self._must_hear = self._beats
+            self._needs_confirmation = self._beats
         self._starves = beat.blocked_ms >= self.limits.detect_within * 1000
         lost = self._tracker_lost(now)
         if lost is not None:
@@ -357,8 +363,8 @@ class WorkerCore(Standing):
 
     def on_heartbeat_ack(self, number: int) -> list[Effect]:
         """The tracker answered a heartbeat sent after our stall: it still counts us."""
-        if self._must_hear and number >= self._must_hear:
-            self._must_hear = 0
+        if self._needs_confirmation and number >= self._needs_confirmation:
+            self._needs_confirmation = 0
             return [Wake()]
         return []
 
@@ -368,7 +374,7 @@ class WorkerCore(Standing):
 
         Whom this rank has long waited for may be dead, or the job over: only the tracker knows.
         """
-        return self.is_frozen or bool(self._must_hear) or self.closed or self._starves
+        return self.is_frozen or bool(self._needs_confirmation) or self.closed or self._starves
 
     def _tracker_lost(self, now: float) -> errors.FtcommError | None:
         if self.attached or not self.needs_tracker:
@@ -384,17 +390,17 @@ class WorkerCore(Standing):
         )
         return self._error(errors.TrackerLostError, cause)
 
-    def _bye(self) -> SendControl:
-        return SendControl(Bye(max(self.position.version, 0)))
+    def _send_closed(self) -> SendControl:
+        return SendControl(Closed(max(self.position.version, 0)))
 
     def fail(self, error: errors.FtcommError) -> list[Effect]:
         """The driver cannot go on (for example: authentication refused). The first error sticks."""
-        if self.state in (State.FAILED, State.FINISHED):
+        if self.state in (WorkerState.FAILED, WorkerState.FINISHED):
             return []
         return self._fail("local failure", error)
 
     def _fail(self, cause: str, error: errors.FtcommError) -> list[Effect]:
-        self._enter(cause, State.FAILED)
+        self._enter(cause, WorkerState.FAILED)
         self.error = error
         return [CloseLinks(), Wake(), Hangup()]
 
@@ -406,10 +412,10 @@ class WorkerCore(Standing):
 __all__ = [
     "TRANSITIONS",
     "Checkpoint",
+    "Completion",
     "Identity",
-    "Limits",
-    "Outcome",
-    "State",
-    "Step",
-    "WorkerCore",
+    "MachineLimits",
+    "NextStep",
+    "WorkerMachine",
+    "WorkerState",
 ]

@@ -1,4 +1,4 @@
-"""Keepers: who holds a stable result until the next checkpoint commits (rule R3).
+"""Replica holders: who holds a stable result until the next checkpoint commits (rule R3).
 
 A pure function of the seqno and of the host map at job start.  Ranks are laid out host by host
 and every `stride`-th of them keeps a result, so that the copies of one result are on different
@@ -17,11 +17,11 @@ def keep_order(grouping: Grouping) -> tuple[int, ...]:
 
 
 def keep_stride(world_size: int, replicas: int) -> int:
-    """Every how many seqnos a rank is a keeper; 1 means that it keeps everything."""
+    """Every how many seqnos a rank is a replica holder; 1 means that it keeps everything."""
     return max(world_size // replicas, 1)
 
 
-def is_keeper(index: int, seqno: int, stride: int) -> bool:
+def is_replica_holder(index: int, seqno: int, stride: int) -> bool:
     """Whether the rank at `index` of the keep order keeps `seqno`; at least `replicas` do."""
     return index % stride == seqno % stride
 
@@ -31,7 +31,7 @@ def kept_seqnos(index: int, end: int, stride: int) -> range:
     return range(index % stride, end, stride)
 
 
-# --- local states: they differ from rank to rank, so that each has keepers of its own -----------
+# --- local states: they differ from rank to rank, so that each has holders of its own -----------
 
 
 def local_copies(world_size: int, local_replicas: int) -> int:
@@ -40,25 +40,25 @@ def local_copies(world_size: int, local_replicas: int) -> int:
 
 
 def local_distances(world_size: int, local_replicas: int) -> tuple[int, ...]:
-    """How far behind its owner in the keep order each keeper of a local state is.
+    """How far behind its owner in the keep order each replica holder of a local state is.
 
-    As far apart as they can be: owner and keepers are on different hosts as long as no host has
-    more than ``n // (local_replicas + 1)`` ranks.
+    As far apart as they can be: owner and replica holders are on different hosts as long as no host
+    has more than ``n // (local_replicas + 1)`` ranks.
     """
     copies = local_copies(world_size, local_replicas)
     stride = world_size // (copies + 1)
     return tuple(stride * (copy + 1) for copy in range(copies))
 
 
-def local_keepers(order: Sequence[int], owner: int, local_replicas: int) -> tuple[int, ...]:
+def local_replica_holders(order: Sequence[int], owner: int, local_replicas: int) -> tuple[int, ...]:
     """The ranks that hold a copy of `owner`'s local state beside it."""
     size, index = len(order), order.index(owner)
     distances = local_distances(size, local_replicas)
     return tuple(order[(index + distance) % size] for distance in distances)
 
 
-def local_owners(order: Sequence[int], keeper: int, local_replicas: int) -> tuple[int, ...]:
-    """The other ranks whose local states `keeper` holds a copy of."""
-    size, index = len(order), order.index(keeper)
+def local_owners(order: Sequence[int], replica_holder: int, local_replicas: int) -> tuple[int, ...]:
+    """The other ranks whose local states `replica_holder` holds a copy of."""
+    size, index = len(order), order.index(replica_holder)
     distances = local_distances(size, local_replicas)
     return tuple(order[(index - distance) % size] for distance in distances)

@@ -1,11 +1,11 @@
 """The log: results kept for replay, and the rule by which they may go (rule R3).
 
 A member holds the whole result of a position until that position is stable: until this rank has
-*executed* a synchronising collective after it in the current epoch.  Keepers hold it on until the
-next checkpoint commits; the prelude's results are kept for the job's life.  Small results are held
-as long by every member (`kept_by_all`).  What a report listed is pinned until its plan is settled
-or a newer report replaces it, and nothing else is: results come and go also while a plan waits for
-a tracker that has died (rules R9, R13).
+*executed* a synchronising collective after it in the current epoch.  Replica holders hold it on
+until the next checkpoint commits; the prelude's results are kept for the job's lifetime.  Small
+results are held as long by every member (`kept_by_all`).  What a report listed is pinned until its
+plan is settled or a newer report replaces it, and nothing else is: results come and go also while a
+plan waits for a tracker that has died (rules R9, R13).
 """
 
 from bisect import bisect_left, insort
@@ -13,18 +13,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ftcomm.protocol.messages import Run
+from ftcomm.protocol.messages import PositionRange
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.recovery.kept_by_all import KeptByAll
-from ftcomm.recovery.replica_placement import is_keeper
+from ftcomm.recovery.replica_placement import is_replica_holder
 
-MAX_RUNS = 4096  # of a report; what small results would add beyond that is kept by keepers alone
+# of a report; what small results would add beyond that is kept by replica holders alone
+MAX_RUNS = 4096
 GAPS_BETWEEN_COUNTS = 1024  # results that go from between others; each makes a run or two
 _NOTHING = Position(0, PRELUDE - 1, 0)  # below all positions
 
 
 @dataclass(slots=True)  # made in every call: a frozen one takes twice as long to make
-class Entry:
+class LogEntry:
     """One logged result. The log owns `value`; nobody writes to it any more.
 
     Attributes:
@@ -42,9 +43,9 @@ class ResultLog:
     """Results by position, with retention. All methods are for the holder of the core's lock."""
 
     def __init__(self) -> None:
-        self._entries: dict[Position, Entry] = {}
+        self._entries: dict[Position, LogEntry] = {}
         self._unproven: list[Position] = []  # ordered: held, not yet known to be stable
-        # What a report listed and a proof may let go, stable or not; ordered, none of them above.
+        # What a report listed and a proof may release, stable or not; ordered, none of them above.
         self._pinned: list[Position] = []
         self._stable_below = START
         self._committed = PRELUDE
@@ -55,7 +56,7 @@ class ResultLog:
         self._gaps = 0  # results that went since runs were counted
 
     def set_keeping(self, index: int, stride: int, keep_by_all: int = 0) -> None:
-        """Fix this member's share, as `keepers` computes it from the job's keep order.
+        """Fix this member's share, as `replica_holders` computes it from the job's keep order.
 
         Args:
             index: this member's place in the keep order.
@@ -65,11 +66,11 @@ class ResultLog:
         self._index, self._stride = index, stride
         self._by_all.limit = keep_by_all
 
-    def get(self, position: Position) -> Entry | None:
+    def get(self, position: Position) -> LogEntry | None:
         """The result of `position`, if held."""
         return self._entries.get(position)
 
-    def add(self, position: Position, entry: Entry) -> None:
+    def add(self, position: Position, entry: LogEntry) -> None:
         """Hold a result, executed or fetched: both fall under the same rule."""
         if position in self._entries or self._is_outdated(position):
             return
@@ -103,11 +104,11 @@ class ResultLog:
         """
         return len(self._unproven) == 1
 
-    def succeed(self, position: Position, entry: Entry) -> list[Any]:
+    def succeed(self, position: Position, entry: LogEntry) -> list[Any]:
         """`add` and `prove_stable` in one, of a position behind all others, in a level log.
 
         Returns:
-            the value that was let go, if one was.
+            the value that was released, if one was.
         """
         before, self._unproven[0] = self._unproven[0], position
         self._stable_below = position
@@ -148,7 +149,7 @@ class ResultLog:
         self._pinned_to = None
         return self._collect()
 
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[PositionRange, ...]:
         """Everything held, as arithmetic runs per version in order."""
         return self._runs_of(self.positions())
 
@@ -171,7 +172,7 @@ class ResultLog:
 
     def _stays(self, position: Position) -> bool:
         """Whether this member keeps a stable result until its version is over."""
-        if is_keeper(self._index, position.seqno, self._stride):
+        if is_replica_holder(self._index, position.seqno, self._stride):
             return True
         entry = self._entries.get(position)
         return entry is not None and self._by_all.keeps(position, entry.nbytes)
@@ -187,13 +188,13 @@ class ResultLog:
         return dropped
 
     def _bound_runs(self) -> list[Any]:
-        """Keep a report short: drop the newest that others' keepers have, none that it lists."""
+        """Keep a report short: drop the newest that others' holders have, none that it lists."""
         held, pinned_to = self.positions(), self._pinned_to or _NOTHING
         extras = [
             position
             for position in held
             if pinned_to < position < self._stable_below
-            and not is_keeper(self._index, position.seqno, self._stride)
+            and not is_replica_holder(self._index, position.seqno, self._stride)
         ]
 
         def is_long(kept: int) -> bool:
@@ -208,7 +209,7 @@ class ResultLog:
             self._by_all.end_at(goes[0])
         return [self._entries.pop(position).value for position in goes]
 
-    def _runs_of(self, positions: Iterable[Position]) -> tuple[Run, ...]:
+    def _runs_of(self, positions: Iterable[Position]) -> tuple[PositionRange, ...]:
         by_version: dict[int, list[int]] = {}
         for position in positions:
             by_version.setdefault(position.version, []).append(position.seqno)
@@ -219,12 +220,12 @@ class ResultLog:
         )
 
 
-def compress(version: int, seqnos: Iterable[int], stride: int) -> list[Run]:
+def compress(version: int, seqnos: Iterable[int], stride: int) -> list[PositionRange]:
     """Write ascending sequence numbers as few arithmetic runs.
 
-    What is held and what is missing are whole residue classes of the keepers' `stride`, from one
-    interruption to the next.  Of a member that lacks one class of three the runs from the left are
-    a third as many as the results; those of each class are two.
+    What is held and what is missing are whole residue classes of the replica holders' `stride`,
+    from one interruption to the next.  Of a member that lacks one class of three the runs from the
+    left are a third as many as the results; those of each class are two.
     """
     ascending = list(seqnos)
     runs = _from_the_left(version, ascending)
@@ -237,8 +238,8 @@ def compress(version: int, seqnos: Iterable[int], stride: int) -> list[Run]:
     return min(runs, by_class, key=len)
 
 
-def _from_the_left(version: int, seqnos: Iterable[int]) -> list[Run]:
-    runs: list[Run] = []
+def _from_the_left(version: int, seqnos: Iterable[int]) -> list[PositionRange]:
+    runs: list[PositionRange] = []
     pending: list[int] = []
     for seqno in seqnos:
         if len(pending) >= 2 and seqno - pending[-1] != pending[1] - pending[0]:
@@ -250,6 +251,6 @@ def _from_the_left(version: int, seqnos: Iterable[int]) -> list[Run]:
     return runs
 
 
-def _run_of(version: int, seqnos: list[int]) -> Run:
+def _run_of(version: int, seqnos: list[int]) -> PositionRange:
     step = seqnos[1] - seqnos[0] if len(seqnos) > 1 else 1
-    return Run(version, seqnos[0], seqnos[-1] + 1, step)
+    return PositionRange(version, seqnos[0], seqnos[-1] + 1, step)

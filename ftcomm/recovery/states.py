@@ -7,7 +7,7 @@ States (the diagram in docs/recovery.md is generated from `TRANSITIONS`)::
     CATCHING_UP  has a plan; replays what it holds, fetches what it lacks
     RUNNING      has a plan and everything that the plan gave it
     FINISHED     all ranks have closed, and that is journalled
-    FAILED       a verdict, or fenced, or the tracker is lost; the error sticks
+    FAILED       a fatal decision, or fenced, or the tracker is lost; the error sticks
 """
 
 import enum
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 
-class State(enum.Enum):
-    """Where this life stands in the job; see the module's text."""
+class WorkerState(enum.Enum):
+    """Where this incarnation stands in the job; see the module's text."""
 
     DETACHED = "DETACHED"
     STOPPED = "STOPPED"
@@ -27,42 +27,47 @@ class State(enum.Enum):
 
 
 # (from, cause, to): the only edges that the machine may take.
-TRANSITIONS: tuple[tuple[State, str, State], ...] = (
-    (State.DETACHED, "Revoke", State.STOPPED),
-    (State.STOPPED, "Revoke", State.STOPPED),
-    (State.STOPPED, "Plan", State.RUNNING),
-    (State.STOPPED, "Plan with fetches", State.CATCHING_UP),
-    (State.CATCHING_UP, "last fetch ended", State.RUNNING),
-    (State.CATCHING_UP, "Revoke", State.STOPPED),
-    (State.RUNNING, "Revoke", State.STOPPED),
-    (State.RUNNING, "AllBye", State.FINISHED),
-    (State.STOPPED, "AllBye", State.FINISHED),
-    (State.CATCHING_UP, "AllBye", State.FINISHED),
-    (State.DETACHED, "AllBye", State.FINISHED),
+TRANSITIONS: tuple[tuple[WorkerState, str, WorkerState], ...] = (
+    (WorkerState.DETACHED, "Revoke", WorkerState.STOPPED),
+    (WorkerState.STOPPED, "Revoke", WorkerState.STOPPED),
+    (WorkerState.STOPPED, "Plan", WorkerState.RUNNING),
+    (WorkerState.STOPPED, "Plan with fetches", WorkerState.CATCHING_UP),
+    (WorkerState.CATCHING_UP, "last fetch ended", WorkerState.RUNNING),
+    (WorkerState.CATCHING_UP, "Revoke", WorkerState.STOPPED),
+    (WorkerState.RUNNING, "Revoke", WorkerState.STOPPED),
+    (WorkerState.RUNNING, "AllClosed", WorkerState.FINISHED),
+    (WorkerState.STOPPED, "AllClosed", WorkerState.FINISHED),
+    (WorkerState.CATCHING_UP, "AllClosed", WorkerState.FINISHED),
+    (WorkerState.DETACHED, "AllClosed", WorkerState.FINISHED),
     *(
-        (state, cause, State.FAILED)
-        for state in (State.DETACHED, State.STOPPED, State.CATCHING_UP, State.RUNNING)
+        (state, cause, WorkerState.FAILED)
+        for state in (
+            WorkerState.DETACHED,
+            WorkerState.STOPPED,
+            WorkerState.CATCHING_UP,
+            WorkerState.RUNNING,
+        )
         for cause in ("Verdict", "Fenced", "tracker lost", "local failure")
     ),
-    (State.DETACHED, "Refused", State.FAILED),
-    (State.STOPPED, "Refused", State.FAILED),
-    (State.CATCHING_UP, "Refused", State.FAILED),
-    (State.RUNNING, "Refused", State.FAILED),
+    (WorkerState.DETACHED, "Refused", WorkerState.FAILED),
+    (WorkerState.STOPPED, "Refused", WorkerState.FAILED),
+    (WorkerState.CATCHING_UP, "Refused", WorkerState.FAILED),
+    (WorkerState.RUNNING, "Refused", WorkerState.FAILED),
 )
 EDGES = frozenset(TRANSITIONS)
 
 
 _IN_WORDS = {
-    State.DETACHED: "waits for the tracker",
-    State.STOPPED: "stopped here until the group is complete again",
-    State.CATCHING_UP: "fetches the results that this process has missed",
-    State.RUNNING: "runs",
-    State.FINISHED: "all ranks have closed",
-    State.FAILED: "can go on no more",
+    WorkerState.DETACHED: "waits for the tracker",
+    WorkerState.STOPPED: "stopped here until the group is complete again",
+    WorkerState.CATCHING_UP: "fetches the results that this process has missed",
+    WorkerState.RUNNING: "runs",
+    WorkerState.FINISHED: "all ranks have closed",
+    WorkerState.FAILED: "can go on no more",
 }
 
 
-def state_in_words(state: State, stop_reason: str, error: Exception | None) -> str:
+def state_in_words(state: WorkerState, stop_reason: str, error: Exception | None) -> str:
     """What a log line says of a change to `state`.
 
     Args:
@@ -70,28 +75,28 @@ def state_in_words(state: State, stop_reason: str, error: Exception | None) -> s
         stop_reason: of the newest Revoke.
         error: with which the machine has failed.
     """
-    why = {State.STOPPED: stop_reason, State.FAILED: str(error or "")}.get(state, "")
+    why = {WorkerState.STOPPED: stop_reason, WorkerState.FAILED: str(error or "")}.get(state, "")
     return f"{_IN_WORDS[state]}: {why}" if why else _IN_WORDS[state]
 
 
-class Step(enum.Enum):
+class NextStep(enum.Enum):
     """What the user's thread must do at its position, when it is neither served nor refused."""
 
     EXECUTE = "execute"
     WAIT = "wait"
 
 
-class Outcome(enum.Enum):
+class Completion(enum.Enum):
     """What became of an attempt to complete a position."""
 
     DONE = "done"
     REVOKED = "revoked"  # discard the result; ask `begin` again
-    HEAR_FIRST = "hear first"  # this process was stopped: the tracker must be heard first (R1)
+    CONFIRM_FIRST = "hear first"  # this process was stopped: the tracker must be heard first (R1)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this process is; drawn and measured by the driver, once per life."""
+    """Who this process is; drawn and measured by the driver, once per incarnation."""
 
     worker_id: str
     nonce: bytes
@@ -107,7 +112,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class MachineLimits:
     """What the core needs of the job's settings; times are in seconds."""
 
     detect_within: float = 5.0

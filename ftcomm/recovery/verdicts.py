@@ -1,20 +1,23 @@
 """Verdicts: from the name in a message to the exception that every rank raises."""
 
 from ftcomm import errors
-from ftcomm.protocol.messages import Verdict
+from ftcomm.protocol.messages import FatalDecision
 
 
 def error_class(name: str) -> type[errors.FtcommError]:
-    """The exception class of a verdict or refusal; an unknown name is a protocol error."""
+    """The exception class of a fatal decision or refusal; an unknown name is a protocol error."""
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, errors.FtcommError):
         return kind
     return errors.ProtocolError
 
 
-def verdict_error(verdict: Verdict) -> errors.FtcommError:
-    """The exception that every rank raises for a job-wide verdict: same type, same words."""
-    rank = verdict.rank if verdict.rank >= 0 else None
-    return error_class(verdict.error)(
-        verdict.cause, rank=rank, epoch=verdict.epoch, position=verdict.position
+def verdict_error(fatal_decision: FatalDecision) -> errors.FtcommError:
+    """The exception that every rank raises for a job-wide fatal decision: same type, same words."""
+    rank = fatal_decision.rank if fatal_decision.rank >= 0 else None
+    return error_class(fatal_decision.error)(
+        fatal_decision.cause,
+        rank=rank,
+        epoch=fatal_decision.epoch,
+        position=fatal_decision.position,
     )

@@ -1,4 +1,4 @@
-"""Standing: what one life has done and holds, and what the user's thread may do next.
+"""Standing: what one incarnation has done and holds, and what the user's thread may do next.
 
 The user's thread asks `begin` (or `begin_load`) what to do at its position and says `complete`
 (or one of its sisters) when it is done.  The driver's lock is held around every call, so that the
@@ -13,7 +13,7 @@ from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.messages import (
     CallMade,
     Calls,
-    Finding,
+    FatalReport,
     Member,
     Mismatch,
     Report,
@@ -23,15 +23,15 @@ from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.local_state_store import LocalStore
 from ftcomm.recovery.recent_calls import NO_CALL, Called, RecentCalls
-from ftcomm.recovery.result_log import Entry, ResultLog
+from ftcomm.recovery.result_log import LogEntry, ResultLog
 from ftcomm.recovery.states import (
     EDGES,
     Checkpoint,
+    Completion,
     Identity,
-    Limits,
-    Outcome,
-    State,
-    Step,
+    MachineLimits,
+    NextStep,
+    WorkerState,
 )
 
 _CLOSE = bytes([Kind.CLOSE])  # what a signature of close() begins with
@@ -39,13 +39,13 @@ _CHECKPOINT = bytes([Kind.CHECKPOINT])  # what a signature of checkpoint() begin
 _LOAD_SIGNATURE = Signature(Kind.LOAD).encode()
 
 
-class Standing:
-    """Position, log and checkpoints of one life; the half of the machine that serves calls."""
+class CallProgress:
+    """Position, log and checkpoints of one process; the half of the machine that serves calls."""
 
-    def __init__(self, identity: Identity, limits: Limits, *, now: float) -> None:
+    def __init__(self, identity: Identity, limits: MachineLimits, *, now: float) -> None:
         self.identity = identity
         self.limits = limits
-        self.state = State.DETACHED
+        self.state = WorkerState.DETACHED
         self.error: errors.FtcommError | None = None
         self.job_id = ""
         self.detached_because = "no route to it"
@@ -62,7 +62,7 @@ class Standing:
         self.keep_order: tuple[int, ...] = ()  # follows from the grouping
         self.routes: tuple[Route, ...] = ()
         self.suspects: tuple[int, ...] = ()
-        self.accusation: Mismatch | Finding | None = None
+        self.accusation: Mismatch | FatalReport | None = None
         self.pending_fetches: frozenset[int] = frozenset()
         # --- what has been done
         self.position = START
@@ -81,13 +81,13 @@ class Standing:
         self.fetched = 0
         # Nothing has been heard or done since a call was completed that the next one might have to
         # heed: it may be executed without asking, and completed by `complete_next`.
-        self.calm = False
+        self.is_quiescent = False
         # --- being heard
         self.attached = False
         self._beats = 0
         self._last_beat = now
         self._hello_beats = 0  # heartbeats made before the newest hello
-        self._must_hear = 0  # number of the heartbeat whose answer is awaited, 0: none
+        self._needs_confirmation = 0  # number of the heartbeat whose answer is awaited, 0: none
         self._starves = False  # blocked for long without a byte
         self._needed_since: float | None = None
 
@@ -101,7 +101,7 @@ class Standing:
         """Where the user made the call in flight."""
         return self.call.site
 
-    def begin(self, signature: bytes, site: str) -> Step | Entry:
+    def begin(self, signature: bytes, site: str) -> NextStep | LogEntry:
         """What to do with a call of `signature` at the present position.
 
         Args:
@@ -109,7 +109,7 @@ class Standing:
             site: where the user called it.
 
         Returns:
-            the log's entry to serve (then call `replay`), or a `Step`.
+            the log's entry to serve (then call `replay`), or a `NextStep`.
 
         Raises:
             FtcommError: the error that ended this communicator.
@@ -118,24 +118,25 @@ class Standing:
         if self.error is not None:
             raise self.error
         if self.is_frozen:
-            return Step.WAIT
+            return NextStep.WAIT
         entry = self.log.get(self.position)
         if entry is not None:
             return entry
         if self.position < self.frontier:
             if self._is_past_prelude_end:
-                return Entry(_LOAD_SIGNATURE, None)  # it ran load_checkpoint here, all others know
-            return Step.WAIT
+                # it ran load_checkpoint here, all others know
+                return LogEntry(_LOAD_SIGNATURE, None)
+            return NextStep.WAIT
         if signature[:1] == _CLOSE and not all(member.present for member in self.members):
             # An absent member has closed and then died. It executed the close, so everyone has
             # entered it; to execute it without that member is impossible, and not needed.
-            entry = Entry(signature, None)
+            entry = LogEntry(signature, None)
             self.log.add(self.position, entry)
             return entry
         if self.pending_fetches and signature[:1] == _CHECKPOINT:
             # To commit is to drop what others may be fetching still: none does when all are here.
-            return Step.WAIT
-        return Step.EXECUTE
+            return NextStep.WAIT
+        return NextStep.EXECUTE
 
     @property
     def _is_past_prelude_end(self) -> bool:
@@ -146,10 +147,10 @@ class Standing:
             and self.position.seqno >= self.prelude_length >= 0
         )
 
-    def begin_load(self, signature: bytes, site: str) -> Step | Checkpoint | Entry:
+    def begin_load(self, signature: bytes, site: str) -> NextStep | Checkpoint | LogEntry:
         """As `begin`, for load_checkpoint: served below the frontier, whoever asks.
 
-        An `Entry` is of another collective: the others have not called load_checkpoint here.
+        An `LogEntry` is of another collective: the others have not called load_checkpoint here.
 
         A restarted worker may skip the rest of its prelude: the checkpoint is served early.
         """
@@ -157,15 +158,15 @@ class Standing:
         if self.error is not None:
             raise self.error
         if self.is_frozen:
-            return Step.WAIT
+            return NextStep.WAIT
         if self.frontier.past_load:
             version = self.frontier.version
             ready = self.checkpoint is not None and self.checkpoint.version == version
             ready = ready and not self.locals.lacks(version, self.rank)
-            return self.checkpoint if ready and self.checkpoint else Step.WAIT
+            return self.checkpoint if ready and self.checkpoint else NextStep.WAIT
         if self.position < self.frontier:  # the others called something else here
-            return self.log.get(self.position) or Step.WAIT
-        return Step.EXECUTE
+            return self.log.get(self.position) or NextStep.WAIT
+        return NextStep.EXECUTE
 
     def relay_to(self, rank: int) -> int | None:
         """The rank that passes bytes on between this one and `rank`; None for a direct link."""
@@ -183,12 +184,12 @@ class Standing:
     def is_frozen(self) -> bool:
         """True while the position may not move and nothing may be executed."""
         return (
-            self.state in (State.DETACHED, State.STOPPED)
+            self.state in (WorkerState.DETACHED, WorkerState.STOPPED)
             or bool(self.suspects)
             or self.accusation is not None
         )
 
-    def replay(self, *, now: float) -> Outcome:
+    def replay(self, *, now: float) -> Completion:
         """The entry that `begin` gave is being returned to the user; proves nothing (rule R3)."""
         refusal = self._may_not_replay(now)
         if refusal is not None:
@@ -199,11 +200,11 @@ class Standing:
         self.replayed += 1
         self.log.passed(self.position)
         self._advance(self.position.next())
-        return Outcome.DONE
+        return Completion.DONE
 
     def complete(
-        self, epoch: int, entry: Entry, *, synchronising: bool, now: float
-    ) -> tuple[Outcome, list[Any]]:
+        self, epoch: int, entry: LogEntry, *, synchronising: bool, now: float
+    ) -> tuple[Completion, list[Any]]:
         """A collective executed in `epoch` has its result: log it and move on, or discard it.
 
         Returns:
@@ -212,7 +213,7 @@ class Standing:
         if synchronising and epoch == self.epoch:
             at_once = self.complete_next(entry, now)
             if at_once is not None:
-                return Outcome.DONE, at_once
+                return Completion.DONE, at_once
         refusal = self._may_not_complete(epoch, now)
         if refusal is not None:
             return refusal, []
@@ -222,16 +223,16 @@ class Standing:
             self.log.passed(position)
             dropped = self.log.prove_stable(position) if synchronising else []
         self._advance(position.next())
-        self.calm = self._nothing_to_heed
-        return Outcome.DONE, dropped
+        self.is_quiescent = self._nothing_to_heed
+        return Completion.DONE, dropped
 
-    def complete_next(self, entry: Entry, now: float) -> list[Any] | None:
-        """`complete` for the next synchronising call where all is calm, in few steps.
+    def complete_next(self, entry: LogEntry, now: float) -> list[Any] | None:
+        """`complete` for the next synchronising call where all is quiescent, in few steps.
 
         Returns:
-            values that the log let go; None: it is not calm, and nothing was done.
+            values that the log let go; None: it is not quiescent, and nothing was done.
         """
-        if not self.calm or now - self._last_beat > self.limits.detect_within / 2:
+        if not self.is_quiescent or now - self._last_beat > self.limits.detect_within / 2:
             return None
         position = self.position
         dropped = self.log.succeed(position, entry) if self.limits.keeps_results else []
@@ -243,25 +244,25 @@ class Standing:
     @property
     def _nothing_to_heed(self) -> bool:
         return (
-            self.state is State.RUNNING
+            self.state is WorkerState.RUNNING
             and (self.log.is_level or not self.limits.keeps_results)
             and self.position >= self.frontier
             and self.log.get(self.position) is None
         )
 
-    def replay_load(self, checkpoint: Checkpoint, *, now: float) -> Outcome:
+    def replay_load(self, checkpoint: Checkpoint, *, now: float) -> Completion:
         """The checkpoint that `begin_load` gave is being returned to the user."""
         refusal = self._may_not_replay(now)
         if refusal is not None:
             return refusal
         if checkpoint.version != self.frontier.version:  # a newer plan has named a newer one
-            return Outcome.REVOKED
+            return Completion.REVOKED
         self.replayed += 1
         self.log.skipped(self.position)
         self._note_load(checkpoint.version)
-        return Outcome.DONE
+        return Completion.DONE
 
-    def complete_load(self, epoch: int, state: Any, digest: bytes, *, now: float) -> Outcome:
+    def complete_load(self, epoch: int, state: Any, digest: bytes, *, now: float) -> Completion:
         """All ranks executed load_checkpoint: version 0 is rank 0's default."""
         refusal = self._may_not_complete(epoch, now)
         if refusal is not None:
@@ -270,7 +271,7 @@ class Standing:
         self.log.prove_stable(self.position)
         self.checkpoint = Checkpoint(0, state, digest)
         self._note_load(0)
-        return Outcome.DONE
+        return Completion.DONE
 
     def _note_load(self, version: int) -> None:
         """`load_checkpoint` returns `version`."""
@@ -302,51 +303,51 @@ class Standing:
         """The version that `load_checkpoint` would give now, None if that is not known yet."""
         return self.frontier.version if self.frontier.past_load else None
 
-    def complete_checkpoint(self, epoch: int, *, now: float) -> tuple[Outcome, list[Any]]:
+    def complete_checkpoint(self, epoch: int, *, now: float) -> tuple[Completion, list[Any]]:
         """Every rank was seen to hold the tentative version with one digest: it is committed."""
         refusal = self._may_not_complete(epoch, now)
         if refusal is not None:
             return refusal, []
         stable = self.log.prove_stable(self.position)
-        return Outcome.DONE, [*stable, *self._commit_tentative()]
+        return Completion.DONE, [*stable, *self._commit_tentative()]
 
-    def complete_close(self, epoch: int, entry: Entry, *, now: float) -> Outcome:
+    def complete_close(self, epoch: int, entry: LogEntry, *, now: float) -> Completion:
         """The close collective was executed; this rank goes on serving until all have closed."""
         position = self.position
         outcome, _ = self.complete(epoch, entry, synchronising=True, now=now)
-        if outcome is Outcome.DONE:
+        if outcome is Completion.DONE:
             self.closed = True
             self.log.add(position, entry)  # whatever else is kept: whoever lags is served (rule R8)
         return outcome
 
-    def replay_close(self, *, now: float) -> Outcome:
+    def replay_close(self, *, now: float) -> Completion:
         """The close collective is served: others had completed it."""
         outcome = self.replay(now=now)
-        if outcome is Outcome.DONE:
+        if outcome is Completion.DONE:
             self.closed = True
         return outcome
 
-    def _may_not_complete(self, epoch: int, now: float) -> Outcome | None:
-        if epoch != self.epoch or self.state not in (State.RUNNING, State.CATCHING_UP):
-            return Outcome.REVOKED
+    def _may_not_complete(self, epoch: int, now: float) -> Completion | None:
+        if epoch != self.epoch or self.state not in (WorkerState.RUNNING, WorkerState.CATCHING_UP):
+            return Completion.REVOKED
         if self.suspects or self.accusation is not None:
-            return Outcome.REVOKED
-        return self._must_hear_first(now)
+            return Completion.REVOKED
+        return self._must_confirm_first(now)
 
-    def _may_not_replay(self, now: float) -> Outcome | None:
-        if self.state in (State.DETACHED, State.STOPPED, State.FAILED):
-            return Outcome.REVOKED
-        return self._must_hear_first(now)
+    def _may_not_replay(self, now: float) -> Completion | None:
+        if self.state in (WorkerState.DETACHED, WorkerState.STOPPED, WorkerState.FAILED):
+            return Completion.REVOKED
+        return self._must_confirm_first(now)
 
-    def _must_hear_first(self, now: float) -> Outcome | None:
+    def _must_confirm_first(self, now: float) -> Completion | None:
         """This process did not run for a while: its place may be another's by now (rule R1)."""
-        if self._must_hear or now - self._last_beat > self.limits.detect_within / 2:
-            return Outcome.HEAR_FIRST
+        if self._needs_confirmation or now - self._last_beat > self.limits.detect_within / 2:
+            return Completion.CONFIRM_FIRST
         return None
 
     def _advance(self, position: Position) -> None:
         assert position > self.position, (position, self.position)
-        self.calm = False
+        self.is_quiescent = False
         self.recent.note(self.call)
         if position.version != self.position.version:
             self.recent.end_version(self.position)
@@ -372,7 +373,7 @@ class Standing:
         return Calls(self.position, tuple(calls), self.loaded, digest)
 
     def report(self) -> Report:
-        """What this life has and where it stands, for the epoch last revoked."""
+        """What this incarnation has and where it stands, for the epoch last revoked."""
         return Report(
             epoch=self.revoke_epoch,
             position=self.position,
@@ -389,7 +390,7 @@ class Standing:
             locals=self.locals.report(),
         )
 
-    def _enter(self, cause: str, state: State) -> None:
+    def _enter(self, cause: str, state: WorkerState) -> None:
         assert (self.state, cause, state) in EDGES, (self.state, cause, state)
         self.state = state
 
@@ -397,8 +398,8 @@ class Standing:
         """What may never be, whatever the tracker or peers send."""
         assert self.epoch <= self.revoke_epoch, "a plan without its Revoke"
         assert self.caught_up <= self.epoch
-        assert (self.state is State.FAILED) == (self.error is not None)
-        assert self.state is not State.RUNNING or not self.pending_fetches
+        assert (self.state is WorkerState.FAILED) == (self.error is not None)
+        assert self.state is not WorkerState.RUNNING or not self.pending_fetches
         assert not self.position.past_load or self.checkpoint is not None
         if self.checkpoint is not None and self.position.past_load:
             assert self.checkpoint.version == self.position.version

@@ -80,7 +80,7 @@ def wire_code(name: str | None) -> Wire:
     return _WIRES[name]
 
 
-def rounded(source: Array, wire: str) -> Array:
+def rounded(sendbuf: Array, wire: str) -> Array:
     """A user's elements as they travel in the format `wire`: a new array.
 
     Raises:
@@ -88,10 +88,10 @@ def rounded(source: Array, wire: str) -> Array:
         TypeError: the format is not for elements of this dtype.
     """
     wire_code(wire)
-    if source.dtype != np.float32:
-        raise TypeError(f"wire='bf16' is for float32, x is {source.dtype.name}; convert it")
-    bits: Array = np.empty(len(source), np.uint16)
-    round_to_bfloat16(source, bits)
+    if sendbuf.dtype != np.float32:
+        raise TypeError(f"wire='bf16' is for float32, x is {sendbuf.dtype.name}; convert it")
+    bits: Array = np.empty(len(sendbuf), np.uint16)
+    round_to_bfloat16(sendbuf, bits)
     return bits
 
 
@@ -183,7 +183,7 @@ def checked_root(root: Any, world_size: int) -> int:
 
 def signature_of(
     kind: Kind,
-    source: Array,
+    sendbuf: Array,
     shape: tuple[int, ...],
     *,
     op: OpCode = OpCode.NONE,
@@ -197,7 +197,7 @@ def signature_of(
 
     Args:
         kind: the collective.
-        source: its elements, as they travel.
+        sendbuf: its elements, as they travel.
         shape: of the user's array.
         op: the reduction.
         op_hash: of a user's function.
@@ -212,10 +212,10 @@ def signature_of(
     return Signature(
         kind=kind,
         op=op,
-        dtype=dtype_code(result_dtype(source.dtype, wire)),
+        dtype=dtype_code(result_dtype(sendbuf.dtype, wire)),
         algorithm=algorithm,
         root=root,
-        count=0 if kind in RAGGED else len(source),
+        count=0 if kind in RAGGED else len(sendbuf),
         ndim=len(shape),
         dims=(scalar, 0, 0, 0) if scalar else _dims(shape[1:] if kind in RAGGED else shape),
         op_hash=op_hash,

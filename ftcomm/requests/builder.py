@@ -1,4 +1,4 @@
-"""From a user's arguments to a `Call`: validation, signature, memory layout.
+"""From a user's arguments to a `Request`: validation, signature, memory layout.
 
 Everything that can be wrong locally is found here, before the position or any peer is touched.
 """
@@ -42,7 +42,7 @@ from ftcomm.requests.arguments import (
     wire_code,
 )
 from ftcomm.requests.object_payload import pack_item, pack_object, pack_parts
-from ftcomm.requests.request import Call, Form, OpenCall, anything
+from ftcomm.requests.request import CollectiveSpec, OpenBroadcast, Request, anything
 
 # After this many broadcasts, or bytes of them, without a synchronising collective, the next one
 # ends with a barrier: the root's log is bounded, and all ranks count alike (rule R3).
@@ -89,14 +89,14 @@ class Group(Protocol):
         """The Python of each rank, empty where it is not known."""
 
 
-class CallFactory:
+class RequestBuilder:
     """Builds one communicator's calls; counts broadcasts towards the next flush."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._broadcasts = 0
         self._broadcast_bytes = 0
-        self._forms: dict[object, Form] = {}
+        self._forms: dict[object, CollectiveSpec] = {}
         self._probe = FunctionProbe()
 
     def allreduce(
@@ -107,26 +107,26 @@ class CallFactory:
         site: str,
         root: int = -1,
         wire: str | None = None,
-    ) -> Call:
+    ) -> Request:
         """A validated allreduce, or, with a root, a reduce.
 
         Raises:
             TypeError, ValueError: x, op, algorithm or wire do not fit.
         """
-        source, shape = as_elements(x)
+        sendbuf, shape = as_elements(x)
         if wire is not None:
-            source = rounded(source, wire)
+            sendbuf = rounded(sendbuf, wire)
         asked = self._resolved(op)
         if not isinstance(asked, str):  # a function may hold on to anything: its form is not kept
-            return Call(
-                self._reduction_form(source, shape, asked, algorithm, site, root, wire), source
+            return Request(
+                self._reduction_form(sendbuf, shape, asked, algorithm, site, root, wire), sendbuf
             )
-        key = (source.dtype, shape, asked, algorithm, site, root, wire)
+        key = (sendbuf.dtype, shape, asked, algorithm, site, root, wire)
         form = self._forms.get(key)
         if form is None:
-            form = self._reduction_form(source, shape, asked, algorithm, site, root, wire)
+            form = self._reduction_form(sendbuf, shape, asked, algorithm, site, root, wire)
             self._keep(key, form)
-        return Call(form, source)
+        return Request(form, sendbuf)
 
     def _resolved(self, op: UncheckedOp) -> str | Reduction:
         """What `op` stands for on every rank.
@@ -149,25 +149,25 @@ class CallFactory:
 
     def _reduction_form(
         self,
-        source: Array,
+        sendbuf: Array,
         shape: tuple[int, ...],
         op: str | Reduction,
         algorithm: str | None,
         site: str,
         root: int,
         wire: str | None,
-    ) -> Form:
+    ) -> CollectiveSpec:
         wish = self._wish(algorithm, op)
-        if wire is None and not is_bfloat16(source.dtype):
-            reducer = make_reducer(op, source.dtype, shape=shape)
+        if wire is None and not is_bfloat16(sendbuf.dtype):
+            reducer = make_reducer(op, sendbuf.dtype, shape=shape)
         else:
             reducer = bfloat16_reducer(op)
         if isinstance(op, Reduction):
-            self._probe.check(op, reducer.op_hash, source.dtype)
+            self._probe.check(op, reducer.op_hash, sendbuf.dtype)
         kind = Kind.ALLREDUCE if root < 0 else Kind.REDUCE
         signature = signature_of(
             kind,
-            source,
+            sendbuf,
             shape,
             op=reducer.op,
             op_hash=reducer.op_hash,
@@ -176,40 +176,40 @@ class CallFactory:
             wire=wire,
         )
         schedule = self._schedule(
-            Kind.ALLREDUCE, len(source), source.itemsize, algorithm=wish, whole=reducer.whole
+            Kind.ALLREDUCE, len(sendbuf), sendbuf.itemsize, algorithm=wish, whole=reducer.whole
         )
         return _form(
             kind,
             schedule,
             signature,
             site,
-            source.dtype,
+            sendbuf.dtype,
             shape,
             root=root,
             reducer=reducer,
             site_text=site_text(site, op),
         )
 
-    def broadcast(self, x: Any, root: int, site: str, algorithm: str | None = None) -> Call:
+    def broadcast(self, x: Any, root: int, site: str, algorithm: str | None = None) -> Request:
         """A validated broadcast.
 
         Raises:
             TypeError, ValueError: x or algorithm do not fit.
         """
-        source, shape = as_elements(x)
+        sendbuf, shape = as_elements(x)
         scalar = scalar_type(x)
-        key = (Kind.BROADCAST, source.dtype, shape, root, site, algorithm, scalar)
+        key = (Kind.BROADCAST, sendbuf.dtype, shape, root, site, algorithm, scalar)
         form = self._forms.get(key)
         if form is None:
             wish = _algorithm_named(algorithm)
             signature = signature_of(
-                Kind.BROADCAST, source, shape, root=root, algorithm=wish, scalar=scalar
+                Kind.BROADCAST, sendbuf, shape, root=root, algorithm=wish, scalar=scalar
             )
-            form = self._broadcast_form(signature, site, source.dtype, shape)
+            form = self._broadcast_form(signature, site, sendbuf.dtype, shape)
             self._keep(key, form)
-        return Call(form, source, flush=self._must_flush(source.nbytes))
+        return Request(form, sendbuf, flush=self._must_flush(sendbuf.nbytes))
 
-    def broadcast_from(self, root: int, site: str, algorithm: str | None = None) -> OpenCall:
+    def broadcast_from(self, root: int, site: str, algorithm: str | None = None) -> OpenBroadcast:
         """A validated broadcast of which the root alone has the array, on another rank.
 
         Raises:
@@ -217,7 +217,7 @@ class CallFactory:
         """
         wish = _algorithm_named(algorithm)
 
-        def make(raw: bytes) -> Call:
+        def make(raw: bytes) -> Request:
             key = (raw, site)
             form = self._forms.get(key)
             if form is None:
@@ -226,14 +226,14 @@ class CallFactory:
                 assert shape is not None, "it was looked at when it came"
                 form = self._broadcast_form(raw, site, dtype, shape)
                 self._keep(key, form)
-            return Call(form, flush=self._must_flush(form.nbytes))
+            return Request(form, flush=self._must_flush(form.nbytes))
 
         known = Signature(Kind.BROADCAST, root=root, algorithm=wish).encode()
-        return OpenCall(known, site, self._announcement(root, wish), make, anything)
+        return OpenBroadcast(known, site, self._announcement(root, wish), make, anything)
 
     def _broadcast_form(
         self, raw: bytes, site: str, dtype: AnyDtype, shape: tuple[int, ...]
-    ) -> Form:
+    ) -> CollectiveSpec:
         signature = Signature.decode(raw)
         root, wish = signature.root, signature.algorithm
         schedule = self._schedule(
@@ -264,7 +264,7 @@ class CallFactory:
             or self._broadcast_bytes + nbytes >= FLUSH_BYTES
         )
 
-    def look_at_flush(self, call: Call) -> None:
+    def look_at_flush(self, call: Request) -> None:
         """Decide again for a call that was made before others had completed."""
         if call.kind is Kind.BROADCAST:
             call.flush = self._must_flush(call.form.nbytes)
@@ -281,43 +281,43 @@ class CallFactory:
         """A call has proved that the broadcasts before it have arrived."""
         self._broadcasts = self._broadcast_bytes = 0
 
-    def allgather(self, x: Any, site: str, root: int = -1) -> Call:
+    def allgather(self, x: Any, site: str, root: int = -1) -> Request:
         """A validated allgather, or, with a root, a gather."""
         kind = Kind.ALLGATHER if root < 0 else Kind.GATHER
-        source, shape = as_elements(x)
-        key = (kind, source.dtype, shape, site, root)
+        sendbuf, shape = as_elements(x)
+        key = (kind, sendbuf.dtype, shape, site, root)
         form = self._forms.get(key)
         if form is None:
-            signature = signature_of(kind, source, shape, root=root)
-            schedule = self._schedule(Kind.ALLGATHER, len(source), source.itemsize)
+            signature = signature_of(kind, sendbuf, shape, root=root)
+            schedule = self._schedule(Kind.ALLGATHER, len(sendbuf), sendbuf.itemsize)
             stacked = (self._group.world_size, *shape)
-            form = _form(kind, schedule, signature, site, source.dtype, stacked, root=root)
+            form = _form(kind, schedule, signature, site, sendbuf.dtype, stacked, root=root)
             self._keep(key, form)
-        return Call(form, source)
+        return Request(form, sendbuf)
 
-    def allgatherv(self, x: Any, site: str, root: int = -1) -> Call:
+    def allgatherv(self, x: Any, site: str, root: int = -1) -> Request:
         """A validated allgatherv, or, with a root, a gatherv.
 
         Raises:
             TypeError, ValueError: x does not fit.
         """
         kind = Kind.ALLGATHERV if root < 0 else Kind.GATHERV
-        source, shape = as_elements(x)
-        dtype_code(source.dtype)
+        sendbuf, shape = as_elements(x)
+        dtype_code(sendbuf.dtype)
         if not shape:
             raise ValueError(
                 f"{kind.name.lower()} joins arrays along their first dimension, and x has none; "
                 "pass [x], or use allgather"
             )
-        key = (kind, source.dtype, shape[1:], site, root)
+        key = (kind, sendbuf.dtype, shape[1:], site, root)
         form = self._forms.get(key)
         if form is None:
-            signature = signature_of(kind, source, shape, root=root)
-            form = _form(kind, None, signature, site, source.dtype, shape[1:], root=root)
+            signature = signature_of(kind, sendbuf, shape, root=root)
+            form = _form(kind, None, signature, site, sendbuf.dtype, shape[1:], root=root)
             self._keep(key, form)
-        return Call(form, source, rows=shape[0])
+        return Request(form, sendbuf, rows=shape[0])
 
-    def scatter(self, x: Any, root: int, site: str) -> Call:
+    def scatter(self, x: Any, root: int, site: str) -> Request:
         """A validated scatter; only the root's `x` is looked at.
 
         Raises:
@@ -327,7 +327,7 @@ class CallFactory:
         size = self._group.world_size
         return _of_source(form, pack_parts(x, size) if self._group.rank == root else None)
 
-    def broadcast_object(self, value: Any, root: int, site: str) -> Call:
+    def broadcast_object(self, value: Any, root: int, site: str) -> Request:
         """A validated broadcast of one object; only the root's counts.
 
         Raises:
@@ -336,7 +336,7 @@ class CallFactory:
         form = self._of_bytes(Kind.BROADCAST_OBJECT, root, site)
         return _of_source(form, pack_object(value) if self._group.rank == root else None)
 
-    def allgather_object(self, value: Any, site: str) -> Call:
+    def allgather_object(self, value: Any, site: str) -> Request:
         """A validated allgather of one object of each rank.
 
         Raises:
@@ -344,7 +344,7 @@ class CallFactory:
         """
         return _of_source(self._of_bytes(Kind.ALLGATHER_OBJECT, -1, site), pack_item(value))
 
-    def _of_bytes(self, kind: Kind, root: int, site: str) -> Form:
+    def _of_bytes(self, kind: Kind, root: int, site: str) -> CollectiveSpec:
         """The form of a call whose bytes are told apart by no dtype or shape."""
         key = (kind, root, site)
         form = self._forms.get(key)
@@ -354,16 +354,16 @@ class CallFactory:
             self._keep(key, form)
         return form
 
-    def plain(self, kind: Kind, site: str, *, count: int = 0) -> Call:
+    def plain(self, kind: Kind, site: str, *, count: int = 0) -> Request:
         """A call without arguments: barrier, load, close, checkpoint; `count` says of what kind."""
         key = (kind, site, count)
         form = self._forms.get(key)
         if form is None:
             signature = Signature(kind, count=count).encode()
             schedule = self._schedule(Kind.BARRIER, 0, 1)
-            form = Form(kind, signature, site, make_suffix(signature, site), schedule)
+            form = CollectiveSpec(kind, signature, site, make_suffix(signature, site), schedule)
             self._keep(key, form)
-        return Call(form)
+        return Request(form)
 
     def known(
         self,
@@ -400,7 +400,7 @@ class CallFactory:
         choice["table"] = group.table
         return schedule_for(kind, group.world_size, group.rank, count, itemsize, **choice)
 
-    def _keep(self, key: object, form: Form) -> None:
+    def _keep(self, key: object, form: CollectiveSpec) -> None:
         if len(self._forms) >= FORMS_KEPT:
             self._forms.clear()
         self._forms[key] = form
@@ -421,8 +421,8 @@ def _algorithm_named(name: str | None) -> Algorithm:
     return _ALGORITHMS[name]
 
 
-def _of_source(form: Form, source: Array | None) -> Call:
-    return Call(form) if source is None else Call(form, source, rows=len(source))
+def _of_source(form: CollectiveSpec, sendbuf: Array | None) -> Request:
+    return Request(form) if sendbuf is None else Request(form, sendbuf, rows=len(sendbuf))
 
 
 def _form(
@@ -438,10 +438,10 @@ def _form(
     scalar: Scalar = Scalar.ARRAY,
     announcement: Schedule | None = None,
     site_text: str = "",
-) -> Form:
+) -> CollectiveSpec:
     """The form of a call with a result, or rows of one, of `dtype` and `shape`."""
-    work_count = 0 if schedule is None else schedule.work_count
-    return Form(
+    recvbuf_count = 0 if schedule is None else schedule.recvbuf_count
+    return CollectiveSpec(
         kind=kind,
         signature=signature,
         site=site_text or site,
@@ -449,8 +449,8 @@ def _form(
         schedule=schedule,
         dtype=dtype,
         shape=shape,
-        work_count=work_count,
-        nbytes=work_count * dtype.itemsize,
+        recvbuf_count=recvbuf_count,
+        nbytes=recvbuf_count * dtype.itemsize,
         root=root,
         reducer=reducer,
         scalar=scalar,

@@ -9,7 +9,7 @@ import numpy as np
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.reductions import Reducer
 from ftcomm.collectives.schedules.schedule import Schedule
-from ftcomm.memory.pool import Array, Stored
+from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.signature import Kind, Scalar
 from ftcomm.state.layout import Packed
 from ftcomm.state.lazy import LazyState
@@ -25,7 +25,7 @@ def anything(_: object) -> None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Form:
+class CollectiveSpec:
     """What all calls from one line of the user's code with arguments of one shape share.
 
     Made once and kept, so that a small call computes nothing twice.
@@ -38,7 +38,7 @@ class Form:
         schedule: this rank's steps; None if they follow from sizes that ranks tell each other.
         dtype: of the result's elements.
         shape: of the result; of one row of it where each rank brings as many rows as it has.
-        work_count: elements of the result, 0 where that is known only when it runs.
+        recvbuf_count: elements of the result, 0 where that is known only when it runs.
         nbytes: bytes of the result, 0 where that is known only when it runs.
         root: the rank that all others look to, else -1.
         reducer: of a reduction, else None.
@@ -54,7 +54,7 @@ class Form:
     schedule: Schedule | None
     dtype: AnyDtype = field(default_factory=lambda: np.dtype(np.uint8))
     shape: tuple[int, ...] = (0,)
-    work_count: int = 0
+    recvbuf_count: int = 0
     nbytes: int = 0
     root: int = -1
     reducer: Reducer | None = None
@@ -63,12 +63,12 @@ class Form:
 
 
 @dataclass(slots=True)
-class Call:
+class Request:
     """One public call, ready to run.
 
     Attributes:
         form: what it shares with others.
-        source: this rank's input, 1-D, contiguous, native; never written.
+        sendbuf: this rank's input, 1-D, contiguous, native; never written.
         rows: how many rows of the result this rank brings.
         admit: told the result's bytes when they are known only in the run; raises if there is no
             room for them, alike on all ranks.
@@ -78,13 +78,13 @@ class Call:
             `out` does not fit what only the run could tell. None where all was known before.
     """
 
-    form: Form
-    source: Array = field(default_factory=lambda: NOTHING)
+    form: CollectiveSpec
+    sendbuf: Array = field(default_factory=lambda: NOTHING)
     rows: int = 0
     admit: Callable[[int], None] = anything
     flush: bool = False
     place: Array | None = None
-    check: Callable[[Stored], None] | None = None
+    check: Callable[[LoggedResult], None] | None = None
 
     @property
     def kind(self) -> Kind:
@@ -96,7 +96,7 @@ class Call:
         form = self.form
         if form.kind in _OF_THE_ROOT and form.root != rank:
             return bytes(DIGEST_BYTES)
-        elements = self.source.view(np.uint8).data
+        elements = self.sendbuf.view(np.uint8).data
         return hashlib.blake2b(elements, digest_size=DIGEST_BYTES).digest()
 
     @property
@@ -106,7 +106,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Saving:
+class CheckpointPayload:
     """What one rank gives to a checkpoint.
 
     Attributes:
@@ -129,14 +129,14 @@ class Saving:
         return self.state.packed_now() if isinstance(self.state, LazyState) else self.state
 
 
-def stored_rows(form: Form, flat: Array, rows: int) -> Stored:
+def stored_rows(form: CollectiveSpec, flat: Array, rows: int) -> LoggedResult:
     """The result of a kind to which each rank brings as many rows as it has."""
-    return Stored(flat, (rows, *form.shape))
+    return LoggedResult(flat, (rows, *form.shape))
 
 
 @dataclass(frozen=True, slots=True)
-class Lazy:
-    """A call whose input is a function: it becomes a `Call` only if it is executed.
+class DeferredInput:
+    """A call whose input is a function: it becomes a `Request` only if it is executed.
 
     Attributes:
         kind: the collective.
@@ -151,12 +151,12 @@ class Lazy:
     kind: Kind
     known: bytes
     site: str
-    make: Callable[[], Call]
-    check: Callable[[Stored], None]
+    make: Callable[[], Request]
+    check: Callable[[LoggedResult], None]
 
 
 @dataclass(frozen=True, slots=True)
-class OpenCall:
+class OpenBroadcast:
     """A broadcast to a rank that is given dtype and shape with the array.
 
     Attributes:
@@ -164,16 +164,16 @@ class OpenCall:
         site: where the user called it.
         announcement: this rank's steps of a small one, by whose first it hears of any.
         make: the call of a whole signature.
-        check: as in `Lazy`.
+        check: as in `DeferredInput`.
         kind: the collective.
     """
 
     known: bytes
     site: str
     announcement: Schedule
-    make: Callable[[bytes], Call]
-    check: Callable[[Stored], None]
+    make: Callable[[bytes], Request]
+    check: Callable[[LoggedResult], None]
     kind: Kind = Kind.BROADCAST
 
 
-AnyCall = Call | Lazy | OpenCall
+AnyCall = Request | DeferredInput | OpenBroadcast

@@ -77,7 +77,7 @@ class LazyState:
                 self._compare()
                 self._raw = raw
                 if not self._marks:
-                    self._let_go()
+                    self._release()
             return self._raw
 
     def packed_now(self) -> Packed:
@@ -96,9 +96,9 @@ class LazyState:
     def release(self) -> None:
         """The user may change the arrays from now on; waits while they are being read."""
         with self._lock:
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._state, self._arrays, self._marks, self._is_held = None, {}, {}, False
 
     def _compare(self) -> None:

@@ -50,7 +50,7 @@ def pack_state(state: Any, name: str = "state") -> Packed:
     Raises:
         TypeError: something else is in it; the message says where.
     """
-    writer = _Writer()
+    writer = _HeadWriter()
     head = bytes(msgpack.packb(writer.plain(state, name, 0), use_bin_type=True))
     return with_bodies(head, writer.bodies)
 
@@ -68,7 +68,7 @@ def unpack_state(raw: Packed, *, copy: bool = True) -> Any:
     """
     try:
         bodies = Bodies(raw)
-        state = _Reader(bodies, copy=copy).read(bodies.head)
+        state = _HeadReader(bodies, copy=copy).read(bodies.head)
         bodies.must_be_over()
         _must_be_plain(state, 0)
         return state
@@ -129,7 +129,7 @@ def _limits(size: int) -> dict[str, int]:
     return dict.fromkeys(names, size)
 
 
-class _Writer:
+class _HeadWriter:
     """Makes one state's head.
 
     Attributes:
@@ -263,7 +263,7 @@ def _scalar_bytes(scalar: Array, where: str) -> bytes:
     return bytes((code,)) + scalar.astype(scalar.dtype.newbyteorder("=")).tobytes()
 
 
-class _Reader:
+class _HeadReader:
     """Reads one state; counts how deep tuples are nested, each of which is packed by itself."""
 
     def __init__(self, bodies: Bodies, *, copy: bool = True) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ftcomm.collectives.reductions import Array, Reducer
-from ftcomm.testing.reference import combine_cells
+from ftcomm.testing.reference import combine_segments
 
 Groups = Sequence[Sequence[int]]  # the ranks of each host
 
@@ -82,5 +82,5 @@ def _pair(values: Sequence[Array], reducer: Reducer) -> Array:
     if len(values) == 1:
         return values[0]
     out = np.empty_like(values[0])
-    combine_cells(reducer, values[0], values[1], out)
+    combine_segments(reducer, values[0], values[1], out)
     return out

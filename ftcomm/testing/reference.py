@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ftcomm.collectives.reductions import Array, Reducer
-from ftcomm.collectives.schedules.schedule import CELL_BYTES, NOBODY, Reduce, Schedule, Step
+from ftcomm.collectives.schedules.schedule import (
+    NOBODY,
+    REDUCE_SEGMENT_BYTES,
+    Reduce,
+    Schedule,
+    Step,
+)
 
 
 class DeadlockError(RuntimeError):
@@ -22,8 +28,8 @@ class DeadlockError(RuntimeError):
 @dataclass(slots=True)
 class _Rank:
     schedule: Schedule
-    source: Array
-    work: Array
+    sendbuf: Array
+    recvbuf: Array
     known: set[int]
     at: int = 0
     sent: bool = False
@@ -36,7 +42,7 @@ class _Rank:
         return steps[self.at] if self.at < len(steps) else None
 
     def outgoing(self, step: Step) -> Array:
-        buffer = self.source if step.send_source else self.work
+        buffer = self.sendbuf if step.send_from_sendbuf else self.recvbuf
         return buffer[step.send_lo : step.send_hi].copy()
 
 
@@ -107,7 +113,7 @@ class _Network:
             assert message.tag == step.tag, "sender and receiver disagree about the step"
             assert message.payload.size == step.recv_hi - step.recv_lo, "block sizes differ"
             rank.known |= message.known
-            if step.hold:
+            if step.deferred:
                 rank.held = message.payload
             else:
                 _merge(rank, step, message.payload, self.reducer)
@@ -116,25 +122,25 @@ class _Network:
 
 
 def _merge(rank: _Rank, step: Step, incoming: Array, reducer: Reducer | None) -> None:
-    out = rank.work[step.recv_lo : step.recv_hi]
+    out = rank.recvbuf[step.recv_lo : step.recv_hi]
     if step.reduce is Reduce.NONE:
         out[:] = incoming
         return
     assert reducer is not None, "a reducing step needs a reducer"
-    own = (rank.source if step.own_source else rank.work)[step.recv_lo : step.recv_hi]
+    own = (rank.sendbuf if step.own_in_sendbuf else rank.recvbuf)[step.recv_lo : step.recv_hi]
     if step.reduce is Reduce.INCOMING_FIRST:
-        combine_cells(reducer, incoming, own, out)
+        combine_segments(reducer, incoming, own, out)
     else:
-        combine_cells(reducer, own, incoming, out)
+        combine_segments(reducer, own, incoming, out)
 
 
-def combine_cells(reducer: Reducer, accumulator: Array, operand: Array, out: Array) -> None:
-    """Reduce one block, cell by cell; the only unit in which a reduction is ever called."""
-    size = max(out.size, 1) if reducer.whole else CELL_BYTES // out.itemsize
+def combine_segments(reducer: Reducer, accumulator: Array, operand: Array, out: Array) -> None:
+    """Reduce one block, segment by segment; the only unit in which a reduction is ever called."""
+    size = max(out.size, 1) if reducer.whole else REDUCE_SEGMENT_BYTES // out.itemsize
     with np.errstate(all="ignore"):
         for lo in range(0, out.size, size):
-            cell = slice(lo, lo + size)
-            reducer.combine(accumulator[cell], operand[cell], out[cell])
+            segment = slice(lo, lo + size)
+            reducer.combine(accumulator[segment], operand[segment], out[segment])
 
 
 def run_in_memory(
@@ -156,17 +162,17 @@ def run_in_memory(
         DeadlockError: the schedules do not fit together.
     """
     network = _Network([], reducer, rendezvous)
-    for schedule, source in zip(schedules, sources, strict=True):
-        work = np.zeros(schedule.work_count, source.dtype)
+    for schedule, sendbuf in zip(schedules, sources, strict=True):
+        recvbuf = np.zeros(schedule.recvbuf_count, sendbuf.dtype)
         for copy in schedule.copies:
             length = copy.source_hi - copy.source_lo
-            work[copy.work_lo : copy.work_lo + length] = source[copy.source_lo : copy.source_hi]
-        network.ranks.append(_Rank(schedule, source, work, {schedule.rank}))
+            recvbuf[copy.work_lo : copy.work_lo + length] = sendbuf[copy.source_lo : copy.source_hi]
+        network.ranks.append(_Rank(schedule, sendbuf, recvbuf, {schedule.rank}))
     network.run()
     if reducer is not None:
         for rank in network.ranks:
-            reducer.finish(rank.work, rank.schedule.world_size)
-    return [rank.work for rank in network.ranks]
+            reducer.finish(rank.recvbuf, rank.schedule.world_size)
+    return [rank.recvbuf for rank in network.ranks]
 
 
 def knowledge(schedules: Sequence[Schedule]) -> list[set[int]]:
@@ -242,7 +248,7 @@ def _power_of_two_values(sources: Sequence[Array], reducer: Reducer) -> list[Arr
         power *= 2
     extra = world_size - power
     values = [_combined(reducer, sources[2 * pair], sources[2 * pair + 1]) for pair in range(extra)]
-    return values + [source.copy() for source in sources[2 * extra :]]
+    return values + [sendbuf.copy() for sendbuf in sources[2 * extra :]]
 
 
 def _paired(values: Sequence[Array], reducer: Reducer) -> list[Array]:
@@ -251,5 +257,5 @@ def _paired(values: Sequence[Array], reducer: Reducer) -> list[Array]:
 
 def _combined(reducer: Reducer, left: Array, right: Array) -> Array:
     out = np.empty_like(right)
-    combine_cells(reducer, left, right, out)
+    combine_segments(reducer, left, right, out)
     return out

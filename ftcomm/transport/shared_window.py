@@ -1,4 +1,4 @@
-"""Common memory: one place for a result of all ranks of one host, instead of one for each of them.
+"""shared window: one place for a result of all ranks of one host, instead of one for each of them.
 
 Rank 0 makes it, places results in it, and finds their places free again when every rank has let go
 of them: of the log's entry, and of each view that a user was given.  It belongs to one epoch; what
@@ -20,21 +20,21 @@ from ftcomm.config.platforms import why_no_shared_memory
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.position import Position
 from ftcomm.transport.address_ranges import Span
-from ftcomm.transport.shared_window_allocator import PAGE, Region, Regions
+from ftcomm.transport.shared_window_allocator import PAGE, Allocation, WindowAllocator
 from ftcomm.transport.shared_window_layout import (
     JOINED,
     LOCKED,
     MAX_RANKS,
     ROWS,
-    Layout,
+    WindowLayout,
     gaps,
-    pack_common_head,
     pack_extent,
     pack_placed,
+    pack_window_head,
     placed_part,
-    unpack_common_head,
     unpack_extent,
     unpack_placed,
+    unpack_window_head,
 )
 from ftcomm.transport.shared_window_mappings import is_locked, lock, reopened
 from ftcomm.transport.shm_segment import NoSharedMemory, must_be_sealed, sealed_memfd
@@ -59,18 +59,18 @@ class _Watch(weakref.ref[Bytes]):
 
 
 class _Flags:
-    """What ranks say of regions: that they may still look there.
+    """What ranks say of allocations: that they may still look there.
 
     Apart from the memory, so that nothing here refers to that in a circle: its pages go with its
     last user, and not when a collector of garbage comes.
 
     Attributes:
-        released: rows that rank 0 has let go of.
+        released: rows that rank 0 has released.
     """
 
     __slots__ = ("_gone", "_layout", "_map", "_rank", "_watches", "released")
 
-    def __init__(self, mapped: mmap.mmap, layout: Layout, rank: int) -> None:
+    def __init__(self, mapped: mmap.mmap, layout: WindowLayout, rank: int) -> None:
         self._map = mapped
         self._layout = layout
         self._rank = rank
@@ -79,7 +79,7 @@ class _Flags:
         self.released: deque[int] = deque()
 
     def hold(self, row: int) -> None:
-        """All ranks may look into a region from now on."""
+        """All ranks may look into a allocation from now on."""
         self._map[self._layout.flags(row)] = b"\1" * self._layout.ranks
 
     def is_free(self, row: int) -> bool:
@@ -87,7 +87,7 @@ class _Flags:
         return not any(self._map[self._layout.flags(row)])
 
     def looked_at(self, ranks: list[int]) -> list[int]:
-        """Rows of regions into which one of these ranks may still look."""
+        """Rows of allocations into which one of these ranks may still look."""
         flags = np.frombuffer(self._map, np.uint8, ROWS * self._layout.ranks, PAGE)
         rows: list[int] = np.flatnonzero(flags.reshape(ROWS, -1)[:, ranks].any(axis=1)).tolist()
         return rows
@@ -113,7 +113,7 @@ class _Flags:
         watch.row = row
         self._watches[row] = watch
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Say of what is gone that this rank looks there no more.
 
         Not by the arrays' last users: a forked child's arrays go too, and nobody asks there.
@@ -125,7 +125,7 @@ class _Flags:
                 self.released.append(row)
 
 
-class CommonMemory:
+class SharedWindow:
     """One rank's mapping of it; used by the thread that runs collectives.
 
     Attributes:
@@ -135,6 +135,7 @@ class CommonMemory:
     """
 
     __slots__ = (
+        "_allocator",
         "_flags",
         "_is_complete",
         "_kept",
@@ -144,7 +145,6 @@ class CommonMemory:
         "_newest",
         "_rank",
         "_read_only",
-        "_regions",
         "epoch",
         "fd",
         "nonce",
@@ -153,7 +153,7 @@ class CommonMemory:
     def __init__(
         self,
         mapped: mmap.mmap,
-        layout: Layout,
+        layout: WindowLayout,
         *,
         lock_fd: int,
         rank: int,
@@ -166,9 +166,9 @@ class CommonMemory:
         self._read_only = memoryview(mapped).toreadonly()
         self._layout = layout
         self._rank = rank
-        self._newest: tuple[Region, int] | None = None  # and the result's own size
+        self._newest: tuple[Allocation, int] | None = None  # and the result's own size
         self._flags = flags = _Flags(mapped, layout, rank)
-        self._regions = Regions(layout.nbytes, ROWS, flags.is_free, flags.released)
+        self._allocator = WindowAllocator(layout.nbytes, ROWS, flags.is_free, flags.released)
         self._is_complete = False
         self._kept: list[Span] | None = None  # what had pages when this rank last looked
         self.fd = -1
@@ -194,24 +194,24 @@ class CommonMemory:
 
     def place(self, position: Position, nbytes: int) -> Bytes | None:
         """A place for the result of `position`, announced to all; None if there is no room."""
-        taken = self._regions.take(nbytes)
+        taken = self._allocator.take(nbytes)
         if taken is None:
             return None
-        region, emptied, fresh = taken
+        allocation, emptied, fresh = taken
         self._remove(emptied)  # before: what is fresh may have been among it
         if not self._populate(fresh):
-            self._regions.put_back(region)
-            self._remove([Span(region.start, region.nbytes)])
+            self._allocator.put_back(allocation)
+            self._remove([Span(allocation.start, allocation.nbytes)])
             return None
-        self._map[self._layout.extent(region.row)] = pack_extent(region)
-        self._flags.hold(region.row)
-        self._map[placed_part()] = pack_placed(position, region, nbytes)
-        return self._begun(region, nbytes)
+        self._map[self._layout.extent(allocation.row)] = pack_extent(allocation)
+        self._flags.hold(allocation.row)
+        self._map[placed_part()] = pack_placed(position, allocation, nbytes)
+        return self._begun(allocation, nbytes)
 
     def next_version(self) -> None:
         """A checkpoint dropped what was logged: give back what programs have not used for long."""
-        self.let_go()
-        self._remove(self._regions.next_version())
+        self.release()
+        self._remove(self._allocator.next_version())
 
     def forget_fd(self) -> None:
         """Close the descriptor; the mapping stays."""
@@ -252,9 +252,9 @@ class CommonMemory:
 
     # --- all --------------------------------------------------------------------------------------
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Between two calls: let the places be used again at which nothing looks any more here."""
-        self._flags.let_go()
+        self._flags.release()
 
     def shrink(self) -> bool:
         """Its epoch is over for this rank: give back all pages at which nobody looks any more.
@@ -266,7 +266,7 @@ class CommonMemory:
         Returns:
             Whether this rank still looks somewhere; else it need not ask again.
         """
-        self.let_go()
+        self.release()
         looks = self._flags.drop_unheard()
         ranks = [rank for rank in range(self._layout.ranks) if self._may_look(rank)]
         said = (self._map[self._layout.extent(row)] for row in self._flags.looked_at(ranks))
@@ -288,57 +288,60 @@ class CommonMemory:
     def sealed(self) -> Bytes:
         """The newest place, now that the result is there; nobody can make this array writable.
 
-        Who has the array of `place` or `placed` drops it: from now on this one holds the region.
+        Who has the array of `place` or `placed` drops it: from now on this one holds the
+        allocation.
         """
         assert self._newest is not None, "a result was placed"
-        region, nbytes = self._newest
+        allocation, nbytes = self._newest
         self._newest = None
-        return self._array(self._read_only, region, nbytes)
+        return self._array(self._read_only, allocation, nbytes)
 
-    def _begun(self, region: Region, nbytes: int) -> Bytes:
-        self._newest = region, nbytes
-        return self._array(self._map, region, nbytes)
+    def _begun(self, allocation: Allocation, nbytes: int) -> Bytes:
+        self._newest = allocation, nbytes
+        return self._array(self._map, allocation, nbytes)
 
-    def _array(self, memory: mmap.mmap | memoryview, region: Region, nbytes: int) -> Bytes:
-        """The region, which is let go of when nothing refers to the array any more."""
-        at = self._layout.data_at + region.start
+    def _array(self, memory: mmap.mmap | memoryview, allocation: Allocation, nbytes: int) -> Bytes:
+        """The allocation, which is released when nothing refers to the array any more."""
+        at = self._layout.data_at + allocation.start
         array: Bytes = np.frombuffer(memory, np.uint8, nbytes, at)
-        self._flags.watch(region.row, array)
+        self._flags.watch(allocation.row, array)
         return array
 
 
-def make_common(ranks: int, nbytes: int, *, epoch: int, nonce: bytes) -> CommonMemory:
-    """New common memory of so many ranks, at rank 0; its pages are taken when they are needed.
+def create_shared_window(ranks: int, nbytes: int, *, epoch: int, nonce: bytes) -> SharedWindow:
+    """New shared window of so many ranks, at rank 0; its pages are taken when they are needed.
 
     Raises:
         NoSharedMemory: this machine has none.
     """
     lacking = why_no_shared_memory()
     if lacking is None and ranks > MAX_RANKS:
-        lacking = f"{ranks} ranks, at most {MAX_RANKS} have memory in common"
+        lacking = f"{ranks} ranks, at most {MAX_RANKS} have shared memory"
     if lacking is not None:
         raise NoSharedMemory(lacking)
-    layout = Layout(ranks, -(-nbytes // PAGE) * PAGE)
+    layout = WindowLayout(ranks, -(-nbytes // PAGE) * PAGE)
     try:
         fd = sealed_memfd(layout.total, at_once=False)
     except OSError as error:
-        raise NoSharedMemory(f"making common memory failed: {error}") from error
+        raise NoSharedMemory(f"making shared window failed: {error}") from error
     try:
         mapped, lock_fd = _mapped(fd, layout.total)
         mapped.madvise(_POPULATE, 0, layout.data_at)
     except (OSError, ValueError) as error:
         os.close(fd)
-        raise NoSharedMemory(f"mapping common memory failed: {error}") from error
+        raise NoSharedMemory(f"mapping shared window failed: {error}") from error
     _ask_for_large_pages(mapped)
-    head = pack_common_head(layout, nonce)
+    head = pack_window_head(layout, nonce)
     mapped[: len(head)] = head
-    memory = CommonMemory(mapped, layout, lock_fd=lock_fd, rank=0, epoch=epoch, nonce=nonce)
+    memory = SharedWindow(mapped, layout, lock_fd=lock_fd, rank=0, epoch=epoch, nonce=nonce)
     memory.fd = fd
     return memory
 
 
-def take_common(fd: int, ranks: int, *, rank: int, epoch: int, nonce: bytes) -> CommonMemory:
-    """The common memory of so many ranks behind rank 0's descriptor, which this closes.
+def receive_shared_window(
+    fd: int, ranks: int, *, rank: int, epoch: int, nonce: bytes
+) -> SharedWindow:
+    """The shared window of so many ranks behind rank 0's descriptor, which this closes.
 
     Raises:
         NoSharedMemory: it cannot be used here; the text says why.
@@ -350,14 +353,14 @@ def take_common(fd: int, ranks: int, *, rank: int, epoch: int, nonce: bytes) -> 
         must_be_sealed(fd)
         nbytes = os.fstat(fd).st_size
         with mmap.mmap(fd, PAGE) as head:
-            layout = unpack_common_head(head[:], nbytes, ranks, nonce)
+            layout = unpack_window_head(head[:], nbytes, ranks, nonce)
         mapped, lock_fd = _mapped(fd, nbytes)
     except (OSError, ValueError, ProtocolError) as error:  # ValueError: smaller than its map
-        raise NoSharedMemory(f"rank 0's common memory is of no use: {error}") from error
+        raise NoSharedMemory(f"rank 0's shared window is of no use: {error}") from error
     finally:
         os.close(fd)
     _ask_for_large_pages(mapped)
-    return CommonMemory(mapped, layout, lock_fd=lock_fd, rank=rank, epoch=epoch, nonce=nonce)
+    return SharedWindow(mapped, layout, lock_fd=lock_fd, rank=rank, epoch=epoch, nonce=nonce)
 
 
 def _mapped(fd: int, nbytes: int) -> tuple[mmap.mmap, int]:

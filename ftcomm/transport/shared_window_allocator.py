@@ -1,8 +1,8 @@
-"""Regions: which part of common memory holds which result; pure.
+"""Regions: which part of shared window holds which result; pure.
 
-A region has a row of flags in the memory itself, one for each rank that may still look into it, so
-that a region is free when its row is.  Who places results (rank 0) is told only when it has let go
-of a region itself, and then looks for the others' flags when it next needs one.
+A allocation has a row of flags in the memory itself, one for each rank that may still look into it,
+so that a allocation is free when its row is.  Who places results (rank 0) is told only when it has
+let go of a allocation itself, and then looks for the others' flags when it next needs one.
 
 What is free and has pages is joined with its neighbours and cut again to any size, so memory for
 results of many sizes is as much as for results of one.  Pages are kept as `Peaks` allows.
@@ -17,11 +17,11 @@ from ftcomm.config.peak_usage import Peaks
 from ftcomm.transport.address_ranges import Span, Spans
 
 PAGE = 4096
-LOOKS = 16  # at a time, at what others may hold for long
+SPIN_LIMIT = 16  # at a time, at what others may hold for long
 
 
-class Region(NamedTuple):
-    """Whole pages of common memory.
+class Allocation(NamedTuple):
+    """Whole pages of shared window.
 
     Attributes:
         start: offset of the first byte.
@@ -34,28 +34,28 @@ class Region(NamedTuple):
     row: int
 
 
-class Taken(NamedTuple):
+class NewAllocation(NamedTuple):
     """What a result gets, and what has to be done for it, in this order.
 
     Attributes:
-        region: for the result.
+        allocation: for the result.
         emptied: whose pages are given back.
-        fresh: the part of the region that has no pages; they must be taken.
+        fresh: the part of the allocation that has no pages; they must be taken.
     """
 
-    region: Region
+    allocation: Allocation
     emptied: list[Span]
     fresh: Span
 
 
-class Regions:
-    """Cuts `nbytes` of memory into regions, and what is free again into others.
+class WindowAllocator:
+    """Cuts `nbytes` of memory into allocations, and what is free again into others.
 
     Args:
         nbytes: of the memory, whole pages.
-        rows: how many regions there may be at once.
-        is_free: whether nobody looks into the region of a row any more.
-        released: rows of regions that rank 0 has let go of, filled by who makes this.
+        rows: how many allocations there may be at once.
+        is_free: whether nobody looks into the allocation of a row any more.
+        released: rows of allocations that rank 0 has released, filled by who makes this.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Regions:
         self._holes = Spans(Span(0, nbytes))  # free, and without pages
         self._spare = Spans()  # free, with pages
         self._rows = list(range(rows - 1, -1, -1))
-        self._taken: dict[int, Region] = {}  # by row
+        self._taken: dict[int, Allocation] = {}  # by row
         self._in_use = 0
         self._peaks = Peaks(nbytes)
         self._from_the_end = False
@@ -77,15 +77,15 @@ class Regions:
         """Bytes that have pages, in use or not."""
         return self._in_use + self._spare.nbytes
 
-    def take(self, nbytes: int) -> Taken | None:
-        """A region of at least `nbytes`; None if there is no room."""
+    def take(self, nbytes: int) -> NewAllocation | None:
+        """A allocation of at least `nbytes`; None if there is no room."""
         size = -(-nbytes // PAGE) * PAGE
-        self._look(LOOKS)
+        self._look(SPIN_LIMIT)
         if not self._rows or size >= self._no_room_from:
             return None
         spare = self._spare.take(size, from_the_end=self._from_the_end)
         if spare is not None:
-            return Taken(self._took(spare), [], Span(spare.start, 0))
+            return NewAllocation(self._took(spare), [], Span(spare.start, 0))
         emptied: list[Span] = []
         cut = self._cut(size)
         if cut is None and self._fits_in_all(size):
@@ -95,14 +95,14 @@ class Regions:
             self._no_room_from = size
             return None
         span, fresh = cut
-        region = self._took(span)
-        return Taken(region, emptied + self._shed(), fresh)
+        allocation = self._took(span)
+        return NewAllocation(allocation, emptied + self._shed(), fresh)
 
-    def put_back(self, region: Region) -> None:
-        """A region that was just taken has no memory after all: it is a hole."""
-        self._free(region.row)
-        self._holes.add(Span(region.start, region.nbytes))
-        self._no_room_from = region.nbytes
+    def put_back(self, allocation: Allocation) -> None:
+        """A allocation that was just taken has no memory after all: it is a hole."""
+        self._free(allocation.row)
+        self._holes.add(Span(allocation.start, allocation.nbytes))
+        self._no_room_from = allocation.nbytes
 
     def next_version(self) -> list[Span]:
         """A checkpoint dropped what the log held: what is not needed any more, to be emptied."""
@@ -118,26 +118,26 @@ class Regions:
         self._look(len(self._released))
         return self._made_holes(self._spare.nbytes)
 
-    def _took(self, span: Span) -> Region:
-        region = Region(span.start, span.nbytes, self._rows.pop())
-        self._taken[region.row] = region
-        self._in_use += region.nbytes
+    def _took(self, span: Span) -> Allocation:
+        allocation = Allocation(span.start, span.nbytes, self._rows.pop())
+        self._taken[allocation.row] = allocation
+        self._in_use += allocation.nbytes
         self._peaks.note(self._in_use)
-        return region
+        return allocation
 
-    def _free(self, row: int) -> Region:
-        region = self._taken.pop(row)
-        self._in_use -= region.nbytes
+    def _free(self, row: int) -> Allocation:
+        allocation = self._taken.pop(row)
+        self._in_use -= allocation.nbytes
         self._rows.append(row)
-        return region
+        return allocation
 
     def _look(self, most: int) -> None:
         """See whether what rank 0 has released is free, the oldest first."""
         for _ in range(min(most, len(self._released))):
             row = self._released.popleft()
             if self._is_free(row):
-                region = self._free(row)
-                self._spare.add(Span(region.start, region.nbytes))
+                allocation = self._free(row)
+                self._spare.add(Span(allocation.start, allocation.nbytes))
                 self._no_room_from = sys.maxsize
             else:
                 self._released.append(row)

@@ -1,9 +1,9 @@
-"""Where things are in common memory, and what its head must say; no I/O.
+"""Where things are in shared window, and what its head must say; no I/O.
 
     page 0      head | a byte for each rank that has joined | what rank 0 has placed last
-    flags       a row for each region, in it a byte for each rank: it may still look there
-    extents     where the region of each row is
-    data        regions, whole pages
+    flags       a row for each allocation, in it a byte for each rank: it may still look there
+    extents     where the allocation of each row is
+    data        allocations, whole pages
 
 A byte of flags is set by rank 0 when it places a result, and cleared by the rank that it is for.
 What rank 0 says of extents is for those who give pages back when the epoch is over.
@@ -17,7 +17,7 @@ from functools import cached_property
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.position import Position
 from ftcomm.transport.address_ranges import Span
-from ftcomm.transport.shared_window_allocator import PAGE, Region
+from ftcomm.transport.shared_window_allocator import PAGE, Allocation
 from ftcomm.transport.shm_layout import NONCE_BYTES
 
 MAX_RANKS = 256  # of one host; with more, every rank has a log of its own
@@ -28,13 +28,13 @@ JOINED, LOCKED = 1, 2  # what a rank that has joined says; if locked, its lock s
 _MAGIC = b"FTCOMMc2"  # its last character is the version of this layout
 _HEAD = struct.Struct(f"=8sQQ{NONCE_BYTES}s")
 _PLACED_AT = 1024
-_PLACED = struct.Struct("=qqqQQQ")  # a position, and a region with the result's own size
+_PLACED = struct.Struct("=qqqQQQ")  # a position, and a allocation with the result's own size
 _EXTENT = struct.Struct("=QQ")
 
 
 @dataclass(frozen=True)  # without slots: what follows from the sizes is computed once
-class Layout:
-    """Sizes of one common memory.
+class WindowLayout:
+    """Sizes of one shared window.
 
     Attributes:
         ranks: that have it in common.
@@ -46,7 +46,7 @@ class Layout:
 
     @cached_property
     def data_at(self) -> int:
-        """Offset of the first region."""
+        """Offset of the first allocation."""
         return self._extents_at + ROWS * _EXTENT.size
 
     @property
@@ -59,7 +59,7 @@ class Layout:
         return PAGE + -(-ROWS * self.ranks // PAGE) * PAGE
 
     def extent(self, row: int) -> slice:
-        """Where the region of that row is said."""
+        """Where the allocation of that row is said."""
         start = self._extents_at + row * _EXTENT.size
         return slice(start, start + _EXTENT.size)
 
@@ -72,13 +72,13 @@ class Layout:
         return slice(PAGE + row * self.ranks, PAGE + (row + 1) * self.ranks)
 
 
-def pack_common_head(layout: Layout, nonce: bytes) -> bytes:
-    """The beginning of new common memory."""
+def pack_window_head(layout: WindowLayout, nonce: bytes) -> bytes:
+    """The beginning of new shared window."""
     return _HEAD.pack(_MAGIC, layout.ranks, layout.nbytes, nonce)
 
 
-def unpack_common_head(raw: bytes, nbytes: int, ranks: int, nonce: bytes) -> Layout:
-    """What somebody else's common memory says of itself.
+def unpack_window_head(raw: bytes, nbytes: int, ranks: int, nonce: bytes) -> WindowLayout:
+    """What somebody else's shared window says of itself.
 
     Args:
         raw: its first page.
@@ -90,32 +90,32 @@ def unpack_common_head(raw: bytes, nbytes: int, ranks: int, nonce: bytes) -> Lay
         ProtocolError: it is no such memory.
     """
     if len(raw) < _HEAD.size:
-        raise ProtocolError(f"common memory of {len(raw)} bytes")
+        raise ProtocolError(f"shared window of {len(raw)} bytes")
     magic, theirs, size, seen = _HEAD.unpack_from(raw)
     if magic != _MAGIC:
-        raise ProtocolError(f"no common memory of this version: it begins with {magic!r}")
+        raise ProtocolError(f"no shared window of this version: it begins with {magic!r}")
     if seen != nonce:
-        raise ProtocolError("other common memory than the one that was spoken of")
-    layout = Layout(theirs, size)
+        raise ProtocolError("other shared window than the one that was spoken of")
+    layout = WindowLayout(theirs, size)
     if theirs != ranks or size % PAGE or not size or layout.total != nbytes:
-        raise ProtocolError(f"common memory of {nbytes} bytes for {theirs} ranks and {size} bytes")
+        raise ProtocolError(f"shared window of {nbytes} bytes for {theirs} ranks and {size} bytes")
     return layout
 
 
-def pack_extent(region: Region) -> bytes:
-    """Where `region` is."""
-    return _EXTENT.pack(region.start, region.nbytes)
+def pack_extent(allocation: Allocation) -> bytes:
+    """Where `allocation` is."""
+    return _EXTENT.pack(allocation.start, allocation.nbytes)
 
 
-def unpack_extent(raw: bytes, layout: Layout) -> Span:
-    """Where a region is, as rank 0 says.
+def unpack_extent(raw: bytes, layout: WindowLayout) -> Span:
+    """Where a allocation is, as rank 0 says.
 
     Raises:
         ProtocolError: it is nowhere in this memory.
     """
     span = Span(*_EXTENT.unpack(raw))
     if span.start % PAGE or span.nbytes % PAGE or span.end > layout.nbytes:
-        raise ProtocolError(f"a region of {span.nbytes} bytes at {span.start}")
+        raise ProtocolError(f"a allocation of {span.nbytes} bytes at {span.start}")
     return span
 
 
@@ -134,12 +134,12 @@ def placed_part() -> slice:
     return slice(_PLACED_AT, _PLACED_AT + _PLACED.size)
 
 
-def pack_placed(position: Position, region: Region, nbytes: int) -> bytes:
-    """The result of `position`, of so many bytes, is in `region`."""
-    return _PLACED.pack(*position, region.start, nbytes, region.row)
+def pack_placed(position: Position, allocation: Allocation, nbytes: int) -> bytes:
+    """The result of `position`, of so many bytes, is in `allocation`."""
+    return _PLACED.pack(*position, allocation.start, nbytes, allocation.row)
 
 
-def unpack_placed(raw: bytes, layout: Layout, position: Position, nbytes: int) -> Region:
+def unpack_placed(raw: bytes, layout: WindowLayout, position: Position, nbytes: int) -> Allocation:
     """Where the result of `position` is.
 
     Raises:
@@ -148,9 +148,9 @@ def unpack_placed(raw: bytes, layout: Layout, position: Position, nbytes: int) -
     *place, start, size, row = _PLACED.unpack(raw)
     if tuple(place) != position or size != nbytes:
         raise ProtocolError(
-            f"common memory has a place for {size} bytes of {place}, not for {nbytes} of {position}"
+            f"shared window has a place for {size} bytes of {place}, not for {nbytes} of {position}"
         )
     pages = -(-nbytes // PAGE) * PAGE
     if start % PAGE or start + pages > layout.nbytes or row >= ROWS:
         raise ProtocolError(f"a result of {nbytes} bytes placed at {start} in row {row}")
-    return Region(start, pages, row)
+    return Allocation(start, pages, row)

@@ -28,7 +28,7 @@ class Words(NamedTuple):
 
     Attributes:
         written: bytes ever put into the ring that this side writes; its own.
-        waits_for_room: number of the nap from which this side wants to be woken when there is
+        waits_for_room: number of the sleep from which this side wants to be woken when there is
             room, 0 while it is awake; its own.
         read: bytes ever taken from the ring that this side reads; its own.
         waits_for_data: as `waits_for_room`, for bytes to read; its own.

@@ -1,15 +1,15 @@
 """Links over shared memory: a ring of bytes in each direction, and a Unix socket beside them.
 
 The socket is the one of the handshake.  Nothing but single bytes goes through it: a *bell* for a
-peer that sleeps.  Its end is the peer's end, so it is also the proof of life; what a peer had
-written before it ended is still given.
+peer that sleeps.  Its end is the peer's end, so it is also the proof that the peer runs; what a
+peer had written before it ended is still given.
 
-How no wake-up is lost.  Who finds nothing to do begins a *nap*: it writes the nap's number into a
-word of its own, makes a fence, looks at the peer's counter once more, and only then polls the
+How no wake-up is lost.  Who finds nothing to do begins a *sleep*: it writes the sleep's number into
+a word of its own, makes a fence, looks at the peer's counter once more, and only then polls the
 socket.  The peer moves its counter, makes a fence, and then looks at that word; a number that it
 has not seen there means a bell.  Processors of ORDERED_STORES hold a store back from others until
 after later loads, but never beyond a fence: so of the two looks at least one sees what the other
-side has written before it.  Either the sleeper finds bytes, or the peer finds the nap.
+side has written before it.  Either the sleeper finds bytes, or the peer finds the sleep.
 `tests/unit/transport/test_shm_sleep.py` tries all orders, those of store buffers too.
 
 The peer writes into this memory when it likes.  Its counters are checked at each use, frames are
@@ -37,7 +37,7 @@ PIECE_BYTES = 512 * 1024
 # of the ring is free: few wake-ups, each for much.  Who reads all that is there has said so of more
 # than three quarters, so a writer that found no room is woken.
 TOLD_PARTS = 4
-LOOKS = 16  # at an empty ring before `recv_into` gives up: about 1 us, less than its exception
+SPIN_LIMIT = 16  # at an empty ring before `recv_into` gives up: about 1 us, less than its exception
 BELLS_READ = 4096  # at most, in one call; more can only be a peer's mischief
 _BELL = b"\1"
 
@@ -54,17 +54,16 @@ class SharedLink:
 
     __slots__ = (
         "_arrived",
-        "_at_their_nap",
+        "_at_their_sleep",
         "_at_their_written",
         "_at_written",
         "_counters",
         "_ended",
         "_fence_in",
         "_fence_out",
+        "_is_sleeping",
         "_limit",
         "_map",
-        "_napping",
-        "_naps",
         "_poll_for",
         "_read",
         "_rung_for_data",
@@ -72,6 +71,7 @@ class SharedLink:
         "_segment",
         "_shared_counters",
         "_size",
+        "_sleeps",
         "_sock",
         "_told",
         "_told_step",
@@ -99,10 +99,10 @@ class SharedLink:
         self._written = self._read = self._told = self._arrived = 0
         self._limit = size  # how far may be written, as far as known
         self._told_step = size // TOLD_PARTS
-        self._naps = self._rung_for_data = self._rung_for_room = 0
-        self._napping = self._ended = False
+        self._sleeps = self._rung_for_data = self._rung_for_room = 0
+        self._is_sleeping = self._ended = False
         self._at_written, self._at_their_written = words.written, words.their_written
-        self._at_their_nap = words.their_waits_for_data
+        self._at_their_sleep = words.their_waits_for_data
         # Taking a free lock is a locked instruction: on these processors a fence.
         fence = threading.Lock()
         self._fence_in, self._fence_out = fence.acquire, fence.release
@@ -114,7 +114,7 @@ class SharedLink:
         self, buffers: Iterable[Buffer], _ancdata: tuple[()] = (), _flags: int = 0, /
     ) -> int:
         """Copy as much as there is room for; see `Link`."""
-        if self._napping:
+        if self._is_sleeping:
             self._wake()
         if self._ended:
             raise BrokenPipeError(errno.EPIPE, "the peer closed the connection")
@@ -141,9 +141,9 @@ class SharedLink:
         self._written = self._counters[self._at_written] = written
         self._fence_in()
         self._fence_out()
-        nap = self._counters[self._at_their_nap]
-        if nap and nap != self._rung_for_data:
-            self._ring_for_data(nap)
+        sleep_number = self._counters[self._at_their_sleep]
+        if sleep_number and sleep_number != self._rung_for_data:
+            self._ring_for_data(sleep_number)
         return written - start
 
     def _send_in_pieces(self, view: memoryview, written: int, limit: int) -> int:
@@ -183,12 +183,12 @@ class SharedLink:
         self._written = self._counters[self._at_written] = written
         self._fence_in()
         self._fence_out()
-        nap = self._counters[self._at_their_nap]
-        if nap and nap != self._rung_for_data:
-            self._ring_for_data(nap)
+        sleep_number = self._counters[self._at_their_sleep]
+        if sleep_number and sleep_number != self._rung_for_data:
+            self._ring_for_data(sleep_number)
 
-    def _ring_for_data(self, nap: int) -> None:
-        self._rung_for_data = nap
+    def _ring_for_data(self, sleep_number: int) -> None:
+        self._rung_for_data = sleep_number
         self._ring()
 
     def _ring(self) -> None:
@@ -201,7 +201,7 @@ class SharedLink:
 
     def recv_into(self, buffer: bytearray | memoryview, /) -> int:
         """Copy what has arrived; see `Link`."""
-        if self._napping:
+        if self._is_sleeping:
             self._wake()
         read = self._read
         available = self._arrived - read
@@ -222,7 +222,7 @@ class SharedLink:
     def _look(self) -> int:
         """How many bytes have arrived; 0: the peer has ended."""
         counters, where, read = self._counters, self._at_their_written, self._read
-        for _ in range(LOOKS):
+        for _ in range(SPIN_LIMIT):
             arrived = counters[where]
             if arrived != read:
                 return self._news(arrived)
@@ -247,22 +247,26 @@ class SharedLink:
         counters[words.read] = read
         self._fence_in()
         self._fence_out()
-        nap = counters[words.their_waits_for_room]
-        if nap and nap != self._rung_for_room and self._arrived - read <= self._size // 2:
-            self._rung_for_room = nap
+        sleep_number = counters[words.their_waits_for_room]
+        if (
+            sleep_number
+            and sleep_number != self._rung_for_room
+            and self._arrived - read <= self._size // 2
+        ):
+            self._rung_for_room = sleep_number
             self._ring()
 
     # --- waiting ----------------------------------------------------------------------------------
 
     def poll_for(self, *, reading: bool, writing: bool) -> Sequence[tuple[int, int]]:
-        """Begin a nap; see `Link`, and this module's beginning."""
+        """Begin a sleep; see `Link`, and this module's beginning."""
         counters, words = self._counters, self._words
-        self._naps += 1
-        self._napping = True
+        self._sleeps += 1
+        self._is_sleeping = True
         if reading:
-            counters[words.waits_for_data] = self._naps
+            counters[words.waits_for_data] = self._sleeps
         if writing:
-            counters[words.waits_for_room] = self._naps
+            counters[words.waits_for_room] = self._sleeps
         self._fence_in()
         self._fence_out()
         may_read = reading and counters[words.their_written] != self._read
@@ -270,8 +274,8 @@ class SharedLink:
         return () if may_read or may_write or self._ended else self._poll_for
 
     def _wake(self) -> None:
-        """The nap is over: no more bells for it, and those that came are read."""
-        self._napping = False
+        """The sleep is over: no more bells for it, and those that came are read."""
+        self._is_sleeping = False
         self._counters[self._words.waits_for_data] = 0
         self._counters[self._words.waits_for_room] = 0
         try:
@@ -279,7 +283,8 @@ class SharedLink:
                 self._ended = True
         except BlockingIOError:
             pass
-        except OSError:  # whatever it is: without its socket nobody knows that the peer lives
+        # whatever it is: without its socket nobody knows that the peer incarnations
+        except OSError:
             self._ended = True
 
     # --- the end ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from ftcomm.transport.waker import Waker
 # sleeps as well, so that once one has slept both go on waking each other, call after call. Where
 # ranks share processors it is 30 us, what a peer needs for a small step: more would keep one from
 # its turn.
-TRIES_ALONE, TRIES_SHARED = 60, 20
+SPINS_ALONE, SPINS_SHARED = 60, 20
 # All tries together; twenty times what they take where nobody else wants the processor. With
 # several processes for each, one try may take as long as all the others' turns: a rank that slept
 # would cost less, and say for whom it waits.
@@ -23,16 +23,16 @@ CLOCK_EVERY = 4  # tries: most steps end before the first reading, and pay nothi
 let_others_run = getattr(os, "sched_yield", functools.partial(time.sleep, 0))
 
 
-def tries_before_sleep(ranks: int) -> int:
+def spins_before_sleep(ranks: int) -> int:
     """For a process of which there are so many on this host."""
     if hasattr(os, "sched_getaffinity"):
         processors = len(os.sched_getaffinity(0))
     else:
         processors = os.cpu_count() or 1
-    return TRIES_ALONE if ranks <= processors else TRIES_SHARED
+    return SPINS_ALONE if ranks <= processors else SPINS_SHARED
 
 
-class Progress:
+class WaitProgress:
     """What a blocked thread tells the control thread.
 
     Read in this order: if a new wait has begun meanwhile, `since` says that it is young.
@@ -56,7 +56,7 @@ class Waiter:
 
     __slots__ = ("_is_dirty", "_poll", "_waker", "progress")
 
-    def __init__(self, waker: Waker, progress: Progress) -> None:
+    def __init__(self, waker: Waker, progress: WaitProgress) -> None:
         self.progress = progress
         self._waker = waker
         self._poll = self._new_poll()

@@ -61,11 +61,12 @@ def all_have_fired(job: Job, faults: Iterable[str]) -> None:
         job.wait_for("fault", text=fault)
 
 
-# --- F11: in load_checkpoint of a second life ----------------------------------------------------
+# --- F11: in load_checkpoint of a second process
+# ----------------------------------------------------
 
 
 def who_serves_dies(*more: str) -> Run:
-    """Rank 4 dies when the new life of rank 3 asks it for the checkpoint; another serves (R2, R6).
+    """Rank 4 dies when rank 3's new process asks it for the checkpoint; another serves (R2, R6).
 
     Seen to fail when a worker that is catching up does not hear of the next epoch.
     """

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ftcomm.control.hub import Hub
-from ftcomm.transport.shared_window import CommonMemory
+from ftcomm.transport.shared_window import SharedWindow
 from tests.conformance.recorder import Array, Recorder, digest, same
 from tests.conformance.training_programs import expected_allreduce
 
@@ -20,7 +20,7 @@ ARRIVAL_S = 60.0
 def in_common(record: Recorder) -> Any:
     """Views of results are held over versions, and stay what they were; copies are written to.
 
-    The first call of an epoch seeks common memory, without waiting; this waits, in the first epoch,
+    The first call of an epoch seeks shared window, without waiting; this waits, in the first epoch,
     unless the worker is `alone`.  The next call joins it, those behind that are made there.
     """
     comm, arrived = record.comm, _arrival()
@@ -32,10 +32,14 @@ def in_common(record: Recorder) -> Any:
         for call in range(CALLS):
             got, x = _sum(record, version, call)
             held.append((got, digest(got)))
-            place = {"call": call + CALLS * version, "epoch": comm.epoch, "common": is_common(got)}
+            place = {
+                "call": call + CALLS * version,
+                "epoch": comm.epoch,
+                "common": is_shared_result(got),
+            }
             record.events.write(kind="place", rank=comm.rank, **place)
             if call == version == 0 and comm.epoch == 1:  # in later ones it may replay
-                assert arrived.wait(ARRIVAL_S), "no common memory"
+                assert arrived.wait(ARRIVAL_S), "no shared window"
             same(record.allreduce(x, "mean", out=x), got / comm.world_size, "mean, in place")
             x[...] = -1
         record.checkpoint(None)
@@ -57,19 +61,19 @@ def _sum(record: Recorder, version: int, call: int) -> tuple[Array, Array]:
 
 
 def _arrival() -> threading.Event:
-    """Set when this worker has common memory."""
-    arrived, add = threading.Event(), Hub.add_common
+    """Set when this worker has shared window."""
+    arrived, add = threading.Event(), Hub.add_shared_window
 
-    def add_and_tell(hub: Hub, memory: CommonMemory) -> bool:
+    def add_and_tell(hub: Hub, memory: SharedWindow) -> bool:
         added = add(hub, memory)
         arrived.set()
         return added
 
-    Hub.add_common = add_and_tell  # type: ignore[method-assign]  # to see when it comes
+    Hub.add_shared_window = add_and_tell  # type: ignore[method-assign]  # to see when it comes
     return arrived
 
 
-def is_common(array: Array) -> bool:
+def is_shared_result(array: Array) -> bool:
     """Whether the memory under an array is mapped, not this process's own."""
     base: Any = array
     while isinstance(base, (np.ndarray, memoryview)):

@@ -29,7 +29,7 @@ ALL_DEAD = "every member that took part in the job has died"
 
 
 def everyone_dies(place: str) -> Run:
-    """New lives of all are told that the job is lost; none is ever given a rank (R2).
+    """New incarnations of all are told that the job is lost; none is ever given a rank (R2).
 
     Seen to fail, in version 0, when a tracker forgets which lives the first plan was sent to.
     """
@@ -46,7 +46,7 @@ def everyone_dies(place: str) -> Run:
 def everyone_and_the_tracker_die(bench: Bench) -> None:
     """The tracker's journal knows what it cannot bring back; and the verdict outlives it too (R13).
 
-    Seen to fail when the lives that the first plan was sent to are not journalled.
+    Seen to fail when the incarnations that the first plan was sent to are not journalled.
     """
     with _job_of_the_dead(bench, "0.10", exits=(JOB_LOST,) * 5, restart=False) as job:
         job.kill_tracker()
@@ -109,7 +109,7 @@ def _kill_all(job: Job) -> None:
 
 def _is_lost(bench: Bench, job: Job) -> None:
     expect("exit status of the tracker", job.tracker_status(), JOB_LOST)
-    expect("lives that were given a rank", len(job.of("joined")), 4)
+    expect("incarnations that were given a rank", len(job.of("joined")), 4)
     expect("workers that ended well", job.of("end"), [])
     job.check_results(bench.reference(job.plan))
     for path in sorted(job.folder.glob("*.log"))[-4:]:
@@ -159,7 +159,7 @@ def _half_closed(bench: Bench, *, killed: int = 0, **settings: object) -> Iterat
 def the_closed_die(*closed: int) -> Run:
     """Who has closed and told the tracker counts as done: nobody waits for it (R8).
 
-    Rank 3 dies too, so that a new life has to close without them.  Seen to fail when a place
+    Rank 3 dies too, so that a new incarnation has to close without them.  Seen to fail when a place
     that has closed is awaited in a recovery.
     """
 
@@ -225,8 +225,8 @@ def _scenarios() -> Iterator[Scenario]:
     yield Scenario("F16-tracker", everyone_and_the_tracker_die)
     yield Scenario("F16-run", everyone_dies_under_run)
     # A death before its own close is an ordinary recovery; after it, and before the tracker knows,
-    # a new life closes too, served by the others (R8).  Seen to fail when the end of a connection
-    # counts as a close, and when who has closed drops its log.
+    # a new process closes too, served by the others (R8).  Seen to fail when the end of a
+    # connection counts as a close, and when who has closed drops its log.
     for point in ("enter", "done"):
         one, two = f"1.{CLOSE}.0@{point}", f"2.{CLOSE}.0@{point}"
         yield Scenario(f"F21-{point}", planned(one, n=4, program=QUIET), quick=True)

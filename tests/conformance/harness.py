@@ -1,4 +1,4 @@
-"""Runs one job of real processes through a plan of faults; `judging` says what came of it.
+"""Runs one job of real processes through a plan of faults; `judges` says what came of it.
 
 The tracker is ``ftcomm-tracker serve`` in its own process; workers are forked from a process with
 its imports done (every tenth is a fresh interpreter) and started again when they die, as a
@@ -34,7 +34,7 @@ class Job(Record):
 
     def __init__(self, forker: Forker, folder: Path, plan: Plan) -> None:
         super().__init__(folder, plan)
-        self.lives: Counter[str] = Counter()  # deaths so far, by worker
+        self.processes: Counter[str] = Counter()  # deaths so far, by worker
         self.running: dict[str, int] = {}  # "worker.number" -> pid
         self._starts = 0
         self._ending = False
@@ -46,7 +46,7 @@ class Job(Record):
         self._gates: list[int] = []
         self.address = self.token_file = ""
 
-    # --- life of the job ----------------------------------------------------------------------
+    # --- process of the job ----------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         os.mkfifo(self.folder / "events")
@@ -126,7 +126,7 @@ class Job(Record):
         return self._tracker.wait(max(self._deadline - time.monotonic(), 1))
 
     def start(self, worker: int) -> str:
-        """Start a life of `worker`; returns the name under which its end is reported."""
+        """Start an incarnation of `worker`; returns the name under which its end is reported."""
         name = self._order(str(worker))
         self.wait(lambda event: event["kind"] == "started" and event["name"] == name)
         return name
@@ -139,16 +139,16 @@ class Job(Record):
         return name
 
     def start_all(self) -> None:
-        """Start the first life of every worker."""
+        """Start the first incarnation of every worker."""
         for worker in range(self.plan.n):
             self.start(worker)
 
     def kill(self, worker: int, number: int = signal.SIGKILL) -> None:
-        """Send a signal to the newest life of `worker`."""
+        """Send a signal to the newest incarnation of `worker`."""
         os.kill(self.running[self.newest(worker)], number)
 
     def newest(self, worker: int) -> str:
-        """Name of the newest running life of `worker`."""
+        """Name of the newest running incarnation of `worker`."""
         mine = [n for n, pid in self.running.items() if pid and n.split(".")[0] == str(worker)]
         return max(mine, key=lambda name: int(name.split(".")[1]))
 
@@ -196,22 +196,22 @@ class Job(Record):
         }
 
     def _host_of(self, worker: str) -> dict[str, str]:
-        """A host that the program names; every later life runs on another."""
-        hosts, life = self.plan.program.get("hosts"), self.lives[worker]
+        """A host that the program names; every later incarnation runs on another."""
+        hosts, process = self.plan.program.get("hosts"), self.processes[worker]
         if hosts is None:
             return {}
-        return {"FTCOMM_HOST": f"{hosts[int(worker)]}{life or ''}"}
+        return {"FTCOMM_HOST": f"{hosts[int(worker)]}{process or ''}"}
 
     def _faults_for(self, worker: str) -> Iterator[str]:
-        """A life learns its number from the tracker; before that, each calls itself the 0th."""
+        """A process learns its number from the tracker; before that, each calls itself the 0th."""
         for fault in self.plan.faults:
             address, _, rest = fault.partition("@")
-            if rest.startswith("link="):  # of two ranks, in all their lives
+            if rest.startswith("link="):  # of two ranks, in all their incarnations
                 yield fault
                 continue
-            rank, version, seqno, life = address.split(".")
+            rank, version, seqno, process = address.split(".")
             if rest.startswith(("connected", "authenticated")):
-                if rank == worker and int(life) == self.lives[worker]:
+                if rank == worker and int(process) == self.processes[worker]:
                     yield f"{rank}.{version}.{seqno}.0@{rest}"
             else:
                 yield fault
@@ -229,7 +229,7 @@ class Job(Record):
         while True:
             left = self._deadline - time.monotonic()
             if left <= 0:
-                raise BrokenError(f"not done within {self.plan.wall_s:.0f} s\n{self.story()}")
+                raise BrokenError(f"not done within {self.plan.wall_s:.0f} s\n{self.scenario()}")
             found: Event | None = None
             for event in list(self._some_events(left)):
                 if found is None and done(event):
@@ -306,10 +306,10 @@ class Job(Record):
                 os.kill(event["pid"], signal.SIGKILL)
         if self._ending or event["kind"] != "exit" or event["status"] == 0:
             return
-        self.lives[event["worker"]] += 1
+        self.processes[event["worker"]] += 1
         unplanned = event["status"] > 0 and event["status"] not in self.plan.exits
         if unplanned or self.deaths() > self.plan.deaths:
-            raise BrokenError(f"nobody planned this: {event}\n{self.story()}")
+            raise BrokenError(f"nobody planned this: {event}\n{self.scenario()}")
         if self.plan.restart and event["status"] not in FINAL:
             self._order(event["worker"])
 

@@ -1,4 +1,4 @@
-"""Deaths while joining, strangers, and two lives of one worker id: F18, F25, F26, F33."""
+"""Deaths while joining, unknown peers, and two processes of one worker id: F18, F25, F26, F33."""
 
 import os
 import signal
@@ -22,7 +22,8 @@ FENCED = 75  # exit status of FencedError
 GATED = {**QUIET, "gates": {"1.10": "gate"}}
 
 
-# --- F18: among strangers ------------------------------------------------------------------------
+# --- F18: among unknown peers
+# ------------------------------------------------------------------------
 
 
 def dies_among_strangers(*faults: str, **settings: object) -> Run:
@@ -34,15 +35,15 @@ def dies_among_strangers(*faults: str, **settings: object) -> Run:
 
     def run(bench: Bench) -> None:
         plan = Plan(4, GATED, faults, {"transport": "tcp", **settings})
-        with bench.job(plan) as job, Strangers() as strangers:
+        with bench.job(plan) as job, Strangers() as unauthenticated:
             job.start_tracker()
             host, _, port = job.address.rpartition(":")
-            strangers.visit((host, int(port)))
+            unauthenticated.visit((host, int(port)))
             job.start_all()
             all_at_gate(job, "gate")
             for pid in job.running.values():
                 for address in listeners_of(pid):
-                    strangers.visit(address)
+                    unauthenticated.visit(address)
             job.open_gate("gate")
             job.finish()
             job.check_against(bench.reference(plan))
@@ -56,7 +57,7 @@ def dies_among_strangers(*faults: str, **settings: object) -> Run:
 def started_many_times_at_once(times: int) -> Run:
     """Several processes say that they are worker 1: one of them is, the others are fenced (R1).
 
-    Seen to fail when a later life does not fence an earlier one.
+    Seen to fail when a later incarnation does not fence an earlier one.
     """
 
     def run(bench: Bench) -> None:
@@ -64,20 +65,20 @@ def started_many_times_at_once(times: int) -> Run:
             job.start_tracker()
             for worker in (0, *(1,) * times, 2, 3):
                 job.start(worker)
-            # A life that is late to say hello must not find that the job has ended.
+            # An incarnation that is late to say hello must not find that the job has ended.
             job.wait(lambda _: len(_heard_of(job)) == times)
             job.open_gate("gate")
             job.finish()
             job.check_against(bench.reference(job.plan))
-            expect("lives of worker 1 that ended well", len(_of_worker(job, "end")), 1)
+            expect("incarnations of worker 1 that ended well", len(_of_worker(job, "end")), 1)
 
     return run
 
 
 def started_again_while_it_works(bench: Bench) -> None:
-    """The later life takes the place, the earlier one completes nothing any more (R1).
+    """The later incarnation takes the place, the earlier one completes nothing any more (R1).
 
-    Seen to fail when a later life does not fence an earlier one.
+    Seen to fail when a later incarnation does not fence an earlier one.
     """
     with bench.job(Plan(4, GATED, exits=(FENCED,))) as job:
         job.start_tracker()
@@ -93,7 +94,8 @@ def started_again_while_it_works(bench: Bench) -> None:
         expect("last result of the earlier life", later, "1.9")
 
 
-# --- F33: a result waits for a life that has been replaced ----------------------------------------
+# --- F33: a result waits for a process that has been replaced
+# ----------------------------------------
 
 
 def resumed_with_a_result_waiting(transport: str) -> Run:
@@ -104,7 +106,7 @@ def resumed_with_a_result_waiting(transport: str) -> Run:
 
     def run(bench: Bench) -> None:
         program = {"program": "many", "kinds": "broadcast"}
-        # Rank 0 is the root of 1.8; the job may not finish before the old life has been judged.
+        # Rank 0 is the root of 1.8; the job may not finish before the old process has been judged.
         gated = {**program, "gates": {"0:1.8": "gate", "1.15": "late gate"}}
         settings = {"detect_within": DETECT_S, "transport": transport}
         with bench.job(Plan(4, gated, settings=settings, exits=(FENCED,), stopped=1)) as job:
@@ -135,7 +137,7 @@ def _wait_for_new_life(job: Job) -> None:
 
 
 def _heard_of(job: Job) -> set[object]:
-    """The lives of worker 1 to which the tracker has given a place or a refusal."""
+    """The incarnations of worker 1 to which the tracker has given a place or a refusal."""
     return {event["pid"] for kind in ("joined", "exit") for event in _of_worker(job, kind)}
 
 
@@ -144,12 +146,12 @@ def _of_worker(job: Job, kind: str, worker: str = "1") -> list[dict[str, object]
 
 
 def dies_three_times(address: str) -> Run:
-    """F25: a replacement dies at `address` in its first, second and third life; the fourth lives.
+    """F25: a replacement dies at `address` in its first three processes; the fourth goes on.
 
     Seen to fail when a death is not heard of while a plan is being carried out.
     """
-    lives = (address.format(life) for life in (1, 2, 3))
-    return planned("1.1.5.0@enter", *lives, n=4, program=QUIET)
+    processes = (address.format(process) for process in (1, 2, 3))
+    return planned("1.1.5.0@enter", *processes, n=4, program=QUIET)
 
 
 def _scenarios() -> Iterator[Scenario]:

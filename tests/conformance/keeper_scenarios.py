@@ -1,4 +1,4 @@
-"""All keepers of a result die while another rank needs it, F15.
+"""All replica holders of a result die while another rank needs it, F15.
 
 Of ten ranks on one host with two copies of each stable result, those of seqno s are kept by the
 ranks s % 5 and s % 5 + 5; small ones by no others, as if they were large.  What becomes of the job
@@ -15,25 +15,25 @@ from tests.conformance.scenario import QUIET, Scenario, all_at_gate, expect
 
 RANKS = 10
 KEEPERS = (2, 7)  # of 1.2, 1.7 and 1.12
-NEEDY = 5  # a rank that keeps none of these, so that its next life needs them
+NEEDY = 5  # a rank that keeps none of these, so that its next incarnation needs them
 GATE = "1.15"
 BY_KEEPERS: dict[str, object] = {"keep_by_all": 0}
 JOB_LOST = 71  # exit status
 
 
 def all_keepers_die_while_they_serve(bench: Bench) -> None:
-    """A new life asks for 1.2; both who hold it die when asked: lost, and all are told (R2, R3).
+    """A new process asks for 1.2; both who hold it die when asked: lost, and all are told (R2, R3).
 
     Seen to fail when a plan leaves out what nobody holds instead of ending the job.
     """
-    faults = tuple(f"{keeper}.{GATE}.0@serving" for keeper in KEEPERS)
+    faults = tuple(f"{replica_holder}.{GATE}.0@serving" for replica_holder in KEEPERS)
     program = {**QUIET, "gates": {GATE: "gate"}}
     plan = Plan(RANKS, program, faults, BY_KEEPERS, killed=1, exits=(JOB_LOST,) * RANKS)
     with bench.job(plan) as job:
         _start_to_gate(job)
         job.kill(NEEDY)
-        for keeper in KEEPERS:
-            job.wait_for("exit", worker=str(keeper))
+        for replica_holder in KEEPERS:
+            job.wait_for("exit", worker=str(replica_holder))
         job.open_gate("gate")
         job.finish()
         job.check_results(bench.reference(plan))
@@ -58,7 +58,7 @@ def small_results_outlive_their_keepers(bench: Bench) -> None:
 def _says_what_is_lost(log: str) -> None:
     wanted = (
         "the result of collective 1.2 is needed and exists nowhere any more; "
-        "its keepers were 2 (rank 2), 7 (rank 7)"
+        "its replica holders were 2 (rank 2), 7 (rank 7)"
     )
     if "JobLostError" in log and wanted not in log:
         raise BrokenError(f"{wanted!r} is not in the error: {log[-600:]}")
@@ -69,7 +69,7 @@ def a_new_life_has_what_its_keepers_take_along(bench: Bench) -> None:
 
     It has replayed everything up to the gate, which proves nothing: it has executed nothing in
     this epoch.  Seen to fail when replaying counts as a proof, and when what was fetched is held
-    by its keepers alone.
+    by its replica holders alone.
     """
     program = {**QUIET, "gates": {GATE: "gate"}}
     plan = Plan(RANKS, program, settings=BY_KEEPERS, killed=1 + len(KEEPERS))
@@ -105,9 +105,9 @@ def _start_to_gate(job: Job) -> None:
 
 
 def _kill_keepers(job: Job) -> None:
-    """Both before either has a new life that could fetch what the other holds."""
-    for keeper in KEEPERS:
-        job.kill(keeper)
+    """Both before either has a new incarnation that could fetch what the other holds."""
+    for replica_holder in KEEPERS:
+        job.kill(replica_holder)
 
 
 def _scenarios() -> Iterator[Scenario]:

@@ -14,7 +14,7 @@ SIZES = (8, LARGE, 100)  # in turn
 
 
 def kept(record: Recorder) -> Any:
-    """Sums of small and large arrays; from the second of a size on they go the express way."""
+    """Sums of small and large arrays; from the second of a size on they go the fast path."""
     comm = record.comm
     record.load(None)
     for number in range(CALLS):

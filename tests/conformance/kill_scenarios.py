@@ -115,11 +115,11 @@ def _scenarios() -> Iterator[Scenario]:
             # FIN and RST are TCP's words
             run = planned(fault, program=ring, algorithm="ring", transport="tcp")
             yield Scenario(f"F13-{part}-{action}", run, quick=quick)
-    keepers = [f"{i % 4}.1.{3 + 2 * i}.{i // 4}@enter" for i in range(8)]
-    slow_keepers = planned(*keepers, n=4, program={"program": "many", "steps": 24})
+    replica_holders = [f"{i % 4}.1.{3 + 2 * i}.{i // 4}@enter" for i in range(8)]
+    slow_keepers = planned(*replica_holders, n=4, program={"program": "many", "steps": 24})
     yield Scenario("F28", slow_keepers, quick=True)
     broadcast = {"program": "many", "steps": 24, "kinds": "broadcast"}
-    yield Scenario("F28-broadcast", planned(*keepers, n=4, program=broadcast))
+    yield Scenario("F28-broadcast", planned(*replica_holders, n=4, program=broadcast))
     for seqno in (0, 2, 5, 9, 10):
         fault = f"2.1.{seqno}.0@done"
         yield Scenario(f"F29-{seqno}", planned(fault, n=4, program=small), quick=seqno == 9)

@@ -45,7 +45,7 @@ PAUSE_S = 0.01  # after a step
 OTHERS = 1 << 30  # as many at once as there are, but one
 LONGEST_WAIT_S = 0.5  # before a kill: a step takes about 20 ms, a start half a second
 WALL_S = 90.0  # for one job; it takes about five seconds on two busy cores
-# Each life notes its number, so that the newest can be found, and becomes the worker.
+# Each incarnation notes its number, so that the newest can be found, and becomes the worker.
 NOTE_PID = 'echo $$ >> "$0/$FTCOMM_WORKER_ID"; exec "$@"'
 STAMP = r"(?:[-\d]{10} [:.\d]{12} [A-Z]+ )?"  # what a launcher puts before its own words
 RUNS = re.compile(STAMP + r"ftcomm: epoch \d+ runs: ")
@@ -87,12 +87,12 @@ class Told:
     reaped: list[int] = field(default_factory=list)
     formed: bool = False
     killed: int = 0  # kills sent
-    calm: bool = True  # no kill is being recovered from
+    is_quiescent: bool = True  # no kill is being recovered from
 
     def kill(self, count: int = 1) -> None:
         """Kills are being sent."""
         self.killed += count
-        self.calm = False
+        self.is_quiescent = False
 
     def hear(self, line: str) -> None:
         """Take one line in."""
@@ -104,7 +104,7 @@ class Told:
         elif "ftcomm: recovered, " in line or (RUNS.match(line) and not self.formed):
             self.formed = True
             # What was on its way when the kill was sent says nothing of it.
-            self.calm = len(self.reaped) == self.killed
+            self.is_quiescent = len(self.reaped) == self.killed
 
 
 class Job:
@@ -148,20 +148,20 @@ class Job:
 
     def listen_until_calm(self) -> bool:
         """Wait for the end of the last recovery; False if the job's end came first."""
-        while self._open and not self.told.calm:
+        while self._open and not self.told.is_quiescent:
             self._listen_more()
         return self._open and not self.told.models
 
     def kill(self, dice: random.Random, at_once: int = 1) -> None:
-        """SIGKILL for the newest lives of random workers, of one or of all but one at most."""
-        lives = dict(self._newest_lives())
-        count = min(at_once, max(len(lives) - 1, 1), len(lives))
+        """SIGKILL for the newest processes of random workers, of one or of all but one at most."""
+        processes = dict(self._newest_lives())
+        count = min(at_once, max(len(processes) - 1, 1), len(processes))
         killed: dict[int, int] = {}
-        for worker in dice.sample(sorted(lives), count):
+        for worker in dice.sample(sorted(processes), count):
             # Who has just ended was not killed here: the moment is of the others, or none at all.
             with contextlib.suppress(ProcessLookupError):
-                os.kill(lives[worker], signal.SIGKILL)
-                killed[worker] = lives[worker]
+                os.kill(processes[worker], signal.SIGKILL)
+                killed[worker] = processes[worker]
         if killed:
             self.told.kill(len(killed))
             self.killed.append(killed)
@@ -257,7 +257,7 @@ HEADER = "workers  jobs  kills  by rank         recovery p50  model"
 
 def run_calmly(folder: Path, world_size: int, way: Way) -> Row:
     """The reference: the model of a run without kills."""
-    job = Job(folder / f"{world_size}-calm", world_size, way)
+    job = Job(folder / f"{world_size}-quiescent", world_size, way)
     try:
         return Row(job.finish())
     finally:

@@ -378,7 +378,7 @@ def too_much(record: Recorder) -> Any:
 
 
 def unsteady(record: Recorder) -> Any:
-    """Rank 1's second life computes something else in the collective that `at` names."""
+    """Rank 1's second incarnation computes something else in the collective that `at` names."""
     comm, spec = record.comm, record.spec
     record.load(None)
     for step in range(4):
@@ -435,7 +435,7 @@ def _in_a_child(comm: ftcomm.Communicator) -> int:
 
 
 def _joined_again(comm: ftcomm.Communicator) -> ftcomm.Communicator:
-    """An error leaves the block; the same process joins as a new life."""
+    """An error leaves the block; the same process joins as a new incarnation."""
     with pytest.raises(ZeroDivisionError), comm:
         operator.truediv(1, 0)
     return ftcomm.init()

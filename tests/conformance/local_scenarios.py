@@ -18,8 +18,8 @@ S4 = (
 )
 AT_CHECKPOINT = 10
 S5 = tuple(
-    f"{rank}.{version}.{AT_CHECKPOINT}.{life}@enter"
-    for rank, version, life in ((0, 0, 0), (1, 1, 0), (4, 1, 0), (9, 1, 0), (1, 1, 1))
+    f"{rank}.{version}.{AT_CHECKPOINT}.{process}@enter"
+    for rank, version, process in ((0, 0, 0), (1, 1, 0), (4, 1, 0), (9, 1, 0), (1, 1, 1))
 )
 HOLDERS = (2, 5, 8)  # of the local state of rank 2
 
@@ -53,7 +53,7 @@ def _scenarios() -> Iterator[Scenario]:
     # replayed, and two copies of each result would have died with two of the three.
     yield Scenario("S5-small", planned(*S5, program=SMALL, replicas=4), quick=True)
     yield Scenario("S5", planned(*S5, program=LOCAL, replicas=4))
-    for name, ranks in (("owner-and-keeper", (2, 5)), ("both-keepers", (5, 8))):
+    for name, ranks in (("owner-and-replica holder", (2, 5)), ("both-replica holders", (5, 8))):
         faults = [f"{rank}.1.3.0@enter" for rank in ranks]
         yield Scenario(f"F14-{name}", planned(*faults, program=SMALL), quick=ranks[0] == 2)
     # When copies were not made again after each death, the last of these would lose the job.

@@ -1,4 +1,4 @@
-"""Programs with many asynchronous calls in flight, each result compared with plain numpy.
+"""Programs with many nonblocking calls in flight, each result compared with plain numpy.
 
 Positions are counted here: where the communicator stands while calls are pending is its own affair.
 """
@@ -25,7 +25,7 @@ class Line:
         self.calls: list[tuple[Handle[Any] | Array, Array]] = []
 
     def call(self, step: int) -> None:
-        """The next call, asynchronous or not: a matter of this rank alone."""
+        """The next call, nonblocking or not: a matter of this rank alone."""
         name, arguments, wanted = self._choose(step)
         how = self.record.spec.get("how", "asynchronous")
         waits = {"asynchronous": False, "synchronous": True, "mixed": (step + self.rank) % 3 == 0}
@@ -206,7 +206,7 @@ def late_turn(record: Recorder) -> Any:
 
 
 def left_while_pending(record: Recorder) -> Any:
-    """The first life of rank 1 leaves with calls in flight, in the way that `how` says."""
+    """The first incarnation of rank 1 leaves with calls in flight, in the way that `how` says."""
     comm, spec = record.comm, record.spec
     first, total = record.load(np.zeros(4))
     for version in range(first, 2):

@@ -1,4 +1,4 @@
-"""Workers die while asynchronous calls are in flight; each id is A and what is in flight."""
+"""Workers die while nonblocking calls are in flight; each id is A and what is in flight."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ KILLS = (
 
 
 def same_bytes_however_called(bench: Bench) -> None:
-    """Synchronous on some ranks where others are asynchronous is no mismatch, and no other bits."""
+    """Synchronous on some ranks where others are nonblocking is no mismatch, and no other bits."""
     expected = bench.reference(Plan(3, {**PENDING, "how": "synchronous"}))
     for how in ("asynchronous", "mixed"):
         plan = Plan(3, {**PENDING, "how": how}, KILLS)

@@ -71,7 +71,7 @@ class Plan:
 
     @property
     def is_recorded(self) -> bool:
-        """True of half of all plans: their lives write histories, the others run as users' do."""
+        """True of half of all plans: their workers write histories, the others run as users' do."""
         told = [self.n, dict(self.program), self.faults, self.tracker_faults, dict(self.settings)]
         return zlib.crc32(json.dumps(told, sort_keys=True).encode()) % 2 == 0
 
@@ -83,7 +83,7 @@ class Plan:
 
 
 def _recorded(fault: str) -> str:
-    """A fault in full, with the life that the process takes itself for when it fires."""
+    """A fault in full, with the incarnation that the process takes itself for when it fires."""
     address, _, rest = fault.partition("@")
     if rest.startswith(("connected", "authenticated")):  # it does not know its number yet
         address = f"{address.rpartition('.')[0]}.0"

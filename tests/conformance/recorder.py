@@ -1,8 +1,8 @@
 """What a program of the scenarios runs on: a communicator whose every call is written down.
 
 Every worker writes one line for each call that returned, with the digest of the result's bytes, to
-the harness's event pipe; whatever any life of any rank was given at a position must be what a run
-without faults gives there.
+the harness's event pipe; whatever any incarnation of any rank was given at a position must be what
+a run without faults gives there.
 
 Gates are named pipes at which a worker waits until the harness opens them, so that a test can hold
 ranks where it wants them: before a position, or at ``closed``, when its ``close()`` has returned.

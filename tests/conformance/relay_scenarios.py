@@ -41,7 +41,7 @@ def _names_both(job: Job) -> None:
     texts = [path.read_text() for path in sorted(job.folder.glob("*.log"))]
     told = [text for text in texts if "RankLostError: worker 0 (rank 0) and worker 1" in text]
     if len(told) != 2:
-        raise BrokenError(f"{len(told)} workers were told who cannot reach whom\n{job.story()}")
+        raise BrokenError(f"{len(told)} workers were told who cannot reach whom\n{job.scenario()}")
 
 
 def _scenarios() -> Iterator[Scenario]:

@@ -2,13 +2,13 @@
 
 The job is ``model_recover`` with four ranks.  A plan is a row of *bursts*, each at one collective.
 In a burst as many ranks die as the copies of each result allow, some of them again in the first
-steps of their next life.  A burst comes only when all have executed a collective together with
-those who died in the one before, so that every copy has been made again.  Between them ranks are
-stopped for a moment.
+steps of their next incarnation.  A burst comes only when all have executed a collective together
+with those who died in the one before, so that every copy has been made again.  Between them ranks
+are stopped for a moment.
 
-Every fault must fire, so a fault is planned only where a life is sure to come: ``enter`` and
-``done`` at any collective (a checkpoint has no ``done``), inside one only where nobody else dies,
-since a rank that is served a result does not transfer it.
+Every fault must fire, so a fault is planned only where an incarnation is sure to come: ``enter``
+and ``done`` at any collective (a checkpoint has no ``done``), inside one only where nobody else
+dies, since a rank that is served a result does not transfer it.
 """
 
 import random
@@ -24,7 +24,7 @@ VERSIONS = 3
 BROADCASTS = range(1, 9)  # seqnos; a length and its bytes from each of the four ranks
 CHECKPOINT = 11  # seqno
 LONGEST_GAP = 5  # collectives between two bursts beyond the fewest
-AGAIN = 0.3  # share of the dead whose next life dies too
+AGAIN = 0.3  # share of the dead whose next incarnation dies too
 STOPS = 5
 
 
@@ -42,7 +42,7 @@ class Call:
 
     @property
     def ends(self) -> list[str]:
-        """Points to which every life comes, whether it executes this or is served."""
+        """Points to which every incarnation comes, whether it executes this or is served."""
         return ["enter"] if self.seqno == CHECKPOINT else ["enter", "done"]
 
     def points(self, rank: int) -> list[str]:
@@ -79,19 +79,19 @@ class Death:
 
 
 def _deaths(dice: random.Random, replicas: int) -> Iterator[Death]:
-    lives: Counter[int] = Counter()
+    processes: Counter[int] = Counter()
     index = dice.randrange(LONGEST_GAP)
     while index < len(CALLS):
         call = CALLS[index]
         victims = dice.sample(range(RANKS), dice.randint(1, replicas - 1))
         for rank in victims:
             points = call.points(rank) if len(victims) == 1 else call.ends
-            yield _death(call, rank, f"{call.version}.{call.seqno}.{lives[rank]}", points, dice)
-            lives[rank] += 1
+            yield _death(call, rank, f"{call.version}.{call.seqno}.{processes[rank]}", points, dice)
+            processes[rank] += 1
             if dice.random() < AGAIN:
                 points = ["enter", "done", "loading"]
-                yield _death(call, rank, f"-1.0.{lives[rank]}", points, dice)
-                lives[rank] += 1
+                yield _death(call, rank, f"-1.0.{processes[rank]}", points, dice)
+                processes[rank] += 1
         index = _next_calm(index) + dice.randrange(LONGEST_GAP)
 
 
@@ -106,16 +106,17 @@ def _next_calm(index: int) -> int:
 
 
 def _stops(dice: random.Random, deaths: list[Death]) -> list[str]:
-    """Stops of lives that are sure to come to their place: the first one that gets there."""
+    """Stops of incarnations that are sure to come to their place: the first one that gets there."""
     places = [(call, rank) for call in CALLS for rank in range(RANKS)]
-    for death in deaths:  # a checkpoint may be committed without a new life that has yet to load
+    # a checkpoint may be committed without a new incarnation that has yet to load
+    for death in deaths:
         passed_over = Call(death.where.version, CHECKPOINT)
         places = [
             p for p in places if p not in ((death.where, death.rank), (passed_over, death.rank))
         ]
     faults = []
     for call, rank in dice.sample(places, STOPS):
-        life = sum(death.rank == rank and death.where < call for death in deaths)
+        process = sum(death.rank == rank and death.where < call for death in deaths)
         point = dice.choice(call.ends)
-        faults.append(f"{rank}.{call.version}.{call.seqno}.{life}@{point}=stop")
+        faults.append(f"{rank}.{call.version}.{call.seqno}.{process}@{point}=stop")
     return faults

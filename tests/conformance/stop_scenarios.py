@@ -44,7 +44,7 @@ def stopped_for_longer(bench: Bench) -> None:
 
 
 def stopped_and_replaced(bench: Bench) -> None:
-    """Another life has its place: on SIGCONT it is fenced before it completes anything."""
+    """Another incarnation has its place: on SIGCONT it is fenced before it completes anything."""
     with stopped_job(bench, exits=(75,), detect_within=DETECT_S) as job:
         old = job.newest(1)
         pid = job.running[old]

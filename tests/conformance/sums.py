@@ -16,13 +16,13 @@ class Sums:
         self.counts = {"kills": 0, "stops": 0}
         asked_for_all = config.args_source is pytest.Config.ArgsSource.TESTPATHS
         narrowed = config.option.keyword or config.option.markexpr != "not slow"
-        self.judging = asked_for_all and not narrowed and not config.option.collectonly
+        self.judges = asked_for_all and not narrowed and not config.option.collectonly
 
     @property
     def too_few(self) -> bool:
         """Whether a run of all has shown less than it says."""
         few = self.counts["kills"] < LEAST_KILLS or self.counts["stops"] < LEAST_STOPS
-        return self.judging and few
+        return self.judges and few
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when != "teardown":
@@ -37,7 +37,7 @@ class Sums:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         kills, stops = self.counts["kills"], self.counts["stops"]
-        if not (kills or stops or self.judging):
+        if not (kills or stops or self.judges):
             return
         line = f"{kills} real processes were killed by SIGKILL and {stops} stopped by SIGSTOP"
         if self.too_few:

@@ -14,7 +14,7 @@ from ftcomm.collectives.schedules.hierarchical import SHARES_FROM_BYTES
 from ftcomm.collectives.selection import choose_algorithm
 from ftcomm.protocol.host_groups import grouping_of, members_of
 from ftcomm.protocol.signature import Algorithm, Kind
-from ftcomm.recovery.machine import WorkerCore
+from ftcomm.recovery.machine import WorkerMachine
 from ftcomm.testing.hierarchical_reference import expected_shares, expected_tree
 from ftcomm.testing.reference import expected_doubling, expected_halving, expected_ring
 from tests.conformance.recorder import Array, Recorder, same
@@ -278,7 +278,7 @@ def unlogged(record: Recorder) -> Any:
     x = record.allreduce(np.arange(6.0) + comm.rank)
     if comm.rank == 1:
         late = mock.Mock(side_effect=KeyboardInterrupt)
-        interrupted = mock.patch.multiple(WorkerCore, complete=late, complete_next=late)
+        interrupted = mock.patch.multiple(WorkerMachine, complete=late, complete_next=late)
         with interrupted, contextlib.suppress(KeyboardInterrupt):
             record.allreduce(x)
     got = record.allreduce(record.allreduce(x))
@@ -287,7 +287,7 @@ def unlogged(record: Recorder) -> Any:
 
 
 def again(record: Recorder) -> Any:
-    """A job-wide error ends this communicator only: it says the same again, the process lives."""
+    """A job-wide error ends this communicator only: it says the same again, the process goes on."""
     comm = record.comm
     try:
         mismatch(record)
@@ -311,7 +311,8 @@ def unlike(record: Recorder) -> Any:
     if how == "load" and odd:
         record.allreduce(np.ones(3))
     record.load(None)
-    changed = how == "replay" and comm.epoch > 1  # the script has no memory of its first life
+    # the script has no memory of its first incarnation
+    changed = how == "replay" and comm.epoch > 1
     got = record.allreduce(np.ones(3), "max" if changed else "sum")
     record.allreduce(got)
     if how == "close" and odd:

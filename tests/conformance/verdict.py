@@ -1,7 +1,7 @@
 """What happened in a job of real processes, and whether that is what was planned.
 
 A job passes if every planned fault fired, exactly the planned deaths happened, and every result
-that any life of any rank was given is bit for bit that of a run without faults.
+that any incarnation of any rank was given is bit for bit that of a run without faults.
 """
 
 import json
@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ftcomm_chaos.checkers import Limits, check
+from ftcomm_chaos.checkers import HistoryLimits, check
 from ftcomm_chaos.history import read_history
 from ftcomm_tracker.server.fault_injection import TRACKER
 from tests.conformance.plans import WALL_S, BrokenError, Plan
 
 Event = dict[str, Any]
-LIMITS = Limits(mismatch_within_s=WALL_S)  # the machine may be busy with other tests
+LIMITS = HistoryLimits(mismatch_within_s=WALL_S)  # the machine may be busy with other tests
 
 
 class Record:
@@ -28,7 +28,7 @@ class Record:
         self.state_dir = folder / "state"
         self.history = folder / "history"
 
-    def story(self) -> str:
+    def scenario(self) -> str:
         """The last events, for a failure's text."""
         tail = "\n".join(json.dumps(event) for event in self.events[-25:])
         return f"artefacts in {self.folder}; the last events:\n{tail}"
@@ -75,7 +75,7 @@ class Record:
             ("exits", sorted(s for s in statuses if s > 0), sorted(self.plan.exits)),
         ):
             if got != expected:
-                raise BrokenError(f"{what}: {got}, planned {expected}\n{self.story()}")
+                raise BrokenError(f"{what}: {got}, planned {expected}\n{self.scenario()}")
         if self.history.exists():
             self.check_history()
 
@@ -85,14 +85,14 @@ class Record:
         return {event["pid"] for event in faults if "=kill" in event["text"]}
 
     def check_history(self) -> None:
-        """What the lives have written down breaks no rule.
+        """What the incarnations have written down breaks no rule.
 
         Raises:
             BrokenError: naming the rules.
         """
         findings = check(read_history(self.history), limits=LIMITS)
         if findings:
-            raise BrokenError("\n".join([*map(str, findings), self.story()]))
+            raise BrokenError("\n".join([*map(str, findings), self.scenario()]))
 
     def check_results(self, reference: Mapping[str, str]) -> None:
         """Whatever anybody was given is what the reference run gave.
@@ -103,7 +103,7 @@ class Record:
         for place, digests in self.results().items():
             if digests != {reference.get(place)}:
                 raise BrokenError(
-                    f"{place}: got {digests}, not {reference.get(place)}\n{self.story()}"
+                    f"{place}: got {digests}, not {reference.get(place)}\n{self.scenario()}"
                 )
 
     def check_against(self, reference: Mapping[str, str], *, ended: int | None = None) -> None:
@@ -122,4 +122,6 @@ class Record:
         ranks = {event["rank"] for event in self.of("end")}
         wanted = self.plan.n if ended is None else ended
         if missing or ends != {reference["end"]} or len(ranks) != wanted:
-            raise BrokenError(f"missing {sorted(missing)}, ends {ends} by {ranks}\n{self.story()}")
+            raise BrokenError(
+                f"missing {sorted(missing)}, ends {ends} by {ranks}\n{self.scenario()}"
+            )

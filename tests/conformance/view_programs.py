@@ -8,13 +8,13 @@ import numpy as np
 from tests.conformance.recorder import Array, Recorder
 from tests.helpers.writing import ways_to_write
 
-LARGE = 200_000  # elements of 8 bytes: made in common memory where there is some
+LARGE = 200_000  # elements of 8 bytes: made in shared window where there is some
 POOLED = 20_000
 SHAPES = [(), (0,), (3,), (2, 3), (POOLED,), (LARGE,), (2, LARGE // 2)]
 
 
 def prying(record: Recorder) -> Any:
-    """Each call three times: the later ones go the express way, or are replayed."""
+    """Each call three times: the later ones go the fast path, or are replayed."""
     first, total = record.load(0.0)
     for version in range(first, 2):
         for shape in SHAPES:

@@ -15,18 +15,26 @@ from ftcomm.control.fetch import _receive_item, _serve
 from ftcomm.control.links.relay import _hear_relay
 from ftcomm.memory.pool import EMPTY
 from ftcomm.protocol.codec import Decoder, encode
-from ftcomm.protocol.member_deltas import RollReader, RollWriter
-from ftcomm.protocol.messages import ControlMessage, Fetch, Hello, LocalFetch, Revoke, Run, Welcome
+from ftcomm.protocol.member_deltas import MemberDeltaReader, MemberDeltaWriter
+from ftcomm.protocol.messages import (
+    ControlMessage,
+    Fetch,
+    Hello,
+    LocalFetch,
+    PositionRange,
+    Revoke,
+    Welcome,
+)
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.events import SendControl, StartFetch
-from ftcomm.recovery.fetch_orders import Due
-from ftcomm.recovery.machine import Checkpoint, Identity, Limits, WorkerCore
-from ftcomm.recovery.result_log import Entry
+from ftcomm.recovery.fetch_orders import ExpectedItems
+from ftcomm.recovery.machine import Checkpoint, Identity, MachineLimits, WorkerMachine
+from ftcomm.recovery.result_log import LogEntry
 from ftcomm_tracker.server.connection import Connection, of_a_member
 from ftcomm_tracker.server.operators import Operators
 from tests.fuzz.wire import SIGNATURE, feed_stream
 from tests.unit.recovery.worker_scenario import a_member, hear, plan
-from tests.unit.tracker.roster_scenario import Story, hello, running
+from tests.unit.tracker.roster_scenario import ScenarioRun, hello, running
 
 ROOM = 1 << 20  # bytes that a transfer may announce here
 
@@ -63,7 +71,7 @@ def feed_from_holder(raw: bytes) -> None:
     """What a holder sends to a member that catches up: checkpoint, local states, results."""
     core = a_member()
     hear(core, Revoke(2, "rank 1 died"))
-    fetches = (Fetch(1, Run(-1, 0, 2)),)
+    fetches = (Fetch(1, PositionRange(-1, 0, 2)),)
     frontier = Position(0, 1, 0)
     order = hear(
         core,
@@ -74,7 +82,7 @@ def feed_from_holder(raw: bytes) -> None:
     driver: Any = SimpleNamespace(hub=_hub(core), apply=lambda e: core.handle(e, now=0.0))
 
     async def receive() -> None:
-        due = Due(order)
+        due = ExpectedItems(order)
         while await _receive_item(driver, sock, order.epoch, due):
             pass
 
@@ -86,14 +94,14 @@ def feed_from_holder(raw: bytes) -> None:
     _must_go_on(core)
 
 
-def _must_go_on(core: WorkerCore) -> None:
+def _must_go_on(core: WorkerMachine) -> None:
     """The next epoch's report can be made, and sent."""
     for effect in hear(core, Revoke(core.revoke_epoch + 1, "next")):
         if isinstance(effect, SendControl):
             encode(effect.message)
 
 
-def _hub(core: WorkerCore) -> Any:
+def _hub(core: WorkerMachine) -> Any:
     settings = JobSettings(log_limit=ROOM, replicas=1)
     return SimpleNamespace(
         core=core,
@@ -108,7 +116,7 @@ def feed_to_holder(raw: bytes) -> None:
     """What a fetcher asks of a holder; the answer is one that a fetcher understands."""
     core = a_member()
     for seqno in range(3):
-        core.log.add(Position(0, -1, seqno), Entry(SIGNATURE.encode(), EMPTY))
+        core.log.add(Position(0, -1, seqno), LogEntry(SIGNATURE.encode(), EMPTY))
     core.checkpoint = Checkpoint(1, b"state")
     core.locals.put(1, 0, b"local")
     sock: Any = Script(raw)
@@ -139,13 +147,13 @@ class _Desk:
     detect_within_s = 5.0
 
     def __init__(self) -> None:
-        self.story = running(2)
+        self.scenario = running(2)
 
     def send(self, conn: int, message: ControlMessage) -> None:
         encode(message)
 
     def post(self, event: Any, then: Callable[[], object] | None = None) -> None:
-        self.story.tell(event)
+        self.scenario.tell(event)
         if then is not None:
             then()
 
@@ -156,10 +164,10 @@ class _Desk:
         pass
 
     def snapshot(self) -> Any:
-        return self.story.roster.snapshot(0.0)
+        return self.scenario.roster.snapshot(0.0)
 
     def standing_of(self, worker_id: str, number: int) -> Any:
-        return self.story.roster.standing_of(worker_id, number)
+        return self.scenario.roster.standing_of(worker_id, number)
 
 
 class _NoDial:
@@ -176,7 +184,7 @@ def feed_operator(raw: bytes) -> None:
 
     async def listen() -> None:
         messages: AsyncGenerator[ControlMessage, None] = Connection(
-            1, stream, "here", RollWriter()
+            1, stream, "here", MemberDeltaWriter()
         ).messages()
         first = await anext(messages, None)
         if first is not None:
@@ -184,35 +192,37 @@ def feed_operator(raw: bytes) -> None:
         await messages.aclose()
 
     run(listen)
-    desk.story.roster.snapshot(1.0)
+    desk.scenario.roster.snapshot(1.0)
 
 
 def feed_tracker(raw: bytes) -> None:
     """What members and a spare say; the tracker goes on, and can say what it has to."""
-    story = running(2)
-    sent = story.joined(3, hello("spare"))
+    scenario = running(2)
+    sent = scenario.joined(3, hello("spare"))
     for number, message in enumerate(feed_stream(raw)):
-        story.now += 0.1
-        sent += _tell(story, 10 + number, 1 + number % 3, message)
-    sent += story.joined(9999, hello("w0", "again"))
+        scenario.now += 0.1
+        sent += _tell(scenario, 10 + number, 1 + number % 3, message)
+    sent += scenario.joined(9999, hello("w0", "again"))
     for _, answer in sent:
         encode(answer)
-    story.roster.snapshot(story.now)
+    scenario.roster.snapshot(scenario.now)
 
 
-def _tell(story: Story, fresh: int, conn: int, message: Any) -> list[tuple[int, Any]]:
+def _tell(scenario: ScenarioRun, fresh: int, conn: int, message: Any) -> list[tuple[int, Any]]:
     if isinstance(message, Hello):
-        return story.joined(fresh, message)
-    return story.said(conn, of_a_member(message))
+        return scenario.joined(fresh, message)
+    return scenario.said(conn, of_a_member(message))
 
 
 def feed_worker(raw: bytes) -> None:
     """What a tracker says to a worker; the worker goes on or has one typed error."""
-    core = WorkerCore(Identity("w0", b"n" * 16, "h", "127.0.0.1", 1000), Limits(), now=0.0)
+    core = WorkerMachine(
+        Identity("w0", b"n" * 16, "h", "127.0.0.1", 1000), MachineLimits(), now=0.0
+    )
     hear(core, Welcome("job", 1, 1, 2, 0, ()))
-    rolls = RollReader()
+    member_deltas = MemberDeltaReader()
     for message in feed_stream(raw):
-        heard = rolls.take(message)
+        heard = member_deltas.take(message)
         for effect in () if heard is None else hear(core, heard):
             if isinstance(effect, SendControl):
                 encode(effect.message)

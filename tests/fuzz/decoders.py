@@ -61,7 +61,7 @@ TABLE = (
         (
             "ftcomm.protocol.codec.Decoder.feed",
             "ftcomm.protocol.codec.frame_length",
-            "ftcomm.protocol.member_deltas.RollReader.take",
+            "ftcomm.protocol.member_deltas.MemberDeltaReader.take",
         ),
     ),
     Decoder(
@@ -203,7 +203,7 @@ TABLE = (
         "common-head",
         memory.feed_common_head,
         memory_seeds.common_heads,
-        ("ftcomm.transport.shared_window_layout.unpack_common_head",),
+        ("ftcomm.transport.shared_window_layout.unpack_window_head",),
         limit=200,
     ),
     Decoder(
@@ -225,8 +225,8 @@ TABLE = (
         memory.feed_common,
         memory_seeds.common_pages,
         (
-            "ftcomm.transport.shared_window.take_common",
-            "ftcomm.transport.shared_window.CommonMemory.placed",
+            "ftcomm.transport.shared_window.receive_shared_window",
+            "ftcomm.transport.shared_window.SharedWindow.placed",
         ),
         allowed=(ProtocolError, NoSharedMemory),
         limit=1200,
@@ -258,7 +258,7 @@ TABLE = (
         "to-worker",
         conversations.feed_worker,
         seeds.tracker_words,
-        ("ftcomm.recovery.machine.WorkerCore.handle",),
+        ("ftcomm.recovery.machine.WorkerMachine.handle",),
     ),
     Decoder("state", stored.feed_state, seeds.states, ("ftcomm.state.serializer.unpack_state",)),
     Decoder(

@@ -10,16 +10,16 @@ from typing import Any
 from ftcomm.control.links import shm_setup
 from ftcomm.control.links.shm_setup import answer_offer, offer_segment
 from ftcomm.protocol.position import Position
-from ftcomm.transport.shared_window import make_common, take_common
-from ftcomm.transport.shared_window_allocator import PAGE, Region
+from ftcomm.transport.shared_window import create_shared_window, receive_shared_window
+from ftcomm.transport.shared_window_allocator import PAGE, Allocation
 from ftcomm.transport.shared_window_layout import (
-    Layout,
+    WindowLayout,
     pack_extent,
     pack_placed,
     placed_part,
-    unpack_common_head,
     unpack_extent,
     unpack_placed,
+    unpack_window_head,
 )
 from ftcomm.transport.shm_layout import (
     HEAD_BYTES,
@@ -35,8 +35,8 @@ from ftcomm.transport.shm_segment import NoSharedMemory, Segment, make_segment, 
 from tests.fuzz.conversations import Script, run
 
 SEGMENT_NONCE = bytes(range(NONCE_BYTES))
-COMMON = Layout(2, 4 * PAGE)
-PLACED = Position(0, -1, 3), PAGE + 1  # what is looked for in common memory, and its bytes
+COMMON = WindowLayout(2, 4 * PAGE)
+PLACED = Position(0, -1, 3), PAGE + 1  # what is looked for in shared window, and its bytes
 PLACED_BYTES = placed_part().stop - placed_part().start
 FIRST_WORD = min(words_of(0)[:8])  # everything behind the head
 WORDS_BYTES = 8 * (1 + max(words_of(0)[:8]) - FIRST_WORD)
@@ -150,8 +150,8 @@ def feed_taken(raw: bytes) -> None:
 
 
 def feed_common_head(raw: bytes) -> None:
-    """The first page of common memory of two ranks."""
-    assert unpack_common_head(raw, COMMON.total, COMMON.ranks, SEGMENT_NONCE) == COMMON
+    """The first page of shared window of two ranks."""
+    assert unpack_window_head(raw, COMMON.total, COMMON.ranks, SEGMENT_NONCE) == COMMON
 
 
 def feed_placed(raw: bytes) -> None:
@@ -169,16 +169,16 @@ def feed_extent(raw: bytes) -> None:
     words = raw[: part.stop - part.start].ljust(part.stop - part.start, b"\0")
     span = unpack_extent(words, COMMON)
     assert 0 <= span.start <= span.end <= COMMON.nbytes
-    assert pack_extent(Region(*span, 0)) == words
+    assert pack_extent(Allocation(*span, 0)) == words
 
 
 def feed_common(raw: bytes) -> None:
-    """The first page of the common memory that rank 0 gives away; then it places a result."""
-    made = make_common(COMMON.ranks, COMMON.nbytes, epoch=1, nonce=SEGMENT_NONCE)
+    """The first page of the shared window that rank 0 gives away; then it places a result."""
+    made = create_shared_window(COMMON.ranks, COMMON.nbytes, epoch=1, nonce=SEGMENT_NONCE)
     made._map[: min(len(raw), PAGE)] = raw[:PAGE]
     fd = os.dup(made.fd)
     made.forget_fd()
-    taken = take_common(fd, COMMON.ranks, rank=1, epoch=1, nonce=SEGMENT_NONCE)
+    taken = receive_shared_window(fd, COMMON.ranks, rank=1, epoch=1, nonce=SEGMENT_NONCE)
     assert taken.is_complete == (0 not in raw[COMMON.joined()].ljust(COMMON.ranks, b"\0"))
     placed = taken.placed(*PLACED)
     placed[-1:] = 1

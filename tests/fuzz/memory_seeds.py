@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from ftcomm.transport.shared_window_allocator import PAGE, Region
+from ftcomm.transport.shared_window_allocator import PAGE, Allocation
 from ftcomm.transport.shared_window_layout import (
     ROWS,
-    pack_common_head,
     pack_extent,
     pack_placed,
+    pack_window_head,
     placed_part,
 )
 from ftcomm.transport.shm_layout import MIN_RING_BYTES, RING_BYTES, pack_head, words_of
@@ -20,17 +20,17 @@ def segment_heads() -> dict[str, bytes]:
 
 def common_heads() -> dict[str, bytes]:
     layouts = {"as-expected": COMMON, "of-three": replace(COMMON, ranks=3)}
-    return {name: pack_common_head(layout, SEGMENT_NONCE) for name, layout in layouts.items()}
+    return {name: pack_window_head(layout, SEGMENT_NONCE) for name, layout in layouts.items()}
 
 
 def common_places() -> dict[str, bytes]:
     """At both ends of the memory, and behind it."""
     position, nbytes = PLACED
     regions = {
-        "first": Region(0, 2 * PAGE, 0),
-        "last": Region(2 * PAGE, 2 * PAGE, ROWS - 1),
-        "behind": Region(3 * PAGE, 2 * PAGE, 1),
-        "no-row": Region(0, 2 * PAGE, ROWS),
+        "first": Allocation(0, 2 * PAGE, 0),
+        "last": Allocation(2 * PAGE, 2 * PAGE, ROWS - 1),
+        "behind": Allocation(3 * PAGE, 2 * PAGE, 1),
+        "no-row": Allocation(0, 2 * PAGE, ROWS),
     }
     return {name: pack_placed(position, region, nbytes) for name, region in regions.items()}
 
@@ -38,10 +38,10 @@ def common_places() -> dict[str, bytes]:
 def common_extents() -> dict[str, bytes]:
     """The same without a row."""
     regions = {
-        "all": Region(0, COMMON.nbytes, 0),
-        "none": Region(COMMON.nbytes, 0, 0),
-        "behind": Region(PAGE, COMMON.nbytes, 0),
-        "odd": Region(PAGE, 5, 0),
+        "all": Allocation(0, COMMON.nbytes, 0),
+        "none": Allocation(COMMON.nbytes, 0, 0),
+        "behind": Allocation(PAGE, COMMON.nbytes, 0),
+        "odd": Allocation(PAGE, 5, 0),
     }
     return {name: pack_extent(region) for name, region in regions.items()}
 

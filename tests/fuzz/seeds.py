@@ -20,10 +20,11 @@ from ftcomm.protocol.codec import SCHEMAS, encode
 from ftcomm.protocol.frame_header import pack_header
 from ftcomm.protocol.handshake import ROLES, DataContext, ServerHandshake
 from ftcomm.protocol.link_messages import Relayed, Sharing
-from ftcomm.protocol.member_deltas import RollWriter
+from ftcomm.protocol.member_deltas import MemberDeltaWriter
 from ftcomm.protocol.messages import (
-    Bye,
+    Closed,
     ControlMessage,
+    FatalDecision,
     Fetch,
     FetchEnd,
     FetchItem,
@@ -32,19 +33,18 @@ from ftcomm.protocol.messages import (
     Heartbeat,
     Leave,
     Plan,
+    PositionRange,
     Revoke,
-    Run,
     Settled,
     Suspect,
-    Verdict,
 )
 from ftcomm.protocol.msgpack_reader import Plain, pack
 from ftcomm.protocol.operator_messages import (
-    AskWorker,
+    GivenUpNotice,
+    LivenessAssertion,
     StatusRequest,
     StopRequest,
-    TellGivenUp,
-    Vouch,
+    WorkerStatusRequest,
 )
 from ftcomm.protocol.position import START, Position
 from ftcomm.protocol.schema import Bool, Bytes, Field, Int, Many, Maybe, Pair, Record, Text
@@ -52,7 +52,7 @@ from ftcomm.protocol.signature import Kind, Scalar, Signature
 from ftcomm.requests.object_payload import pack_item, pack_parts
 from ftcomm.state.serializer import LONG_BYTES, pack_state
 from ftcomm_chaos.runner.random_plan import random_plan
-from ftcomm_tracker.core.durable_state import Durable, Place
+from ftcomm_tracker.core.durable_state import Durable, RankOwner
 from ftcomm_tracker.operator.job_registry import JobEntry
 from ftcomm_tracker.server.journal import FILE_NAME, Journal, Remembered, text_of
 from tests.fuzz.memory import SEGMENT_NONCE
@@ -90,7 +90,9 @@ def said(*messages: ControlMessage) -> bytes:
         frame
         for message in messages
         for frame in (
-            RollWriter().frames(message, ()) if isinstance(message, Plan) else [encode(message)]
+            MemberDeltaWriter().frames(message, ())
+            if isinstance(message, Plan)
+            else [encode(message)]
         )
     ]
     return b"".join(frames)
@@ -127,11 +129,11 @@ def streams() -> dict[str, bytes]:
 
 def headers() -> dict[str, bytes]:
     other = HEADER._replace(site="elsewhere.py:7")
-    common = HEADER._replace(common=True)
+    shared_window = HEADER._replace(shared_window=True)
     return {
         "expected": pack_header(HEADER),
         "another-site": pack_header(other),
-        "in-common": pack_header(common),
+        "in-common": pack_header(shared_window),
     }
 
 
@@ -205,7 +207,7 @@ def served() -> dict[str, bytes]:
 
 
 def fetch_requests() -> dict[str, bytes]:
-    return {"everything": encode(FetchRequest(1, 1, (Run(-1, 0, 3),), 1, (0,)))}
+    return {"everything": encode(FetchRequest(1, 1, (PositionRange(-1, 0, 3),), 1, (0,)))}
 
 
 def shares() -> dict[str, bytes]:
@@ -224,7 +226,9 @@ def relay_answers() -> dict[str, bytes]:
 def operator_requests() -> dict[str, bytes]:
     return {
         "supervisor": said(
-            AskWorker(1, "w0", "h", 77, 1200), Vouch("w0"), TellGivenUp("w1", "it died often")
+            WorkerStatusRequest(1, "w0", "h", 77, 1200),
+            LivenessAssertion("w0"),
+            GivenUpNotice("w1", "it died often"),
         ),
         "people": said(StatusRequest(), StopRequest("enough")),
     }
@@ -234,7 +238,7 @@ def worker_words() -> dict[str, bytes]:
     beat = Heartbeat(1, 1, START)
     return {
         "death": said(Suspect(1, (1,), "reset by peer"), beat, report(2), report(2), report(2)),
-        "end": said(Bye(1), Bye(1)),
+        "end": said(Closed(1), Closed(1)),
         "again": said(hello("w0", "b"), report(2), report(2)),
         "leave": said(Leave("an exception")),
     }
@@ -245,9 +249,15 @@ def tracker_words() -> dict[str, bytes]:
         "joins": said(Revoke(1, "complete"), plan(1), Settled(1)),
         "catches-up": said(
             Revoke(1, "complete"),
-            plan(1, Position(0, 1, 2), load=1, load_from=(1,), fetches=(Fetch(1, Run(1, 0, 2)),)),
+            plan(
+                1,
+                Position(0, 1, 2),
+                load=1,
+                load_from=(1,),
+                fetches=(Fetch(1, PositionRange(1, 0, 2)),),
+            ),
         ),
-        "verdict": said(Verdict("JobLostError", "all have died", 1, START, 0)),
+        "verdict": said(FatalDecision("JobLostError", "all have died", 1, START, 0)),
     }
 
 
@@ -292,12 +302,12 @@ def a_durable() -> Durable:
         2,
         JobSettings().to_wire(),
         epoch=3,
-        first_lives=(b"a", b"b"),
+        first_nonces=(b"a", b"b"),
         incarnations=(("w0", 1), ("w1", 2)),
-        places=(Place("w0", 1, b"a", "h"), Place("w1", 2, b"c", "h")),
+        places=(RankOwner("w0", 1, b"a", "h"), RankOwner("w1", 2, b"c", "h")),
         grouping=(0, 0),
         tables=b"t",
-        verdict=Verdict("JobLostError", "all have died", 3, START, -1),
+        fatal_decision=FatalDecision("JobLostError", "all have died", 3, START, -1),
     )
 
 
@@ -371,7 +381,7 @@ def tracker_faults() -> dict[str, bytes]:
 
 
 def histories() -> dict[str, bytes]:
-    life = [
+    incarnation = [
         Started(1, "job", "w0", 1, 0, 2, 4711, "h", 5.0, 2),
         Planned(1, 0, START, START, (("w0", 1), ("w1", 1))),
         Entered(START, "allreduce", "0101", "train.py:3", "ab"),
@@ -383,7 +393,7 @@ def histories() -> dict[str, bytes]:
         {"event": "fault", "t": 1, "kind": "kill", "target": "w0", "seconds": 0},
     ]
     told = b"".join(json.dumps(line).encode() + b"\n" for line in harness)
-    return {"life": b"".join(recorded(event, 1.5) for event in life), "harness": told}
+    return {"life": b"".join(recorded(event, 1.5) for event in incarnation), "harness": told}
 
 
 def traces() -> dict[str, bytes]:

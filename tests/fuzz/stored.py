@@ -22,7 +22,7 @@ from ftcomm.diagnostics.history import encode as recorded
 from ftcomm.protocol.codec import encode
 from ftcomm.requests.object_payload import pack_item, part_of, unpack_items, unpack_object
 from ftcomm.state.serializer import pack_state, unpack_state
-from ftcomm_chaos.history.model import LifeRecord, Line
+from ftcomm_chaos.history.model import HistoryLine, IncarnationRecord
 from ftcomm_chaos.history.reader import parse_lines
 from ftcomm_chaos.runner.fault_plan import library_faults, missing_for, parse_plan, tracker_faults
 from ftcomm_chaos.runner.spot_trace import NodeEvent, parse_trace
@@ -38,7 +38,7 @@ from ftcomm_tracker.server.journal import (
     text_of,
 )
 from ftcomm_tracker.server.listener import host_in, join_address
-from tests.unit.tracker.roster_scenario import Story, hello
+from tests.unit.tracker.roster_scenario import ScenarioRun, hello
 
 WORLD_SIZE = 3
 NOWHERE = Path("journal")
@@ -86,15 +86,15 @@ def feed_document(raw: bytes) -> Durable:
     again = text_of(durable.to_wire())
     assert Durable.from_wire(document_of(NOWHERE, again)) == durable
     JobSettings.from_wire(durable.settings)
-    story = Story(durable=durable)
+    scenario = ScenarioRun(durable=durable)
     sent = []
     for number, place in enumerate(durable.places, 1):
         who = hello(place.worker_id, nonce=place.nonce, incarnation=place.incarnation)
-        sent += story.joined(number, who)
-    sent += story.joined(len(durable.places) + 1, hello("stranger"))
+        sent += scenario.joined(number, who)
+    sent += scenario.joined(len(durable.places) + 1, hello("stranger"))
     for _, message in sent:
         encode(message)
-    story.roster.snapshot(story.now)
+    scenario.roster.snapshot(scenario.now)
     return durable
 
 
@@ -187,10 +187,10 @@ def feed_tracker_faults(raw: bytes) -> list[Any]:
     return faults
 
 
-def feed_history(raw: bytes) -> LifeRecord | list[Line[Any]] | None:
-    """A file of a history, by itself; what is read of a life can be written again."""
+def feed_history(raw: bytes) -> IncarnationRecord | list[HistoryLine[Any]] | None:
+    """A file of a history, by itself; what is read of an incarnation can be written again."""
     record = parse_lines(iter(raw.splitlines(keepends=True)), "file")
-    if isinstance(record, LifeRecord):
+    if isinstance(record, IncarnationRecord):
         again = [recorded(line.event, line.t) for line in (record.started, *record.lines)]
         assert parse_lines(iter(again), "file") == dataclasses.replace(record, torn=False)
     return record

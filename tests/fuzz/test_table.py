@@ -15,7 +15,7 @@ NO_DECODERS = {
     "ftcomm.diagnostics.fault_record.FaultRecord.parse": "processes of the run itself wrote it",
     "ftcomm.config.memory_limits.parse_limit": "the kernel wrote it",
     "ftcomm.execution.executor.Executor.read_ahead": "hands a header's bytes on to its decoder",
-    "ftcomm.memory.pool.Stored.read_only": "takes what the log holds, and reads nothing",
+    "ftcomm.memory.pool.LoggedResult.read_only": "takes what the log holds, and reads nothing",
     "ftcomm_chaos.runner.job.LiveJob.read_notes": "takes what `parse_note` made",
     "ftcomm_chaos.runner.process_announcements.parse_note": "processes of the run itself wrote it",
     "ftcomm_chaos.sim.network.wire_data.FrameReader.feed": "reads what the simulator itself wrote",

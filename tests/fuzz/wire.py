@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterable
 
-from ftcomm.collectives.schedules.schedule import CELL_BYTES
+from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES
 from ftcomm.errors import ProtocolError
 from ftcomm.execution.header_check import CallHeader, check_header
 from ftcomm.protocol.checksum_records import RecordReader, digest_named
@@ -16,7 +16,7 @@ from ftcomm.protocol.handshake import (
     ServerHandshake,
     control_key,
 )
-from ftcomm.protocol.member_deltas import RollReader
+from ftcomm.protocol.member_deltas import MemberDeltaReader
 from ftcomm.protocol.messages import ControlMessage, Frame
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, OpCode, Signature, is_compatible, signature_text
@@ -27,7 +27,9 @@ CLIENT_NONCE, SERVER_NONCE = b"c" * NONCE_BYTES, b"s" * NONCE_BYTES
 SIGNATURE = Signature(Kind.ALLREDUCE, OpCode.SUM, 12, count=3, ndim=1, dims=(3, 0, 0, 0))
 CRC32 = digest_named("crc32")
 assert CRC32 is not None
-HEADER = FrameHeader(7, Position(0, -1, 3), 2, CELL_BYTES, SIGNATURE.encode(), "train.py:12")
+HEADER = FrameHeader(
+    7, Position(0, -1, 3), 2, REDUCE_SEGMENT_BYTES, SIGNATURE.encode(), "train.py:12"
+)
 
 
 def feed_body(raw: bytes) -> Frame:
@@ -49,9 +51,9 @@ def feed_stream(raw: bytes) -> list[ControlMessage]:
         raise
     assert [m for at in range(0, len(raw), 7) for m in pieces.feed(raw[at : at + 7])] == whole
     assert pieces.pending == decoder.pending
-    rolls = RollReader()
+    member_deltas = MemberDeltaReader()
     for message in whole:
-        rolls.take(message)
+        member_deltas.take(message)
     return whole
 
 
@@ -83,12 +85,12 @@ def _records(raw: bytes, piece: int) -> bytes:
 def feed_expected(raw: bytes) -> None:
     """A data frame's header, compared with the one that the schedule expects."""
     call = CallHeader(HEADER.epoch, HEADER.position, pack_header(HEADER)[32:])
-    said = check_header(raw, 1, call, HEADER.step, HEADER.length, common=None)
-    wanted = pack_header(HEADER._replace(common=said))
+    said = check_header(raw, 1, call, HEADER.step, HEADER.length, shared_window=None)
+    wanted = pack_header(HEADER._replace(shared_window=said))
     assert raw[: HEADER_BYTES - 24] == wanted[:-24], "another frame was taken"
-    check_header(raw, 1, call, HEADER.step, HEADER.length, common=said)
+    check_header(raw, 1, call, HEADER.step, HEADER.length, shared_window=said)
     with contextlib.suppress(LinkLost):
-        check_header(raw, 1, call, HEADER.step, HEADER.length, common=not said)
+        check_header(raw, 1, call, HEADER.step, HEADER.length, shared_window=not said)
         raise AssertionError("the flag was not looked at")
 
 
@@ -114,7 +116,7 @@ def a_client() -> ClientHandshake:
 
 
 def feed_server(raw: bytes) -> None:
-    """A stranger's bytes, to who listens."""
+    """An unauthenticated peer's bytes, to who listens."""
     server = ServerHandshake(SERVER_NONCE)
     while server.bytes_wanted and len(raw) >= server.bytes_wanted:
         piece, raw = raw[: server.bytes_wanted], raw[server.bytes_wanted :]
@@ -124,7 +126,7 @@ def feed_server(raw: bytes) -> None:
 
 
 def feed_client(raw: bytes) -> None:
-    """A stranger's bytes, to who dialled."""
+    """An unauthenticated peer's bytes, to who dialled."""
     client = a_client()
     while client.bytes_wanted and len(raw) >= client.bytes_wanted:
         piece, raw = raw[: client.bytes_wanted], raw[client.bytes_wanted :]

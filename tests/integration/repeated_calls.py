@@ -16,9 +16,9 @@ import numpy as np
 import ftcomm
 from ftcomm.communicator import Communicator
 from ftcomm.engine.engine import Engine
-from ftcomm.memory.pool import Stored
+from ftcomm.memory.pool import LoggedResult
 from ftcomm.protocol.signature import Kind
-from ftcomm.requests.request import Call
+from ftcomm.requests.request import Request
 
 ROUNDS = 200
 DIES_IN = 140
@@ -34,7 +34,7 @@ class Counter:
         self.count = 0
         long_way = Engine.run
 
-        def run(engine: Engine, call: Call) -> Stored:
+        def run(engine: Engine, call: Request) -> LoggedResult:
             self.count += call.kind is Kind.ALLREDUCE
             return long_way(engine, call)
 
@@ -42,7 +42,7 @@ class Counter:
 
 
 def one_round(comm: Communicator, number: int) -> list[Any]:
-    """Calls of several forms, some of which may not go the express way."""
+    """Calls of several forms, some of which may not go the fast path."""
     base = np.arange(6, dtype=np.float32) * (comm.rank + 1) + number
     table = base.reshape(2, 3).copy()
     out = np.empty_like(base)

@@ -1,4 +1,4 @@
-"""Calls that are made again and again take the express way, and nothing else changes."""
+"""Calls that are made again and again take the fast path, and nothing else changes."""
 
 import subprocess
 import sys
@@ -45,13 +45,13 @@ def train(folder: Path, *settings: str, kill: bool) -> tuple[str, int]:
 
 
 def test_a_death_in_between_changes_no_byte(tmp_path: Path) -> None:
-    calm, long_way = train(tmp_path / "calm", kill=False)
+    is_quiescent, long_way = train(tmp_path / "calm", kill=False)
     killed, _ = train(tmp_path / "killed", kill=True)
-    assert killed == calm
+    assert killed == is_quiescent
     assert ALWAYS_LONG < long_way < MOST_LONG
 
 
-def test_without_common_memory_large_arrays_take_it_too(tmp_path: Path) -> None:
+def test_without_shared_window_large_arrays_take_it_too(tmp_path: Path) -> None:
     """Each rank makes all of them itself, cell by cell; the script knows what they must be."""
     _, long_way = train(tmp_path / "sockets", "--transport", "unix", kill=False)
     assert ALWAYS_LONG < long_way < MOST_LONG

@@ -14,7 +14,7 @@ LOCALS = {"program": "local_recover", "count": 100}
 
 
 class RecordedJob(Job):
-    """A job whose lives are recorded, whatever its plan."""
+    """A job whose incarnations are recorded, whatever its plan."""
 
     def _environment(self, worker: str) -> dict[str, str]:
         return {**super()._environment(worker), "FTCOMM_HISTORY": str(self.history)}
@@ -26,12 +26,12 @@ def recorded(bench: Bench, plan: Plan) -> History:
         return read_history(job.history)
 
 
-def test_a_killed_life_ends_in_the_call_in_which_it_died_and_the_next_is_served(
+def test_a_killed_process_ends_in_the_call_in_which_it_died_and_the_next_is_served(
     bench: Bench,
 ) -> None:
     history = recorded(bench, Plan(3, LOCALS, ("1.1.9.0@half_received",)))
-    assert [life.name for life in history.lives] == ["0-1", "1-1", "1-2", "2-1"]
-    dead, second = history.lives[1], history.lives[2]
+    assert [record.name for record in history.records] == ["0-1", "1-1", "1-2", "2-1"]
+    dead, second = history.records[1], history.records[2]
     last = dead.lines[-1].event
     assert isinstance(last, Entered)
     assert (last.position[1:], dead.ended, history.killed) == ((1, 9), None, [dead])
@@ -41,8 +41,8 @@ def test_a_killed_life_ends_in_the_call_in_which_it_died_and_the_next_is_served(
         *(((1, seqno), SERVED) for seqno in range(9)),
         ((1, 9), EXECUTED),
     ]
-    for life in (history.lives[0], second, history.lives[3]):
-        assert life.lines[-1].event == Ended("closed")
+    for record in (history.records[0], second, history.records[3]):
+        assert record.lines[-1].event == Ended("closed")
     loads = {line.event.local for line in second.returns if line.event.kind == "load"}
     saved = {
         line.event.local
@@ -58,11 +58,15 @@ def test_every_rank_writes_down_the_error_that_ended_its_job(bench: Bench) -> No
     history = recorded(bench, plan)
     raised = {
         (line.event.error, line.event.cause)
-        for life in history.lives
-        for line in life.lines
+        for record in history.records
+        for line in record.lines
         if isinstance(line.event, Raised)
     }
-    over = {(life.over.event.error, life.over.event.cause) for life in history.lives if life.over}
+    over = {
+        (record.over.event.error, record.over.event.cause)
+        for record in history.records
+        if record.over
+    }
     ((error, _),) = raised
     assert (error, over) == ("CollectiveMismatchError", raised)
-    assert {life.ended.event.how for life in history.lives if life.ended} == {error}
+    assert {record.ended.event.how for record in history.records if record.ended} == {error}

@@ -14,8 +14,8 @@ LAZY: dict[str, Any] = {"program": "lazy_recover", "count": 100}
 CARELESS: dict[str, Any] = {"program": "careless", "environ": {"FTCOMM_DEBUG": "checkpoints"}}
 
 
-def test_a_new_life_loads_what_was_given_and_not_what_the_users_made_of_it(bench: Bench) -> None:
-    """Two lives after each other in one version, and one that finds the others in a checkpoint."""
+def test_a_new_process_loads_what_was_given_and_not_what_the_users_made_of_it(bench: Bench) -> None:
+    """Two restarts in one version, and one that finds the others in a checkpoint."""
     bench.run(Plan(3, LAZY, ("1.1.5.0@enter", "2.1.7.0@enter", "0.1.10.0@saved")))
 
 
@@ -47,7 +47,7 @@ def test_the_next_checkpoint_names_the_array_that_was_written_to_on_all_ranks(
     assert all("StateChangedError: state['w'][1] was written to after" in text for text in texts)
 
 
-def test_a_new_life_is_not_given_what_was_written_to(bench: Bench) -> None:
+def test_a_new_process_is_not_given_what_was_written_to(bench: Bench) -> None:
     """Seen to fail if a watched state is not compared when it is packed."""
     with bench.job(Plan(3, CARELESS, ("1.1.0.0@enter",), exits=(82,) * 3)) as job:
         job.run()

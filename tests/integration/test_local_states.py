@@ -33,7 +33,7 @@ def test_death_while_copies_are_sent(bench: Bench, stage: int) -> None:
     bench.run(Plan(4, LOCAL, (fault,), {"local_replicas": 2}))
 
 
-def test_a_keeper_dies_while_it_serves_and_another_takes_over(bench: Bench) -> None:
+def test_a_holder_dies_while_it_serves_and_another_takes_over(bench: Bench) -> None:
     bench.run(Plan(4, LOCAL, ("1.1.3.0@enter", "2.1.3.0@serving"), {"local_replicas": 2}))
 
 

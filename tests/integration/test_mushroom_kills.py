@@ -30,9 +30,9 @@ def test_a_line_that_was_on_its_way_when_the_kill_came_does_not_end_the_wait() -
     told.kill()
     told.hear("ftcomm: epoch 1 runs: frontier -1.0 (rank 0 stands at -1.0)")
     told.hear("ftcomm: worker 0 was killed by SIGKILL: starting it again")
-    assert not told.calm
+    assert not told.is_quiescent
     told.hear("ftcomm: recovered, epoch 2: lost worker 0; 310.2 ms")
-    assert told.calm
+    assert told.is_quiescent
 
 
 def test_who_was_killed_before_the_group_formed_is_recovered_from_once_it_has() -> None:
@@ -40,7 +40,7 @@ def test_who_was_killed_before_the_group_formed_is_recovered_from_once_it_has() 
     told.kill()
     told.hear("ftcomm: worker 0 was killed by SIGKILL: starting it again")
     told.hear("ftcomm: epoch 2 runs: frontier -1.0 (rank 0 stands at -1.0)")
-    assert told.calm
+    assert told.is_quiescent
 
 
 def test_who_has_just_ended_was_not_killed_by_us(
@@ -58,11 +58,11 @@ def test_who_has_just_ended_was_not_killed_by_us(
     job.folder, job.told, job.killed, job._world_size = tmp_path, Told(), [], 3
     (tmp_path / "1").write_text("11")
     job.kill(random.Random(1), at_once=2)
-    assert (sent, job.killed, job.told.calm) == ([], [], True)
+    assert (sent, job.killed, job.told.is_quiescent) == ([], [], True)
     (tmp_path / "1").write_text("11 21")
     (tmp_path / "2").write_text("22")
     (tmp_path / "0").write_text("11")
     job.kill(random.Random(1), at_once=3)
     assert job.told.killed == len(sent) == len(job.killed[0])
     assert sorted(sent) == sorted(job.killed[0].values())
-    assert not job.told.calm
+    assert not job.told.is_quiescent

@@ -93,10 +93,10 @@ def test_the_log_is_full_for_all_when_only_the_run_knows_the_sizes(bench: Bench)
     assert "the limit is 50000" in said
 
 
-def test_a_life_that_computes_another_input_is_found_out_where_inputs_are_verified(
+def test_a_process_that_computes_another_input_is_found_out_where_inputs_are_verified(
     bench: Bench,
 ) -> None:
-    """Collective 0.2 was fetched from others with its digests; 0.5 stops the second life."""
+    """Collective 0.2 was fetched from others with its digests; 0.5 stops the second incarnation."""
     program = {"program": "unsteady", "at": 1}
     plan = Plan(3, program, ("1.0.5.0@enter",), {"verify": "inputs"}, exits=(72,) * 3)
     with bench.job(plan) as job:

@@ -1,4 +1,4 @@
-"""Asynchronous calls in flight when something ends: the job, a life, a wait."""
+"""Nonblocking calls in flight when something ends: the job, an incarnation, a wait."""
 
 import re
 import signal
@@ -57,7 +57,7 @@ def test_a_call_whose_time_is_over_by_its_turn_ends_the_job_for_all(bench: Bench
 
 
 @pytest.mark.parametrize(("how", "status"), [("exception", 1), ("input", 1), ("exit", 3)])
-def test_who_leaves_with_calls_in_flight_is_a_failure_at_once_and_the_next_life_goes_on(
+def test_who_leaves_with_calls_in_flight_is_a_failure_at_once_and_the_next_process_goes_on(
     bench: Bench, how: str, status: int
 ) -> None:
     """Rank 0 is held back, so that the calls of rank 1 are blocked when it leaves."""
@@ -113,16 +113,14 @@ def test_a_script_that_ends_with_a_call_in_flight_ends() -> None:
 
 
 @pytest.mark.parametrize("how", ["asynchronous", "mixed"])
-def test_histories_say_of_asynchronous_calls_what_they_say_of_others(
-    bench: Bench, how: str
-) -> None:
+def test_histories_say_of_nonblocking_calls_what_they_say_of_others(bench: Bench, how: str) -> None:
     """Recorded or not, half of all plans are; these are the ones that are."""
     plans = (Plan(n, {"program": "pending", "how": how, "steps": 9}) for n in (2, 3, 4, 5))
     plan = next(plan for plan in plans if plan.is_recorded)
     with bench.job(plan) as job:
         job.run()
-        lives = [path.read_text() for path in sorted(job.history.glob("*.jsonl"))]
-    returned = [re.findall(r'"event": ?"return".*"kind": ?"(\w+)"', text) for text in lives]
+        processes = [path.read_text() for path in sorted(job.history.glob("*.jsonl"))]
+    returned = [re.findall(r'"event": ?"return".*"kind": ?"(\w+)"', text) for text in processes]
     # of 7 calls before the load, then twice 9 calls, 5 more and a checkpoint, and the close
     assert [len(kinds) for kinds in returned] == [7 + 1 + 2 * (9 + 5 + 1) + 1] * plan.n
     assert len({tuple(kinds) for kinds in returned}) == 1

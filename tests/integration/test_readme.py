@@ -72,6 +72,6 @@ def test_the_quickstart_prints_what_the_readme_shows(
     read_until("recovered, epoch 2", job)
     said = ask(STATUS, tmp_path)
     assert re.search(r"^job \S+: running, epoch 2, 3/3 ranks up", said)
-    lives = sorted(re.findall(r"^\d +\d +(\d) ", said, re.MULTILINE))
-    assert lives == ["1", "1", "2"]
+    processes = sorted(re.findall(r"^\d +\d +(\d) ", said, re.MULTILINE))
+    assert processes == ["1", "1", "2"]
     assert headings(said) == headings(QUICKSTART)

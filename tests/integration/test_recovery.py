@@ -37,7 +37,7 @@ def test_all_but_one_die_after_saving_before_anyone_has_committed(bench: Bench) 
 
 
 def test_all_ranks_are_told_that_a_needed_result_is_lost(bench: Bench) -> None:
-    """With one copy of each result, the keeper of 0.3 takes it along."""
+    """With one copy of each result, the replica holder of 0.3 takes it along."""
     settings = {"replicas": 1, "keep_by_all": 0}
     plan = Plan(4, MANY, ("3.0.10.0@enter",), settings, exits=(71,) * 4)
     with bench.job(plan) as job:
@@ -46,7 +46,7 @@ def test_all_ranks_are_told_that_a_needed_result_is_lost(bench: Bench) -> None:
     for text in texts:
         assert "JobLostError" in text
         assert "the result of collective 0.3 is needed and exists nowhere" in text
-        assert "its keepers were 3 (rank 3)" in text
+        assert "its replica holders were 3 (rank 3)" in text
 
 
 def test_who_has_closed_serves_a_rank_that_lags(bench: Bench) -> None:

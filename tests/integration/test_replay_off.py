@@ -14,7 +14,7 @@ SCRIBBLER: dict[str, Any] = {"program": "scribbler"}
 
 
 def test_a_death_right_after_a_checkpoint_is_recovered_from(bench: Bench) -> None:
-    """There is no result to replay: the checkpoint is all that a new life needs.
+    """There is no result to replay: the checkpoint is all that a new incarnation needs.
 
     The scribbler overwrites what it is given, which nothing else may be looking at.
     """

@@ -26,7 +26,7 @@ def test_an_exception_in_the_with_block_is_a_death_at_once_and_says_why(bench: B
 
 
 def test_a_worker_that_cannot_get_past_a_position_ends_the_job(bench: Bench) -> None:
-    faults = ",".join(f"1.1.4.{life}@enter=raise" for life in range(3))
+    faults = ",".join(f"1.1.4.{process}@enter=raise" for process in range(3))
     done = under_run(bench, MANY, "-n", "3", faults=faults)
     assert "worker 1 died 3 times while the job stood at 1.4" in done.stdout
     assert done.returncode == 73

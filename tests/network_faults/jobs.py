@@ -1,7 +1,7 @@
-"""A job of real processes in bad weather: `ftcomm-tracker serve` and one process for each worker.
+"""A job of real processes on an impaired network: `ftcomm-tracker serve` and its workers.
 
 Every rank says at which step it is.  At each gate rank 0 waits for a word, so that a test makes its
-weather while the job stands at a place that it knows.
+impairments while the job stands at a place that it knows.
 """
 
 import contextlib
@@ -91,7 +91,7 @@ class Job:
     async def start(
         self, worker: int, *, prefix: Sequence[str] = (), supervised: bool = False, **env: str
     ) -> None:
-        """Start a life of a worker, or a supervisor that does."""
+        """Start an incarnation of a worker, or a supervisor that does."""
         variables = {
             "FTCOMM_TRACKER": self.ready["address"],
             "FTCOMM_TOKEN_FILE": self.ready["token_file"],
@@ -142,7 +142,7 @@ class Job:
         """The highest epoch that a worker ended in."""
         return max(epoch for _, epoch in self._ends())
 
-    def story(self) -> str:
+    def scenario(self) -> str:
         """What everybody said, for a failure's text."""
         voices = {"tracker": self.tracker, **{str(i): v for i, v in enumerate(self.workers)}}
         return "\n".join(f"{name}: {line}" for name, v in voices.items() for line in v.lines)
@@ -169,7 +169,7 @@ class Job:
 
 
 class Process:
-    """A process started by this thread: the kernel ties its life to the thread, not to the process.
+    """A process that ends with the thread that started it: the kernel ties it to the thread.
 
     (`trio.lowlevel.open_process` starts it from another thread, which ends when it is idle.)
     """
@@ -209,7 +209,7 @@ async def job(folder: Path, n: int = 3, gates: Sequence[int] = ()) -> AsyncItera
         try:
             with trio.move_on_after(PATIENCE_S) as scope:
                 yield made
-            assert not scope.cancelled_caught, f"not done in {PATIENCE_S:g} s\n{made.story()}"
+            assert not scope.cancelled_caught, f"not done in {PATIENCE_S:g} s\n{made.scenario()}"
         finally:
             await made.clear()
             nursery.cancel_scope.cancel()
@@ -222,7 +222,7 @@ async def peace(folder: Path, n: int) -> str:
         for worker in range(n):
             await quiet.start(worker)
         models = await quiet.models()
-        assert (len(models), quiet.epoch) == (1, 1), quiet.story()
+        assert (len(models), quiet.epoch) == (1, 1), quiet.scenario()
     return models.pop()
 
 

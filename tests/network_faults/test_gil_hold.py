@@ -75,8 +75,8 @@ async def test_a_worker_that_computes_with_the_lock_held_is_left_alone(
     async with job(tmp_path, 2, [6]) as made:
         await hold_one(made, gil_hold.write_module(tmp_path / "module"), gil_hold.BUSY)
         await made.open_gate()
-        assert await made.models() == {await reference(2)}, made.story()
-        assert made.epoch == 1, made.story()
+        assert await made.models() == {await reference(2)}, made.scenario()
+        assert made.epoch == 1, made.scenario()
 
 
 @pytest.mark.trio
@@ -88,4 +88,4 @@ async def test_a_worker_that_sleeps_with_the_lock_held_counts_as_stopped_and_com
         await hold_one(made, gil_hold.write_module(tmp_path / "module"), gil_hold.ASLEEP)
         await made.tracker.wait_for("no heartbeat of worker 1")
         await made.open_gate()
-        assert await made.models() == {await reference(2)}, made.story()
+        assert await made.models() == {await reference(2)}, made.scenario()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ftcomm_chaos.faults.network_namespaces import Hosts, missing
+from ftcomm_chaos.faults.network_namespaces import NamespaceHosts, missing
 from tests.network_faults.jobs import job
 
 pytestmark = [pytest.mark.trio, pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -15,8 +15,10 @@ RANKS = 8
 FOUND_IN = 2  # epochs: the first failure, and the one that shows that it was no bad luck
 
 
-async def model_of(folder: Path, hosts: Hosts, cuts: list[str]) -> tuple[set[str], int, str]:
-    """Models, highest epoch and story of a job whose `cuts`, as "ab", are made at a gate."""
+async def model_of(
+    folder: Path, hosts: NamespaceHosts, cuts: list[str]
+) -> tuple[set[str], int, str]:
+    """Models, highest epoch and scenario of a job whose `cuts`, as "ab", are made at a gate."""
     async with job(folder, RANKS, [GATE]) as made:
         given = ("--host", hosts.address("tracker"), "--detect-within", "3")
         await made.serve(*given, prefix=hosts.prefix("tracker"))
@@ -27,7 +29,7 @@ async def model_of(folder: Path, hosts: Hosts, cuts: list[str]) -> tuple[set[str
         for one, other in cuts:
             hosts.cut([one], [other])
         await made.open_gate()
-        return await made.models(), made.epoch, made.story()
+        return await made.models(), made.epoch, made.scenario()
 
 
 @pytest.mark.parametrize("cuts", [["ab"], ["ab", "cd"], ["ab", "ac"]])
@@ -39,8 +41,8 @@ async def test_all_detours_around_cuts_between_hosts_are_found_in_two_epochs(
         pytest.skip(lacking)
     for name in ("peace", "cut"):
         tmp_path.joinpath(name).mkdir()
-    with Hosts([*HOSTS, "tracker"]) as hosts:
+    with NamespaceHosts([*HOSTS, "tracker"]) as hosts:
         in_peace, _, _ = await model_of(tmp_path / "peace", hosts, [])
-        models, epoch, story = await model_of(tmp_path / "cut", hosts, cuts)
-    assert (models, epoch) == (in_peace, 1 + FOUND_IN), story
-    assert story.count("hosts ") == len(cuts), story
+        models, epoch, scenario = await model_of(tmp_path / "cut", hosts, cuts)
+    assert (models, epoch) == (in_peace, 1 + FOUND_IN), scenario
+    assert scenario.count("hosts ") == len(cuts), scenario

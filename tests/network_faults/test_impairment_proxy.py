@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from ftcomm_chaos.faults.impairment_proxy import MAX_HELD_BYTES, Proxy
-from ftcomm_chaos.faults.impairments import FIN, RST, Weather
+from ftcomm_chaos.faults.impairments import FIN, RST, Impairments
 
 pytestmark = pytest.mark.trio
 
@@ -17,7 +17,9 @@ Pair = tuple[Proxy, trio.SocketStream, trio.SocketStream]
 
 
 @contextlib.asynccontextmanager
-async def through(up: Weather, down: Weather | None = None, seed: str = "s") -> AsyncIterator[Pair]:
+async def through(
+    up: Impairments, down: Impairments | None = None, seed: str = "s"
+) -> AsyncIterator[Pair]:
     """A proxy, a connection to it, and its other end."""
     arrived, arrivals = trio.open_memory_channel[trio.SocketStream](8)
 
@@ -29,7 +31,7 @@ async def through(up: Weather, down: Weather | None = None, seed: str = "s") -> 
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         nursery.start_soon(trio.serve_listeners, keep, listeners)
         proxy = Proxy(listeners[0].socket.getsockname()[:2], seed=seed)
-        proxy.set_weather(up, down)
+        proxy.set_impairments(up, down)
         near = await trio.open_tcp_stream(*await proxy.serve(nursery))
         async with near:
             yield proxy, near, await arrivals.receive()
@@ -71,23 +73,23 @@ async def exchange(near: trio.SocketStream, far: trio.SocketStream) -> tuple[byt
 
 
 @pytest.mark.parametrize(
-    "weather",
+    "impairments",
     [
-        Weather(),
-        Weather(latency_s=0.02, jitter_s=0.02, slice_bytes=5000),
-        Weather(bytes_per_s=10_000_000),
-        Weather(slice_bytes=500),
+        Impairments(),
+        Impairments(latency_s=0.02, jitter_s=0.02, slice_bytes=5000),
+        Impairments(bytes_per_s=10_000_000),
+        Impairments(slice_bytes=500),
     ],
 )
-async def test_late_and_in_pieces_but_all_of_it(weather: Weather) -> None:
-    async with through(weather) as (_, near, far):
+async def test_late_and_in_pieces_but_all_of_it(impairments: Impairments) -> None:
+    async with through(impairments) as (_, near, far):
         assert await exchange(near, far) == (DATA, DATA)
 
 
 async def test_the_same_seed_flips_the_same_bits_and_both_directions_have_their_own() -> None:
     flipped = []
     for seed in ("s", "s", "other"):
-        async with through(Weather(flip_every=9999), seed=seed) as (proxy, near, far):
+        async with through(Impairments(flip_every=9999), seed=seed) as (proxy, near, far):
             up, down = await exchange(near, far)
             ((one, other),) = proxy.streams
             for stream, got in ((one, up), (other, down)):
@@ -100,8 +102,8 @@ async def test_the_same_seed_flips_the_same_bits_and_both_directions_have_their_
 
 @pytest.mark.parametrize("how", [FIN, RST])
 async def test_a_connection_ends_behind_so_many_bytes(how: str) -> None:
-    weather = Weather(cut_after=1000, cut_by=how)
-    async with through(weather, Weather()) as (_, near, far):
+    impairments = Impairments(cut_after=1000, cut_by=how)
+    async with through(impairments, Impairments()) as (_, near, far):
         await near.send_all(DATA[:1500])
         count, end = await how_it_ends(far)
         assert end == how
@@ -111,7 +113,7 @@ async def test_a_connection_ends_behind_so_many_bytes(how: str) -> None:
 
 async def test_who_goes_on_sending_behind_a_fin_gets_no_reset_at_once() -> None:
     """As with a peer that shuts its end down and reads on."""
-    async with through(Weather(cut_after=1000), Weather()) as (_, near, far):
+    async with through(Impairments(cut_after=1000), Impairments()) as (_, near, far):
         await near.send_all(DATA[:1000])
         assert await how_it_ends(far) == (1000, FIN)
         await near.send_all(DATA)
@@ -121,7 +123,7 @@ async def test_who_goes_on_sending_behind_a_fin_gets_no_reset_at_once() -> None:
 
 @pytest.mark.parametrize("how", [FIN, RST])
 async def test_all_connections_are_cut_at_once_and_new_ones_work(how: str) -> None:
-    async with through(Weather()) as (proxy, near, far):
+    async with through(Impairments()) as (proxy, near, far):
         await near.send_all(b"x")
         assert await far.receive_some() == b"x"
         assert proxy.cut_all(how) == 1
@@ -132,11 +134,11 @@ async def test_all_connections_are_cut_at_once_and_new_ones_work(how: str) -> No
 
 
 async def test_one_direction_is_swallowed_and_the_other_is_not() -> None:
-    async with through(Weather(swallow=True), Weather()) as (proxy, near, far):
+    async with through(Impairments(swallow=True), Impairments()) as (proxy, near, far):
         await near.send_all(DATA)
         await far.send_all(b"news")
         assert await near.receive_some() == b"news"
-        proxy.set_weather()  # too late for this connection
+        proxy.set_impairments()  # too late for this connection
         await near.send_eof()
         with trio.move_on_after(0.1) as waited:
             await far.receive_some()
@@ -145,17 +147,17 @@ async def test_one_direction_is_swallowed_and_the_other_is_not() -> None:
 
 
 async def test_a_pause_fills_the_senders_buffers_and_ends() -> None:
-    async with through(Weather(paused=True)) as (proxy, near, far):
+    async with through(Impairments(paused=True)) as (proxy, near, far):
         with trio.move_on_after(0.2) as stuck:
             await near.send_all(bytes(8 * MAX_HELD_BYTES))
         assert stuck.cancelled_caught
         assert not proxy.streams[0][0].taken
-        proxy.set_weather()
+        proxy.set_impairments()
         assert await far.receive_some(10) == bytes(10)
 
 
 async def test_what_is_under_way_is_bounded() -> None:
-    async with through(Weather(latency_s=60.0)) as (proxy, near, _):
+    async with through(Impairments(latency_s=60.0)) as (proxy, near, _):
         with trio.move_on_after(0.5) as stuck:
             await near.send_all(bytes(32 * MAX_HELD_BYTES))
         assert stuck.cancelled_caught

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ftcomm_chaos.faults.network_namespaces import Hosts, missing
+from ftcomm_chaos.faults.network_namespaces import NamespaceHosts, missing
 from tests.network_faults.jobs import Job, Reference, in_thread, job
 
 pytestmark = [pytest.mark.trio, pytest.mark.process]
@@ -31,7 +31,7 @@ class Stage:
     """A job on hosts of its own; the names of the hosts are those of the workers, and tracker."""
 
     job: Job
-    hosts: Hosts
+    hosts: NamespaceHosts
 
     @property
     def workers(self) -> list[str]:
@@ -58,7 +58,7 @@ async def at_gate(
     `apart` are two hosts between which nothing has ever passed.
     """
     names = [*map(str, range(n)), "tracker"]
-    with Hosts(names, unprivileged=unprivileged) as hosts:
+    with NamespaceHosts(names, unprivileged=unprivileged) as hosts:
         async with job(folder, n, [GATE]) as made:
             stage = Stage(made, hosts)
             given = ("--host", hosts.address("tracker"), "--detect-within", str(detect_s))
@@ -73,8 +73,8 @@ async def at_gate(
 
 async def same_model(stage: Stage, reference: Reference) -> None:
     """All processes end well, and with the model of the run in peace."""
-    assert await stage.job.models() == {await reference(stage.job.n)}, stage.job.story()
-    assert {status for _, status in stage.job.statuses} <= {0}, stage.job.story()
+    assert await stage.job.models() == {await reference(stage.job.n)}, stage.job.scenario()
+    assert {status for _, status in stage.job.statuses} <= {0}, stage.job.scenario()
 
 
 @pytest.mark.usefixtures("network")
@@ -85,7 +85,7 @@ async def test_a_worker_that_is_cut_off_from_everybody_comes_back(
         stage.hosts.cut(["1"], stage.others("1"))
         await stage.job.open_gate()
         await stage.job.tracker.wait_for("no heartbeat of worker 1")
-        stage.hosts.mend(["1"], stage.others("1"))
+        stage.hosts.repair(["1"], stage.others("1"))
         await same_model(stage, reference)
 
 
@@ -97,7 +97,7 @@ async def test_a_partition_shorter_than_the_limit_evicts_nobody(
         await stage.job.open_gate()
         await in_thread(stage.hosts.cut_for, ["1"], stage.others("1"), 1.0)
         await same_model(stage, reference)
-        assert stage.job.epoch == 1, stage.job.story()
+        assert stage.job.epoch == 1, stage.job.scenario()
 
 
 @pytest.mark.slow
@@ -110,7 +110,7 @@ async def test_two_halves_of_which_one_has_the_tracker(
         await stage.job.open_gate()
         for worker in (2, 3):
             await stage.job.tracker.wait_for(f"no heartbeat of worker {worker}")
-        stage.hosts.mend(["2", "3"], ["0", "1", "tracker"])
+        stage.hosts.repair(["2", "3"], ["0", "1", "tracker"])
         await same_model(stage, reference)
 
 
@@ -125,7 +125,7 @@ async def test_two_hosts_between_which_packets_vanish_work_on_through_the_third(
         stage.hosts.cut(["0"], ["1"])
         await stage.job.open_gate()
         await same_model(stage, reference)
-        assert "ranks 0 and 1 cannot reach each other: relayed by rank 2" in stage.job.story()
+        assert "ranks 0 and 1 cannot reach each other: relayed by rank 2" in stage.job.scenario()
 
 
 @pytest.mark.slow
@@ -139,7 +139,7 @@ async def test_one_direction_between_two_workers_is_cut_for_good(
         await stage.job.open_gate()
         await same_model(stage, reference)
         ends = " and ".join(sorted((sender, receiver)))
-        assert f"ranks {ends} cannot reach each other: relayed by" in stage.job.story()
+        assert f"ranks {ends} cannot reach each other: relayed by" in stage.job.scenario()
 
 
 @pytest.mark.slow
@@ -150,7 +150,7 @@ async def test_a_worker_whose_words_do_not_reach_the_tracker_comes_back(
     async with at_gate(tmp_path) as stage:
         stage.hosts.cut(["1"], ["tracker"], one_way=True)
         await stage.job.tracker.wait_for("no heartbeat of worker 1")
-        stage.hosts.mend(["1"], ["tracker"], one_way=True)
+        stage.hosts.repair(["1"], ["tracker"], one_way=True)
         await stage.job.open_gate()
         await same_model(stage, reference)
 
@@ -165,7 +165,7 @@ async def test_a_worker_whom_the_trackers_words_do_not_reach_hears_them_later(
         stage.hosts.cut(["tracker"], ["1"], one_way=True)
         await stage.job.open_gate()
         await stage.job.tracker.wait_for("no heartbeat of worker 1", "all ranks have closed")
-        stage.hosts.mend(["tracker"], ["1"], one_way=True)
+        stage.hosts.repair(["tracker"], ["1"], one_way=True)
         await same_model(stage, reference)
 
 
@@ -177,7 +177,7 @@ async def test_a_worker_that_the_tracker_cannot_see_comes_back(
     async with at_gate(tmp_path) as stage:
         stage.hosts.cut(["1"], ["tracker"])
         await stage.job.tracker.wait_for("no heartbeat of worker 1")
-        stage.hosts.mend(["1"], ["tracker"])
+        stage.hosts.repair(["1"], ["tracker"])
         await stage.job.open_gate()
         await same_model(stage, reference)
 
@@ -190,7 +190,7 @@ async def test_a_tracker_that_sees_nobody_waits_for_them(
         stage.hosts.cut(["tracker"], stage.workers)
         await stage.job.open_gate()
         await stage.job.tracker.wait_for("no heartbeat of")
-        stage.hosts.mend(["tracker"], stage.workers)
+        stage.hosts.repair(["tracker"], stage.workers)
         await same_model(stage, reference)
 
 
@@ -201,7 +201,7 @@ async def test_a_slow_link_only_takes_longer(tmp_path: Path, reference: Referenc
         stage.hosts.slow("1", 2_000_000)
         await stage.job.open_gate()
         await same_model(stage, reference)
-        assert stage.job.epoch == 1, stage.job.story()
+        assert stage.job.epoch == 1, stage.job.scenario()
 
 
 @pytest.mark.slow
@@ -228,9 +228,9 @@ async def test_a_partition_while_a_dead_worker_is_replaced(
         stage.hosts.cut(["1"], stage.others("1"))
         await stage.start(2)
         await stage.job.tracker.wait_for("epoch 2, not yet planned: no heartbeat of worker 1")
-        stage.hosts.mend(["1"], stage.others("1"))
+        stage.hosts.repair(["1"], stage.others("1"))
         await stage.job.open_gate()
-        assert await stage.job.models() == {await reference(4)}, stage.job.story()
+        assert await stage.job.models() == {await reference(4)}, stage.job.scenario()
 
 
 @pytest.mark.slow
@@ -253,5 +253,5 @@ async def test_the_same_without_rights(tmp_path: Path, reference: Reference) -> 
         stage.hosts.cut(["1"], stage.others("1"))
         await stage.job.open_gate()
         await stage.job.tracker.wait_for("no heartbeat of worker 1")
-        stage.hosts.mend(["1"], stage.others("1"))
+        stage.hosts.repair(["1"], stage.others("1"))
         await same_model(stage, reference)

@@ -26,7 +26,7 @@ def at(position: str, kind: str, **parameters: object) -> dict[str, Any]:
 
 
 @pytest.mark.process
-def test_a_job_goes_through_bad_weather_resets_and_a_held_lock(tmp_path: Path) -> None:
+def test_a_job_goes_through_bad_impairments_resets_and_a_held_lock(tmp_path: Path) -> None:
     if lacking := socket_reset.missing():
         pytest.skip(lacking)
     bad = {"latency_ms": 2, "jitter_ms": 3, "slice_bytes": 100}
@@ -54,7 +54,7 @@ def test_a_job_goes_on_when_the_disk_of_its_tracker_has_room_again(tmp_path: Pat
     status, report, said = chaos(tmp_path, script, plan, *patience)
     assert status == 0, said + json.dumps(report)
     (run,) = report["runs"]
-    trackers = [life["how"] for life in run["lives"] if life["who"] == "tracker"]
+    trackers = [process["how"] for process in run["processes"] if process["who"] == "tracker"]
     assert trackers[0] == f"exited with status {ConfigError.exit_code}"
     assert len(trackers) == 2
     (incident,) = run["incidents"]
@@ -84,6 +84,6 @@ def test_proxies_and_hosts_do_not_go_together() -> None:
         check_plan(plan, 2)
 
 
-def test_weather_without_a_condition_would_test_nothing() -> None:
+def test_impairments_without_a_condition_would_test_nothing() -> None:
     with pytest.raises(ConfigError, match="parameters name no condition - set one of latency_ms"):
         check_plan([at("1.2.0.0@done", "weather", direction="in")], 2)

@@ -1,4 +1,4 @@
-"""Jobs whose links, to each other or to the tracker, go through bad weather above TCP.
+"""Jobs whose links, to each other or to the tracker, go through impaired network above TCP.
 
 Each worker listens at a port of its own choice and advertises its proxy's; or dials the tracker's
 proxy.  The model is bit for bit that of a run in peace; what cannot be so is said by the test.
@@ -14,14 +14,14 @@ import trio
 
 from ftcomm.errors import CollectiveMismatchError
 from ftcomm_chaos.faults.impairment_proxy import Proxy
-from ftcomm_chaos.faults.impairments import FIN, RST, Weather
+from ftcomm_chaos.faults.impairments import FIN, RST, Impairments
 from tests.network_faults.jobs import Job, Reference, job
 
 pytestmark = [pytest.mark.trio, pytest.mark.process]
 
 GATE = 6
-LATE = Weather(latency_s=0.002, jitter_s=0.004)
-PIECES = Weather(slice_bytes=3000)
+LATE = Impairments(latency_s=0.002, jitter_s=0.004)
+PIECES = Impairments(slice_bytes=3000)
 slow = pytest.mark.slow
 
 
@@ -71,7 +71,7 @@ async def weathered(
     detect_s: float = 5.0,
     options: Sequence[str] = (),
 ) -> AsyncIterator[Weathered]:
-    """A job at its gate; `before` makes weather before the workers start."""
+    """A job at its gate; `before` makes impairments before the workers start."""
     async with trio.open_nursery() as nursery, job(folder, n, [GATE]) as made:
         stage = Weathered(made, nursery)
         if before is not None:
@@ -83,21 +83,21 @@ async def weathered(
 
 
 async def same_model(stage: Weathered, reference: Reference) -> None:
-    assert await stage.job.models() == {await reference(stage.job.n)}, stage.job.story()
-    assert {status for _, status in stage.job.statuses} == {0}, stage.job.story()
+    assert await stage.job.models() == {await reference(stage.job.n)}, stage.job.scenario()
+    assert {status for _, status in stage.job.statuses} == {0}, stage.job.scenario()
     assert stage.carried() > 1_000_000  # the data really went this way
 
 
-@pytest.mark.parametrize("weather", [LATE, pytest.param(PIECES, marks=slow)])
+@pytest.mark.parametrize("impairments", [LATE, pytest.param(PIECES, marks=slow)])
 async def test_late_links_and_links_in_pieces_change_no_bit(
-    tmp_path: Path, reference: Reference, weather: Weather
+    tmp_path: Path, reference: Reference, impairments: Impairments
 ) -> None:
     async with weathered(tmp_path) as stage:
         for proxy in (*stage.data, stage.control):
-            proxy.set_weather(weather)
+            proxy.set_impairments(impairments)
         await stage.job.open_gate()
         await same_model(stage, reference)
-        assert stage.job.epoch == 1, stage.job.story()
+        assert stage.job.epoch == 1, stage.job.scenario()
 
 
 @slow
@@ -105,7 +105,7 @@ async def test_a_control_link_a_byte_at_a_time_is_a_control_link(
     tmp_path: Path, reference: Reference
 ) -> None:
     async with weathered(tmp_path) as stage:
-        stage.control.set_weather(Weather(slice_bytes=1, latency_s=0.005))
+        stage.control.set_impairments(Impairments(slice_bytes=1, latency_s=0.005))
         await stage.job.open_gate()
         stage.data[1].cut_all(RST)
         await same_model(stage, reference)
@@ -128,32 +128,32 @@ async def test_links_that_end_behind_a_byte_cost_an_epoch_and_no_bit(
     """Each open link of ranks 1 and 2 ends so many bytes behind where it stands at the gate."""
     async with weathered(tmp_path) as stage:
         place = max(up.taken for proxy in stage.data for up, _ in proxy.streams)
-        broken = Weather(cut_after=place + after, cut_by=how)
+        broken = Impairments(cut_after=place + after, cut_by=how)
         for proxy in stage.data:
-            proxy.set_weather(broken, Weather())
+            proxy.set_impairments(broken, Impairments())
         await stage.job.open_gate()
         await stage.job.tracker.wait_for("epoch 2")
         for proxy in stage.data:
-            proxy.set_weather()
+            proxy.set_impairments()
         await same_model(stage, reference)
 
 
 @pytest.mark.parametrize(
     ("up", "down"),
     [
-        (Weather(swallow=True), Weather(swallow=True)),
-        pytest.param(Weather(swallow=True), Weather(), marks=slow),
-        pytest.param(Weather(), Weather(swallow=True), marks=slow),
+        (Impairments(swallow=True), Impairments(swallow=True)),
+        pytest.param(Impairments(swallow=True), Impairments(), marks=slow),
+        pytest.param(Impairments(), Impairments(swallow=True), marks=slow),
     ],
 )
 async def test_half_open_links_are_noticed_and_replaced(
-    tmp_path: Path, reference: Reference, up: Weather, down: Weather
+    tmp_path: Path, reference: Reference, up: Impairments, down: Impairments
 ) -> None:
     async with weathered(tmp_path, detect_s=2.0) as stage:
-        stage.data[2].set_weather(up, down)
+        stage.data[2].set_impairments(up, down)
         await stage.job.open_gate()
         await stage.job.tracker.wait_for("epoch 2")
-        stage.data[2].set_weather()
+        stage.data[2].set_impairments()
         await same_model(stage, reference)
 
 
@@ -162,13 +162,13 @@ async def test_a_link_that_is_paused_for_less_than_the_limit_costs_nothing(
     tmp_path: Path, reference: Reference
 ) -> None:
     async with weathered(tmp_path, detect_s=5.0) as stage:
-        stage.data[1].set_weather(Weather(paused=True))
+        stage.data[1].set_impairments(Impairments(paused=True))
         await stage.job.open_gate()
         with trio.move_on_after(1.0):
             await stage.job.tracker.wait_for("epoch 2")
-        stage.data[1].set_weather()
+        stage.data[1].set_impairments()
         await same_model(stage, reference)
-        assert stage.job.epoch == 1, stage.job.story()
+        assert stage.job.epoch == 1, stage.job.scenario()
 
 
 @pytest.mark.parametrize("how", [RST, pytest.param(FIN, marks=slow)])
@@ -186,9 +186,9 @@ async def test_control_links_that_are_half_open_are_noticed(
     tmp_path: Path, reference: Reference
 ) -> None:
     async with weathered(tmp_path, detect_s=2.0) as stage:
-        stage.control.set_weather(Weather(), Weather(swallow=True))
+        stage.control.set_impairments(Impairments(), Impairments(swallow=True))
         await stage.job.tracker.wait_for("epoch 2: lost worker")
-        stage.control.set_weather()
+        stage.control.set_impairments()
         await stage.job.open_gate()
         await same_model(stage, reference)
 
@@ -204,17 +204,17 @@ async def test_a_flipped_bit_of_a_header_is_seen_and_costs_the_link(
     """Rank 0 dials rank 1, which waits for its next frame: the epoch is in bytes 4 to 7."""
     async with weathered(tmp_path, n=2) as stage:
         ((up, _),) = stage.data[1].streams
-        stage.data[1].set_weather(Weather(flips=(up.taken + 5,)), Weather())
+        stage.data[1].set_impairments(Impairments(flips=(up.taken + 5,)), Impairments())
         await stage.job.open_gate()
         await same_model(stage, reference)
-        assert (len(up.flipped), stage.job.epoch) == (1, 2), stage.job.story()
+        assert (len(up.flipped), stage.job.epoch) == (1, 2), stage.job.scenario()
 
 
 @slow
 async def test_a_flipped_bit_of_a_signature_is_another_collective_to_all(tmp_path: Path) -> None:
     async with weathered(tmp_path, n=2) as stage:
         ((up, _),) = stage.data[1].streams
-        stage.data[1].set_weather(Weather(flips=(up.taken + 40,)), Weather())
+        stage.data[1].set_impairments(Impairments(flips=(up.taken + 40,)), Impairments())
         await stage.job.open_gate()
         await ends_in_a_mismatch(stage)
 
@@ -226,10 +226,10 @@ async def test_a_flipped_bit_of_a_payload_is_found_at_the_next_checkpoint(tmp_pa
     """
     async with weathered(tmp_path, n=2) as stage:
         ((up, _),) = stage.data[1].streams
-        stage.data[1].set_weather(Weather(flips=(up.taken + 96 + 1007,)), Weather())
+        stage.data[1].set_impairments(Impairments(flips=(up.taken + 96 + 1007,)), Impairments())
         await stage.job.open_gate()
         await ends_in_a_mismatch(stage)
-        assert "checkpoint" in stage.job.story()
+        assert "checkpoint" in stage.job.scenario()
 
 
 @pytest.mark.parametrize(
@@ -245,8 +245,8 @@ async def test_a_flipped_bit_is_found_under_a_checksum_and_costs_an_epoch(
 ) -> None:
     async with weathered(tmp_path, n=2, options=("--checksum", "crc32")) as stage:
         ((up, _),) = stage.data[1].streams
-        stage.data[1].set_weather(Weather(flips=(up.taken + place,)), Weather())
+        stage.data[1].set_impairments(Impairments(flips=(up.taken + place,)), Impairments())
         await stage.job.open_gate()
         await same_model(stage, reference)
-        assert (len(up.flipped), stage.job.epoch) == (1, 2), stage.job.story()
-        assert "the checksum of record" in stage.job.story()
+        assert (len(up.flipped), stage.job.epoch) == (1, 2), stage.job.scenario()
+        assert "the checksum of record" in stage.job.scenario()

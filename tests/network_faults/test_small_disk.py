@@ -69,7 +69,7 @@ async def test_a_tracker_whose_disk_is_full_ends_and_is_started_again_when_there
             await made.gate(6)
             disk.fill()
             made.kill("1")
-            assert await made.end_of("tracker") == ConfigError.exit_code, made.story()
+            assert await made.end_of("tracker") == ConfigError.exit_code, made.scenario()
             said = "\n".join(made.tracker.lines)
             assert "journal.sqlite: database or disk is full" in said
             assert "make room" in said
@@ -77,7 +77,7 @@ async def test_a_tracker_whose_disk_is_full_ends_and_is_started_again_when_there
             await made.serve(prefix=disk.prefix)
             await made.start(1)
             await made.open_gate()
-            assert await made.models() == {await reference(3)}, made.story()
+            assert await made.models() == {await reference(3)}, made.scenario()
 
 
 @pytest.mark.slow

@@ -68,5 +68,5 @@ async def test_data_links_that_are_reset_from_outside_cost_an_epoch_and_no_bit(
         await made.gate(6)
         assert socket_reset.cut(made.pid("1"), how, lambda _, other: other[1] != port)
         await made.open_gate()
-        assert await made.models() == {await reference(3)}, made.story()
-        assert made.epoch == 2, made.story()
+        assert await made.models() == {await reference(3)}, made.scenario()
+        assert made.epoch == 2, made.scenario()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ftcomm.config.algorithm_table import DEFAULT_TABLE, Row, Rule
+from ftcomm.config.algorithm_table import DEFAULT_TABLE, Row, SizeRule
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,11 +39,11 @@ def tuning(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_another_algorithm_is_taken_where_it_is_faster_by_the_margin(
     tuning: Any, figures: Any, rules: list[tuple[int, str]]
 ) -> None:
-    assert tuning.rules_from(figures, 0.05) == tuple(Rule(*rule) for rule in rules)
+    assert tuning.rules_from(figures, 0.05) == tuple(SizeRule(*rule) for rule in rules)
 
 
 def test_a_row_is_added_or_replaced_and_the_others_stay(tuning: Any) -> None:
-    ring, tree = (Rule(0, "ring"),), (Rule(0, "recursive_doubling"),)
+    ring, tree = (SizeRule(0, "ring"),), (SizeRule(0, "recursive_doubling"),)
     once = tuning.with_row(DEFAULT_TABLE, "allreduce", 6, ring)
     assert [row.up_to_ranks for row in once.allreduce][:6] == [2, 3, 4, 6, 7, 8]
     assert once.broadcast == DEFAULT_TABLE.broadcast

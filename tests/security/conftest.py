@@ -2,20 +2,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.security.tracker_under_attack import DOORS, Door, Fortress
+from tests.security.tracker_under_attack import DOORS, AttackedJob, Door
 
 
 @pytest.fixture(scope="session")
-def fortress(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fortress]:
-    fortress = Fortress(tmp_path_factory.mktemp("fortress"))
-    yield fortress
-    fortress.close()
+def attacked_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedJob]:
+    attacked_job = AttackedJob(tmp_path_factory.mktemp("fortress"))
+    yield attacked_job
+    attacked_job.close()
 
 
 @pytest.fixture(params=DOORS)
-def door(request: pytest.FixtureRequest, fortress: Fortress) -> Iterator[Door]:
+def door(request: pytest.FixtureRequest, attacked_job: AttackedJob) -> Iterator[Door]:
     """Each door in turn; behind it nothing may have changed afterwards."""
-    if request.param not in fortress.doors:
+    if request.param not in attacked_job.doors:
         pytest.skip("abstract Unix addresses: Linux alone has them")
-    yield fortress.doors[request.param]
-    fortress.must_be_unharmed(request.param)
+    yield attacked_job.doors[request.param]
+    attacked_job.must_be_unharmed(request.param)

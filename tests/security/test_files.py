@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ftcomm.config.environment import WorkerOptions, read_token
 from ftcomm.errors import ConfigError
-from ftcomm_tracker.core.durable_state import Durable, Place
+from ftcomm_tracker.core.durable_state import Durable, RankOwner
 from ftcomm_tracker.server import token_file
 from ftcomm_tracker.server.journal import FILE_NAME, Journal, Remembered, remembered
 from ftcomm_tracker.server.journal_file import JournalError
@@ -27,9 +27,9 @@ DURABLE = Durable(
     "job",
     2,
     epoch=3,
-    first_lives=(b"a", b"b"),
+    first_nonces=(b"a", b"b"),
     incarnations=(("0", 1), ("1", 2)),
-    places=(Place("0", 1, b"a", "h"), Place("1", 2, b"c", "h")),
+    places=(RankOwner("0", 1, b"a", "h"), RankOwner("1", 2, b"c", "h")),
     grouping=(0, 0),
     tables=b"t",
 )
@@ -211,7 +211,7 @@ def test_a_journal_of_a_later_version_is_refused_and_says_what_to_do(tmp_path: P
         {"world_size": 10**9},
         {"world_size": 1e400},
         {"tables": 10**12},
-        {"first_lives": [10**12, 1]},
+        {"first_nonces": [10**12, 1]},
         {"places": [["0", 1, b"a", "h"]]},
         {"grouping": [0, 2]},
         {"byes": [7]},

@@ -18,12 +18,12 @@ from ftcomm.protocol.codec import MAX_CONTROL_FRAME, decode_body, encode
 from ftcomm.protocol.handshake import (
     ClientHandshake,
 )
-from ftcomm.protocol.messages import Finding, Heartbeat, Report, Run, Welcome
+from ftcomm.protocol.messages import FatalReport, Heartbeat, PositionRange, Report, Welcome
 from ftcomm.protocol.position import START
 from ftcomm.recovery.events import CloseLinks, Hangup, Wake
 from ftcomm.state.layout import with_bodies
 from ftcomm.state.serializer import pack_state, unpack_state
-from ftcomm_tracker.core.events import Lost
+from ftcomm_tracker.core.events import ConnectionLost
 from tests.fuzz.wire import feed_client, feed_server
 from tests.security.strategies import worker_messages
 from tests.unit.recovery.worker_scenario import a_member, hear
@@ -98,7 +98,7 @@ def test_a_result_that_no_array_can_hold_is_refused() -> None:
 
 
 def test_the_largest_report_stays_small() -> None:
-    runs = tuple(Run(0, 2 * n, 2 * n + 1) for n in range(4096))
+    runs = tuple(PositionRange(0, 2 * n, 2 * n + 1) for n in range(4096))
     report = Report(1, START, 0, -1, b"", runs, -1, 0, tuple(range(1024)), b"", "x" * 1024, False)
     assert peak_of(decode_body, encode(report)[4:]) < 2
 
@@ -146,52 +146,52 @@ def test_whatever_members_and_spares_say_the_tracker_goes_on_and_can_answer(
     said: list[tuple[int, Any]],
 ) -> None:
     """Every answer fits the wire; the invariants are checked inside `handle`."""
-    story = running(2)
-    answers = story.joined(3, hello("spare"))
+    scenario = running(2)
+    answers = scenario.joined(3, hello("spare"))
     for conn, message in said:
         if type(message).__name__ == "Hello":
-            answers += story.joined(10 + len(answers), message)
+            answers += scenario.joined(10 + len(answers), message)
         else:
-            answers += story.said(conn, message)
-        story.now += 0.1
-    story.tell(Lost(1, "its connection ended"))
-    answers += story.joined(9999, hello("w0", "again"))
+            answers += scenario.said(conn, message)
+        scenario.now += 0.1
+    scenario.tell(ConnectionLost(1, "its connection ended"))
+    answers += scenario.joined(9999, hello("w0", "again"))
     for _, answer in answers:
         encode(answer)
-    story.roster.snapshot(story.now)
+    scenario.roster.snapshot(scenario.now)
 
 
 def test_a_spare_cannot_end_the_job_by_a_limit_that_it_cannot_have_reached() -> None:
-    story = running(2)
-    story.joined(3, hello("spare"))
-    assert story.said(3, Finding(1, START, "LogLimitError", "I say so")) == []
-    assert story.roster.durable.verdict is None
+    scenario = running(2)
+    scenario.joined(3, hello("spare"))
+    assert scenario.said(3, FatalReport(1, START, "LogLimitError", "I say so")) == []
+    assert scenario.roster.durable.fatal_decision is None
 
 
 def test_a_spare_whose_machine_vanished_makes_room() -> None:
-    story = running(2)
-    story.joined(3, hello("spare"))
+    scenario = running(2)
+    scenario.joined(3, hello("spare"))
     for second in range(1, 7):
-        story.now = float(second)
+        scenario.now = float(second)
         for conn in (1, 2):
-            story.said(conn, Heartbeat(second, 1, START))
-    assert story.roster.snapshot(story.now)["spares"] == []
-    assert story.roster.durable.epoch == 1
+            scenario.said(conn, Heartbeat(second, 1, START))
+    assert scenario.roster.snapshot(scenario.now)["spares"] == []
+    assert scenario.roster.durable.epoch == 1
 
 
 def test_worker_ids_without_end_are_refused_and_known_ones_still_join(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ftcomm_tracker.core.admission.MAX_WORKER_IDS", 5)
-    story = running(2)
+    scenario = running(2)
     for number in range(3, 20):
-        sent = story.joined(number, hello(f"spare{number}"))
+        sent = scenario.joined(number, hello(f"spare{number}"))
         if number < 6:
             assert isinstance(sent[0][1], Welcome)
-        story.tell(Lost(number, "its connection ended"))
-    assert len(story.roster.durable.incarnations) == 5
-    assert (99, "Welcome") in names(story.joined(99, hello("w0", "again")))
-    assert names(story.joined(100, hello("spare4", "again"))) == [(100, "Welcome")]
+        scenario.tell(ConnectionLost(number, "its connection ended"))
+    assert len(scenario.roster.durable.incarnations) == 5
+    assert (99, "Welcome") in names(scenario.joined(99, hello("w0", "again")))
+    assert names(scenario.joined(100, hello("spare4", "again"))) == [(100, "Welcome")]
 
 
 def test_a_member_does_not_become_one_of_another_job_that_has_its_trackers_address() -> None:

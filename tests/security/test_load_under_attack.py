@@ -16,9 +16,9 @@ import pytest
 from tests.security.tracker_under_attack import (
     DOORS,
     PATIENCE_S,
+    AttackedJob,
     Caller,
     Door,
-    Fortress,
     cpu_s,
     descriptors,
     forget,
@@ -29,27 +29,27 @@ SUM = [1.0, 3.0, 5.0, 7.0]
 
 
 @pytest.fixture
-def besieged(tmp_path: Path) -> Iterator[Fortress]:
-    fortress = Fortress(tmp_path)
-    yield fortress
-    fortress.close()
+def besieged(tmp_path: Path) -> Iterator[AttackedJob]:
+    attacked_job = AttackedJob(tmp_path)
+    yield attacked_job
+    attacked_job.close()
 
 
 @contextmanager
-def crowds(fortress: Fortress, size: int) -> Iterator[None]:
+def crowds(attacked_job: AttackedJob, size: int) -> Iterator[None]:
     """So many silent connections at each door at once."""
     with ExitStack() as stack:
-        for door in fortress.doors.values():
+        for door in attacked_job.doors.values():
             for _ in range(size):
                 stack.enter_context(door.knock())
         yield
 
 
-def sums(fortress: Fortress) -> list[object]:
-    return [step["sum"] for step in fortress.step()]
+def sums(attacked_job: AttackedJob) -> list[object]:
+    return [step["sum"] for step in attacked_job.step()]
 
 
-def test_a_worker_that_dies_under_siege_is_replaced_and_goes_on(besieged: Fortress) -> None:
+def test_a_worker_that_dies_under_attack_is_replaced_and_goes_on(besieged: AttackedJob) -> None:
     besieged.step()
     with crowds(besieged, 200):
         forget(besieged.workers[1])
@@ -62,24 +62,24 @@ def test_a_worker_that_dies_under_siege_is_replaced_and_goes_on(besieged: Fortre
 
 @pytest.mark.parametrize("door", [DOORS[0], DOORS[1]], ids=["tracker", "worker"])
 def test_exhausted_descriptors_end_nobody_and_come_back(tmp_path: Path, door: str) -> None:
-    """Fewer than the strangers that are let in: accepting fails until they hang up."""
-    fortress = Fortress(tmp_path)
+    """Fewer than the unauthenticated peers that are let in: accepting fails until they hang up."""
+    attacked_job = AttackedJob(tmp_path)
     try:
-        fortress.step()
-        besieged = fortress.process_of(door)
+        attacked_job.step()
+        besieged = attacked_job.process_of(door)
         # Only now: a tracker that may open so few files from the beginning does not start.
         resource.prlimit(besieged, resource.RLIMIT_NOFILE, (48, 48))
         before = descriptors(besieged)
         with ExitStack() as crowd:
             for _ in range(100):
-                crowd.enter_context(fortress.doors[door].knock())
-            until_full(fortress.process_of(door), 48)
-            assert sums(fortress) == [SUM, SUM]
-        fortress.must_be_unharmed(door)
-        until_at_most(fortress.process_of(door), before)
-        assert len(fortress.logs()) < 1 << 20
+                crowd.enter_context(attacked_job.doors[door].knock())
+            until_full(attacked_job.process_of(door), 48)
+            assert sums(attacked_job) == [SUM, SUM]
+        attacked_job.must_be_unharmed(door)
+        until_at_most(attacked_job.process_of(door), before)
+        assert len(attacked_job.logs()) < 1 << 20
     finally:
-        fortress.close()
+        attacked_job.close()
 
 
 def until_full(pid: int, limit: int) -> None:
@@ -94,7 +94,9 @@ def until_at_most(pid: int, count: int) -> None:
         assert time.monotonic() < until, (descriptors(pid), count)
 
 
-def test_a_squatter_at_the_trackers_address_costs_no_member_its_place(besieged: Fortress) -> None:
+def test_a_squatter_at_the_trackers_address_costs_no_member_its_place(
+    besieged: AttackedJob,
+) -> None:
     """The tracker is away; somebody who has another token takes its address and answers."""
     besieged.step()
     forget(besieged.tracker)
@@ -106,7 +108,9 @@ def test_a_squatter_at_the_trackers_address_costs_no_member_its_place(besieged: 
                 conn.settimeout(PATIENCE_S)
                 greeting = Caller(conn).exactly(8 + 32)
                 conn.sendall(greeting[:6] + b"\0\0" + os.urandom(64))
-                assert Caller(conn).until_end() == b"", "a worker proved itself to a stranger"
+                assert Caller(conn).until_end() == b"", (
+                    "a worker proved itself to an unauthenticated peer"
+                )
     besieged.tracker = besieged.start("tracker", "serve", "--state-dir", str(besieged.state))
     assert f"job={besieged.job} " in besieged.line(besieged.tracker)
     assert sums(besieged) == [SUM, SUM]
@@ -116,7 +120,7 @@ def test_a_squatter_at_the_trackers_address_costs_no_member_its_place(besieged: 
 
 
 @pytest.mark.slow
-def test_after_the_siege_everyone_is_idle(besieged: Fortress) -> None:
+def test_after_the_attack_everyone_is_idle(besieged: AttackedJob) -> None:
     """Heartbeats go on. The bound is far above what was measured, for a busy machine's sake."""
     besieged.step()
     for door in besieged.doors.values():
@@ -142,8 +146,8 @@ def batter(door: Door, times: int) -> None:
             caller.say(b"\xff" * 100)
 
 
-def let_heartbeats_go_on(fortress: Fortress, seconds: float) -> None:
+def let_heartbeats_go_on(attacked_job: AttackedJob, seconds: float) -> None:
     """Wait for what nobody says, for so long."""
-    worker = fortress.workers[0]
+    worker = attacked_job.workers[0]
     assert select.select([worker.stdout], [], [], seconds)[0] == []
     assert worker.poll() is None

@@ -12,9 +12,10 @@ from ftcomm.protocol.codec import MAX_CONTROL_FRAME, encode
 from ftcomm.protocol.handshake import DataContext
 from ftcomm.protocol.link_messages import Sharing
 from ftcomm.protocol.messages import (
-    AllBye,
-    Bye,
+    AllClosed,
+    Closed,
     ControlMessage,
+    FatalDecision,
     Fenced,
     FetchEnd,
     FetchRequest,
@@ -22,12 +23,11 @@ from ftcomm.protocol.messages import (
     HeartbeatAck,
     Leave,
     Mismatch,
+    PositionRange,
     Refused,
     Report,
     Revoke,
-    Run,
     Suspect,
-    Verdict,
     Welcome,
 )
 from ftcomm.protocol.operator_messages import StatusRequest, StopRequest
@@ -35,9 +35,9 @@ from ftcomm.protocol.position import START, Position
 from tests.security.tracker_under_attack import (
     DOORS,
     STREAMS,
+    AttackedJob,
     Caller,
     Door,
-    Fortress,
     descriptors,
     resident_mib,
     start_watched,
@@ -85,7 +85,7 @@ def test_what_is_no_message_ends_the_connection(door: Door, name: str) -> None:
 
 
 WRONG_FIRST = {
-    "tracker": [Heartbeat(1, 0, START), StatusRequest(), StopRequest("now"), AllBye(1)],
+    "tracker": [Heartbeat(1, 0, START), StatusRequest(), StopRequest("now"), AllClosed(1)],
     DOORS[1]: [FetchEnd(), Revoke(9, ""), StopRequest("now")],
 }
 WRONG_FIRST[DOORS[2]] = WRONG_FIRST[DOORS[1]]
@@ -113,20 +113,20 @@ NOT_FOR_A_SPARE: list[ControlMessage] = [
     Report(9, Position(0, 7, 7), 7, -1, b"", (), -1, 9, (0,), b"", "", True),
     Suspect(1, (0, 1), "both"),
     Mismatch(1, START, b"s" * 40, "here", 0, START, b"t" * 40, "there"),
-    Bye(99),
+    Closed(99),
     Leave("LogLimitError: I say so"),
 ]
 
 
-def test_a_spare_speaks_for_no_rank(fortress: Fortress) -> None:
-    with fortress.spare() as spare:
-        for epoch in (fortress.epoch, fortress.epoch + 1):
+def test_a_spare_speaks_for_no_rank(attacked_job: AttackedJob) -> None:
+    with attacked_job.spare() as spare:
+        for epoch in (attacked_job.epoch, attacked_job.epoch + 1):
             for message in NOT_FOR_A_SPARE:
                 if "epoch" in {field.name for field in dataclasses.fields(message)}:
                     message = dataclasses.replace(message, epoch=epoch)
                 spare.send(message)
         spare.until_end()
-    fortress.must_be_unharmed("tracker")
+    attacked_job.must_be_unharmed("tracker")
 
 
 @pytest.mark.parametrize(
@@ -134,52 +134,56 @@ def test_a_spare_speaks_for_no_rank(fortress: Fortress) -> None:
     [
         StopRequest("now"),
         StatusRequest(),
-        AllBye(1),
-        Verdict("JobLostError", "says who", 1, START, 0),
+        AllClosed(1),
+        FatalDecision("JobLostError", "says who", 1, START, 0),
         Revoke(99, "says who"),
         FetchRequest(1, -1, ()),
     ],
     ids=lambda message: type(message).__name__,
 )
 def test_a_worker_that_plays_tracker_or_operator_is_cut(
-    fortress: Fortress, message: ControlMessage
+    attacked_job: AttackedJob, message: ControlMessage
 ) -> None:
-    with fortress.spare() as spare:
+    with attacked_job.spare() as spare:
         spare.send(message)
         assert spare.until_end() == b""
-    fortress.must_be_unharmed("tracker")
+    attacked_job.must_be_unharmed("tracker")
 
 
-def test_who_asks_to_stop_the_job_without_a_token_stops_nothing(fortress: Fortress) -> None:
-    with fortress.doors["tracker"].knock() as caller:
+def test_who_asks_to_stop_the_job_without_a_token_stops_nothing(attacked_job: AttackedJob) -> None:
+    with attacked_job.doors["tracker"].knock() as caller:
         caller.sock.sendall(encode(StopRequest("now")))
         assert caller.until_end() == b""
-    fortress.must_be_unharmed("tracker")
+    attacked_job.must_be_unharmed("tracker")
 
 
-def test_of_two_processes_with_one_id_the_later_stays(fortress: Fortress) -> None:
-    with fortress.spare("twin") as first, fortress.spare("twin") as second:
+def test_of_two_processes_with_one_id_the_later_stays(attacked_job: AttackedJob) -> None:
+    with attacked_job.spare("twin") as first, attacked_job.spare("twin") as second:
         assert isinstance(first.receive(), Fenced)
         assert first.until_end() == b""
         second.send(Heartbeat(1, 0, START))
         assert second.receive() == HeartbeatAck(1)
-    fortress.must_be_unharmed("tracker")
+    attacked_job.must_be_unharmed("tracker")
 
 
-def test_spares_without_end_are_refused_and_the_group_is_left_in_peace(fortress: Fortress) -> None:
+def test_spares_without_end_are_refused_and_the_group_is_left_in_peace(
+    attacked_job: AttackedJob,
+) -> None:
     callers: list[Caller] = []
     answers = []
     for number in range(100):
-        callers.append(fortress.doors["tracker"].enter())
-        callers[-1].send(fortress.hello(f"flood-{number}"))
+        callers.append(attacked_job.doors["tracker"].enter())
+        callers[-1].send(attacked_job.hello(f"flood-{number}"))
         answers.append(type(callers[-1].receive()))
     for caller in callers:
         caller.sock.close()
     assert set(answers) == {Welcome, Refused}
-    fortress.must_be_unharmed("tracker")
+    attacked_job.must_be_unharmed("tracker")
 
 
-def test_workers_of_another_setting_table_epoch_or_life_are_refused(fortress: Fortress) -> None:
+def test_workers_of_another_setting_table_epoch_or_process_are_refused(
+    attacked_job: AttackedJob,
+) -> None:
     for changes in (
         {"asked": (("detect_within", "1.0"),)},
         {"asked": (("no such setting", "1"),)},
@@ -187,75 +191,82 @@ def test_workers_of_another_setting_table_epoch_or_life_are_refused(fortress: Fo
         {"revoke_epoch": 2**32 - 1},
         {"incarnation": 2**32 - 1},
     ):
-        with fortress.doors["tracker"].enter() as caller:
-            caller.send(fortress.hello("odd", **changes))
+        with attacked_job.doors["tracker"].enter() as caller:
+            caller.send(attacked_job.hello("odd", **changes))
             assert isinstance(caller.receive(), Refused)
             assert caller.until_end() == b""
-    with fortress.doors["tracker"].enter() as caller:
-        caller.send(dataclasses.replace(fortress.hello("odd"), tables=b"another table"))
+    with attacked_job.doors["tracker"].enter() as caller:
+        caller.send(dataclasses.replace(attacked_job.hello("odd"), tables=b"another table"))
         assert isinstance(caller.receive(), Refused)
-    fortress.must_be_unharmed("tracker")
+    attacked_job.must_be_unharmed("tracker")
 
 
-def test_a_flood_of_valid_messages_is_answered_and_nobody_else_waits(fortress: Fortress) -> None:
-    with fortress.spare() as spare:
+def test_a_flood_of_valid_messages_is_answered_and_nobody_else_waits(
+    attacked_job: AttackedJob,
+) -> None:
+    with attacked_job.spare() as spare:
         batch = b"".join(encode(Heartbeat(number, 0, START)) for number in range(1000))
         for _ in range(10):
             spare.sock.sendall(batch)
-            fortress.honest_call("tracker")
+            attacked_job.honest_call("tracker")
             for _ in range(1000):
                 assert isinstance(spare.receive(), HeartbeatAck)
-    fortress.must_be_unharmed("tracker")
+    attacked_job.must_be_unharmed("tracker")
 
 
-def test_who_asks_and_does_not_read_is_cut(fortress: Fortress) -> None:
-    before = resident_mib(fortress.tracker.pid)
-    with fortress.doors["tracker"].enter(role="operator") as caller:
+def test_who_asks_and_does_not_read_is_cut(attacked_job: AttackedJob) -> None:
+    before = resident_mib(attacked_job.tracker.pid)
+    with attacked_job.doors["tracker"].enter(role="operator") as caller:
         asked = encode(StatusRequest()) * 1000
         try:
             while True:
                 caller.sock.sendall(asked)
         except ConnectionError:  # a timeout would be another error
             pass
-    assert resident_mib(fortress.tracker.pid) - before < 64
-    fortress.must_be_unharmed("tracker")
+    assert resident_mib(attacked_job.tracker.pid) - before < 64
+    attacked_job.must_be_unharmed("tracker")
 
 
 # --- a worker's data port -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", DOORS[1:])
-def test_what_is_not_held_is_not_waited_for(fortress: Fortress, name: str) -> None:
-    if name not in fortress.doors:
+def test_what_is_not_held_is_not_waited_for(attacked_job: AttackedJob, name: str) -> None:
+    if name not in attacked_job.doors:
         pytest.skip("abstract Unix addresses: Linux alone has them")
-    door, epoch = fortress.doors[name], fortress.epoch
-    endless = Run(5, 0, 2**32 - 1)
-    for load, runs in ((7, ()), (-1, (endless,)), (-1, (endless,) * 4096), (-1, (Run(0, 9, 3),))):
+    door, epoch = attacked_job.doors[name], attacked_job.epoch
+    endless = PositionRange(5, 0, 2**32 - 1)
+    for load, runs in (
+        (7, ()),
+        (-1, (endless,)),
+        (-1, (endless,) * 4096),
+        (-1, (PositionRange(0, 9, 3),)),
+    ):
         with door.enter() as caller:
             caller.send(FetchRequest(epoch, load, runs))
             answer = caller.receive()
             assert isinstance(answer, FetchEnd)
-            assert ("is not held here" in answer.missing) == (runs != (Run(0, 9, 3),))
+            assert ("is not held here" in answer.missing) == (runs != (PositionRange(0, 9, 3),))
     for other in (0, epoch - 1, epoch + 1, 2**32 - 1):
         with door.enter() as caller:
             caller.send(FetchRequest(other, -1, ()))
             assert caller.until_end() == b""
-    fortress.must_be_unharmed(name)
+    attacked_job.must_be_unharmed(name)
 
 
 @pytest.mark.parametrize("name", DOORS[1:])
 def test_a_second_link_of_a_pair_is_closed_and_the_first_works_on(
-    fortress: Fortress, name: str
+    attacked_job: AttackedJob, name: str
 ) -> None:
-    if name not in fortress.doors:
+    if name not in attacked_job.doors:
         pytest.skip("abstract Unix addresses: Linux alone has them")
-    fortress.step()
-    with fortress.doors[name].enter(role="data") as caller:
+    attacked_job.step()
+    with attacked_job.doors[name].enter(role="data") as caller:
         if name == "worker by Unix socket":  # no memory: the socket itself is to be the link
             caller.send(Sharing(failure="not wanted"))
         caller.say(b"\xff" * 100_000)
         assert caller.until_end() == b""
-    fortress.must_be_unharmed(name)
+    attacked_job.must_be_unharmed(name)
 
 
 def one_of_several(door: Door, attempt: int, stream: int, streams: int = STREAMS) -> Caller:
@@ -266,10 +277,10 @@ def one_of_several(door: Door, attempt: int, stream: int, streams: int = STREAMS
 
 
 def test_connections_that_make_no_link_are_closed_and_the_first_link_works_on(
-    fortress: Fortress,
+    attacked_job: AttackedJob,
 ) -> None:
-    door = fortress.doors[DOORS[1]]
-    fortress.step()
+    door = attacked_job.doors[DOORS[1]]
+    attacked_job.step()
     with contextlib.ExitStack() as held:
 
         def dial(*which: int) -> Caller:
@@ -290,28 +301,30 @@ def test_connections_that_make_no_link_are_closed_and_the_first_link_works_on(
         assert dial(3, 1).until_end() == b"", "that attempt is over"
         for number in range(100):
             dial(100 + number, 0)
-        assert descriptors(fortress.process_of(door.name)) < 60, "one attempt is kept, the newest"
-    fortress.must_be_unharmed(door.name)
+        assert descriptors(attacked_job.process_of(door.name)) < 60, (
+            "one attempt is kept, the newest"
+        )
+    attacked_job.must_be_unharmed(door.name)
 
 
 # --- everything together ------------------------------------------------------------------------
 
 
-def test_all_of_it_leaves_no_descriptor_behind_and_little_memory(fortress: Fortress) -> None:
+def test_all_of_it_leaves_no_descriptor_behind_and_little_memory(attacked_job: AttackedJob) -> None:
     """Measured over a round of attacks, after a first one has filled caches and pools."""
-    processes = [fortress.process_of(name) for name in DOORS[:2]]
-    a_round_of_attacks(fortress)
+    processes = [attacked_job.process_of(name) for name in DOORS[:2]]
+    a_round_of_attacks(attacked_job)
     before = [(descriptors(pid), resident_mib(pid)) for pid in processes]
     for _ in range(2):
-        a_round_of_attacks(fortress)
+        a_round_of_attacks(attacked_job)
     after = [(descriptors(pid), resident_mib(pid)) for pid in processes]
     for (files, memory), (files_after, memory_after) in zip(before, after, strict=True):
         assert files_after <= files + 1, "one may be on its way"
         assert memory_after - memory < 16
 
 
-def a_round_of_attacks(fortress: Fortress) -> None:
-    for name, door in fortress.doors.items():
+def a_round_of_attacks(attacked_job: AttackedJob) -> None:
+    for name, door in attacked_job.doors.items():
         for raw in NOT_MESSAGES.values():
             with door.enter() as caller:
                 caller.say(raw)
@@ -319,7 +332,7 @@ def a_round_of_attacks(fortress: Fortress) -> None:
         for _ in range(100):
             with door.knock() as caller:
                 caller.sock.sendall(b"GET")
-        fortress.must_be_unharmed(name)
+        attacked_job.must_be_unharmed(name)
 
 
 SONGS = ("pickle", "marshal", "eval", "system")

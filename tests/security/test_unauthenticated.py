@@ -28,7 +28,7 @@ from ftcomm.protocol.handshake import (
     control_key,
     epoch_key,
 )
-from tests.security.tracker_under_attack import DOORS, PATIENCE_S, Caller, Door, Fortress
+from tests.security.tracker_under_attack import DOORS, PATIENCE_S, AttackedJob, Caller, Door
 
 pytestmark = pytest.mark.process
 HEAD, NONCE = 8, 32
@@ -101,9 +101,9 @@ def prove(caller: Caller, door: Door, proof: bytes, **changes: object) -> bytes:
     return caller.until_end()
 
 
-def wrong_keys(door: Door, fortress: Fortress) -> dict[str, bytes]:
+def wrong_keys(door: Door, attacked_job: AttackedJob) -> dict[str, bytes]:
     """Keys that open other doors, or none."""
-    token, job, epoch = fortress.token, fortress.job, fortress.epoch
+    token, job, epoch = attacked_job.token, attacked_job.job, attacked_job.epoch
     keys = {
         "no token": control_key(b""),
         "a short token": control_key(token[:-1]),
@@ -118,9 +118,9 @@ def wrong_keys(door: Door, fortress: Fortress) -> dict[str, bytes]:
     return {name: key for name, key in keys.items() if key != door.key}
 
 
-def test_no_other_key_opens(door: Door, fortress: Fortress) -> None:
+def test_no_other_key_opens(door: Door, attacked_job: AttackedJob) -> None:
     """The client sees that the server's proof is made with another key; it goes on regardless."""
-    for key in wrong_keys(door, fortress).values():
+    for key in wrong_keys(door, attacked_job).values():
         handshake = door.greeting(key=key)
         with door.knock() as caller:
             caller.sock.sendall(handshake.hello())
@@ -193,11 +193,11 @@ def test_a_caller_does_not_prove_itself_to_who_has_not(door: Door) -> None:
 
 
 @pytest.mark.parametrize("name", DOORS[1:])
-def test_a_link_that_does_not_exist_is_refused(fortress: Fortress, name: str) -> None:
-    if name not in fortress.doors:
+def test_a_link_that_does_not_exist_is_refused(attacked_job: AttackedJob, name: str) -> None:
+    if name not in attacked_job.doors:
         pytest.skip("abstract Unix addresses: Linux alone has them")
-    door = fortress.doors[name]
-    job, epoch = fortress.job, fortress.epoch
+    door = attacked_job.doors[name]
+    job, epoch = attacked_job.job, attacked_job.epoch
     for context in (
         b"",
         b"\xff" * 12,
@@ -211,19 +211,20 @@ def test_a_link_that_does_not_exist_is_refused(fortress: Fortress, name: str) ->
             caller.sock.sendall(door.greeting(context=context).hello())
             assert caller.until_end() == b""
     with door.enter(context=DataContext(job, epoch, 1, 0, 99).encode()) as fenced:
-        assert fenced.until_end() == b""  # the right key, and a life that is not the member's
-    fortress.must_be_unharmed(name)
+        # the right key, and an incarnation that is not the member's
+        assert fenced.until_end() == b""
+    attacked_job.must_be_unharmed(name)
 
 
 # --- time and number ----------------------------------------------------------------------------
 
 
 def test_who_does_not_get_on_is_cut_at_the_deadline_however_busy_it_looks(
-    fortress: Fortress,
+    attacked_job: AttackedJob,
 ) -> None:
     """The deadline is for the whole handshake: a byte now and then does not extend it."""
     slow: list[tuple[str, Caller, bytes]] = []
-    for door in fortress.doors.values():
+    for door in attacked_job.doors.values():
         greeting = door.greeting().hello()
         slow.append((f"{door.name}: silent", door.knock(), b""))
         slow.append((f"{door.name}: a byte at a time", door.knock(), greeting[:-1]))
@@ -234,11 +235,11 @@ def test_who_does_not_get_on_is_cut_at_the_deadline_however_busy_it_looks(
         no_proof.sock.sendall(greeting)
         no_proof.exactly(HEAD + NONCE + TAG_BYTES)
         slow.append((f"{door.name}: no proof", no_proof, b""))
-    no_hello = fortress.doors["tracker"].enter()
+    no_hello = attacked_job.doors["tracker"].enter()
     slow.append(("tracker: proven, and then silent", no_hello, b""))
     assert still_open_after(slow) == []
-    for name in fortress.doors:
-        fortress.must_be_unharmed(name)
+    for name in attacked_job.doors:
+        attacked_job.must_be_unharmed(name)
 
 
 def still_open_after(slow: list[tuple[str, Caller, bytes]]) -> list[str]:
@@ -274,14 +275,16 @@ def crowd(door: Door, size: int) -> Iterator[list[Caller]]:
             caller.sock.close()
 
 
-def test_two_hundred_at_once_do_not_keep_honest_callers_out(door: Door, fortress: Fortress) -> None:
+def test_two_hundred_at_once_do_not_keep_honest_callers_out(
+    door: Door, attacked_job: AttackedJob
+) -> None:
     with crowd(door, 200):
         for _ in range(5):
-            fortress.honest_call(door.name)
+            attacked_job.honest_call(door.name)
 
 
 def test_a_scanner_that_never_rests_does_not_keep_honest_callers_out(
-    door: Door, fortress: Fortress
+    door: Door, attacked_job: AttackedJob
 ) -> None:
     stop = threading.Event()
 
@@ -294,8 +297,8 @@ def test_a_scanner_that_never_rests_does_not_keep_honest_callers_out(
     scanner.start()
     try:
         for _ in range(10):
-            fortress.honest_call(door.name)
+            attacked_job.honest_call(door.name)
     finally:
         stop.set()
         scanner.join()
-    assert len(fortress.logs()) < 2 << 20
+    assert len(attacked_job.logs()) < 2 << 20

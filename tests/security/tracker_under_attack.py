@@ -1,4 +1,4 @@
-"""A job under attack: a real tracker, two real workers, and the doors that strangers find."""
+"""A job under attack: a real tracker, two real workers, and the doors that unknown peers find."""
 
 import json
 import os
@@ -95,7 +95,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class Door:
-    """Where strangers and honest callers knock, and what an honest one would say."""
+    """Where unauthenticated peers and honest callers knock, and what an honest one would say."""
 
     name: str
     address: Any
@@ -164,7 +164,7 @@ def start_watched(
         )
 
 
-class Fortress:
+class AttackedJob:
     """The job; `doors` by name, `joined_ms` what honest callers waited."""
 
     def __init__(self, folder: Path) -> None:
@@ -191,7 +191,7 @@ class Fortress:
         return start_watched(log, self.watch, role, *arguments, **variables)
 
     def worker(self, number: int) -> subprocess.Popen[bytes]:
-        """Start a life of worker `number`."""
+        """Start an incarnation of worker `number`."""
         variables = {
             "FTCOMM_TRACKER": f"{self.address[0]}:{self.address[1]}",
             "FTCOMM_TOKEN_FILE": self.token_file,

@@ -3,17 +3,21 @@
 import pytest
 
 from ftcomm.recovery.recent_calls import NO_CALL
-from ftcomm_chaos.sim.fault_plan import Kind
+from ftcomm_chaos.sim.fault_plan import SimulatedFaultKind
 from ftcomm_chaos.sim.simulation import Simulation
 from ftcomm_chaos.sim.worker import user_thread
-from ftcomm_chaos.sim.worker.process import Life
+from ftcomm_chaos.sim.worker.process import SimulatedProcess
 from ftcomm_chaos.sim.world import Violation
 
 
 def interrupted(first: int, last: int) -> list[Simulation]:
     """Jobs whose users cut calls short."""
     jobs = [Simulation(seed) for seed in range(first, last)]
-    return [job for job in jobs if any(planned.kind is Kind.CUT_SHORT for planned in job.plan)]
+    return [
+        job
+        for job in jobs
+        if any(planned.kind is SimulatedFaultKind.CUT_SHORT for planned in job.plan)
+    ]
 
 
 def run_all(jobs: list[Simulation]) -> int:
@@ -30,8 +34,8 @@ def test_calls_are_cut_short_and_made_again() -> None:
 def test_without_new_links_half_a_call_meets_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """The frames of the first attempt are still on the links of the epoch."""
 
-    def goes_on(life: Life) -> None:
-        life.core.call = NO_CALL
+    def goes_on(process: SimulatedProcess) -> None:
+        process.core.call = NO_CALL
 
     monkeypatch.setattr(user_thread, "_cut_short", goes_on)
     with pytest.raises(Violation):

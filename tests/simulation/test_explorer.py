@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from ftcomm_chaos.cli import main
 from ftcomm_chaos.explorer.search import explore
-from ftcomm_chaos.explorer.state_table import Cabinet
+from ftcomm_chaos.explorer.state_table import CoreStore
 from ftcomm_chaos.explorer.workload import Script
 from tests.helpers.background import run_beside
 
@@ -76,7 +76,7 @@ def test_a_script_that_no_job_can_have_is_refused() -> None:
 
 
 def test_what_a_core_does_is_computed_once_and_changes_nothing_that_is_shared() -> None:
-    cabinet, calls = Cabinet(), []
+    cabinet, calls = CoreStore(), []
 
     def add(core: list[int], value: int) -> int:
         calls.append(value)
@@ -97,7 +97,7 @@ def test_what_a_core_does_is_computed_once_and_changes_nothing_that_is_shared() 
 def test_sets_are_equal_whatever_came_into_them_first() -> None:
     one, other = {0, 8}, {8, 0}
     assert list(one) != list(other)
-    cabinet = Cabinet()
+    cabinet = CoreStore()
     assert cabinet.put([one]) == cabinet.put([other])
     assert cabinet.call(0, lambda core: core[0].add(1)) != (None, 0)
     cabinet.check()

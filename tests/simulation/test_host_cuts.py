@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ftcomm_chaos.sim import simulation
-from ftcomm_chaos.sim.partitions import Hurdle
+from ftcomm_chaos.sim.partitions import PathLoss
 from ftcomm_chaos.sim.scenario import Conditions, draw_conditions
 from ftcomm_chaos.sim.simulation import Simulation
 
@@ -25,12 +25,12 @@ def four_hosts(seed: int, *, faulty: bool) -> Conditions:
 
 
 def epochs_of(seed: int, cuts: list[tuple[str, str]]) -> int:
-    """The epochs of a job in which these hosts are cut off from each other, and never mended."""
+    """The epochs of a job in which these hosts are cut off from each other, and never repaired."""
     job = Simulation(seed, faulty=False)
     for one, other in cuts:
-        job.world.after(CUT_AT_S, job.cut_hosts, one, other, Hurdle.SILENT)
+        job.world.after(CUT_AT_S, job.cut_hosts, one, other, PathLoss.SILENT)
     outcome = job.run()
-    assert outcome.verdict == "finished", seed
+    assert outcome.fatal_decision == "finished", seed
     return outcome.epochs
 
 

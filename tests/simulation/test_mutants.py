@@ -1,19 +1,19 @@
-"""Planted defects: each still applies, quick ones are noticed; `make mutants` plants them all."""
+"""Mutants: each still applies, quick ones are noticed; `make mutants` plants them all."""
 
 import pytest
 
-from ftcomm_chaos.mutants.mutant import ROOT, Defect, Edit, all_defects, misplaced
+from ftcomm_chaos.mutants.mutant import ROOT, Edit, Mutant, all_mutants, misplaced
 from ftcomm_chaos.mutants.run import check, check_all, judge
 from ftcomm_chaos.mutants.suites import FOUND, TOO_LONG, name_of
 from tests.helpers.background import run_beside
 
-DEFECTS = all_defects()
-QUICK = [defect.name for defect in DEFECTS if defect.quick]
+DEFECTS = all_mutants()
+QUICK = [mutant.name for mutant in DEFECTS if mutant.quick]
 
 
 def test_there_are_enough_of_them_in_every_layer() -> None:
     assert len(DEFECTS) >= 48
-    layers = {name_of(defect.layer) for defect in DEFECTS}
+    layers = {name_of(mutant.layer) for mutant in DEFECTS}
     assert layers == {
         "sim",
         "unit",
@@ -26,14 +26,14 @@ def test_there_are_enough_of_them_in_every_layer() -> None:
     assert len(QUICK) >= 8
 
 
-@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
-def test_the_defect_still_applies(defect: Defect) -> None:
-    assert misplaced(defect) == ""
+@pytest.mark.parametrize("mutant", DEFECTS, ids=lambda mutant: mutant.name)
+def test_the_mutant_still_applies(mutant: Mutant) -> None:
+    assert misplaced(mutant) == ""
 
 
-@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
-def test_the_tests_that_must_notice_it_exist(defect: Defect) -> None:
-    for address in defect.layer.split():
+@pytest.mark.parametrize("mutant", DEFECTS, ids=lambda mutant: mutant.name)
+def test_the_tests_that_must_notice_it_exist(mutant: Mutant) -> None:
+    for address in mutant.layer.split():
         file, _, test = address.partition("::")
         if file.startswith("tests/"):
             assert f"def {test}(" in (ROOT / file).read_text() or not test, address
@@ -48,21 +48,21 @@ def test_the_quick_ones_are_noticed() -> None:
     assert (status, caught) == (0, QUICK), output
 
 
-def test_a_defect_that_no_longer_applies_fails_the_gate() -> None:
+def test_a_mutant_that_no_longer_applies_fails_the_gate() -> None:
     first = DEFECTS[0]
     edit = Edit(first.edits[0].file, "no such text", "")
-    finding = check(Defect(first.name, first.layer, first.why, (edit,)))
-    assert (finding.caught, finding.how) == (False, f"its old text occurs 0 times in {edit.file}")
+    result = check(Mutant(first.name, first.layer, first.why, (edit,)))
+    assert (result.caught, result.how) == (False, f"its old text occurs 0 times in {edit.file}")
 
 
 def test_each_of_many_is_looked_at_once() -> None:
-    gone = [Defect(name, "sim", "", (Edit("README.md", "no such text", ""),)) for name in "abcd"]
-    found = [(finding.name, finding.caught) for finding in check_all(gone, jobs=3)]
+    gone = [Mutant(name, "sim", "", (Edit("README.md", "no such text", ""),)) for name in "abcd"]
+    found = [(result.name, result.caught) for result in check_all(gone, jobs=3)]
     assert sorted(found) == [(name, False) for name in "abcd"]
 
 
 @pytest.mark.parametrize(
-    ("status", "output", "finding"),
+    ("status", "output", "result"),
     [
         (FOUND, "E   AssertionError: 3 != 4\n", (True, "E   AssertionError: 3 != 4")),
         (FOUND, "seed 7: lost\n", (True, "seed 7: lost")),
@@ -74,5 +74,5 @@ def test_each_of_many_is_looked_at_once() -> None:
         (FOUND, "with pytest.raises(TypeError, match='a'):\nE   seen\n", (True, "E   seen")),
     ],
 )
-def test_only_a_broken_rule_counts(status: int, output: str, finding: tuple[bool, str]) -> None:
-    assert judge(status, output) == finding
+def test_only_a_broken_rule_counts(status: int, output: str, result: tuple[bool, str]) -> None:
+    assert judge(status, output) == result

@@ -3,8 +3,8 @@
 import pytest
 from click.testing import CliRunner
 
-from ftcomm.recovery.states import Outcome, State
-from ftcomm.recovery.worker_state import Standing
+from ftcomm.recovery.states import Completion, WorkerState
+from ftcomm.recovery.worker_state import CallProgress
 from ftcomm_chaos.cli import main
 from ftcomm_chaos.sim.shrink import fall_of, shrink, smallest
 from ftcomm_chaos.sim.simulation import Simulation
@@ -16,11 +16,13 @@ SEARCHED = 300  # seeds; the defect below shows in one of ten
 def defect(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in flight when the position is frozen is completed all the same."""
 
-    def may_not_complete(self: Standing, epoch: int, now: float) -> Outcome | None:
+    def may_not_complete(self: CallProgress, epoch: int, now: float) -> Completion | None:
         del now
-        return Outcome.REVOKED if epoch != self.epoch or self.state is State.FAILED else None
+        return (
+            Completion.REVOKED if epoch != self.epoch or self.state is WorkerState.FAILED else None
+        )
 
-    monkeypatch.setattr(Standing, "_may_not_complete", may_not_complete)
+    monkeypatch.setattr(CallProgress, "_may_not_complete", may_not_complete)
 
 
 @pytest.mark.parametrize(

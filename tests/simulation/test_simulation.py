@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from ftcomm_chaos.cli import main
-from ftcomm_chaos.sim.fault_plan import Kind
+from ftcomm_chaos.sim.fault_plan import SimulatedFaultKind
 from ftcomm_chaos.sim.seed_sweep import MIN_FAULTS_PER_RUN, Sweep, run_seeds
 from ftcomm_chaos.sim.simulation import Simulation, run_seed
 
@@ -21,7 +21,7 @@ def test_every_rule_holds_under_faults(share: int) -> None:
     assert sweep.runs == PER_SHARE
     assert sweep.faults_per_run >= MIN_FAULTS_PER_RUN
     assert sweep.ok
-    assert set(sweep.faults) == {kind.value for kind in Kind}
+    assert set(sweep.faults) == {kind.value for kind in SimulatedFaultKind}
     assert set(sweep.endings) == ENDINGS
 
 
@@ -50,7 +50,7 @@ def test_a_sweep_in_which_too_little_went_wrong_fails() -> None:
 
 def test_without_faults_every_job_finishes_in_one_epoch() -> None:
     outcomes = [run_seed(seed, faulty=False) for seed in range(60)]
-    assert {(outcome.verdict, outcome.epochs) for outcome in outcomes} == {("finished", 1)}
+    assert {(outcome.fatal_decision, outcome.epochs) for outcome in outcomes} == {("finished", 1)}
 
 
 def test_the_same_seed_is_the_same_run() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.frame_header import FrameHeader
-from ftcomm.protocol.messages import FetchRequest, FetchWait, Run
+from ftcomm.protocol.messages import FetchRequest, FetchWait, PositionRange
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.events import CheckpointFetched, LocalFetched, ResultFetched, StartFetch
@@ -46,7 +46,7 @@ def test_items_survive_any_slices(size: int) -> None:
         ResultFetched(7, HERE.next(), Signature(Kind.BARRIER).encode(), ()),
     ]
     raw = 3 * encode(FetchWait()) + b"".join(item_bytes(item) for item in items)
-    reader = ItemReader(StartFetch(7, 1, 2, (Run(2, 3, 5),), 2, (1,)))
+    reader = ItemReader(StartFetch(7, 1, 2, (PositionRange(2, 3, 5),), 2, (1,)))
     slices = [raw[at : at + size] for at in range(0, len(raw), size)]
     assert [one for piece in slices for one in reader.feed(piece)] == items
 
@@ -59,7 +59,7 @@ def test_checkpoints_are_packed_for_longer_than_a_silent_holder_is_waited_for(
 
     def noted(self: FetchServer, request: FetchRequest) -> float:
         seconds = real(self, request)
-        packed.append(seconds / self.life.sim.settings.detect_within)
+        packed.append(seconds / self.process.sim.settings.detect_within)
         return seconds
 
     monkeypatch.setattr(FetchServer, "_packing_s", noted)

@@ -28,11 +28,11 @@ def growth(series: Series) -> float | None:
     return statistics.median(values[-third:]) - statistics.median(values[third:-third])
 
 
-def peaks(series: Series, lives: Sequence[int]) -> list[tuple[float, float]]:
-    """The highest value of each life, at the time of its last sample; `lives` names each one's."""
+def peaks(series: Series, processes: Sequence[int]) -> list[tuple[float, float]]:
+    """The highest value of each process, at its last sample; `processes` names each one's."""
     highest: dict[int, tuple[float, float]] = {}
-    for (at, value), life in zip(series, lives, strict=True):
-        highest[life] = (at, max(value, highest.get(life, (at, value))[1]))
+    for (at, value), incarnation in zip(series, processes, strict=True):
+        highest[incarnation] = (at, max(value, highest.get(incarnation, (at, value))[1]))
     return list(highest.values())
 
 

@@ -1,7 +1,7 @@
 """One job for the whole soak, whose workers are killed in turn: ``longjob FOLDER SECONDS``.
 
 The tracker and worker 0 live from start to end, so what they take from memory and descriptors
-must not grow; of the workers that are killed the peaks of one life after the other must not.
+must not grow; of the workers that are killed the peaks of one incarnation after the other must not.
 """
 
 import os
@@ -21,9 +21,9 @@ from tests.soak.reporting import report, usage
 
 WORKERS = 3
 SAMPLE_EVERY_S = 1.0
-SAMPLES_A_KILL = 5  # a life is sampled a few times before it ends
+SAMPLES_A_KILL = 5  # an incarnation is sampled a few times before it ends
 END_WITHIN_S = 120.0  # from the order to stop; a busy machine may take seconds
-UNLIMITED = "1000000"  # restarts, lives, and deaths while a busy machine starts a process
+UNLIMITED = "1000000"  # restarts, incarnations, and deaths while a busy machine starts a process
 
 
 class LongJob:
@@ -67,7 +67,7 @@ class LongJob:
                 self._lives[f"{name} {kind}"].append(pid)
 
     def newest_lives(self) -> Iterator[tuple[str, int]]:
-        """Name and process of each worker's newest life."""
+        """Name and process of each worker's newest incarnation."""
         for worker in range(WORKERS):
             note = self.folder / str(worker)
             pids = note.read_text().split() if note.exists() else []

@@ -27,7 +27,7 @@ def test_too_few_samples_say_nothing_about_growth() -> None:
     assert growth(at_each_second(*range(8))) is None
 
 
-def test_of_each_life_its_peak_counts() -> None:
+def test_of_each_process_its_peak_counts() -> None:
     series = at_each_second(1, 7, 6, 2, 3)
     assert peaks(series, [10, 10, 10, 11, 11]) == [(2.0, 7.0), (4.0, 3.0)]
 

@@ -34,9 +34,9 @@ def facts(error: FtcommError) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("kind", ALL)
 def test_an_error_says_and_keeps_all_it_was_given_and_travels(kind: type[FtcommError]) -> None:
-    error = kind("it broke", rank=2, epoch=3, position="0.4", remedy="mend it")
-    said = "it broke [rank 2, epoch 3, position 0.4] - mend it"
-    assert facts(error) == (kind, "it broke", 2, 3, "0.4", "mend it", said, (said,))
+    error = kind("it broke", rank=2, epoch=3, position="0.4", remedy="repair it")
+    said = "it broke [rank 2, epoch 3, position 0.4] - repair it"
+    assert facts(error) == (kind, "it broke", 2, 3, "0.4", "repair it", said, (said,))
     assert facts(pickle.loads(pickle.dumps(error))) == facts(error)
     assert facts(copy.copy(error)) == facts(error)
     assert repr(error) == f"{kind.__name__}({said!r})"

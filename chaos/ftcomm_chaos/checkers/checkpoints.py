@@ -3,36 +3,36 @@
 from collections.abc import Iterator
 
 from ftcomm.diagnostics.history import EXECUTED, Entered
-from ftcomm_chaos.checkers.violation import Case, Delivery, Finding, outliers
-from ftcomm_chaos.history.model import LifeRecord, lines_of
+from ftcomm_chaos.checkers.violation import Case, ReturnedCall, RuleViolation, outliers
+from ftcomm_chaos.history.model import IncarnationRecord, lines_of
 
 CHECKPOINT, LOAD = "checkpoint", "load"
 
 
-def same_state(case: Case) -> Iterator[Finding]:
+def same_state(case: Case) -> Iterator[RuleViolation]:
     """One version has one state, whoever saves or loads it."""
     for version, deliveries in case.by_version.items():
         first = deliveries[0]
         for other in outliers(deliveries, lambda delivery: delivery.event.result):
-            yield other.finding(
+            yield other.violation(
                 "same-state",
-                f"version {version} is {other.event.result}, where {first.life.name} has "
+                f"version {version} is {other.event.result}, where {first.record.name} has "
                 f"{first.event.result}",
                 first.line,
             )
 
 
-def local_state(case: Case) -> Iterator[Finding]:
+def local_state(case: Case) -> Iterator[RuleViolation]:
     """A rank loads the local state that it has saved with that version."""
-    saved: dict[tuple[int, int | None], Delivery] = {}
+    saved: dict[tuple[int, int | None], ReturnedCall] = {}
     for delivery in case.deliveries:
         if delivery.event.kind == CHECKPOINT:
-            saved.setdefault((delivery.life.rank, delivery.event.version), delivery)
+            saved.setdefault((delivery.record.rank, delivery.event.version), delivery)
     for delivery in case.deliveries:
-        first = saved.get((delivery.life.rank, delivery.event.version))
+        first = saved.get((delivery.record.rank, delivery.event.version))
         if first is None or delivery.event.local == first.event.local:
             continue
-        yield delivery.finding(
+        yield delivery.violation(
             "local-state",
             f"the local state of version {delivery.event.version} is {delivery.event.local}, "
             f"not {first.event.local}",
@@ -40,7 +40,7 @@ def local_state(case: Case) -> Iterator[Finding]:
         )
 
 
-def version_counts(case: Case) -> Iterator[Finding]:
+def version_counts(case: Case) -> Iterator[RuleViolation]:
     """A checkpoint makes the next version; a load that is executed gives version 0."""
     for delivery in case.deliveries:
         event = delivery.event
@@ -53,10 +53,10 @@ def version_counts(case: Case) -> Iterator[Finding]:
             due = None
         if event.version != due:
             what = f"{event.kind} returned version {event.version}, not {due}"
-            yield delivery.finding("version-counts", what)
+            yield delivery.violation("version-counts", what)
 
 
-def load_newest(case: Case) -> Iterator[Finding]:
+def load_newest(case: Case) -> Iterator[RuleViolation]:
     """No version is loaded in an epoch that begins with a member at a later one."""
     for delivery in case.deliveries:
         event = delivery.event
@@ -65,7 +65,7 @@ def load_newest(case: Case) -> Iterator[Finding]:
             continue
         for other, plan in case.plans[epoch]:
             if plan.event.position.version > event.version:
-                yield delivery.finding(
+                yield delivery.violation(
                     "load-newest",
                     f"loaded version {event.version}; {other.name} was at {plan.event.position}",
                     plan,
@@ -73,20 +73,20 @@ def load_newest(case: Case) -> Iterator[Finding]:
                 break
 
 
-def _epoch_of_load(delivery: Delivery) -> int | None:
-    """The last epoch that began for this life at or before its load."""
+def _epoch_of_load(delivery: ReturnedCall) -> int | None:
+    """The last epoch that began for this incarnation at or before its load."""
     began = [
         plan.event.epoch
-        for plan in delivery.life.plans
+        for plan in delivery.record.plans
         if plan.event.position <= delivery.event.position
     ]
     return began[-1] if began else None
 
 
-def committed_by_all(case: Case) -> Iterator[Finding]:
+def committed_by_all(case: Case) -> Iterator[RuleViolation]:
     """No version is committed before every rank has given its state, or loads it instead.
 
-    Looked at are the lives that took the plan in whose epoch it was committed: one that was
+    Looked at are the incarnations that took the plan in whose epoch it was committed: one that was
     replaced before may wake up and save, for nobody, and one that died while it fetched has no
     history.
     """
@@ -95,31 +95,31 @@ def committed_by_all(case: Case) -> Iterator[Finding]:
         if not saved:
             continue
         first = min(saved, key=lambda delivery: delivery.line.t)
-        plan = max((x for x in first.life.plans if x.t <= first.line.t), key=lambda x: x.t)
+        plan = max((x for x in first.record.plans if x.t <= first.line.t), key=lambda x: x.t)
         by_plan = plan.event.position.version >= version
-        for life, other in case.plans[plan.event.epoch]:
+        for record, other in case.plans[plan.event.epoch]:
             loads = by_plan and not other.event.position.past_load
-            if not loads and not _loaded(life, version):
-                yield from _gave_its_state(case, life, version, first)
+            if not loads and not _loaded(record, version):
+                yield from _gave_its_state(case, record, version, first)
 
 
-def _loaded(life: LifeRecord, version: int) -> bool:
+def _loaded(record: IncarnationRecord, version: int) -> bool:
     """Whether it goes on from `version` or a later one."""
     return any(
         line.event.kind == LOAD and line.event.version is not None and line.event.version >= version
-        for line in life.returns
+        for line in record.returns
     )
 
 
 def _gave_its_state(
-    case: Case, life: LifeRecord, version: int, first: Delivery
-) -> Iterator[Finding]:
+    case: Case, record: IncarnationRecord, version: int, first: ReturnedCall
+) -> Iterator[RuleViolation]:
     """It has called the checkpoint before `first` returned from it."""
-    entered = lines_of(life.lines, Entered)
+    entered = lines_of(record.lines, Entered)
     calls = [x for x in entered if x.event.position == first.event.position]
-    if not calls and life.ended is not None:
-        what = f"version {version} is committed, and rank {life.rank} never gave its state"
-        yield first.finding("committed-by-all", what)
+    if not calls and record.ended is not None:
+        what = f"version {version} is committed, and rank {record.rank} never gave its state"
+        yield first.violation("committed-by-all", what)
     if calls and case.has_one_clock and calls[0].t > first.line.t:
-        what = f"version {version} was committed before rank {life.rank} gave its state"
-        yield first.finding("committed-by-all", what, calls[0])
+        what = f"version {version} was committed before rank {record.rank} gave its state"
+        yield first.violation("committed-by-all", what, calls[0])

@@ -5,38 +5,40 @@ from collections.abc import Callable, Iterator
 
 from ftcomm.diagnostics.history import Over, Resources
 from ftcomm_chaos.checkers.epochs import FENCED
-from ftcomm_chaos.checkers.violation import MIB, Case, Finding
-from ftcomm_chaos.history.harness_events import ANYONE, STOP, Fault
-from ftcomm_chaos.history.model import LifeRecord, Line, lines_of
+from ftcomm_chaos.checkers.violation import MIB, Case, RuleViolation
+from ftcomm_chaos.history.harness_events import ANYONE, STOP, FaultFired
+from ftcomm_chaos.history.model import HistoryLine, IncarnationRecord, lines_of
 
 MIN_SAMPLES = 8  # fewer show the start of a program, where everything grows
 
 
-def memory_bounded(case: Case) -> Iterator[Finding]:
-    """From a life's second quarter to its last, memory grows by no more than the limit."""
-    for life in case.lives:
-        grown, samples = _growth(life, lambda sample: sample.rss)
+def memory_bounded(case: Case) -> Iterator[RuleViolation]:
+    """From an incarnation's second quarter to its last, memory grows by no more than the limit."""
+    for record in case.records:
+        grown, samples = _growth(record, lambda sample: sample.rss)
         if grown > case.limits.rss_growth:
             what = f"memory has grown by {grown / MIB:.0f} MiB"
-            yield Finding("memory-bounded", life.name, "", what, (samples[0].at, samples[-1].at))
+            yield RuleViolation(
+                "memory-bounded", record.name, "", what, (samples[0].at, samples[-1].at)
+            )
 
 
-def descriptors_bounded(case: Case) -> Iterator[Finding]:
+def descriptors_bounded(case: Case) -> Iterator[RuleViolation]:
     """The same of open descriptors, where links to all other ranks are allowed for."""
     links = case.limits.fds_per_rank * case.history.size
-    for life in case.lives:
-        grown, samples = _growth(life, lambda sample: sample.fds)
+    for record in case.records:
+        grown, samples = _growth(record, lambda sample: sample.fds)
         if grown > case.limits.fds_growth + links:
             what = f"{grown:.0f} more descriptors are open"
             lines = (samples[0].at, samples[-1].at)
-            yield Finding("descriptors-bounded", life.name, "", what, lines)
+            yield RuleViolation("descriptors-bounded", record.name, "", what, lines)
 
 
 def _growth(
-    life: LifeRecord, value: Callable[[Resources], int]
-) -> tuple[float, list[Line[Resources]]]:
+    record: IncarnationRecord, value: Callable[[Resources], int]
+) -> tuple[float, list[HistoryLine[Resources]]]:
     """From the median of the second quarter of the samples to that of the last."""
-    samples = lines_of(life.lines, Resources)
+    samples = lines_of(record.lines, Resources)
     if len(samples) < MIN_SAMPLES:
         return 0.0, samples
     quarter = len(samples) // 4
@@ -45,7 +47,7 @@ def _growth(
     return late - early, samples
 
 
-def all_end_in_time(case: Case) -> Iterator[Finding]:
+def all_end_in_time(case: Case) -> Iterator[RuleViolation]:
     """Every process ends, and soon once nothing is broken any more."""
     harness = case.history.harness
     if harness is None:
@@ -56,38 +58,40 @@ def all_end_in_time(case: Case) -> Iterator[Finding]:
         worker, end = spawned.event.worker, exits.get(spawned.event.pid)
         if end is None:
             what = f"process {spawned.event.pid} never ended"
-            yield Finding("all-end-in-time", worker, "", what, (spawned.at,))
+            yield RuleViolation("all-end-in-time", worker, "", what, (spawned.at,))
             continue
         if quiet_from is None:
             continue
         late = end.t - max(spawned.t, quiet_from)
         if late > case.limits.ends_within_s:
             what = f"ended {late:.0f} s after the last fault was over, or after its start"
-            yield Finding("all-end-in-time", worker, "", what, (end.at,))
+            yield RuleViolation("all-end-in-time", worker, "", what, (end.at,))
 
 
-def no_false_eviction(case: Case) -> Iterator[Finding]:
+def no_false_eviction(case: Case) -> Iterator[RuleViolation]:
     """Who only stalls for less than the limit keeps its place."""
     harness = case.history.harness
     if harness is None:
         return
-    for life in case.lives:
-        over = life.over
+    for record in case.records:
+        over = record.over
         if over is None or over.event.error not in FENCED:
             continue
-        excuses = [fault for fault in harness.faults if _excuses(fault, life, over, case)]
+        excuses = [fault for fault in harness.faults if _excuses(fault, record, over, case)]
         if not excuses:
             what = f"{over.event.error}, and nothing was done to it that takes a place: "
-            yield Finding(
-                "no-false-eviction", life.name, str(over.event.position), what + over.event.cause,
+            yield RuleViolation(
+                "no-false-eviction", record.name, str(over.event.position), what + over.event.cause,
                 (over.at, *(fault.at for fault in harness.faults[:1])),
             )  # fmt: skip
 
 
-def _excuses(fault: Line[Fault], life: LifeRecord, over: Line[Over], case: Case) -> bool:
-    """Whether a fault may have cost this life its place."""
+def _excuses(
+    fault: HistoryLine[FaultFired], record: IncarnationRecord, over: HistoryLine[Over], case: Case
+) -> bool:
+    """Whether a fault may have cost this incarnation its place."""
     event = fault.event
-    concerned = event.target in (life.worker, ANYONE)
-    limit = case.limits.stall_s * life.started.event.detect_within
+    concerned = event.target in (record.worker, ANYONE)
+    limit = case.limits.stall_s * record.started.event.detect_within
     long = event.kind != STOP or event.seconds >= limit
     return concerned and long and fault.t <= over.t

@@ -4,39 +4,39 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from ftcomm.protocol.position import Position
-from ftcomm_chaos.checkers.violation import Case, Delivery, Finding, outliers
+from ftcomm_chaos.checkers.violation import Case, ReturnedCall, RuleViolation, outliers
 
 K = TypeVar("K")
 
 
-def same_bytes(case: Case) -> Iterator[Finding]:
-    """One position has one result, on every rank and in every life."""
+def same_bytes(case: Case) -> Iterator[RuleViolation]:
+    """One position has one result, on every rank and in every incarnation."""
     for deliveries in case.by_position.values():
         first = deliveries[0]
         for other in outliers(deliveries, _result):
-            yield other.finding(
+            yield other.violation(
                 "same-bytes",
-                f"was given {other.event.result}, where {first.life.name} was given "
+                f"was given {other.event.result}, where {first.record.name} was given "
                 f"{first.event.result}",
                 first.line,
             )
 
 
-def same_call(case: Case) -> Iterator[Finding]:
+def same_call(case: Case) -> Iterator[RuleViolation]:
     """One position is one collective: what returned was called alike everywhere."""
-    returned = {(d.life.name, d.event.position) for d in case.deliveries}
+    returned = {(d.record.name, d.event.position) for d in case.deliveries}
     first: dict[Position, tuple[str, str]] = {}
-    for life, line in case.entered:
+    for record, line in case.entered:
         event = line.event
-        if not event.signature or (life.name, event.position) not in returned:
+        if not event.signature or (record.name, event.position) not in returned:
             continue
         if event.kind == "load":
-            continue  # a restarted life may load early, where others called something else
+            continue  # a restarted incarnation may load early, where others called something else
         known = first.setdefault(event.position, (event.signature, line.at))
         if known[0] != event.signature:
-            yield Finding(
+            yield RuleViolation(
                 "same-call",
-                life.name,
+                record.name,
                 str(event.position),
                 f"called {event.kind} at {event.site}, and was given a result where others called "
                 "something else",
@@ -44,7 +44,7 @@ def same_call(case: Case) -> Iterator[Finding]:
             )
 
 
-def as_reference(case: Case) -> Iterator[Finding]:
+def as_reference(case: Case) -> Iterator[RuleViolation]:
     """Every result and state is that of the reference; at the end none is missing."""
     if case.reference is None:
         return
@@ -54,28 +54,32 @@ def as_reference(case: Case) -> Iterator[Finding]:
 
 
 def _compared(
-    ours: dict[K, list[Delivery]], theirs: dict[K, list[Delivery]], *, complete: bool
-) -> Iterator[Finding]:
+    ours: dict[K, list[ReturnedCall]], theirs: dict[K, list[ReturnedCall]], *, complete: bool
+) -> Iterator[RuleViolation]:
     """By position or by version."""
     for key, deliveries in ours.items():
         yield from _against(deliveries, theirs.get(key, []))
     missing = [key for key in theirs if key not in ours] if complete else []
     for key in missing:
         at = (theirs[key][0].line.at,)
-        yield Finding("as-reference", "", str(key), "the reference has it, and nobody here", at)
+        yield RuleViolation(
+            "as-reference", "", str(key), "the reference has it, and nobody here", at
+        )
 
 
-def _against(deliveries: list[Delivery], reference: list[Delivery]) -> Iterator[Finding]:
+def _against(
+    deliveries: list[ReturnedCall], reference: list[ReturnedCall]
+) -> Iterator[RuleViolation]:
     delivery = deliveries[0]  # others that differ break another rule
     if not reference:
-        yield delivery.finding("as-reference", "the reference has nothing here")
+        yield delivery.violation("as-reference", "the reference has nothing here")
     elif delivery.event.result != reference[0].event.result:
-        yield delivery.finding(
+        yield delivery.violation(
             "as-reference",
             f"was given {delivery.event.result}, not {reference[0].event.result}",
             reference[0].line,
         )
 
 
-def _result(delivery: Delivery) -> str:
+def _result(delivery: ReturnedCall) -> str:
     return delivery.event.result

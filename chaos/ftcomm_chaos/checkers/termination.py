@@ -6,10 +6,10 @@ from ftcomm import errors
 from ftcomm.config.plurals import counted
 from ftcomm.diagnostics.history import Over
 from ftcomm_chaos.checkers.epochs import FENCED
-from ftcomm_chaos.checkers.violation import Case, Finding
-from ftcomm_chaos.history.model import LifeRecord, Line
+from ftcomm_chaos.checkers.violation import Case, RuleViolation
+from ftcomm_chaos.history.model import HistoryLine, IncarnationRecord
 
-# Errors of one life; every other one is the whole job's.
+# Errors of one incarnation; every other one is the whole job's.
 LOCAL = FENCED | {
     kind.__name__
     for kind in (
@@ -23,75 +23,78 @@ LOCAL = FENCED | {
 }
 MISMATCH = errors.CollectiveMismatchError.__name__
 LOST = errors.JobLostError.__name__
-REPLACED = "was replaced"  # of a worker id, by another life
+REPLACED = "was replaced"  # of a worker id, by another incarnation
 # Of local states fewer copies may be kept; and who has had a place without hearing of it, and has
 # died, counts as a member that has died, and has no history.  With replay=off none is kept at all.
 UNTOLD_LOSSES = ("local state", "every member", "replay=off")
 
 
-def _verdicts(case: Case) -> list[tuple[LifeRecord, Line[Over]]]:
-    """Where each life was told how the whole job ends."""
-    told = [(life, life.over) for life in case.lives]
+def _verdicts(case: Case) -> list[tuple[IncarnationRecord, HistoryLine[Over]]]:
+    """Where each incarnation was told how the whole job ends."""
+    told = [(record, record.over) for record in case.records]
     return [(x, over) for x, over in told if over is not None and over.event.error not in LOCAL]
 
 
-def same_error(case: Case) -> Iterator[Finding]:
+def same_error(case: Case) -> Iterator[RuleViolation]:
     """A job's error has one class and one cause on all ranks, told and raised."""
-    told: list[tuple[LifeRecord, str, str, str]] = [
-        (life, over.event.error, over.event.cause, over.at) for life, over in _verdicts(case)
+    told: list[tuple[IncarnationRecord, str, str, str]] = [
+        (record, over.event.error, over.event.cause, over.at) for record, over in _verdicts(case)
     ]
-    for life, line in case.raised:
+    for record, line in case.raised:
         kind = errors.error_named(line.event.error)
         if kind is not None and line.event.error not in LOCAL:
-            told.append((life, line.event.error, line.event.cause, line.at))
-    for life, error, cause, at in told:
+            told.append((record, line.event.error, line.event.cause, line.at))
+    for record, error, cause, at in told:
         _, first_error, first_cause, first_at = told[0]
         if (error, cause) != (first_error, first_cause):
             what = f"{error}: {cause}; others have {first_error}: {first_cause}"
-            yield Finding("same-error", life.name, "", what, (at, first_at))
+            yield RuleViolation("same-error", record.name, "", what, (at, first_at))
 
 
-def one_ending(case: Case) -> Iterator[Finding]:
+def one_ending(case: Case) -> Iterator[RuleViolation]:
     """Nobody has closed a job that ended in an error."""
     verdicts = _verdicts(case)
     if not verdicts:
         return
     other, over = verdicts[0]
-    for life in case.closed:
-        assert life.ended is not None
+    for record in case.closed:
+        assert record.ended is not None
         what = f"closed, and {other.name} was told {over.event.error}"
-        yield Finding("one-ending", life.name, "", what, (life.ended.at, over.at))
+        yield RuleViolation("one-ending", record.name, "", what, (record.ended.at, over.at))
 
 
-def closed_by_all(case: Case) -> Iterator[Finding]:
+def closed_by_all(case: Case) -> Iterator[RuleViolation]:
     """`close` returns on nobody before every rank has called it."""
     if not case.closed:
         return
-    closers = {life.rank for life, line in case.entered if line.event.kind == "close"}
+    closers = {record.rank for record, line in case.entered if line.event.kind == "close"}
     first = case.closed[0]
     assert first.ended is not None
     for rank in sorted(set(range(case.history.size)) - closers):
         what = f"closed, and rank {rank} never called close"
-        yield Finding("closed-by-all", first.name, "", what, (first.ended.at,))
+        yield RuleViolation("closed-by-all", first.name, "", what, (first.ended.at,))
 
 
-def mismatch_in_time(case: Case) -> Iterator[Finding]:
+def mismatch_in_time(case: Case) -> Iterator[RuleViolation]:
     """`CollectiveMismatchError` comes within a second of the last rank's entering.
 
     Where something was broken or repaired meanwhile, it comes when that is over.
     """
-    raised = [(life, line) for life, line in case.raised if line.event.error == MISMATCH]
+    raised = [(record, line) for record, line in case.raised if line.event.error == MISMATCH]
     if not raised or not case.has_one_clock:
         return
     where = min(line.event.position for _, line in raised)
-    entered = {(life.name, x.event.position): x.t for life, x in case.entered}  # the last attempt
+    # the last attempt
+    entered = {(record.name, x.event.position): x.t for record, x in case.entered}
     arrived = max([t for (_, position), t in entered.items() if position == where], default=0.0)
-    for life, line in raised:
-        since = max(arrived, entered.get((life.name, line.event.position), arrived))
+    for record, line in raised:
+        since = max(arrived, entered.get((record.name, line.event.position), arrived))
         late = line.t - since
         if late > case.limits.mismatch_within_s and not _is_troubled(case, since, line.t):
             what = f"{MISMATCH} came {late:.2f} s after the last rank had entered {where}"
-            yield Finding("mismatch-in-time", life.name, str(line.event.position), what, (line.at,))
+            yield RuleViolation(
+                "mismatch-in-time", record.name, str(line.event.position), what, (line.at,)
+            )
 
 
 def _is_troubled(case: Case, since: float, until: float) -> bool:
@@ -99,24 +102,26 @@ def _is_troubled(case: Case, since: float, until: float) -> bool:
     harness = case.history.harness
     faults = () if harness is None else harness.faults
     broken = any(x.t <= until and x.t + x.event.seconds >= since for x in faults)
-    return broken or any(since <= p.t <= until for life in case.lives for p in life.plans)
+    return broken or any(since <= p.t <= until for record in case.records for p in record.plans)
 
 
-def lost_for_a_reason(case: Case) -> Iterator[Finding]:
+def lost_for_a_reason(case: Case) -> Iterator[RuleViolation]:
     """A result is lost only where as many lives as keep it have died."""
     lost = [(x, over) for x, over in _verdicts(case) if over.event.error == LOST]
     if not lost:
         return
-    life, over = lost[0]
+    record, over = lost[0]
     if any(words in over.event.cause for words in UNTOLD_LOSSES):
         return
     told = {(x.worker, x.incarnation) for x, _ in _verdicts(case)}
     members = {member for taken in case.plans.values() for member in taken[0][1].event.members}
-    dead = (members | {(x.worker, x.incarnation) for x in case.lives}) - told
+    dead = (members | {(x.worker, x.incarnation) for x in case.records}) - told
     # Who was replaced while it was stopped may wake up and be told how the job has ended, too.
     replaced = int(REPLACED in over.event.cause)
-    enough = min(life.started.event.replicas, case.history.size)
+    enough = min(record.started.event.replicas, case.history.size)
     if len(dead) + replaced < enough:
         deaths = counted(len(dead), "death")
         what = f"lost after {deaths}, where {enough} keep each result: {over.event.cause}"
-        yield Finding("lost-for-a-reason", life.name, str(over.event.position), what, (over.at,))
+        yield RuleViolation(
+            "lost-for-a-reason", record.name, str(over.event.position), what, (over.at,)
+        )

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ftcomm.diagnostics.history import Entered, Planned, Raised, Returned
 from ftcomm.protocol.position import Position
-from ftcomm_chaos.history.model import History, LifeRecord, Line, lines_of
+from ftcomm_chaos.history.model import History, HistoryLine, IncarnationRecord, lines_of
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HistoryLimits:
     """What "bounded" means.
 
     Attributes:
@@ -24,8 +24,9 @@ class Limits:
         ends_within_s: from the end of the last fault to the end of every process.
         stall_s: a stop shorter than this part of `detect_within` may evict nobody. Half of it is
             what the tracker allows for its own lateness.
-        rss_growth: bytes that a life may grow by after its first quarter.
-        fds_growth: descriptors that a life may grow by after its first quarter, beside links.
+        rss_growth: bytes that an incarnation may grow by after its first quarter.
+        fds_growth: descriptors that an incarnation may grow by after its first quarter, beside
+            links.
         fds_per_rank: descriptors that links to one other rank may take: two transports, old and
             new epoch.
     """
@@ -39,12 +40,12 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RuleViolation:
     """A rule that does not hold.
 
     Attributes:
         rule: its stable name.
-        who: the life, as worker id and incarnation; empty where it is about the job.
+        who: the incarnation, as worker id and incarnation; empty where it is about the job.
         where: position or epoch.
         what: in one sentence.
         lines: evidence, as file and line.
@@ -64,90 +65,96 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
-    """A call of a life that returned."""
+class ReturnedCall:
+    """A call of an incarnation that returned."""
 
-    life: LifeRecord
-    line: Line[Returned]
+    record: IncarnationRecord
+    line: HistoryLine[Returned]
 
     @property
     def event(self) -> Returned:
         """What it was given."""
         return self.line.event
 
-    def finding(self, rule: str, what: str, *others: Line[Any]) -> Finding:
-        """A finding about this call."""
+    def violation(self, rule: str, what: str, *others: HistoryLine[Any]) -> RuleViolation:
+        """A violation about this call."""
         at = tuple(line.at for line in (self.line, *others))
-        return Finding(rule, self.life.name, str(self.event.position), what, at)
+        return RuleViolation(rule, self.record.name, str(self.event.position), what, at)
 
 
 class Case:
     """A history with what several checkers look at, each computed once."""
 
-    def __init__(self, history: History, reference: History | None, limits: Limits) -> None:
+    def __init__(self, history: History, reference: History | None, limits: HistoryLimits) -> None:
         self.history = history
         self.reference = None if reference is None else Case(reference, None, limits)
         self.limits = limits
 
     @property
-    def lives(self) -> tuple[LifeRecord, ...]:
-        """All lives."""
-        return self.history.lives
+    def records(self) -> tuple[IncarnationRecord, ...]:
+        """All incarnations."""
+        return self.history.records
 
     @property
     def has_one_clock(self) -> bool:
-        """Whether times of two lives can be compared."""
-        return len({life.started.event.host for life in self.lives}) == 1
+        """Whether times of two incarnations can be compared."""
+        return len({record.started.event.host for record in self.records}) == 1
 
     @functools.cached_property
-    def deliveries(self) -> list[Delivery]:
-        """Every call that returned, life by life."""
-        return [Delivery(life, line) for life in self.lives for line in life.returns]
+    def deliveries(self) -> list[ReturnedCall]:
+        """Every call that returned, incarnation by incarnation."""
+        return [ReturnedCall(record, line) for record in self.records for line in record.returns]
 
     @functools.cached_property
-    def by_position(self) -> dict[Position, list[Delivery]]:
+    def by_position(self) -> dict[Position, list[ReturnedCall]]:
         """Calls that returned, but not loads and checkpoints, by position."""
         return _grouped((d.event.position, d) for d in self.deliveries if d.event.version is None)
 
     @functools.cached_property
-    def by_version(self) -> dict[int, list[Delivery]]:
+    def by_version(self) -> dict[int, list[ReturnedCall]]:
         """Loads and checkpoints that returned, by version."""
         return _grouped(
             (d.event.version, d) for d in self.deliveries if d.event.version is not None
         )
 
     @functools.cached_property
-    def plans(self) -> dict[int, list[tuple[LifeRecord, Line[Planned]]]]:
+    def plans(self) -> dict[int, list[tuple[IncarnationRecord, HistoryLine[Planned]]]]:
         """Plans that were taken, by epoch."""
-        return _grouped((p.event.epoch, (life, p)) for life in self.lives for p in life.plans)
+        return _grouped(
+            (p.event.epoch, (record, p)) for record in self.records for p in record.plans
+        )
 
     @functools.cached_property
-    def entered(self) -> list[tuple[LifeRecord, Line[Entered]]]:
+    def entered(self) -> list[tuple[IncarnationRecord, HistoryLine[Entered]]]:
         """Every call that was made."""
-        return [(life, line) for life in self.lives for line in lines_of(life.lines, Entered)]
+        return [
+            (record, line) for record in self.records for line in lines_of(record.lines, Entered)
+        ]
 
     @functools.cached_property
-    def first_called(self) -> dict[tuple[int, Position], Line[Entered]]:
-        """When a life of a rank first made a call, by rank and position."""
-        first: dict[tuple[int, Position], Line[Entered]] = {}
-        for life, line in self.entered:
-            known = first.setdefault((life.rank, line.event.position), line)
+    def first_called(self) -> dict[tuple[int, Position], HistoryLine[Entered]]:
+        """When an incarnation of a rank first made a call, by rank and position."""
+        first: dict[tuple[int, Position], HistoryLine[Entered]] = {}
+        for record, line in self.entered:
+            known = first.setdefault((record.rank, line.event.position), line)
             if line.t < known.t:
-                first[life.rank, line.event.position] = line
+                first[record.rank, line.event.position] = line
         return first
 
     @functools.cached_property
-    def raised(self) -> list[tuple[LifeRecord, Line[Raised]]]:
+    def raised(self) -> list[tuple[IncarnationRecord, HistoryLine[Raised]]]:
         """Every call that raised."""
-        return [(life, line) for life in self.lives for line in lines_of(life.lines, Raised)]
+        return [
+            (record, line) for record in self.records for line in lines_of(record.lines, Raised)
+        ]
 
     @functools.cached_property
-    def closed(self) -> list[LifeRecord]:
-        """Lives that ended well."""
-        return [x for x in self.lives if x.ended is not None and x.ended.event.how == "closed"]
+    def closed(self) -> list[IncarnationRecord]:
+        """Incarnations that ended well."""
+        return [x for x in self.records if x.ended is not None and x.ended.event.how == "closed"]
 
 
-Checker = Callable[[Case], Iterator[Finding]]
+Checker = Callable[[Case], Iterator[RuleViolation]]
 
 
 def _grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
@@ -157,7 +164,9 @@ def _grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     return dict(groups)
 
 
-def outliers(deliveries: list[Delivery], digest: Callable[[Delivery], str]) -> Iterator[Delivery]:
+def outliers(
+    deliveries: list[ReturnedCall], digest: Callable[[ReturnedCall], str]
+) -> Iterator[ReturnedCall]:
     """Those whose digest is not that of the first."""
     first = digest(deliveries[0])
     return (delivery for delivery in deliveries if digest(delivery) != first)

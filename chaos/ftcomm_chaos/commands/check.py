@@ -9,7 +9,7 @@ import click
 
 from ftcomm.config.plurals import counted
 from ftcomm_chaos import checkers
-from ftcomm_chaos.checkers import RULES, Finding
+from ftcomm_chaos.checkers import RULES, RuleViolation
 from ftcomm_chaos.history import History, HistoryError, read_history
 
 HOLDS, BROKEN, NOTHING, UNREADABLE = 0, 1, 2, 3  # exit statuses
@@ -33,13 +33,13 @@ def check(folder: Path, reference: Path | None, *, as_json: bool) -> None:
         _say(_shown(str(error)), {"error": str(error)}, as_json=as_json)
         sys.exit(UNREADABLE)
     for name, read in ((folder, history), (reference, peace)):
-        if read is not None and not read.lives:
-            text = f"{_shown(str(name))}: no life is recorded there - set FTCOMM_HISTORY"
+        if read is not None and not read.records:
+            text = f"{_shown(str(name))}: no incarnation is recorded there - set FTCOMM_HISTORY"
             _say(text, {"error": text}, as_json=as_json)
             sys.exit(NOTHING)
-    findings = checkers.check(history, peace)
-    _say(_text(history, findings), _document(history, findings), as_json=as_json)
-    sys.exit(BROKEN if findings else HOLDS)
+    violations = checkers.check(history, peace)
+    _say(_text(history, violations), _document(history, violations), as_json=as_json)
+    sys.exit(BROKEN if violations else HOLDS)
 
 
 def _say(text: str, document: dict[str, object], *, as_json: bool) -> None:
@@ -47,29 +47,29 @@ def _say(text: str, document: dict[str, object], *, as_json: bool) -> None:
 
 
 def _shown(text: str) -> str:
-    """Fit for a terminal: what a file holds, and what it is called, may be a stranger's."""
+    """Fit for a terminal: a file's content and name may come from anybody."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def _calls(history: History) -> int:
-    return sum(len(life.returns) for life in history.lives)
+    return sum(len(record.returns) for record in history.records)
 
 
-def _text(history: History, findings: list[Finding]) -> str:
+def _text(history: History, violations: list[RuleViolation]) -> str:
     head = (
-        f"{counted(len(history.lives), 'life', 'lives')} of {counted(history.size, 'rank')},"
+        f"{counted(len(history.records), 'incarnation')} of {counted(history.size, 'rank')},"
         f" {counted(_calls(history), 'call')} returned"
     )
-    tail = "FAILED" if findings else f"all {len(RULES)} rules hold"
-    return "\n".join([head, *(_shown(str(finding)) for finding in findings), tail])
+    tail = "FAILED" if violations else f"all {len(RULES)} rules hold"
+    return "\n".join([head, *(_shown(str(violation)) for violation in violations), tail])
 
 
-def _document(history: History, findings: list[Finding]) -> dict[str, object]:
+def _document(history: History, violations: list[RuleViolation]) -> dict[str, object]:
     return {
-        "ok": not findings,
+        "ok": not violations,
         "ranks": history.size,
-        "lives": len(history.lives),
-        "killed": [life.name for life in history.killed],
+        "incarnations": len(history.records),
+        "killed": [record.name for record in history.killed],
         "calls": _calls(history),
-        "findings": [dataclasses.asdict(finding) for finding in findings],
+        "findings": [dataclasses.asdict(violation) for violation in violations],
     }

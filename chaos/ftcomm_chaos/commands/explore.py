@@ -7,7 +7,7 @@ import time
 import click
 
 from ftcomm.config.plurals import counted
-from ftcomm_chaos.explorer.search import MAX_STATES, Found, Progress
+from ftcomm_chaos.explorer.search import MAX_STATES, SearchProgress, SearchResult
 from ftcomm_chaos.explorer.search import explore as search
 from ftcomm_chaos.explorer.workload import SIGNATURES, Script
 
@@ -22,7 +22,7 @@ class _Reporter:
         self.began = time.perf_counter()
         self._said = self.began
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: SearchProgress) -> None:
         """Called often; speaks seldom."""
         now = time.perf_counter()
         if now - self._said < SAY_EVERY_S:
@@ -90,7 +90,7 @@ def explore(letters: str, ranks: int, crashes: int, max_states: int, *, as_json:
     sys.exit(VIOLATION if found.violation else 0 if found.complete else INCOMPLETE)
 
 
-def _text(found: Found, seconds: float) -> str:
+def _text(found: SearchResult, seconds: float) -> str:
     lines = [f"  {_words(move)}" for move in found.path]
     if found.violation:
         lines.append(f"violation: {found.violation}")
@@ -106,7 +106,7 @@ def _text(found: Found, seconds: float) -> str:
     return "\n".join(lines)
 
 
-def _document(found: Found, seconds: float) -> dict[str, object]:
+def _document(found: SearchResult, seconds: float) -> dict[str, object]:
     return {
         "ok": found.complete and not found.violation,
         "complete": found.complete,

@@ -11,7 +11,7 @@ from ftcomm_chaos.report.attribution import percentile, phase_times
 from ftcomm_chaos.report.escaping import escape
 from ftcomm_chaos.report.run_record import RunRecord
 from ftcomm_chaos.report.timeline_svg import timeline
-from ftcomm_chaos.runner.session import Session
+from ftcomm_chaos.runner.session import RunSession
 
 _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:1100px;padding:0 1em}
@@ -25,7 +25,7 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#f4f4f4;padding:.8em}
 """
 
 
-def report_page(session: Session) -> str:
+def report_page(session: RunSession) -> str:
     """The whole page."""
     word = WORDS[session.verdict.outcome]
     colour = word if word in ("PASSED", "FAILED") else "other"

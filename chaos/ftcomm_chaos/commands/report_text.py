@@ -7,16 +7,16 @@ from ftcomm.config.plurals import counted
 from ftcomm_chaos.report.attribution import percentile, phase_times
 from ftcomm_chaos.report.escaping import printable
 from ftcomm_chaos.report.run_record import Delivery, RunRecord
-from ftcomm_chaos.report.verdict import Outcome
-from ftcomm_chaos.runner.session import Session
+from ftcomm_chaos.report.verdict import RunExit
+from ftcomm_chaos.runner.session import RunSession
 
 MOST_SHOWN = 30  # faults of a run on a terminal; the page and the JSON have all
 SHARES = (0.5, 0.9, 0.99, 1.0)
 WORDS = {
-    Outcome.PASSED: "PASSED",
-    Outcome.VIOLATED: "FAILED",
-    Outcome.NOTHING_TESTED: "NOTHING TESTED",
-    Outcome.LACKING: "CANNOT TEST HERE",
+    RunExit.PASSED: "PASSED",
+    RunExit.VIOLATED: "FAILED",
+    RunExit.NOTHING_TESTED: "NOTHING TESTED",
+    RunExit.LACKING: "CANNOT TEST HERE",
 }
 MEANINGS = {
     "detect": "from the fault to the tracker's first evidence",
@@ -30,7 +30,7 @@ MEANINGS = {
 }
 
 
-def report_text(session: Session) -> str:
+def report_text(session: RunSession) -> str:
     """The whole session for a person."""
     lines = []
     for run in session.runs:
@@ -43,7 +43,7 @@ def report_text(session: Session) -> str:
     return printable("\n".join(lines))
 
 
-def verdict_lines(session: Session) -> list[str]:
+def verdict_lines(session: RunSession) -> list[str]:
     """The verdict, its reasons, and what was counted."""
     delivered = sum(len(run.delivered) for run in session.runs)
     killed = sum(len(delivery.dies) for run in session.runs for delivery in run.delivered)
@@ -53,7 +53,7 @@ def verdict_lines(session: Session) -> list[str]:
     )
     lines = [f"{WORDS[session.verdict.outcome]}: {runs}"]
     lines += [f"  {reason}" for reason in session.verdict.reasons]
-    if session.verdict.outcome is Outcome.PASSED:
+    if session.verdict.outcome is RunExit.PASSED:
         what = session.request.result_name
         lines.append(f"  {what} is equal to the last bit: {session.reference.result[:64]}")
     return lines
@@ -64,7 +64,7 @@ def fault_words(delivery: Delivery) -> str:
     return f"not delivered: {delivery.failed}" if delivery.failed else delivery.what
 
 
-def document(session: Session) -> dict[str, Any]:
+def document(session: RunSession) -> dict[str, Any]:
     """The session as one JSON object."""
     return {
         "schema": 1,

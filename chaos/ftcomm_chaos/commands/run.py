@@ -21,11 +21,11 @@ from ftcomm_chaos.commands.report_html import report_page
 from ftcomm_chaos.commands.report_text import document, report_text
 from ftcomm_chaos.faults.processes import adopt_orphans
 from ftcomm_chaos.report.escaping import printable
-from ftcomm_chaos.report.verdict import Outcome
+from ftcomm_chaos.report.verdict import RunExit
 from ftcomm_chaos.runner.fault_plan import check_plan, missing_for
 from ftcomm_chaos.runner.job import JobSpec
 from ftcomm_chaos.runner.random_plan import random_plan
-from ftcomm_chaos.runner.session import Request, Session, run_session
+from ftcomm_chaos.runner.session import RunRequest, RunSession, run_session
 from ftcomm_chaos.runner.spot_trace import losses, read_trace
 from ftcomm_tracker.cli.main import run as run_job
 from ftcomm_tracker.cli.options import COMMAND_LAST, WORKER_COMMAND, CommandStarter
@@ -69,7 +69,7 @@ TIME = Duration()
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GivenOptions:
     """The options as they were given."""
 
     command: tuple[str, ...]
@@ -104,7 +104,7 @@ class Asked:
 @click.option(
     "--plan",
     type=_FILE,
-    help="Faults as JSON (docs/chaos.md); positions count lives from 0, reports from 1.",
+    help="Faults as JSON (docs/chaos.md); positions count incarnations from 0, reports from 1.",
 )
 @click.option("--random", is_flag=True, help="Random kills [default: every 2 s].")
 @click.option("--kill-every", type=TIME, help="SIGKILL of a random worker, about so often.")
@@ -143,17 +143,17 @@ def run(**given: Any) -> None:
     Options of this command stand before COMMAND; whatever follows COMMAND is passed to it.
     {out} in COMMAND, and FTCOMM_CHAOS_OUT, name a folder that each run has for itself.
     """
-    asked = Asked(**given)
+    asked = GivenOptions(**given)
     try:
         if lacks := _lacks(asked):
             for lack in lacks:
                 _say(f"cannot be done here: {lack}")
-            sys.exit(Outcome.LACKING)
+            sys.exit(RunExit.LACKING)
         request = _request(asked)
         folder = _folder(asked)
     except ConfigError as error:
         _say(str(error))
-        sys.exit(Outcome.NOTHING_TESTED)
+        sys.exit(RunExit.NOTHING_TESTED)
     adopt_orphans()
     job = replace(request.job, folder=folder / request.job.folder)
     request = replace(request, job=job)
@@ -165,7 +165,7 @@ def run(**given: Any) -> None:
     sys.exit(session.verdict.outcome)
 
 
-def _lacks(asked: Asked) -> list[str]:
+def _lacks(asked: GivenOptions) -> list[str]:
     """What this machine lacks, each in words."""
     found = [] if sys.platform == "linux" else ["needs Linux (pidfd, /proc)"]
     if shutil.which(asked.command[0]) is None:
@@ -173,11 +173,11 @@ def _lacks(asked: Asked) -> list[str]:
     return found + missing_for(check_plan(_plan(asked), asked.world_size))
 
 
-def _plan(asked: Asked) -> list[dict[str, Any]]:
+def _plan(asked: GivenOptions) -> list[dict[str, Any]]:
     """The faults of the options, as a plan file says them."""
     every = (asked.kill_every, asked.stop_every, asked.tracker_kill_every)
-    by_luck = asked.random or any(every)
-    if sum([asked.plan is not None, by_luck, asked.trace is not None]) != 1:
+    at_random = asked.random or any(every)
+    if sum([asked.plan is not None, at_random, asked.trace is not None]) != 1:
         raise ConfigError(
             "what to break is not said, or twice",
             remedy="give one of --plan, --trace, or --kill-every and the like",
@@ -190,7 +190,7 @@ def _plan(asked: Asked) -> list[dict[str, Any]]:
         if not check_plan(plan, asked.world_size):
             raise ConfigError(f"the plan {asked.plan} names no fault", remedy="write one at least")
         return list(plan)
-    if not by_luck:
+    if not at_random:
         return []
     return random_plan(
         kill_every_s=asked.kill_every or (USUAL_KILL_EVERY_S if asked.random else None),
@@ -200,7 +200,7 @@ def _plan(asked: Asked) -> list[dict[str, Any]]:
     )
 
 
-def _folder(asked: Asked) -> Path:
+def _folder(asked: GivenOptions) -> Path:
     if asked.keep is None:
         return Path(tempfile.mkdtemp(prefix="ftcomm-chaos-"))
     try:
@@ -211,7 +211,7 @@ def _folder(asked: Asked) -> Path:
     return asked.keep.absolute()
 
 
-def _request(asked: Asked) -> Request:
+def _request(asked: GivenOptions) -> RunRequest:
     """What is asked for, checked; its folder is made when nothing is left to refuse."""
     trace = [] if asked.trace is None else read_trace(asked.trace)
     if asked.trace is None and (asked.min_lost or asked.trace_speed):
@@ -243,7 +243,7 @@ def _request(asked: Asked) -> Request:
         environment=_environment(),
         in_out=asked.chdir,
     )
-    return Request(
+    return RunRequest(
         job,
         plan=_plan(asked),
         trace=trace,
@@ -290,9 +290,9 @@ def _environment() -> dict[str, str]:
     return {name: text for name, text in environment.items() if "FAULTS" not in name}
 
 
-async def _until_signal(request: Request) -> Session | int:
+async def _until_signal(request: RunRequest) -> RunSession | int:
     """Run the session; a signal ends every process and is returned."""
-    session: Session | int = 0
+    session: RunSession | int = 0
     running = trio.CancelScope()
     async with trio.open_nursery() as nursery:
 
@@ -313,14 +313,14 @@ async def _until_signal(request: Request) -> Session | int:
     return session
 
 
-def _report(asked: Asked, session: Session, folder: Path) -> None:
+def _report(asked: GivenOptions, session: RunSession, folder: Path) -> None:
     if asked.html is not None:
         try:
             asked.html.write_text(report_page(session), encoding="utf-8")
         except OSError as error:
             _say(f"cannot write {asked.html}: {error.strerror}")
     click.echo(json.dumps(document(session)) if asked.as_json else report_text(session))
-    if asked.keep is not None or session.verdict.outcome is not Outcome.PASSED:
+    if asked.keep is not None or session.verdict.outcome is not RunExit.PASSED:
         _say(f"output, histories and records of all runs: {folder}")
     else:
         shutil.rmtree(folder, ignore_errors=True)

@@ -72,7 +72,7 @@ def _one(seed: int, only: tuple[int, ...] | None, *, trace: bool) -> int:
         return 1
     click.echo("\n".join(simulation.world.lines))
     click.echo(
-        f"seed {seed}: {outcome.verdict} after {outcome.virtual_s:.2f} virtual s, "
+        f"seed {seed}: {outcome.fatal_decision} after {outcome.virtual_s:.2f} virtual s, "
         f"{counted(outcome.epochs, 'epoch')}, {counted(outcome.steps, 'event')};"
         f" faults: {', '.join(outcome.faults)}"
     )

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ftcomm.protocol.messages import AllBye
+from ftcomm.protocol.messages import AllClosed
 from ftcomm.protocol.position import Position
-from ftcomm.recovery.machine import State, WorkerCore
+from ftcomm.recovery.machine import WorkerMachine, WorkerState
 from ftcomm.recovery.replica_placement import local_owners
 from ftcomm_chaos.explorer.transitions import LIMITS
 from ftcomm_chaos.explorer.workload import local_value
@@ -16,22 +16,24 @@ if TYPE_CHECKING:
 
 def check_first(model: "Model", port: int, position: Position, epoch: int) -> None:
     """What `port` has executed in `epoch`, no other member had completed before it."""
-    for life in model.lives.values():
-        core = model.core(life)
-        earlier = dict(life.done).get(position)
-        member = core.epoch == epoch and life.port != port
+    for process in model.processes.values():
+        core = model.core(process)
+        earlier = dict(process.done).get(position)
+        member = core.epoch == epoch and process.port != port
         if member and earlier is not None and earlier < epoch:
             raise Violation(f"{position} was executed again, rank {core.rank} had it")
 
 
 def check_copies(model: "Model") -> None:
-    """While all is calm, as many hold a result, and local states, as should."""
-    cores = [model.core(life) for life in model.lives.values()]
+    """While all is quiescent, as many hold a result, and local states, as should."""
+    cores = [model.core(process) for process in model.processes.values()]
     roster = model.roster
-    calm = all(core.state is State.RUNNING and core.epoch == roster.epoch for core in cores)
-    if not calm or roster.state.name != "RUNNING" or roster.awaiting_fetch:
+    is_quiescent = all(
+        core.state is WorkerState.RUNNING and core.epoch == roster.epoch for core in cores
+    )
+    if not is_quiescent or roster.state.name != "RUNNING" or roster.awaiting_fetch:
         return
-    cores = [model.core(life) for life in model.lives.values() if not life.over]
+    cores = [model.core(process) for process in model.processes.values() if not process.over]
     if len(cores) < model.script.ranks:
         return
     _check_local_copies(model, cores)
@@ -46,7 +48,7 @@ def check_copies(model: "Model") -> None:
             raise Violation(f"{position} is held {holders} times instead of {wanted} (R3)")
 
 
-def _check_local_copies(model: "Model", cores: list[WorkerCore]) -> None:
+def _check_local_copies(model: "Model", cores: list[WorkerMachine]) -> None:
     for core in cores:
         version = core.position.version
         if version <= 0 or "P" not in model.script.letters:
@@ -59,32 +61,32 @@ def _check_local_copies(model: "Model", cores: list[WorkerCore]) -> None:
 
 def check_verdict(model: "Model") -> None:
     """A job is lost only if every holder of something needed has died."""
-    verdict = model.journal.verdict
-    if verdict is None:
+    fatal_decision = model.journal.fatal_decision
+    if fatal_decision is None:
         return
     copies = model.script.ranks if model.script.kept_by_all else model.script.replicas
-    if verdict.error != "JobLostError" or model.crashes < copies:
-        raise Violation(f"verdict after {model.crashes} crashes: {verdict.cause}")
-    everyone = verdict.cause.startswith("every member")
-    for core in map(model.core, model.lives.values()):
-        held = core.log.get(verdict.position) is not None
+    if fatal_decision.error != "JobLostError" or model.crashes < copies:
+        raise Violation(f"verdict after {model.crashes} crashes: {fatal_decision.cause}")
+    everyone = fatal_decision.cause.startswith("every member")
+    for core in map(model.core, model.processes.values()):
+        held = core.log.get(fatal_decision.position) is not None
         if core.caught_up > 0 if everyone else held:
-            raise Violation(f"{verdict.cause}, but rank {core.rank} has it")
+            raise Violation(f"{fatal_decision.cause}, but rank {core.rank} has it")
 
 
 def check_sent(model: "Model", message: Any) -> None:
     """All-bye is told when all have closed (R8)."""
-    if isinstance(message, AllBye) and len(model.closed) < model.script.ranks:
+    if isinstance(message, AllClosed) and len(model.closed) < model.script.ranks:
         raise Violation(f"all-bye, but only {sorted(model.closed)} have closed (R8)")
 
 
 def check_stuck(model: "Model") -> None:
     """No move is left: then everyone must have ended."""
-    lives = [(life, model.core(life)) for life in model.lives.values()]
+    processes = [(process, model.core(process)) for process in model.processes.values()]
     waiting = [
         f"rank {core.rank} is {core.state.name} at {core.position}"
-        for life, core in lives
-        if not life.over and model.script.kind_at(core.position)
+        for process, core in processes
+        if not process.over and model.script.kind_at(core.position)
     ]
     if waiting:
         raise Violation(

@@ -26,7 +26,7 @@ Path = tuple[Any, Move] | None  # the path before, which others share, and one m
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What a search came to; `complete` is False if it ended at its limit on states."""
 
     states: int
@@ -39,7 +39,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Progress:
+class SearchProgress:
     """How far a search has come."""
 
     states: int
@@ -58,7 +58,7 @@ class Search:
         self._queue: deque[tuple[bytes, int, Path]] = deque([(_packed(first), 0, None)])
         self._moves = self._ends = self._depth = 0
 
-    def run(self, progress: Callable[[Progress], None]) -> Found:
+    def run(self, progress: Callable[[SearchProgress], None]) -> SearchResult:
         """Visit every state; stop at the first violation, or when the limit is passed."""
         said = 0
         while self._queue:
@@ -66,7 +66,7 @@ class Search:
                 return self._found(complete=False)
             if len(self._seen) >= said + REPORT_EVERY:
                 said = len(self._seen)
-                progress(Progress(said, len(self._queue), self._depth))
+                progress(SearchProgress(said, len(self._queue), self._depth))
             packed, self._depth, path = self._queue.popleft()
             for move in self._moves_of(packed) or [()]:
                 try:
@@ -92,12 +92,14 @@ class Search:
             self._seen.add(after)
             self._queue.append((after, self._depth + 1, (path, move)))
 
-    def _found(self, violation: str = "", path: Path = None, *, complete: bool = True) -> Found:
+    def _found(
+        self, violation: str = "", path: Path = None, *, complete: bool = True
+    ) -> SearchResult:
         moves: list[Move] = []
         while path is not None:
             path, move = path
             moves.append(move)
-        return Found(
+        return SearchResult(
             states=len(self._seen),
             moves=self._moves,
             ends=self._ends,
@@ -112,8 +114,8 @@ def explore(
     script: Script,
     *,
     max_states: int = MAX_STATES,
-    progress: Callable[[Progress], None] = lambda _: None,
-) -> Found:
+    progress: Callable[[SearchProgress], None] = lambda _: None,
+) -> SearchResult:
     """Visit every state of `script`'s job; stop at the first violation, with the shortest path."""
     return Search(script, max_states).run(progress)
 

@@ -17,13 +17,13 @@ from ftcomm.recovery.events import (
     Received,
     ResultFetched,
 )
-from ftcomm.recovery.machine import Identity, Outcome, State, Step, WorkerCore
+from ftcomm.recovery.machine import Completion, Identity, NextStep, WorkerMachine, WorkerState
 from ftcomm_chaos.explorer import invariants, transitions
-from ftcomm_chaos.explorer.state_table import Cabinet, Table
+from ftcomm_chaos.explorer.state_table import CoreStore, Table
 from ftcomm_chaos.explorer.workload import LocalItem, Script
 from ftcomm_chaos.sim.world import Violation
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.events import Disconnect, Joined, Lost, Persist, Said, Send
+from ftcomm_tracker.core.events import ConnectionLost, Disconnect, Joined, Persist, Said, Send
 from ftcomm_tracker.core.events import Event as TrackerEvent
 from ftcomm_tracker.core.roster import Roster
 
@@ -34,7 +34,7 @@ Move = tuple[Any, ...]  # what happens, and to whom
 Stage = dict[tuple[int, int], Position]  # by epoch and rank: the position that it has come to
 
 
-class Life(NamedTuple):
+class ModelProcess(NamedTuple):
     """One process: its core, its connection, what it is fetching, what it has completed when.
 
     The core and the messages are numbers in the model's `Parts`.
@@ -45,9 +45,9 @@ class Life(NamedTuple):
     core: int
     up: tuple[int, ...] = ()
     down: tuple[int, ...] = ()
-    fetches: tuple[transitions.Fetch, ...] = ()
+    fetches: tuple[transitions.PendingFetch, ...] = ()
     done: tuple[tuple[Position, int], ...] = ()
-    said_bye: bool = False
+    has_closed: bool = False
     over: bool = False
 
 
@@ -56,11 +56,11 @@ class Parts:
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.cores = Cabinet()
-        self.rosters = Cabinet()
+        self.cores = CoreStore()
+        self.rosters = CoreStore()
         self.messages = Table()
         self.journals = Table()
-        self.lives = Table()
+        self.processes = Table()
         self.rests = Table()
 
     def check(self) -> None:
@@ -77,8 +77,8 @@ class Model:
         self.script = parts.script
         self.number_of_roster = roster
         self.journal = journal
-        self.lives: dict[int, Life] = {}
-        self.gone: dict[int, tuple[int, ...]] = {}  # what dead lives had sent
+        self.processes: dict[int, ModelProcess] = {}
+        self.gone: dict[int, tuple[int, ...]] = {}  # what dead incarnations had sent
         self.sent: Stage = {}
         self.copied: Stage = {}  # local states
         self.crashes = 0
@@ -96,12 +96,12 @@ class Model:
         roster = Roster(settings, durable, generation=1, now=0.0)
         model = cls(parts, parts.rosters.put(roster), durable)
         for rank in range(script.ranks):
-            model.add_life(f"w{rank}")
-        while any(model.core(life).epoch == 0 for life in model.lives.values()):
-            for port in list(model.lives):
-                if model.lives[port].up:
+            model.add_process(f"w{rank}")
+        while any(model.core(process).epoch == 0 for process in model.processes.values()):
+            for port in list(model.processes):
+                if model.processes[port].up:
                     model.apply(("up", port))
-                if model.lives[port].down:
+                if model.processes[port].down:
                     model.apply(("down", port))
         return model
 
@@ -121,7 +121,7 @@ class Model:
             self.number_of_roster,
             parts.journals.number(self.journal),
             parts.rests.number(rest),
-            *(parts.lives.number(life) for life in self.lives.values()),
+            *(parts.processes.number(process) for process in self.processes.values()),
         )
 
     @classmethod
@@ -131,13 +131,13 @@ class Model:
         gone, sent, copied, *counts, model.stable_below, model.closed = parts.rests[row[2]]
         model.gone, model.sent, model.copied = dict(gone), dict(sent), dict(copied)
         model.crashes, model.ports = counts
-        lives = (parts.lives[number] for number in row[3:])
-        model.lives = {life.port: life for life in lives}
+        processes = (parts.processes[number] for number in row[3:])
+        model.processes = {process.port: process for process in processes}
         return model
 
-    def core(self, life: Life) -> WorkerCore:
+    def core(self, process: ModelProcess) -> WorkerMachine:
         """Its core, to look at."""
-        core: WorkerCore = self.parts.cores[life.core]
+        core: WorkerMachine = self.parts.cores[process.core]
         return core
 
     @property
@@ -146,7 +146,7 @@ class Model:
         roster: Roster = self.parts.rosters[self.number_of_roster]
         return roster
 
-    def add_life(self, worker_id: str) -> None:
+    def add_process(self, worker_id: str) -> None:
         """A fresh process dials."""
         self.ports += 1
         port = self.ports
@@ -156,8 +156,8 @@ class Model:
             replicas=self.script.replicas,
             keep_by_all=transitions.LIMITS.keep_by_all if self.script.kept_by_all else 0,
         )
-        core = self.parts.cores.put(WorkerCore(identity, limits, now=0.0))
-        self.lives[port] = Life(port, worker_id, core)
+        core = self.parts.cores.put(WorkerMachine(identity, limits, now=0.0))
+        self.processes[port] = ModelProcess(port, worker_id, core)
         self.hear(port, Attached())
 
     # --- moves --------------------------------------------------------------------------------
@@ -165,38 +165,38 @@ class Model:
     def moves(self) -> Iterator[Move]:
         """Everything that can happen next; one quiet delivery alone if there is one."""
         messages = self.parts.messages
-        for port, life in self.lives.items():
-            for way, queue in (("up", life.up), ("down", life.down)):
+        for port, process in self.processes.items():
+            for way, queue in (("up", process.up), ("down", process.down)):
                 if queue and isinstance(messages[queue[0]], QUIET):
                     yield (way, port)
                     return
         yield from (("gone", port) for port in self.gone)
-        for port, life in self.lives.items():
-            yield from self._moves_of(port, life)
+        for port, process in self.processes.items():
+            yield from self._moves_of(port, process)
 
-    def _moves_of(self, port: int, life: Life) -> Iterator[Move]:
-        if life.up and not self._overtakes(life):
+    def _moves_of(self, port: int, process: ModelProcess) -> Iterator[Move]:
+        if process.up and not self._overtakes(process):
             yield ("up", port)
-        if life.down:
+        if process.down:
             yield ("down", port)
-        for index in range(len(life.fetches)):
-            if self._source(life, index) is not None:
+        for index in range(len(process.fetches)):
+            if self._source(process, index) is not None:
                 yield ("fetch", port, index)
-        if self._can_act(life):
+        if self._can_act(process):
             yield ("act", port)
-        if self.crashes < self.script.crashes and not life.over:
+        if self.crashes < self.script.crashes and not process.over:
             yield ("crash", port)
 
-    def _overtakes(self, life: Life) -> bool:
+    def _overtakes(self, process: ModelProcess) -> bool:
         """A process is started after its predecessor's death, and its handshake takes turns.
 
         So its hello does not arrive before one that the predecessor had sent.
         """
         messages = self.parts.messages
-        if not self.gone or not isinstance(messages[life.up[0]], Hello):
+        if not self.gone or not isinstance(messages[process.up[0]], Hello):
             return False
         earlier = (messages[number] for queue in self.gone.values() for number in queue)
-        return any(m.worker_id == life.worker_id for m in earlier if isinstance(m, Hello))
+        return any(m.worker_id == process.worker_id for m in earlier if isinstance(m, Hello))
 
     def apply(self, move: Move) -> None:
         """Let `move` happen."""
@@ -209,12 +209,12 @@ class Model:
                     del self.gone[port]
                 self._deliver_up(port, message)
             case ("up", port):
-                message, *later = self.lives[port].up
-                self.lives[port] = self.lives[port]._replace(up=tuple(later))
+                message, *later = self.processes[port].up
+                self.processes[port] = self.processes[port]._replace(up=tuple(later))
                 self._deliver_up(port, message)
             case ("down", port):
-                message, *later = self.lives[port].down
-                self.lives[port] = self.lives[port]._replace(down=tuple(later))
+                message, *later = self.processes[port].down
+                self.processes[port] = self.processes[port]._replace(down=tuple(later))
                 self.hear(port, Received(self.parts.messages[message]))
             case ("fetch", port, index):
                 self._fetch(port, index)
@@ -225,15 +225,15 @@ class Model:
         self._tidy()
 
     def _crash(self, port: int) -> None:
-        life = self.lives.pop(port)
+        process = self.processes.pop(port)
         self.crashes += 1
-        self.gone[port] = (*life.up, self.parts.messages.number(EOF))
-        self.add_life(life.worker_id)
+        self.gone[port] = (*process.up, self.parts.messages.number(EOF))
+        self.add_process(process.worker_id)
 
     def _deliver_up(self, port: int, number: int) -> None:
         message = self.parts.messages[number]
         if message == EOF:
-            self.tell(Lost(port, "x"))
+            self.tell(ConnectionLost(port, "x"))
         elif isinstance(message, Hello):
             self.tell(Joined(port, message))
         else:
@@ -249,59 +249,59 @@ class Model:
             if isinstance(effect, Persist):
                 self.journal = effect.durable
                 invariants.check_verdict(self)
-            elif isinstance(effect, Send) and effect.conn in self.lives:
+            elif isinstance(effect, Send) and effect.conn in self.processes:
                 message: Any = effect.message
                 if isinstance(message, Revoke):
                     message = Revoke(message.epoch, "x")
                 invariants.check_sent(self, message)
-                life = self.lives[effect.conn]
+                process = self.processes[effect.conn]
                 number = self.parts.messages.number(message)
-                self.lives[effect.conn] = life._replace(down=(*life.down, number))
-            elif isinstance(effect, Disconnect) and effect.conn in self.lives:
-                self.lives[effect.conn] = self.lives[effect.conn]._replace(over=True)
+                self.processes[effect.conn] = process._replace(down=(*process.down, number))
+            elif isinstance(effect, Disconnect) and effect.conn in self.processes:
+                self.processes[effect.conn] = self.processes[effect.conn]._replace(over=True)
 
     def hear(self, port: int, event: Event) -> None:
         """Feed a core; its messages go up, its fetches begin."""
-        life = self.lives[port]
-        heard, number = self.parts.cores.call(life.core, transitions.hear, event)
+        process = self.processes[port]
+        heard, number = self.parts.cores.call(process.core, transitions.hear, event)
         core = self.parts.cores[number]
-        fetches = (*life.fetches, *heard.fetches)
+        fetches = (*process.fetches, *heard.fetches)
         live = self._live(core)
-        self.lives[port] = life._replace(
+        self.processes[port] = process._replace(
             core=number,
-            up=(*life.up, *map(self.parts.messages.number, heard.messages)),
-            over=life.over or core.state in (State.FAILED, State.FINISHED),
+            up=(*process.up, *map(self.parts.messages.number, heard.messages)),
+            over=process.over or core.state in (WorkerState.FAILED, WorkerState.FINISHED),
             fetches=tuple(f for f in fetches if live and f.epoch == core.epoch),
         )
 
     @staticmethod
-    def _live(core: WorkerCore) -> bool:
-        return core.state in (State.RUNNING, State.CATCHING_UP)
+    def _live(core: WorkerMachine) -> bool:
+        return core.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
 
     # --- fetching -----------------------------------------------------------------------------
 
-    def _source(self, life: Life, index: int) -> WorkerCore | None:
-        epoch, rank, _ = life.fetches[index]
-        source = self.lives.get(self.core(life).members[rank].port)
+    def _source(self, process: ModelProcess, index: int) -> WorkerMachine | None:
+        epoch, rank, _ = process.fetches[index]
+        source = self.processes.get(self.core(process).members[rank].port)
         core = None if source is None else self.core(source)
         if core is None or core.epoch != epoch or not self._live(core):
             return None  # dead, or not yet, or no longer in this epoch: a Revoke will come
         return core
 
     def _fetch(self, port: int, index: int) -> None:
-        life = self.lives[port]
-        source = self._source(life, index)
+        process = self.processes[port]
+        source = self._source(process, index)
         assert source is not None
-        epoch, rank, items = life.fetches[index]
-        fetches = list(life.fetches)
+        epoch, rank, items = process.fetches[index]
+        fetches = list(process.fetches)
         if not items:
             del fetches[index]
-            self.lives[port] = life._replace(fetches=tuple(fetches))
+            self.processes[port] = process._replace(fetches=tuple(fetches))
             self.hear(port, FetchEnded(epoch, rank))
             return
         item = items[0]
-        fetches[index] = transitions.Fetch(epoch, rank, items[1:])
-        self.lives[port] = life._replace(fetches=tuple(fetches))
+        fetches[index] = transitions.PendingFetch(epoch, rank, items[1:])
+        self.processes[port] = process._replace(fetches=tuple(fetches))
         if isinstance(item, int):
             held = source.checkpoint
             if held is None or held.version != item:
@@ -319,9 +319,9 @@ class Model:
 
     # --- the user's thread --------------------------------------------------------------------
 
-    def _can_act(self, life: Life) -> bool:
-        core = self.core(life)
-        if life.over or core.is_frozen or (core.closed and life.said_bye):
+    def _can_act(self, process: ModelProcess) -> bool:
+        core = self.core(process)
+        if process.over or core.is_frozen or (core.closed and process.has_closed):
             return False
         if core.closed or core.log.get(core.position) is not None:
             return True
@@ -344,33 +344,33 @@ class Model:
         return all(place is not None and place >= core.position for place in reached)
 
     def _act(self, port: int) -> None:
-        core = self.core(self.lives[port])
+        core = self.core(self.processes[port])
         if core.closed:
-            self.lives[port] = self.lives[port]._replace(said_bye=True)
+            self.processes[port] = self.processes[port]._replace(has_closed=True)
             self.hear(port, OwnCloseDone())
             return
         letter = self.script.kind_at(core.position)
         step = self._step(port, transitions.begin, letter)
         if step is None:
             self._note_done(port, core.position, 0)
-        elif step is Step.EXECUTE:
+        elif step is NextStep.EXECUTE:
             self._execute(port, letter)
-        if self.core(self.lives[port]).closed:
+        if self.core(self.processes[port]).closed:
             self.closed |= {core.rank}
         invariants.check_copies(self)
 
     def _step(self, port: int, function: Any, *args: Any) -> Any:
-        life = self.lives[port]
-        result, number = self.parts.cores.call(life.core, function, *args)
-        self.lives[port] = life._replace(core=number)
+        process = self.processes[port]
+        result, number = self.parts.cores.call(process.core, function, *args)
+        self.processes[port] = process._replace(core=number)
         return result
 
     def _note_done(self, port: int, position: Position, epoch: int) -> None:
-        life = self.lives[port]
-        self.lives[port] = life._replace(done=(*life.done, (position, epoch)))
+        process = self.processes[port]
+        self.processes[port] = process._replace(done=(*process.done, (position, epoch)))
 
     def _execute(self, port: int, letter: str) -> None:
-        core = self.core(self.lives[port])
+        core = self.core(self.processes[port])
         position, epoch, rank = core.position, core.epoch, core.rank
         if self.sent.get((epoch, rank)) != position:
             self.sent[epoch, rank] = position
@@ -381,7 +381,7 @@ class Model:
             self._step(port, transitions.copy_locals, epoch)
             self.copied[epoch, rank] = position
             return
-        if self._step(port, transitions.complete, letter, epoch) is Outcome.DONE:
+        if self._step(port, transitions.complete, letter, epoch) is Completion.DONE:
             invariants.check_first(self, port, position, epoch)
             self._note_done(port, position, epoch)
             if letter != "B":
@@ -389,7 +389,7 @@ class Model:
 
     def _tidy(self) -> None:
         """Forget what decides nothing, so that equal states are equal rows."""
-        oldest = min(self.core(life).epoch for life in self.lives.values())
+        oldest = min(self.core(process).epoch for process in self.processes.values())
         for stage in (self.sent, self.copied):
             for key in [key for key in stage if key[0] < oldest]:
                 del stage[key]

@@ -1,8 +1,9 @@
 """Parts of states, each kept once under a number, and what the cores made of them.
 
-A move changes one or two parts of a state (the roster, one life, a queue), and most states are new
-combinations of parts that were seen before.  So a state is a row of numbers, exact and a few bytes
-long.  A core is deterministic, so what it does with an event is computed once and looked up after
+A move changes one or two parts of a state (the roster, one incarnation, a queue), and most states
+are new combinations of parts that were seen before.  So a state is a row of numbers, exact and a
+few bytes long.  A core is deterministic, so what it does with an event is computed once and looked
+up after
 that: the cores that run are the real ones, only never twice from the same state.
 """
 
@@ -37,7 +38,7 @@ class Table:
         return len(self._values)
 
 
-class Cabinet:
+class CoreStore:
     """Cores in every state that was met. What it hands out is shared and must not be changed."""
 
     def __init__(self) -> None:

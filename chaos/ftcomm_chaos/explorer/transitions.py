@@ -7,46 +7,46 @@ from typing import Any, NamedTuple
 
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.events import Event, SendControl, StartFetch
-from ftcomm.recovery.machine import Checkpoint, Limits, Outcome, Step, WorkerCore
+from ftcomm.recovery.machine import Checkpoint, Completion, MachineLimits, NextStep, WorkerMachine
 from ftcomm.recovery.replica_placement import local_owners
-from ftcomm.recovery.result_log import Entry
+from ftcomm.recovery.result_log import LogEntry
 from ftcomm_chaos.explorer.workload import SIGNATURES, LocalItem, local_value
 from ftcomm_tracker.core.events import Effect
 from ftcomm_tracker.core.events import Event as TrackerEvent
 from ftcomm_tracker.core.roster import Roster
 
-LIMITS = Limits()
+LIMITS = MachineLimits()
 SITE = "x"
 
 
-class Fetch(NamedTuple):
-    """What one life still takes from one rank: versions, local states, positions, in order."""
+class PendingFetch(NamedTuple):
+    """What one process still takes from one rank: versions, local states, positions, in order."""
 
     epoch: int
     source: int
     items: tuple[Any, ...]
 
 
-class Heard(NamedTuple):
+class CoreReply(NamedTuple):
     """What a core answered: messages for the tracker, and fetches that begin."""
 
     messages: tuple[Any, ...]
-    fetches: tuple[Fetch, ...]
+    fetches: tuple[PendingFetch, ...]
 
 
-def hear(core: WorkerCore, event: Event) -> Heard:
+def hear(core: WorkerMachine, event: Event) -> CoreReply:
     """Feed a worker's core."""
     effects = core.handle(event, now=0.0)
     messages = [effect.message for effect in effects if isinstance(effect, SendControl)]
     orders = [effect for effect in effects if isinstance(effect, StartFetch)]
-    return Heard(tuple(messages), tuple(_fetch(order) for order in orders))
+    return CoreReply(tuple(messages), tuple(_fetch(order) for order in orders))
 
 
-def _fetch(order: StartFetch) -> Fetch:
+def _fetch(order: StartFetch) -> PendingFetch:
     items: list[Any] = [order.load] if order.load > PRELUDE else []
     items += [LocalItem(order.local_version, rank) for rank in order.locals]
     items += [Position(0, run.version, s) for run in order.runs for s in run.seqnos()]
-    return Fetch(order.epoch, order.source, tuple(items))
+    return PendingFetch(order.epoch, order.source, tuple(items))
 
 
 def tell(roster: Roster, event: TrackerEvent) -> tuple[Effect, ...]:
@@ -59,21 +59,21 @@ def tell(roster: Roster, event: TrackerEvent) -> tuple[Effect, ...]:
     return effects
 
 
-def begin(core: WorkerCore, letter: str) -> Step | None:
+def begin(core: WorkerMachine, letter: str) -> NextStep | None:
     """Call the collective; None if it was served at once."""
     signature = SIGNATURES[letter]
     step: Any = (core.begin_load if letter == "L" else core.begin)(signature, SITE)
-    if isinstance(step, Step):
+    if isinstance(step, NextStep):
         return step
     if isinstance(step, Checkpoint):
         outcome = core.replay_load(step, now=0.0)
     else:
         outcome = (core.replay_close if letter == "E" else core.replay)(now=0.0)
-    assert outcome is Outcome.DONE
+    assert outcome is Completion.DONE
     return None
 
 
-def offer(core: WorkerCore, letter: str) -> None:
+def offer(core: WorkerMachine, letter: str) -> None:
     """Hold a tentative checkpoint, if this call is one and none is held yet."""
     if letter in "CP" and core.tentative is None:
         version = core.position.version + 1
@@ -81,7 +81,7 @@ def offer(core: WorkerCore, letter: str) -> None:
         core.offer_checkpoint(version, b"d", local)
 
 
-def copy_locals(core: WorkerCore, epoch: int) -> None:
+def copy_locals(core: WorkerMachine, epoch: int) -> None:
     """Everyone has sent its local state; a barrier comes behind."""
     version = core.position.version + 1
     for owner in local_owners(core.keep_order, core.rank, LIMITS.local_replicas):
@@ -89,9 +89,9 @@ def copy_locals(core: WorkerCore, epoch: int) -> None:
         assert kept, "a copy was refused in a healthy epoch"
 
 
-def complete(core: WorkerCore, letter: str, epoch: int) -> Outcome:
+def complete(core: WorkerMachine, letter: str, epoch: int) -> Completion:
     """The collective has its result on this rank."""
-    entry = Entry(SIGNATURES[letter], str(core.position))
+    entry = LogEntry(SIGNATURES[letter], str(core.position))
     if letter == "L":
         return core.complete_load(epoch, 0, b"", now=0.0)
     if letter in "CP":

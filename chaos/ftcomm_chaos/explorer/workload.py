@@ -12,9 +12,9 @@ class Script:
     """What every rank runs: kinds in order; a broadcast's root is rank 0.
 
     The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, P checkpoint
-    with a local state, E close.  A stable result has `replicas` keepers; where they are more than
-    half of the ranks, all are keepers and nobody ever drops one.  With `kept_by_all` every rank
-    keeps all results, which are small.
+    with a local state, E close.  A stable result has `replicas` replica holders; where they are
+    more than half of the ranks, all are replica holders and nobody ever drops one.  With
+    `kept_by_all` every rank keeps all results, which are small.
     """
 
     letters: str

@@ -8,8 +8,8 @@ from typing import Any
 
 from ftcomm_chaos.faults.fault_kinds import (
     TRACKER,
+    FaultKind,
     Hit,
-    Kind,
     NotDeliveredError,
     Parameter,
     Preparation,
@@ -84,7 +84,7 @@ def _disk_full(target: Target, parameters: Mapping[str, Any]) -> DiskFull:
 
 register(
     [
-        Kind(
+        FaultKind(
             "disk_full",
             "the disk of the tracker's state has no room; a tracker that ends of it is started "
             "again after `for` seconds",

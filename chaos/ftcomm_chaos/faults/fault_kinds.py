@@ -18,7 +18,7 @@ from ftcomm.errors import ConfigError
 if TYPE_CHECKING:
     import trio
 
-    from ftcomm_chaos.faults.processes import Life
+    from ftcomm_chaos.faults.processes import JobProcess
 
 RANDOM = "random"
 ALL = "all"
@@ -52,7 +52,7 @@ class Target:
             return job.workers
         if self.kind != RANDOM:
             return self.workers
-        running = [worker for worker in job.workers if job.life(worker) is not None]
+        running = [worker for worker in job.workers if job.process(worker) is not None]
         if not running:
             raise NotDeliveredError("no worker runs")
         return (dice.choice(running),)
@@ -115,11 +115,11 @@ class RunningJob(Protocol):
     def workers(self) -> tuple[str, ...]:
         """All worker ids."""
 
-    def life(self, worker: str) -> "Life | None":
-        """The newest life of a worker, None if none runs now or it has done its work."""
+    def process(self, worker: str) -> "JobProcess | None":
+        """The newest incarnation of a worker, None if none runs now or it has done its work."""
 
     @property
-    def tracker(self) -> "Life | None":
+    def tracker(self) -> "JobProcess | None":
         """The own tracker's process, None if none runs now."""
 
     async def start_tracker(self) -> None:
@@ -136,12 +136,12 @@ class Hit:
     Attributes:
         workers: ids; recoveries that name one of them are put down to this fault.
         what: what was done, for people.
-        lives: processes that must die of it; the run checks that they did.
+        processes: processes that must die of it; the run checks that they did.
     """
 
     workers: tuple[str, ...]
     what: str
-    lives: tuple["Life", ...] = ()
+    processes: tuple["JobProcess", ...] = ()
 
 
 class Fault(Protocol):
@@ -168,9 +168,9 @@ class Fault(Protocol):
 
 
 class LibraryFault(Fault, Protocol):
-    """A fault that the library itself delivers at a position (`Kind.library_action`)."""
+    """A fault that the library itself delivers at a position (`FaultKind.library_action`)."""
 
-    def happened(self, life: "Life") -> Hit:
+    def happened(self, process: "JobProcess") -> Hit:
         """The library has delivered it in this process, or does so now.
 
         The process may have ended since, of this or of anything else.
@@ -221,7 +221,7 @@ _TYPE_NAMES: Mapping[type, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FaultKind:
     """A kind of fault.
 
     Attributes:
@@ -253,10 +253,10 @@ class Kind:
     not_with: tuple[str, ...] = ()
 
 
-KINDS: dict[str, Kind] = {}
+KINDS: dict[str, FaultKind] = {}
 
 
-def register(kinds: Sequence[Kind]) -> None:
+def register(kinds: Sequence[FaultKind]) -> None:
     """Make kinds of faults known to plans."""
     for kind in kinds:
         assert kind.name not in KINDS, kind.name

@@ -3,7 +3,7 @@
 A folder on ``PYTHONPATH`` gives every Python process below it a thread that waits at a pipe of its
 own, named by the process's number; the user's script is not changed.  Two ways to hold the lock:
 ``busy`` computes in one call, as a long ``pickle.dumps`` does; ``asleep`` waits in a C call that
-does not let go, as a driver does that talks to a device.
+does not release, as a driver does that talks to a device.
 """
 
 import contextlib

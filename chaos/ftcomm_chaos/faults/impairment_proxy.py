@@ -1,7 +1,7 @@
-"""A TCP proxy that makes bad weather: it stands where others dial, and passes bytes on badly.
+"""A TCP proxy that makes impaired network: it stands where others dial, and passes bytes on badly.
 
 The two directions of a connection have conditions of their own: `up` is from who dialled to the
-target, `down` is back.  A change of weather holds at once, for open connections too.
+target, `down` is back.  A change of impairments holds at once, for open connections too.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from ftcomm_chaos.faults.impairments import CUTS, FAIR, FIN, RST, Piece, Stream, Weather
+from ftcomm_chaos.faults.impairments import CUTS, FAIR, FIN, RST, ImpairedStream, Impairments, Piece
 
 READ_BYTES = 64 * 1024
 MAX_HELD_BYTES = 4 * 1024 * 1024  # under way in one direction: then the sender has to wait
@@ -29,7 +29,7 @@ class _Direction:
 
     source: trio.SocketStream
     drain: trio.SocketStream
-    stream: Stream
+    stream: ImpairedStream
     held: int = 0
     room: trio.Event = field(default_factory=trio.Event)
 
@@ -39,8 +39,8 @@ class _Connection:
 
     def __init__(self, proxy: "Proxy", near: trio.SocketStream, far: trio.SocketStream) -> None:
         seed = f"{proxy.seed}/{len(proxy.streams)}"
-        self.up = _Direction(near, far, Stream(f"{seed}/up"))
-        self.down = _Direction(far, near, Stream(f"{seed}/down"))
+        self.up = _Direction(near, far, ImpairedStream(f"{seed}/up"))
+        self.down = _Direction(far, near, ImpairedStream(f"{seed}/down"))
         self._proxy = proxy
         self.scope = trio.CancelScope()
         self._how = ""
@@ -81,13 +81,15 @@ class _Connection:
                 if not data:
                     break
                 now = trio.current_time()
-                for piece in direction.stream.take(bytes(data), self._proxy.weather(up), now=now):
+                for piece in direction.stream.take(
+                    bytes(data), self._proxy.impairments(up), now=now
+                ):
                     direction.held += len(piece.data)
                     await send.send(piece)
                 while direction.held > MAX_HELD_BYTES:
                     direction.room = trio.Event()
                     await direction.room.wait()
-            if direction.stream.deaf or self._proxy.weather(up).swallow:
+            if direction.stream.deaf or self._proxy.impairments(up).swallow:
                 await trio.sleep_forever()  # nobody tells the other end that this one has gone
 
     async def _write(
@@ -111,35 +113,35 @@ class _Connection:
 
     async def _fair_enough(self, up: bool) -> None:
         """Return when this direction is not paused."""
-        while self._proxy.weather(up).paused:
+        while self._proxy.impairments(up).paused:
             await self._proxy.changed.wait()
 
 
 class Proxy:
-    """Listens, dials the target for everyone who comes, and passes bytes through its weather.
+    """Listens, dials the target for everyone who comes, and passes bytes through its impairments.
 
     Attributes:
         target: where to dial; may be set until somebody comes.
         seed: of all that is drawn; the n-th connection draws the same in every run.
         address: where it listens, once `serve` has returned.
         streams: of all connections so far, in pairs: up, down.
-        changed: set, and another one put in its place, at each change of the weather.
+        changed: set, and another one put in its place, at each change of the impairments.
     """
 
     def __init__(self, target: tuple[str, int], *, seed: str = "") -> None:
         self.target = target
         self.seed = seed
         self.address = ("", 0)
-        self.streams: list[tuple[Stream, Stream]] = []
+        self.streams: list[tuple[ImpairedStream, ImpairedStream]] = []
         self.changed = trio.Event()
         self._up = self._down = FAIR
         self._open: set[_Connection] = set()
 
-    def weather(self, up: bool) -> Weather:
+    def impairments(self, up: bool) -> Impairments:
         """The conditions of one direction now."""
         return self._up if up else self._down
 
-    def set_weather(self, up: Weather = FAIR, down: Weather | None = None) -> None:
+    def set_impairments(self, up: Impairments = FAIR, down: Impairments | None = None) -> None:
         """Change the conditions; `down` is like `up` unless it is given."""
         self._up, self._down = up, up if down is None else down
         self.changed.set()

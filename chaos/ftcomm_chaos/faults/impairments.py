@@ -1,4 +1,4 @@
-"""What bad weather does to one direction of a connection: pure, from a seed, byte by byte.
+"""What impaired network does to one direction of a connection: pure, from a seed, byte by byte.
 
 Which bits are flipped and where the bytes are cut into pieces follows from the seed and from the
 bytes' places in the stream alone, and never from how they happened to arrive; a run can be had
@@ -17,8 +17,8 @@ BITS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
-    """The conditions of one direction; the default is fair weather.
+class Impairments:
+    """The conditions of one direction; the default is fair impairments.
 
     Attributes:
         latency_s: seconds that every byte is late.
@@ -51,7 +51,7 @@ class Weather:
         assert min(self.slice_bytes, self.flip_every) >= 0, self
 
 
-FAIR: Final = Weather()
+FAIR: Final = Impairments()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Piece:
     """Bytes that leave together.
 
     Attributes:
-        due_at: not before, on the clock of `Stream.take`'s `now`.
+        due_at: not before, on the clock of `ImpairedStream.take`'s `now`.
         data: the bytes, with flips; may be empty in front of a cut.
         cut: how the connection ends behind them, empty if it does not.
     """
@@ -69,7 +69,7 @@ class Piece:
     cut: str = ""
 
 
-class Stream:
+class ImpairedStream:
     """One direction of one connection.
 
     Attributes:
@@ -84,7 +84,7 @@ class Stream:
         self.deaf = False
         self._seed = seed
         self._slice_dice, self._flip_dice, self._jitter_dice = (
-            random.Random(f"{seed}/{what}")  # noqa: S311 - weather, not secrets
+            random.Random(f"{seed}/{what}")  # noqa: S311 - impairments, not secrets
             for what in ("slices", "flips", "jitter")
         )
         self._next_slice = 0
@@ -92,42 +92,42 @@ class Stream:
         self._free_at = 0.0  # when the narrow place has let everything before through
         self._last_due = 0.0
 
-    def take(self, data: bytes, weather: Weather, *, now: float) -> list[Piece]:
+    def take(self, data: bytes, impairments: Impairments, *, now: float) -> list[Piece]:
         """Pieces into which the next bytes fall, in order; empty if they are swallowed."""
-        if weather.swallow or self.deaf:
+        if impairments.swallow or self.deaf:
             self.deaf = True
             self.taken += len(data)
             return []
         end = self.taken + len(data)
-        cut = weather.cut_after is not None and end >= weather.cut_after
+        cut = impairments.cut_after is not None and end >= impairments.cut_after
         if cut:
-            assert weather.cut_after is not None
-            data = data[: max(weather.cut_after - self.taken, 0)]
+            assert impairments.cut_after is not None
+            data = data[: max(impairments.cut_after - self.taken, 0)]
         pieces = [
-            Piece(self._due(len(part), weather, now), self._with_flips(part, weather))
-            for part in self._slices(data, weather)
+            Piece(self._due(len(part), impairments, now), self._with_flips(part, impairments))
+            for part in self._slices(data, impairments)
         ]
         if cut:
-            pieces.append(Piece(self._due(0, weather, now), b"", weather.cut_by))
+            pieces.append(Piece(self._due(0, impairments, now), b"", impairments.cut_by))
         return pieces
 
-    def _slices(self, data: bytes, weather: Weather) -> Iterator[bytes]:
+    def _slices(self, data: bytes, impairments: Impairments) -> Iterator[bytes]:
         """Cut at places that the seed gives; `taken` moves on with each part."""
         begin = 0
         while begin < len(data):
             end = len(data)
-            if weather.slice_bytes:
+            if impairments.slice_bytes:
                 while self._next_slice <= self.taken:
-                    self._next_slice += self._slice_dice.randint(1, weather.slice_bytes)
+                    self._next_slice += self._slice_dice.randint(1, impairments.slice_bytes)
                 end = min(end, begin + self._next_slice - self.taken)
             yield data[begin:end]
             begin = end
 
-    def _with_flips(self, part: bytes, weather: Weather) -> bytes:
+    def _with_flips(self, part: bytes, impairments: Impairments) -> bytes:
         first, self.taken = self.taken, self.taken + len(part)
-        places = {place for place in weather.flips if first <= place < self.taken}
-        if weather.flip_every:
-            places.update(self._drawn_flips(first, weather.flip_every))
+        places = {place for place in impairments.flips if first <= place < self.taken}
+        if impairments.flip_every:
+            places.update(self._drawn_flips(first, impairments.flip_every))
         if not places:
             return part
         changed = bytearray(part)
@@ -138,7 +138,7 @@ class Stream:
 
     def _bit(self, place: int) -> int:
         """Which bit is flipped there; by dice of its own, as arrival has a say in the pieces."""
-        return random.Random(f"{self._seed}/bit {place}").randrange(BITS)  # noqa: S311 - weather
+        return random.Random(f"{self._seed}/bit {place}").randrange(BITS)  # noqa: S311 - impairments
 
     def _drawn_flips(self, first: int, mean: int) -> list[int]:
         """Places from `first` to `taken` that the dice name; the next one is drawn ahead."""
@@ -154,11 +154,11 @@ class Stream:
     def _gap(self, mean: int) -> int:
         return int(self._flip_dice.expovariate(1 / mean))
 
-    def _due(self, count: int, weather: Weather, now: float) -> float:
+    def _due(self, count: int, impairments: Impairments, now: float) -> float:
         """When `count` bytes leave: behind all before them, and no faster than the narrow place."""
         self._free_at = max(self._free_at, now)
-        if weather.bytes_per_s:
-            self._free_at += count / weather.bytes_per_s
-        late = weather.latency_s + self._jitter_dice.uniform(0, weather.jitter_s)
+        if impairments.bytes_per_s:
+            self._free_at += count / impairments.bytes_per_s
+        late = impairments.latency_s + self._jitter_dice.uniform(0, impairments.jitter_s)
         self._last_due = max(self._last_due, self._free_at + late)
         return self._last_due

@@ -10,8 +10,8 @@ import trio
 from ftcomm_chaos.faults import network_namespaces
 from ftcomm_chaos.faults.fault_kinds import (
     TRACKER,
+    FaultKind,
     Hit,
-    Kind,
     NotDeliveredError,
     Parameter,
     Preparation,
@@ -19,7 +19,7 @@ from ftcomm_chaos.faults.fault_kinds import (
     Target,
     register,
 )
-from ftcomm_chaos.faults.network_namespaces import Hosts, HostsError
+from ftcomm_chaos.faults.network_namespaces import HostsError, NamespaceHosts
 from ftcomm_chaos.faults.process_faults import BOTH, DIRECTIONS, IN, OUT, WORKERS
 
 EVERYBODY = "everybody"
@@ -28,12 +28,12 @@ NO_PROXY = ("weather",)  # is on the runner's loopback, which no such host reach
 PEERS = (EVERYBODY, OTHERS, TRACKER)
 
 
-async def hosts_of(run: Preparation) -> Hosts:
+async def hosts_of(run: Preparation) -> NamespaceHosts:
     """The hosts of a run, made once; the job's processes are brought there."""
     known = run.shared.get("hosts")
-    if isinstance(known, Hosts):
+    if isinstance(known, NamespaceHosts):
         return known
-    hosts = Hosts([*run.workers, TRACKER])
+    hosts = NamespaceHosts([*run.workers, TRACKER])
     await trio.to_thread.run_sync(hosts.__enter__)
     run.at_end.push(hosts)
     run.shared["hosts"] = hosts
@@ -64,7 +64,7 @@ class Partition:
     target: Target
     peers: str
     direction: str
-    _hosts: Hosts | None = None
+    _hosts: NamespaceHosts | None = None
     _cuts: list[tuple[list[str], list[str]]] = field(default_factory=list)
 
     def missing(self) -> str:
@@ -90,11 +90,11 @@ class Partition:
         return Hit(workers, f"{', '.join(workers)} parted from {', '.join(peers)}")
 
     async def undo(self, job: RunningJob) -> None:
-        """Mend what was cut."""
+        """Repair what was cut."""
         del job
         assert self._hosts is not None
         while self._cuts:
-            await _do(self._hosts.mend_one_way, *self._cuts.pop())
+            await _do(self._hosts.repair_one_way, *self._cuts.pop())
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class BadLink:
     target: Target
     kbits_per_s: int
     loss: float
-    _hosts: Hosts | None = None
+    _hosts: NamespaceHosts | None = None
     _hit: tuple[str, ...] = ()
 
     def missing(self) -> str:
@@ -150,7 +150,7 @@ def _lossy_link(target: Target, parameters: Mapping[str, Any]) -> BadLink:
 
 register(
     [
-        Kind(
+        FaultKind(
             "partition",
             "packets vanish between the worker and others; each is a host in a network namespace",
             _partition,
@@ -164,7 +164,7 @@ register(
             lasting=True,
             not_with=NO_PROXY,
         ),
-        Kind(
+        FaultKind(
             "slow_link",
             "the worker's link carries no more than that, by `tc tbf`",
             _slow_link,
@@ -173,7 +173,7 @@ register(
             lasting=True,
             not_with=NO_PROXY,
         ),
-        Kind(
+        FaultKind(
             "lossy_link",
             "the worker loses a part of the packets that come, by `iptables`",
             _lossy_link,

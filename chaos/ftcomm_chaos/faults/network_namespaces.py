@@ -32,7 +32,7 @@ def missing(*, loss: bool = False, slow: bool = False) -> str:
     if absent:
         return f"needs {', '.join(absent)}"
     try:
-        with Hosts(["a", "b"]) as hosts:
+        with NamespaceHosts(["a", "b"]) as hosts:
             if loss:
                 hosts.lose("a", 0.5)
             if slow:
@@ -46,7 +46,7 @@ class HostsError(Exception):
     """This machine does not let us make such a network; the text says why."""
 
 
-class Hosts:
+class NamespaceHosts:
     """Some hosts with an address each; a context manager, so that nothing stays behind."""
 
     def __init__(self, names: Sequence[str], *, unprivileged: bool | None = None) -> None:
@@ -107,7 +107,7 @@ class Hosts:
             senders, receivers, "replace {} lladdr " + NOBODY + " nud permanent", one_way
         )
 
-    def mend(
+    def repair(
         self, senders: Iterable[str], receivers: Iterable[str], *, one_way: bool = False
     ) -> None:
         """Let everything pass again, whether or not it was cut."""
@@ -117,24 +117,24 @@ class Hosts:
         """Let nothing pass from `senders` to `receivers`."""
         self.cut(senders, receivers, one_way=True)
 
-    def mend_one_way(self, senders: Iterable[str], receivers: Iterable[str]) -> None:
+    def repair_one_way(self, senders: Iterable[str], receivers: Iterable[str]) -> None:
         """Undo `cut_one_way`."""
-        self.mend(senders, receivers, one_way=True)
+        self.repair(senders, receivers, one_way=True)
 
     def flap(self, one: Iterable[str], other: Iterable[str], times: int, each_s: float) -> None:
-        """Cut and mend, again and again; each state lasts `each_s` seconds."""
+        """Cut and repair, again and again; each state lasts `each_s` seconds."""
         for _ in range(times):
             self.cut_for(one, other, each_s)
             time.sleep(each_s)
 
     def cut_for(self, one: Iterable[str], other: Iterable[str], seconds: float) -> None:
-        """Cut, and mend after so many seconds."""
+        """Cut, and repair after so many seconds."""
         one, other = list(one), list(other)
         self.cut(one, other)
         try:
             time.sleep(seconds)
         finally:
-            self.mend(one, other)
+            self.repair(one, other)
 
     def slow(self, name: str, bits_per_s: int) -> None:
         """Let a host's link carry no more, in either direction; 0 lifts the limit."""

@@ -1,4 +1,4 @@
-"""Faults of plans that act inside a worker or on its sockets: resets, a held GIL, bad weather."""
+"""Faults of plans that act inside a worker or on its sockets: resets, a held GIL, bad links."""
 
 import os
 import random
@@ -16,8 +16,8 @@ from ftcomm_chaos.faults.fault_kinds import (
     ALL,
     RANDOM,
     TRACKER,
+    FaultKind,
     Hit,
-    Kind,
     NotDeliveredError,
     Parameter,
     Preparation,
@@ -26,8 +26,8 @@ from ftcomm_chaos.faults.fault_kinds import (
     register,
 )
 from ftcomm_chaos.faults.impairment_proxy import Proxy
-from ftcomm_chaos.faults.impairments import CUTS, FAIR, RST, Weather
-from ftcomm_chaos.faults.processes import Life
+from ftcomm_chaos.faults.impairments import CUTS, FAIR, RST, Impairments
+from ftcomm_chaos.faults.processes import JobProcess
 
 LOOPBACK = "127.0.0.1"
 WORKERS = ("workers", RANDOM, ALL)
@@ -35,16 +35,16 @@ OUT, IN, BOTH = "out", "in", "both"
 DIRECTIONS = (BOTH, OUT, IN)
 
 
-def running(job: RunningJob, worker: str) -> Life:
-    """The newest life of a worker.
+def running(job: RunningJob, worker: str) -> JobProcess:
+    """The newest incarnation of a worker.
 
     Raises:
         NotDeliveredError: none runs.
     """
-    life = job.life(worker)
-    if life is None:
+    process = job.process(worker)
+    if process is None:
         raise NotDeliveredError(f"worker {worker} does not run")
-    return life
+    return process
 
 
 def over_tcp(run: Preparation) -> None:
@@ -73,8 +73,13 @@ class LinkReset:
     async def fire(self, job: RunningJob, dice: random.Random) -> Hit:
         """End the connections whose other end is a worker's too; a script may have others."""
         workers = self.target.pick(job, dice)
-        lives = {worker: job.life(worker) for worker in job.workers}
-        ends = {other for life in lives.values() if life is not None for other in _ends(life.pid)}
+        processes = {worker: job.process(worker) for worker in job.workers}
+        ends = {
+            other
+            for process in processes.values()
+            if process is not None
+            for other in _ends(process.pid)
+        }
         assert self._run is not None
         proxies = [self._run.shared.get(_proxy_of(worker)) for worker in job.workers]
         doors = {door for p in proxies if isinstance(p, Proxy) for door in (p.address, p.target)}
@@ -133,9 +138,9 @@ class GilHeld:
         """Order it; the lock is taken within moments."""
         workers = self.target.pick(job, dice)
         for worker in workers:
-            life = running(job, worker)
-            if not gil_hold.hold(self._folder, life.pid, self.seconds, self.way):
-                raise NotDeliveredError(f"{life} takes no orders: it begins, or has ended")
+            process = running(job, worker)
+            if not gil_hold.hold(self._folder, process.pid, self.seconds, self.way):
+                raise NotDeliveredError(f"{process} takes no orders: it begins, or has ended")
         return Hit(workers, f"GIL of {', '.join(workers)} held {self.seconds:g} s, {self.way}")
 
     async def undo(self, job: RunningJob) -> None:
@@ -143,11 +148,11 @@ class GilHeld:
 
 
 @dataclass(slots=True)
-class BadWeather:
+class ImpairedLinks:
     """Links of a worker, or all links to the tracker, go through a proxy with these conditions."""
 
     target: Target
-    weather: Weather
+    impairments: Impairments
     direction: str
     _data: dict[str, Proxy] = field(default_factory=dict)
     _control: Proxy | None = None
@@ -167,24 +172,24 @@ class BadWeather:
             self._data[worker] = await _data_proxy(run, worker)
 
     async def fire(self, job: RunningJob, dice: random.Random) -> Hit:
-        """Change the weather, for open connections too."""
+        """Change the impairments, for open connections too."""
         workers: tuple[str, ...] = ()
         if self._control is not None:
             self._hit = [self._control]
         else:
             workers = self.target.pick(job, dice)
             self._hit = [self._data[worker] for worker in workers]
-        up = self.weather if self.direction in (BOTH, IN) else FAIR
-        down = self.weather if self.direction in (BOTH, OUT) else FAIR
+        up = self.impairments if self.direction in (BOTH, IN) else FAIR
+        down = self.impairments if self.direction in (BOTH, OUT) else FAIR
         for proxy in self._hit:
-            proxy.set_weather(up, down)
-        return Hit(workers, f"bad weather for {', '.join(workers) or TRACKER}")
+            proxy.set_impairments(up, down)
+        return Hit(workers, f"impaired network for {', '.join(workers) or TRACKER}")
 
     async def undo(self, job: RunningJob) -> None:
-        """Fair weather again."""
+        """Fair impairments again."""
         del job
         for proxy in self._hit:
-            proxy.set_weather()
+            proxy.set_impairments()
 
 
 async def _control_proxy(run: Preparation) -> Proxy:
@@ -236,8 +241,8 @@ def _gil_held(target: Target, parameters: Mapping[str, Any]) -> GilHeld:
     return GilHeld(target, parameters["seconds"], parameters["way"])
 
 
-def _weather(target: Target, parameters: Mapping[str, Any]) -> BadWeather:
-    weather = Weather(
+def _impairments(target: Target, parameters: Mapping[str, Any]) -> ImpairedLinks:
+    impairments = Impairments(
         latency_s=parameters["latency_ms"] / 1000,
         jitter_s=parameters["jitter_ms"] / 1000,
         bytes_per_s=parameters["kbytes_per_s"] * 1000,
@@ -246,21 +251,21 @@ def _weather(target: Target, parameters: Mapping[str, Any]) -> BadWeather:
         swallow=parameters["swallow"],
         paused=parameters["paused"],
     )
-    if weather == FAIR:
+    if impairments == FAIR:
         raise ConfigError("name no condition", remedy=f"set one of {', '.join(parameters)}")
-    return BadWeather(target, weather, parameters["direction"])
+    return ImpairedLinks(target, impairments, parameters["direction"])
 
 
 register(
     [
-        Kind(
+        FaultKind(
             "link_reset",
             "the worker's open data links end, by the kernel; the job speaks TCP",
             _link_reset,
             WORKERS,
             {"how": Parameter(RST, "how they end", choices=CUTS)},
         ),
-        Kind(
+        FaultKind(
             "gil_held",
             "no thread of the worker's Python runs for a while",
             _gil_held,
@@ -274,10 +279,10 @@ register(
                 ),
             },
         ),
-        Kind(
+        FaultKind(
             "weather",
             "what others dial to reach the worker, or the tracker, is a proxy; the job speaks TCP",
-            _weather,
+            _impairments,
             (*WORKERS, TRACKER),
             {
                 "latency_ms": Parameter(0.0, "every byte is so late", 0, 60_000),

@@ -23,7 +23,7 @@ _LAST_GASP_S = 10.0  # for the kernel to take down a killed process; it needs mi
 
 
 @dataclass(slots=True)
-class Life:
+class JobProcess:
     """One process of the job.
 
     Attributes:
@@ -83,7 +83,7 @@ class Life:
         await self._gone.wait()
 
     async def watch(self) -> None:
-        """Wait for the end; one task of the job does so for each life."""
+        """Wait for the end; one task of the job does so for each incarnation."""
         if self.runs:
             await trio.lowlevel.wait_readable(self.pidfd)
             self._adopt()
@@ -117,7 +117,7 @@ class Life:
 
     def __str__(self) -> str:
         name = self.who if self.who == "tracker" else f"worker {self.who}"
-        return f"{name} (life {self.number}, process {self.pid})"
+        return f"{name} (incarnation {self.number}, process {self.pid})"
 
 
 def adopt_orphans() -> None:

@@ -1,4 +1,4 @@
-"""What a harness that starts and breaks processes writes down beside the lives' own histories."""
+"""Events that a harness records beside the histories of the processes that it starts."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -37,7 +37,7 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FaultFired:
     """Something was broken on purpose.
 
     Attributes:
@@ -52,4 +52,4 @@ class Fault:
     seconds: float
 
 
-Harness = HarnessStarted | Spawned | Exited | Fault
+Harness = HarnessStarted | Spawned | Exited | FaultFired

@@ -1,11 +1,11 @@
-"""The harness's own file beside those of the lives: what it started, broke and saw end."""
+"""The harness's own file beside those of the incarnations: what it started, broke and saw end."""
 
 import os
 import time
 from pathlib import Path
 
 from ftcomm.diagnostics.history import FORMAT, encode
-from ftcomm_chaos.history.harness_events import Exited, Fault, Harness, HarnessStarted, Spawned
+from ftcomm_chaos.history.harness_events import Exited, FaultFired, Harness, HarnessStarted, Spawned
 
 HARNESS_FILE = "harness.jsonl"
 
@@ -34,7 +34,7 @@ class HarnessRecorder:
 
     def fault(self, kind: str, target: str, seconds: float = 0.0, *, at: float) -> None:
         """Something was broken at `at`, of the machine's monotonic clock, for `seconds`."""
-        self._write(Fault(kind, target, seconds), at)
+        self._write(FaultFired(kind, target, seconds), at)
 
     def close(self) -> None:
         """Close the file."""

@@ -1,18 +1,18 @@
-"""A history in memory: lives with their events in order, and what a harness did to them."""
+"""A history in memory: incarnations with their events in order, and what a harness did to them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from ftcomm.diagnostics.history import Ended, LifeEvent, Over, Planned, Returned, Started
-from ftcomm_chaos.history.harness_events import Exited, Fault, Harness, Spawned
+from ftcomm.diagnostics.history import Ended, Over, Planned, Returned, Started, WorkerEvent
+from ftcomm_chaos.history.harness_events import Exited, FaultFired, Harness, Spawned
 
-E = TypeVar("E", bound=LifeEvent | Harness)
-E_co = TypeVar("E_co", bound=LifeEvent | Harness, covariant=True)
+E = TypeVar("E", bound=WorkerEvent | Harness)
+E_co = TypeVar("E_co", bound=WorkerEvent | Harness, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Line(Generic[E_co]):
+class HistoryLine(Generic[E_co]):
     """One event of a file.
 
     Attributes:
@@ -26,14 +26,14 @@ class Line(Generic[E_co]):
     at: str
 
 
-def lines_of(lines: Iterable[Line[Any]], kind: type[E]) -> list[Line[E]]:
+def lines_of(lines: Iterable[HistoryLine[Any]], kind: type[E]) -> list[HistoryLine[E]]:
     """Those with an event of `kind`, in order."""
     return [line for line in lines if isinstance(line.event, kind)]
 
 
 @dataclass(frozen=True, slots=True)
-class LifeRecord:
-    """One life of a worker id, from its first plan.
+class IncarnationRecord:
+    """One incarnation of a worker id, from its first plan.
 
     Attributes:
         started: the first line.
@@ -41,8 +41,8 @@ class LifeRecord:
         torn: the last line was cut, as by SIGKILL.
     """
 
-    started: Line[Started]
-    lines: tuple[Line[LifeEvent], ...]
+    started: HistoryLine[Started]
+    lines: tuple[HistoryLine[WorkerEvent], ...]
     torn: bool = False
 
     @property
@@ -57,7 +57,7 @@ class LifeRecord:
 
     @property
     def incarnation(self) -> int:
-        """Which life of its worker id it is."""
+        """Which incarnation of its worker id it is."""
         return self.started.event.incarnation
 
     @property
@@ -66,28 +66,28 @@ class LifeRecord:
         return self.started.event.rank
 
     @property
-    def plans(self) -> list[Line[Planned]]:
+    def plans(self) -> list[HistoryLine[Planned]]:
         """The plans that it took."""
         return lines_of(self.lines, Planned)
 
     @property
-    def returns(self) -> list[Line[Returned]]:
+    def returns(self) -> list[HistoryLine[Returned]]:
         """The calls that returned."""
         return lines_of(self.lines, Returned)
 
     @property
-    def over(self) -> Line[Over] | None:
+    def over(self) -> HistoryLine[Over] | None:
         """Where it was told that it is over."""
         return next(iter(lines_of(self.lines, Over)), None)
 
     @property
-    def ended(self) -> Line[Ended] | None:
+    def ended(self) -> HistoryLine[Ended] | None:
         """Its last line, None where it was killed, or still runs."""
         return next(iter(lines_of(self.lines, Ended)), None)
 
 
 @dataclass(frozen=True, slots=True)
-class WhatHappened:
+class HarnessRecord:
     """What a harness wrote down.
 
     Attributes:
@@ -96,9 +96,9 @@ class WhatHappened:
         faults: what it broke.
     """
 
-    spawned: tuple[Line[Spawned], ...] = ()
-    exited: tuple[Line[Exited], ...] = ()
-    faults: tuple[Line[Fault], ...] = ()
+    spawned: tuple[HistoryLine[Spawned], ...] = ()
+    exited: tuple[HistoryLine[Exited], ...] = ()
+    faults: tuple[HistoryLine[FaultFired], ...] = ()
 
     @property
     def quiet_from(self) -> float | None:
@@ -111,24 +111,24 @@ class History:
     """All of one job.
 
     Attributes:
-        lives: by worker id and incarnation.
-        harness: None where nobody but the lives wrote.
+        incarnations: by worker id and incarnation.
+        harness: None where nobody but the incarnations wrote.
     """
 
-    lives: tuple[LifeRecord, ...] = ()
-    harness: WhatHappened | None = None
+    records: tuple[IncarnationRecord, ...] = ()
+    harness: HarnessRecord | None = None
 
     @property
     def size(self) -> int:
         """Number of places, 0 if nobody lived."""
-        return max((life.started.event.size for life in self.lives), default=0)
+        return max((record.started.event.size for record in self.records), default=0)
 
-    def of_rank(self, rank: int) -> list[LifeRecord]:
-        """The lives that had place `rank`, the latest last."""
-        lives = [life for life in self.lives if life.rank == rank]
-        return sorted(lives, key=lambda life: life.started.t)
+    def of_rank(self, rank: int) -> list[IncarnationRecord]:
+        """The incarnations that had place `rank`, the latest last."""
+        records = [record for record in self.records if record.rank == rank]
+        return sorted(records, key=lambda record: record.started.t)
 
     @property
-    def killed(self) -> list[LifeRecord]:
-        """Lives that have not written their end."""
-        return [life for life in self.lives if life.ended is None]
+    def killed(self) -> list[IncarnationRecord]:
+        """Incarnations that have not written their end."""
+        return [record for record in self.records if record.ended is None]

@@ -1,4 +1,4 @@
-"""Reads histories. A file comes from a process that was killed, or from a stranger: all is checked.
+"""Reads histories. A file may come from a killed process or from anybody: all is checked.
 
 A torn last line is what SIGKILL leaves and is passed over; anything else that is malformed is a
 `HistoryError` with file and line.
@@ -14,24 +14,30 @@ from ftcomm.diagnostics.history import (
     SERVED,
     Ended,
     Entered,
-    LifeEvent,
     Over,
     Planned,
     Raised,
     Resources,
     Returned,
     Started,
+    WorkerEvent,
 )
 from ftcomm.protocol.signature import Kind
 from ftcomm_chaos.history.fields import Fields
-from ftcomm_chaos.history.harness_events import Exited, Fault, Harness, HarnessStarted, Spawned
-from ftcomm_chaos.history.model import History, LifeRecord, Line, WhatHappened, lines_of
+from ftcomm_chaos.history.harness_events import Exited, FaultFired, Harness, HarnessStarted, Spawned
+from ftcomm_chaos.history.model import (
+    HarnessRecord,
+    History,
+    HistoryLine,
+    IncarnationRecord,
+    lines_of,
+)
 
 MAX_LINE_BYTES = 1 << 20  # a plan of 1,024 members with the longest names takes 90 KB
 MAX_FILES = 100_000  # a job of 1,024 workers, each of which died a hundred times
 KINDS = frozenset(kind.name.lower() for kind in Kind)
 HOW = frozenset((EXECUTED, SERVED))
-Event = LifeEvent | Harness
+Event = WorkerEvent | Harness
 
 
 class HistoryError(Exception):
@@ -58,34 +64,36 @@ def read_history(folder: Path) -> History:
         raise HistoryError(
             str(folder), f"it holds {len(paths)} files", f"check at most {MAX_FILES} at a time"
         )
-    lives: list[LifeRecord] = []
-    harness: list[Line[Harness]] = []
+    records: list[IncarnationRecord] = []
+    harness: list[HistoryLine[Harness]] = []
     for path in paths:
-        record = _read(path)
-        if isinstance(record, LifeRecord):
-            lives.append(record)
-        elif record is not None:
-            harness += record
-    return assembled(lives, harness)
+        found = _read(path)
+        if isinstance(found, IncarnationRecord):
+            records.append(found)
+        elif found is not None:
+            harness += found
+    return assembled(records, harness)
 
 
-def assembled(lives: list[LifeRecord], harness: list[Line[Harness]]) -> History:
+def assembled(records: list[IncarnationRecord], harness: list[HistoryLine[Harness]]) -> History:
     """A history of one job.
 
     Raises:
-        HistoryError: two files tell of the same life, or of different jobs.
+        HistoryError: two files tell of the same incarnation, or of different jobs.
     """
-    seen: dict[str, LifeRecord] = {}
-    for life in lives:
-        other = seen.setdefault(life.name, life)
-        if other is not life:
-            _two_jobs(life.started.at, f"{other.started.at} is of the same life, {life.name}")
-        first = lives[0].started
-        if first.event.job != life.started.event.job:
-            _two_jobs(life.started.at, f"{first.at} is of another job")
-        if first.event.size != life.started.event.size:
-            _two_jobs(life.started.at, f"{first.at} tells of another number of places")
-    ordered = sorted(lives, key=lambda life: (life.worker, life.incarnation))
+    seen: dict[str, IncarnationRecord] = {}
+    for record in records:
+        other = seen.setdefault(record.name, record)
+        if other is not record:
+            _two_jobs(
+                record.started.at, f"{other.started.at} is of the same incarnation, {record.name}"
+            )
+        first = records[0].started
+        if first.event.job != record.started.event.job:
+            _two_jobs(record.started.at, f"{first.at} is of another job")
+        if first.event.size != record.started.event.size:
+            _two_jobs(record.started.at, f"{first.at} tells of another number of places")
+    ordered = sorted(records, key=lambda record: (record.worker, record.incarnation))
     return History(tuple(ordered), _what_happened(harness) if harness else None)
 
 
@@ -93,15 +101,15 @@ def _two_jobs(at: str, cause: str) -> Never:
     raise HistoryError(at, cause, "record each job in a folder of its own")
 
 
-def _what_happened(lines: list[Line[Harness]]) -> WhatHappened:
-    return WhatHappened(
+def _what_happened(lines: list[HistoryLine[Harness]]) -> HarnessRecord:
+    return HarnessRecord(
         tuple(lines_of(lines, Spawned)),
         tuple(lines_of(lines, Exited)),
-        tuple(lines_of(lines, Fault)),
+        tuple(lines_of(lines, FaultFired)),
     )
 
 
-def _read(path: Path) -> LifeRecord | list[Line[Harness]] | None:
+def _read(path: Path) -> IncarnationRecord | list[HistoryLine[Harness]] | None:
     if not path.is_file():  # a pipe would be waited for
         raise HistoryError(str(path), "it is not a file", "take it out of the folder")
     try:
@@ -113,8 +121,10 @@ def _read(path: Path) -> LifeRecord | list[Line[Harness]] | None:
         raise HistoryError(str(path), cause, "make it readable") from None
 
 
-def parse_lines(lines: Iterator[bytes], name: str) -> LifeRecord | list[Line[Harness]] | None:
-    """One file: a life's, or the harness's; None where nothing was written before the kill.
+def parse_lines(
+    lines: Iterator[bytes], name: str
+) -> IncarnationRecord | list[HistoryLine[Harness]] | None:
+    """One file: an incarnation's, or the harness's; None where nothing was written before the kill.
 
     Args:
         lines: with their ends; the last may lack it, and is then passed over as torn.
@@ -123,7 +133,7 @@ def parse_lines(lines: Iterator[bytes], name: str) -> LifeRecord | list[Line[Har
     Raises:
         HistoryError: naming the line.
     """
-    parsed: list[Line[Event]] = []
+    parsed: list[HistoryLine[Event]] = []
     torn = False
     for number, raw in enumerate(lines, 1):
         at = f"{name}:{number}"
@@ -135,7 +145,7 @@ def parse_lines(lines: Iterator[bytes], name: str) -> LifeRecord | list[Line[Har
         try:
             fields = Fields(raw)
             event = _event(fields)
-            parsed.append(Line(event, fields.seconds("t"), at))
+            parsed.append(HistoryLine(event, fields.seconds("t"), at))
         except ValueError as error:
             raise HistoryError(at, str(error), _REMEDY) from None
     return _record(parsed, torn=torn) if parsed else None
@@ -144,25 +154,27 @@ def parse_lines(lines: Iterator[bytes], name: str) -> LifeRecord | list[Line[Har
 _REMEDY = "the file was not written by a recorder of this version, or was damaged: record again"
 
 
-def _record(parsed: list[Line[Event]], *, torn: bool) -> LifeRecord | list[Line[Harness]]:
+def _record(
+    parsed: list[HistoryLine[Event]], *, torn: bool
+) -> IncarnationRecord | list[HistoryLine[Harness]]:
     first = parsed[0]
     if isinstance(first.event, Started):
-        lines: list[Line[LifeEvent]] = []
+        lines: list[HistoryLine[WorkerEvent]] = []
         for line in parsed[1:]:
             event = line.event
             if isinstance(event, Started):
-                _two_jobs(line.at, "a second life begins in this file")
+                _two_jobs(line.at, "a second incarnation begins in this file")
             if isinstance(event, Harness):
-                raise HistoryError(line.at, "a harness's event in a life's file", _REMEDY)
-            lines.append(Line(event, line.t, line.at))
-        return LifeRecord(Line(first.event, first.t, first.at), tuple(lines), torn)
+                raise HistoryError(line.at, "a harness's event in an incarnation's file", _REMEDY)
+            lines.append(HistoryLine(event, line.t, line.at))
+        return IncarnationRecord(HistoryLine(first.event, first.t, first.at), tuple(lines), torn)
     if not isinstance(first.event, HarnessStarted):
         raise HistoryError(first.at, "the first line is neither start nor harness", _REMEDY)
-    told: list[Line[Harness]] = []
+    told: list[HistoryLine[Harness]] = []
     for line in parsed:
         if not isinstance(line.event, Harness):
-            raise HistoryError(line.at, "a life's event in the harness's file", _REMEDY)
-        told.append(Line(line.event, line.t, line.at))
+            raise HistoryError(line.at, "an incarnation's event in the harness's file", _REMEDY)
+        told.append(HistoryLine(line.event, line.t, line.at))
     return told
 
 
@@ -268,5 +280,5 @@ _PARSERS: dict[str, Callable[[Fields], Event]] = {
     HarnessStarted.event: lambda f: HarnessStarted(_format(f)),
     Spawned.event: lambda f: Spawned(f.text("worker"), f.whole("pid")),
     Exited.event: lambda f: Exited(f.text("worker"), f.whole("pid"), f.whole("status", -128)),
-    Fault.event: lambda f: Fault(f.text("kind"), f.text("target"), f.seconds("seconds")),
+    FaultFired.event: lambda f: FaultFired(f.text("kind"), f.text("target"), f.seconds("seconds")),
 }

@@ -1,4 +1,4 @@
-"""Planting: what a defect is, and a copy of the tree with one in it."""
+"""mutation testing: what a mutant is, and a copy of the tree with one in it."""
 
 import shutil
 import tomllib
@@ -20,8 +20,8 @@ class Edit:
 
 
 @dataclass(frozen=True)
-class Defect:
-    """One planted defect.
+class Mutant:
+    """One mutant.
 
     Attributes:
         name: of its file.
@@ -38,20 +38,20 @@ class Defect:
     quick: bool = False
 
 
-def all_defects() -> list[Defect]:
+def all_mutants() -> list[Mutant]:
     """Every file of this folder, by name."""
     return [_read(path) for path in sorted(HERE.glob("*.toml"))]
 
 
-def _read(path: Path) -> Defect:
+def _read(path: Path) -> Mutant:
     raw = tomllib.loads(path.read_text(encoding="utf-8"))
     edits = tuple(Edit(edit["file"], edit["old"], edit["new"]) for edit in raw["edit"])
-    return Defect(path.stem, raw["layer"], raw["why"], edits, quick=raw.get("quick", False))
+    return Mutant(path.stem, raw["layer"], raw["why"], edits, quick=raw.get("quick", False))
 
 
-def misplaced(defect: Defect, root: Path = ROOT) -> str:
-    """Why the defect does not apply any more; empty if it does."""
-    for edit in defect.edits:
+def misplaced(mutant: Mutant, root: Path = ROOT) -> str:
+    """Why the mutant does not apply any more; empty if it does."""
+    for edit in mutant.edits:
         count = (root / edit.file).read_text(encoding="utf-8").count(edit.old)
         if count != 1:
             return f"its old text occurs {count} times in {edit.file}"
@@ -69,9 +69,9 @@ def copy_tree(tree: Path) -> None:
             shutil.copy(source, tree / part)
 
 
-def plant(defect: Defect, tree: Path) -> None:
-    """Carry out the defect's edits in a copy."""
-    for edit in defect.edits:
+def apply(mutant: Mutant, tree: Path) -> None:
+    """Carry out the mutant's edits in a copy."""
+    for edit in mutant.edits:
         path = tree / edit.file
         text = path.read_text(encoding="utf-8")
         path.write_text(text.replace(edit.old, edit.new), encoding="utf-8")

@@ -1,7 +1,7 @@
-"""The gate: plant each defect in a copy of the tree and see that its layer notices.
+"""The gate: plant each mutant in a copy of the tree and see that its layer notices.
 
-A defect whose old text is not there exactly once, or which breaks the program instead of a rule,
-fails the gate: it would prove nothing.  So does a layer that fails in a copy without any defect.
+A mutant whose old text is not there exactly once, or which breaks the program instead of a rule,
+fails the gate: it would prove nothing.  So does a layer that fails in a copy without any mutant.
 """
 
 import re
@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftcomm_chaos.mutants.mutant import Defect, copy_tree, misplaced, plant
-from ftcomm_chaos.mutants.suites import FOUND, name_of, run_layer, run_unplanted
+from ftcomm_chaos.mutants.mutant import Mutant, apply, copy_tree, misplaced
+from ftcomm_chaos.mutants.suites import FOUND, name_of, run_layer, run_unmutated
 
-# The defect broke the program, not a rule.
+# The mutant broke the program, not a rule.
 CRASHED = re.compile(
     r"\b(?:ImportError|SyntaxError|ModuleNotFoundError|NameError|UnboundLocalError"
     r"|IndentationError|TypeError|AttributeError|KeyError|IndexError):"
@@ -26,11 +26,11 @@ EVIDENCE_LENGTH = 110  # characters of such a line that a table has room for
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What became of a defect.
+class MutantResult:
+    """What became of a mutant.
 
     Attributes:
-        name: of the defect.
+        name: of the mutant.
         layer: one word for it.
         caught: the layer has noticed it.
         how: the line that says so, or why it counts as not noticed.
@@ -44,41 +44,41 @@ class Finding:
     seconds: float = 0.0
 
 
-def check(defect: Defect) -> Finding:
-    """Plant `defect` in a copy of the tree and run its layer there."""
+def check(mutant: Mutant) -> MutantResult:
+    """Plant `mutant` in a copy of the tree and run its layer there."""
     began = time.monotonic()
-    caught, how = _caught(defect)
-    return Finding(defect.name, name_of(defect.layer), caught, how, _since(began))
+    caught, how = _caught(mutant)
+    return MutantResult(mutant.name, name_of(mutant.layer), caught, how, _since(began))
 
 
-def check_all(defects: Sequence[Defect], *, jobs: int = 1) -> Iterator[Finding]:
-    """Check `defects`, `jobs` at a time; a finding comes as soon as it is there.
+def check_all(mutants: Sequence[Mutant], *, jobs: int = 1) -> Iterator[MutantResult]:
+    """Check `mutants`, `jobs` at a time; a finding comes as soon as it is there.
 
     Args:
-        defects: what to plant, one by one.
+        mutants: what to plant, one by one.
         jobs: how many at once.
     """
     with ThreadPoolExecutor(jobs) as pool:
-        for done in as_completed([pool.submit(check, defect) for defect in defects]):
+        for done in as_completed([pool.submit(check, mutant) for mutant in mutants]):
             yield done.result()
 
 
-def check_unplanted(defects: Sequence[Defect]) -> str:
-    """Run the layers of `defects` where nothing is planted; what they find there, or nothing."""
-    with tempfile.TemporaryDirectory(prefix="ftcomm-defect-") as name:
+def check_unmutated(mutants: Sequence[Mutant]) -> str:
+    """Run the layers of `mutants` where nothing is planted; what they find there, or nothing."""
+    with tempfile.TemporaryDirectory(prefix="ftcomm-mutant-") as name:
         copy_tree(Path(name))
-        status, output = run_unplanted([defect.layer for defect in defects], Path(name))
+        status, output = run_unmutated([mutant.layer for mutant in mutants], Path(name))
     return f"{_evidence(output)} (exit status {status})" if status else ""
 
 
-def _caught(defect: Defect) -> tuple[bool, str]:
-    problem = misplaced(defect)
+def _caught(mutant: Mutant) -> tuple[bool, str]:
+    problem = misplaced(mutant)
     if problem:
         return False, problem
-    with tempfile.TemporaryDirectory(prefix="ftcomm-defect-", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(prefix="ftcomm-mutant-", ignore_cleanup_errors=True) as name:
         copy_tree(Path(name))
-        plant(defect, Path(name))
-        return judge(*run_layer(defect.layer, Path(name)))
+        apply(mutant, Path(name))
+        return judge(*run_layer(mutant.layer, Path(name)))
 
 
 def judge(status: int, output: str) -> tuple[bool, str]:

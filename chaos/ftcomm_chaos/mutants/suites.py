@@ -1,4 +1,4 @@
-"""Layers: the commands that must notice a defect.
+"""Layers: the commands that must notice a mutant.
 
 A layer is written as
 
@@ -18,7 +18,7 @@ from pathlib import Path
 SIM_SEEDS = 4000  # a third more than every test run has: what a seed does may change
 NEAR = 40  # seeds that are tried first where one is named: it saves time, nothing depends on it
 LIMIT_S = 300.0  # for one command; the slowest takes a fifth of it on an idle machine
-TEST_LIMIT_S = 60  # for one test: where a defect makes it wait, half of what it has else is enough
+TEST_LIMIT_S = 60  # for one test: where a mutant makes it wait, half of what it has else is enough
 NOTHING_FOUND, FOUND, TOO_LONG = 0, 1, -1  # exit statuses; any other is a broken program
 TOO_FEW_FAULTS = 3  # of the simulator, in so few seeds by chance: it has found nothing
 
@@ -50,7 +50,7 @@ def run_layer(layer: str, tree: Path) -> tuple[int, str]:
     return status, output
 
 
-def run_unplanted(layers: Iterable[str], tree: Path) -> tuple[int, str]:
+def run_unmutated(layers: Iterable[str], tree: Path) -> tuple[int, str]:
     """Run all tests and scenarios of `layers` in an unchanged copy, where they must pass.
 
     The simulator and the explorer are left out: a test run has more of both.
@@ -87,7 +87,7 @@ def _soak(scenarios: str) -> list[str]:
 
 def _pytest(*addresses: str) -> list[str]:
     options = ["-qx", "--tb=short", "-p", "no:cacheprovider", "--timeout", str(TEST_LIMIT_S)]
-    fixed = "--hypothesis-seed=0"  # a defect that is caught by luck is not caught
+    fixed = "--hypothesis-seed=0"  # a mutant that is caught by luck is not caught
     return ["pytest", *options, fixed, *addresses]
 
 
@@ -114,7 +114,7 @@ def _run(arguments: list[str], tree: Path) -> tuple[int, str]:
 
 
 def _end_group(pid: int) -> None:
-    """A defect may leave workers behind that nothing ends any more."""
+    """A mutant may leave workers behind that nothing ends any more."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:

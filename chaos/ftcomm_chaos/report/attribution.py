@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ftcomm_chaos.report.run_record import Delivery, LifeRecord, RunRecord
+from ftcomm_chaos.report.run_record import Delivery, ProcessRecord, RunRecord
 
 CLOCK_SLACK_S = 0.05  # between the runner's note of a fault and the tracker's of its evidence
 CLOSING_S = 1.0  # until a busy runner hears what the tracker says; some ms on an idle machine
@@ -13,7 +13,7 @@ PHASES = ("stop", "replace", "decide", "fetch", "link", "total")
 
 def confirm(record: RunRecord) -> None:
     """Mark the deliveries whose victims have not died of SIGKILL, as they had to."""
-    died = {life.pid for life in record.lives if "SIGKILL" in life.how}
+    died = {process.pid for process in record.processes if "SIGKILL" in process.how}
     for delivery in record.deliveries:
         delivery.confirmed = set(delivery.dies) <= died
 
@@ -98,7 +98,7 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[max(math.ceil(share * len(values)) - 1, 0)]
 
 
-def unplanned_deaths(record: RunRecord) -> list[LifeRecord]:
+def unplanned_deaths(record: RunRecord) -> list[ProcessRecord]:
     """Workers' processes that died otherwise than by a fault, before their work was done.
 
     A fault that kills names its victims, also one that came too late to test anything; any other
@@ -108,14 +108,14 @@ def unplanned_deaths(record: RunRecord) -> list[LifeRecord]:
     dying = {pid for delivery in record.deliveries for pid in delivery.dies}
     hit = [(who, d.at_s) for d in record.delivered if not d.dies for who in d.workers]
     return [
-        life
-        for life in record.lives
-        if life.how
-        and life.ended_s is not None
-        and life.ended_s < record.closed_s.get(life.who, math.inf) - CLOCK_SLACK_S
-        and life.pid not in dying
-        and not any(who == life.who and at_s <= life.ended_s for who, at_s in hit)
-        and not _well(life.how)
+        process
+        for process in record.processes
+        if process.how
+        and process.ended_s is not None
+        and process.ended_s < record.closed_s.get(process.who, math.inf) - CLOCK_SLACK_S
+        and process.pid not in dying
+        and not any(who == process.who and at_s <= process.ended_s for who, at_s in hit)
+        and not _well(process.how)
     ]
 
 

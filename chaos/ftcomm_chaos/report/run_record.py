@@ -5,7 +5,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class LifeRecord:
+class ProcessRecord:
     """One process; times are seconds since the run began, `ended_s` None if it had to be ended.
 
     `number` counts the processes of `who` from 1.
@@ -64,10 +64,10 @@ class RunRecord:
         formed_s: when all workers had joined, None if they never had.
         result: SHA-256 of the file to compare, empty if it was not written.
         closed_s: when each worker had done its work; what becomes of it then counts no more.
-        lives: every process.
+        incarnations: every process.
         deliveries: every fault.
         incidents: the tracker's records, with `at_s` added.
-        findings: what the checkers of histories found, in words.
+        violations: what the checkers of histories found, in words.
         tail: the last lines of output.
         folder: where everything is kept.
     """
@@ -79,10 +79,10 @@ class RunRecord:
     formed_s: float | None
     result: str
     closed_s: dict[str, float] = field(default_factory=dict)
-    lives: list[LifeRecord] = field(default_factory=list)
+    processes: list[ProcessRecord] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
     incidents: list[dict[str, Any]] = field(default_factory=list)
-    findings: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
     tail: list[str] = field(default_factory=list)
     folder: str = ""
 

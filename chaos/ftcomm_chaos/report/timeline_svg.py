@@ -8,7 +8,8 @@ LEFT = 80
 LANE = 26
 TOP = 34
 TICKS = 10
-_LIFE = ("#4a7fb5", "#7fa8d1")  # lives of one worker alternate, so that a restart is seen
+# incarnations of one worker alternate, so that a restart is seen
+_PROCESS_COLORS = ("#4a7fb5", "#7fa8d1")
 _RECOVERY = "#f2c14e"
 _FAULT = "#a4161a"
 
@@ -16,7 +17,7 @@ _FAULT = "#a4161a"
 def timeline(run: RunRecord, world_size: int) -> str:
     """An inline SVG."""
     lanes = [str(worker) for worker in range(world_size)]
-    if any(life.who == "tracker" for life in run.lives):
+    if any(process.who == "tracker" for process in run.processes):
         lanes.append("tracker")
     height = TOP + LANE * len(lanes) + 24
     scale = (WIDTH - LEFT - 10) / max(run.wall_s, 1e-3)
@@ -60,15 +61,15 @@ def _recoveries(run: RunRecord, scale: float, height: int) -> list[str]:
 def _lane(run: RunRecord, name: str, y: int, scale: float) -> list[str]:
     label = name if name == "tracker" else f"worker {name}"
     parts = [f'<text x="6" y="{y + 15}">{escape(label)}</text>']
-    for life in run.lives:
-        if life.who != name:
+    for process in run.processes:
+        if process.who != name:
             continue
-        end_s = run.wall_s if life.ended_s is None else life.ended_s
-        x, width = LEFT + life.began_s * scale, max((end_s - life.began_s) * scale, 1.0)
-        title = f"life {life.number}, process {life.pid} {life.how or 'ended well'}"
+        end_s = run.wall_s if process.ended_s is None else process.ended_s
+        x, width = LEFT + process.began_s * scale, max((end_s - process.began_s) * scale, 1.0)
+        title = f"incarnation {process.number}, process {process.pid} {process.how or 'ended well'}"
         parts.append(
             f'<rect x="{x:.1f}" y="{y + 3}" width="{width:.1f}" height="{LANE - 8}"'
-            f' fill="{_LIFE[life.number % 2]}"><title>{escape(title)}</title></rect>'
+            f' fill="{_PROCESS_COLORS[process.number % 2]}"><title>{escape(title)}</title></rect>'
         )
     return parts
 

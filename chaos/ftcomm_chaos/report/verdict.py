@@ -9,7 +9,7 @@ from ftcomm_chaos.report.run_record import RunRecord
 from ftcomm_tracker.launcher.restart_policy import describe_exit
 
 
-class Outcome(IntEnum):
+class RunExit(IntEnum):
     """How the command ends: its exit status."""
 
     PASSED = 0
@@ -27,7 +27,7 @@ class Verdict:
         reasons: sentences for people; empty if all is well.
     """
 
-    outcome: Outcome
+    outcome: RunExit
     reasons: list[str] = field(default_factory=list)
 
 
@@ -64,22 +64,24 @@ def judge(
     for run in runs:
         broken += _against(reference, run, demands.result_name)
         broken += _broken(run)
-    if again is not None and (again.result != reference.result or again.findings):
-        what = demands.result_name if again.result != reference.result else again.findings[0]
+    if again is not None and (again.result != reference.result or again.violations):
+        what = demands.result_name if again.result != reference.result else again.violations[0]
         broken.insert(  # it explains the others
             0,
             f"two runs without faults differ too, in {what}: the script does not compute the same"
             " twice (unseeded luck, time, process ids, or order of files)",
         )
     if broken:
-        return Verdict(Outcome.VIOLATED, broken)
+        return Verdict(RunExit.VIOLATED, broken)
     untested = _untested(reference, runs, demands)
-    return Verdict(Outcome.NOTHING_TESTED if untested else Outcome.PASSED, untested)
+    return Verdict(RunExit.NOTHING_TESTED if untested else RunExit.PASSED, untested)
 
 
 def differs(reference: RunRecord, runs: Sequence[RunRecord]) -> bool:
     """True if some run ended well with another result, last or on the way to it."""
-    return any(run.status == 0 and (run.result != reference.result or run.findings) for run in runs)
+    return any(
+        run.status == 0 and (run.result != reference.result or run.violations) for run in runs
+    )
 
 
 def _broken(run: RunRecord) -> list[str]:
@@ -94,17 +96,18 @@ def _broken(run: RunRecord) -> list[str]:
         last = next((line for line in reversed(run.tail) if line.strip()), "")
         found.append(f"{run.name}: the job {describe_exit(run.status)}: {last}")
     found += [
-        f"{run.name}: worker {life.who} (life {life.number}, process {life.pid}) {life.how},"
+        f"{run.name}: worker {process.who} (process {process.number}, pid {process.pid})"
+        f" {process.how},"
         " and no fault did that"
-        for life in unplanned_deaths(run)
-        if life.who != "tracker" and run.status == 0
+        for process in unplanned_deaths(run)
+        if process.who != "tracker" and run.status == 0
     ]
     found += [
         f"{run.name}: fault {delivery.entry} ({delivery.what}): its victim did not die of SIGKILL"
         for delivery in run.delivered
         if not delivery.confirmed
     ]
-    found += [f"{run.name}: {finding}" for finding in run.findings]
+    found += [f"{run.name}: {violation}" for violation in run.violations]
     return found
 
 
@@ -113,8 +116,8 @@ def _against(reference: RunRecord, run: RunRecord, what: str) -> list[str]:
         return []
     if not run.result:
         return [f"{run.name}: {what} is missing or empty, and without faults it is there"]
-    calm = f"{reference.result[:16]}..." if reference.result else "none"
-    return [f"{run.name}: {what} differs: {run.result[:16]}..., without faults {calm}"]
+    is_quiescent = f"{reference.result[:16]}..." if reference.result else "none"
+    return [f"{run.name}: {what} differs: {run.result[:16]}..., without faults {is_quiescent}"]
 
 
 def _untested(reference: RunRecord, runs: Sequence[RunRecord], demands: Demands) -> list[str]:

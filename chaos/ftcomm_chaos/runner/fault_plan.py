@@ -9,7 +9,7 @@ A plan is a list of entries::
      {"at": {"seconds": 8}, "kind": "tracker_kill", "for": 1}]
 
 Seconds count from when all workers have joined for the first time.  A position is that of
-`ftcomm.diagnostics.fault_injection` (rank.version.seqno.life@point), or of the tracker
+`ftcomm.diagnostics.fault_injection` (rank.version.seqno.restarts@point), or of the tracker
 (generation.epoch@point#k).
 """
 
@@ -22,22 +22,24 @@ import ftcomm_chaos.faults.disk_full
 import ftcomm_chaos.faults.namespace_faults
 import ftcomm_chaos.faults.process_faults
 import ftcomm_chaos.runner.signal_faults  # noqa: F401 - these register their kinds
-from ftcomm.diagnostics.fault_injection import Fault as Address
+from ftcomm.diagnostics.fault_injection import InjectedFault as Address
 from ftcomm.diagnostics.fault_injection import parse_faults
 from ftcomm.errors import ConfigError
-from ftcomm_chaos.faults.fault_kinds import ALL, KINDS, RANDOM, TRACKER, Fault, Kind, Target
+from ftcomm_chaos.faults.fault_kinds import ALL, KINDS, RANDOM, TRACKER, Fault, FaultKind, Target
 from ftcomm_tracker.server.fault_injection import parse_tracker_faults
 
 LONGEST_S = 7 * 86400.0  # a plan for longer than a week is a slip
 MAX_ENTRIES = 10_000
 MAX_WORKERS_NAMED = 2048
-RANK_VERSION_SEQNO = 3  # numbers before the life in an address of the library
+RANK_VERSION_SEQNO = 3  # numbers before the incarnation in an address of the library
 NOTE = "note"  # what the library does at a position for faults that it cannot do itself
-# Points at which a process has not been told how many lives were before its own.
-BEFORE_LIVES = ("connected", "authenticated")
+# Points at which a process has not been told how many incarnations were before its own.
+BEFORE_FIRST_PLAN = ("connected", "authenticated")
 _ENTRY_FIELDS = ("at", "kind", "target", "for", "parameters")
 _EVERY_FIELDS = ("every", "from", "until", "count", "overlap")
-_AT_REMEDY = 'write {"seconds": S}, {"every": S} or {"position": "rank.version.seqno.life@point"}'
+_AT_REMEDY = (
+    'write {"seconds": S}, {"every": S} or {"position": "rank.version.seqno.restarts@point"}'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +80,17 @@ class AtPosition:
         return self.address.partition("@")[2].partition("#")[0]
 
     @property
-    def life(self) -> int | None:
-        """Which life of its worker, from 1: addresses count from 0.  None of a tracker's."""
-        *position, life = self.address.partition("@")[0].split(".")
-        return int(life) + 1 if len(position) == RANK_VERSION_SEQNO else None
+    def restarts(self) -> int | None:
+        """Which incarnation of its worker, from 1: addresses count from 0.  None of a tracker's."""
+        *position, restarts = self.address.partition("@")[0].split(".")
+        return int(restarts) + 1 if len(position) == RANK_VERSION_SEQNO else None
 
 
 When = AtSeconds | Every | AtPosition
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PlanEntry:
     """One entry of a plan, checked.
 
     Attributes:
@@ -102,7 +104,7 @@ class Entry:
 
     number: int
     at: When
-    kind: Kind
+    kind: FaultKind
     target: Target
     for_s: float | None
     fault: Fault
@@ -116,7 +118,7 @@ class Entry:
         return f"fault {self.number}: {self.kind.name} for {self.target} {_said(self.at)}"
 
 
-def parse_plan(text: str, world_size: int) -> list[Entry]:
+def parse_plan(text: str, world_size: int) -> list[PlanEntry]:
     """The entries of a plan for a job of `world_size` workers.
 
     Raises:
@@ -129,7 +131,7 @@ def parse_plan(text: str, world_size: int) -> list[Entry]:
     return check_plan(document, world_size)
 
 
-def check_plan(document: Any, world_size: int) -> list[Entry]:
+def check_plan(document: Any, world_size: int) -> list[PlanEntry]:
     """The same for a plan that has been read already."""
     if not isinstance(document, list):
         raise ConfigError("the plan is not a list of faults", remedy="write [{...}, {...}]")
@@ -150,7 +152,7 @@ def check_plan(document: Any, world_size: int) -> list[Entry]:
     return entries
 
 
-def _must_go_together(entries: Sequence[Entry]) -> None:
+def _must_go_together(entries: Sequence[PlanEntry]) -> None:
     numbers = {entry.kind.name: entry.number for entry in entries}
     for entry in entries:
         for other in entry.kind.not_with:
@@ -160,29 +162,29 @@ def _must_go_together(entries: Sequence[Entry]) -> None:
                 raise _wrong(entry.number, "kind", error)
 
 
-def missing_for(entries: Sequence[Entry]) -> list[str]:
+def missing_for(entries: Sequence[PlanEntry]) -> list[str]:
     """What this machine lacks for a plan, each thing once."""
     lacks = (entry.fault.missing() for entry in entries)
     return sorted({lack for lack in lacks if lack})
 
 
-def library_faults(entries: Sequence[Entry], *, joined: bool = False) -> str:
+def library_faults(entries: Sequence[PlanEntry], *, joined: bool = False) -> str:
     """The value of ``FTCOMM_FAULTS`` for a plan.
 
     Args:
         entries: the plan.
-        joined: leave out what comes before a process knows its life.
+        joined: leave out what comes before a process knows its incarnation.
     """
     return ",".join(
         f"{entry.at.address}={entry.kind.library_action or NOTE}"
         for entry in entries
         if isinstance(entry.at, AtPosition)
         and entry.target.kind != TRACKER
-        and not (joined and entry.at.point in BEFORE_LIVES)
+        and not (joined and entry.at.point in BEFORE_FIRST_PLAN)
     )
 
 
-def tracker_faults(entries: Sequence[Entry]) -> str:
+def tracker_faults(entries: Sequence[PlanEntry]) -> str:
     """The same for ``FTCOMM_TRACKER_FAULTS``."""
     return ",".join(
         entry.at.address
@@ -208,7 +210,7 @@ def kinds_table() -> str:
 # --- one entry ---------------------------------------------------------------------------------
 
 
-def _entry(number: int, raw: Any, world_size: int) -> Entry:
+def _entry(number: int, raw: Any, world_size: int) -> PlanEntry:
     field = "the entry"
     try:
         _known_fields(raw)
@@ -224,7 +226,7 @@ def _entry(number: int, raw: Any, world_size: int) -> Entry:
         fault = kind.make(target, _parameters(kind, raw.get("parameters", {})))
     except ConfigError as error:
         raise _wrong(number, field, error) from None
-    return Entry(number, at, kind, target, for_s, fault)
+    return PlanEntry(number, at, kind, target, for_s, fault)
 
 
 def _wrong(number: int, field: str, error: ConfigError) -> ConfigError:
@@ -240,7 +242,7 @@ def _known_fields(raw: Any) -> None:
             raise ConfigError(f"has a field {field!r}, which is not known", remedy=remedy)
 
 
-def _kind(name: Any) -> Kind:
+def _kind(name: Any) -> FaultKind:
     kind = KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise ConfigError(f"is {_short(name)}", remedy=f"use one of {', '.join(sorted(KINDS))}")
@@ -254,12 +256,12 @@ def _said(at: When) -> str:
         case Every(every_s=every_s):
             return f"every {every_s:g} s"
         case AtPosition(address):
-            return f"at {address}" + (f", in its life {at.life}" if at.life else "")
+            return f"at {address}" + (f", in its lifetime {at.restarts}" if at.restarts else "")
         case _:
             assert_never(at)
 
 
-def _when(raw: Any, kind: Kind) -> When:
+def _when(raw: Any, kind: FaultKind) -> When:
     if isinstance(raw, Mapping):
         if kind.only_at_position and "position" not in raw:
             raise ConfigError(f"names no position, as {kind.name} needs", remedy=_AT_REMEDY)
@@ -289,7 +291,7 @@ def _every(raw: Mapping[str, Any]) -> Every:
     return Every(float(every_s), float(from_s), float(until_s), count, overlap)
 
 
-def _lasts(kind: Kind, raw: Any) -> float | None:
+def _lasts(kind: FaultKind, raw: Any) -> float | None:
     if raw is None:
         return kind.usually_for_s
     if not kind.lasting:
@@ -300,7 +302,7 @@ def _lasts(kind: Kind, raw: Any) -> float | None:
 
 
 def _target_of(
-    at: When, kind: Kind, raw: Mapping[str, Any], world_size: int
+    at: When, kind: FaultKind, raw: Mapping[str, Any], world_size: int
 ) -> tuple[When, Target]:
     if isinstance(at, AtPosition):
         return _addressed(at, kind, raw, world_size)
@@ -325,7 +327,7 @@ def _target(raw: Any, world_size: int) -> Target:
 
 
 def _addressed(
-    at: AtPosition, kind: Kind, raw: Mapping[str, Any], world_size: int
+    at: AtPosition, kind: FaultKind, raw: Mapping[str, Any], world_size: int
 ) -> tuple[When, Target]:
     """A position says for whom it is; it is spelled as those write it who reach it."""
     if "target" in raw and (raw["target"] != TRACKER or kind.targets != (TRACKER,)):
@@ -341,16 +343,16 @@ def _addressed(
     if found[0].rank >= world_size:
         remedy = f"there are ranks 0 to {world_size - 1}"
         raise ConfigError(f"has the address {at.address!r}", remedy=remedy)
-    if found[0].point in BEFORE_LIVES and found[0].life:
+    if found[0].point in BEFORE_FIRST_PLAN and found[0].restarts:
         remedy = "write 0, the worker's first process"
         raise ConfigError(
-            f"has the address {at.address!r}, before lives are counted", remedy=remedy
+            f"has the address {at.address!r}, before incarnations are counted", remedy=remedy
         )
     address = str(found[0]).partition("=")[0]
     return AtPosition(address), Target("workers", (str(found[0].rank),))
 
 
-def _parameters(kind: Kind, raw: Any) -> dict[str, Any]:
+def _parameters(kind: FaultKind, raw: Any) -> dict[str, Any]:
     if not isinstance(raw, Mapping):
         raise ConfigError(f"are {_short(raw)}", remedy='write {"name": value}')
     known = kind.parameters
@@ -367,7 +369,7 @@ def _parameters(kind: Kind, raw: Any) -> dict[str, Any]:
     return values
 
 
-def _targets(kind: Kind) -> str:
+def _targets(kind: FaultKind) -> str:
     words = {"workers": "workers' numbers"}
     return ", ".join(words.get(target, target) for target in kind.targets)
 

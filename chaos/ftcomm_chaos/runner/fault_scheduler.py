@@ -10,21 +10,21 @@ import trio
 from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm_chaos.faults.fault_kinds import TRACKER, Hit, LibraryFault, NotDeliveredError
 from ftcomm_chaos.report.run_record import Delivery
-from ftcomm_chaos.runner.fault_plan import AtPosition, AtSeconds, Entry, Every
+from ftcomm_chaos.runner.fault_plan import AtPosition, AtSeconds, Every, PlanEntry
 from ftcomm_chaos.runner.job import LiveJob
-from ftcomm_chaos.runner.output_parser import Told
+from ftcomm_chaos.runner.output_parser import ParsedOutput
 from ftcomm_chaos.runner.process_announcements import Fired
 from ftcomm_chaos.runner.random_plan import dice_of
 
-CALM_PATIENCE_S = 60.0  # a recovery that takes longer is not waited for: then faults overlap
+QUIESCENCE_LIMIT_S = 60.0  # a recovery that takes longer is not waited for: then faults overlap
 END_OF_RUN_S = 1e6  # in a history, of what has no end
 
 
 @dataclass(slots=True)
-class Schedule:
+class FaultScheduler:
     """The faults of one run, and what became of them."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[PlanEntry]
     seed: int
     run: int
     stop_after_s: float
@@ -50,14 +50,14 @@ class Schedule:
         waiting.record = fired.record
         waiting.reached.set()
 
-    def missed(self) -> list[Entry]:
+    def missed(self) -> list[PlanEntry]:
         """Entries that the plan promises and that were not delivered."""
         done = {delivery.entry for delivery in self.deliveries if not delivery.failed}
         return [entry for entry in self.entries if entry.once and entry.number not in done]
 
     # --- one entry ----------------------------------------------------------------------------
 
-    async def _deliver_entry(self, entry: Entry, job: LiveJob) -> None:
+    async def _deliver_entry(self, entry: PlanEntry, job: LiveJob) -> None:
         dice = dice_of(self.seed, self.run, entry)
         match entry.at:
             case AtSeconds(seconds):
@@ -71,23 +71,25 @@ class Schedule:
             case _:
                 assert_never(entry.at)
 
-    async def _repeat(self, entry: Entry, every: Every, job: LiveJob, dice: random.Random) -> None:
+    async def _repeat(
+        self, entry: PlanEntry, every: Every, job: LiveJob, dice: random.Random
+    ) -> None:
         await job.until(_formed)
         end = trio.current_time() + min(every.until_s, self.stop_after_s)
         await trio.sleep(every.from_s)
         count = 0
         while count < every.count:
             await trio.sleep(every.every_s * dice.uniform(0.5, 1.5))
-            if not every.overlap and not job.told.calm:
-                with trio.move_on_after(CALM_PATIENCE_S):
-                    await job.until(_calm)
+            if not every.overlap and not job.output.is_quiescent:
+                with trio.move_on_after(QUIESCENCE_LIMIT_S):
+                    await job.until(_is_quiescent)
                 await trio.sleep(every.every_s * dice.uniform(0.0, 0.5))
-            if job.told.all_closed or trio.current_time() > end:
+            if job.output.all_closed or trio.current_time() > end:
                 return
             count += await self._fire(entry, job, dice)
 
     async def _at_position(
-        self, entry: Entry, address: str, job: LiveJob, dice: random.Random
+        self, entry: PlanEntry, address: str, job: LiveJob, dice: random.Random
     ) -> None:
         waiting = self._waiting[address] = _AtAddress(entry, job)
         await waiting.reached.wait()
@@ -95,8 +97,8 @@ class Schedule:
             await self._hit_if_there(waiting, dice)
         elif waiting.hit is not None:
             hit, delivery = waiting.hit
-            for life in hit.lives:
-                await life.gone()
+            for process in hit.processes:
+                await process.gone()
             await self._end(entry, job, delivery)
 
     async def _hit_if_there(self, waiting: "_AtAddress", dice: random.Random) -> None:
@@ -108,26 +110,26 @@ class Schedule:
             self._note_failure(waiting.entry, waiting.job.now, error)
 
     def _note_happened(
-        self, entry: Entry, fired: Fired, job: LiveJob
+        self, entry: PlanEntry, fired: Fired, job: LiveJob
     ) -> tuple[Hit, Delivery] | None:
         record = fired.record
-        life = job.life_of(record)
-        if life is None:
+        process = job.incarnation_of(record)
+        if process is None:
             error = NotDeliveredError(f"process {record.pid}, which reached it, is unknown")
             self._note_failure(entry, job.time_of(record), error)
             return None
         if entry.target.kind == TRACKER:
-            hit = Hit((), f"tracker_kill at {fired.address}", (life,))
+            hit = Hit((), f"tracker_kill at {fired.address}", (process,))
         else:
-            hit = cast("LibraryFault", entry.fault).happened(life)
-        if life.pid != record.pid:  # a child of it, whose end is not this life's
-            hit = replace(hit, lives=())
+            hit = cast("LibraryFault", entry.fault).happened(process)
+        if process.pid != record.pid:  # a child of it, whose end is not this life's
+            hit = replace(hit, processes=())
         return hit, self._note(entry, job, hit, job.time_of(record), record.epoch)
 
-    async def _fire(self, entry: Entry, job: LiveJob, dice: random.Random) -> bool:
+    async def _fire(self, entry: PlanEntry, job: LiveJob, dice: random.Random) -> bool:
         """Deliver once; returns whether it was delivered."""
-        began, epoch = job.now, job.told.epoch
-        if job.told.all_closed:  # though their processes may go on: nothing is left to test
+        began, epoch = job.now, job.output.epoch
+        if job.output.all_closed:  # though their processes may go on: nothing is left to test
             self._note_failure(entry, began, NotDeliveredError("all ranks had closed"))
             return False
         try:
@@ -138,27 +140,27 @@ class Schedule:
         await self._end(entry, job, self._note(entry, job, hit, began, epoch))
         return True
 
-    def _note_failure(self, entry: Entry, at_s: float, error: NotDeliveredError) -> None:
+    def _note_failure(self, entry: PlanEntry, at_s: float, error: NotDeliveredError) -> None:
         failed = Delivery(entry.number, entry.kind.name, at_s, (), "", failed=str(error))
         self.deliveries.append(failed)
 
-    def _note(self, entry: Entry, job: LiveJob, hit: Hit, at_s: float, epoch: int) -> Delivery:
+    def _note(self, entry: PlanEntry, job: LiveJob, hit: Hit, at_s: float, epoch: int) -> Delivery:
         delivery = Delivery(
             entry=entry.number,
             kind=entry.kind.name,
             at_s=at_s,
             workers=hit.workers,
             what=hit.what,
-            dies=tuple(life.pid for life in hit.lives),
+            dies=tuple(process.pid for process in hit.processes),
         )
         self.deliveries.append(delivery)
         lasts_s = END_OF_RUN_S if entry.kind.lasting and entry.for_s is None else entry.for_s
         job.record_fault(delivery, lasts_s or 0.0)
-        if hit.lives and hit.workers:
-            job.expect_recovery(hit.lives, epoch)
+        if hit.processes and hit.workers:
+            job.expect_recovery(hit.processes, epoch)
         return delivery
 
-    async def _end(self, entry: Entry, job: LiveJob, delivery: Delivery) -> None:
+    async def _end(self, entry: PlanEntry, job: LiveJob, delivery: Delivery) -> None:
         if entry.for_s is not None:
             await trio.sleep(entry.for_s)
             try:
@@ -180,7 +182,7 @@ class _AtAddress:
         hit: what it did to itself, and the note of that.
     """
 
-    entry: Entry
+    entry: PlanEntry
     job: LiveJob
     reached: trio.Event = field(default_factory=trio.Event)
     record: FaultRecord | None = None
@@ -189,13 +191,13 @@ class _AtAddress:
     def runs_on(self) -> bool:
         """Whether the process that was there is still its worker's newest, and runs."""
         assert self.record is not None
-        life = self.job.life_of(self.record)
-        return life is not None and self.job.life(life.who) is life
+        process = self.job.incarnation_of(self.record)
+        return process is not None and self.job.process(process.who) is process
 
 
-def _formed(told: Told) -> bool:
-    return told.formed
+def _formed(output: ParsedOutput) -> bool:
+    return output.formed
 
 
-def _calm(told: Told) -> bool:
-    return told.calm
+def _is_quiescent(output: ParsedOutput) -> bool:
+    return output.is_quiescent

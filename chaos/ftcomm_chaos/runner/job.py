@@ -15,12 +15,12 @@ import trio
 from ftcomm.config.process_identity import ProcessName
 from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm_chaos.faults.fault_kinds import Preparation
-from ftcomm_chaos.faults.processes import Life, open_process
+from ftcomm_chaos.faults.processes import JobProcess, open_process
 from ftcomm_chaos.history import HarnessRecorder
 from ftcomm_chaos.history.harness_events import ANYONE, KILL, STOP
 from ftcomm_chaos.report.run_record import Delivery
-from ftcomm_chaos.runner.output_parser import Told
-from ftcomm_chaos.runner.process_announcements import Fired, Note, Notes, Started
+from ftcomm_chaos.runner.output_parser import ParsedOutput
+from ftcomm_chaos.runner.process_announcements import Announcements, Fired, Note, ProcessStarted
 from ftcomm_tracker.launcher.child_process import DRAIN_DEADLINE_S, Child, start_child
 from ftcomm_tracker.launcher.worker_output import forward_output, lines_of
 from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE
@@ -79,14 +79,14 @@ class LiveJob(ABC):
     spec: JobSpec
     run_with: Preparation
     on_fired: Hear
-    lives: list[Life] = field(default_factory=list)
-    told: Told = field(default_factory=Told)
+    processes: list[JobProcess] = field(default_factory=list)
+    output: ParsedOutput = field(default_factory=ParsedOutput)
     began_wall: float = field(default_factory=time.time)
     began: float = field(default_factory=trio.current_time)
     began_monotonic: float = field(default_factory=time.monotonic)
     formed_at: float | None = None
     closed_at: dict[str, float] = field(default_factory=dict)
-    tracker: Life | None = None
+    tracker: JobProcess | None = None
     tracker_may_end: bool = False
     _recorder: HarnessRecorder | None = None
     _children: list[Child] = field(default_factory=list)
@@ -104,27 +104,31 @@ class LiveJob(ABC):
         """All worker ids."""
         return self.run_with.workers
 
-    def life(self, worker: str) -> Life | None:
-        """The newest life of a worker, None if none runs now or it has done its work."""
-        if self.told.has_closed(worker):
+    def process(self, worker: str) -> JobProcess | None:
+        """The newest incarnation of a worker, None if none runs now or it has done its work."""
+        if self.output.has_closed(worker):
             return None
-        newest = self.newest_life(worker)
+        newest = self.newest_process(worker)
         return newest if newest is not None and newest.runs else None
 
-    def newest_life(self, worker: str) -> Life | None:
-        """The newest life of a worker, whether or not it still runs; None if none has begun."""
-        return next((life for life in reversed(self.lives) if life.who == worker), None)
+    def newest_process(self, worker: str) -> JobProcess | None:
+        """The newest process of a worker, whether or not it still runs; None if none has begun."""
+        return next(
+            (process for process in reversed(self.processes) if process.who == worker), None
+        )
 
-    def life_of(self, record: FaultRecord) -> Life | None:
+    def incarnation_of(self, record: FaultRecord) -> JobProcess | None:
         """The process that wrote the record, or whose child did; None if this run has none such.
 
         It may have ended since, and another may have its place.  Its own note was in the pipe
         before the record.
         """
-        for life in reversed(self.lives):
-            if (life.pid, life.start) == (record.pid, record.start):
-                return life
-        return next((life for life in reversed(self.lives) if life.pid == record.group), None)
+        for process in reversed(self.processes):
+            if (process.pid, process.start) == (record.pid, record.start):
+                return process
+        return next(
+            (process for process in reversed(self.processes) if process.pid == record.group), None
+        )
 
     async def start_tracker(self) -> None:
         """Start the own tracker again on its state directory."""
@@ -141,19 +145,19 @@ class LiveJob(ABC):
         """When the fault acted, in seconds since the run began."""
         return record.at - self.began_monotonic
 
-    async def until(self, condition: Callable[[Told], bool]) -> None:
+    async def until(self, condition: Callable[[ParsedOutput], bool]) -> None:
         """Return once the output tells of a state for which `condition` is true."""
-        while not condition(self.told):
+        while not condition(self.output):
             await self._news.wait()
 
-    def expect_recovery(self, lives: Sequence[Life], since_epoch: int) -> None:
-        """A fault was delivered, in that epoch, that ends `lives` and leads to a recovery.
+    def expect_recovery(self, processes: Sequence[JobProcess], since_epoch: int) -> None:
+        """A fault was delivered, in that epoch, that ends `processes` and leads to a recovery.
 
         If the epoch is over by now, the recovery has begun, and may even be over.
         """
-        if self.told.epoch == since_epoch:
-            for life in lives:
-                self.told.expect(life.who, life.number)
+        if self.output.epoch == since_epoch:
+            for process in processes:
+                self.output.expect(process.who, process.number)
 
     def record_fault(self, delivery: Delivery, seconds: float) -> None:
         """Write a fault into the history of the run, for its checkers."""
@@ -170,19 +174,21 @@ class LiveJob(ABC):
         """Run the job to its end and return its exit status."""
 
     def finish(self) -> None:
-        """End every process that is left, and put the reapers' words to the lives."""
+        """End every process that is left, and put the reapers' words to the incarnations."""
         for child in self._children:
             child.signal_group(signal.SIGKILL)
-        for life in self.lives:
-            life.end()
+        for process in self.processes:
+            process.end()
         for child in self._children:
             child.process.wait()
         if self._recorder is not None:
             self._recorder.close()
-        for worker, ends in self.told.ended.items():
-            unexplained = [life for life in self.lives if life.who == worker and not life.how]
-            for life, how in zip(unexplained, ends, strict=False):
-                life.how = how
+        for worker, ends in self.output.ended.items():
+            unexplained = [
+                process for process in self.processes if process.who == worker and not process.how
+            ]
+            for process, how in zip(unexplained, ends, strict=False):
+                process.how = how
 
     def incidents(self) -> list[dict[str, Any]]:
         """The tracker's records of recoveries."""
@@ -194,7 +200,7 @@ class LiveJob(ABC):
                 found.append(json.loads(line))
         return found
 
-    async def read_notes(self, notes: Notes, nursery: trio.Nursery) -> None:
+    async def read_notes(self, notes: Announcements, nursery: trio.Nursery) -> None:
         """Take in the pipe of notes."""
         async for note in notes.read():
             self.take_note(note, nursery)
@@ -202,24 +208,24 @@ class LiveJob(ABC):
     def take_note(self, note: Note, nursery: trio.Nursery) -> None:
         """Take in one of them."""
         match note:
-            case Started(worker, pid, start):
-                self.add_life(worker, ProcessName(pid, start), nursery)
+            case ProcessStarted(worker, pid, start):
+                self.add_process(worker, ProcessName(pid, start), nursery)
             case Fired():
                 self.on_fired(note)
 
-    def add_life(self, who: str, process: ProcessName, nursery: trio.Nursery) -> Life:
+    def add_process(self, who: str, name: ProcessName, nursery: trio.Nursery) -> JobProcess:
         """A process has begun."""
-        number = 1 + sum(life.who == who for life in self.lives)
-        pidfd = open_process(process.pid, process.start)
-        life = Life(who, number, process.pid, process.start, self.now, pidfd)
-        self.lives.append(life)
-        nursery.start_soon(self._watch, life)
-        return life
+        number = 1 + sum(process.who == who for process in self.processes)
+        pidfd = open_process(name.pid, name.start)
+        process = JobProcess(who, number, name.pid, name.start, self.now, pidfd)
+        self.processes.append(process)
+        nursery.start_soon(self._watch, process)
+        return process
 
-    async def _watch(self, life: Life) -> None:
-        await life.watch()
-        life.ended_at = self.now
-        if life is self.tracker:
+    async def _watch(self, process: JobProcess) -> None:
+        await process.watch()
+        process.ended_at = self.now
+        if process is self.tracker:
             self.tracker = None
         self.hear_news()
 
@@ -252,10 +258,10 @@ class LiveJob(ABC):
         with (self.spec.folder / "output.txt").open("a", encoding="utf-8") as file:
             file.writelines(f"{self.now:9.3f} {source}: {line}\n" for line in lines)
         for line in lines:
-            self.told.hear(line)
-            if self.told.formed and self.formed_at is None:
+            self.output.hear(line)
+            if self.output.formed and self.formed_at is None:
                 self.formed_at = self.now
-            for worker in filter(self.told.has_closed, self.workers):
+            for worker in filter(self.output.has_closed, self.workers):
                 self.closed_at.setdefault(worker, self.now)
         self.hear_news()
 

@@ -20,14 +20,14 @@ _STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} [A-Z]+ (?=ftcomm: )"
 
 
 @dataclass(slots=True)
-class Told:
+class ParsedOutput:
     """The state of a job, as its launcher, supervisors and tracker tell it.
 
     Attributes:
         formed: all workers have joined for the first time.
         epoch: the newest epoch that has begun.
         recovering: that epoch's recovery is not over.
-        expecting: by worker, the life (the first is 1) that a delivered fault ends and whose
+        expecting: by worker, the incarnation (the first is 1) that a delivered fault ends and whose
             recovery has not begun.
         ended: how workers' processes ended, by worker, in order.
         closed: workers of whom the tracker has said that they closed.
@@ -45,7 +45,7 @@ class Told:
     tail: list[str] = field(default_factory=list)
 
     @property
-    def calm(self) -> bool:
+    def is_quiescent(self) -> bool:
         """All have joined, and no fault is being recovered from."""
         return self.formed and not self.recovering and not self.expecting
 
@@ -53,9 +53,9 @@ class Told:
         """The worker has done its work: what becomes of it counts no more."""
         return self.all_closed or worker in self.closed
 
-    def expect(self, worker: str, life: int) -> None:
-        """A fault was delivered that ends that life: a recovery must come."""
-        self.expecting[worker] = life
+    def expect(self, worker: str, process: int) -> None:
+        """A fault was delivered that ends that incarnation: a recovery must come."""
+        self.expecting[worker] = process
 
     def hear(self, line: str) -> None:
         """Take in one line of the job's output."""
@@ -89,6 +89,6 @@ class Told:
         Of whom that was not told, the fault came when the line was on its way.
         """
         self.recovering = False
-        for worker, life in list(self.expecting.items()):
-            if len(self.ended.get(worker, [])) >= life:
+        for worker, process in list(self.expecting.items()):
+            if len(self.ended.get(worker, [])) >= process:
                 del self.expecting[worker]

@@ -28,7 +28,7 @@ _READ_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class ProcessStarted:
     """A worker's process has begun."""
 
     worker: str
@@ -49,10 +49,10 @@ class Fired:
         return self.record.fault.partition("=")[0]
 
 
-Note = Started | Fired
+Note = ProcessStarted | Fired
 
 
-class Notes:
+class Announcements:
     """The pipe and the shell of one run; `close` when the run is over."""
 
     def __init__(self, folder: Path) -> None:
@@ -123,7 +123,7 @@ def parse_note(line: str) -> Note:
     word, _, rest = line.partition(" ")
     if word == "life":
         worker, _, stat = rest.partition(" ")
-        return Started(worker, int(stat.split()[0]), start_in(stat))
+        return ProcessStarted(worker, int(stat.split()[0]), start_in(stat))
     if line.startswith(TRACKER):
         return Fired(FaultRecord.parse(rest), by_tracker=True)
     return Fired(FaultRecord.parse(line), by_tracker=False)

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 from ftcomm_chaos.faults.fault_kinds import RANDOM
-from ftcomm_chaos.runner.fault_plan import Entry
+from ftcomm_chaos.runner.fault_plan import PlanEntry
 
 
 def random_plan(
@@ -29,6 +29,6 @@ def random_plan(
     return entries
 
 
-def dice_of(seed: int, run: int, entry: Entry) -> random.Random:
+def dice_of(seed: int, run: int, entry: PlanEntry) -> random.Random:
     """The dice of one entry in one run: what one entry draws does not change another's luck."""
     return random.Random(f"{seed}/{run}/{entry.number}")  # noqa: S311 - luck, not secrets

@@ -10,18 +10,18 @@ import trio
 
 from ftcomm_chaos.faults.fault_kinds import Preparation
 from ftcomm_chaos.report.attribution import confirm, join_recoveries, pass_over_the_late
-from ftcomm_chaos.report.run_record import LifeRecord, RunRecord
-from ftcomm_chaos.runner.fault_plan import Entry, library_faults, tracker_faults
-from ftcomm_chaos.runner.fault_scheduler import Schedule
+from ftcomm_chaos.report.run_record import ProcessRecord, RunRecord
+from ftcomm_chaos.runner.fault_plan import PlanEntry, library_faults, tracker_faults
+from ftcomm_chaos.runner.fault_scheduler import FaultScheduler
 from ftcomm_chaos.runner.job import JobSpec, LiveJob, make_folders
 from ftcomm_chaos.runner.launched_job import LaunchedJob
-from ftcomm_chaos.runner.process_announcements import Notes
+from ftcomm_chaos.runner.process_announcements import Announcements
 from ftcomm_chaos.runner.served_job import ServedJob
 from ftcomm_chaos.runner.trace_replay import Replay
 
 
 @dataclass(frozen=True, slots=True)
-class RunOptions:
+class ChaosRunOptions:
     """How one run is to go.
 
     Attributes:
@@ -34,7 +34,7 @@ class RunOptions:
         populate: starts and loses workers, in place of starting them all at once.
     """
 
-    entries: Sequence[Entry] = ()
+    entries: Sequence[PlanEntry] = ()
     seed: int = 0
     run: int = 0
     stop_after_s: float = float("inf")
@@ -43,11 +43,11 @@ class RunOptions:
     populate: Replay | None = None
 
 
-async def run_once(spec: JobSpec, options: RunOptions) -> tuple[RunRecord, Schedule]:
+async def run_once(spec: JobSpec, options: ChaosRunOptions) -> tuple[RunRecord, FaultScheduler]:
     """Run the job of `spec` once; every process of it has ended when this returns or raises."""
     make_folders(spec)
-    notes = Notes(spec.folder)
-    schedule = Schedule(options.entries, options.seed, options.run, options.stop_after_s)
+    notes = Announcements(spec.folder)
+    schedule = FaultScheduler(options.entries, options.seed, options.run, options.stop_after_s)
     with contextlib.ExitStack() as at_end:
         at_end.callback(notes.close)
         async with trio.open_nursery() as nursery:
@@ -66,7 +66,11 @@ async def run_once(spec: JobSpec, options: RunOptions) -> tuple[RunRecord, Sched
 
 
 async def _run_until(
-    job: LiveJob, notes: Notes, schedule: Schedule, options: RunOptions, nursery: trio.Nursery
+    job: LiveJob,
+    notes: Announcements,
+    schedule: FaultScheduler,
+    options: ChaosRunOptions,
+    nursery: trio.Nursery,
 ) -> tuple[int, bool]:
     nursery.start_soon(job.read_notes, notes, nursery)
     nursery.start_soon(schedule.deliver, job)
@@ -88,7 +92,11 @@ def _preparation(spec: JobSpec, nursery: trio.Nursery, at_end: contextlib.ExitSt
 
 
 def _job(
-    spec: JobSpec, run: Preparation, notes: Notes, schedule: Schedule, options: RunOptions
+    spec: JobSpec,
+    run: Preparation,
+    notes: Announcements,
+    schedule: FaultScheduler,
+    options: ChaosRunOptions,
 ) -> LiveJob:
     later = library_faults(options.entries, joined=True)
     command = notes.wrap(spec.user_command(), run, spec.out if spec.in_out else None, later)
@@ -107,8 +115,8 @@ def _job(
 def record_of(
     spec: JobSpec,
     job: LiveJob,
-    schedule: Schedule,
-    options: RunOptions,
+    schedule: FaultScheduler,
+    options: ChaosRunOptions,
     status: int | None,
     ended_at: float,
 ) -> RunRecord:
@@ -121,16 +129,23 @@ def record_of(
         formed_s=job.formed_at,
         closed_s=job.closed_at,
         result="" if options.compare is None else digest_of(spec.out / options.compare),
-        lives=[
-            LifeRecord(life.who, life.number, life.pid, life.began_at, life.ended_at, life.how)
-            for life in job.lives
+        processes=[
+            ProcessRecord(
+                process.who,
+                process.number,
+                process.pid,
+                process.began_at,
+                process.ended_at,
+                process.how,
+            )
+            for process in job.processes
         ],
         deliveries=schedule.deliveries + (options.populate.deliveries if options.populate else []),
         incidents=[
             {**incident, "at_s": incident["wall_started"] - job.began_wall}
             for incident in job.incidents()
         ],
-        tail=job.told.tail,
+        tail=job.output.tail,
         folder=str(spec.folder),
     )
     confirm(record)

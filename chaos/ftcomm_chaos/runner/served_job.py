@@ -13,7 +13,7 @@ import trio
 from ftcomm.config.process_identity import ProcessName
 from ftcomm.errors import FtcommError
 from ftcomm_chaos.faults.fault_kinds import TRACKER, NotDeliveredError
-from ftcomm_chaos.faults.processes import Life
+from ftcomm_chaos.faults.processes import JobProcess
 from ftcomm_chaos.runner.job import LiveJob
 from ftcomm_chaos.runner.launched_job import TRACKER_COMMAND
 from ftcomm_tracker.launcher.child_process import Child
@@ -70,7 +70,7 @@ class ServedJob(LiveJob):
         command += ["--state-dir", str(self.spec.state_dir), *options]
         variables = self.run_with.tracker_variables
         child = self.start(TRACKER, command, {**self.environment(), **variables})
-        self.tracker = self.add_life(TRACKER, ProcessName.of(child.process.pid), self._nursery)
+        self.tracker = self.add_process(TRACKER, ProcessName.of(child.process.pid), self._nursery)
         ready = trio.Event()
         self.tracker.has_reaper = True
         self._nursery.start_soon(self._attend_tracker, child, self.tracker, ready)
@@ -84,7 +84,7 @@ class ServedJob(LiveJob):
             for call in self.run_with.on_tracker:
                 await call(self._ready["address"])
 
-    async def _attend_tracker(self, child: Child, life: Life, ready: trio.Event) -> None:
+    async def _attend_tracker(self, child: Child, process: JobProcess, ready: trio.Event) -> None:
         async def show(number: int, data: bytes) -> None:
             texts = lines_of(data)
             self.hear(TRACKER, texts)
@@ -95,8 +95,8 @@ class ServedJob(LiveJob):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(forward_output, child, show)
             status = await child.wait()
-        self.told.ended.setdefault(TRACKER, []).append(_ended(status))
-        life.how = _ended(status)
+        self.output.ended.setdefault(TRACKER, []).append(_ended(status))
+        process.how = _ended(status)
         ready.set()
         if status >= 0 and not self.tracker_may_end:  # by itself: the job is over
             self._served = status
@@ -116,7 +116,7 @@ class ServedJob(LiveJob):
         self._supervisors[worker] = child
         self._nursery.start_soon(self._attend_supervisor, worker, child)
 
-    async def lose_worker(self, worker: str) -> Life:
+    async def lose_worker(self, worker: str) -> JobProcess:
         """The machine of a worker vanishes: its supervisor is killed, and it dies with that.
 
         Raises:
@@ -125,20 +125,20 @@ class ServedJob(LiveJob):
         child = self._supervisors.get(worker)
         if child is None or not child.running:
             raise NotDeliveredError(f"worker {worker} did not run")
-        ended = [life for life in self.lives if not life.runs]
+        ended = [process for process in self.processes if not process.runs]
         self._lost.append(child)
         child.signal_group(signal.SIGKILL)
         # Only what it ran at its own end dies with it: that may have begun in this moment, in the
         # place of one that had ended, and its note be on the way.
         await self.until(lambda _: not child.running)
         await trio.sleep(NOTE_S)
-        life = self.newest_life(worker)
-        if life is None or life in ended or self.told.has_closed(worker):
+        process = self.newest_process(worker)
+        if process is None or process in ended or self.output.has_closed(worker):
             raise NotDeliveredError(f"worker {worker} did not run")
-        await life.gone()
-        if life.how and SIGKILLED not in life.how:
-            raise NotDeliveredError(f"{life} {life.how} before its machine went")
-        return life
+        await process.gone()
+        if process.how and SIGKILLED not in process.how:
+            raise NotDeliveredError(f"{process} {process.how} before its machine went")
+        return process
 
     async def _attend_supervisor(self, worker: str, child: Child) -> None:
         status = await self.attend(child)

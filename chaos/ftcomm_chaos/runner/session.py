@@ -11,10 +11,10 @@ from ftcomm.config.plurals import counted
 from ftcomm_chaos.history import History
 from ftcomm_chaos.report.run_record import RunRecord
 from ftcomm_chaos.report.verdict import Demands, Verdict, differs, judge
-from ftcomm_chaos.runner.fault_plan import Entry, check_plan
+from ftcomm_chaos.runner.fault_plan import PlanEntry, check_plan
 from ftcomm_chaos.runner.history_checks import judge_history, last_result
 from ftcomm_chaos.runner.job import JobSpec
-from ftcomm_chaos.runner.runner import RunOptions, run_once
+from ftcomm_chaos.runner.runner import ChaosRunOptions, run_once
 from ftcomm_chaos.runner.spot_trace import NodeEvent
 from ftcomm_chaos.runner.trace_replay import Replay
 
@@ -25,7 +25,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RunRequest:
     """What the user asked for, checked.
 
     Attributes:
@@ -56,16 +56,16 @@ class Request:
         """What is compared, in words."""
         return self.compare or "the last result"
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[PlanEntry]:
         """The faults, made anew for each run: they keep state."""
         return check_plan(list(self.plan), self.job.world_size)
 
 
 @dataclass(slots=True)
-class Session:
+class RunSession:
     """What was run, and what it came to."""
 
-    request: Request
+    request: RunRequest
     reference: RunRecord
     runs: list[RunRecord]
     verdict: Verdict
@@ -79,17 +79,17 @@ class Session:
         return self.reference.work_s * len(ended) / sum(run.work_s for run in ended)
 
 
-async def run_session(request: Request, say: Say) -> Session:
+async def run_session(request: RunRequest, say: Say) -> RunSession:
     """Run everything and judge it; `say` is told of each step."""
     say("running without faults")
-    options = RunOptions(
+    options = ChaosRunOptions(
         limit_s=request.limit_s or REFERENCE_LIMIT_S, compare=request.compare, seed=request.seed
     )
     reference, peace, _ = await _run(request.job, options)
     say(_ended(reference))
     if reference.status != 0 or not reference.result:
         nothing = Demands(result_name=request.result_name)
-        return Session(request, reference, [], judge(reference, [], nothing))
+        return RunSession(request, reference, [], judge(reference, [], nothing))
     runs, missed = await _break_things(request, reference, peace, say)
     again = None
     if differs(reference, runs):
@@ -99,11 +99,11 @@ async def run_session(request: Request, say: Say) -> Session:
         job = _named(request.job, "without faults, again", "again")
         again, _, _ = await _run(job, options, peace)
     demands = Demands(missed, request.least, request.result_name)
-    return Session(request, reference, runs, judge(reference, runs, demands, again), again)
+    return RunSession(request, reference, runs, judge(reference, runs, demands, again), again)
 
 
 async def _break_things(
-    request: Request, reference: RunRecord, peace: History | None, say: Say
+    request: RunRequest, reference: RunRecord, peace: History | None, say: Say
 ) -> tuple[list[RunRecord], list[str]]:
     """Jobs with faults, one after another, until the time is over."""
     end = None if request.duration_s is None else trio.current_time() + request.duration_s
@@ -114,7 +114,7 @@ async def _break_things(
         job = _named(request.job, f"run {number + 1} with faults", f"run-{number + 1}")
         say(f"running with faults{f', job {number + 1}' if number else ''}")
         patience_s = SLOWER * reference.wall_s + STARTS_S + (request.duration_s or 0.0)
-        options = RunOptions(
+        options = ChaosRunOptions(
             entries=() if request.trace else request.entries(),
             seed=request.seed,
             run=number,
@@ -133,21 +133,21 @@ async def _break_things(
     return runs, missed + never_delivered(request, runs)
 
 
-def never_delivered(request: Request, runs: Sequence[RunRecord]) -> list[str]:
+def never_delivered(request: RunRequest, runs: Sequence[RunRecord]) -> list[str]:
     """What was to come again and again, and never came."""
     done = {delivery.entry for run in runs for delivery in run.delivered}
     again = [entry for entry in request.entries() if not entry.once]
     return [str(entry) for entry in again if entry.number not in done]
 
 
-def _worth_another(request: Request, runs: Sequence[RunRecord], end: float) -> bool:
+def _worth_another(request: RunRequest, runs: Sequence[RunRecord], end: float) -> bool:
     """Plans of moments and traces are one job; what comes again and again fills the time."""
     again = not request.trace and all("every" in entry["at"] for entry in request.plan)
     return again and trio.current_time() + runs[-1].wall_s / 2 < end
 
 
 async def _run(
-    job: JobSpec, options: RunOptions, peace: History | None = None
+    job: JobSpec, options: ChaosRunOptions, peace: History | None = None
 ) -> tuple[RunRecord, History | None, list[str]]:
     """One run, judged by itself and against the history of the run without faults."""
     record, schedule = await run_once(job, options)

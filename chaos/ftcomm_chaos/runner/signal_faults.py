@@ -12,15 +12,15 @@ from ftcomm_chaos.faults.fault_kinds import (
     ALL,
     RANDOM,
     TRACKER,
+    FaultKind,
     Hit,
-    Kind,
     NotDeliveredError,
     Preparation,
     RunningJob,
     Target,
     register,
 )
-from ftcomm_chaos.faults.processes import Life
+from ftcomm_chaos.faults.processes import JobProcess
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class SignalFault:
 
     target: Target
     name: str  # of the signal: Windows has not all, and imports this module
-    _stopped: list[Life] = field(default_factory=list)
+    _stopped: list[JobProcess] = field(default_factory=list)
 
     def missing(self) -> str:
         """Linux alone can signal a process that is not a child without risk for others."""
@@ -43,44 +43,44 @@ class SignalFault:
         """Send the signal; a kill is done when the process is gone."""
         workers: tuple[str, ...] = ()
         if self.target.kind == TRACKER:
-            lives = [_running(job.tracker, TRACKER)]
+            processes = [_running(job.tracker, TRACKER)]
         else:
             workers = self.target.pick(job, dice)
-            lives = [_running(job.life(worker), f"worker {worker}") for worker in workers]
-        hit = self._hit(workers, self._send(lives))
-        for life in hit.lives:
-            await life.gone()
+            processes = [_running(job.process(worker), f"worker {worker}") for worker in workers]
+        hit = self._hit(workers, self._send(processes))
+        for process in hit.processes:
+            await process.gone()
         return hit
 
-    def happened(self, life: Life) -> Hit:
+    def happened(self, process: JobProcess) -> Hit:
         """The library has done it, or does it now."""
-        return self._hit((life.who,), [life])
+        return self._hit((process.who,), [process])
 
     async def undo(self, job: RunningJob) -> None:
         """Let what was stopped go on; what is about to stop itself must have done so."""
         del job
         while self._stopped:
-            life = self._stopped.pop()
+            process = self._stopped.pop()
             with contextlib.suppress(NotDeliveredError):  # it has ended meanwhile
-                await life.stopped()
-                life.signal(signal.SIGCONT)
+                await process.stopped()
+                process.signal(signal.SIGCONT)
 
-    def _send(self, lives: list[Life]) -> list[Life]:
+    def _send(self, processes: list[JobProcess]) -> list[JobProcess]:
         """Those whom the signal has reached: one of several may just have ended."""
         reached = []
-        for life in lives:
+        for process in processes:
             with contextlib.suppress(NotDeliveredError):
-                life.signal(signal.Signals[self.name])
-                reached.append(life)
+                process.signal(signal.Signals[self.name])
+                reached.append(process)
         if not reached:
             raise NotDeliveredError(f"{self.target} has ended")
         return reached
 
-    def _hit(self, workers: tuple[str, ...], lives: list[Life]) -> Hit:
+    def _hit(self, workers: tuple[str, ...], processes: list[JobProcess]) -> Hit:
         if self.name == "SIGSTOP":
-            self._stopped += lives
-        dying = tuple(lives) if self.name == "SIGKILL" else ()
-        return Hit(workers, f"{self.name} for {', '.join(map(str, lives))}", dying)
+            self._stopped += processes
+        dying = tuple(processes) if self.name == "SIGKILL" else ()
+        return Hit(workers, f"{self.name} for {', '.join(map(str, processes))}", dying)
 
 
 @dataclass(slots=True)
@@ -112,26 +112,26 @@ class ByLibrary:
         del job, dice
         raise NotDeliveredError(f"{self.name} is delivered by the library alone")
 
-    def happened(self, life: Life) -> Hit:
+    def happened(self, process: JobProcess) -> Hit:
         """The library has done it, or does it now."""
-        return Hit((life.who,), f"{self.name} in {life}", (life,) if self.deadly else ())
+        return Hit((process.who,), f"{self.name} in {process}", (process,) if self.deadly else ())
 
     async def undo(self, job: RunningJob) -> None:
         """It has no end."""
 
 
-def _running(life: Life | None, who: str) -> Life:
-    if life is None:
+def _running(process: JobProcess | None, who: str) -> JobProcess:
+    if process is None:
         raise NotDeliveredError(f"{who} does not run")
-    return life
+    return process
 
 
-def _signal_kind(name: str, text: str, **more: Any) -> Kind:
+def _signal_kind(name: str, text: str, **more: Any) -> FaultKind:
     def make(target: Target, parameters: Mapping[str, Any]) -> SignalFault:
         del parameters
         return SignalFault(target, name)
 
-    return Kind(name.lower(), text, make, **more)
+    return FaultKind(name.lower(), text, make, **more)
 
 
 def _tracker_kill(target: Target, parameters: Mapping[str, Any]) -> TrackerKill:
@@ -139,12 +139,12 @@ def _tracker_kill(target: Target, parameters: Mapping[str, Any]) -> TrackerKill:
     return TrackerKill(target, "SIGKILL")
 
 
-def _position_kind(name: str, text: str, *, deadly: bool = False) -> Kind:
+def _position_kind(name: str, text: str, *, deadly: bool = False) -> FaultKind:
     def make(target: Target, parameters: Mapping[str, Any]) -> ByLibrary:
         del target, parameters
         return ByLibrary(name, deadly)
 
-    return Kind(name, text, make, library_action=name, only_at_position=True)
+    return FaultKind(name, text, make, library_action=name, only_at_position=True)
 
 
 register(
@@ -158,7 +158,7 @@ register(
             lasting=True,
             library_action="stop",
         ),
-        Kind(
+        FaultKind(
             "tracker_kill",
             "the tracker dies by SIGKILL, and is started again after `for` seconds",
             _tracker_kill,

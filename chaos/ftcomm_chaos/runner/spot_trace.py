@@ -93,7 +93,7 @@ def _check_order(events: Iterable[NodeEvent]) -> None:
         here ^= {event.node}
 
 
-class Places:
+class NodeAssignments:
     """Who runs where: told of nodes, says which workers to start and which are lost."""
 
     def __init__(self, workers: Iterable[str]) -> None:
@@ -135,6 +135,6 @@ class Places:
 
 def losses(events: Iterable[NodeEvent], world_size: int) -> int:
     """How many workers a trace takes from a job of that size that lasts as long as it."""
-    places = Places(str(index) for index in range(world_size))
+    places = NodeAssignments(str(index) for index in range(world_size))
     moves = itertools.chain.from_iterable(map(places.handle, events))
     return sum(isinstance(move, Lose) for move in moves)

@@ -8,7 +8,7 @@ import trio
 from ftcomm_chaos.faults.fault_kinds import NotDeliveredError
 from ftcomm_chaos.report.run_record import Delivery
 from ftcomm_chaos.runner.served_job import ServedJob
-from ftcomm_chaos.runner.spot_trace import Lose, NodeEvent, Places, Start
+from ftcomm_chaos.runner.spot_trace import Lose, NodeAssignments, NodeEvent, Start
 
 NODE_LOST = "node_lost"
 
@@ -33,11 +33,11 @@ class Replay:
         """Start and lose workers as the trace says; then fill all places, so that the job ends."""
         await job.serving.wait()
         began = trio.current_time()
-        places = Places(job.workers)
+        places = NodeAssignments(job.workers)
         for event in self.events:
-            if not event.comes and places.full and not job.told.formed:
+            if not event.comes and places.full and not job.output.formed:
                 forming = trio.current_time()
-                await job.until(lambda told: told.formed)
+                await job.until(lambda output: output.formed)
                 began += trio.current_time() - forming
             await trio.sleep_until(began + event.at_s / self.speed)
             for move in places.handle(event):
@@ -57,8 +57,8 @@ class Replay:
             what=f"{move.node} goes, and worker {move.worker} with it",
         )
         try:
-            life = await job.lose_worker(move.worker)
-            delivery.dies = (life.pid,)
+            process = await job.lose_worker(move.worker)
+            delivery.dies = (process.pid,)
             job.record_fault(delivery, 0.0)
         except NotDeliveredError as error:
             delivery.failed = str(error)

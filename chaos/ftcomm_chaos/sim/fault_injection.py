@@ -7,13 +7,13 @@ reported, while it serves, and so on; that is where rules break.
 import random
 from typing import TYPE_CHECKING
 
-from ftcomm_chaos.sim.fault_plan import DEADLY, HOT, Kind, Planned
+from ftcomm_chaos.sim.fault_plan import DEADLY, HOT, SimulatedFault, SimulatedFaultKind
 from ftcomm_chaos.sim.network.byte_pipe import End
-from ftcomm_chaos.sim.partitions import Hurdle
+from ftcomm_chaos.sim.partitions import PathLoss
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.simulation import Simulation
-    from ftcomm_chaos.sim.worker.process import Life
+    from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 SOON_BYTES = 300  # a few messages; the handshake alone is 240 bytes
 HEARD = 0.5  # share of half-open connections whose gone end says so when it is sent something
@@ -36,16 +36,16 @@ class Faults:
         fired: those that happened, with the time.
     """
 
-    def __init__(self, sim: "Simulation", plan: tuple[Planned, ...]) -> None:
+    def __init__(self, sim: "Simulation", plan: tuple[SimulatedFault, ...]) -> None:
         self.sim = sim
         self.points = 0
-        self.replacing = 0  # stopped processes whose second life is still to come
+        self.replacing = 0  # stopped processes whose second incarnation is still to come
         self.barred: frozenset[str] | None = None  # two workers, for the rest of the run
         self.waiting = list(plan)
-        self.fired: list[tuple[float, Planned]] = []
+        self.fired: list[tuple[float, SimulatedFault]] = []
 
-    def on_point(self, life: "Life", name: str) -> None:
-        """`life` is at the point `name`."""
+    def on_point(self, process: "SimulatedProcess", name: str) -> None:
+        """`process` is at the point `name`."""
         self.points += 3 if name in HOT else 1
         self.sim.counters[f"at {name}"] += 1
         for planned in self.waiting:
@@ -53,96 +53,96 @@ class Faults:
                 return
             if planned.name in ("", name) and self._may(planned.kind):
                 self.waiting.remove(planned)
-                self._fire(planned, life, name)
+                self._fire(planned, process, name)
                 return
 
-    def _may(self, kind: Kind) -> bool:
+    def _may(self, kind: SimulatedFaultKind) -> bool:
         """A gentle run lets the job recover wholly before the next death."""
         if not self.sim.conditions.gentle or kind not in DEADLY:
             return True
-        return not self.replacing and bool(self.sim.settled_lives())
+        return not self.replacing and bool(self.sim.settled_processes())
 
-    def _fire(self, planned: Planned, life: "Life", name: str) -> None:
+    def _fire(self, planned: SimulatedFault, process: "SimulatedProcess", name: str) -> None:
         kind = planned.kind
         self.fired.append((self.sim.world.now, planned))
-        self.sim.world.trace(f"FAULT {planned.number} {kind.value} at {life} {name}")
+        self.sim.world.trace(f"FAULT {planned.number} {kind.value} at {process} {name}")
         apply = {
-            Kind.CRASH_OTHER: self._crash_other,
-            Kind.CRASH_TWO: self._crash_other,
-            Kind.CRASH_ALL_BUT_ONE: self._crash_all_but_one,
-            Kind.CUT_DATA: self._cut_data,
-            Kind.SILENCE: self._silence,
-            Kind.BARRIER: self._barrier,
-            Kind.SILENT_BARRIER: self._silent_barrier,
-            Kind.CUT_CONTROL: self._cut_control,
-            Kind.CUT_SHORT: self._cut_short,
-            Kind.PAUSE: self._pause,
-            Kind.LONG_PAUSE: self._long_pause,
-            Kind.DUPLICATE: self._duplicate,
-            Kind.PAUSE_AND_REPLACE: self._pause_and_replace,
-            Kind.TRACKER_CRASH: self._tracker_crash,
-            Kind.TRACKER_TORN: self._tracker_torn,
-            Kind.TRACKER_STALL: self._tracker_stall,
-            Kind.REFUSAL: self._refusal,
-            Kind.CUT_INSIDE: self._cut_inside,
-            Kind.STALL: self._hold_up,
-            Kind.HALF_OPEN: self._half_open,
-            Kind.ONE_WAY: self._one_way,
-            Kind.ONE_WAY_BARRIER: self._one_way_barrier,
+            SimulatedFaultKind.CRASH_OTHER: self._crash_other,
+            SimulatedFaultKind.CRASH_TWO: self._crash_other,
+            SimulatedFaultKind.CRASH_ALL_BUT_ONE: self._crash_all_but_one,
+            SimulatedFaultKind.CUT_DATA: self._cut_data,
+            SimulatedFaultKind.SILENCE: self._silence,
+            SimulatedFaultKind.BARRIER: self._barrier,
+            SimulatedFaultKind.SILENT_BARRIER: self._silent_barrier,
+            SimulatedFaultKind.CUT_CONTROL: self._cut_control,
+            SimulatedFaultKind.CUT_SHORT: self._cut_short,
+            SimulatedFaultKind.PAUSE: self._pause,
+            SimulatedFaultKind.LONG_PAUSE: self._long_pause,
+            SimulatedFaultKind.DUPLICATE: self._duplicate,
+            SimulatedFaultKind.PAUSE_AND_REPLACE: self._pause_and_replace,
+            SimulatedFaultKind.TRACKER_CRASH: self._tracker_crash,
+            SimulatedFaultKind.TRACKER_TORN: self._tracker_torn,
+            SimulatedFaultKind.TRACKER_STALL: self._tracker_stall,
+            SimulatedFaultKind.REFUSAL: self._refusal,
+            SimulatedFaultKind.CUT_INSIDE: self._cut_inside,
+            SimulatedFaultKind.STALL: self._hold_up,
+            SimulatedFaultKind.HALF_OPEN: self._half_open,
+            SimulatedFaultKind.ONE_WAY: self._one_way,
+            SimulatedFaultKind.ONE_WAY_BARRIER: self._one_way_barrier,
         }
         if kind in apply:
-            apply[kind](life, planned.luck(self.sim.world.seed))
-        if kind in (Kind.CRASH, Kind.CRASH_TWO):
-            life.die("killed")
+            apply[kind](process, planned.luck(self.sim.world.seed))
+        if kind in (SimulatedFaultKind.CRASH, SimulatedFaultKind.CRASH_TWO):
+            process.die("killed")
             raise Killed
 
-    def _crash_other(self, life: "Life", luck: random.Random) -> None:
-        others = [x for x in self.sim.current_lives() if x is not life]
+    def _crash_other(self, process: "SimulatedProcess", luck: random.Random) -> None:
+        others = [x for x in self.sim.current_processes() if x is not process]
         if others:
             luck.choice(others).die("killed")
 
-    def _crash_all_but_one(self, life: "Life", luck: random.Random) -> None:
-        members = self.sim.current_lives()
+    def _crash_all_but_one(self, process: "SimulatedProcess", luck: random.Random) -> None:
+        members = self.sim.current_processes()
         if not members:
             return
         left = luck.choice(members)
         for other in members:
-            if other not in (life, left):
+            if other not in (process, left):
                 other.die("killed")
-        if life in members and life is not left:
-            life.die("killed")
+        if process in members and process is not left:
+            process.die("killed")
             raise Killed
 
-    def _cut_data(self, life: "Life", luck: random.Random) -> None:
-        del life
+    def _cut_data(self, process: "SimulatedProcess", luck: random.Random) -> None:
+        del process
         streams = self.sim.network.open_streams()
         if streams:
             self.sim.network.cut(luck.choice(streams))
 
-    def _silence(self, life: "Life", luck: random.Random) -> None:
-        del life
+    def _silence(self, process: "SimulatedProcess", luck: random.Random) -> None:
+        del process
         streams = self.sim.network.open_streams()
         if streams:
             self.sim.network.silence(luck.choice(streams))
 
-    def _barrier(self, life: "Life", luck: random.Random) -> None:
-        self._put_up(life, Hurdle.REFUSED, luck)
+    def _barrier(self, process: "SimulatedProcess", luck: random.Random) -> None:
+        self._put_up(process, PathLoss.REFUSED, luck)
 
-    def _silent_barrier(self, life: "Life", luck: random.Random) -> None:
-        self._put_up(life, Hurdle.SILENT, luck)
+    def _silent_barrier(self, process: "SimulatedProcess", luck: random.Random) -> None:
+        self._put_up(process, PathLoss.SILENT, luck)
 
-    def _one_way_barrier(self, life: "Life", luck: random.Random) -> None:
-        self._put_up(life, Hurdle.ONE_WAY, luck)
+    def _one_way_barrier(self, process: "SimulatedProcess", luck: random.Random) -> None:
+        self._put_up(process, PathLoss.ONE_WAY, luck)
 
-    def _put_up(self, life: "Life", hurdle: Hurdle, luck: random.Random) -> None:
+    def _put_up(self, process: "SimulatedProcess", hurdle: PathLoss, luck: random.Random) -> None:
         """Between this worker and another: one pair for good, any other for a while.
 
         One at a time: with more, a group of three falls apart, and no relay helps.
         """
-        others = [name for name in self.sim.worker_ids if name != life.worker_id]
+        others = [name for name in self.sim.worker_ids if name != process.worker_id]
         if not others:
             return
-        network, names = self.sim.network, frozenset((life.worker_id, luck.choice(others)))
+        network, names = self.sim.network, frozenset((process.worker_id, luck.choice(others)))
         if network.barriers.standing:
             return
         network.put_up(names, hurdle)
@@ -152,62 +152,62 @@ class Faults:
             self.sim.world.after(luck.uniform(0.1, 8.0), network.barriers.take_down, names)
 
     @staticmethod
-    def _cut_control(life: "Life", luck: random.Random) -> None:
+    def _cut_control(process: "SimulatedProcess", luck: random.Random) -> None:
         del luck
-        if life.conn is not None:
-            life.conn.cut()
+        if process.conn is not None:
+            process.conn.cut()
 
     @staticmethod
-    def _cut_short(life: "Life", luck: random.Random) -> None:
+    def _cut_short(process: "SimulatedProcess", luck: random.Random) -> None:
         """The next time that the user's thread runs in a call."""
         del luck
-        life.cut_next = True
-        life.poke()
+        process.cut_next = True
+        process.poke()
 
-    def _pause(self, life: "Life", luck: random.Random) -> None:
-        self._stop(life, luck.uniform(0.05, 0.95))
+    def _pause(self, process: "SimulatedProcess", luck: random.Random) -> None:
+        self._stop(process, luck.uniform(0.05, 0.95))
 
-    def _long_pause(self, life: "Life", luck: random.Random) -> None:
-        self._stop(life, luck.uniform(1.0, 4.0))
+    def _long_pause(self, process: "SimulatedProcess", luck: random.Random) -> None:
+        self._stop(process, luck.uniform(1.0, 4.0))
 
-    def _stop(self, life: "Life", deadlines: float) -> None:
-        if life.paused_until is None:
-            life.pause(deadlines * self.sim.settings.detect_within)
+    def _stop(self, process: "SimulatedProcess", deadlines: float) -> None:
+        if process.paused_until is None:
+            process.pause(deadlines * self.sim.settings.detect_within)
 
-    def _duplicate(self, life: "Life", luck: random.Random) -> None:
+    def _duplicate(self, process: "SimulatedProcess", luck: random.Random) -> None:
         del luck
-        self._start_again(life)
+        self._start_again(process)
 
-    def _start_again(self, life: "Life") -> None:
-        if life.worker_id in self.sim.worker_ids:
-            self.sim.start_life(life.worker_id)
+    def _start_again(self, process: "SimulatedProcess") -> None:
+        if process.worker_id in self.sim.worker_ids:
+            self.sim.start_process(process.worker_id)
 
-    def _pause_and_replace(self, life: "Life", luck: random.Random) -> None:
-        self._stop(life, luck.uniform(0.6, 5.0))
+    def _pause_and_replace(self, process: "SimulatedProcess", luck: random.Random) -> None:
+        self._stop(process, luck.uniform(0.6, 5.0))
         self.replacing += 1
-        self.sim.world.after(luck.uniform(0.0, 2.0), self._replace, life)
+        self.sim.world.after(luck.uniform(0.0, 2.0), self._replace, process)
 
-    def _replace(self, life: "Life") -> None:
+    def _replace(self, process: "SimulatedProcess") -> None:
         self.replacing -= 1
-        self._start_again(life)
+        self._start_again(process)
 
-    def _tracker_crash(self, life: "Life", luck: random.Random) -> None:
-        del life, luck
+    def _tracker_crash(self, process: "SimulatedProcess", luck: random.Random) -> None:
+        del process, luck
         self.sim.tracker.crash()
 
-    def _tracker_torn(self, life: "Life", luck: random.Random) -> None:
-        del life
+    def _tracker_torn(self, process: "SimulatedProcess", luck: random.Random) -> None:
+        del process
         self.sim.tracker.crash_after = luck.randrange(1, 9)
 
-    def _tracker_stall(self, life: "Life", luck: random.Random) -> None:
-        del life
+    def _tracker_stall(self, process: "SimulatedProcess", luck: random.Random) -> None:
+        del process
         self.sim.tracker.stall(luck.uniform(0.3, 3.0))
 
-    def _refusal(self, life: "Life", luck: random.Random) -> None:
+    def _refusal(self, process: "SimulatedProcess", luck: random.Random) -> None:
         """As by a firewall that was changed: the connection goes, for a while no other comes."""
-        self.sim.tracker.refuse(life.worker_id, self._deadlines(luck, 0.1, 3.0))
-        if life.conn is not None:
-            life.conn.cut()
+        self.sim.tracker.refuse(process.worker_id, self._deadlines(luck, 0.1, 3.0))
+        if process.conn is not None:
+            process.conn.cut()
 
     # --- of bytes -----------------------------------------------------------------------------
 
@@ -223,26 +223,26 @@ class Faults:
         pipes = luck.choice([pool for pool in (control, between) if pool] or [[]])
         return luck.choice(luck.choice(pipes).ends) if pipes else None
 
-    def _cut_inside(self, life: "Life", luck: random.Random) -> None:
-        del life
+    def _cut_inside(self, process: "SimulatedProcess", luck: random.Random) -> None:
+        del process
         end = self._end_of_a_pipe(luck)
         if end is not None:
             end.pipe.cut_after(end, luck.randrange(SOON_BYTES))
 
-    def _hold_up(self, life: "Life", luck: random.Random) -> None:
-        del life
+    def _hold_up(self, process: "SimulatedProcess", luck: random.Random) -> None:
+        del process
         end = self._end_of_a_pipe(luck)
         if end is not None:
             end.pipe.stall(end, self._deadlines(luck, 0.1, 2.5))
 
-    def _half_open(self, life: "Life", luck: random.Random) -> None:
-        del life
+    def _half_open(self, process: "SimulatedProcess", luck: random.Random) -> None:
+        del process
         end = self._end_of_a_pipe(luck)
         if end is not None:
             end.pipe.forget(end, audible=luck.random() < HEARD)
 
-    def _one_way(self, life: "Life", luck: random.Random) -> None:
-        del life
+    def _one_way(self, process: "SimulatedProcess", luck: random.Random) -> None:
+        del process
         end = self._end_of_a_pipe(luck)
         if end is not None:
             end.pipe.silence(end)

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 
 
-class Kind(enum.Enum):
+class SimulatedFaultKind(enum.Enum):
     """What can go wrong."""
 
     CRASH = "crash"
@@ -40,14 +40,25 @@ class Kind(enum.Enum):
 
 DEADLY = frozenset(
     {
-        *(Kind.CRASH, Kind.CRASH_OTHER, Kind.CRASH_TWO, Kind.CRASH_ALL_BUT_ONE),
-        *(Kind.DUPLICATE, Kind.PAUSE_AND_REPLACE),
+        *(
+            SimulatedFaultKind.CRASH,
+            SimulatedFaultKind.CRASH_OTHER,
+            SimulatedFaultKind.CRASH_TWO,
+            SimulatedFaultKind.CRASH_ALL_BUT_ONE,
+        ),
+        *(SimulatedFaultKind.DUPLICATE, SimulatedFaultKind.PAUSE_AND_REPLACE),
     }
 )
 OF_BYTES = frozenset(
-    {Kind.CUT_INSIDE, Kind.STALL, Kind.HALF_OPEN, Kind.ONE_WAY, Kind.ONE_WAY_BARRIER}
+    {
+        SimulatedFaultKind.CUT_INSIDE,
+        SimulatedFaultKind.STALL,
+        SimulatedFaultKind.HALF_OPEN,
+        SimulatedFaultKind.ONE_WAY,
+        SimulatedFaultKind.ONE_WAY_BARRIER,
+    }
 )
-DRAWN_ALONE = frozenset({Kind.CUT_SHORT, Kind.CRASH_ALL_BUT_ONE})
+DRAWN_ALONE = frozenset({SimulatedFaultKind.CUT_SHORT, SimulatedFaultKind.CRASH_ALL_BUT_ONE})
 # Points that are worth more faults than their number in a run would give them.
 HOT = frozenset(
     {
@@ -64,7 +75,7 @@ DEADLIEST = 0.4  # share of the seeds, where it may be, in which all members but
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class SimulatedFault:
     """One fault that waits for its point.
 
     Attributes:
@@ -74,7 +85,7 @@ class Planned:
     """
 
     number: int
-    kind: Kind
+    kind: SimulatedFaultKind
     at_point: int
     name: str = ""
 
@@ -88,7 +99,7 @@ class Planned:
 
 def draw_plan(
     seed: int, *, count: int, span: int, gentle: bool, wire: bool, one_is_enough: bool
-) -> tuple[Planned, ...]:
+) -> tuple[SimulatedFault, ...]:
     """The faults of a seed in the order in which they wait.
 
     Args:
@@ -100,12 +111,12 @@ def draw_plan(
         one_is_enough: whoever is left has all that a job needs, though all others die at once.
     """
     rng = random.Random(f"faults of {seed}")  # noqa: S311 - drawn from the seed
-    excluded = {Kind.CRASH_TWO} if gentle else set()
-    usual = [kind for kind in Kind if kind not in excluded | OF_BYTES | DRAWN_ALONE]
-    kinds = [*rng.sample(usual, rng.randint(1, 5)), Kind.CRASH]
+    excluded = {SimulatedFaultKind.CRASH_TWO} if gentle else set()
+    usual = [kind for kind in SimulatedFaultKind if kind not in excluded | OF_BYTES | DRAWN_ALONE]
+    kinds = [*rng.sample(usual, rng.randint(1, 5)), SimulatedFaultKind.CRASH]
     if wire:
         kinds += rng.sample(sorted(OF_BYTES, key=lambda kind: kind.value), rng.randint(1, 4))
-    drawn: list[tuple[int, Kind, str]] = []
+    drawn: list[tuple[int, SimulatedFaultKind, str]] = []
     while len(drawn) < count:
         kind = rng.choice(kinds)
         name = rng.choice(sorted(HOT)) if rng.random() < AIMED else ""
@@ -118,24 +129,30 @@ def draw_plan(
         drawn += _massacres(random.Random(f"massacres of {seed}"), span)  # noqa: S311 - likewise
     drawn.sort(key=lambda fault: fault[0])
     return tuple(
-        Planned(number, kind, at_point, name) for number, (at_point, kind, name) in enumerate(drawn)
+        SimulatedFault(number, kind, at_point, name)
+        for number, (at_point, kind, name) in enumerate(drawn)
     )
 
 
-def _interrupts(rng: random.Random, span: int) -> list[tuple[int, Kind, str]]:
+def _interrupts(rng: random.Random, span: int) -> list[tuple[int, SimulatedFaultKind, str]]:
     """Calls that the user cuts short, which hurts nobody else and is no reason to be gentle."""
     count = rng.randint(1, 3) if rng.random() < INTERRUPTED else 0
-    return [(rng.randrange(span), Kind.CUT_SHORT, "") for _ in range(count)]
+    return [(rng.randrange(span), SimulatedFaultKind.CUT_SHORT, "") for _ in range(count)]
 
 
-def _massacres(rng: random.Random, span: int) -> list[tuple[int, Kind, str]]:
+def _massacres(rng: random.Random, span: int) -> list[tuple[int, SimulatedFaultKind, str]]:
     """Moments at which all members but one die."""
     count = rng.randint(1, 3) if rng.random() < DEADLIEST else 0
     names = ("", "", "completing", "offered", "copied", "planned")
-    return [(rng.randrange(span), Kind.CRASH_ALL_BUT_ONE, rng.choice(names)) for _ in range(count)]
+    return [
+        (rng.randrange(span), SimulatedFaultKind.CRASH_ALL_BUT_ONE, rng.choice(names))
+        for _ in range(count)
+    ]
 
 
-def _burst(rng: random.Random, first: int, kinds: list[Kind]) -> list[tuple[int, Kind, str]]:
+def _burst(
+    rng: random.Random, first: int, kinds: list[SimulatedFaultKind]
+) -> list[tuple[int, SimulatedFaultKind, str]]:
     """Faults while the job recovers from the one at the point `first`: the double and triple."""
     return [
         (first + rng.randint(1, 8), rng.choice(kinds), rng.choice(RECOVERING))

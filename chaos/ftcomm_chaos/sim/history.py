@@ -1,4 +1,4 @@
-"""A simulated job's history, as real lives write it, for the checkers that judge both."""
+"""A simulated job's history, as real incarnations write it, for the checkers that judge both."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,30 +10,30 @@ from ftcomm.diagnostics.history import (
     SERVED,
     Ended,
     Entered,
-    LifeEvent,
     Over,
     Planned,
     Raised,
     Returned,
     Started,
+    WorkerEvent,
 )
 from ftcomm.protocol.messages import Plan
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
-from ftcomm_chaos.checkers import Limits, check
-from ftcomm_chaos.history import History, LifeRecord, Line
+from ftcomm_chaos.checkers import HistoryLimits, check
+from ftcomm_chaos.history import History, HistoryLine, IncarnationRecord
 from ftcomm_chaos.sim.invariants import Monitor
 from ftcomm_chaos.sim.workload import LOAD, packed
 from ftcomm_chaos.sim.world import Violation
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.simulation import Simulation
-    from ftcomm_chaos.sim.worker.process import Life
+    from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 ONE_CLOCK = "sim"  # hosts of a simulation share its time
 OFFERED = "offered"
 LOST_FOR_A_REASON = "lost-for-a-reason"
-LIMITS = Limits(mismatch_within_s=60.0)  # its tracker may be down when it should tell of it
+LIMITS = HistoryLimits(mismatch_within_s=60.0)  # its tracker may be down when it should tell of it
 CALL_POINTS = frozenset(("entered", OFFERED))  # where a script is inside a call
 
 
@@ -42,46 +42,57 @@ class RecordingMonitor(Monitor):
 
     def __init__(self, sim: "Simulation") -> None:
         super().__init__(sim)
-        self._started: dict[int, Line[Started]] = {}
-        self._lines: dict[int, list[Line[LifeEvent]]] = {}
+        self._started: dict[int, HistoryLine[Started]] = {}
+        self._lines: dict[int, list[HistoryLine[WorkerEvent]]] = {}
         self._inside: dict[int, Entered] = {}
 
     def history(self) -> History:
         """What has been written down so far."""
-        lives = [LifeRecord(self._started[port], tuple(self._lines[port])) for port in self._lines]
-        return History(tuple(sorted(lives, key=lambda life: (life.worker, life.incarnation))))
+        records = [
+            IncarnationRecord(self._started[port], tuple(self._lines[port])) for port in self._lines
+        ]
+        return History(
+            tuple(sorted(records, key=lambda record: (record.worker, record.incarnation)))
+        )
 
     # --- what the monitor is told --------------------------------------------------------------
 
-    def on_plan(self, life: "Life", plan: Plan) -> None:
-        """A plan is taken; with the first, a life begins."""
-        super().on_plan(life, plan)
-        core = life.core
-        if life.port not in self._lines:
-            self._lines[life.port] = []
-            self._started[life.port] = Line(_started(life), life.world.now, f"{life}:1")
+    def on_plan(self, record: "SimulatedProcess", plan: Plan) -> None:
+        """A plan is taken; with the first, an incarnation begins."""
+        super().on_plan(record, plan)
+        core = record.core
+        if record.port not in self._lines:
+            self._lines[record.port] = []
+            self._started[record.port] = HistoryLine(
+                _started(record), record.world.now, f"{record}:1"
+            )
         members = tuple((m.worker_id, m.incarnation) for m in plan.members)
-        self._write(life, Planned(plan.epoch, plan.rank, core.position, plan.frontier, members))
+        self._write(record, Planned(plan.epoch, plan.rank, core.position, plan.frontier, members))
 
-    def on_point(self, life: "Life", name: str) -> None:
+    def on_point(self, record: "SimulatedProcess", name: str) -> None:
         """The script has made a call, if it was not inside already: an attempt is no new call."""
-        if name in CALL_POINTS and life.port not in self._inside:
-            core = life.core
+        if name in CALL_POINTS and record.port not in self._inside:
+            core = record.core
             loads = core.signature[:1] == LOAD.signature[:1]  # may be early, so it is asked first
             kind = Kind.LOAD if loads else self.sim.program.calls[core.position].kind
-            self._enter(life, Kind.CHECKPOINT if name == OFFERED else kind, core.position)
+            self._enter(record, Kind.CHECKPOINT if name == OFFERED else kind, core.position)
 
     def on_result(
-        self, life: "Life", position: Position, value: tuple[float, ...], *, epoch: int | None
+        self,
+        record: "SimulatedProcess",
+        position: Position,
+        value: tuple[float, ...],
+        *,
+        epoch: int | None,
     ) -> None:
         """A call returns."""
-        super().on_result(life, position, value, epoch=epoch)
+        super().on_result(record, position, value, epoch=epoch)
         kind = self.sim.program.calls[position].kind
-        self._return(life, kind, position, value, epoch=epoch)
+        self._return(record, kind, position, value, epoch=epoch)
 
     def on_load(
         self,
-        life: "Life",
+        record: "SimulatedProcess",
         position: Position,
         version: int,
         states: tuple[int, int],
@@ -89,66 +100,66 @@ class RecordingMonitor(Monitor):
         epoch: int | None,
     ) -> None:
         """A load returns."""
-        super().on_load(life, position, version, states, epoch=epoch)
-        self._return(life, Kind.LOAD, position, states[0], epoch=epoch, version=version)
+        super().on_load(record, position, version, states, epoch=epoch)
+        self._return(record, Kind.LOAD, position, states[0], epoch=epoch, version=version)
 
-    def on_checkpoint(self, life: "Life", position: Position, version: int) -> None:
+    def on_checkpoint(self, record: "SimulatedProcess", position: Position, version: int) -> None:
         """A checkpoint returns."""
-        super().on_checkpoint(life, position, version)
-        checkpoint = life.core.checkpoint
+        super().on_checkpoint(record, position, version)
+        checkpoint = record.core.checkpoint
         state = None if checkpoint is None else packed(checkpoint.value)
-        self._return(life, Kind.CHECKPOINT, position, state, epoch=None, version=version)
+        self._return(record, Kind.CHECKPOINT, position, state, epoch=None, version=version)
 
-    def on_end(self, life: "Life", how: str) -> None:
+    def on_end(self, record: "SimulatedProcess", how: str) -> None:
         """The script has ended."""
-        super().on_end(life, how)
-        if life.port not in self._lines:
+        super().on_end(record, how)
+        if record.port not in self._lines:
             return
-        core, error = life.core, life.core.error
+        core, error = record.core, record.core.error
         if error is not None:
             name, cause = type(error).__name__, error.cause
-            self._write(life, Over(name, cause, core.epoch, core.position))
-            call = self._inside.pop(life.port, None)
+            self._write(record, Over(name, cause, core.epoch, core.position))
+            call = self._inside.pop(record.port, None)
             if call is not None:
                 raised = Raised(call.position, call.kind, name, cause, core.epoch, call.input)
-                self._write(life, raised)
+                self._write(record, raised)
         finished = error is None or isinstance(error, errors.JobFinishedError)
-        self._write(life, Ended(CLOSED if finished else type(error).__name__))
+        self._write(record, Ended(CLOSED if finished else type(error).__name__))
 
     def check_end(self) -> None:
-        """All is over: what the lives were given breaks no rule either."""
+        """All is over: what the incarnations were given breaks no rule either."""
         super().check_end()
-        unseen = (LOST_FOR_A_REASON,) if self._displaced_life_was_told() else ()
+        unseen = (LOST_FOR_A_REASON,) if self._displaced_process_was_told() else ()
         findings = [x for x in check(self.history(), limits=LIMITS) if x.rule not in unseen]
         if findings:
             raise Violation("; ".join(str(finding) for finding in findings))
 
-    def _displaced_life_was_told(self) -> bool:
-        """Who had lost its place, to a spare or to a second life, was told how all ended too.
+    def _displaced_process_was_told(self) -> bool:
+        """Who had lost its place, to a spare or to a second process, was told how all ended too.
 
         It counts as a death, which a history does not show where the other one never had a plan;
         `on_verdict` knows.
         """
         owners = {place.nonce for place in self.sim.tracker.journal.places}
         return any(
-            life.ended is not None and life.core.identity.nonce not in owners
-            for life in self.sim.network.lives.values()
-            if life.port in self._lines
+            record.ended is not None and record.core.identity.nonce not in owners
+            for record in self.sim.network.processes.values()
+            if record.port in self._lines
         )
 
     # --- lines --------------------------------------------------------------------------------
 
-    def _enter(self, life: "Life", kind: Kind, position: Position) -> None:
+    def _enter(self, record: "SimulatedProcess", kind: Kind, position: Position) -> None:
         call = self.sim.program.calls.get(position)
-        passed = _digest(() if call is None else call.source(life.core.rank))
-        signature = "" if kind is Kind.CHECKPOINT else life.core.signature.hex()
+        passed = _digest(() if call is None else call.source(record.core.rank))
+        signature = "" if kind is Kind.CHECKPOINT else record.core.signature.hex()
         entered = Entered(position, kind.name.lower(), signature, "", passed)
-        self._inside[life.port] = entered
-        self._write(life, entered)
+        self._inside[record.port] = entered
+        self._write(record, entered)
 
     def _return(
         self,
-        life: "Life",
+        record: "SimulatedProcess",
         kind: Kind,
         position: Position,
         value: Any,
@@ -156,13 +167,13 @@ class RecordingMonitor(Monitor):
         epoch: int | None,
         version: int | None = None,
     ) -> None:
-        if life.port not in self._inside:  # it was served, and has passed no point
-            self._enter(life, kind, position)
-        call, core = self._inside.pop(life.port), life.core
+        if record.port not in self._inside:  # it was served, and has passed no point
+            self._enter(record, kind, position)
+        call, core = self._inside.pop(record.port), record.core
         how, when = (SERVED, core.epoch) if epoch is None else (EXECUTED, epoch)
         local = None if version is None else core.locals.get(version, core.rank)
         self._write(
-            life,
+            record,
             Returned(
                 position,
                 call.kind,
@@ -175,21 +186,21 @@ class RecordingMonitor(Monitor):
             ),
         )
 
-    def _write(self, life: "Life", event: LifeEvent) -> None:
-        lines = self._lines[life.port]
-        lines.append(Line(event, life.world.now, f"{life}:{len(lines) + 2}"))
+    def _write(self, record: "SimulatedProcess", event: WorkerEvent) -> None:
+        lines = self._lines[record.port]
+        lines.append(HistoryLine(event, record.world.now, f"{record}:{len(lines) + 2}"))
 
 
-def _started(life: "Life") -> Started:
-    core = life.core
+def _started(record: "SimulatedProcess") -> Started:
+    core = record.core
     return Started(
         format=FORMAT,
         job=core.job_id,
-        worker=life.worker_id,
+        worker=record.worker_id,
         incarnation=core.incarnation,
         rank=core.rank,
         size=core.world_size,
-        pid=life.port,
+        pid=record.port,
         host=ONE_CLOCK,
         detect_within=core.limits.detect_within,
         replicas=core.limits.replicas,

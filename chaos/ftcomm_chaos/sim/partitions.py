@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ftcomm_chaos.sim.worker.process import Life
+    from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 Names = frozenset[str]  # two worker ids
 
 
-class Hurdle(enum.Enum):
+class PathLoss(enum.Enum):
     """What happens to who tries."""
 
     REFUSED = "refused"
@@ -19,43 +19,49 @@ class Hurdle(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How one life reaches another: straight, or `via` a relay; `hurdle` if something is lost."""
+class NetworkPath:
+    """How one process reaches another: straight, or `via` a relay; `hurdle` if data is lost."""
 
-    via: "Life | None" = None
-    hurdle: Hurdle | None = None
+    via: "SimulatedProcess | None" = None
+    hurdle: PathLoss | None = None
 
 
 @dataclass(slots=True)
-class Barriers:
-    """What stands between workers, whichever lives they have."""
+class Partitions:
+    """What stands between workers, whichever incarnations they have."""
 
-    standing: dict[Names, Hurdle] = field(default_factory=dict)
+    standing: dict[Names, PathLoss] = field(default_factory=dict)
     ever: set[Names] = field(default_factory=set)
 
-    def put_up(self, names: Names, hurdle: Hurdle) -> None:
+    def put_up(self, names: Names, hurdle: PathLoss) -> None:
         """From now on."""
         self.standing[names] = hurdle
         self.ever.add(names)
 
     def take_down(self, names: Names) -> None:
-        """The network is mended; what was connected meanwhile stays as it is."""
+        """The network is repaired; what was connected meanwhile stays as it is."""
         self.standing.pop(names, None)
 
-    def between(self, one: "Life", other: "Life") -> Hurdle | None:
-        """What stands between two lives; None if they reach each other."""
+    def between(self, one: "SimulatedProcess", other: "SimulatedProcess") -> PathLoss | None:
+        """What stands between two incarnations; None if they reach each other."""
         return self.standing.get(frozenset((one.worker_id, other.worker_id)))
 
-    def straight(self, life: "Life", far: "Life") -> Way | None:
+    def straight(self, process: "SimulatedProcess", far: "SimulatedProcess") -> NetworkPath | None:
         """The direct way; None if there is none."""
-        hurdle = self.between(life, far)
-        return None if hurdle is Hurdle.REFUSED else Way(hurdle=hurdle)
+        hurdle = self.between(process, far)
+        return None if hurdle is PathLoss.REFUSED else NetworkPath(hurdle=hurdle)
 
-    def through(self, epoch: int, life: "Life", via: "Life", far: "Life") -> "Way | Life":
-        """The way through a relay; or who finds out that it ends there: `life`, or the relay."""
-        hops = (self.between(life, via), self.between(via, far))
-        if hops[0] is Hurdle.REFUSED or not via.accepts(epoch):
-            return life
-        if hops[1] is Hurdle.REFUSED:
+    def through(
+        self,
+        epoch: int,
+        process: "SimulatedProcess",
+        via: "SimulatedProcess",
+        far: "SimulatedProcess",
+    ) -> "NetworkPath | SimulatedProcess":
+        """The way through a relay; or who finds out that it ends there: `process`, or the relay."""
+        hops = (self.between(process, via), self.between(via, far))
+        if hops[0] is PathLoss.REFUSED or not via.accepts(epoch):
+            return process
+        if hops[1] is PathLoss.REFUSED:
             return via
-        return Way(via, Hurdle.SILENT if any(hops) else None)
+        return NetworkPath(via, PathLoss.SILENT if any(hops) else None)

@@ -97,7 +97,7 @@ def draw_conditions(seed: int, *, faulty: bool) -> Conditions:
         transit_s=transit_s,
         restart_s=restart_s,
         hosts=rng.randint(1, 3),
-        # A spare takes a place at once, also that of a life which had only lost its connection.
+        # A spare takes a place at once, also that of a process which had only lost its connection.
         spares=rng.choice((0, 0, 0, 0, 0, 0, 1, 2)) if faulty and not gentle else 0,
         keeps_locals=rng.random() < 0.5,
         lazy=later.random() < LAZY,

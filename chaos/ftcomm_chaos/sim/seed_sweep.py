@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ftcomm_chaos.sim.simulation import Outcome, Simulation
+from ftcomm_chaos.sim.simulation import Simulation, SimulationOutcome
 
 MIN_FAULTS_PER_RUN = 8.4  # on average: 25,000 in 3,000 jobs; fewer test less than is said
 
@@ -41,12 +41,12 @@ class Sweep:
     failures: list[Failure] = field(default_factory=list)
     digest: str = ""  # of all that happened, in hexadecimal, where it was asked for
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: SimulationOutcome) -> None:
         """Count one run."""
         self.runs += 1
         self.events += outcome.steps
         self.epochs += outcome.epochs
-        self.endings[outcome.verdict] += 1
+        self.endings[outcome.fatal_decision] += 1
         self.faults.update(outcome.faults)
 
     @property

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftcomm_chaos.sim.fault_plan import Planned
+from ftcomm_chaos.sim.fault_plan import SimulatedFault
 from ftcomm_chaos.sim.seed_sweep import replay_command
 from ftcomm_chaos.sim.simulation import Simulation
 
@@ -13,7 +13,7 @@ Numbers = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Fall:
+class FailedRun:
     """How one run failed.
 
     Attributes:
@@ -39,8 +39,8 @@ class Shrunk:
     """
 
     seed: int
-    fall: Fall
-    plan: tuple[Planned, ...]
+    fall: FailedRun
+    plan: tuple[SimulatedFault, ...]
     runs: int
 
     @property
@@ -49,14 +49,14 @@ class Shrunk:
         return replay_command(self.seed, tuple(planned.number for planned in self.plan))
 
 
-def fall_of(seed: int, only: Numbers | None = None) -> Fall | None:
+def fall_of(seed: int, only: Numbers | None = None) -> FailedRun | None:
     """Run `seed` with these faults alone, or all; how it fails, None if it does not."""
     simulation = Simulation(seed, only=only)
     try:
         simulation.run()
     except Exception as error:  # noqa: BLE001 - whatever escapes a core is a finding
         fired = tuple(sorted(planned.number for _, planned in simulation.faults.fired))
-        return Fall(_place_of(error), f"{type(error).__name__}: {error}", fired)
+        return FailedRun(_place_of(error), f"{type(error).__name__}: {error}", fired)
     return None
 
 
@@ -74,7 +74,7 @@ def shrink(seed: int) -> Shrunk | None:
 class _Search:
     """The runs of one shrinking."""
 
-    def __init__(self, seed: int, whole: Fall) -> None:
+    def __init__(self, seed: int, whole: FailedRun) -> None:
         self.seed, self.fall = seed, whole
         self.runs = 1
 

@@ -5,19 +5,19 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ftcomm.protocol.signature import Kind
-from ftcomm.recovery.machine import State
+from ftcomm.recovery.machine import WorkerState
 from ftcomm_chaos.sim.fault_injection import Faults, Killed
 from ftcomm_chaos.sim.fault_plan import draw_plan
 from ftcomm_chaos.sim.history import RecordingMonitor
 from ftcomm_chaos.sim.network.data_links import Network
 from ftcomm_chaos.sim.network.wire_network import WireNetwork
-from ftcomm_chaos.sim.partitions import Hurdle
+from ftcomm_chaos.sim.partitions import PathLoss
 from ftcomm_chaos.sim.scenario import KEPT_BY_ALL, draw_conditions
-from ftcomm_chaos.sim.tracker import Tracker
-from ftcomm_chaos.sim.worker.process import Life
+from ftcomm_chaos.sim.tracker import SimulatedTracker
+from ftcomm_chaos.sim.worker.process import SimulatedProcess
 from ftcomm_chaos.sim.workload import Program
 from ftcomm_chaos.sim.world import Violation, World
-from ftcomm_tracker.core.roster import State as JobState
+from ftcomm_tracker.core.roster import JobState
 
 ODD = 0.08  # share of the scripts with a rank that calls something else
 ODD_STATE = 0.4  # share of those in which it gives another state to a checkpoint instead
@@ -26,11 +26,11 @@ MAX_STEPS = 400_000  # events of one run; the longest honest one had a tenth
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SimulationOutcome:
     """How one run ended."""
 
     seed: int
-    verdict: str  # "finished", or the verdict's error
+    fatal_decision: str  # "finished", or the verdict's error
     faults: tuple[str, ...]
     steps: int
     virtual_s: float
@@ -78,7 +78,7 @@ class Simulation:
         )
         kept = [p for p in self.plan if only is None or p.number in only]
         self.faults = Faults(self, tuple(kept))
-        self.tracker = Tracker(self)
+        self.tracker = SimulatedTracker(self)
         self.restarting: Counter[str] = Counter()
         self.living = 0
         self._ports = 0
@@ -103,13 +103,13 @@ class Simulation:
             places = [p for p, call in calls.items() if call.kind is Kind.CHECKPOINT] or places
         return (rng.randrange(self.world_size), rng.choice(places)) if places else None
 
-    # --- lives --------------------------------------------------------------------------------
+    # --- processes --------------------------------------------------------------------------------
 
     def host_of(self, worker_id: str) -> str:
         """Where a worker runs."""
         return f"host{int(worker_id[1:]) % self.conditions.hosts}"
 
-    def cut_hosts(self, one: str, other: str, hurdle: Hurdle) -> None:
+    def cut_hosts(self, one: str, other: str, hurdle: PathLoss) -> None:
         """Nothing passes any more between the workers of two hosts; the tracker hears all."""
         for here in self.worker_ids:
             for there in self.worker_ids:
@@ -119,52 +119,63 @@ class Simulation:
     def _restart(self, worker_id: str) -> None:
         self.restarting[worker_id] -= 1
         if not self.tracker.ended:
-            self.start_life(worker_id)
+            self.start_process(worker_id)
 
-    def start_life(self, worker_id: str) -> None:
+    def start_process(self, worker_id: str) -> None:
         """A new process of `worker_id`."""
         self._ports += 1
         self.living += 1
-        life = Life(self, worker_id, self._ports)
-        self.world.trace(f"{life} starts")
+        process = SimulatedProcess(self, worker_id, self._ports)
+        self.world.trace(f"{process} starts")
 
-    def on_death(self, life: Life) -> None:
+    def on_death(self, process: SimulatedProcess) -> None:
         """A launcher starts again what was killed, not what has ended."""
         self.living -= 1
         others = [
-            x.port for x in self.network.lives.values() if x.alive and x.worker_id == life.worker_id
+            x.port
+            for x in self.network.processes.values()
+            if x.alive and x.worker_id == process.worker_id
         ]
-        # Two lives at once are a planned fault: the launcher keeps at least one of them.
-        killed = life.ended is None and not any(port > life.port for port in others)
+        # Two incarnations at once are a planned fault: the launcher keeps at least one of them.
+        killed = process.ended is None and not any(port > process.port for port in others)
         lost = ("FencedError", "EvictedError")
-        displaced = life.ended is not None and life.ended.startswith(lost) and not others
-        if killed or (displaced and not self.restarting[life.worker_id]):
-            self.restarting[life.worker_id] += 1
+        displaced = process.ended is not None and process.ended.startswith(lost) and not others
+        if killed or (displaced and not self.restarting[process.worker_id]):
+            self.restarting[process.worker_id] += 1
             self.world.after(
-                self.world.between(0.02, self.conditions.restart_s), self._restart, life.worker_id
+                self.world.between(0.02, self.conditions.restart_s),
+                self._restart,
+                process.worker_id,
             )
 
-    def current_lives(self) -> list[Life]:
+    def current_processes(self) -> list[SimulatedProcess]:
         """Processes that own a place and are alive."""
         owners = {place.nonce for place in self.tracker.journal.places}
         return [
-            life
-            for life in self.network.lives.values()
-            if life.alive and life.core.identity.nonce in owners
+            process
+            for process in self.network.processes.values()
+            if process.alive and process.core.identity.nonce in owners
         ]
 
-    def settled_lives(self) -> list[Life]:
+    def settled_processes(self) -> list[SimulatedProcess]:
         """All members, if nothing at all is being repaired; else none."""
         roster = self.tracker.roster
         if not self.tracker.up or roster.state is not JobState.RUNNING or roster.awaiting_fetch:
             return []
-        lives = self.current_lives()
-        calm = all(
-            life.core.state is State.RUNNING and life.core.epoch == roster.epoch for life in lives
+        processes = self.current_processes()
+        is_quiescent = all(
+            process.core.state is WorkerState.RUNNING and process.core.epoch == roster.epoch
+            for process in processes
         )
-        newest = {life.worker_id: life for life in self.network.lives.values() if life.alive}
-        calm = calm and all(newest[life.worker_id] is life for life in lives)
-        return lives if calm and len(lives) == self.world_size else []
+        newest = {
+            process.worker_id: process
+            for process in self.network.processes.values()
+            if process.alive
+        }
+        is_quiescent = is_quiescent and all(
+            newest[process.worker_id] is process for process in processes
+        )
+        return processes if is_quiescent and len(processes) == self.world_size else []
 
     # --- running ------------------------------------------------------------------------------
 
@@ -173,7 +184,7 @@ class Simulation:
         """Nobody is left who could do anything."""
         return not self.living and not any(self.restarting.values())
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulationOutcome:
         """Run to the end.
 
         Raises:
@@ -190,9 +201,11 @@ class Simulation:
                 raise Violation(f"the job does not end; {self.pending()}")
         self.monitor.check_end()
         journal = self.tracker.journal
-        return Outcome(
+        return SimulationOutcome(
             seed=self.world.seed,
-            verdict="finished" if journal.verdict is None else journal.verdict.error,
+            fatal_decision="finished"
+            if journal.fatal_decision is None
+            else journal.fatal_decision.error,
             faults=tuple(planned.kind.value for _, planned in self.faults.fired),
             steps=self.world.steps,
             virtual_s=self.world.now,
@@ -205,18 +218,18 @@ class Simulation:
         roster = self.tracker.roster
         parts = [f"the tracker is {roster.state.name if self.tracker.up else 'down'}"]
         parts += [f"waits for {roster.snapshot(self.world.now)['waiting_for']}"]
-        for life in self.network.lives.values():
-            if life.alive:
-                core = life.core
+        for process in self.network.processes.values():
+            if process.alive:
+                core = process.core
                 parts.append(
-                    f"{life} is {core.state.name} at {core.position} of {core.frontier} in "
+                    f"{process} is {core.state.name} at {core.position} of {core.frontier} in "
                     f"epoch {core.epoch}/{core.revoke_epoch}, suspects {core.suspects}, fetching "
-                    f"{sorted(core.pending_fetches)}, blocked on {life.blocked_on}, "
+                    f"{sorted(core.pending_fetches)}, blocked on {process.blocked_on}, "
                     f"attached {core.attached}, log {core.log.runs()}"
                 )
         return "\n  ".join(parts)
 
 
-def run_seed(seed: int, *, tracing: bool = False, faulty: bool = True) -> Outcome:
+def run_seed(seed: int, *, tracing: bool = False, faulty: bool = True) -> SimulationOutcome:
     """Run one seed; the same seed is the same run."""
     return Simulation(seed, tracing=tracing, faulty=faulty).run()

@@ -10,9 +10,9 @@ from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     Disconnect,
     Effect,
-    Ended,
     Event,
     IncidentClosed,
+    JobEnded,
     Note,
     Persist,
     Send,
@@ -23,10 +23,10 @@ from ftcomm_tracker.core.roster import Roster
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.simulation import Simulation
-    from ftcomm_chaos.sim.worker.process import Life
+    from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 
-class Tracker:
+class SimulatedTracker:
     """The tracker's process and its journal."""
 
     def __init__(self, sim: "Simulation") -> None:
@@ -54,22 +54,22 @@ class Tracker:
         )
         self._set_alarm()
 
-    def accept(self, life: "Life") -> bool:
+    def accept(self, process: "SimulatedProcess") -> bool:
         """A worker dials; False while nobody listens, or something refuses it."""
-        refused = self.world.now < self._refuses_until.get(life.worker_id, 0.0)
+        refused = self.world.now < self._refuses_until.get(process.worker_id, 0.0)
         if not self.up or refused:
             return False
         self._next_conn += 1
         kind = WiredControl if self.sim.conditions.wire else ControlConn
-        conn = kind(self, life, self._next_conn)
+        conn = kind(self, process, self._next_conn)
         self.conns[conn.number] = conn
-        life.conn = conn
+        process.conn = conn
         conn.begin()
         return True
 
     def forget(self, conn: ControlConn) -> bool:
         """The connection has ended here; False if that was known."""
-        conn.life.lost_at = self.world.now
+        conn.process.lost_at = self.world.now
         return self.conns.pop(conn.number, None) is not None
 
     def refuse(self, worker_id: str, seconds: float) -> None:
@@ -88,7 +88,7 @@ class Tracker:
         self.crash_after = None
         conns, self.conns = self.conns, {}
         for conn in conns.values():
-            conn.life.lost_at = self.world.now
+            conn.process.lost_at = self.world.now
             conn.tracker_gone()
         if not self.ended:
             self.world.after(self.world.between(0.1, 1.5), self.start)
@@ -158,7 +158,7 @@ class Tracker:
                 self.world.trace(f"tracker {level}: {text}")
             case IncidentClosed():
                 self.sim.counters["incidents"] += 1
-            case Ended():
+            case JobEnded():
                 self.world.trace("tracker ends")
                 self.ended = True
                 self.up = False

@@ -27,7 +27,7 @@ SIZES = ((0, 1, 3), (0, 1, 3), (1, 2, 5, 9), (0, 17))  # elements; uneven parts,
 
 
 @dataclass(frozen=True)
-class Call:
+class SimulatedCall:
     """One collective of the script."""
 
     kind: Kind
@@ -67,14 +67,14 @@ class Call:
         return tuple(0.1 * (rank + 1) + 0.7 * i + 1e-3 * self.salt for i in range(self.count))
 
 
-LOAD = Call(Kind.LOAD)
-CHECKPOINT = Call(Kind.CHECKPOINT)
-LOCAL_CHECKPOINT = Call(Kind.CHECKPOINT, 1)  # with local states
-CLOSE = Call(Kind.CLOSE)
+LOAD = SimulatedCall(Kind.LOAD)
+CHECKPOINT = SimulatedCall(Kind.CHECKPOINT)
+LOCAL_CHECKPOINT = SimulatedCall(Kind.CHECKPOINT, 1)  # with local states
+CLOSE = SimulatedCall(Kind.CLOSE)
 
 
 @functools.lru_cache(maxsize=4096)
-def expected_result(call: Call, grouping: Grouping) -> Value:
+def expected_result(call: SimulatedCall, grouping: Grouping) -> Value:
     """What the collective gives on every rank."""
     ranks = range(len(grouping))
     schedules = [
@@ -158,12 +158,12 @@ class Program:
         self.versions = [
             [self._draw(rng) for _ in range(rng.choice((0, 1, 2, 4)))] for _ in range(count + 1)
         ]
-        self.calls: dict[Position, Call] = {}
+        self.calls: dict[Position, SimulatedCall] = {}
         self.grouping: Grouping | None = None
         self.states: dict[int, int] = {0: default_state(0)}
         self._lay_out()
 
-    def _draw(self, rng: random.Random) -> Call:
+    def _draw(self, rng: random.Random) -> SimulatedCall:
         self._salt += 1
         count = rng.choice(self._counts)
         algorithm = Algorithm.AUTO
@@ -182,7 +182,7 @@ class Program:
             algorithm = Algorithm.AUTO if self._salt % 4 else Algorithm.CHAIN
         elif kind is Kind.BARRIER:
             count = 0
-        return Call(kind, count, root, algorithm, self._salt % 4)
+        return SimulatedCall(kind, count, root, algorithm, self._salt % 4)
 
     def _lay_out(self) -> None:
         for seqno, call in enumerate(self.prelude):

@@ -9,7 +9,7 @@ from ftcomm.protocol.signature import Algorithm, Kind
 
 
 def binomial_broadcast(world_size: int, rank: int, count: int, root: int) -> Schedule:
-    """The schedule of `rank`; the root's source goes to everyone's work."""
+    """The schedule of `rank`; the root's sendbuf goes to everyone's recvbuf."""
     place = (rank - root) % world_size  # the tree is drawn with the root at place 0
     rounds = (world_size - 1).bit_length()
     steps = []
@@ -23,15 +23,15 @@ def binomial_broadcast(world_size: int, rank: int, count: int, root: int) -> Sch
         if child < world_size:
             peer = (child + root) % world_size
             tag = rounds - 1 - bit
-            steps.append(Step(tag=tag, send_to=peer, send_hi=count, send_source=place == 0))
+            steps.append(Step(tag=tag, send_to=peer, send_hi=count, send_from_sendbuf=place == 0))
     copies = (Copy(0, 0, count),) if place == 0 else ()
-    source_count = count if place == 0 else 0
+    sendbuf_count = count if place == 0 else 0
     return Schedule(
         Kind.BROADCAST,
         Algorithm.BINOMIAL,
         world_size,
         rank,
-        source_count,
+        sendbuf_count,
         count,
         tuple(steps),
         copies,

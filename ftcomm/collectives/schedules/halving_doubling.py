@@ -62,12 +62,12 @@ def _reduce_step(tag: int, peer: int, kept: Part, given: Part, *, fresh: bool, a
         send_to=peer,
         send_lo=given[0],
         send_hi=given[1],
-        send_source=fresh,
+        send_from_sendbuf=fresh,
         recv_from=peer,
         recv_lo=kept[0],
         recv_hi=kept[1],
         reduce=Reduce.INCOMING_FIRST if above else Reduce.OWN_FIRST,
-        own_source=fresh,
+        own_in_sendbuf=fresh,
     )
 
 

@@ -44,7 +44,7 @@ SHARES_FROM_BYTES: tuple[tuple[int, int], ...] = (
 )
 
 
-class Layout:
+class HostLayout:
     """Where one rank stands in its grouping.
 
     Attributes:
@@ -76,7 +76,7 @@ def _shares_from(grouping: Grouping) -> int:
 
 def shares_allreduce(grouping: Grouping, rank: int, count: int) -> Schedule:
     """The schedule of `rank` for many elements: every rank drives a share of the network."""
-    at = Layout(grouping, rank)
+    at = HostLayout(grouping, rank)
     size, hosts = len(at.ranks), len(at.groups)
     shares = block_bounds(count, at.largest)
     blocks = tuple(shares[first_share(block, size, at.largest)] for block in range(size + 1))
@@ -106,7 +106,7 @@ def _driver(group: Sequence[int], share: int, shares: int) -> int:
 
 def tree_allreduce(grouping: Grouping, rank: int, count: int) -> Schedule:
     """The schedule of `rank` for few elements: one rank of each group speaks for it."""
-    at = Layout(grouping, rank)
+    at = HostLayout(grouping, rank)
     steps = _towards_first(at, count)
     tag = _rounds(at.largest)
     if at.index == 0:
@@ -119,20 +119,20 @@ def tree_allreduce(grouping: Grouping, rank: int, count: int) -> Schedule:
     return _allreduce(grouping, rank, count, steps)
 
 
-def _towards_first(at: Layout, count: int) -> list[Step]:
+def _towards_first(at: HostLayout, count: int) -> list[Step]:
     """A tree over the group's ranks, neighbours first, to the lowest of them."""
     steps: list[Step] = []
     for bit in range(_rounds(len(at.ranks))):
         fresh, distance = not steps, 1 << bit
         if at.index & distance:
             peer = at.ranks[at.index - distance]
-            steps.append(Step(tag=bit, send_to=peer, send_hi=count, send_source=fresh))
+            steps.append(Step(tag=bit, send_to=peer, send_hi=count, send_from_sendbuf=fresh))
             break
         if at.index + distance < len(at.ranks):
             peer = at.ranks[at.index + distance]
             order = Reduce.OWN_FIRST
             steps.append(
-                Step(tag=bit, recv_from=peer, recv_hi=count, reduce=order, own_source=fresh)
+                Step(tag=bit, recv_from=peer, recv_hi=count, reduce=order, own_in_sendbuf=fresh)
             )
     return steps
 
@@ -143,8 +143,8 @@ def _allreduce(grouping: Grouping, rank: int, count: int, steps: Sequence[Step])
 
 
 def hierarchical_broadcast(grouping: Grouping, rank: int, count: int, root: int) -> Schedule:
-    """The schedule of `rank`; the root's source goes to everyone's work."""
-    at = Layout(grouping, rank)
+    """The schedule of `rank`; the root's sendbuf goes to everyone's recvbuf."""
+    at = HostLayout(grouping, rank)
     leaders = [root if root in group else group[0] for group in at.groups]
     leader, is_root, steps = leaders[at.host], rank == root, list[Step]()
     if rank == leader:

@@ -7,7 +7,7 @@ every other one once, and n-H inside; no more in all than a ring of n ranks has.
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, zip_longest
 
-from ftcomm.collectives.schedules.hierarchical import Layout
+from ftcomm.collectives.schedules.hierarchical import HostLayout
 from ftcomm.collectives.schedules.schedule import NOBODY, Copy, Schedule, Step
 from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.signature import Algorithm, Kind
@@ -18,7 +18,7 @@ NO_BLOCK = NOBODY  # of a group that is too small to have a rank in the column
 class _Columns:
     def __init__(self, grouping: Grouping, rank: int, counts: Sequence[int]) -> None:
         self.rank = rank
-        self.at = Layout(grouping, rank)
+        self.at = HostLayout(grouping, rank)
         self.bounds = (0, *accumulate(counts))
 
     def owner(self, host: int, column: int) -> int:
@@ -35,7 +35,7 @@ class _Columns:
 
     def step(self, tag: int, to: int, leaving: int | None, source: int, coming: int | None) -> Step:
         """Send one rank's block and receive another's; None is no message at all."""
-        own = leaving == self.rank  # leaves straight from the source
+        own = leaving == self.rank  # leaves straight from sendbuf
         send_lo, send_hi = self._part(leaving)
         recv_lo, recv_hi = self._part(coming)
         return Step(
@@ -43,7 +43,7 @@ class _Columns:
             send_to=NOBODY if leaving is None else to,
             send_lo=0 if own else send_lo,
             send_hi=send_hi - send_lo if own else send_hi,
-            send_source=own,
+            send_from_sendbuf=own,
             recv_from=NOBODY if coming is None else source,
             recv_lo=recv_lo,
             recv_hi=recv_hi,

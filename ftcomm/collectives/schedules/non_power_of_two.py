@@ -47,7 +47,7 @@ class Fold:
         if self.is_fresh(rank):
             return tuple(inner())
         if rank % 2 == 0:
-            out = Step(tag=0, send_to=rank + 1, send_hi=count, send_source=True)
+            out = Step(tag=0, send_to=rank + 1, send_hi=count, send_from_sendbuf=True)
             return out, Step(tag=back, recv_from=rank + 1, recv_hi=count)
         return _fold(rank - 1, count), *inner(), Step(tag=back, send_to=rank - 1, send_hi=count)
 
@@ -65,5 +65,5 @@ def _fold(peer: int, count: int) -> Step:
         recv_from=peer,
         recv_hi=count,
         reduce=lower_first(count, incoming_first=True),
-        own_source=True,
+        own_in_sendbuf=True,
     )

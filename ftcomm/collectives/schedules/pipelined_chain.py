@@ -14,7 +14,7 @@ MOST_SEGMENTS = 1024  # steps cost memory; larger payloads have larger segments
 
 
 def chain_broadcast(world_size: int, rank: int, count: int, root: int, itemsize: int) -> Schedule:
-    """The schedule of `rank`; the root's source goes to everyone's work."""
+    """The schedule of `rank`; the root's sendbuf goes to everyone's recvbuf."""
     place = (rank - root) % world_size
     bounds = block_bounds(count, segments_of(count * itemsize))
     at_root, at_end = place == 0, place == world_size - 1
@@ -48,7 +48,7 @@ def _step(world_size: int, rank: int, place: int, bounds: tuple[int, ...], tag: 
         send_to=(rank + 1) % world_size if sends else NOBODY,
         send_lo=bounds[leaving] if sends else 0,
         send_hi=bounds[leaving + 1] if sends else 0,
-        send_source=place == 0,
+        send_from_sendbuf=place == 0,
         recv_from=(rank - 1) % world_size if receives else NOBODY,
         recv_lo=bounds[coming] if receives else 0,
         recv_hi=bounds[coming + 1] if receives else 0,

@@ -39,12 +39,12 @@ def _exchanges(fold: Fold, rank: int, count: int) -> list[Step]:
                 tag=1 + bit,
                 send_to=peer,
                 send_hi=count,
-                send_source=fresh,
+                send_from_sendbuf=fresh,
                 recv_from=peer,
                 recv_hi=count,
                 reduce=lower_first(count, incoming_first=peer < rank),
-                own_source=fresh,
-                hold=not fresh,
+                own_in_sendbuf=fresh,
+                deferred=not fresh,
             )
         )
     return steps

@@ -36,12 +36,12 @@ def _reduce_step(world_size: int, rank: int, bounds: tuple[int, ...], tag: int) 
         send_to=(rank + 1) % world_size,
         send_lo=bounds[leaving],
         send_hi=bounds[leaving + 1],
-        send_source=tag == 0,
+        send_from_sendbuf=tag == 0,
         recv_from=(rank - 1) % world_size,
         recv_lo=bounds[coming],
         recv_hi=bounds[coming + 1],
         reduce=Reduce.INCOMING_FIRST,
-        own_source=True,
+        own_in_sendbuf=True,
     )
 
 

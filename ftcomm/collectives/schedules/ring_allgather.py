@@ -26,13 +26,13 @@ def ring_allgatherv(world_size: int, rank: int, counts: Sequence[int]) -> Schedu
 
 def _step(world_size: int, rank: int, bounds: Sequence[int], tag: int) -> Step:
     leaving, coming = (rank - tag) % world_size, (rank - tag - 1) % world_size
-    first = tag == 0  # the own block leaves straight from the source
+    first = tag == 0  # the own block leaves straight from sendbuf
     return Step(
         tag=tag,
         send_to=(rank + 1) % world_size,
         send_lo=0 if first else bounds[leaving],
         send_hi=bounds[leaving + 1] - bounds[leaving] if first else bounds[leaving + 1],
-        send_source=first,
+        send_from_sendbuf=first,
         recv_from=(rank - 1) % world_size,
         recv_lo=bounds[coming],
         recv_hi=bounds[coming + 1],

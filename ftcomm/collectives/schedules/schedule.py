@@ -2,8 +2,8 @@
 
 Vocabulary.  The *source* is the rank's own input and is never written.  *Work* is where the result
 grows.  A *block* is a range ``[lo, hi)`` of elements of one of the two.  A *step* sends at most one
-block and receives at most one, both at the same time.  A *cell* is the part of a received block
-that is reduced by one call; cells begin at fixed offsets from the block's beginning (rule R5).
+block and receives at most one, both at the same time.  A *segment* is the part of a received block
+that is reduced by one call; segments begin at fixed offsets from the block's beginning (rule R5).
 """
 
 import enum
@@ -15,7 +15,7 @@ NOBODY = -1
 
 # One reduction call. Small enough that incoming bytes are still in the second-level cache when
 # they are reduced, large enough that calling numpy costs nothing. Part of the canonical order.
-CELL_BYTES = 256 * 1024
+REDUCE_SEGMENT_BYTES = 256 * 1024
 
 
 class Reduce(enum.IntEnum):
@@ -33,10 +33,10 @@ class Step:
     Attributes:
         tag: number of the step in the collective; sender and receiver give the same.
         send_to: rank that gets ``[send_lo, send_hi)``, or NOBODY.
-        send_source: that block is in the source, else in work.
-        recv_from: rank whose block lands at ``[recv_lo, recv_hi)`` of work, or NOBODY.
+        send_from_sendbuf: that block is in sendbuf, else in recvbuf.
+        recv_from: rank whose block lands at ``[recv_lo, recv_hi)`` of recvbuf, or NOBODY.
         reduce: how the incoming block meets the own one.
-        own_source: the own operand is in the source, else in work.
+        own_in_sendbuf: the own operand is in sendbuf, else in recvbuf.
         hold: reduce only when the send has left, because it reads what the reduction writes.
     """
 
@@ -44,18 +44,18 @@ class Step:
     send_to: int = NOBODY
     send_lo: int = 0
     send_hi: int = 0
-    send_source: bool = False
+    send_from_sendbuf: bool = False
     recv_from: int = NOBODY
     recv_lo: int = 0
     recv_hi: int = 0
     reduce: Reduce = Reduce.NONE
-    own_source: bool = False
-    hold: bool = False
+    own_in_sendbuf: bool = False
+    deferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Elements of the source that are part of the result as they are."""
+    """Elements of sendbuf that are part of the result as they are."""
 
     work_lo: int
     source_lo: int
@@ -67,8 +67,8 @@ class Schedule:
     """What one rank does in one collective; compared and hashed by identity, so cache it.
 
     Attributes:
-        source_count: elements of the source that are read (0: none are).
-        work_count: elements of work.
+        sendbuf_count: elements of sendbuf that are read (0: none are).
+        recvbuf_count: elements of recvbuf.
         copies: done before or beside the steps, in any order.
         peers: every rank that is sent to or received from, ascending.
     """
@@ -77,8 +77,8 @@ class Schedule:
     algorithm: Algorithm
     world_size: int
     rank: int
-    source_count: int
-    work_count: int
+    sendbuf_count: int
+    recvbuf_count: int
     steps: tuple[Step, ...]
     copies: tuple[Copy, ...] = ()
     peers: tuple[int, ...] = field(init=False)
@@ -94,6 +94,6 @@ def block_bounds(count: int, parts: int) -> tuple[int, ...]:
     return tuple(index * base + min(index, longer) for index in range(parts + 1))
 
 
-def cell_elements(itemsize: int) -> int:
-    """Elements of one cell."""
-    return CELL_BYTES // itemsize
+def segment_elements(itemsize: int) -> int:
+    """Elements of one segment."""
+    return REDUCE_SEGMENT_BYTES // itemsize

@@ -1,6 +1,6 @@
 """Shift: every rank's block goes to the rank some places further in a given order; one step.
 
-Checkpoints send local states to their keepers with it.  Blocks may have any lengths.
+Checkpoints send local states to their replica holders with it.  Blocks may have any lengths.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from ftcomm.protocol.signature import Algorithm, Kind
 def shift(
     order: Sequence[int], rank: int, distance: int, counts: Sequence[int], tag: int = 0
 ) -> Schedule:
-    """The schedule of `rank`: its source to one rank, its work from another.
+    """The schedule of `rank`: its sendbuf to one rank, its recvbuf from another.
 
     Args:
         order: every rank once.
@@ -27,7 +27,7 @@ def shift(
         tag=tag,
         send_to=receiver,
         send_hi=counts[rank],
-        send_source=True,
+        send_from_sendbuf=True,
         recv_from=sender,
         recv_hi=counts[sender],
     )

@@ -16,8 +16,8 @@ def embedded(
         ranks: who has which place in that group.
         tag: added to the number of every step.
         offset: added to every element's index.
-        fresh: nothing has been reduced or received here yet: what the steps read from the source
-            is there.  Otherwise it is in work, and so is what they write.
+        fresh: nothing has been reduced or received here yet: what the steps read from sendbuf
+            is there.  Otherwise it is in recvbuf, and so is what they write.
     """
     return [_embedded(step, ranks, tag, offset, fresh=fresh) for step in steps]
 
@@ -30,12 +30,12 @@ def _embedded(step: Step, ranks: Sequence[int], tag: int, offset: int, *, fresh:
         send_to=_rank(ranks, step.send_to),
         send_lo=offset + step.send_lo,
         send_hi=offset + step.send_hi,
-        send_source=step.send_source and fresh,
+        send_from_sendbuf=step.send_from_sendbuf and fresh,
         recv_from=_rank(ranks, step.recv_from),
         recv_lo=offset + step.recv_lo,
         recv_hi=offset + step.recv_hi,
-        own_source=step.own_source and fresh,
-        hold=step.hold or (meets and step.send_source and not fresh),
+        own_in_sendbuf=step.own_in_sendbuf and fresh,
+        deferred=step.deferred or (meets and step.send_from_sendbuf and not fresh),
     )
 
 

@@ -6,7 +6,7 @@ sockets, memory or loopback carries the bytes.
 """
 
 from ftcomm.control.hub import Hub
-from ftcomm.control.message_stream import Stream
+from ftcomm.control.message_stream import ByteStream
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.checksum_records import MAX_RECORD_BYTES, Digest, RecordReader, record_head
 from ftcomm.transport.checksum_link import CheckedLink
@@ -31,7 +31,7 @@ def checked_link(hub: Hub, link: Link) -> Link:
     return link if digest is None else CheckedLink(link, digest, hub.recovered.note_corrupted)
 
 
-def checked_stream(hub: Hub, sock: Stream, rank: int) -> Stream:
+def checked_stream(hub: Hub, sock: ByteStream, rank: int) -> ByteStream:
     """The same for a connection of the control thread."""
     digest = digest_for(hub, rank)
     return sock if digest is None else _CheckedStream(sock, digest, hub)
@@ -40,7 +40,7 @@ def checked_stream(hub: Hub, sock: Stream, rank: int) -> Stream:
 class _CheckedStream:
     """A stream of records over a socket."""
 
-    def __init__(self, sock: Stream, digest: Digest, hub: Hub) -> None:
+    def __init__(self, sock: ByteStream, digest: Digest, hub: Hub) -> None:
         self._sock = sock
         self._digest = digest
         self._hub = hub

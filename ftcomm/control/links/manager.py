@@ -17,7 +17,7 @@ from ftcomm.control.links.checksums import checked_link
 from ftcomm.control.links.dial import BROKEN, RelayLost, open_direct, open_locally, proven
 from ftcomm.control.links.multi_stream import Gathering, open_bundle
 from ftcomm.control.links.relay import open_through, serve_relay
-from ftcomm.control.links.shared_window_setup import serve_common
+from ftcomm.control.links.shared_window_setup import serve_shared_window
 from ftcomm.control.links.shm_setup import answer_offer, shares_memory
 from ftcomm.control.links.unix_sockets import listen_locally
 from ftcomm.control.message_stream import (
@@ -31,7 +31,7 @@ from ftcomm.errors import ConfigError, ProtocolError
 from ftcomm.protocol.handshake import DataContext, epoch_key
 from ftcomm.protocol.messages import Member
 from ftcomm.recovery.events import LinkDown
-from ftcomm.recovery.machine import State
+from ftcomm.recovery.machine import WorkerState
 from ftcomm.transport.link import Link
 from ftcomm.transport.shm_link import SharedLink
 from ftcomm.transport.shm_segment import Segment
@@ -123,7 +123,7 @@ class Listener:
             elif role == "relay":
                 await serve_relay(self._driver, conn, context)
             elif role == "common":
-                await serve_common(self._driver, conn, context.epoch)
+                await serve_shared_window(self._driver, conn, context.epoch)
             else:
                 await self._take(conn, context)
 
@@ -180,7 +180,7 @@ async def wait_for_epoch(driver: Driver, epoch: int) -> None:
     """
     core = driver.hub.core
     while True:
-        live = core.state in (State.RUNNING, State.CATCHING_UP)
+        live = core.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
         if live and core.epoch == epoch:
             return
         if epoch < core.revoke_epoch or (epoch == core.epoch and not live):

@@ -1,4 +1,4 @@
-"""How the ranks of a group on one host come to common memory.
+"""How the ranks of a group on one host come to shared window.
 
 Rank 0 makes it when it or another one first wants it, and gives its descriptor to each rank that
 asks, behind the handshake of a Unix socket between the two:
@@ -8,7 +8,7 @@ asks, behind the handshake of a Unix socket between the two:
     maps it, finds the nonce
 
 No call waits for that: until all have joined, each rank keeps results of its own, as it does where
-there can be no common memory.
+there can be no shared window.
 """
 
 import os
@@ -26,12 +26,12 @@ from ftcomm.control.message_stream import HANDSHAKE_DEADLINE_S, send_message
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.link_messages import Sharing
-from ftcomm.transport.shared_window import CommonMemory, make_common, take_common
+from ftcomm.transport.shared_window import SharedWindow, create_shared_window, receive_shared_window
 from ftcomm.transport.shm_layout import NONCE_BYTES
 from ftcomm.transport.shm_segment import NoSharedMemory
 
 
-def may_have_common_memory(hub: Hub) -> bool:
+def may_have_shared_window(hub: Hub) -> bool:
     """Whether results may be kept in common: all ranks are on one host, and keep some."""
     core, settings = hub.core, hub.settings
     if not settings.keeps_results or settings.transport not in ("auto", "shm"):
@@ -41,27 +41,27 @@ def may_have_common_memory(hub: Hub) -> bool:
     return all(member.host == core.identity.host for member in core.members)
 
 
-def seek_common(driver: Driver, epoch: int) -> None:
-    """Have the group come to common memory, on the control thread; it appears in the hub."""
-    driver.nursery.start_soon(_seek, driver, epoch)
+def locate_shared_window(driver: Driver, epoch: int) -> None:
+    """Have the group come to shared window, on the control thread; it appears in the hub."""
+    driver.nursery.start_soon(_locate, driver, epoch)
 
 
-async def _seek(driver: Driver, epoch: int) -> None:
+async def _locate(driver: Driver, epoch: int) -> None:
     with trio.CancelScope() as scope:
         driver.epoch_scopes.add(scope)
         try:
             if driver.hub.core.epoch == epoch:
-                await _come_to_it(driver, epoch)
+                await _open_shared_window(driver, epoch)
         except (*BROKEN, NoSharedMemory) as error:
             driver.hub.log.info("this rank keeps results of its own: %s", describe(error))
         finally:
             driver.epoch_scopes.discard(scope)
 
 
-async def _come_to_it(driver: Driver, epoch: int) -> None:
+async def _open_shared_window(driver: Driver, epoch: int) -> None:
     core = driver.hub.core
     if core.rank == 0:
-        own_common(driver, epoch)
+        own_shared_window(driver, epoch)
         return
     near = await open_locally(driver, epoch, 0, "common", to_rank=0)
     if near is None:
@@ -73,19 +73,19 @@ async def _come_to_it(driver: Driver, epoch: int) -> None:
             os.close(fd)
         raise NoSharedMemory(offer.failure or "rank 0's descriptor did not arrive")
     ranks = len(core.members)
-    memory = take_common(fd, ranks, rank=core.rank, epoch=epoch, nonce=offer.nonce)
-    if driver.hub.add_common(memory):
+    memory = receive_shared_window(fd, ranks, rank=core.rank, epoch=epoch, nonce=offer.nonce)
+    if driver.hub.add_shared_window(memory):
         driver.hub.log.info("large results are kept in common with all ranks")
 
 
-async def serve_common(driver: Driver, sock: trio.socket.SocketType, epoch: int) -> None:
+async def serve_shared_window(driver: Driver, sock: trio.socket.SocketType, epoch: int) -> None:
     """Rank 0's part, behind the handshake of that epoch."""
     if sock.family in (trio.socket.AF_INET, trio.socket.AF_INET6):
         return  # which carries no descriptors; nobody of ours asks so
     try:
         with trio.move_on_after(HANDSHAKE_DEADLINE_S):
             try:
-                memory = own_common(driver, epoch)
+                memory = own_shared_window(driver, epoch)
                 with driver.hub.lock:  # another thread may close it
                     fd = os.dup(memory.fd)
             except (NoSharedMemory, OSError) as error:
@@ -96,11 +96,11 @@ async def serve_common(driver: Driver, sock: trio.socket.SocketType, epoch: int)
             finally:
                 os.close(fd)
     except BROKEN as error:
-        driver.hub.log.debug("giving common memory came to nothing: %s", describe(error))
+        driver.hub.log.debug("giving shared window came to nothing: %s", describe(error))
 
 
-def own_common(driver: Driver, epoch: int) -> CommonMemory:
-    """Rank 0's common memory of this epoch, made if there is none yet.
+def own_shared_window(driver: Driver, epoch: int) -> SharedWindow:
+    """Rank 0's shared window of this epoch, made if there is none yet.
 
     Raises:
         NoSharedMemory: this machine has none, or the group is on several.
@@ -108,12 +108,12 @@ def own_common(driver: Driver, epoch: int) -> CommonMemory:
     """
     hub = driver.hub
     if hub.core.rank != 0:
-        raise ProtocolError(f"rank {hub.core.rank} has no common memory to give")
+        raise ProtocolError(f"rank {hub.core.rank} has no shared window to give")
     if hub.core.epoch != epoch:  # who asked would join a later epoch's, and not know it
         raise ProtocolError(f"epoch {epoch} is over")
-    if hub.common is not None:
-        return hub.common
-    if not may_have_common_memory(hub):
+    if hub.shared_window is not None:
+        return hub.shared_window
+    if not may_have_shared_window(hub):
         raise NoSharedMemory(
             why_no_shared_memory() or "results of this group are not kept in common"
         )
@@ -121,7 +121,7 @@ def own_common(driver: Driver, epoch: int) -> CommonMemory:
     # each rank may log so much, and of each result as many of them as keep it
     logged = settings.log_limit * ranks // min(ranks, settings.replicas)
     nbytes, nonce = min(logged, memory_limit() // 2), secrets.token_bytes(NONCE_BYTES)
-    memory = make_common(ranks, nbytes, epoch=epoch, nonce=nonce)
-    if not hub.add_common(memory):
+    memory = create_shared_window(ranks, nbytes, epoch=epoch, nonce=nonce)
+    if not hub.add_shared_window(memory):
         raise ProtocolError(f"epoch {epoch} is over")
     return memory

@@ -159,7 +159,7 @@ async def receive_with(sock: trio.socket.SocketType) -> tuple[Sharing, int | Non
 
 
 def _note(driver: Driver, rank: int, cause: str) -> None:
-    """Say why links of this host are sockets; what can be mended is a warning, and said once."""
+    """Say why links of this host are sockets; what can be repaired is a warning, and said once."""
     hub = driver.hub
     level = logging.INFO if cause == why_no_shared_memory() else logging.WARNING
     if cause not in hub.causes_told:

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from ftcomm_chaos.report.run_record import Delivery, LifeRecord, RunRecord
+from ftcomm_chaos.report.run_record import Delivery, ProcessRecord, RunRecord
 from ftcomm_chaos.report.verdict import Demands, judge
 from ftcomm_chaos.runner.job import JobSpec
-from ftcomm_chaos.runner.session import Request, Session
+from ftcomm_chaos.runner.session import RunRequest, RunSession
 
 
 def kill(entry: int, at_s: float, worker: str, pid: int) -> Delivery:
@@ -17,14 +17,14 @@ def stop(entry: int, at_s: float, worker: str) -> Delivery:
     return Delivery(entry, "sigstop", at_s, (worker,), f"SIGSTOP for {worker}")
 
 
-def life(who: str, pid: int, how: str = "", number: int = 1) -> LifeRecord:
-    return LifeRecord(who, number, pid, 0.1, 9.0, how)
+def process(who: str, pid: int, how: str = "", number: int = 1) -> ProcessRecord:
+    return ProcessRecord(who, number, pid, 0.1, 9.0, how)
 
 
 def incident(epoch: int, at_s: float, *victims: str, **more: Any) -> dict[str, Any]:
     ms = {"stop": 1.0, "replace": 2.0, "decide": 3.0, "fetch": 4.0, "link": 5.0, "total": 500.0}
-    story = {"epoch": epoch, "at_s": at_s, "victims": list(victims), "suspects": [], "ms": ms}
-    return {**story, "completed": True, "reason": "lost somebody", **more}
+    scenario = {"epoch": epoch, "at_s": at_s, "victims": list(victims), "suspects": [], "ms": ms}
+    return {**scenario, "completed": True, "reason": "lost somebody", **more}
 
 
 def run(name: str = "run 1 with faults", **more: Any) -> RunRecord:
@@ -33,12 +33,16 @@ def run(name: str = "run 1 with faults", **more: Any) -> RunRecord:
 
 
 def killed_once(**more: Any) -> RunRecord:
-    lives = [life("0", 10), life("1", 11, "was killed by SIGKILL"), life("1", 12, "", 2)]
-    facts = {"lives": lives, "deliveries": [kill(1, 2.0, "1", 11)]}
+    processes = [
+        process("0", 10),
+        process("1", 11, "was killed by SIGKILL"),
+        process("1", 12, "", 2),
+    ]
+    facts = {"processes": processes, "deliveries": [kill(1, 2.0, "1", 11)]}
     return run(**{**facts, "incidents": [incident(2, 2.01, "1")], **more})
 
 
-def session(*runs: RunRecord, command: tuple[str, ...] = ("python", "train.py")) -> Session:
+def session(*runs: RunRecord, command: tuple[str, ...] = ("python", "train.py")) -> RunSession:
     job = JobSpec("without faults", Path("/there"), 2, command, (), (), {})
     reference = run("without faults")
-    return Session(Request(job), reference, list(runs), judge(reference, runs, Demands()))
+    return RunSession(RunRequest(job), reference, list(runs), judge(reference, runs, Demands()))

@@ -1,4 +1,4 @@
-"""Scripts as users write them: a good one, and some with a planted defect."""
+"""Scripts as users write them: a good one, and some with a mutant."""
 
 GOOD = """
 import time

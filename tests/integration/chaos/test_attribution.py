@@ -15,7 +15,7 @@ from ftcomm_chaos.report.attribution import (
     unplanned_deaths,
 )
 from ftcomm_chaos.report.run_record import RunRecord
-from tests.integration.chaos.scenarios import incident, kill, life, run, stop
+from tests.integration.chaos.scenarios import incident, kill, process, run, stop
 
 
 def joined(record: RunRecord) -> list[tuple[int | None, float | None, float | None]]:
@@ -85,8 +85,11 @@ def test_a_link_suspicion_names_ranks() -> None:
 
 
 def test_only_death_by_sigkill_confirms_a_kill() -> None:
-    lives = [life("1", 11, "was killed by SIGKILL"), life("0", 10, "exited with status 1")]
-    record = run(deliveries=[kill(1, 2.0, "1", 11), kill(2, 3.0, "0", 10)], lives=lives)
+    processes = [
+        process("1", 11, "was killed by SIGKILL"),
+        process("0", 10, "exited with status 1"),
+    ]
+    record = run(deliveries=[kill(1, 2.0, "1", 11), kill(2, 3.0, "0", 10)], processes=processes)
     confirm(record)
     assert [delivery.confirmed for delivery in record.deliveries] == [True, False]
 
@@ -116,30 +119,30 @@ def test_a_kill_of_somebody_who_had_not_closed_by_then_is_not_late() -> None:
 
 
 def test_deaths_that_no_fault_explains_are_found() -> None:
-    lives = [
-        life("0", 10, "was killed by SIGKILL"),
-        life("0", 11, "was killed by SIGKILL", 2),
-        life("1", 12, "exited with status 79 (EvictedError)"),
-        life("2", 13, "exited with status 1"),
-        life("3", 14, "exited with status 0"),
-        life("4", 15),
+    processes = [
+        process("0", 10, "was killed by SIGKILL"),
+        process("0", 11, "was killed by SIGKILL", 2),
+        process("1", 12, "exited with status 79 (EvictedError)"),
+        process("2", 13, "exited with status 1"),
+        process("3", 14, "exited with status 0"),
+        process("4", 15),
     ]
-    record = run(deliveries=[kill(1, 2.0, "0", 10), stop(2, 3.0, "1")], lives=lives)
+    record = run(deliveries=[kill(1, 2.0, "0", 10), stop(2, 3.0, "1")], processes=processes)
     assert [found.pid for found in unplanned_deaths(record)] == [11, 13]
 
 
 def test_a_fault_excuses_no_death_before_it() -> None:
-    dead = life("1", 12, "exited with status 1")
+    dead = process("1", 12, "exited with status 1")
     assert dead.ended_s == 9.0
     for at_s, found in ((8.0, []), (9.5, [dead])):
-        assert unplanned_deaths(run(deliveries=[stop(1, at_s, "1")], lives=[dead])) == found
+        assert unplanned_deaths(run(deliveries=[stop(1, at_s, "1")], processes=[dead])) == found
 
 
 def test_who_has_closed_may_die_and_who_runs_at_the_end_is_ended() -> None:
     killed = "was killed by SIGKILL"
-    lives = [life("0", 10, killed), life("1", 11, killed), life("2", 12, killed)]
-    lives[1] = replace(lives[1], ended_s=None)
-    record = run(lives=lives, closed_s={"0": 8.0, "2": 9.5})
+    processes = [process("0", 10, killed), process("1", 11, killed), process("2", 12, killed)]
+    processes[1] = replace(processes[1], ended_s=None)
+    record = run(processes=processes, closed_s={"0": 8.0, "2": 9.5})
     assert [found.pid for found in unplanned_deaths(record)] == [12]
 
 

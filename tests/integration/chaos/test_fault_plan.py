@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ftcomm.errors import ConfigError
-from ftcomm_chaos.faults.fault_kinds import KINDS, Kind, Parameter
+from ftcomm_chaos.faults.fault_kinds import KINDS, FaultKind, Parameter
 from ftcomm_chaos.runner.fault_plan import (
     Every,
     check_plan,
@@ -38,8 +38,8 @@ def test_a_plan_of_every_form_is_understood() -> None:
         "fault 1: sigkill for worker 2 at 3 s",
         "fault 2: sigterm for random every 2 s",
         "fault 3: sigstop for worker 0, 1 at 5.5 s",
-        "fault 4: sigkill for worker 2 at 2.1.0.0@half_sent, in its life 1",
-        "fault 5: sigterm for worker 1 at 1.-1.0.1@enter#3, in its life 2",
+        "fault 4: sigkill for worker 2 at 2.1.0.0@half_sent, in its lifetime 1",
+        "fault 5: sigterm for worker 1 at 1.-1.0.1@enter#3, in its lifetime 2",
         "fault 6: tracker_kill for tracker at 1.2@plan_sent#2",
         "fault 7: tracker_kill for tracker at 8 s",
     ]
@@ -54,7 +54,7 @@ def test_who_is_named_twice_is_hit_once() -> None:
     assert entry.target.workers == ("1", "0")
 
 
-def test_what_comes_before_lives_are_counted_is_for_a_workers_first_process() -> None:
+def test_what_comes_before_processes_are_counted_is_for_a_workers_first_process() -> None:
     positions = ("0.-1.0.0@connected#2", "1.-1.0.0@authenticated", "1.-1.0.0@ranked")
     entries = check_plan([{"at": {"position": at}, "kind": "sigkill"} for at in positions], 2)
     assert library_faults(entries).count("=kill") == 3
@@ -96,7 +96,7 @@ def test_what_comes_before_lives_are_counted_is_for_a_workers_first_process() ->
         ({"at": {"position": "4.0.0.0@enter"}, "kind": "cut"}, "there are ranks 0 to 3"),
         (
             {"at": {"position": "0.-1.0.1@connected"}, "kind": "cut"},
-            "before lives are counted - wr",
+            "before incarnations are counted - wr",
         ),
         ({"at": {"position": "0-1@link"}, "kind": "sigkill"}, "'0-1@link=kill' is not"),
         ({"at": {"position": "0.0.0.0@enter,1.0.0.0@enter"}, "kind": "cut"}, "'0.0.0.0@enter,1"),
@@ -149,7 +149,7 @@ def test_parameters_are_checked_by_type_and_bounds(
         return ByLibrary("slow", deadly=False)
 
     rate = Parameter(1.0, "bytes per second", highest=10)
-    kind = Kind("slow", "a slow link", make, parameters={"rate": rate, "n": Parameter(7, "a")})
+    kind = FaultKind("slow", "a slow link", make, parameters={"rate": rate, "n": Parameter(7, "a")})
     monkeypatch.setitem(KINDS, "slow", kind)
     plan = [{"at": AT, "kind": "slow", "parameters": {"rate": value}}]
     if isinstance(taken, str):

@@ -13,9 +13,9 @@ import trio.testing
 
 from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm_chaos.faults.fault_kinds import Hit, NotDeliveredError
-from ftcomm_chaos.runner.fault_plan import Entry, check_plan
-from ftcomm_chaos.runner.fault_scheduler import CALM_PATIENCE_S, Schedule
-from ftcomm_chaos.runner.output_parser import Told
+from ftcomm_chaos.runner.fault_plan import PlanEntry, check_plan
+from ftcomm_chaos.runner.fault_scheduler import QUIESCENCE_LIMIT_S, FaultScheduler
+from ftcomm_chaos.runner.output_parser import ParsedOutput
 from ftcomm_chaos.runner.process_announcements import Fired
 
 pytestmark = pytest.mark.trio
@@ -28,7 +28,7 @@ def fired(fault: str, pid: int) -> Fired:
 
 @dataclass
 class Job:
-    told: Told = field(default_factory=lambda: Told(formed=True, epoch=1))
+    output: ParsedOutput = field(default_factory=lambda: ParsedOutput(formed=True, epoch=1))
     recorded: list[tuple[str, float]] = field(default_factory=list)
     changed: trio.Event = field(default_factory=trio.Event)
 
@@ -36,12 +36,12 @@ class Job:
     def now(self) -> float:
         return round(trio.current_time(), 3)
 
-    async def until(self, condition: Callable[[Told], bool]) -> None:
-        while not condition(self.told):
+    async def until(self, condition: Callable[[ParsedOutput], bool]) -> None:
+        while not condition(self.output):
             await self.changed.wait()
             self.changed = trio.Event()
 
-    def life_of(self, record: FaultRecord) -> Any:
+    def incarnation_of(self, record: FaultRecord) -> Any:
         return None if record.pid == UNKNOWN else SimpleNamespace(pid=record.pid)
 
     def time_of(self, record: FaultRecord) -> float:
@@ -51,7 +51,7 @@ class Job:
         self.recorded.append((delivery.kind, seconds))
 
     def expect_recovery(self, since_epoch: int) -> None:
-        self.told.expecting = True
+        self.output.expecting = True
 
 
 @dataclass
@@ -60,31 +60,33 @@ class Blow:
 
     job: Job
     shy: bool = False
-    story: list[tuple[str, float]] = field(default_factory=list)
+    scenario: list[tuple[str, float]] = field(default_factory=list)
 
     async def fire(self, job: Any, dice: random.Random) -> Hit:
-        self.story.append(("fire", self.job.now))
-        if self.shy and len(self.story) % 2:
+        self.scenario.append(("fire", self.job.now))
+        if self.shy and len(self.scenario) % 2:
             raise NotDeliveredError("nobody is there")
         return Hit(("0",), "a blow")
 
     async def undo(self, job: Any) -> None:
-        self.story.append(("undo", self.job.now))
+        self.scenario.append(("undo", self.job.now))
         if self.shy:
             raise NotDeliveredError("nobody is left")
 
-    def happened(self, life: Any) -> Hit:
-        return Hit((life,), "the library's own")
+    def happened(self, process: Any) -> Hit:
+        return Hit((process,), "the library's own")
 
 
-def planned(job: Job, entry: dict[str, Any], *, shy: bool = False) -> tuple[Schedule, Entry, Blow]:
+def planned(
+    job: Job, entry: dict[str, Any], *, shy: bool = False
+) -> tuple[FaultScheduler, PlanEntry, Blow]:
     (made,) = check_plan([{"kind": "sigstop", **entry}], 2)
     blow = Blow(job, shy)
     object.__setattr__(made, "fault", blow)
-    return Schedule([made], seed=7, run=0, stop_after_s=100.0), made, blow
+    return FaultScheduler([made], seed=7, run=0, stop_after_s=100.0), made, blow
 
 
-async def deliver(schedule: Schedule, job: Job, seconds: float = 1000.0) -> None:
+async def deliver(schedule: FaultScheduler, job: Job, seconds: float = 1000.0) -> None:
     with trio.move_on_after(seconds):
         await schedule.deliver(job)  # type: ignore[arg-type]  # what a schedule asks of a job
 
@@ -95,7 +97,7 @@ async def test_a_fault_comes_at_its_second_and_is_undone_after_its_time(
     job = Job()
     schedule, _, blow = planned(job, {"at": {"seconds": 3}, "for": 2})
     await deliver(schedule, job)
-    assert blow.story == [("fire", 3.0), ("undo", 5.0)]
+    assert blow.scenario == [("fire", 3.0), ("undo", 5.0)]
     assert [(d.at_s, d.until_s, d.failed) for d in schedule.deliveries] == [(3.0, 5.0, "")]
     assert (job.recorded, schedule.missed()) == ([("sigstop", 2.0)], [])
 
@@ -121,10 +123,10 @@ async def test_what_comes_again_and_again_stops_at_its_count_or_when_the_time_is
 async def test_a_recovery_is_waited_for_but_not_for_ever(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    job = Job(Told(formed=True, recovering=True))
+    job = Job(ParsedOutput(formed=True, recovering=True))
     schedule, _, _ = planned(job, {"at": {"every": 2, "count": 1}})
     await deliver(schedule, job)
-    assert schedule.deliveries[0].at_s > CALM_PATIENCE_S
+    assert schedule.deliveries[0].at_s > QUIESCENCE_LIMIT_S
     overlapping, _, _ = planned(job, {"at": {"every": 2, "count": 1, "overlap": True}})
     began = job.now
     await deliver(overlapping, job)
@@ -146,13 +148,13 @@ async def test_a_fault_that_finds_nobody_is_tried_again_and_not_counted(
 async def test_nothing_is_delivered_once_all_ranks_have_closed(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    job = Job(Told(formed=True, all_closed=True))
+    job = Job(ParsedOutput(formed=True, all_closed=True))
     once, entry, blow = planned(job, {"at": {"seconds": 3}})
     await deliver(once, job)
     again, _, _ = planned(job, {"at": {"every": 2}})
     await deliver(again, job)
     assert [delivery.failed for delivery in once.deliveries] == ["all ranks had closed"]
-    assert (once.missed(), again.deliveries, blow.story) == ([entry], [], [])
+    assert (once.missed(), again.deliveries, blow.scenario) == ([entry], [], [])
 
 
 @pytest.mark.parametrize("said", ["1.2.0.0@enter=stop", "0.2.0.0@enter=stop"])
@@ -167,7 +169,7 @@ async def test_a_fault_at_a_position_is_delivered_when_the_library_says_so(
         schedule.hear(fired(said, 100))
     reached = said.startswith("1")
     assert [d.what for d in schedule.deliveries] == ["the library's own"] * reached
-    assert [what for what, _ in blow.story] == ["undo"] * reached
+    assert [what for what, _ in blow.scenario] == ["undo"] * reached
     assert schedule.missed() == [entry] * (not reached)
 
 

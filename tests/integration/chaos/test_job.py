@@ -8,7 +8,7 @@ import trio
 
 from ftcomm.config.process_identity import ProcessName
 from ftcomm_chaos.faults.fault_kinds import Preparation
-from ftcomm_chaos.faults.processes import Life
+from ftcomm_chaos.faults.processes import JobProcess
 from ftcomm_chaos.runner.job import JobSpec
 from ftcomm_chaos.runner.launched_job import LaunchedJob
 
@@ -20,20 +20,21 @@ def job(folder: Path) -> LaunchedJob:
     nothing: Any = None
     spec = JobSpec("a job", folder, 2, ("true",), (), (), {})
     made = LaunchedJob(spec, Preparation(folder, ("0", "1"), nothing, nothing), lambda _: None)
-    made.lives = [Life(worker, 1, 100, 7, 0.0, pidfd=5) for worker in "01"]  # they seem to run
+    # they seem to run
+    made.processes = [JobProcess(worker, 1, 100, 7, 0.0, pidfd=5) for worker in "01"]
     return made
 
 
-async def test_lives_are_counted_from_one_for_each_worker(tmp_path: Path) -> None:
+async def test_processes_are_counted_from_one_for_each_worker(tmp_path: Path) -> None:
     there = job(tmp_path)
-    there.lives = []
+    there.processes = []
     async with trio.open_nursery() as nursery:
         for worker in "011":
-            there.add_life(worker, ENDED, nursery)
-    assert [str(life) for life in there.lives] == [
-        "worker 0 (life 1, process 4194305)",
-        "worker 1 (life 1, process 4194305)",
-        "worker 1 (life 2, process 4194305)",
+            there.add_process(worker, ENDED, nursery)
+    assert [str(process) for process in there.processes] == [
+        "worker 0 (incarnation 1, process 4194305)",
+        "worker 1 (incarnation 1, process 4194305)",
+        "worker 1 (incarnation 2, process 4194305)",
     ]
 
 
@@ -41,7 +42,9 @@ async def test_nobody_is_left_to_be_hit_once_all_have_closed(tmp_path: Path) -> 
     there, left = job(tmp_path), []
     for line in ("ftcomm: worker 1 has closed", "ftcomm: all ranks have closed at version 3"):
         there.hear("launcher", [line])
-        left.append([life.who for life in map(there.life, there.workers) if life is not None])
+        left.append(
+            [process.who for process in map(there.process, there.workers) if process is not None]
+        )
     assert left == [["0"], []]
     assert there.closed_at.keys() == {"0", "1"}
     assert there.closed_at["1"] <= there.closed_at["0"]

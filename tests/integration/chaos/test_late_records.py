@@ -14,13 +14,13 @@ from ftcomm.config.process_identity import start_of
 from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm_chaos.faults.fault_kinds import Preparation
 from ftcomm_chaos.report.run_record import RunRecord
-from ftcomm_chaos.report.verdict import Demands, Outcome, Verdict, judge
+from ftcomm_chaos.report.verdict import Demands, RunExit, Verdict, judge
 from ftcomm_chaos.runner.fault_plan import check_plan
-from ftcomm_chaos.runner.fault_scheduler import Schedule
+from ftcomm_chaos.runner.fault_scheduler import FaultScheduler
 from ftcomm_chaos.runner.job import JobSpec, make_folders
 from ftcomm_chaos.runner.launched_job import LaunchedJob
-from ftcomm_chaos.runner.process_announcements import Notes
-from ftcomm_chaos.runner.runner import RunOptions, record_of
+from ftcomm_chaos.runner.process_announcements import Announcements
+from ftcomm_chaos.runner.runner import ChaosRunOptions, record_of
 from tests.integration.chaos import scenarios
 
 pytestmark = [
@@ -36,18 +36,18 @@ class Stage:
     """A job whose processes, output and notes the test plays; every process is real."""
 
     job: LaunchedJob
-    schedule: Schedule
-    notes: Notes
+    schedule: FaultScheduler
+    notes: Announcements
     processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
     def begin(self, worker: str) -> "subprocess.Popen[bytes]":
-        """A life begins, and its note is in the pipe."""
+        """An incarnation begins, and its note is in the pipe."""
         process = subprocess.Popen(
             [sys.executable, "-c", WAITS], stdin=subprocess.PIPE, start_new_session=True
         )
         self.processes.append(process)
         stat = Path(f"/proc/{process.pid}/stat").read_text()
-        self.write(f"life {worker} {stat.rstrip()}")
+        self.write(f"incarnation {worker} {stat.rstrip()}")
         return process
 
     def write(self, line: str) -> None:
@@ -77,7 +77,7 @@ class Stage:
 
     def verdict(self) -> tuple[RunRecord, Verdict]:
         self.job.finish()
-        record = record_of(self.job.spec, self.job, self.schedule, RunOptions(), 0, 9.0)
+        record = record_of(self.job.spec, self.job, self.schedule, ChaosRunOptions(), 0, 9.0)
         record.result = "5af3"
         missed = [str(entry) for entry in self.schedule.missed()]
         return record, judge(scenarios.run("without faults"), [record], Demands(missed))
@@ -100,9 +100,9 @@ async def staged(folder: Path, *entries: dict[str, Any]) -> Stage:
     nothing: Any = None
     spec = JobSpec("run 1 with faults", folder, 2, ("true",), (), (), {})
     make_folders(spec)
-    schedule = Schedule(check_plan(list(entries), 2), seed=1, run=0, stop_after_s=100.0)
+    schedule = FaultScheduler(check_plan(list(entries), 2), seed=1, run=0, stop_after_s=100.0)
     job = LaunchedJob(spec, Preparation(folder, ("0", "1"), nothing, nothing), schedule.hear)
-    return Stage(job, schedule, Notes(folder))
+    return Stage(job, schedule, Announcements(folder))
 
 
 @pytest.fixture
@@ -125,10 +125,10 @@ async def test_a_record_read_after_the_restart_is_of_who_died(
     await stage.play()
     record, verdict = stage.verdict()
     (delivery,) = record.deliveries
-    assert verdict == Verdict(Outcome.PASSED)
+    assert verdict == Verdict(RunExit.PASSED)
     assert (delivery.dies, round(delivery.at_s, 6)) == ((first.pid,), 1.0)
-    assert delivery.what == f"SIGKILL for worker 0 (life 1, process {first.pid})"
-    assert [life.pid for life in record.lives] == [first.pid, second.pid]
+    assert delivery.what == f"SIGKILL for worker 0 (incarnation 1, process {first.pid})"
+    assert [process.pid for process in record.processes] == [first.pid, second.pid]
 
 
 async def test_a_recovery_that_is_over_when_the_record_is_read_is_not_awaited(
@@ -144,7 +144,7 @@ async def test_a_recovery_that_is_over_when_the_record_is_read_is_not_awaited(
     stage.begin("0")
     stage.job.hear("launcher", ["ftcomm: recovered, epoch 2: lost worker 0; 3 ms"])
     await stage.play()
-    assert stage.job.told.calm
+    assert stage.job.output.is_quiescent
 
 
 async def test_a_fault_for_who_reached_an_address_does_not_hit_who_has_its_place(
@@ -189,7 +189,7 @@ async def test_a_record_of_the_last_moment_counts_though_the_run_is_over(
         for note in stage.notes.take():
             stage.job.take_note(note, nursery)
         nursery.cancel_scope.cancel()
-    assert stage.verdict()[1] == Verdict(Outcome.PASSED)
+    assert stage.verdict()[1] == Verdict(RunExit.PASSED)
 
 
 async def test_a_fault_in_a_child_of_a_worker_is_not_taken_for_the_workers_own_end(

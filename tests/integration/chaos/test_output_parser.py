@@ -6,8 +6,13 @@ from pathlib import Path
 import pytest
 
 from ftcomm.diagnostics.fault_record import FaultRecord
-from ftcomm_chaos.runner.output_parser import TAIL_LINES, Told
-from ftcomm_chaos.runner.process_announcements import Fired, Notes, Started, parse_note
+from ftcomm_chaos.runner.output_parser import TAIL_LINES, ParsedOutput
+from ftcomm_chaos.runner.process_announcements import (
+    Announcements,
+    Fired,
+    ProcessStarted,
+    parse_note,
+)
 
 OUTPUT = """\
 ftcomm: job 20261121-185746-3a0f62 at 127.0.0.1:33721, state in /there
@@ -27,48 +32,48 @@ ftcomm: all ranks have closed at version 60
 
 
 def test_the_state_follows_the_output_line_by_line() -> None:
-    told = Told()
+    output = ParsedOutput()
     states = []
     for line in OUTPUT.splitlines():
-        told.hear(line)
-        states.append((told.formed, told.epoch, told.calm))
+        output.hear(line)
+        states.append((output.formed, output.epoch, output.is_quiescent))
     before, forming, runs = (False, 0, False), (False, 1, False), (True, 1, True)
-    second, third, calm = (True, 2, False), (True, 3, False), (True, 3, True)
+    second, third, is_quiescent = (True, 2, False), (True, 3, False), (True, 3, True)
     assert states == [
         *(before, forming, runs, runs, second, second, third, third, third),
-        *[calm] * 4,
+        *[is_quiescent] * 4,
     ]
-    assert told.ended == {
+    assert output.ended == {
         "2": ["was killed by SIGKILL"],
         "1": ["exited with status 79 (EvictedError)"],
     }
-    assert (told.closed, told.all_closed, len(told.tail)) == ({"0"}, True, 13)
+    assert (output.closed, output.all_closed, len(output.tail)) == ({"0"}, True, 13)
 
 
 def test_who_closes_last_is_not_named_and_has_closed_all_the_same() -> None:
-    told, closed = Told(), []
+    output, closed = ParsedOutput(), []
     for line in OUTPUT.splitlines()[-3:]:
-        told.hear(line)
-        closed.append([worker for worker in "012" if told.has_closed(worker)])
+        output.hear(line)
+        closed.append([worker for worker in "012" if output.has_closed(worker)])
     assert closed == [[], ["0"], ["0", "1", "2"]]
 
 
 def test_a_fault_whose_recovery_has_not_begun_is_awaited() -> None:
-    told = Told(formed=True, epoch=1)
-    told.expect("2", 1)
-    assert not told.calm
-    told.hear("ftcomm: epoch 2: lost worker 2")
-    told.hear("ftcomm: recovered, epoch 2: lost worker 2; 3 ms")
-    assert told.calm
+    output = ParsedOutput(formed=True, epoch=1)
+    output.expect("2", 1)
+    assert not output.is_quiescent
+    output.hear("ftcomm: epoch 2: lost worker 2")
+    output.hear("ftcomm: recovered, epoch 2: lost worker 2; 3 ms")
+    assert output.is_quiescent
 
 
 def test_a_fault_is_awaited_while_the_recovery_from_another_goes_on() -> None:
-    told = Told(formed=True, epoch=1)
-    told.expect("2", 1)
-    told.hear("ftcomm: epoch 2: lost worker 0: its connection ended (rank 0)")
-    told.hear("ftcomm: worker 0 was killed by SIGKILL: starting it again")
-    told.hear("ftcomm: recovered, epoch 2: lost worker 0; 3 ms")
-    assert not told.calm
+    output = ParsedOutput(formed=True, epoch=1)
+    output.expect("2", 1)
+    output.hear("ftcomm: epoch 2: lost worker 0: its connection ended (rank 0)")
+    output.hear("ftcomm: worker 0 was killed by SIGKILL: starting it again")
+    output.hear("ftcomm: recovered, epoch 2: lost worker 0; 3 ms")
+    assert not output.is_quiescent
 
 
 @pytest.mark.parametrize(
@@ -83,52 +88,52 @@ def test_a_fault_is_awaited_while_the_recovery_from_another_goes_on() -> None:
 def test_whoever_is_named_or_whose_end_is_told_is_recovered_from_with_the_others(
     line: str,
 ) -> None:
-    told = Told(formed=True, epoch=2, recovering=True)
-    told.expect("2", 1)
-    told.hear(line)
-    told.hear("ftcomm: recovered, epoch 3: lost worker 0; 3 ms")
-    assert told.calm
+    output = ParsedOutput(formed=True, epoch=2, recovering=True)
+    output.expect("2", 1)
+    output.hear(line)
+    output.hear("ftcomm: recovered, epoch 3: lost worker 0; 3 ms")
+    assert output.is_quiescent
 
 
 def test_a_recovery_that_failed_is_none() -> None:
-    told = Told(formed=True, epoch=2, recovering=True)
-    told.hear("ftcomm: not recovered, epoch 2: lost worker 2; 3 ms until it was cut short")
-    assert not told.calm
+    output = ParsedOutput(formed=True, epoch=2, recovering=True)
+    output.hear("ftcomm: not recovered, epoch 2: lost worker 2; 3 ms until it was cut short")
+    assert not output.is_quiescent
 
 
 def test_who_died_before_the_group_was_complete_is_recovered_from_by_then() -> None:
-    told = Told()
-    told.expect("2", 1)
-    told.hear("ftcomm: worker 2 was killed by SIGKILL: starting it again")
-    told.hear("ftcomm: epoch 1: the group is complete")
-    told.hear("ftcomm: epoch 1 runs: frontier -1.0 (rank 0 stands at -1.0)")
-    assert told.calm
+    output = ParsedOutput()
+    output.expect("2", 1)
+    output.hear("ftcomm: worker 2 was killed by SIGKILL: starting it again")
+    output.hear("ftcomm: epoch 1: the group is complete")
+    output.hear("ftcomm: epoch 1 runs: frontier -1.0 (rank 0 stands at -1.0)")
+    assert output.is_quiescent
 
 
 def test_who_dies_while_the_word_of_the_first_group_is_on_its_way_is_awaited() -> None:
-    told = Told()
-    told.hear("ftcomm: worker 2 was killed by SIGKILL: starting it again")
-    told.expect("2", 2)
-    told.hear("ftcomm: epoch 1: the group is complete")
-    told.hear("ftcomm: epoch 1 runs: frontier -1.0 (rank 0 stands at -1.0)")
-    assert told.formed
-    assert not told.calm
-    told.hear("ftcomm: epoch 2: lost worker 2: its connection ended (rank 2)")
-    told.hear("ftcomm: worker 2 was killed by SIGKILL: starting it again")
-    assert not told.calm
-    told.hear("ftcomm: recovered, epoch 2: lost worker 2; 3 ms")
-    assert told.calm
+    output = ParsedOutput()
+    output.hear("ftcomm: worker 2 was killed by SIGKILL: starting it again")
+    output.expect("2", 2)
+    output.hear("ftcomm: epoch 1: the group is complete")
+    output.hear("ftcomm: epoch 1 runs: frontier -1.0 (rank 0 stands at -1.0)")
+    assert output.formed
+    assert not output.is_quiescent
+    output.hear("ftcomm: epoch 2: lost worker 2: its connection ended (rank 2)")
+    output.hear("ftcomm: worker 2 was killed by SIGKILL: starting it again")
+    assert not output.is_quiescent
+    output.hear("ftcomm: recovered, epoch 2: lost worker 2; 3 ms")
+    assert output.is_quiescent
 
 
 def test_the_tail_is_bounded() -> None:
-    told = Told()
+    output = ParsedOutput()
     for number in range(3 * TAIL_LINES):
-        told.hear(str(number))
-    assert (len(told.tail), told.tail[-1]) == (TAIL_LINES, str(3 * TAIL_LINES - 1))
+        output.hear(str(number))
+    assert (len(output.tail), output.tail[-1]) == (TAIL_LINES, str(3 * TAIL_LINES - 1))
 
 
 def test_no_pipe_is_left_in_which_a_reader_would_wait(tmp_path: Path) -> None:
-    notes = Notes(tmp_path)
+    notes = Announcements(tmp_path)
     assert notes.path.is_fifo()
     notes.close()
     assert list(tmp_path.iterdir()) == []
@@ -141,12 +146,12 @@ def test_notes_tell_of_starts_and_of_faults_at_positions() -> None:
     assert [
         parse_note(line)
         for line in (
-            f"life 3 {stat}",
+            f"incarnation 3 {stat}",
             f"2.1.0.0@half_sent=kill {words}",
             f"tracker 1.2@plan_sent#1 {words}",
         )
     ] == [
-        Started("3", 77, 9876),
+        ProcessStarted("3", 77, 9876),
         Fired(replace(record, fault="2.1.0.0@half_sent=kill"), by_tracker=False),
         Fired(replace(record, fault="1.2@plan_sent#1"), by_tracker=True),
     ]

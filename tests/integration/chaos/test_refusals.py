@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from ftcomm_chaos.cli import main
 from ftcomm_chaos.commands import run as run_command
-from ftcomm_chaos.runner.session import Request
+from ftcomm_chaos.runner.session import RunRequest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all is refused")
 KILL = [{"at": {"position": "1.5.0.0@enter"}, "kind": "sigkill"}]
@@ -73,9 +73,9 @@ def test_what_cannot_be_run_is_refused_at_once(
 def test_what_is_asked_for_at_random_is_in_the_plan(
     monkeypatch: pytest.MonkeyPatch, options: list[str], kinds: list[str]
 ) -> None:
-    asked: list[Request] = []
+    asked: list[RunRequest] = []
 
-    def interrupted(_: object, request: Request) -> int:
+    def interrupted(_: object, request: RunRequest) -> int:
         asked.append(request)
         return 2
 
@@ -92,7 +92,7 @@ def test_what_is_asked_for_at_random_is_in_the_plan(
 def test_who_is_impatient_and_interrupts_again_does_not_interrupt_the_cleaning_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    story = []
+    scenario = []
 
     async def session(*_: object) -> None:
         await trio.testing.wait_all_tasks_blocked()  # signals are listened to
@@ -102,9 +102,9 @@ def test_who_is_impatient_and_interrupts_again_does_not_interrupt_the_cleaning_u
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.raise_signal(number)
-            story.append("cleaned up")
+            scenario.append("cleaned up")
 
     monkeypatch.setattr(run_command, "run_session", session)
     done = CliRunner().invoke(main, ["run", "-n", "2", "--random", "--", "true"])
-    assert (done.exit_code, story) == (128 + signal.SIGINT, ["cleaned up"]), done.output
+    assert (done.exit_code, scenario) == (128 + signal.SIGINT, ["cleaned up"]), done.output
     assert "SIGINT: every process has been ended" in done.stderr

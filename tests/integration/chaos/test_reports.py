@@ -20,8 +20,8 @@ def test_the_page_is_well_formed_and_needs_nothing_else() -> None:
     assert page.count("<svg") == 3
 
 
-def test_lives_are_counted_from_one_as_by_the_tracker() -> None:
-    titles = re.findall(r"<title>(life .*?)</title>", report_page(session(killed_once())))
+def test_processes_are_counted_from_one_as_by_the_tracker() -> None:
+    titles = re.findall(r"<title>(incarnation .*?)</title>", report_page(session(killed_once())))
     assert titles == [
         "life 1, process 10 ended well",
         "life 1, process 11 was killed by SIGKILL",
@@ -64,7 +64,7 @@ PASSED: 1 run with 1 fault, 1 process killed
 
 
 def test_a_terminal_obeys_nothing_that_a_script_or_a_trace_says() -> None:
-    nasty = killed_once(findings=["rule: \x1b[2J"])
+    nasty = killed_once(violations=["rule: \x1b[2J"])
     nasty.deliveries[0].what = "\x1b]0;node\x07 goes"
     text = report_text(session(nasty))
     assert "\x1b" not in text

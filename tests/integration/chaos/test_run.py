@@ -17,7 +17,7 @@ import trio
 
 from ftcomm_chaos.report.verdict import Demands, judge
 from ftcomm_chaos.runner.job import JobSpec
-from ftcomm_chaos.runner.runner import RunOptions, run_once
+from ftcomm_chaos.runner.runner import ChaosRunOptions, run_once
 from ftcomm_tracker.launcher.child_process import read_proc_stat
 from tests.conformance.forker import die_with_parent
 from tests.conformance.plans import ROOT, worker_environment
@@ -61,10 +61,10 @@ def chaos(
     folder: Path, script: str, plan: object, *options: str, arguments: tuple[str, ...] = ()
 ) -> tuple[int, dict[str, Any], str]:
     """Run a script through a plan; returns the status, the report, and what was said."""
-    return told(command(folder, script, *with_plan(folder, plan), *options, arguments=arguments))
+    return output(command(folder, script, *with_plan(folder, plan), *options, arguments=arguments))
 
 
-def told(line: list[str]) -> tuple[int, dict[str, Any], str]:
+def output(line: list[str]) -> tuple[int, dict[str, Any], str]:
     """Run a command; returns the status, the report, and what was said."""
     done = subprocess.run(
         line,
@@ -97,7 +97,7 @@ def test_a_job_whose_workers_and_tracker_are_killed_returns_the_same(tmp_path: P
         "SIGSTOP for worker 0",
         "tracker_kill at 1.2@plan_sent#1",
     ]
-    ends = [life["how"] for life in run["lives"] if life["who"] == "1"]
+    ends = [process["how"] for process in run["processes"] if process["who"] == "1"]
     assert ends[0] == "was killed by SIGKILL"
     ET.fromstring(html.read_text().removeprefix("<!DOCTYPE html>"))
 
@@ -105,7 +105,7 @@ def test_a_job_whose_workers_and_tracker_are_killed_returns_the_same(tmp_path: P
 def test_random_kills_come_until_the_time_is_over(tmp_path: Path) -> None:
     options = ("--random", "--seed", "7", "--kill-every", "1s", "--duration", "3s", "--json")
     folder = str(tmp_path / "kept")
-    status, report, said = told(
+    status, report, said = output(
         command(tmp_path, GOOD.replace("0.02", "0.3"), *options, "--keep", folder)
     )
     assert status == 0, said + json.dumps(report)
@@ -131,7 +131,7 @@ def test_the_file_that_the_script_names_is_compared(tmp_path: Path) -> None:
     ],
     ids=["unseeded", "lost-update", "skips"],
 )
-def test_a_script_with_a_planted_defect_is_a_violation(
+def test_a_script_with_a_planted_mutant_is_a_violation(
     tmp_path: Path, script: str, reasons: list[str]
 ) -> None:
     status, report, said = chaos(tmp_path, script, KILL)
@@ -174,7 +174,7 @@ def test_a_trace_of_machines_takes_workers_and_gives_them_back(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     (run,) = json.loads(done.stdout)["runs"]
     assert [delivery["what"] for delivery in run["deliveries"]] == ["b goes, and worker 1 with it"]
-    ends = [life["how"] for life in run["lives"] if life["who"] == "1"]
+    ends = [process["how"] for process in run["processes"] if process["who"] == "1"]
     assert ends[0] == "was killed by SIGKILL"
 
 
@@ -233,8 +233,8 @@ def test_a_job_that_does_not_end_is_ended_and_is_a_violation(tmp_path: Path) -> 
     script.write_text(ENDLESS.replace("sys.argv[1]", "os.devnull"))
     command = (sys.executable, str(script))
     job = JobSpec("endless", tmp_path / "run", 2, command, (), (), environment())
-    record, _ = trio.run(run_once, job, RunOptions(limit_s=5.0))
-    looks = [read_proc_stat(life.pid) for life in record.lives]
+    record, _ = trio.run(run_once, job, ChaosRunOptions(limit_s=5.0))
+    looks = [read_proc_stat(process.pid) for process in record.processes]
     assert [look for look in looks if look is not None and look[0] != "Z"] == []
     assert len(looks) == 2
     assert judge(record, [], Demands()).reasons[0].startswith("endless: no end within 5 s")

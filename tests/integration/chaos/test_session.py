@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from ftcomm_chaos.report.run_record import RunRecord
-from ftcomm_chaos.report.verdict import Outcome
+from ftcomm_chaos.report.verdict import RunExit
 from ftcomm_chaos.runner import session
-from ftcomm_chaos.runner.fault_scheduler import Schedule
+from ftcomm_chaos.runner.fault_scheduler import FaultScheduler
 from ftcomm_chaos.runner.job import JobSpec
 from ftcomm_chaos.runner.random_plan import random_plan
-from ftcomm_chaos.runner.runner import RunOptions, digest_of
-from ftcomm_chaos.runner.session import SLOWER, STARTS_S, Request, Session, run_session
+from ftcomm_chaos.runner.runner import ChaosRunOptions, digest_of
+from ftcomm_chaos.runner.session import SLOWER, STARTS_S, RunRequest, RunSession, run_session
 from tests.integration.chaos.scenarios import killed_once, run
 
 KILLS = random_plan(kill_every_s=2.0)
@@ -25,22 +25,24 @@ class Played:
     """Runs that are played one after the other; what they were asked is kept."""
 
     records: list[RunRecord]
-    findings: dict[str, str]  # by the name of a run, where it is compared with the first
-    asked: list[tuple[str, RunOptions]] = field(default_factory=list)
+    violations: dict[str, str]  # by the name of a run, where it is compared with the first
+    asked: list[tuple[str, ChaosRunOptions]] = field(default_factory=list)
 
-    async def run_once(self, job: JobSpec, options: RunOptions) -> tuple[RunRecord, Schedule]:
+    async def run_once(
+        self, job: JobSpec, options: ChaosRunOptions
+    ) -> tuple[RunRecord, FaultScheduler]:
         self.asked.append((job.name, options))
-        return self.records.pop(0), Schedule(options.entries, 0, 0, 0.0)
+        return self.records.pop(0), FaultScheduler(options.entries, 0, 0, 0.0)
 
     def judge_history(self, job: JobSpec, record: RunRecord, reference: Any) -> Any:
-        if reference is not None and job.name in self.findings:
-            record.findings.append(self.findings[job.name])
+        if reference is not None and job.name in self.violations:
+            record.violations.append(self.violations[job.name])
         return "a history"
 
 
 async def played(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Request, play: Played
-) -> Session:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: RunRequest, play: Played
+) -> RunSession:
     monkeypatch.setattr(session, "run_once", play.run_once)
     monkeypatch.setattr(session, "judge_history", play.judge_history)
     for name in ("reference", "run-1", "again"):
@@ -66,9 +68,9 @@ async def test_a_limit_that_is_given_is_the_limit(
     limits: list[float],
 ) -> None:
     play = Played([run(), killed_once()], {})
-    request = Request(JOB, KILLS, limit_s=limit_s, duration_s=duration_s)
+    request = RunRequest(JOB, KILLS, limit_s=limit_s, duration_s=duration_s)
     ended = await played(tmp_path, monkeypatch, request, play)
-    assert ended.verdict.outcome is Outcome.PASSED
+    assert ended.verdict.outcome is RunExit.PASSED
     assert [options.limit_s for _, options in play.asked[1:]] == limits
 
 
@@ -78,8 +80,8 @@ async def test_a_kind_of_fault_that_never_came_is_not_tested(
 ) -> None:
     plan = random_plan(kill_every_s=2.0, stop_every_s=3600.0)
     play = Played([run(), killed_once()], {})
-    ended = await played(tmp_path, monkeypatch, Request(JOB, plan), play)
-    assert ended.verdict.outcome is Outcome.NOTHING_TESTED
+    ended = await played(tmp_path, monkeypatch, RunRequest(JOB, plan), play)
+    assert ended.verdict.outcome is RunExit.NOTHING_TESTED
     assert ended.verdict.reasons == ["not delivered: fault 2: sigstop for random every 3600 s"]
 
 
@@ -89,8 +91,8 @@ async def test_a_script_whose_results_differ_on_the_way_is_run_again(
 ) -> None:
     found = {"run 1 with faults": "as-reference: a", "without faults, again": "as-reference: b"}
     play = Played([run(), killed_once(), run("without faults, again")], found)
-    ended = await played(tmp_path, monkeypatch, Request(JOB, KILLS), play)
-    assert ended.verdict.outcome is Outcome.VIOLATED
+    ended = await played(tmp_path, monkeypatch, RunRequest(JOB, KILLS), play)
+    assert ended.verdict.outcome is RunExit.VIOLATED
     assert "in as-reference: b: the script does not compute the same twice" in str(ended.verdict)
 
 
@@ -99,8 +101,8 @@ async def test_a_file_that_is_not_there_without_faults_is_noticed_before_there_a
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play = Played([run(result="")], {})
-    ended = await played(tmp_path, monkeypatch, Request(JOB, KILLS), play)
-    assert (ended.verdict.outcome, len(play.asked)) == (Outcome.NOTHING_TESTED, 1)
+    ended = await played(tmp_path, monkeypatch, RunRequest(JOB, KILLS), play)
+    assert (ended.verdict.outcome, len(play.asked)) == (RunExit.NOTHING_TESTED, 1)
     (reason,) = ended.verdict.reasons
     assert reason.startswith("model is not there or empty after the run without faults")
 

@@ -33,15 +33,15 @@ class Life:
 
 @dataclass
 class Job:
-    lives: dict[str, Any]
+    processes: dict[str, Any]
     seen_to_end: tuple[str, ...] = ()
 
     @property
     def workers(self) -> tuple[str, ...]:
-        return tuple(self.lives)
+        return tuple(self.processes)
 
-    def life(self, worker: str) -> Any:
-        return None if worker in self.seen_to_end else self.lives[worker]
+    def process(self, worker: str) -> Any:
+        return None if worker in self.seen_to_end else self.processes[worker]
 
 
 def job(*, ended: str = "") -> Any:
@@ -52,7 +52,7 @@ def job(*, ended: str = "") -> Any:
 async def test_one_of_several_that_has_just_ended_is_passed_over_and_the_others_are_hit() -> None:
     there = job(ended="1")
     hit = await SignalFault(Target("all"), "SIGKILL").fire(there, random.Random(1))
-    assert [life.who for life in hit.lives] == ["0", "2"]
+    assert [process.who for process in hit.processes] == ["0", "2"]
     with pytest.raises(NotDeliveredError, match="all has ended"):
         await SignalFault(Target("all"), "SIGKILL").fire(job(ended="012"), random.Random(1))
 
@@ -61,10 +61,10 @@ async def test_one_of_several_that_has_just_ended_is_passed_over_and_the_others_
 async def test_what_was_stopped_goes_on_though_one_of_them_has_ended() -> None:
     there, stop = job(), SignalFault(Target("all"), "SIGSTOP")
     await stop.fire(there, random.Random(1))
-    there.lives["2"].ended = True
+    there.processes["2"].ended = True
     await stop.undo(there)
     both = [signal.SIGSTOP, signal.SIGCONT]
-    assert [life.got for life in there.lives.values()] == [both, both, [signal.SIGSTOP]]
+    assert [process.got for process in there.processes.values()] == [both, both, [signal.SIGSTOP]]
 
 
 @pytest.mark.parametrize(
@@ -72,5 +72,5 @@ async def test_what_was_stopped_goes_on_though_one_of_them_has_ended() -> None:
     [SignalFault(Target("workers", ("1",)), "SIGKILL"), ByLibrary("kill_rst", deadly=True)],
 )
 def test_who_has_died_of_it_before_we_hear_of_it_is_hit_all_the_same(fault: Any) -> None:
-    life = job(ended="1").lives["1"]
-    assert fault.happened(life) == Hit(("1",), fault.happened(life).what, (life,))
+    process = job(ended="1").processes["1"]
+    assert fault.happened(process) == Hit(("1",), fault.happened(process).what, (process,))

@@ -7,8 +7,8 @@ import pytest
 from ftcomm.errors import ConfigError
 from ftcomm_chaos.runner.spot_trace import (
     Lose,
+    NodeAssignments,
     NodeEvent,
-    Places,
     Start,
     losses,
     parse_trace,
@@ -62,9 +62,9 @@ def test_a_trace_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_nodes_fill_places_in_the_order_of_their_coming_and_idle_ones_step_in() -> None:
-    places = Places(["0", "1"])
-    story = [places.handle(event) for event in parse_trace(TRACE)]
-    assert story == [
+    places = NodeAssignments(["0", "1"])
+    scenario = [places.handle(event) for event in parse_trace(TRACE)]
+    assert scenario == [
         [Start("0", "a")],
         [Start("1", "c")],
         [],
@@ -77,7 +77,7 @@ def test_nodes_fill_places_in_the_order_of_their_coming_and_idle_ones_step_in() 
 
 
 def test_an_idle_node_that_goes_takes_nobody_with_it() -> None:
-    places = Places(["0"])
+    places = NodeAssignments(["0"])
     for node in "ab":
         places.handle(NodeEvent(0.0, True, node))
     assert places.handle(NodeEvent(1.0, False, "b")) == []

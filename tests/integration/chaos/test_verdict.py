@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from ftcomm_chaos.report.run_record import RunRecord
-from ftcomm_chaos.report.verdict import Demands, Outcome, differs, judge
-from tests.integration.chaos.scenarios import killed_once, life, run
+from ftcomm_chaos.report.verdict import Demands, RunExit, differs, judge
+from tests.integration.chaos.scenarios import killed_once, process, run
 
 CALM = run("without faults")
 
@@ -18,16 +18,16 @@ CALM = run("without faults")
         (killed_once(result=""), "is missing or empty, and without faults it is there"),
         (killed_once(status=None, over_limit_s=60.0), "no end within 60 s; `output.txt` in /there"),
         (killed_once(status=72, tail=["said"]), "status 72 (CollectiveMismatchError): said"),
-        (killed_once(findings=["rule X: bad"]), "run 1 with faults: rule X: bad"),
+        (killed_once(violations=["rule X: bad"]), "run 1 with faults: rule X: bad"),
         (
-            run(lives=[life("0", 10, "exited with status 1")]),
-            "worker 0 (life 1, process 10) exited with status 1, and no fault did that",
+            run(processes=[process("0", 10, "exited with status 1")]),
+            "worker 0 (incarnation 1, process 10) exited with status 1, and no fault did that",
         ),
     ],
 )
 def test_what_is_wrong_with_a_run_is_a_violation(broken: RunRecord, complaint: str) -> None:
     verdict = judge(CALM, [broken], Demands())
-    assert verdict.outcome is Outcome.VIOLATED
+    assert verdict.outcome is RunExit.VIOLATED
     assert any(complaint in reason for reason in verdict.reasons), verdict.reasons
 
 
@@ -35,11 +35,11 @@ def test_a_victim_that_lived_is_a_violation() -> None:
     broken = killed_once()
     broken.deliveries[0].confirmed = False
     verdict = judge(CALM, [broken], Demands())
-    assert (verdict.outcome, len(verdict.reasons)) == (Outcome.VIOLATED, 1)
+    assert (verdict.outcome, len(verdict.reasons)) == (RunExit.VIOLATED, 1)
 
 
 def test_a_script_that_fails_without_faults_is_a_violation() -> None:
-    assert judge(run("without faults", status=1), [], Demands()).outcome is Outcome.VIOLATED
+    assert judge(run("without faults", status=1), [], Demands()).outcome is RunExit.VIOLATED
 
 
 @pytest.mark.parametrize(
@@ -55,20 +55,20 @@ def test_what_was_not_tested_is_no_pass(
     reference: RunRecord, runs: Any, demands: Demands, reason: str
 ) -> None:
     verdict = judge(reference, runs, demands)
-    assert verdict.outcome is Outcome.NOTHING_TESTED
+    assert verdict.outcome is RunExit.NOTHING_TESTED
     assert [reason in text for text in verdict.reasons] == [True]
 
 
 def test_equal_results_and_a_delivered_fault_pass() -> None:
     assert judge(CALM, [killed_once()], Demands()) == judge(CALM, [killed_once()] * 2, Demands())
-    assert judge(CALM, [killed_once()], Demands()).outcome is Outcome.PASSED
+    assert judge(CALM, [killed_once()], Demands()).outcome is RunExit.PASSED
 
 
 @pytest.mark.parametrize(
     ("broken", "again", "where"),
     [
         (killed_once(result="77aa"), run(result="0bad"), "the result"),
-        (killed_once(findings=["a: b"]), run(findings=["as-reference: c"]), "as-reference: c"),
+        (killed_once(violations=["a: b"]), run(violations=["as-reference: c"]), "as-reference: c"),
     ],
 )
 def test_a_script_that_differs_from_itself_is_told_so(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ftcomm.api import call_guard, call_lock
-from ftcomm.api.call_guard import Gate
+from ftcomm.api.call_guard import CallGuard
 from ftcomm.api.call_lock import CallLock
 from ftcomm.errors import ClosedError, FtcommError, ThreadError
 from tests.helpers.interrupts import interrupted, places
@@ -80,14 +80,14 @@ class Calls:
         self.inside = 0
         self.most_inside = 0
         self.given_up: list[FtcommError] = []
-        self.gate = Gate(lambda _: False, lambda: self.reached, self.give_up)
+        self.guard = CallGuard(lambda _: False, lambda: self.reached, self.give_up)
 
     def give_up(self, error: FtcommError) -> None:
-        self.gate.is_closed = True
+        self.guard.is_closed = True
         self.given_up.append(error)
 
     def call(self) -> None:
-        with self.gate:
+        with self.guard:
             try:
                 self.inside += 1
                 self.most_inside = max(self.inside, self.most_inside)
@@ -148,7 +148,7 @@ def test_another_thread_is_refused_wherever_a_call_is() -> None:
 def test_mending_can_be_cut_short_too() -> None:
     for number in places():
         calls = Calls()
-        assert calls.gate.lock.take(_left_frame(), 0)
+        assert calls.guard.lock.take(_left_frame(), 0)
         if not interrupted(calls.call, number, call_guard, call_lock, HERE):
             break
         calls.call()
@@ -162,7 +162,7 @@ def _left_frame() -> Any:
 def test_a_call_that_was_complete_when_it_was_cut_short_is_the_last() -> None:
     """The script has no result, and its next call would be another one than it thinks."""
     calls = Calls()
-    assert calls.gate.lock.take(_left_frame(), calls.reached)
+    assert calls.guard.lock.take(_left_frame(), calls.reached)
     calls.reached += 1
     for _ in range(2):
         with pytest.raises(ClosedError, match="its result is lost"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import ftcomm
 from ftcomm.collectives.dtypes import is_bfloat16
 from ftcomm.communicator import Communicator
-from ftcomm.memory.pool import Pool, Stored
+from ftcomm.memory.pool import LoggedResult, Pool
 from ftcomm.protocol.signature import DTYPE_NAMES
 from tests.helpers.writing import ways_to_write
 from tests.unit.engine.test_persistent_request import Way
@@ -36,9 +36,9 @@ CALLS: dict[str, Callable[[Communicator, Array], Array]] = {
 
 @pytest.fixture(params=[True, False], ids=["replay", "no replay"])
 def comm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Communicator]:
-    """A group of one that repeats calls the express way, with a log or without."""
+    """A group of one that repeats calls the fast path, with a log or without."""
     monkeypatch.setattr(
-        "ftcomm.engine.single_process.SoloEngine.express", lambda engine, _: Way(engine)
+        "ftcomm.engine.single_process.SingleProcessEngine.persistent", lambda engine, _: Way(engine)
     )
     with ftcomm.init("none") as communicator:
         communicator._keeps_results = request.param
@@ -61,7 +61,7 @@ def test_the_first_call_and_those_like_it_hand_out_what_cannot_be_written(
 @settings(max_examples=100)
 def test_a_result_s_view_has_its_content_and_cannot_be_written(name: str, shape: list[int]) -> None:
     flat: Array = np.arange(np.prod(shape, dtype=int)).astype(name)
-    stored = Stored(flat, tuple(shape))
+    stored = LoggedResult(flat, tuple(shape))
     view = stored.read_only()
     assert (view.dtype, view.shape) == (flat.dtype, tuple(shape))
     assert view.tobytes() == flat.tobytes()
@@ -73,7 +73,7 @@ def test_a_result_s_view_has_its_content_and_cannot_be_written(name: str, shape:
 def test_a_bfloat16_result_s_view_cannot_be_written() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     flat: Array = np.arange(6).astype(ml_dtypes.bfloat16)
-    view = Stored(flat, (2, 3)).read_only()
+    view = LoggedResult(flat, (2, 3)).read_only()
     assert is_bfloat16(view.dtype)
     assert view.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert ways_to_write(view) == []
@@ -89,7 +89,7 @@ def test_what_a_script_writes_to_a_loaded_state_is_not_in_the_checkpoint() -> No
 
 def test_memory_under_a_view_is_not_taken_again() -> None:
     pool = Pool()
-    stored = Stored(pool.take(Pool.MIN_BYTES, np.dtype(np.uint8)), (Pool.MIN_BYTES,))
+    stored = LoggedResult(pool.take(Pool.MIN_BYTES, np.dtype(np.uint8)), (Pool.MIN_BYTES,))
     view = stored.read_only()
     held = [stored]
     del stored

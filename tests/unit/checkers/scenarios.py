@@ -1,11 +1,11 @@
-"""Histories made by hand: a story is told in order, and one edit makes it a bad one."""
+"""Histories made by hand: a scenario is told in order, and one edit makes it a bad one."""
 
 import json
 from collections.abc import Iterator
 from typing import Any
 
 from ftcomm_chaos.history import History, parse_lines
-from ftcomm_chaos.history.model import LifeRecord
+from ftcomm_chaos.history.model import IncarnationRecord
 from ftcomm_chaos.history.reader import assembled
 
 Event = dict[str, Any]
@@ -20,7 +20,7 @@ def digest(*parts: object) -> str:
     return repr(parts).encode().hex()
 
 
-class Story:
+class ScenarioRun:
     """Lines by file, in the order in which they were told."""
 
     def __init__(self, size: int = 3, *, replicas: int = 2) -> None:
@@ -37,13 +37,13 @@ class Story:
         self.files.setdefault(file, []).append(line)
         return line
 
-    def begin(self, life: str) -> None:
+    def begin(self, incarnation: str) -> None:
         """A process starts and is numbered."""
-        worker, _, incarnation = life.partition("-")
+        worker, _, number = incarnation.partition("-")
         pid = len(self.files)
         self.tell("harness", "spawned", worker=worker, pid=pid)
         self.tell(
-            life, "start", format=1, job="job", worker=worker, incarnation=int(incarnation),
+            incarnation, "start", format=1, job="job", worker=worker, incarnation=int(number),
             rank=int(worker[1:]), size=self.size, pid=pid, host="host", detect_within=5.0,
             replicas=self.replicas,
         )  # fmt: skip
@@ -54,87 +54,98 @@ class Story:
         """All take the plan of `epoch`, each at its own position; `unseen` dies before that."""
         names = sorted({*places, unseen} - {""})
         members = [[name.split("-")[0], int(name.split("-")[1])] for name in names]
-        for life, position in places.items():
+        for incarnation, position in places.items():
             self.tell(
-                life, "plan", epoch=epoch, rank=self.rank(life), position=position,
+                incarnation, "plan", epoch=epoch, rank=self.rank(incarnation), position=position,
                 frontier=frontier, members=members,
             )  # fmt: skip
 
-    def rank(self, life: str) -> int:
-        return int(life[1 : life.index("-")])
+    def rank(self, incarnation: str) -> int:
+        return int(incarnation[1 : incarnation.index("-")])
 
-    def enter(self, life: str, position: list[int], kind: str) -> None:
-        local = digest("local", position, self.rank(life)) if kind == "checkpoint" else None
+    def enter(self, incarnation: str, position: list[int], kind: str) -> None:
+        local = digest("local", position, self.rank(incarnation)) if kind == "checkpoint" else None
         self.tell(
-            life, "enter", position=position, kind=kind, signature=kind.encode().hex(),
-            site="train.py:1", input=self.input(life, position, kind), local=local,
+            incarnation, "enter", position=position, kind=kind, signature=kind.encode().hex(),
+            site="train.py:1", input=self.input(incarnation, position, kind), local=local,
         )  # fmt: skip
 
-    def input(self, life: str, position: list[int], kind: str) -> str:
-        return digest("state" if kind == "checkpoint" else self.rank(life), position)
+    def input(self, incarnation: str, position: list[int], kind: str) -> str:
+        return digest("state" if kind == "checkpoint" else self.rank(incarnation), position)
 
-    def leave(self, life: str, position: list[int], kind: str, epoch: int, how: str) -> None:
+    def leave(self, incarnation: str, position: list[int], kind: str, epoch: int, how: str) -> None:
         version = local = None
         result = digest("result", position)
         if kind == "checkpoint":
-            version, result = position[1] + 1, self.input(life, position, kind)
-            local = digest("local", position, self.rank(life))
+            version, result = position[1] + 1, self.input(incarnation, position, kind)
+            local = digest("local", position, self.rank(incarnation))
         self.tell(
-            life, "return", position=position, kind=kind, how=how, epoch=epoch, result=result,
-            input=self.input(life, position, kind), version=version, local=local,
+            incarnation,
+            "return", position=position, kind=kind, how=how, epoch=epoch, result=result,
+            input=self.input(incarnation, position, kind), version=version, local=local,
         )  # fmt: skip
 
     def call(
-        self, lives: list[str], position: list[int], kind: str, epoch: int, how: str = "executed"
+        self, members: list[str], position: list[int], kind: str, epoch: int, how: str = "executed"
     ) -> None:
         """All enter a call, then it returns to all."""
-        for life in lives:
-            self.enter(life, position, kind)
-        for life in lives:
-            self.leave(life, position, kind, epoch, how)
+        for incarnation in members:
+            self.enter(incarnation, position, kind)
+        for incarnation in members:
+            self.leave(incarnation, position, kind, epoch, how)
 
     def load(
-        self, lives: list[str], position: list[int], epoch: int, version: int, how: str = "executed"
+        self,
+        members: list[str],
+        position: list[int],
+        epoch: int,
+        version: int,
+        how: str = "executed",
     ) -> None:
         """All load a version; the ones after 0 end at 0.2."""
         saved = [0, version - 1, 2]
-        for life in lives:
-            self.enter(life, position, "load")
-        for life in lives:
-            self.leave(life, position, "load", epoch, how)
-            line = self.files[life][-1]
+        for incarnation in members:
+            self.enter(incarnation, position, "load")
+        for incarnation in members:
+            self.leave(incarnation, position, "load", epoch, how)
+            line = self.files[incarnation][-1]
             line["version"] = version
             if version:
                 line["result"] = digest("state", saved)
-                line["local"] = digest("local", saved, self.rank(life))
+                line["local"] = digest("local", saved, self.rank(incarnation))
 
-    def over(self, life: str, error: str, cause: str, epoch: int, position: list[int]) -> None:
-        self.tell(life, "over", error=error, cause=cause, epoch=epoch, position=position)
+    def over(
+        self, incarnation: str, error: str, cause: str, epoch: int, position: list[int]
+    ) -> None:
+        self.tell(incarnation, "over", error=error, cause=cause, epoch=epoch, position=position)
 
-    def fail(self, life: str, error: str, cause: str, epoch: int, position: list[int]) -> None:
+    def fail(
+        self, incarnation: str, error: str, cause: str, epoch: int, position: list[int]
+    ) -> None:
         """It is told an error, inside a call."""
-        call = self.files[life][-1]
-        self.over(life, error, cause, epoch, position)
+        call = self.files[incarnation][-1]
+        self.over(incarnation, error, cause, epoch, position)
         self.tell(
-            life, "raise", position=call["position"], kind=call["kind"], error=error, cause=cause,
+            incarnation,
+            "raise", position=call["position"], kind=call["kind"], error=error, cause=cause,
             epoch=epoch, input=call["input"],
         )  # fmt: skip
-        self.end(life, error, cause)
+        self.end(incarnation, error, cause)
 
-    def samples(self, life: str, count: int = 12) -> None:
+    def samples(self, incarnation: str, count: int = 12) -> None:
         for _ in range(count):
-            self.tell(life, "resources", rss=50 << 20, fds=12)
+            self.tell(incarnation, "resources", rss=50 << 20, fds=12)
 
-    def end(self, life: str, how: str = "closed", cause: str = "") -> None:
-        self.tell(life, "end", how=how, cause=cause)
-        self.exit(life, 0)
+    def end(self, incarnation: str, how: str = "closed", cause: str = "") -> None:
+        self.tell(incarnation, "end", how=how, cause=cause)
+        self.exit(incarnation, 0)
 
     def fault(self, kind: str, target: str, seconds: float = 0.0) -> None:
         self.tell("harness", "fault", kind=kind, target=target, seconds=seconds)
 
-    def exit(self, life: str, status: int) -> None:
-        pid = self.files[life][0]["pid"]
-        self.tell("harness", "exited", worker=life.partition("-")[0], pid=pid, status=status)
+    def exit(self, incarnation: str, status: int) -> None:
+        pid = self.files[incarnation][0]["pid"]
+        self.tell("harness", "exited", worker=incarnation.partition("-")[0], pid=pid, status=status)
 
     # --- editing ------------------------------------------------------------------------------
 
@@ -159,185 +170,185 @@ class Story:
     # --- reading ------------------------------------------------------------------------------
 
     def history(self) -> History:
-        """The story as the reader sees it."""
-        lives, harness = [], []
+        """The scenario as the reader sees it."""
+        members, harness = [], []
         for name, lines in self.files.items():
             raw = (json.dumps(line).encode() + b"\n" for line in lines)
             record = parse_lines(raw, f"{name}.jsonl")
-            if isinstance(record, LifeRecord):
-                lives.append(record)
+            if isinstance(record, IncarnationRecord):
+                members.append(record)
             elif record is not None:
                 harness += record
-        return assembled(lives, harness)
+        return assembled(members, harness)
 
 
 # --- good ones --------------------------------------------------------------------------------
 
 
-def _to_version_1(story: Story, lives: list[str]) -> None:
-    for life in lives:
-        story.begin(life)
-    story.plan(1, dict.fromkeys(lives, PRELUDE), PRELUDE)
-    story.call(lives, PRELUDE, "allreduce", 1)
-    story.load(lives, LOAD, 1, 0)
-    story.call(lives, [0, 0, 0], "allreduce", 1)
-    story.call(lives, [0, 0, 1], "broadcast", 1)
-    story.call(lives, [0, 0, 2], "checkpoint", 1)
+def _to_version_1(scenario: ScenarioRun, members: list[str]) -> None:
+    for incarnation in members:
+        scenario.begin(incarnation)
+    scenario.plan(1, dict.fromkeys(members, PRELUDE), PRELUDE)
+    scenario.call(members, PRELUDE, "allreduce", 1)
+    scenario.load(members, LOAD, 1, 0)
+    scenario.call(members, [0, 0, 0], "allreduce", 1)
+    scenario.call(members, [0, 0, 1], "broadcast", 1)
+    scenario.call(members, [0, 0, 2], "checkpoint", 1)
 
 
-def _catch_up(story: Story, life: str) -> None:
-    """A second life replays its prelude and loads version 1, in epoch 2."""
-    story.call([life], PRELUDE, "allreduce", 2, "served")
-    story.load([life], LOAD, 2, 1, "served")
+def _catch_up(scenario: ScenarioRun, incarnation: str) -> None:
+    """A second incarnation replays its prelude and loads version 1, in epoch 2."""
+    scenario.call([incarnation], PRELUDE, "allreduce", 2, "served")
+    scenario.load([incarnation], LOAD, 2, 1, "served")
 
 
-def _to_the_end(story: Story, lives: list[str], epoch: int) -> None:
-    story.call(lives, [0, 1, 1], "close", epoch)
-    for life in lives:
-        story.samples(life)
-        story.end(life)
+def _to_the_end(scenario: ScenarioRun, members: list[str], epoch: int) -> None:
+    scenario.call(members, [0, 1, 1], "close", epoch)
+    for incarnation in members:
+        scenario.samples(incarnation)
+        scenario.end(incarnation)
 
 
-def peace() -> Story:
+def peace() -> ScenarioRun:
     """Three ranks, a checkpoint, and nothing goes wrong."""
-    story, lives = Story(), ["w0-1", "w1-1", "w2-1"]
-    _to_version_1(story, lives)
-    story.call(lives, [0, 1, 0], "allreduce", 1)
-    _to_the_end(story, lives, 1)
-    return story
+    scenario, members = ScenarioRun(), ["w0-1", "w1-1", "w2-1"]
+    _to_version_1(scenario, members)
+    scenario.call(members, [0, 1, 0], "allreduce", 1)
+    _to_the_end(scenario, members, 1)
+    return scenario
 
 
-def cut() -> Story:
+def cut() -> ScenarioRun:
     """A link between two ranks is cut inside 1.0, which is executed again by all."""
-    story, lives = Story(), ["w0-1", "w1-1", "w2-1"]
-    _to_version_1(story, lives)
-    for life in lives:
-        story.enter(life, FIRST_OF_1, "allreduce")
-    story.fault("cut", "*")
-    story.plan(2, dict.fromkeys(lives, FIRST_OF_1), FIRST_OF_1)
-    for life in lives:
-        story.leave(life, FIRST_OF_1, "allreduce", 2, "executed")
-    _to_the_end(story, lives, 2)
-    return story
+    scenario, members = ScenarioRun(), ["w0-1", "w1-1", "w2-1"]
+    _to_version_1(scenario, members)
+    for incarnation in members:
+        scenario.enter(incarnation, FIRST_OF_1, "allreduce")
+    scenario.fault("cut", "*")
+    scenario.plan(2, dict.fromkeys(members, FIRST_OF_1), FIRST_OF_1)
+    for incarnation in members:
+        scenario.leave(incarnation, FIRST_OF_1, "allreduce", 2, "executed")
+    _to_the_end(scenario, members, 2)
+    return scenario
 
 
-def killed() -> Story:
+def killed() -> ScenarioRun:
     """Rank 1 is killed inside 1.0, which rank 0 completes; the others are served it."""
-    story = Story()
-    _to_version_1(story, ["w0-1", "w1-1", "w2-1"])
-    for life in ("w0-1", "w1-1", "w2-1"):
-        story.enter(life, [0, 1, 0], "broadcast")
-    story.leave("w0-1", [0, 1, 0], "broadcast", 1, "executed")
-    story.fault("kill", "w1")
-    story.exit("w1-1", -9)
-    story.begin("w1-2")
-    story.plan(2, {"w0-1": [0, 1, 1], "w1-2": PRELUDE, "w2-1": [0, 1, 0]}, [0, 1, 1])
-    _catch_up(story, "w1-2")
-    story.leave("w2-1", [0, 1, 0], "broadcast", 2, "served")
-    story.call(["w1-2"], [0, 1, 0], "broadcast", 2, "served")
-    _to_the_end(story, ["w0-1", "w1-2", "w2-1"], 2)
-    return story
+    scenario = ScenarioRun()
+    _to_version_1(scenario, ["w0-1", "w1-1", "w2-1"])
+    for incarnation in ("w0-1", "w1-1", "w2-1"):
+        scenario.enter(incarnation, [0, 1, 0], "broadcast")
+    scenario.leave("w0-1", [0, 1, 0], "broadcast", 1, "executed")
+    scenario.fault("kill", "w1")
+    scenario.exit("w1-1", -9)
+    scenario.begin("w1-2")
+    scenario.plan(2, {"w0-1": [0, 1, 1], "w1-2": PRELUDE, "w2-1": [0, 1, 0]}, [0, 1, 1])
+    _catch_up(scenario, "w1-2")
+    scenario.leave("w2-1", [0, 1, 0], "broadcast", 2, "served")
+    scenario.call(["w1-2"], [0, 1, 0], "broadcast", 2, "served")
+    _to_the_end(scenario, ["w0-1", "w1-2", "w2-1"], 2)
+    return scenario
 
 
-def fenced() -> Story:
+def fenced() -> ScenarioRun:
     """Rank 1 is stopped for longer than the limit inside 1.0, and replaced."""
-    story = Story()
-    _to_version_1(story, ["w0-1", "w1-1", "w2-1"])
-    story.fault("stop", "w1", 10.0)
-    for life in ("w0-1", "w1-1", "w2-1"):
-        story.enter(life, [0, 1, 0], "allreduce")
-    story.begin("w1-2")
-    story.plan(2, {"w0-1": [0, 1, 0], "w1-2": PRELUDE, "w2-1": [0, 1, 0]}, [0, 1, 0])
-    _catch_up(story, "w1-2")
-    story.enter("w1-2", [0, 1, 0], "allreduce")
-    for life in ("w0-1", "w1-2", "w2-1"):
-        story.leave(life, [0, 1, 0], "allreduce", 2, "executed")
-    story.fail("w1-1", "FencedError", "the place is taken", 1, [0, 1, 0])
-    _to_the_end(story, ["w0-1", "w1-2", "w2-1"], 2)
-    return story
+    scenario = ScenarioRun()
+    _to_version_1(scenario, ["w0-1", "w1-1", "w2-1"])
+    scenario.fault("stop", "w1", 10.0)
+    for incarnation in ("w0-1", "w1-1", "w2-1"):
+        scenario.enter(incarnation, [0, 1, 0], "allreduce")
+    scenario.begin("w1-2")
+    scenario.plan(2, {"w0-1": [0, 1, 0], "w1-2": PRELUDE, "w2-1": [0, 1, 0]}, [0, 1, 0])
+    _catch_up(scenario, "w1-2")
+    scenario.enter("w1-2", [0, 1, 0], "allreduce")
+    for incarnation in ("w0-1", "w1-2", "w2-1"):
+        scenario.leave(incarnation, [0, 1, 0], "allreduce", 2, "executed")
+    scenario.fail("w1-1", "FencedError", "the place is taken", 1, [0, 1, 0])
+    _to_the_end(scenario, ["w0-1", "w1-2", "w2-1"], 2)
+    return scenario
 
 
-def _stopped_before_it_saved() -> tuple[Story, list[str]]:
+def _stopped_before_it_saved() -> tuple[ScenarioRun, list[str]]:
     """Rank 2 stops before its checkpoint, which the others, named here, have called."""
-    story, others = Story(), ["w0-1", "w1-1"]
-    lives = [*others, "w2-1"]
-    for life in lives:
-        story.begin(life)
-    story.plan(1, dict.fromkeys(lives, PRELUDE), PRELUDE)
-    story.call(lives, PRELUDE, "allreduce", 1)
-    story.load(lives, LOAD, 1, 0)
-    story.call(lives, [0, 0, 0], "allreduce", 1)
-    story.call(lives, [0, 0, 1], "broadcast", 1)
-    story.fault("stop", "w2", 10.0)
-    for life in others:
-        story.enter(life, [0, 0, 2], "checkpoint")
-    return story, others
+    scenario, others = ScenarioRun(), ["w0-1", "w1-1"]
+    members = [*others, "w2-1"]
+    for incarnation in members:
+        scenario.begin(incarnation)
+    scenario.plan(1, dict.fromkeys(members, PRELUDE), PRELUDE)
+    scenario.call(members, PRELUDE, "allreduce", 1)
+    scenario.load(members, LOAD, 1, 0)
+    scenario.call(members, [0, 0, 0], "allreduce", 1)
+    scenario.call(members, [0, 0, 1], "broadcast", 1)
+    scenario.fault("stop", "w2", 10.0)
+    for incarnation in others:
+        scenario.enter(incarnation, [0, 0, 2], "checkpoint")
+    return scenario, others
 
 
-def replaced_before_it_saved() -> Story:
+def replaced_before_it_saved() -> ScenarioRun:
     """Rank 2 stops before its checkpoint; a plan commits it; it wakes up and saves, for nobody."""
-    story, others = _stopped_before_it_saved()
-    story.begin("w2-2")
-    story.plan(2, {"w0-1": FIRST_OF_1, "w1-1": FIRST_OF_1, "w2-2": PRELUDE}, FIRST_OF_1)
-    for life in others:
-        story.leave(life, [0, 0, 2], "checkpoint", 2, "served")
-    _catch_up(story, "w2-2")
-    story.enter("w2-1", [0, 0, 2], "checkpoint")
-    story.fail("w2-1", "FencedError", "the place is taken", 1, [0, 0, 2])
-    story.call([*others, "w2-2"], FIRST_OF_1, "allreduce", 2)
-    _to_the_end(story, [*others, "w2-2"], 2)
-    return story
+    scenario, others = _stopped_before_it_saved()
+    scenario.begin("w2-2")
+    scenario.plan(2, {"w0-1": FIRST_OF_1, "w1-1": FIRST_OF_1, "w2-2": PRELUDE}, FIRST_OF_1)
+    for incarnation in others:
+        scenario.leave(incarnation, [0, 0, 2], "checkpoint", 2, "served")
+    _catch_up(scenario, "w2-2")
+    scenario.enter("w2-1", [0, 0, 2], "checkpoint")
+    scenario.fail("w2-1", "FencedError", "the place is taken", 1, [0, 0, 2])
+    scenario.call([*others, "w2-2"], FIRST_OF_1, "allreduce", 2)
+    _to_the_end(scenario, [*others, "w2-2"], 2)
+    return scenario
 
 
-def mismatch() -> Story:
+def mismatch() -> ScenarioRun:
     """Rank 2 calls something else at 1.0; everyone is told."""
-    story, lives = Story(), ["w0-1", "w1-1", "w2-1"]
-    _to_version_1(story, lives)
-    for life in lives:
-        story.enter(life, [0, 1, 0], "barrier" if life == "w2-1" else "allreduce")
-    for life in lives:
-        story.fail(life, "CollectiveMismatchError", "rank 2 called barrier", 1, [0, 1, 0])
-    return story
+    scenario, members = ScenarioRun(), ["w0-1", "w1-1", "w2-1"]
+    _to_version_1(scenario, members)
+    for incarnation in members:
+        scenario.enter(incarnation, [0, 1, 0], "barrier" if incarnation == "w2-1" else "allreduce")
+    for incarnation in members:
+        scenario.fail(incarnation, "CollectiveMismatchError", "rank 2 called barrier", 1, [0, 1, 0])
+    return scenario
 
 
-def lost() -> Story:
+def lost() -> ScenarioRun:
     """Ranks 1 and 2 are killed at once, and took the result of 1.0 with them."""
-    story = Story()
-    _to_version_1(story, ["w0-1", "w1-1", "w2-1"])
-    story.enter("w0-1", [0, 1, 0], "allreduce")
+    scenario = ScenarioRun()
+    _to_version_1(scenario, ["w0-1", "w1-1", "w2-1"])
+    scenario.enter("w0-1", [0, 1, 0], "allreduce")
     for worker in ("w1", "w2"):
-        story.fault("kill", worker)
-        story.exit(f"{worker}-1", -9)
-    story.fail("w0-1", "JobLostError", "the result of collective 1.0 is lost", 1, [0, 1, 0])
-    return story
+        scenario.fault("kill", worker)
+        scenario.exit(f"{worker}-1", -9)
+    scenario.fail("w0-1", "JobLostError", "the result of collective 1.0 is lost", 1, [0, 1, 0])
+    return scenario
 
 
-def lost_with_one_that_wakes() -> Story:
-    """Rank 1 is stopped and replaced, rank 2 killed; rank 1's old life wakes up and is told too."""
-    story = Story()
-    _to_version_1(story, ["w0-1", "w1-1", "w2-1"])
-    for life in ("w0-1", "w1-1"):
-        story.enter(life, FIRST_OF_1, "allreduce")
-    story.fault("stop", "w1", 10.0)
-    story.fault("kill", "w2")
-    story.exit("w2-1", -9)
+def lost_with_one_that_wakes() -> ScenarioRun:
+    """Rank 1 is stopped and replaced, rank 2 killed; rank 1's old process wakes up later."""
+    scenario = ScenarioRun()
+    _to_version_1(scenario, ["w0-1", "w1-1", "w2-1"])
+    for incarnation in ("w0-1", "w1-1"):
+        scenario.enter(incarnation, FIRST_OF_1, "allreduce")
+    scenario.fault("stop", "w1", 10.0)
+    scenario.fault("kill", "w2")
+    scenario.exit("w2-1", -9)
     cause = "the result of collective 1.0 is lost; the first loss: worker w1 was replaced"
-    for life in ("w0-1", "w1-1"):
-        story.fail(life, "JobLostError", cause, 1, FIRST_OF_1)
-    return story
+    for incarnation in ("w0-1", "w1-1"):
+        scenario.fail(incarnation, "JobLostError", cause, 1, FIRST_OF_1)
+    return scenario
 
 
-def replaced_by_one_that_died() -> Story:
+def replaced_by_one_that_died() -> ScenarioRun:
     """As `replaced_before_it_saved`, but who replaces rank 2 dies while it fetches, and all end."""
-    story, others = _stopped_before_it_saved()
-    story.plan(2, dict.fromkeys(others, FIRST_OF_1), FIRST_OF_1, unseen="w2-2")
-    for life in others:
-        story.leave(life, [0, 0, 2], "checkpoint", 2, "served")
-        story.enter(life, FIRST_OF_1, "allreduce")
-        story.fail(life, "RankLostError", "rank 2 dies too often", 2, FIRST_OF_1)
-    story.enter("w2-1", [0, 0, 2], "checkpoint")
-    story.fail("w2-1", "TrackerLostError", "it could not be reached", 1, [0, 0, 2])
-    return story
+    scenario, others = _stopped_before_it_saved()
+    scenario.plan(2, dict.fromkeys(others, FIRST_OF_1), FIRST_OF_1, unseen="w2-2")
+    for incarnation in others:
+        scenario.leave(incarnation, [0, 0, 2], "checkpoint", 2, "served")
+        scenario.enter(incarnation, FIRST_OF_1, "allreduce")
+        scenario.fail(incarnation, "RankLostError", "rank 2 dies too often", 2, FIRST_OF_1)
+    scenario.enter("w2-1", [0, 0, 2], "checkpoint")
+    scenario.fail("w2-1", "TrackerLostError", "it could not be reached", 1, [0, 0, 2])
+    return scenario
 
 
 GOOD = {

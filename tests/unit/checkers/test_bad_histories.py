@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ftcomm_chaos.checkers import RULES, Limits, check
+from ftcomm_chaos.checkers import RULES, HistoryLimits, check
 from tests.unit.checkers.edits import (
     FAILED,
     FIRST,
@@ -43,7 +43,7 @@ from tests.unit.checkers.edits import (
 from tests.unit.checkers.scenarios import (
     LOAD,
     PRELUDE,
-    Story,
+    ScenarioRun,
     cut,
     digest,
     fenced,
@@ -53,7 +53,7 @@ from tests.unit.checkers.scenarios import (
     peace,
 )
 
-Bad = tuple[str, str, Callable[[], Story], Edit]
+Bad = tuple[str, str, Callable[[], ScenarioRun], Edit]
 
 BAD: tuple[Bad, ...] = (
     ("same-bytes", "another result", peace, set_to("w1-1", "return", at=FIRST, result=OTHER)),
@@ -69,7 +69,7 @@ BAD: tuple[Bad, ...] = (
     ("delivered-once", "a result delivered twice", peace, delivered_again),
     ("delivered-in-order", "a result left out", peace, skipped),
     ("delivered-in-order", "two results in the wrong order", peace, swapped),
-    ("delivered-in-order", "a second life begins where the first was", killed,
+    ("delivered-in-order", "a second incarnation begins where the first was", killed,
      both(dropped("w1-2", "enter", position=PRELUDE), dropped("w1-2", "return", position=PRELUDE),
           dropped("w1-2", "enter", position=LOAD), dropped("w1-2", "return", position=LOAD))),
     ("executed-again", "executed where a member had completed it", killed,
@@ -105,11 +105,11 @@ BAD: tuple[Bad, ...] = (
     ("verdict-is-final", "took a plan after the verdict", mismatch, plan_behind_the_verdict),
     ("same-state", "a rank saves another state", peace,
      set_to("w1-1", "return", at=SAVED, result=OTHER)),
-    ("same-state", "a second life loads a state that nobody has saved", killed,
+    ("same-state", "a second incarnation loads a state that nobody has saved", killed,
      set_to("w1-2", "return", at=LOAD, result=OTHER)),
-    ("local-state", "a second life loads its neighbour's local state", killed,
+    ("local-state", "a second incarnation loads its neighbour's local state", killed,
      set_to("w1-2", "return", at=LOAD, local=digest("local", SAVED, 2))),
-    ("local-state", "a second life loads no local state", killed,
+    ("local-state", "a second incarnation loads no local state", killed,
      set_to("w1-2", "return", at=LOAD, local=None)),
     ("version-counts", "a collective with a version", peace,
      set_to("w0-1", "return", at=LAST, version=7)),
@@ -145,17 +145,17 @@ BAD: tuple[Bad, ...] = (
 
 
 @pytest.mark.parametrize(
-    ("rule", "what", "story", "edit"), BAD, ids=[f"{rule}: {what}" for rule, what, *_ in BAD]
+    ("rule", "what", "scenario", "edit"), BAD, ids=[f"{rule}: {what}" for rule, what, *_ in BAD]
 )
 def test_one_edit_is_rejected_by_the_rule_that_it_breaks(
-    rule: str, what: str, story: Callable[[], Story], edit: Edit
+    rule: str, what: str, scenario: Callable[[], ScenarioRun], edit: Edit
 ) -> None:
-    told = story()
+    told = scenario()
     assert check(told.history()) == []
     edit(told)
-    findings = check(told.history())
-    assert {finding.rule for finding in findings} == {rule}, findings
-    assert all(finding.lines and finding.what for finding in findings)
+    violations = check(told.history())
+    assert {violation.rule for violation in violations} == {rule}, violations
+    assert all(violation.lines and violation.what for violation in violations)
 
 
 REFERENCE: tuple[tuple[str, Edit], ...] = (
@@ -174,10 +174,10 @@ def test_what_all_ranks_agree_on_is_still_compared_with_the_reference(
     told = peace()
     edit(told)
     assert check(told.history()) == []
-    findings = check(told.history(), peace().history())
-    assert {finding.rule for finding in findings} == {"as-reference"}
+    violations = check(told.history(), peace().history())
+    assert {violation.rule for violation in violations} == {"as-reference"}
     told_more = check(peace().history(), told.history())
-    assert {finding.rule for finding in told_more} == {"as-reference"}
+    assert {violation.rule for violation in told_more} == {"as-reference"}
 
 
 def test_every_rule_has_a_bad_history() -> None:
@@ -194,14 +194,14 @@ def test_every_finding_names_a_rule_of_the_list() -> None:
 def test_limits_can_be_widened() -> None:
     late = mismatch()
     later("w1-1", "over", 1.5)(late)
-    assert check(late.history(), limits=Limits(mismatch_within_s=2.0)) == []
+    assert check(late.history(), limits=HistoryLimits(mismatch_within_s=2.0)) == []
 
 
 def test_a_finding_reads_as_a_sentence_with_its_evidence() -> None:
     told = peace()
     set_to("w1-1", "return", at=FIRST, input=OTHER)(told)
-    (finding,) = check(told.history())
-    assert str(finding) == (
+    (violation,) = check(told.history())
+    assert str(violation) == (
         "input-intact: w1-1 at 1.0: the input of allreduce was changed by the call "
         "(w1-1.jsonl:13, w1-1.jsonl:14)"
     )

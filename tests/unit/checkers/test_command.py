@@ -9,12 +9,12 @@ from click.testing import CliRunner
 from ftcomm_chaos.checkers import RULES
 from ftcomm_chaos.cli import main
 from tests.unit.checkers.edits import FIRST, LAST, OTHER, set_to
-from tests.unit.checkers.scenarios import Story, peace
+from tests.unit.checkers.scenarios import ScenarioRun, peace
 
 
-def written(folder: Path, story: Story) -> Path:
+def written(folder: Path, scenario: ScenarioRun) -> Path:
     folder.mkdir()
-    for name, lines in story.files.items():
+    for name, lines in scenario.files.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
@@ -24,15 +24,15 @@ def run(*arguments: object) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def broken() -> Story:
-    story = peace()
-    set_to("w1-1", "return", at=FIRST, result=OTHER)(story)
-    return story
+def broken() -> ScenarioRun:
+    scenario = peace()
+    set_to("w1-1", "return", at=FIRST, result=OTHER)(scenario)
+    return scenario
 
 
 def test_where_all_rules_hold_it_says_what_it_has_seen(tmp_path: Path) -> None:
     folder = written(tmp_path / "job", peace())
-    lines = f"3 lives of 3 ranks, 21 calls returned\nall {len(RULES)} rules hold\n"
+    lines = f"3 incarnations of 3 ranks, 21 calls returned\nall {len(RULES)} rules hold\n"
     assert run(folder) == (0, lines)
     assert run(folder, "--reference", folder) == (0, lines)
 
@@ -49,18 +49,22 @@ def test_json_has_the_findings_as_values(tmp_path: Path) -> None:
     folder = written(tmp_path / "job", broken())
     status, output = run(folder, "--json")
     told = json.loads(output)
-    (finding,) = told.pop("findings")
+    (violation,) = told.pop("findings")
     assert (status, told) == (
         1,
-        {"format": 1, "ok": False, "ranks": 3, "lives": 3, "killed": [], "calls": 21},
+        {"format": 1, "ok": False, "ranks": 3, "incarnations": 3, "killed": [], "calls": 21},
     )
-    assert (finding["rule"], finding["who"], finding["where"]) == ("same-bytes", "w1-1", "1.0")
+    assert (violation["rule"], violation["who"], violation["where"]) == (
+        "same-bytes",
+        "w1-1",
+        "1.0",
+    )
 
 
 def test_the_reference_counts(tmp_path: Path) -> None:
     wrong = peace()
-    for life in ("w0-1", "w1-1", "w2-1"):
-        set_to(life, "return", at=FIRST, result=OTHER)(wrong)
+    for incarnation in ("w0-1", "w1-1", "w2-1"):
+        set_to(incarnation, "return", at=FIRST, result=OTHER)(wrong)
     folder = written(tmp_path / "job", wrong)
     status, output = run(folder, "--reference", written(tmp_path / "peace", peace()))
     assert (run(folder)[0], status, output.count("as-reference")) == (0, 1, 1)
@@ -72,7 +76,7 @@ def test_nothing_to_check_and_nothing_to_read_are_told_apart(
 ) -> None:
     (tmp_path / "empty").mkdir()
     status, output = run(tmp_path / "empty", *json_too)
-    assert (status, "no life is recorded there" in output) == (2, True)
+    assert (status, "no incarnation is recorded there" in output) == (2, True)
     folder = written(tmp_path / "job", peace())
     assert run(folder, "--reference", tmp_path / "empty", *json_too)[0] == 2
     (folder / "w1-1.jsonl").write_text("nonsense\n")
@@ -81,12 +85,12 @@ def test_nothing_to_check_and_nothing_to_read_are_told_apart(
     assert run(tmp_path / "nowhere", *json_too)[0] == 3
 
 
-def test_what_a_stranger_wrote_cannot_command_the_terminal(tmp_path: Path) -> None:
-    story = broken()
-    story.find("w1-1", "enter", position=LAST)["kind"] = "barrier"
-    for lines in story.files.values():
+def test_what_a_unknown_peer_wrote_cannot_command_the_terminal(tmp_path: Path) -> None:
+    scenario = broken()
+    scenario.find("w1-1", "enter", position=LAST)["kind"] = "barrier"
+    for lines in scenario.files.values():
         for line in lines:
             if line.get("worker") == "w1":
                 line["worker"] = "w1\x1b[2J"
-    status, output = run(written(tmp_path / "job", story))
+    status, output = run(written(tmp_path / "job", scenario))
     assert (status, "\x1b" in output, "w1\\x1b[2J-1" in output) == (1, False, True)

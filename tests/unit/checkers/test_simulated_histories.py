@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ftcomm.diagnostics.history import encode, file_name
 from ftcomm_chaos.checkers import check
-from ftcomm_chaos.history import History, LifeRecord, read_history
+from ftcomm_chaos.history import History, IncarnationRecord, read_history
 from ftcomm_chaos.sim.history import LIMITS
 from ftcomm_chaos.sim.simulation import Simulation
 
@@ -24,15 +24,17 @@ def simulated(seed: int) -> History:
 
 
 def on_disk(history: History, folder: Path) -> History:
-    """Written as lives write it, and read as strangers' files are."""
-    for life in history.lives:
-        lines = [encode(line.event, line.t) for line in (life.started, *life.lines)]
-        (folder / file_name(life.worker, life.incarnation)).write_bytes(b"".join(lines))
+    """Written as incarnations write it, and read as unauthenticated peers' files are."""
+    for incarnation in history.records:
+        lines = [encode(line.event, line.t) for line in (incarnation.started, *incarnation.lines)]
+        (folder / file_name(incarnation.worker, incarnation.incarnation)).write_bytes(
+            b"".join(lines)
+        )
     return read_history(folder)
 
 
-def events(life: LifeRecord) -> list[object]:
-    return [line.event for line in (life.started, *life.lines)]
+def events(incarnation: IncarnationRecord) -> list[object]:
+    return [line.event for line in (incarnation.started, *incarnation.lines)]
 
 
 @settings(max_examples=10)
@@ -41,7 +43,9 @@ def test_what_a_simulated_job_leaves_is_read_back_and_breaks_no_rule(seed: int) 
     history = simulated(seed)
     with TemporaryDirectory() as folder:
         read = on_disk(history, Path(folder))
-    assert [events(life) for life in read.lives] == [events(life) for life in history.lives]
+    assert [events(incarnation) for incarnation in read.records] == [
+        events(incarnation) for incarnation in history.records
+    ]
     assert check(read, limits=LIMITS) == []
 
 
@@ -50,19 +54,21 @@ def test_what_a_simulated_job_leaves_is_read_back_and_breaks_no_rule(seed: int) 
 def test_one_changed_result_in_it_is_found(seed: int, luck: Random) -> None:
     history = simulated(seed)
     shared = [
-        (life, line)
-        for life in history.lives
-        for line in life.returns
+        (incarnation, line)
+        for incarnation in history.records
+        for line in incarnation.returns
         if sum(
             line.event.position == other.event.position and other.event.version is None
-            for third in history.lives
+            for third in history.records
             for other in third.returns
         ) > 1
     ]  # fmt: skip
     assume(shared)
-    life, line = luck.choice(shared)
+    incarnation, line = luck.choice(shared)
     changed = dataclasses.replace(line, event=dataclasses.replace(line.event, result="0bad"))
-    lines = tuple(changed if x.event is line.event else x for x in life.lines)
-    lives = tuple(dataclasses.replace(x, lines=lines) if x is life else x for x in history.lives)
-    found = {finding.rule for finding in check(History(lives), limits=LIMITS)}
+    lines = tuple(changed if x.event is line.event else x for x in incarnation.lines)
+    records = tuple(
+        dataclasses.replace(x, lines=lines) if x is incarnation else x for x in history.records
+    )
+    found = {violation.rule for violation in check(History(records), limits=LIMITS)}
     assert found == {"same-bytes" if line.event.version is None else "same-state"}

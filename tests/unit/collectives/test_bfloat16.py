@@ -16,7 +16,7 @@ from ftcomm.collectives.bfloat16 import (
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
-from ftcomm.collectives.schedules.schedule import CELL_BYTES
+from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES
 from ftcomm.testing.reference import (
     expected_doubling,
     expected_halving,
@@ -158,11 +158,11 @@ def test_products_of_two_are_rounded_once() -> None:
 @pytest.mark.parametrize("build", list(ADDITIONS))
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_blocks_of_many_cells_have_the_bits_of_the_definition_on_all_ranks(build, n: int) -> None:
-    count = 2 * CELL_BYTES // 2 + BLOCK + 5
+    count = 2 * REDUCE_SEGMENT_BYTES // 2 + BLOCK + 5
     rng = np.random.default_rng(n)
     sources = [rounded(rng.standard_normal(count).astype(np.float32)) for _ in range(n)]
-    for rank, source in enumerate(sources):
-        source[rank::1001] = (0x7F80, 0xFF80, 0x7FC1, 0x8000, 0xFFC0)[rank]
+    for rank, sendbuf in enumerate(sources):
+        sendbuf[rank::1001] = (0x7F80, 0xFF80, 0x7FC1, 0x8000, 0xFFC0)[rank]
     reducer = bfloat16_reducer("mean")
     results = run_in_memory([build(n, rank, count) for rank in range(n)], sources, reducer)
     wanted = DEFINITIONS[build](sources, reducer)

@@ -14,11 +14,11 @@ from ftcomm.collectives.bfloat16 import bfloat16_reducer
 from ftcomm.collectives.dtypes import BFLOAT16, dtype_code, dtype_of
 from ftcomm.config.algorithm_table import DEFAULT_TABLE, AlgorithmTable
 from ftcomm.config.job_settings import JobSettings
-from ftcomm.engine.persistent_request import express
+from ftcomm.engine.persistent_request import persistent
 from ftcomm.errors import ProtocolError
-from ftcomm.memory.pool import Stored, dtype_from_wire, stored_from_wire
+from ftcomm.memory.pool import LoggedResult, dtype_from_wire, stored_from_wire
 from ftcomm.protocol.signature import Kind, Signature, signature_text
-from ftcomm.requests.builder import CallFactory
+from ftcomm.requests.builder import RequestBuilder
 from ftcomm.state.serializer import pack_state, unpack_state
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -59,7 +59,7 @@ def test_every_kind_gives_back_what_it_got(comm: ftcomm.Communicator) -> None:
 
 def test_it_has_a_code_and_a_name() -> None:
     assert (dtype_code(DTYPE), dtype_of(BFLOAT16)) == (BFLOAT16, DTYPE)
-    stored = Stored(X.reshape(-1), X.shape)
+    stored = LoggedResult(X.reshape(-1), X.shape)
     dtype = dtype_from_wire(stored.dtype, stored.shape, stored.raw().nbytes, 100)
     again = stored_from_wire(dtype, stored.shape, np.frombuffer(stored.raw(), np.uint8))
     assert (again.flat.dtype, again.shape) == (DTYPE, X.shape)
@@ -106,11 +106,11 @@ def test_who_lacks_the_package_is_told_so(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_small_calls_take_the_way_that_sends_them_as_bits() -> None:
-    factory = CallFactory(Group())
+    factory = RequestBuilder(Group())
     hub: Any = SimpleNamespace(faults=None, settings=JobSettings(), core=None)
-    plane: Any = SimpleNamespace(express_moves=lambda form: ("moves",))
+    plane: Any = SimpleNamespace(persistent_moves=lambda form: ("moves",))
     ways = [
-        express(hub, plane, factory.allreduce(x, "sum", None, "train.py:1").form, bool)
+        persistent(hub, plane, factory.allreduce(x, "sum", None, "train.py:1").form, bool)
         for x in (X, X.astype(np.float32))
     ]
     assert [way is not None for way in ways] == [False, True]

@@ -15,7 +15,7 @@ import pytest
 import ftcomm
 from ftcomm.collectives.op_argument import Reduction, function_hash
 from ftcomm.protocol.signature import Kind
-from ftcomm.requests.builder import CallFactory
+from ftcomm.requests.builder import RequestBuilder
 from tests.unit.requests.test_builder import SITE, Group
 
 Array = np.ndarray[Any, Any]
@@ -226,7 +226,7 @@ MIXED = ("CPython 3.11", "CPython 3.12", "", "CPython 3.11")
 
 
 def test_an_unnamed_function_is_refused_where_versions_differ() -> None:
-    factory, x = CallFactory(Group(pythons=MIXED)), np.ones(3)
+    factory, x = RequestBuilder(Group(pythons=MIXED)), np.ones(3)
     words = (
         "op .*<lambda> cannot be compared between ranks: they run CPython 3.11 on rank 0 and 1 "
         "more, CPython 3.12 on rank 1, and each version has its own bytecode; give it a name: "
@@ -243,4 +243,4 @@ def test_an_unnamed_function_is_refused_where_versions_differ() -> None:
 
 @pytest.mark.parametrize("pythons", [("CPython 3.11",) * 3, ("CPython 3.11", "", ""), ("",)])
 def test_one_version_is_no_difference(pythons: tuple[str, ...]) -> None:
-    CallFactory(Group(pythons=pythons)).allreduce(np.ones(3), DIFFERENT["sum"], None, SITE)
+    RequestBuilder(Group(pythons=pythons)).allreduce(np.ones(3), DIFFERENT["sum"], None, SITE)

@@ -20,7 +20,7 @@ from ftcomm.collectives.schedules.hierarchical import (
 )
 from ftcomm.collectives.schedules.hierarchical_allgather import hierarchical_allgatherv
 from ftcomm.collectives.schedules.pipelined_chain import SEGMENT_BYTES
-from ftcomm.collectives.schedules.schedule import CELL_BYTES, NOBODY, Schedule
+from ftcomm.collectives.schedules.schedule import NOBODY, REDUCE_SEGMENT_BYTES, Schedule
 from ftcomm.collectives.selection import allgatherv_schedule, choose_algorithm, schedule_for
 from ftcomm.execution.data_plane import STAGE
 from ftcomm.protocol.codec import MAX_WORLD_SIZE
@@ -84,7 +84,7 @@ def test_blocks_of_many_cells_keep_the_canonical_order(
 ) -> None:
     build, expected = FORMS[form]
     reducer = make_reducer(op, np.dtype("float32"))
-    n, count = len(grouping), 7 * CELL_BYTES // 4 + 5
+    n, count = len(grouping), 7 * REDUCE_SEGMENT_BYTES // 4 + 5
     sources = awkward_floats(n, count)
     results = run_in_memory([build(grouping, r, count) for r in range(n)], sources, reducer)
     wanted = expected(sources, reducer, members_of(grouping))

@@ -214,9 +214,9 @@ def test_a_function_must_return_the_same_shape_and_dtype():
 
 
 def test_the_result_of_a_group_of_one_is_finished_like_any_other():
-    work = np.array([5, 0], np.int32)
-    make_reducer("land", np.dtype("int32")).finish(work, 1)
-    assert work.tolist() == [1, 0]
+    recvbuf = np.array([5, 0], np.int32)
+    make_reducer("land", np.dtype("int32")).finish(recvbuf, 1)
+    assert recvbuf.tolist() == [1, 0]
 
 
 def test_a_reduction_with_needs_is_another_operation_and_sees_whole_arrays():

@@ -22,9 +22,9 @@ from ftcomm.collectives.schedules.pipelined_chain import (
 from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.ring_allgather import ring_allgather, ring_allgatherv
-from ftcomm.collectives.schedules.schedule import CELL_BYTES, block_bounds
+from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES, block_bounds
 from ftcomm.collectives.schedules.shift import shift
-from ftcomm.config.algorithm_table import AlgorithmTable, Row, Rule
+from ftcomm.config.algorithm_table import AlgorithmTable, Row, SizeRule
 from ftcomm.protocol.signature import Algorithm, Kind
 from ftcomm.testing.reference import (
     DeadlockError,
@@ -57,11 +57,11 @@ def awkward_floats(n: int, count: int, dtype: str = "float32") -> list[np.ndarra
     """Sums of these depend on their order, and NaN payloads on the operand order."""
     rng = np.random.default_rng(n * 1009 + count)
     sources = [(rng.standard_normal(count) * 1e3).astype(dtype) for _ in range(n)]
-    for rank, source in enumerate(sources):
-        source[rank % 5 :: 7] = -0.0
-        source[rank % 3 :: 11] = np.inf
-        if source.dtype == np.float32:
-            source.view(np.uint32)[count % 5 :: 13] = 0x7FC00000 + rank + (rank % 2 << 31)
+    for rank, sendbuf in enumerate(sources):
+        sendbuf[rank % 5 :: 7] = -0.0
+        sendbuf[rank % 3 :: 11] = np.inf
+        if sendbuf.dtype == np.float32:
+            sendbuf.view(np.uint32)[count % 5 :: 13] = 0x7FC00000 + rank + (rank % 2 << 31)
     return sources
 
 
@@ -88,7 +88,7 @@ def test_every_rank_gets_the_bits_of_the_definition(algorithm, rendezvous):
 def test_blocks_of_many_cells_keep_the_canonical_order(algorithm, n):
     build, expected = ALGORITHMS[algorithm]
     reducer = make_reducer("max", np.dtype("float32"))
-    count = 3 * CELL_BYTES // 4 + 5
+    count = 3 * REDUCE_SEGMENT_BYTES // 4 + 5
     sources = awkward_floats(n, count)
     results = run_in_memory([build(n, r, count) for r in range(n)], sources, reducer)
     wanted = expected(sources, reducer)
@@ -212,10 +212,10 @@ def test_a_chain_passes_every_segment_on_to_its_end(rendezvous):
             results = run_in_memory(schedules, sources, rendezvous=rendezvous)
             assert all(same_bits(result, sources[root]) for result in results)
     for count in (2 * segment, 5 * segment + 3):
-        source = np.arange(count)
+        sendbuf = np.arange(count)
         schedules = [chain_broadcast(5, rank, count, 3, 8) for rank in range(5)]
-        results = run_in_memory(schedules, [source] * 5, rendezvous=rendezvous)
-        assert all(same_bits(result, source) for result in results)
+        results = run_in_memory(schedules, [sendbuf] * 5, rendezvous=rendezvous)
+        assert all(same_bits(result, sendbuf) for result in results)
 
 
 def test_a_chain_sends_the_bytes_once_from_each_rank_in_the_steps_that_it_promises():
@@ -340,8 +340,8 @@ def test_the_table_decides_by_bytes_and_a_wish_overrides_it():
 
 
 def test_another_table_chooses_and_none_chooses_for_another():
-    rows = (Row(1024, (Rule(0, "ring"), Rule(100, "halving_doubling"))),)
-    other = AlgorithmTable(rows, (Row(1024, (Rule(0, "binomial"), Rule(8, "chain"))),))
+    rows = (Row(1024, (SizeRule(0, "ring"), SizeRule(100, "halving_doubling"))),)
+    other = AlgorithmTable(rows, (Row(1024, (SizeRule(0, "binomial"), SizeRule(8, "chain"))),))
 
     def chosen(kind, count, table, **more):
         return selection.schedule_for(kind, 8, 0, count, 4, table=table, **more).algorithm

@@ -15,7 +15,7 @@ from ftcomm.config.algorithm_table import (
     MAX_ROWS,
     AlgorithmTable,
     Row,
-    Rule,
+    SizeRule,
     table_in_file,
     table_in_text,
     table_of,
@@ -45,9 +45,11 @@ SMALL_LINE = (
 
 
 def rows_of(kind: str) -> st.SearchStrategy[tuple[Row, ...]]:
-    def rules(sizes: set[int]) -> st.SearchStrategy[tuple[Rule, ...]]:
+    def rules(sizes: set[int]) -> st.SearchStrategy[tuple[SizeRule, ...]]:
         choice = st.sampled_from(CHOICES[kind])
-        return st.tuples(*(st.builds(Rule, st.just(size), choice) for size in sorted(sizes | {0})))
+        return st.tuples(
+            *(st.builds(SizeRule, st.just(size), choice) for size in sorted(sizes | {0}))
+        )
 
     some_rules = st.sets(st.integers(1, 1 << 40), max_size=2).flatmap(rules)
     limits = st.sets(st.integers(1, 1024), min_size=1, max_size=4)

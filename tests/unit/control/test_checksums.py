@@ -21,7 +21,14 @@ from ftcomm.protocol.checksum_records import HEAD_BYTES, MAX_RECORD_BYTES, diges
 from ftcomm.protocol.messages import FetchEnd, Welcome
 from ftcomm.recovery.events import Received
 from ftcomm.transport.checksum_link import CheckedLink
-from tests.unit.control.test_driver import Driver, Hub, Identity, Limits, WorkerCore, WorkerOptions
+from tests.unit.control.test_driver import (
+    Driver,
+    Hub,
+    Identity,
+    MachineLimits,
+    WorkerMachine,
+    WorkerOptions,
+)
 
 DIGEST = digest_named("crc32")
 
@@ -94,7 +101,7 @@ async def test_a_worker_that_lacks_the_jobs_checksum_does_not_join(
 ) -> None:
     monkeypatch.setitem(sys.modules, "xxhash", None)
     job = JobSettings(checksum="xxh3")
-    core = WorkerCore(Identity("0", b"n" * 16, "here", "127.0.0.1", 1), Limits(), now=0.0)
+    core = WorkerMachine(Identity("0", b"n" * 16, "here", "127.0.0.1", 1), MachineLimits(), now=0.0)
     hub = Hub(core, WorkerOptions(), b"")
     with pytest.raises(ConfigError, match="xxhash is not installed here"):
         Driver(hub, nursery).apply(Received(Welcome("job", 1, 1, 2, 0, job.to_wire())))

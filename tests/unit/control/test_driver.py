@@ -12,8 +12,8 @@ from ftcomm.control.driver import Driver
 from ftcomm.control.hub import Hub
 from ftcomm.protocol.messages import Leave, Welcome, WorkerMessage
 from ftcomm.recovery.events import Received, SendControl
-from ftcomm.recovery.machine import WorkerCore
-from ftcomm.recovery.states import Identity, Limits
+from ftcomm.recovery.machine import WorkerMachine
+from ftcomm.recovery.states import Identity, MachineLimits
 
 
 async def a_driver_with_one_unwritten_message(nursery: trio.Nursery) -> Driver:
@@ -71,9 +71,9 @@ async def test_the_jobs_settings_hold_for_the_core_from_the_welcome_on(
 ) -> None:
     job = JobSettings(detect_within=1.5, replicas=3, local_replicas=1)
     identity = Identity("0", b"n" * 16, "here", "127.0.0.1", 1)
-    core = WorkerCore(identity, Limits(), now=0.0)
+    core = WorkerMachine(identity, MachineLimits(), now=0.0)
     hub = Hub(core, WorkerOptions(tracker_timeout=7.0), b"")
     Driver(hub, nursery).apply(Received(Welcome("job", 1, 1, 2, 0, job.to_wire())))
-    assert core.limits == Limits(1.5, 3, 1, 7.0)
+    assert core.limits == MachineLimits(1.5, 3, 1, 7.0)
     assert hub.settings == job
     hub.close()

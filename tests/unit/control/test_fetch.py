@@ -25,8 +25,8 @@ from ftcomm.protocol.messages import (
     FetchItem,
     FetchWait,
     LocalFetch,
+    PositionRange,
     Revoke,
-    Run,
     Suspect,
 )
 from ftcomm.protocol.position import Position
@@ -64,7 +64,7 @@ async def fetched_from(
     """The same with a `holder` at the other end, and `more` in the member's hub."""
     core = a_member()
     hear(core, Revoke(2, "rank 1 died"))
-    runs = (Fetch(1, Run(1, 0, 3, 2)),)
+    runs = (Fetch(1, PositionRange(1, 0, 3, 2)),)
     locals_ = (LocalFetch(1, 0),)
     todo = plan(2, Position(0, 1, 3), load=1, load_from=(1,), fetches=runs, locals=locals_)
     order = hear(core, todo)[0]

@@ -15,7 +15,7 @@ from ftcomm.control.hub import Deadline
 from ftcomm.control.thread import BLOCKED_AFTER_S, _keep_beating
 from ftcomm.protocol.position import START
 from ftcomm.recovery.events import Beat, Event
-from ftcomm.transport.waiting import Progress
+from ftcomm.transport.waiting import WaitProgress
 
 pytestmark = pytest.mark.trio
 SETTINGS = JobSettings(detect_within=30.0)
@@ -72,7 +72,8 @@ async def test_a_rank_that_computes_and_calls_nothing_beats_five_times_in_detect
 @pytest.mark.parametrize(
     "change",
     [
-        lambda driver: setattr(driver, "outbox", object()),  # another tracker, or another life
+        # another tracker, or another incarnation
+        lambda driver: setattr(driver, "outbox", object()),
         lambda driver: setattr(driver.hub.core, "epoch", 2),  # what was said of 1 counts no more
         lambda driver: setattr(driver.hub.progress, "step", 3),
     ],
@@ -121,7 +122,7 @@ class HubOfACallThatEnds:
     log_bytes = int
 
     def __init__(self) -> None:
-        self.progress = Progress()
+        self.progress = WaitProgress()
         self.settings = SimpleNamespace(heartbeat_every=0.001, detect_within=600.0)
         self.core = SimpleNamespace(position=START)
         self._looks = 0

@@ -16,7 +16,7 @@ from ftcomm.protocol.signature import (
     is_compatible,
     signature_text,
 )
-from ftcomm.requests.builder import CallFactory
+from ftcomm.requests.builder import RequestBuilder
 
 SITE = "train.py:1"
 
@@ -64,13 +64,13 @@ def test_the_input_is_not_written(comm: ftcomm.Communicator) -> None:
 
 
 def test_half_the_bytes_travel_and_count() -> None:
-    factory = CallFactory(Group())
+    factory = RequestBuilder(Group())
     call = factory.allreduce(X, "sum", None, SITE, wire="bf16")
-    assert (call.source.nbytes, call.form.nbytes) == (8, 8)
+    assert (call.sendbuf.nbytes, call.form.nbytes) == (8, 8)
 
 
 def test_ranks_agree_on_the_format() -> None:
-    factory = CallFactory(Group())
+    factory = RequestBuilder(Group())
     forms = [factory.allreduce(X, "sum", None, SITE, wire=wire).form for wire in (None, "bf16")]
     plain, rounded = (Signature.decode(form.signature) for form in forms)
     float32 = next(code for code, name in DTYPE_NAMES.items() if name == "float32")
@@ -82,7 +82,7 @@ def test_ranks_agree_on_the_format() -> None:
 
 
 def test_an_input_function_of_another_format_is_another_call() -> None:
-    factory = CallFactory(Group())
+    factory = RequestBuilder(Group())
     known = factory.known(Kind.ALLREDUCE, op="sum", wire="bf16")
     same = factory.allreduce(X, "sum", None, SITE, wire="bf16").form.signature
     other = factory.allreduce(X, "sum", None, SITE).form.signature

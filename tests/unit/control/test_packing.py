@@ -13,15 +13,15 @@ import trio.testing
 
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.fetch import SIGNS, _serve, serve_fetch
-from ftcomm.control.idle_timeout import Patient
+from ftcomm.control.idle_timeout import IdleTimeoutStream
 from ftcomm.control.links.checksums import checked_stream
 from ftcomm.control.links.dial import BROKEN
-from ftcomm.control.message_stream import Stream, receive_message, send_all, send_message
+from ftcomm.control.message_stream import ByteStream, receive_message, send_all, send_message
 from ftcomm.errors import StateChangedError
 from ftcomm.protocol.checksum_records import digest_named
 from ftcomm.protocol.handshake import DataContext
 from ftcomm.protocol.messages import FetchEnd, FetchItem, FetchRequest, FetchWait, Suspect
-from ftcomm.recovery.events import Event, Found
+from ftcomm.recovery.events import Event, FatalFound
 from ftcomm.recovery.machine import Checkpoint
 from ftcomm.state.lazy import LazyState
 from tests.unit.control.test_fetch import CHECKPOINT, END, LOCAL, RESULTS, STATE, WAIT, fetched_from
@@ -79,7 +79,7 @@ async def a_holder(state: HeavyState) -> AsyncIterator[Any]:
             state.lift()
 
 
-async def signs_of_packing(far: Stream, count: int) -> list[float]:
+async def signs_of_packing(far: ByteStream, count: int) -> list[float]:
     """When the holder said so `count` times, and nothing else."""
     times = []
     for _ in range(count):
@@ -89,7 +89,7 @@ async def signs_of_packing(far: Stream, count: int) -> list[float]:
     return times
 
 
-async def after_packing(far: Stream) -> Any:
+async def after_packing(far: ByteStream) -> Any:
     """The first message of another kind."""
     while (message := await receive_message(far)) == FetchWait():
         pass
@@ -127,7 +127,7 @@ async def test_the_news_that_a_state_has_changed_comes_from_the_packing(
             await signs_of_packing(far, 1)
             state.lift()
         (found,) = driver.events
-    assert isinstance(found, Found)
+    assert isinstance(found, FatalFound)
     assert found.error == "StateChangedError"
 
 
@@ -157,7 +157,7 @@ async def test_the_next_epoch_does_not_wait_for_the_packing(
             assert driver.epoch_scopes == set()
 
 
-async def cancelled_when_it_packs(driver: Any, far: Stream) -> None:
+async def cancelled_when_it_packs(driver: Any, far: ByteStream) -> None:
     """What `close_links` does."""
     await signs_of_packing(far, 1)
     for scope in driver.epoch_scopes:
@@ -221,10 +221,10 @@ async def test_who_does_not_read_is_not_waited_for_either(
 ) -> None:
     near, far = trio.socket.socketpair()
     with near, far, pytest.raises(trio.TooSlowError, match="nothing could be sent for 30 s"):
-        await send_without_end(Patient(near, LIMIT_S))
+        await send_without_end(IdleTimeoutStream(near, LIMIT_S))
     assert trio.current_time() == LIMIT_S
 
 
-async def send_without_end(stream: Stream) -> None:
+async def send_without_end(stream: ByteStream) -> None:
     while True:
         await stream.send(memoryview(bytes(1 << 20)))

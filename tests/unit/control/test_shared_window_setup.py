@@ -1,4 +1,4 @@
-"""How ranks come to common memory through rank 0, or go on without it."""
+"""How ranks come to shared window through rank 0, or go on without it."""
 
 import logging
 import os
@@ -15,11 +15,15 @@ from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.hub import Hub
 from ftcomm.control.links import shared_window_setup
 from ftcomm.control.links.dial import Near
-from ftcomm.control.links.shared_window_setup import own_common, seek_common, serve_common
+from ftcomm.control.links.shared_window_setup import (
+    locate_shared_window,
+    own_shared_window,
+    serve_shared_window,
+)
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.link_messages import Sharing
-from ftcomm.recovery.machine import State
-from ftcomm.transport.shared_window import CommonMemory
+from ftcomm.recovery.machine import WorkerState
+from ftcomm.transport.shared_window import SharedWindow
 from ftcomm.transport.shm_segment import NoSharedMemory
 
 pytestmark = [
@@ -30,18 +34,18 @@ EPOCH = 7
 
 
 class Rank:
-    """As much of a worker as coming to common memory needs."""
+    """As much of a worker as coming to shared window needs."""
 
     def __init__(self, nursery: trio.Nursery, rank: int, hosts: tuple[str, ...] = ("h", "h")):
         core = SimpleNamespace(
             rank=rank,
             epoch=EPOCH,
-            state=State.RUNNING,
+            state=WorkerState.RUNNING,
             members=[SimpleNamespace(host=host) for host in hosts],
             identity=SimpleNamespace(host=hosts[rank]),
         )
         self.hub: Any = Hub.__new__(Hub)
-        self.hub.core, self.hub.settings, self.hub.common = (
+        self.hub.core, self.hub.settings, self.hub.shared_window = (
             core,
             JobSettings(log_limit=1 << 20),
             None,
@@ -78,25 +82,25 @@ async def come_together(
                 return Near(near)
 
             monkeypatch.setattr(shared_window_setup, "open_locally", open_locally)
-            seek_common(asking.driver, EPOCH)
+            locate_shared_window(asking.driver, EPOCH)
     return asked, asking
 
 
 async def _serve(asked: Rank, sock: trio.socket.SocketType) -> None:
     with sock:
-        await serve_common(asked.driver, sock, EPOCH)
+        await serve_shared_window(asked.driver, sock, EPOCH)
 
 
 async def test_who_asks_gets_the_memory_that_rank_0_makes(monkeypatch: pytest.MonkeyPatch) -> None:
     before = descriptors()
     asked, asking = await come_together(monkeypatch)
-    asked.hub.common.join()
-    assert not asked.hub.common.is_complete, "rank 1 has joined before its calls know of it"
-    asking.hub.common.join()
-    assert asked.hub.common.is_complete
-    assert own_common(asked.driver, EPOCH) is asked.hub.common
+    asked.hub.shared_window.join()
+    assert not asked.hub.shared_window.is_complete, "rank 1 has joined before its calls know of it"
+    asking.hub.shared_window.join()
+    assert asked.hub.shared_window.is_complete
+    assert own_shared_window(asked.driver, EPOCH) is asked.hub.shared_window
     assert asking.driver.epoch_scopes == set()
-    asked.hub.common.forget_fd()
+    asked.hub.shared_window.forget_fd()
     del asked, asking
     monkeypatch.undo()
     assert descriptors() == before
@@ -106,7 +110,7 @@ def _other_processor(*_: object) -> str:
     return "aarch64"
 
 
-def _no_room(*_: object, **__: object) -> CommonMemory:
+def _no_room(*_: object, **__: object) -> SharedWindow:
     raise NoSharedMemory("no room")
 
 
@@ -114,8 +118,8 @@ def _no_room(*_: object, **__: object) -> CommonMemory:
     ("patch", "reason"),
     [
         ((platform, "machine", _other_processor), "processors of type aarch64"),
-        ((shared_window_setup, "make_common", _no_room), "no room"),
-        ((shared_window_setup, "take_common", _no_room), "no room"),
+        ((shared_window_setup, "create_shared_window", _no_room), "no room"),
+        ((shared_window_setup, "receive_shared_window", _no_room), "no room"),
     ],
     ids=["other processor", "not made", "not mapped"],
 )
@@ -129,14 +133,15 @@ async def test_where_there_is_none_each_rank_says_so_and_goes_on(
     before = descriptors()
     monkeypatch.setattr(*patch)
     asked, asking = await come_together(monkeypatch)
-    assert asking.hub.common is None
+    assert asking.hub.shared_window is None
     (said,) = [r.getMessage() for r in caplog.records if "results of its own" in r.getMessage()]
     assert reason in said
-    if asked.hub.common is not None:
-        asked.hub.common.forget_fd()
+    if asked.hub.shared_window is not None:
+        asked.hub.shared_window.forget_fd()
     del asked, asking
     monkeypatch.undo()
-    assert descriptors() == before + (patch[1] == "take_common")  # the one that closes it is away
+    # the one that closes it is away
+    assert descriptors() == before + (patch[1] == "receive_shared_window")
 
 
 async def test_who_asks_for_an_epoch_that_rank_0_has_left_gets_no_later_ones_memory() -> None:
@@ -145,12 +150,12 @@ async def test_who_asks_for_an_epoch_that_rank_0_has_left_gets_no_later_ones_mem
     async with trio.open_nursery() as nursery:
         asked = Rank(nursery, 0)
         asked.hub.core.epoch += 1
-        later = own_common(asked.driver, EPOCH + 1)
+        later = own_shared_window(asked.driver, EPOCH + 1)
         near, far = trio.socket.socketpair()
         with near:
             await _serve(asked, far)
             assert await near.recv(1) == b""
-        assert asked.hub.common is later
+        assert asked.hub.shared_window is later
         later.forget_fd()
     del asked, later
     assert descriptors() == before
@@ -162,17 +167,17 @@ async def test_what_comes_for_an_epoch_that_is_over_is_given_up(
     before = descriptors()
 
     def over(asking: Rank) -> None:
-        take = shared_window_setup.take_common
+        take = shared_window_setup.receive_shared_window
 
-        def take_late(*arguments: Any, **named: Any) -> CommonMemory:
+        def take_late(*arguments: Any, **named: Any) -> SharedWindow:
             asking.hub.core.epoch += 1
             return take(*arguments, **named)
 
-        monkeypatch.setattr(shared_window_setup, "take_common", take_late)
+        monkeypatch.setattr(shared_window_setup, "receive_shared_window", take_late)
 
     asked, asking = await come_together(monkeypatch, over)
-    assert asking.hub.common is None
-    asked.hub.common.forget_fd()
+    assert asking.hub.shared_window is None
+    asked.hub.shared_window.forget_fd()
     del asked, asking
     monkeypatch.undo()
     assert descriptors() == before
@@ -186,7 +191,7 @@ async def test_it_has_room_for_what_all_ranks_may_log(
     async with trio.open_nursery() as nursery:
         rank = Rank(nursery, 0, ("h",) * ranks)
         rank.hub.settings = JobSettings(log_limit=1 << 20, replicas=replicas)
-        memory = own_common(rank.driver, EPOCH)
+        memory = own_shared_window(rank.driver, EPOCH)
         assert memory._layout.nbytes == times << 20
         memory.forget_fd()
 
@@ -200,15 +205,15 @@ async def test_a_job_that_wants_none_has_none(settings: JobSettings) -> None:
         rank = Rank(nursery, 0)
         rank.hub.settings = settings
         with pytest.raises(NoSharedMemory):
-            own_common(rank.driver, EPOCH)
+            own_shared_window(rank.driver, EPOCH)
 
 
 async def test_a_group_on_two_hosts_has_none_and_only_rank_0_gives_any() -> None:
     async with trio.open_nursery() as nursery:
         with pytest.raises(NoSharedMemory):
-            own_common(Rank(nursery, 0, ("h", "g")).driver, EPOCH)
+            own_shared_window(Rank(nursery, 0, ("h", "g")).driver, EPOCH)
         with pytest.raises(ProtocolError):
-            own_common(Rank(nursery, 1).driver, EPOCH)
+            own_shared_window(Rank(nursery, 1).driver, EPOCH)
 
 
 @pytest.mark.parametrize("said", [b"", b"\0\0\0\1\xc1"], ids=["nothing", "no message"])
@@ -226,8 +231,8 @@ async def test_a_rank_0_that_says_something_else_is_not_believed(
 
         monkeypatch.setattr(shared_window_setup, "open_locally", open_locally)
         with trio.fail_after(30):
-            await shared_window_setup._seek(asking.driver, EPOCH)
-    assert asking.hub.common is None
+            await shared_window_setup._locate(asking.driver, EPOCH)
+    assert asking.hub.shared_window is None
 
 
 async def test_a_failure_that_brings_a_descriptor_leaves_none_open(
@@ -247,8 +252,8 @@ async def test_a_failure_that_brings_a_descriptor_leaves_none_open(
 
         monkeypatch.setattr(shared_window_setup, "open_locally", open_locally)
         with trio.fail_after(30):
-            await shared_window_setup._seek(asking.driver, EPOCH)
-    assert asking.hub.common is None
+            await shared_window_setup._locate(asking.driver, EPOCH)
+    assert asking.hub.shared_window is None
     assert descriptors() == before
 
 
@@ -260,9 +265,9 @@ async def test_another_system_is_not_asked_for_what_it_lacks(
     monkeypatch.setattr(os, "sysconf", _no_such_name)
     async with trio.open_nursery() as nursery:
         rank = Rank(nursery, 0)
-        assert not shared_window_setup.may_have_common_memory(rank.hub)
-        await shared_window_setup._seek(rank.driver, EPOCH)
-        assert rank.hub.common is None
+        assert not shared_window_setup.may_have_shared_window(rank.hub)
+        await shared_window_setup._locate(rank.driver, EPOCH)
+        assert rank.hub.shared_window is None
 
 
 def _no_such_name(name: str) -> int:
@@ -275,6 +280,6 @@ async def test_results_in_common_take_at_most_half_of_what_the_process_may_use(
 ) -> None:
     monkeypatch.setattr(shared_window_setup, "memory_limit", lambda: limit)
     async with trio.open_nursery() as nursery:
-        memory = own_common(Rank(nursery, 0).driver, EPOCH)
+        memory = own_shared_window(Rank(nursery, 0).driver, EPOCH)
     assert memory._layout.nbytes == nbytes
     memory.forget_fd()

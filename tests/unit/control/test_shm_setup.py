@@ -119,7 +119,7 @@ def other_memory(fd: int, nonce: bytes) -> Segment:
         ("take_segment", cannot_take, "mapping was refused"),
         ("take_segment", other_memory, "the listener's nonce is not in the segment"),
     ],
-    ids=["no room", "no mapping", "no common memory"],
+    ids=["no room", "no mapping", "no shared window"],
 )
 async def test_what_fails_on_one_side_makes_plain_sockets_of_both_and_one_warning(
     name: str,

@@ -107,7 +107,7 @@ library["add"]()
 @pytest.mark.parametrize(
     ("script", "frames"), [(REFUSED, ["<module>"]), (DEFECT, ["<module>", "add"])]
 )
-def test_a_refused_argument_ends_at_the_script_and_a_defect_shows_all(
+def test_a_refused_argument_ends_at_the_script_and_a_mutant_shows_all(
     script: str, frames: list[str]
 ) -> None:
     done = subprocess.run(

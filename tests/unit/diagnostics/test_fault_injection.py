@@ -9,9 +9,9 @@ import pytest
 
 from ftcomm.config.process_identity import start_of
 from ftcomm.diagnostics.fault_injection import (
-    Fault,
     FaultInjector,
     InjectedError,
+    InjectedFault,
     LinkAction,
     parse_faults,
 )
@@ -43,10 +43,10 @@ class Links:
         self.broken.append(how)
 
 
-def test_a_plan_names_rank_version_seqno_life_point_step_and_action() -> None:
+def test_a_plan_names_rank_version_seqno_process_point_step_and_action() -> None:
     assert parse_faults("1.-1.3.0@half_sent#2=reset, 0.4.0.1@saved") == [
-        Fault(1, -1, 3, 0, "half_sent", 2, "reset"),
-        Fault(0, 4, 0, 1, "saved", None, "kill"),
+        InjectedFault(1, -1, 3, 0, "half_sent", 2, "reset"),
+        InjectedFault(0, 4, 0, 1, "saved", None, "kill"),
     ]
 
 
@@ -68,9 +68,9 @@ def test_a_fault_fires_at_its_address_alone_and_once() -> None:
     injector = FaultInjector(
         "1.0.2.0@enter=cut,1.0.2.0@half_sent#1=reset", None, links.break_links, counted
     )
-    for rank, position, life in ((0, at(0, 2), 0), (1, at(0, 1), 0), (1, at(0, 2), 1)):
-        injector.at("enter", rank, position, life)
-        injector.at("half_sent", rank, position, life, 1)
+    for rank, position, restarts in ((0, at(0, 2), 0), (1, at(0, 1), 0), (1, at(0, 2), 1)):
+        injector.at("enter", rank, position, restarts)
+        injector.at("half_sent", rank, position, restarts, 1)
     before = list(links.broken)
     for step in (0, 1, 1):
         injector.at("enter", 1, at(0, 2), 0)

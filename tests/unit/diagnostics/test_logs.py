@@ -12,7 +12,7 @@ from ftcomm.diagnostics import logs
 from ftcomm.diagnostics.logs import JobLogger, LogContext, Reminder
 from ftcomm.errors import JobLostError
 from ftcomm.protocol.position import Position
-from ftcomm.recovery.states import State, state_in_words
+from ftcomm.recovery.states import WorkerState, state_in_words
 from tests.conformance.plans import worker_environment
 
 
@@ -55,10 +55,10 @@ log.warn_aloud("silenced")
 
 
 def test_a_change_of_state_is_said_in_words() -> None:
-    said = [state_in_words(state, "lost worker 1", JobLostError("why")) for state in State]
+    said = [state_in_words(state, "lost worker 1", JobLostError("why")) for state in WorkerState]
     assert said[1] == "stopped here until the group is complete again: lost worker 1"
     assert said[5].startswith("can go on no more: why")
-    assert [words for words in said if any(state.value in words for state in State)] == []
+    assert [words for words in said if any(state.value in words for state in WorkerState)] == []
 
 
 def test_a_reminder_is_due_soon_and_then_each_minute() -> None:

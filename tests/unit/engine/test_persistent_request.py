@@ -1,4 +1,4 @@
-"""The express way of a call: what is left when it ends early, and what the user is given."""
+"""The fast path of a call: what is left when it ends early, and what the user is given."""
 
 import threading
 import warnings
@@ -13,13 +13,13 @@ from ftcomm.api import call_guard, call_lock, collectives, lifecycle, outputs, p
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.communicator import Communicator
 from ftcomm.engine import persistent_request
-from ftcomm.engine.persistent_request import Express
+from ftcomm.engine.persistent_request import PersistentRequest
 from ftcomm.errors import ClosedError
-from ftcomm.memory.pool import Pool, Stored
+from ftcomm.memory.pool import LoggedResult, Pool
 from ftcomm.protocol.position import START
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.recent_calls import NO_CALL
-from ftcomm.requests.request import Form
+from ftcomm.requests.request import CollectiveSpec
 from tests.helpers.interrupts import ANYWHERE, BY_SIGNAL, interrupted, places
 
 FLOATS = np.dtype(np.float64)
@@ -45,22 +45,22 @@ class Plane:
         self.core.call = NO_CALL
 
 
-def one_way(count: int = 3) -> tuple[Any, Plane, Express]:
-    """Its core, its data plane, and the express way itself, of results of `count` elements."""
-    core = SimpleNamespace(epoch=1, position=START, calm=True, call=NO_CALL)
+def one_way(count: int = 3) -> tuple[Any, Plane, PersistentRequest]:
+    """Its core, its data plane, and the fast path itself, of results of `count` elements."""
+    core = SimpleNamespace(epoch=1, position=START, is_quiescent=True, call=NO_CALL)
 
     def complete_next(*_: Any) -> list[Any]:
         core.call = NO_CALL
         return []
 
     core.complete_next = complete_next
-    form = Form(
+    form = CollectiveSpec(
         Kind.ALLREDUCE, SIGNATURE, "x.py:1", SIGNATURE, SCHEDULE, FLOATS, (count,),
-        work_count=count, nbytes=8 * count,
+        recvbuf_count=count, nbytes=8 * count,
     )  # fmt: skip
     hub: Any = SimpleNamespace(core=core, lock=threading.Lock(), pool=Pool())
     plane: Any = Plane(core)
-    return core, plane, Express(hub, plane, form, (), lambda *_: False)
+    return core, plane, PersistentRequest(hub, plane, form, (), lambda *_: False)
 
 
 @pytest.mark.parametrize("count", [3, POOLED])
@@ -91,7 +91,7 @@ def test_nothing_is_in_flight_when_there_is_no_memory(monkeypatch: pytest.Monkey
 def test_a_result_that_the_log_lets_go_leaves_its_memory_to_the_next() -> None:
     core, _, way = one_way(POOLED)
     pool = way._hub.pool
-    dropped = [Stored(pool.take(POOLED, FLOATS), (POOLED,))]
+    dropped = [LoggedResult(pool.take(POOLED, FLOATS), (POOLED,))]
     core.complete_next = lambda *_: dropped
     assert way.run(np.ones(POOLED)) is not None
     assert pool.nbytes == 8 * POOLED
@@ -101,18 +101,18 @@ def test_a_result_that_the_log_lets_go_leaves_its_memory_to_the_next() -> None:
 
 
 class Way:
-    """In place of an express way: a group of one, whose results a log keeps."""
+    """In place of an fast path: a group of one, whose results a log keeps."""
 
     def __init__(self, engine: Any) -> None:
         self.core, self.log = engine, []  # type: tuple[Any, list[np.ndarray[Any, Any]]]
 
     def run(
-        self, source: np.ndarray[Any, Any], place: np.ndarray[Any, Any] | None = None
-    ) -> Stored:
+        self, sendbuf: np.ndarray[Any, Any], place: np.ndarray[Any, Any] | None = None
+    ) -> LoggedResult:
         assert place is None, "results are kept"
-        self.log.append(source.copy())
+        self.log.append(sendbuf.copy())
         self.core.position = self.core.position.next()
-        return Stored(self.log[-1], source.shape)
+        return LoggedResult(self.log[-1], sendbuf.shape)
 
 
 @pytest.fixture
@@ -120,16 +120,16 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[Way]:
     """Those of a group of one that is opened from here on; the first call from a line is long."""
     ways: list[Way] = []
 
-    def way(engine: Any, _: Form) -> Way:
+    def way(engine: Any, _: CollectiveSpec) -> Way:
         ways.append(Way(engine))
         return ways[-1]
 
-    monkeypatch.setattr("ftcomm.engine.single_process.SoloEngine.express", way)
+    monkeypatch.setattr("ftcomm.engine.single_process.SingleProcessEngine.persistent", way)
     return ways
 
 
 def twice(comm: Communicator, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The result of a call that has gone the express way."""
+    """The result of a call that has gone the fast path."""
     return [comm.allreduce(x, copy=False) for _ in range(2)][1]
 
 
@@ -176,7 +176,7 @@ PATH = (collectives, persistent_calls, outputs, lifecycle, call_guard, call_lock
 @pytest.mark.parametrize("where", [ANYWHERE, BY_SIGNAL])
 @pytest.mark.parametrize("is_express", [True, False])
 @pytest.mark.parametrize("count", [4, POOLED])
-def test_a_call_cut_short_can_be_made_again_or_this_life_has_ended(
+def test_a_call_cut_short_can_be_made_again_or_this_process_has_ended(
     ways: list[Way], count: int, is_express: bool, where: str
 ) -> None:
     """It ends if its result is lost, and with it the knowledge of how far the script has come."""

@@ -17,9 +17,9 @@ from ftcomm.protocol.frame_header import make_suffix
 from ftcomm.protocol.position import START
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.events import LinkDown
-from ftcomm.recovery.machine import WorkerCore
-from ftcomm.recovery.states import Identity, Limits
-from ftcomm.requests.request import Call, Form
+from ftcomm.recovery.machine import WorkerMachine
+from ftcomm.recovery.states import Identity, MachineLimits
+from ftcomm.requests.request import CollectiveSpec, Request
 
 SIGNATURE = Signature(Kind.BROADCAST, count=3).encode()
 TURN = (1, START)
@@ -40,7 +40,7 @@ class Noting(DataPlane):
 @pytest.fixture
 def hub() -> Iterator[Hub]:
     identity = Identity("0", b"n" * 16, "here", "127.0.0.1", 1)
-    core = WorkerCore(identity, Limits(), now=0.0)
+    core = WorkerMachine(identity, MachineLimits(), now=0.0)
     core.rank, core.world_size, core.keep_order = 0, 3, (0, 1, 2)
     core.keep_local = lambda *_: True  # type: ignore[method-assign]  # what is kept is not the point
     hub = Hub(core, WorkerOptions(), b"")
@@ -60,12 +60,12 @@ def test_a_load_ends_with_a_barrier(plane: Noting) -> None:
 
 def test_what_a_root_deals_out_ends_with_a_barrier(plane: Noting) -> None:
     suffix = make_suffix(SIGNATURE, "t.py:1")
-    form = Form(Kind.BROADCAST_OBJECT, SIGNATURE, "t.py:1", suffix, None, root=0)
-    assert plane.execute(Call(form, np.arange(5, dtype=np.uint8)), TURN) is not None
+    form = CollectiveSpec(Kind.BROADCAST_OBJECT, SIGNATURE, "t.py:1", suffix, None, root=0)
+    assert plane.execute(Request(form, np.arange(5, dtype=np.uint8)), TURN) is not None
     assert plane.ran == [(0, Kind.BROADCAST), (1, Kind.BROADCAST), (2, Kind.BARRIER)]
 
 
-def test_local_states_are_held_by_all_their_keepers_before_the_commit(plane: Noting) -> None:
+def test_local_states_are_held_by_all_their_holders_before_the_commit(plane: Noting) -> None:
     assert plane.copy_locals(b"mine", [4, 5, 6], SIGNATURE, "t.py:1", TURN)
     stages, kinds = zip(*plane.ran, strict=True)
     assert (stages, kinds[-1], Kind.BARRIER in kinds[:-1]) == ((1, 2, 3), Kind.BARRIER, False)
@@ -76,8 +76,10 @@ def test_one_of_many_broadcasts_ends_with_a_barrier(plane: Noting, flush: bool) 
     dtype = np.dtype("f4")
     schedule = schedule_for(Kind.BROADCAST, 3, 0, 3, dtype.itemsize, root=0)
     suffix = make_suffix(SIGNATURE, "t.py:1")
-    form = Form(Kind.BROADCAST, SIGNATURE, "t.py:1", suffix, schedule, dtype, (3,), 3, 12, root=0)
-    call = Call(form, np.arange(3, dtype=dtype), flush=flush)
+    form = CollectiveSpec(
+        Kind.BROADCAST, SIGNATURE, "t.py:1", suffix, schedule, dtype, (3,), 3, 12, root=0
+    )
+    call = Request(form, np.arange(3, dtype=dtype), flush=flush)
     assert plane.execute(call, TURN) is not None
     assert plane.ran == [(0, Kind.BROADCAST), *([(1, Kind.BARRIER)] * flush)]
     assert call.synchronising == flush
@@ -108,17 +110,17 @@ class Told(Noting):
         return True
 
     def _run(self, schedule: Schedule, *given: Any, stage: int = 0) -> bool:
-        _, _, work = given
+        _, _, recvbuf = given
         if schedule.kind is Kind.BROADCAST and stage == 0:
-            work[:] = self.told
+            recvbuf[:] = self.told
         elif schedule.kind is not Kind.BARRIER:
-            self.largest = max(self.largest, work.nbytes)
+            self.largest = max(self.largest, recvbuf.nbytes)
             sender = schedule.steps[0].recv_from
-            piece = slice(self._sent[sender], self._sent[sender] + work.nbytes)
+            piece = slice(self._sent[sender], self._sent[sender] + recvbuf.nbytes)
             self._sent[sender] = piece.stop
             if piece.stop > len(self.states[sender]):
                 return False
-            work[:] = np.frombuffer(self.states[sender], np.uint8)[piece]
+            recvbuf[:] = np.frombuffer(self.states[sender], np.uint8)[piece]
         return super()._run(schedule, *given, stage=stage)
 
 
@@ -168,10 +170,10 @@ def test_the_ranks_of_this_host_decide_how_long_is_tried(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.core.grouping = (0, 0, 1)
-    monkeypatch.setattr("ftcomm.execution.data_plane.tries_before_sleep", lambda ranks: 7 * ranks)
+    monkeypatch.setattr("ftcomm.execution.data_plane.spins_before_sleep", lambda ranks: 7 * ranks)
     links: dict[int, Any] = {}
     driver = SimpleNamespace(request_links=lambda *_: links.update({1: "a link", 2: "a link"}))
     plane = DataPlane(hub, SimpleNamespace(driver=driver))  # type: ignore[arg-type]  # asked only for links
     monkeypatch.setattr(plane, "_must_ask", lambda _: False)
     assert plane._ensure_links(schedule_for(Kind.BARRIER, 3, 0, 0, 1), links, 1)
-    assert plane._executor.tries == 14
+    assert plane._executor.spins == 14

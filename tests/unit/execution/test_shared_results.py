@@ -1,4 +1,4 @@
-"""Which calls are made in common memory, and who is told when."""
+"""Which calls are made in shared window, and who is told when."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -9,10 +9,10 @@ import pytest
 from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.execution import shared_results
 from ftcomm.execution.header_check import CallHeader
-from ftcomm.execution.shared_results import CommonResults
+from ftcomm.execution.shared_results import SharedResults
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.signature import Kind
-from ftcomm.requests.request import Form
+from ftcomm.requests.request import CollectiveSpec
 
 EPOCH = 3
 LARGE, SMALL = 200_000, 1_000
@@ -36,22 +36,24 @@ class Memory:
 
 
 class Group:
-    """One rank's view, whose control thread is asked for common memory."""
+    """One rank's view, whose control thread is asked for shared window."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, may: bool = True) -> None:
         self.sought: list[int] = []
-        self.hub: Any = SimpleNamespace(common=None)
+        self.hub: Any = SimpleNamespace(shared_window=None)
         driver = SimpleNamespace(run_soon=lambda ask: ask())
-        monkeypatch.setattr(shared_results, "may_have_common_memory", lambda _: may)
+        monkeypatch.setattr(shared_results, "may_have_shared_window", lambda _: may)
         monkeypatch.setattr(
-            shared_results, "seek_common", lambda _, epoch: self.sought.append(epoch)
+            shared_results, "locate_shared_window", lambda _, epoch: self.sought.append(epoch)
         )
         control: Any = SimpleNamespace(driver=driver)
-        self.results = CommonResults(self.hub, control)
+        self.results = SharedResults(self.hub, control)
 
     def memory_for(self, count: int = LARGE, *, epoch: int = EPOCH, version: int = 0) -> Any:
         schedule = ring_allreduce(2, 0, count)
-        form = Form(Kind.ALLREDUCE, b"", "", b"", schedule, FLOATS, (count,), count, 8 * count)
+        form = CollectiveSpec(
+            Kind.ALLREDUCE, b"", "", b"", schedule, FLOATS, (count,), count, 8 * count
+        )
         header = CallHeader(epoch, Position(0, version, 0), b"")
         return self.results.memory_for(form, header)
 
@@ -77,18 +79,18 @@ def test_the_call_that_finds_it_joins_and_each_lets_go_of_what_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     group = Group(monkeypatch)
-    group.hub.common = memory = Memory()
+    group.hub.shared_window = memory = Memory()
     assert group.memory_for(SMALL) is None
     assert [group.memory_for(), group.memory_for()] == [memory, memory]
     group.results.next_version()
-    assert memory.told == ["join", "let_go", "let_go", "next_version"]
+    assert memory.told == ["join", "release", "release", "next_version"]
 
 
 def test_what_comes_before_the_first_load_is_not_made_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     group = Group(monkeypatch)
-    group.hub.common = memory = Memory()
+    group.hub.shared_window = memory = Memory()
     assert group.memory_for(version=PRELUDE) is None
     assert memory.told == []
 
@@ -98,9 +100,9 @@ def test_that_of_an_epoch_that_is_over_is_left(
     later: Memory | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = Group(monkeypatch)
-    group.hub.common = old = Memory()
+    group.hub.shared_window = old = Memory()
     group.memory_for()
-    group.hub.common = later
+    group.hub.shared_window = later
     assert group.memory_for(epoch=EPOCH + 1) is later
     assert old.told[-1] == "shrink"
     assert group.memory_for(epoch=EPOCH + 1) is later
@@ -111,11 +113,11 @@ def test_that_of_an_epoch_that_is_over_shrinks_while_this_rank_looks_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     group = Group(monkeypatch)
-    group.hub.common = old = Memory()
+    group.hub.shared_window = old = Memory()
     group.memory_for()
-    old.looks, group.hub.common = True, None
+    old.looks, group.hub.shared_window = True, None
     group.results.next_version()  # also where nothing large is ever called again
-    assert old.told == ["join", "let_go", "shrink", "shrink"]
+    assert old.told == ["join", "release", "shrink", "shrink"]
     old.looks = False
     for _ in range(3):
         group.results.next_version()
@@ -126,6 +128,6 @@ def test_memory_of_another_epoch_than_the_calls_is_not_joined(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     group = Group(monkeypatch)
-    group.hub.common = memory = Memory(EPOCH + 1)
+    group.hub.shared_window = memory = Memory(EPOCH + 1)
     assert group.memory_for() is None
     assert memory.told == []

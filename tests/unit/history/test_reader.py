@@ -1,4 +1,4 @@
-"""Histories that come from killed processes and from strangers."""
+"""Histories that come from killed processes and from unauthenticated peers."""
 
 import contextlib
 import json
@@ -14,10 +14,10 @@ from ftcomm.diagnostics.history import Ended, Entered, Planned, Returned, Starte
 from ftcomm.protocol.position import START
 from ftcomm_chaos.history import (
     Exited,
-    Fault,
+    FaultFired,
     HarnessRecorder,
     HistoryError,
-    LifeRecord,
+    IncarnationRecord,
     Spawned,
     parse_lines,
     read_history,
@@ -31,9 +31,9 @@ RETURNED = Returned(START, "allreduce", "executed", 1, "cd", "ab")
 WHOLE = [encode(event, 1.5) for event in (STARTED, PLANNED, ENTERED, RETURNED, Ended("closed"))]
 
 
-def parsed(*lines: bytes) -> LifeRecord:
+def parsed(*lines: bytes) -> IncarnationRecord:
     record = parse_lines(iter(lines), "file")
-    assert isinstance(record, LifeRecord)
+    assert isinstance(record, IncarnationRecord)
     return record
 
 
@@ -46,16 +46,24 @@ def without_field(line: bytes, name: str) -> bytes:
 
 
 def test_what_was_written_is_read_back() -> None:
-    life = parsed(*WHOLE)
-    assert life.started.event == STARTED
-    assert [line.event for line in life.lines] == [PLANNED, ENTERED, RETURNED, Ended("closed")]
-    assert [line.at for line in life.lines] == ["file:2", "file:3", "file:4", "file:5"]
-    assert not life.torn
+    incarnation = parsed(*WHOLE)
+    assert incarnation.started.event == STARTED
+    assert [line.event for line in incarnation.lines] == [
+        PLANNED,
+        ENTERED,
+        RETURNED,
+        Ended("closed"),
+    ]
+    assert [line.at for line in incarnation.lines] == ["file:2", "file:3", "file:4", "file:5"]
+    assert not incarnation.torn
 
 
 def test_a_killed_writer_leaves_a_torn_last_line_which_is_passed_over() -> None:
-    life = parsed(*WHOLE[:3], WHOLE[3][:-5])
-    assert ([line.event for line in life.lines], life.torn) == ([PLANNED, ENTERED], True)
+    incarnation = parsed(*WHOLE[:3], WHOLE[3][:-5])
+    assert ([line.event for line in incarnation.lines], incarnation.torn) == (
+        [PLANNED, ENTERED],
+        True,
+    )
     assert parse_lines(iter([WHOLE[0][:20]]), "file") is None  # not even its first line was whole
 
 
@@ -88,8 +96,8 @@ def test_a_killed_writer_leaves_a_torn_last_line_which_is_passed_over() -> None:
         (with_field(WHOLE[1], members=[["w0", "1"]]), "[worker id, incarnation]"),
         (with_field(WHOLE[2], site="x" * 5000), "a text of at most"),
         (with_field(WHOLE[2], site="\ud800"), "text that UTF-8 can hold"),
-        (WHOLE[0], "a second life begins in this file"),
-        (encode(Fault("kill", "w0", 0.0), 1.0), "a harness's event in a life's file"),
+        (WHOLE[0], "a second incarnation begins in this file"),
+        (encode(FaultFired("kill", "w0", 0.0), 1.0), "a harness's event in an incarnation's file"),
     ],
 )  # fmt: skip
 def test_a_malformed_line_is_an_error_with_its_place_and_a_remedy(bad: bytes, why: str) -> None:
@@ -133,7 +141,7 @@ def test_one_wrong_byte_anywhere_is_read_or_refused(line: int, place: int, byte:
         parse_lines(map(bytes, lines), "file")
 
 
-def test_a_folder_is_one_job_with_its_lives_and_its_harness(tmp_path: Path) -> None:
+def test_a_folder_is_one_job_with_its_processes_and_its_harness(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a history")
     (tmp_path / file_name("a/b", 3)).write_bytes(b"".join(WHOLE))
     recorder = HarnessRecorder(tmp_path)
@@ -142,12 +150,12 @@ def test_a_folder_is_one_job_with_its_lives_and_its_harness(tmp_path: Path) -> N
     recorder.exited("a/b", 4711, -9)
     recorder.close()
     history = read_history(tmp_path)
-    assert ([life.name for life in history.lives], history.size) == (["a/b-3"], 2)
+    assert ([incarnation.name for incarnation in history.records], history.size) == (["a/b-3"], 2)
     told = history.harness
     assert told is not None
     assert [line.event for line in (*told.spawned, *told.faults, *told.exited)] == [
         Spawned("a/b", 4711),
-        Fault("stop", "a/b", 2.5),
+        FaultFired("stop", "a/b", 2.5),
         Exited("a/b", 4711, -9),
     ]
 
@@ -155,7 +163,7 @@ def test_a_folder_is_one_job_with_its_lives_and_its_harness(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        ({}, "is of the same life, a/b-3"),
+        ({}, "is of the same incarnation, a/b-3"),
         ({"incarnation": 4, "job": "another"}, "is of another job"),
         ({"incarnation": 4, "size": 3}, "another number of places"),
     ],

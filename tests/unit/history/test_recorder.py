@@ -1,4 +1,4 @@
-"""What a life writes down of itself."""
+"""What an incarnation writes down of itself."""
 
 import logging
 import os
@@ -12,15 +12,15 @@ from ftcomm.diagnostics.recorder import Recorder
 from ftcomm.errors import ConfigError, FencedError
 from ftcomm.protocol.messages import Member
 from ftcomm.protocol.position import START
-from ftcomm.recovery.states import Identity, Limits
-from ftcomm.recovery.worker_state import Standing
+from ftcomm.recovery.states import Identity, MachineLimits
+from ftcomm.recovery.worker_state import CallProgress
 from ftcomm_chaos.history import read_history
 
 LOG = JobLogger(LogContext())
 
 
-def member_of(epoch: int) -> Standing:
-    core = Standing(Identity("w1", b"nonce", "host", "", 0), Limits(), now=0.0)
+def member_of(epoch: int) -> CallProgress:
+    core = CallProgress(Identity("w1", b"nonce", "host", "", 0), MachineLimits(), now=0.0)
     core.epoch, core.rank, core.world_size, core.incarnation, core.job_id = epoch, 0, 1, 2, "job"
     core.members = (Member(0, "w1", 2, "host", "", 0),)
     return core
@@ -33,7 +33,7 @@ def test_nothing_is_written_before_the_first_plan(tmp_path: Path) -> None:
     assert list((tmp_path / "new" / "folder").iterdir()) == []
 
 
-def test_each_plan_and_the_end_of_a_life_are_noted_once(tmp_path: Path) -> None:
+def test_each_plan_and_the_end_of_a_process_are_noted_once(tmp_path: Path) -> None:
     recorder, core = Recorder(tmp_path, LOG), member_of(epoch=3)
     recorder.note(core)
     recorder.note(core)
@@ -43,9 +43,9 @@ def test_each_plan_and_the_end_of_a_life_are_noted_once(tmp_path: Path) -> None:
     recorder.note(core)
     recorder.note(core)
     recorder.end("FencedError", "the place is taken")
-    (life,) = read_history(tmp_path).lives
+    (incarnation,) = read_history(tmp_path).records
     members = (("w1", 2),)
-    assert (life.name, [line.event for line in life.lines]) == (
+    assert (incarnation.name, [line.event for line in incarnation.lines]) == (
         "w1-2",
         [
             Planned(3, 0, START, START, members),
@@ -63,8 +63,8 @@ def test_resources_are_noted_at_checkpoints_and_now_and_then(tmp_path: Path) -> 
     for _ in range(255):
         recorder.count_call(is_checkpoint=False)
     recorder.end("closed", "")
-    (life,) = read_history(tmp_path).lives
-    taken = [line.event for line in life.lines if isinstance(line.event, Resources)]
+    (incarnation,) = read_history(tmp_path).records
+    taken = [line.event for line in incarnation.lines if isinstance(line.event, Resources)]
     assert len(taken) == 2
     assert all(sample.rss > 1 << 20 and sample.fds > 2 for sample in taken)
 
@@ -74,8 +74,8 @@ def test_whatever_an_exception_says_can_be_read(tmp_path: Path) -> None:
     recorder.note(member_of(epoch=1))
     recorder.write(Raised(START, "allreduce", "ValueError", "x" * 10_000, 1))
     recorder.end("left", "no file \udcff")  # as the system gives names that are not UTF-8
-    (life,) = read_history(tmp_path).lives
-    assert [line.event for line in life.lines][-2:] == [
+    (incarnation,) = read_history(tmp_path).records
+    assert [line.event for line in incarnation.lines][-2:] == [
         Raised(START, "allreduce", "ValueError", "x" * 4096, 1),
         Ended("left", "no file ?"),
     ]
@@ -109,9 +109,9 @@ def test_a_short_write_ends_the_history_so_that_only_its_last_line_is_torn(
     monkeypatch.setattr(os, "write", lambda file, line: whole(file, line[:7]))
     recorder.count_call(is_checkpoint=True)
     recorder.end("closed", "")
-    (life,) = read_history(tmp_path).lives
-    assert life.torn
-    assert Ended("closed") not in [line.event for line in life.lines]
+    (incarnation,) = read_history(tmp_path).records
+    assert incarnation.torn
+    assert Ended("closed") not in [line.event for line in incarnation.lines]
 
 
 def test_a_folder_that_cannot_be_made_is_refused_before_the_job_is_joined(tmp_path: Path) -> None:

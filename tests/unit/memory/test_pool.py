@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ftcomm.config.peak_usage import KEPT_VERSIONS
 from ftcomm.errors import ProtocolError
-from ftcomm.memory.pool import Pool, Stored, dtype_from_wire, size_class, stored_from_wire
+from ftcomm.memory.pool import LoggedResult, Pool, dtype_from_wire, size_class, stored_from_wire
 
 F32 = np.dtype(np.float32)
 COUNT = Pool.MIN_BYTES // 4
@@ -21,8 +21,8 @@ def address(array: np.ndarray[Any, Any]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def logged(pool: Pool, count: int = COUNT) -> Stored:
-    return Stored(pool.take(count, F32), (count,))
+def logged(pool: Pool, count: int = COUNT) -> LoggedResult:
+    return LoggedResult(pool.take(count, F32), (count,))
 
 
 def test_a_dropped_result_s_memory_is_taken_again() -> None:
@@ -52,7 +52,7 @@ def test_memory_that_is_being_served_is_not_taken_again() -> None:
 
 def test_a_small_part_of_somebody_else_s_memory_is_not_taken() -> None:
     pool = Pool()
-    foreign = [Stored(np.zeros(16 * COUNT, np.uint8)[: 4 * COUNT].view(F32), (COUNT,))]
+    foreign = [LoggedResult(np.zeros(16 * COUNT, np.uint8)[: 4 * COUNT].view(F32), (COUNT,))]
     pool.give(foreign.pop())
     assert pool.nbytes == 0
 
@@ -201,7 +201,7 @@ def test_lent_memory_goes_when_some_versions_have_not_needed_it() -> None:
 def test_no_two_results_in_use_share_memory(moves: list[int]) -> None:
     """Each number takes a buffer (even) or drops one (odd), and now and then a view is kept."""
     pool = Pool()
-    held: list[Stored] = []
+    held: list[LoggedResult] = []
     views: list[np.ndarray[Any, Any]] = []
     for move in moves:
         if move in (2, 3):

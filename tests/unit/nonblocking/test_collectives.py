@@ -1,4 +1,4 @@
-"""Asynchronous calls in a group of one: the same results, the same refusals, the same counts."""
+"""Nonblocking calls in a group of one: the same results, the same refusals, the same counts."""
 
 import gc
 import inspect
@@ -16,7 +16,7 @@ from ftcomm.api.collectives import CollectiveCalls
 from ftcomm.config import deadline
 from ftcomm.config.deadline import Limit
 from ftcomm.errors import ClosedError, LogLimitError
-from ftcomm.nonblocking.collectives import AsynchronousCalls
+from ftcomm.nonblocking.collectives import NonblockingCalls
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 CALLS: dict[str, tuple[Any, ...]] = {
@@ -53,7 +53,7 @@ def test_every_collective_has_a_sister_with_the_same_arguments() -> None:
     ours = {name for name in vars(CollectiveCalls) if not name.startswith("_")}
     assert ours == set(CALLS)
     for name in ours:
-        asynchronous = inspect.signature(getattr(AsynchronousCalls, f"i{name}"))
+        asynchronous = inspect.signature(getattr(NonblockingCalls, f"i{name}"))
         synchronous = inspect.signature(getattr(CollectiveCalls, name))
         assert asynchronous.parameters == synchronous.parameters, name
 
@@ -194,26 +194,26 @@ def test_a_broadcast_counts_towards_the_flush_at_its_turn(comm: ftcomm.Communica
     assert [number for number, flush in enumerate(flushed, 1) if flush] == [64, 128]
 
 
-def test_no_asynchronous_call_goes_the_express_way(
+def test_no_nonblocking_call_goes_the_express_way(
     comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That runs at once, on the thread that calls."""
 
-    def express(form: Any) -> Any:
+    def persistent(form: Any) -> Any:
         pytest.fail(f"asked for {form}")
 
-    monkeypatch.setattr(comm._engine, "express", express)
+    monkeypatch.setattr(comm._engine, "persistent", persistent)
     for _ in range(3):
         comm.iallreduce(X).wait()
         comm.bucketed([X])
 
 
-def test_ctrl_c_in_a_call_that_has_its_place_ends_this_life(
+def test_ctrl_c_in_a_call_that_has_its_place_ends_this_process(
     comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The script cannot know that, and would make the call again."""
 
-    arrived, interrupts = comm._turns._arrived, [KeyboardInterrupt()]
+    arrived, interrupts = comm._queue._arrived, [KeyboardInterrupt()]
     notify = arrived.notify
 
     def interrupted() -> None:

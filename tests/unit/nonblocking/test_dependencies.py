@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from ftcomm.nonblocking import dependencies
-from ftcomm.nonblocking.dependencies import Dependencies, Run, Skip
+from ftcomm.nonblocking.dependencies import Dependencies, Ready, Skip
 from tests.helpers.interrupts import interrupted, places
 
 NAMES = "abcd"
@@ -76,7 +76,7 @@ class Interleaved:
     def take(self, decided: Any) -> None:
         for decision in decided:
             match decision:
-                case Run(task):
+                case Ready(task):
                     self.running[task] = self.seen(task)
                 case Skip(task, error):
                     self.world.fates[task] = f"skipped by {error.args[0]}"
@@ -112,24 +112,24 @@ def test_readers_run_at_once_and_writers_alone() -> None:
         lines.push(3, "c", "a"),
         lines.push(4, "", "d"),
     ]
-    assert decided == [[Run(0)], [], [], [], [Run(4)]]
+    assert decided == [[Ready(0)], [], [], [], [Ready(4)]]
     finished = [lines.done(task) for task in (0, 2, 1, 3, 4)]
-    assert finished == [[Run(1), Run(2)], [], [Run(3)], [], []]
+    assert finished == [[Ready(1), Ready(2)], [], [Ready(3)], [], []]
 
 
 def test_a_writer_that_waits_keeps_later_readers_behind_it() -> None:
     lines = Dependencies()
     assert [lines.push(0, "a", ""), lines.push(1, "", "a"), lines.push(2, "a", "")] == [
-        [Run(0)],
+        [Ready(0)],
         [],
         [],
     ]
-    assert [lines.done(0), lines.done(1)] == [[Run(1)], [Run(2)]]
+    assert [lines.done(0), lines.done(1)] == [[Ready(1)], [Ready(2)]]
 
 
 def test_a_task_of_nothing_runs_at_once_and_leaves_nothing() -> None:
     lines = Dependencies()
-    assert (lines.push(0, "", ""), lines.done(0), lines.pending) == ([Run(0)], [], 0)
+    assert (lines.push(0, "", ""), lines.done(0), lines.pending) == ([Ready(0)], [], 0)
 
 
 def test_what_is_done_takes_no_memory() -> None:
@@ -156,7 +156,7 @@ def test_errors_are_passed_on_until_they_are_forgotten() -> None:
     assert lines.done(0, error) == [Skip(1, error), Skip(2, error)]
     assert lines.push(3, "b", "c") == [Skip(3, error)]
     lines.forget_errors()
-    assert lines.push(4, "abc", "") == [Run(4)]
+    assert lines.push(4, "abc", "") == [Ready(4)]
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

@@ -1,4 +1,4 @@
-"""Ctrl-C, or no room for a thread, at every place where an asynchronous call or a task begins."""
+"""Ctrl-C, or no room for a thread, at every place where a nonblocking call or a task begins."""
 
 import threading
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def allowed(door: threading.Event) -> None:
 
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("is_asynchronous_again", [True, False])
-def test_an_asynchronous_call_cut_short_can_be_made_again_or_this_life_has_ended(
+def test_an_nonblocking_call_cut_short_can_be_made_again_or_this_process_has_ended(
     is_first: bool, is_asynchronous_again: bool
 ) -> None:
     called = lost = 0
@@ -73,8 +73,8 @@ def test_an_asynchronous_call_cut_short_can_be_made_again_or_this_life_has_ended
         if not interrupted(lambda c=comm: c.iallreduce(x), number, *PATH, where=BY_SIGNAL):
             comm.close()
             break
-        with comm._turns._lock:  # so that the baton is back, if it was taken
-            assert comm._turns._changed.wait_for(comm._turns._is_idle, WITHIN_S)
+        with comm._queue._lock:  # so that the engine's ownership is back, if it was taken
+            assert comm._queue._changed.wait_for(comm._queue._is_idle, WITHIN_S)
         try:
             if is_asynchronous_again:
                 comm.iallreduce(x).wait(WITHIN_S)
@@ -138,7 +138,7 @@ def test_a_push_cut_short_can_be_made_again(is_first: bool) -> None:
     assert number > 50
 
 
-def test_a_pushed_collective_cut_short_can_be_made_again_or_this_life_has_ended() -> None:
+def test_a_pushed_collective_cut_short_can_be_made_again_or_this_process_has_ended() -> None:
     called = lost = 0
     for number in places():
         comm = ftcomm.init("none")
@@ -163,7 +163,7 @@ def test_a_pushed_collective_cut_short_can_be_made_again_or_this_life_has_ended(
     assert min(called, lost) > 0
 
 
-def test_a_synchronous_call_cut_short_lets_an_asynchronous_one_in() -> None:
+def test_a_synchronous_call_cut_short_lets_an_nonblocking_one_in() -> None:
     called = lost = 0
     for number in places():
         comm = ftcomm.init("none")
@@ -242,7 +242,7 @@ def test_ctrl_c_while_the_thread_starts_does_not_leave_two_of_them(
 # --- no room for a thread -----------------------------------------------------------------------
 
 
-def test_an_asynchronous_call_says_that_its_thread_could_not_be_started(
+def test_an_nonblocking_call_says_that_its_thread_could_not_be_started(
     comm: ftcomm.Communicator, no_room: pytest.MonkeyPatch
 ) -> None:
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Turns: one order, one thread, and a baton that is where it should be."""
+"""Turns: one order, one thread, and a ownership that is where it should be."""
 
 import contextlib
 import gc
@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from ftcomm.api.call_guard import Gate
+from ftcomm.api.call_guard import CallGuard
 from ftcomm.errors import ClosedError, ForkError, FtcommError, JobLostError, ThreadError
 from ftcomm.nonblocking.handle import Handle, QueuedCall
-from ftcomm.nonblocking.queue import MAX_PENDING, Turns
+from ftcomm.nonblocking.queue import MAX_PENDING, RequestQueue
 
 WITHIN_S = 60.0  # a hang is a failure; nothing here takes a second
 
 
 class Line:
-    """A gate with its turns, and calls that block until they are let go."""
+    """A gate with its turns, and calls that block until they are released."""
 
     def __init__(self) -> None:
         self.reached = 0
         self.given_up: list[FtcommError] = []
-        self.gate = Gate(self._judge, lambda: self.reached, self.given_up.append)
-        self.turns = self.gate.pending = Turns(self.gate)
+        self.guard = CallGuard(self._judge, lambda: self.reached, self.given_up.append)
+        self.turns = self.guard.pending = RequestQueue(self.guard)
         self.judge: Callable[[FtcommError], bool] = lambda _: False
         self.ran: list[Any] = []
         self.doors: list[threading.Event] = []
@@ -34,30 +34,30 @@ class Line:
     def _judge(self, error: FtcommError) -> bool:
         return self.judge(error)
 
-    def begin(self, value: Any = None, work: Callable[[], Any] | None = None) -> Handle[Any]:
+    def begin(self, value: Any = None, recvbuf: Callable[[], Any] | None = None) -> Handle[Any]:
         def default() -> Any:
             self.ran.append(value)
             return value
 
         with self.turns.one_user():
-            return Handle(self.turns.put(QueuedCall(work or default, "a call")), self.turns)
+            return Handle(self.turns.put(QueuedCall(recvbuf or default, "a call")), self.turns)
 
     def blocked(self) -> tuple[Handle[Any], threading.Event]:
         """A call that runs, and what lets it go."""
         entered, door = threading.Event(), threading.Event()
 
-        def work() -> str:
+        def recvbuf() -> str:
             entered.set()
             assert door.wait(WITHIN_S)
             return "went through"
 
         self.doors.append(door)
-        handle = self.begin(work=work)
+        handle = self.begin(recvbuf=recvbuf)
         assert entered.wait(WITHIN_S)
         return handle, door
 
     def end(self) -> None:
-        self.gate.is_closed = True
+        self.guard.is_closed = True
         self.turns.end(lambda: self.ended.append("abort"), lambda: self.ended.append("finish"))
 
 
@@ -88,10 +88,10 @@ def in_thread(function: Callable[[], Any]) -> list[Any]:
 
 
 def raiser(error: BaseException) -> Callable[[], None]:
-    def work() -> None:
+    def recvbuf() -> None:
         raise error
 
-    return work
+    return recvbuf
 
 
 # --- order --------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def test_a_synchronous_call_comes_behind_all_that_is_pending(line: Line) -> None
     _, door = line.blocked()
     line.begin("before")
     threading.Timer(0.05, door.set).start()  # whenever it fires, the order is the same
-    with line.gate:
+    with line.guard:
         line.ran.append("synchronous")
     line.begin("after").wait()
     assert line.ran == ["before", "synchronous", "after"]
@@ -118,15 +118,15 @@ def test_a_synchronous_call_comes_behind_all_that_is_pending(line: Line) -> None
 
 def test_nothing_runs_beside_a_synchronous_call(line: Line) -> None:
     line.begin().wait()
-    with line.gate:
+    with line.guard:
         (refused,) = in_thread(lambda: line.begin("beside"))
     assert (type(refused), line.ran) == (ThreadError, [None])
 
 
 def test_a_gate_with_nothing_pending_asks_nobody(line: Line) -> None:
     line.begin().wait()
-    line.gate.pending = None
-    with line.gate:
+    line.guard.pending = None
+    with line.guard:
         pass
 
 
@@ -161,7 +161,7 @@ def test_a_call_too_many_waits_for_room(line: Line) -> None:
 def test_an_error_takes_along_all_that_was_called_before_it_was_heard(line: Line) -> None:
     _, door = line.blocked()
     error = ValueError("the third")
-    failing, behind = line.begin(work=raiser(error)), line.begin("behind")
+    failing, behind = line.begin(recvbuf=raiser(error)), line.begin("behind")
     door.set()
     with pytest.raises(ValueError, match="the third"):
         behind.wait()
@@ -173,7 +173,7 @@ def test_an_error_takes_along_all_that_was_called_before_it_was_heard(line: Line
 
 
 def test_a_call_made_after_an_error_that_nobody_has_heard_of_fails_at_once(line: Line) -> None:
-    failing = line.begin(work=raiser(ValueError("unheard")))
+    failing = line.begin(recvbuf=raiser(ValueError("unheard")))
     with line.turns._lock:
         assert line.turns._changed.wait_for(failing.done, WITHIN_S)
     late = line.begin("late")
@@ -184,11 +184,11 @@ def test_a_call_made_after_an_error_that_nobody_has_heard_of_fails_at_once(line:
 
 
 def test_an_error_of_a_handle_that_was_dropped_leaves_the_next_synchronous_call(line: Line) -> None:
-    line.begin(work=raiser(ValueError("dropped")))
+    line.begin(recvbuf=raiser(ValueError("dropped")))
     gc.collect()
-    with pytest.raises(ValueError, match="dropped"), line.gate:
+    with pytest.raises(ValueError, match="dropped"), line.guard:
         line.ran.append("never")
-    with line.gate:
+    with line.guard:
         line.ran.append("once it was heard")
     assert line.ran == ["once it was heard"]
 
@@ -202,9 +202,9 @@ def test_an_end_of_the_job_is_raised_by_what_is_pending_and_by_every_later_call(
 
     line.judge = judge
     _, door = line.blocked()
-    handles = [line.begin(work=raiser(lost)), line.begin("behind")]
+    handles = [line.begin(recvbuf=raiser(lost)), line.begin("behind")]
     door.set()
-    for ask in (handles[0].wait, handles[1].wait, line.gate.__enter__, line.begin):
+    for ask in (handles[0].wait, handles[1].wait, line.guard.__enter__, line.begin):
         with pytest.raises(JobLostError, match="all is lost"):
             ask()
     assert (line.ran, line.ended) == ([], ["finish"])
@@ -246,14 +246,14 @@ def test_any_thread_may_wait(line: Line) -> None:
 def test_a_function_inside_a_call_can_neither_wait_nor_call(line: Line) -> None:
     got: list[Any] = []
 
-    def work() -> None:
-        for forbidden in (later.wait, line.gate.__enter__, line.begin):
+    def recvbuf() -> None:
+        for forbidden in (later.wait, line.guard.__enter__, line.begin):
             with pytest.raises(ThreadError) as caught:
                 forbidden()
             got.append(caught.type)
 
     _, door = line.blocked()
-    inside, later = line.begin(work=work), line.begin("later")
+    inside, later = line.begin(recvbuf=recvbuf), line.begin("later")
     door.set()
     inside.wait()
     assert (got, later.wait()) == ([ThreadError] * 3, "later")
@@ -262,7 +262,7 @@ def test_a_function_inside_a_call_can_neither_wait_nor_call(line: Line) -> None:
 def test_of_two_threads_that_call_at_once_one_is_refused(line: Line) -> None:
     _, door = line.blocked()
     with line.turns.one_user():
-        refused = in_thread(line.begin) + in_thread(line.gate.__enter__)
+        refused = in_thread(line.begin) + in_thread(line.guard.__enter__)
     assert [type(error) for error in refused] == [ThreadError] * 2
     door.set()
 
@@ -291,7 +291,7 @@ def test_a_users_function_that_does_not_end_is_not_waited_for(
     assert finished.wait(WITHIN_S)
 
 
-def test_an_end_without_any_asynchronous_call_is_immediate(line: Line) -> None:
+def test_an_end_without_any_nonblocking_call_is_immediate(line: Line) -> None:
     line.end()
     line.end()
     assert line.ended == ["finish"]
@@ -306,7 +306,7 @@ def test_a_forked_child_can_neither_wait_nor_call(line: Line) -> None:
     child = os.fork()
     if not child:
         words = []
-        for forbidden in (handle.wait, line.begin, line.gate.__enter__):
+        for forbidden in (handle.wait, line.begin, line.guard.__enter__):
             try:
                 forbidden()
             except ForkError as error:
@@ -334,13 +334,13 @@ def test_a_call_knows_since_when_it_waited_for_those_before_it(
         return 17.5
 
     monkeypatch.setattr("ftcomm.api.call_guard.time", SimpleNamespace(monotonic=now))
-    line.begin(work=lambda: asked.wait(WITHIN_S))
-    with line.gate:
-        said = [line.gate.asked_at(), line.gate.asked_at()]
+    line.begin(recvbuf=lambda: asked.wait(WITHIN_S))
+    with line.guard:
+        said = [line.guard.asked_at(), line.guard.asked_at()]
     asked.clear()
-    line.begin(work=lambda: asked.wait(WITHIN_S))
-    with contextlib.suppress(ZeroDivisionError), line.gate:
+    line.begin(recvbuf=lambda: asked.wait(WITHIN_S))
+    with contextlib.suppress(ZeroDivisionError), line.guard:
         raise ZeroDivisionError  # before it has asked
-    with line.gate:
-        said.append(line.gate.asked_at())
+    with line.guard:
+        said.append(line.guard.asked_at())
     assert said == [17.5, None, None]

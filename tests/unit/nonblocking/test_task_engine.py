@@ -91,15 +91,15 @@ def test_collectives_keep_their_order_whichever_is_ready_first(comm: ftcomm.Comm
     run = comm._engine.run
 
     def spy(call: Any) -> Any:
-        ran.append(len(call.source))
+        ran.append(len(call.sendbuf))
         return run(call)
 
     comm._engine.run = spy  # type: ignore[method-assign]  # looked at where the engine gets it
     engine.push(lambda: allowed(door), mutate=[first])
     engine.allreduce(first)
     engine.allreduce(second)
-    with comm._turns._lock:
-        assert not comm._turns._is_next_due()  # though the second one is ready
+    with comm._queue._lock:
+        assert not comm._queue._is_next_due()  # though the second one is ready
     door.set()
     engine.wait()
     assert ran == [1, 2]
@@ -250,7 +250,7 @@ def test_ctrl_c_in_a_push_leaves_nothing_that_is_waited_for_for_ever(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(comm._turns, "_take_baton", interrupted)
+        patched.setattr(comm._queue, "_take_ownership", interrupted)
         with pytest.raises(KeyboardInterrupt):
             engine.allreduce(x)
     engine.wait()

@@ -31,9 +31,9 @@ from ftcomm.protocol.messages import (
     Leave,
     More,
     Plan,
+    PositionRange,
     Report,
     Revoke,
-    Run,
     Suspect,
 )
 from ftcomm.protocol.operator_messages import Done, StatusReply
@@ -50,7 +50,7 @@ messages = st.one_of(
 
 HEARTBEAT = Heartbeat(7, 3, Position(0, 4, 2), Blocked(b"s" * 40, "train.py:12", (1, 2), 900))
 REPORT = Report(
-    5, Position(0, -1, 1), -1, -1, b"", (Run(-1, 0, 4, 2),), -1, 0, (3,), b"", "", False
+    5, Position(0, -1, 1), -1, -1, b"", (PositionRange(-1, 0, 4, 2),), -1, 0, (3,), b"", "", False
 )
 SAMPLES: list[ControlMessage] = [HEARTBEAT, REPORT, Done(), Suspect(2, (1,), "reset by peer")]
 
@@ -241,6 +241,6 @@ def test_prose_is_cut_when_sent_and_names_are_not() -> None:
     ],
     ids=lambda m: repr(m)[:40],
 )
-def test_what_may_not_be_sent_is_our_own_defect(message: ControlMessage) -> None:
+def test_what_may_not_be_sent_is_our_own_mutant(message: ControlMessage) -> None:
     with pytest.raises(ValueError, match=type(message).__name__):
         encode(message)

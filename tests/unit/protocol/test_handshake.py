@@ -207,7 +207,7 @@ def test_a_version_lowered_on_the_way_is_refused() -> None:
 
 
 @pytest.mark.parametrize("stray", [b"GET / HT", b"\x16\x03\x01\x02\0\x01\0\x01", b"SSH-2.0-"])
-def test_a_stranger_is_refused_at_eight_bytes_and_told_nothing(stray: bytes) -> None:
+def test_a_unknown_peer_is_refused_at_eight_bytes_and_told_nothing(stray: bytes) -> None:
     two = ServerHandshake(NONCE_S)
     with pytest.raises(ProtocolError):
         two.receive(stray)

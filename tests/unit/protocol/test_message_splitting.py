@@ -11,17 +11,17 @@ from ftcomm.protocol.messages import (
     Frame,
     More,
     Plan,
+    PositionRange,
     Report,
-    Run,
     Settled,
 )
 from ftcomm.protocol.position import MAX_SEQNO, START
 
-WIDE = Run(2**31 - 1, MAX_SEQNO, 2**32 - 1, 2**31 - 1)
+WIDE = PositionRange(2**31 - 1, MAX_SEQNO, 2**32 - 1, 2**31 - 1)
 
 
-def runs(count: int) -> tuple[Run, ...]:
-    return tuple(Run(0, 3 * number, 3 * number + 2) for number in range(count))
+def runs(count: int) -> tuple[PositionRange, ...]:
+    return tuple(PositionRange(0, 3 * number, 3 * number + 2) for number in range(count))
 
 
 def report(count: int) -> Report:
@@ -55,7 +55,7 @@ def test_the_widest_runs_fit_a_frame() -> None:
 
 
 @pytest.mark.parametrize("make", [report, request, plan])
-def test_too_long_a_list_is_our_own_defect(make: type[Frame]) -> None:
+def test_too_long_a_list_is_our_own_mutant(make: type[Frame]) -> None:
     with pytest.raises(ValueError, match="32769 runs in one message, at most 32768"):
         encode(make(MAX_RUNS + 1))
 
@@ -64,7 +64,7 @@ def test_too_long_a_list_is_our_own_defect(make: type[Frame]) -> None:
     "frames",
     [
         (More(runs=runs(1)), Settled(1)),
-        (More(fetches=(Fetch(0, Run(0, 0, 1)),)), report(1)),
+        (More(fetches=(Fetch(0, PositionRange(0, 0, 1)),)), report(1)),
         (More(runs=runs(1)), plan(1)),
         (More(),) * MAX_FRAMES,
     ],

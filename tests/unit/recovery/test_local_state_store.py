@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ftcomm.protocol.messages import Fetch, LocalFetch, LocalStates, Revoke, Run
+from ftcomm.protocol.messages import Fetch, LocalFetch, LocalStates, PositionRange, Revoke
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.events import (
     CheckpointFetched,
@@ -12,21 +12,21 @@ from ftcomm.recovery.events import (
     Wake,
 )
 from ftcomm.recovery.fetch_orders import fetch_orders
-from ftcomm.recovery.machine import Checkpoint, Outcome, Step, WorkerCore
+from ftcomm.recovery.machine import Checkpoint, Completion, NextStep, WorkerMachine
 from tests.unit.recovery.worker_scenario import LOAD, a_member, at, execute, hear, plan
 
 CHECKPOINT = Signature(Kind.CHECKPOINT, count=1).encode()
 
 
-def held(core: WorkerCore) -> tuple[LocalStates, ...]:
+def held(core: WorkerMachine) -> tuple[LocalStates, ...]:
     return core.report().locals
 
 
-def saved(version: int = 1) -> WorkerCore:
+def saved(version: int = 1) -> WorkerMachine:
     """Rank 0 of two, in version 0, with its own part of version 1 saved."""
     core = a_member()
     core.begin_load(LOAD, "t.py:1")
-    assert core.complete_load(1, "w0", b"", now=0.0) is Outcome.DONE
+    assert core.complete_load(1, "w0", b"", now=0.0) is Completion.DONE
     execute(core, "g")
     assert core.offer_checkpoint("w1", b"d", "mine") == version
     return core
@@ -37,7 +37,7 @@ def test_own_and_copies_of_others_are_committed_together() -> None:
     assert held(core) == (LocalStates(1, (0,)),)
     assert core.keep_local(1, 1, 1, "theirs")
     assert held(core) == (LocalStates(1, (0, 1)),)
-    assert core.complete_checkpoint(1, now=0.0)[0] is Outcome.DONE
+    assert core.complete_checkpoint(1, now=0.0)[0] is Completion.DONE
     assert (held(core), core.locals.get(1, 0)) == ((LocalStates(1, (0, 1)),), "mine")
 
 
@@ -68,7 +68,7 @@ def test_a_copy_that_comes_after_the_report_or_in_another_epoch_is_refused() -> 
 
 
 def test_a_plan_that_does_not_commit_takes_the_copies_away() -> None:
-    """Another life of rank 1 may save something else; then both would be held for one state."""
+    """Another process of rank 1 may save something else; then both would be held for one state."""
     core = saved()
     core.keep_local(1, 1, 1, "theirs")
     hear(core, Revoke(2, "rank 1 died"))
@@ -87,19 +87,19 @@ def test_a_plan_that_commits_has_the_missing_copies_fetched() -> None:
 
 
 def test_nothing_is_committed_while_one_is_still_fetching() -> None:
-    """Its source would let go of what was asked for."""
+    """Its source would released what was asked for."""
     core = saved()
     hear(core, Revoke(2, "rank 1 died"))
     hear(core, plan(2, at(1, 0), commit=1, locals=(LocalFetch(1, 1),)))
     execute(core, "h")
     core.offer_checkpoint("w2", b"e", "newer")
-    assert core.begin(CHECKPOINT, "t.py:1") is Step.WAIT
+    assert core.begin(CHECKPOINT, "t.py:1") is NextStep.WAIT
     core.handle(LocalFetched(2, 1, 1, "theirs"), now=0.0)
     core.handle(FetchEnded(2, 1), now=0.0)
-    assert core.begin(CHECKPOINT, "t.py:1") is Step.EXECUTE
+    assert core.begin(CHECKPOINT, "t.py:1") is NextStep.EXECUTE
 
 
-def a_replacement(**changes: Any) -> WorkerCore:
+def a_replacement(**changes: Any) -> WorkerMachine:
     return a_member(at(4, 0), load=4, load_from=(1,), prelude_length=0, **changes)
 
 
@@ -107,7 +107,7 @@ def test_load_waits_for_ones_own_local_state() -> None:
     core = a_replacement(locals=(LocalFetch(1, 0), LocalFetch(1, 1)))
     assert core.known_version == 4
     core.handle(CheckpointFetched(1, 4, "w4"), now=0.0)
-    assert core.begin_load(LOAD, "t.py:1") is Step.WAIT
+    assert core.begin_load(LOAD, "t.py:1") is NextStep.WAIT
     assert core.handle(LocalFetched(1, 4, 0, "mine"), now=0.0) == [Wake()]
     assert core.begin_load(LOAD, "t.py:1") == Checkpoint(4, "w4")
     assert held(core) == (LocalStates(4, (0,)),)
@@ -138,12 +138,12 @@ def test_one_source_is_asked_once_for_everything() -> None:
         at(4, 2),
         load=4,
         load_from=(1,),
-        fetches=(Fetch(1, Run(4, 0, 2)), Fetch(2, Run(-1, 0, 1))),
+        fetches=(Fetch(1, PositionRange(4, 0, 2)), Fetch(2, PositionRange(-1, 0, 1))),
         locals=(LocalFetch(2, 0), LocalFetch(2, 1)),
     )
     assert fetch_orders(order) == [
-        StartFetch(3, 1, 4, (Run(4, 0, 2),)),
-        StartFetch(3, 2, -1, (Run(-1, 0, 1),), 4, (0, 1)),
+        StartFetch(3, 1, 4, (PositionRange(4, 0, 2),)),
+        StartFetch(3, 2, -1, (PositionRange(-1, 0, 1),), 4, (0, 1)),
     ]
 
 

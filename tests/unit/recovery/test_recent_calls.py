@@ -3,30 +3,30 @@
 from ftcomm.protocol.messages import AskCalls, CallMade, Calls, Mismatch
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.events import DescribeState, MismatchSeen, SendControl
-from ftcomm.recovery.machine import Checkpoint, Outcome, Step, WorkerCore
+from ftcomm.recovery.machine import Checkpoint, Completion, NextStep, WorkerMachine
 from ftcomm.recovery.recent_calls import CALLS_KEPT
-from ftcomm.recovery.result_log import Entry
+from ftcomm.recovery.result_log import LogEntry
 from tests.unit.recovery.worker_scenario import LOAD, SIG, a_member, at, execute, hear
 
 SAVE = Signature(Kind.CHECKPOINT).encode()
 
 
-def answer(core: WorkerCore, version: int = -1) -> Calls:
+def answer(core: WorkerMachine, version: int = -1) -> Calls:
     effect, *_ = hear(core, AskCalls(version))
     assert isinstance(effect, SendControl)
     assert isinstance(effect.message, Calls)
     return effect.message
 
 
-def load(core: WorkerCore) -> None:
-    assert core.begin_load(LOAD, "t.py:2") is Step.EXECUTE
-    assert core.complete_load(1, b"default", b"", now=0.0) is Outcome.DONE
+def load(core: WorkerMachine) -> None:
+    assert core.begin_load(LOAD, "t.py:2") is NextStep.EXECUTE
+    assert core.complete_load(1, b"default", b"", now=0.0) is Completion.DONE
 
 
-def save(core: WorkerCore) -> None:
+def save(core: WorkerMachine) -> None:
     core.offer_checkpoint(b"state", b"digest")
-    assert core.begin(SAVE, "t.py:3") is Step.EXECUTE
-    assert core.complete_checkpoint(1, now=0.0)[0] is Outcome.DONE
+    assert core.begin(SAVE, "t.py:3") is NextStep.EXECUTE
+    assert core.complete_checkpoint(1, now=0.0)[0] is Completion.DONE
 
 
 def test_calls_of_all_versions_are_told_in_order_with_the_one_in_flight() -> None:
@@ -73,21 +73,21 @@ def test_short_versions_do_not_push_calls_out() -> None:
 
 def test_a_call_whose_input_was_not_needed_is_told_as_the_log_has_it() -> None:
     core = a_member(frontier=at(-1, 1))
-    core.log.add(at(-1, 0), Entry(SIG, "a"))
+    core.log.add(at(-1, 0), LogEntry(SIG, "a"))
     core.begin(b"", "t.py:4")
-    assert core.replay(now=0.0) is Outcome.DONE
+    assert core.replay(now=0.0) is Completion.DONE
     assert answer(core).calls == (CallMade(at(-1, 0), SIG, "t.py:4"),)
 
 
 def test_a_prelude_that_was_cut_short_is_not_compared_with_a_whole_one() -> None:
     core = a_member(frontier=at(3, 0), prelude_length=7)
     core.checkpoint = Checkpoint(3, b"state")
-    core.log.add(at(-1, 0), Entry(SIG, "a"))
+    core.log.add(at(-1, 0), LogEntry(SIG, "a"))
     core.begin(SIG, "t.py:1")
     core.replay(now=0.0)
     found = core.begin_load(LOAD, "t.py:2")
     assert isinstance(found, Checkpoint)
-    assert core.replay_load(found, now=0.0) is Outcome.DONE
+    assert core.replay_load(found, now=0.0) is Completion.DONE
     assert answer(core) == Calls(at(3, 0), (CallMade(at(-1, 7), LOAD, "t.py:2"),), 3, b"")
 
 

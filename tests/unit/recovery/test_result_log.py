@@ -6,17 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftcomm.protocol.host_groups import grouping_of
-from ftcomm.protocol.messages import Run
+from ftcomm.protocol.messages import PositionRange
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.kept_by_all import ENTRY_BYTES, KEEP_BY_ALL_BYTES
 from ftcomm.recovery.replica_placement import (
-    is_keeper,
+    is_replica_holder,
     keep_order,
     keep_stride,
-    local_keepers,
     local_owners,
+    local_replica_holders,
 )
-from ftcomm.recovery.result_log import GAPS_BETWEEN_COUNTS, MAX_RUNS, Entry, ResultLog, compress
+from ftcomm.recovery.result_log import GAPS_BETWEEN_COUNTS, MAX_RUNS, LogEntry, ResultLog, compress
 
 
 def at(version: int, seqno: int) -> Position:
@@ -27,13 +27,13 @@ def filled(*positions: Position, index: int = 0, stride: int = 2) -> ResultLog:
     log = ResultLog()
     log.set_keeping(index, stride)
     for position in positions:
-        log.add(position, Entry(b"s", str(position)))
+        log.add(position, LogEntry(b"s", str(position)))
     return log
 
 
 def execute(log: ResultLog, position: Position, nbytes: int = 0) -> list[Any]:
     """One synchronising call, as the worker's core has it logged; gives what went."""
-    entry = Entry(b"s", str(position), nbytes)
+    entry = LogEntry(b"s", str(position), nbytes)
     if log.is_level:
         return log.succeed(position, entry)
     log.add(position, entry)
@@ -55,7 +55,7 @@ def keeps_small(budget: int, index: int = 0, stride: int = 4) -> ResultLog:
 # --- small results stay with every member ---------------------------------------------------------
 
 
-def test_small_results_stay_with_every_member_and_large_ones_with_their_keepers() -> None:
+def test_small_results_stay_with_every_member_and_large_ones_with_their_holders() -> None:
     log = keeps_small(1 << 30)
     for seqno in range(12):
         execute(log, at(0, seqno), KEEP_BY_ALL_BYTES + (seqno % 3 == 2))
@@ -63,14 +63,14 @@ def test_small_results_stay_with_every_member_and_large_ones_with_their_keepers(
     assert log.prove_stable(at(0, 12)) == ["0.11"]
 
 
-def test_the_first_that_does_not_fit_and_all_later_ones_are_kept_by_keepers_alone() -> None:
+def test_the_first_that_does_not_fit_and_all_later_ones_are_kept_by_holders_alone() -> None:
     log = keeps_small(3 * (ENTRY_BYTES + 100))
     for seqno, nbytes in enumerate([100, 100, 100 + ENTRY_BYTES, 100, 0, 0, 0, 0, 0, 0]):
         execute(log, at(0, seqno), nbytes)
     assert seqnos(log, 0) == [0, 1, 4, 8, 9]
 
 
-def test_each_version_has_a_budget_and_the_prelude_one_for_the_jobs_life() -> None:
+def test_each_version_has_a_budget_and_the_prelude_one_for_the_jobs_process() -> None:
     log = keeps_small(2 * ENTRY_BYTES, index=3)
     for seqno in range(8):
         execute(log, at(-1, seqno))
@@ -80,7 +80,7 @@ def test_each_version_has_a_budget_and_the_prelude_one_for_the_jobs_life() -> No
             execute(log, at(version, seqno))
         log.prove_stable(at(version, 5))
         log.commit(version + 1)
-    assert log.runs() == (Run(-1, 0, 2), Run(-1, 3, 8, 4))
+    assert log.runs() == (PositionRange(-1, 0, 2), PositionRange(-1, 3, 8, 4))
     execute(log, at(3, 0))
     execute(log, at(3, 1))
     assert seqnos(log, 3) == [0, 1]
@@ -92,7 +92,7 @@ def test_who_was_given_its_results_counts_as_those_who_executed_them() -> None:
     for seqno, nbytes in enumerate(sizes):
         execute(executed, at(0, seqno), nbytes)
     for seqno in (1, 5, 3, 6, 0, 2, 4):  # from several members, which take turns
-        fetched.add(at(0, seqno), Entry(b"s", "fetched", sizes[seqno]))
+        fetched.add(at(0, seqno), LogEntry(b"s", "fetched", sizes[seqno]))
     for seqno in range(7):
         fetched.passed(at(0, seqno))
     fetched.prove_stable(at(0, 6))
@@ -102,7 +102,7 @@ def test_who_was_given_its_results_counts_as_those_who_executed_them() -> None:
 def test_the_rest_of_a_prelude_that_is_left_out_counts_too() -> None:
     log = keeps_small(2 * ENTRY_BYTES)
     for seqno in (2, 1, 3, 0):
-        log.add(at(-1, seqno), Entry(b"s", str(seqno)))
+        log.add(at(-1, seqno), LogEntry(b"s", str(seqno)))
     log.passed(at(-1, 0))
     log.skipped(at(-1, 1))
     assert log.prove_stable(at(0, 0)) == ["2", "3"]
@@ -110,8 +110,8 @@ def test_the_rest_of_a_prelude_that_is_left_out_counts_too() -> None:
 
 def test_what_is_listed_stays_though_its_budget_has_ended() -> None:
     log = keeps_small(ENTRY_BYTES)
-    log.add(at(0, 1), Entry(b"s", "0.1"))
-    log.add(at(0, 2), Entry(b"s", "0.2"))
+    log.add(at(0, 1), LogEntry(b"s", "0.1"))
+    log.add(at(0, 2), LogEntry(b"s", "0.2"))
     log.pin()
     for seqno in (1, 2):
         log.passed(at(0, seqno))
@@ -167,7 +167,7 @@ def test_what_comes_after_a_report_goes_though_its_plan_is_never_settled() -> No
     log = filled(at(0, 0), at(0, 1))
     log.pin()
     for seqno in range(2, 100):
-        log.add(at(0, seqno), Entry(b"s", seqno))
+        log.add(at(0, seqno), LogEntry(b"s", seqno))
         log.prove_stable(at(0, seqno))
     assert [position.seqno for position in log.positions()] == [0, 1, *range(2, 100, 2), 99]
     assert log.unpin() == ["0.1"]
@@ -176,7 +176,7 @@ def test_what_comes_after_a_report_goes_though_its_plan_is_never_settled() -> No
 def test_a_newer_report_pins_what_the_older_one_did_and_what_came_between() -> None:
     log = filled(at(0, 1))
     log.pin()
-    log.add(at(0, 3), Entry(b"s", "0.3"))
+    log.add(at(0, 3), LogEntry(b"s", "0.3"))
     log.pin()
     assert (log.prove_stable(at(0, 5)), log.positions()) == ([], [at(0, 1), at(0, 3)])
     assert log.unpin() == ["0.1", "0.3"]
@@ -191,7 +191,7 @@ def test_a_commit_ends_pins_too_but_for_those_of_the_prelude() -> None:
 
 @given(st.integers(0, 3), st.integers(1, 4), st.text("apsuc", max_size=40))
 def test_whatever_happens_the_log_holds_what_the_rules_say(
-    index: int, stride: int, story: str
+    index: int, stride: int, scenario: str
 ) -> None:
     """By letter: a result comes, all before it are proven, a report, its plan is settled, a commit.
 
@@ -199,9 +199,9 @@ def test_whatever_happens_the_log_holds_what_the_rules_say(
     """
     log, held, pinned = filled(index=index, stride=stride), set(), set()
     end = stable = at(-1, 0)
-    for letter in story:
+    for letter in scenario:
         if letter == "a":
-            entry = Entry(b"s", str(end))
+            entry = LogEntry(b"s", str(end))
             if log.is_level:
                 log.succeed(end, entry)
                 stable = end
@@ -222,15 +222,15 @@ def test_whatever_happens_the_log_holds_what_the_rules_say(
             end = end.at_version(end.version + 1)
             log.commit(end.version)
             held = {held_at for held_at in held if held_at.version in (-1, end.version)}
-        free = {p for p in held if p < stable and not is_keeper(index, p.seqno, stride)}
+        free = {p for p in held if p < stable and not is_replica_holder(index, p.seqno, stride)}
         held -= free - pinned
         assert set(log.positions()) == held
 
 
 def test_a_fetched_result_falls_under_the_same_rule_as_an_executed_one() -> None:
     log = filled(at(0, 2), at(0, 3))
-    log.add(at(0, 0), Entry(b"s", "fetched"))
-    log.add(at(0, 1), Entry(b"s", "fetched too"))
+    log.add(at(0, 0), LogEntry(b"s", "fetched"))
+    log.add(at(0, 1), LogEntry(b"s", "fetched too"))
     assert log.prove_stable(at(0, 4)) == ["fetched too", "0.3"]
     assert log.positions() == [at(0, 0), at(0, 2)]
 
@@ -244,13 +244,17 @@ def test_a_commit_ends_older_versions_but_never_the_prelude() -> None:
 def test_a_result_of_a_committed_version_that_comes_late_is_not_taken() -> None:
     log = filled(at(1, 0))
     log.commit(1)
-    log.add(at(0, 5), Entry(b"s", "late"))
+    log.add(at(0, 5), LogEntry(b"s", "late"))
     assert log.positions() == [at(1, 0)]
 
 
 def test_runs_name_exactly_what_is_held() -> None:
     log = filled(at(-1, 0), at(-1, 1), at(3, 0), at(3, 2), at(3, 4), at(3, 9))
-    assert log.runs() == (Run(-1, 0, 2, 1), Run(3, 0, 5, 2), Run(3, 9, 10, 1))
+    assert log.runs() == (
+        PositionRange(-1, 0, 2, 1),
+        PositionRange(3, 0, 5, 2),
+        PositionRange(3, 9, 10, 1),
+    )
 
 
 @given(st.sets(st.integers(0, 200)), st.integers(1, 9))
@@ -260,11 +264,11 @@ def test_compress_loses_and_invents_nothing(seqnos: set[int], stride: int) -> No
 
 
 def test_residue_classes_of_the_stride_are_few_runs() -> None:
-    """A member that fetched from all keepers but one, and went on."""
+    """A member that fetched from all replica holders but one, and went on."""
     fetched = [seqno for seqno in range(30_000) if seqno % 4 != 1]
     runs = compress(0, [*fetched, *range(30_000, 30_010)], 4)
     assert [(run.lo, run.step) for run in runs] == [(0, 4), (2, 4), (3, 4), (30_001, 4)]
-    assert compress(0, range(30_000), 4) == [Run(0, 0, 30_000, 1)]
+    assert compress(0, range(30_000), 4) == [PositionRange(0, 0, 30_000, 1)]
 
 
 @given(
@@ -272,26 +276,31 @@ def test_residue_classes_of_the_stride_are_few_runs() -> None:
     st.integers(1, 4),
     st.integers(0, 50),
 )
-def test_every_result_has_enough_keepers_on_as_many_hosts(
+def test_every_result_has_enough_holders_on_as_many_hosts(
     hosts: list[str], replicas: int, seqno: int
 ) -> None:
     order, stride = keep_order(grouping_of(hosts)), keep_stride(len(hosts), replicas)
-    keepers = [rank for index, rank in enumerate(order) if is_keeper(index, seqno, stride)]
-    assert len(keepers) >= min(replicas, len(hosts))
+    replica_holders = [
+        rank for index, rank in enumerate(order) if is_replica_holder(index, seqno, stride)
+    ]
+    assert len(replica_holders) >= min(replicas, len(hosts))
     crowd = max(hosts.count(host) for host in hosts)
     if crowd <= len(hosts) // replicas:
-        assert len({hosts[rank] for rank in keepers}) >= replicas
+        assert len({hosts[rank] for rank in replica_holders}) >= replicas
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=33), st.integers(0, 5))
-def test_every_local_state_has_enough_keepers_on_as_many_hosts(
+def test_every_local_state_has_enough_holders_on_as_many_hosts(
     hosts: list[str], replicas: int
 ) -> None:
     order, size = keep_order(grouping_of(hosts)), len(hosts)
     for owner in range(size):
-        holders = {owner, *local_keepers(order, owner, replicas)}
+        holders = {owner, *local_replica_holders(order, owner, replicas)}
         assert len(holders) == min(replicas, size - 1) + 1
-        assert all(owner in local_owners(order, keeper, replicas) for keeper in holders - {owner})
+        assert all(
+            owner in local_owners(order, replica_holder, replicas)
+            for replica_holder in holders - {owner}
+        )
         if max(hosts.count(host) for host in hosts) <= size // (replicas + 1):
             assert len({hosts[rank] for rank in holders}) == replicas + 1
 
@@ -302,7 +311,7 @@ def test_to_succeed_is_to_add_and_to_prove(
 ) -> None:
     slow, quick = (filled(at(1, first), index=index, stride=stride) for _ in range(2))
     for seqno in range(first + 1, first + 1 + results):
-        entry = Entry(b"s", seqno)
+        entry = LogEntry(b"s", seqno)
         assert quick.is_level
         slow.add(at(1, seqno), entry)
         assert quick.succeed(at(1, seqno), entry) == slow.prove_stable(at(1, seqno))
@@ -314,7 +323,7 @@ def test_a_log_that_has_more_or_nothing_to_prove_is_not_level_whatever_is_pinned
     log = filled(at(0, 0))
     log.pin()
     assert not log.is_level
-    log.add(at(0, 1), Entry(b"s", "0.1"))
+    log.add(at(0, 1), LogEntry(b"s", "0.1"))
     assert log.is_level
     assert not filled(at(0, 0), at(0, 1)).is_level
     assert not filled().is_level

@@ -1,4 +1,4 @@
-"""The member that the stories of recovery machines are about, and what it is told."""
+"""The member that the scenarios of recovery machines are about, and what it is told."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ from ftcomm.protocol.messages import Member, Plan, Revoke, Welcome
 from ftcomm.protocol.position import START, Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.events import Attached, Effect, Received
-from ftcomm.recovery.machine import Identity, Limits, Outcome, Step, WorkerCore
-from ftcomm.recovery.result_log import Entry
+from ftcomm.recovery.machine import Completion, Identity, MachineLimits, NextStep, WorkerMachine
+from ftcomm.recovery.result_log import LogEntry
 
 SIG = Signature(Kind.ALLREDUCE, count=3).encode()
 LOAD = Signature(Kind.LOAD).encode()
@@ -42,16 +42,16 @@ def plan(epoch: int, frontier: Position = START, **changes: Any) -> Plan:
     return Plan(**{**fields, **changes})
 
 
-def hear(core: WorkerCore, message: Any, now: float = 0.0) -> list[Effect]:
+def hear(core: WorkerMachine, message: Any, now: float = 0.0) -> list[Effect]:
     return core.handle(Received(message), now=now)
 
 
 def a_member(
-    frontier: Position = START, *, keep_by_all: int = Limits().keep_by_all, **changes: Any
-) -> WorkerCore:
+    frontier: Position = START, *, keep_by_all: int = MachineLimits().keep_by_all, **changes: Any
+) -> WorkerMachine:
     """A worker in epoch 1, at the very beginning."""
-    limits = Limits(keep_by_all=keep_by_all)
-    core = WorkerCore(Identity("w0", NONCE, "h", "127.0.0.1", 1000), limits, now=0.0)
+    limits = MachineLimits(keep_by_all=keep_by_all)
+    core = WorkerMachine(Identity("w0", NONCE, "h", "127.0.0.1", 1000), limits, now=0.0)
     core.handle(Attached(), now=0.0)
     hear(core, Welcome("job", 1, 1, 2, 0, ()))
     hear(core, Revoke(1, "the group is complete"))
@@ -59,8 +59,8 @@ def a_member(
     return core
 
 
-def execute(core: WorkerCore, value: str) -> None:
-    assert core.begin(SIG, "t.py:1") is Step.EXECUTE
-    entry = Entry(SIG, value)
+def execute(core: WorkerMachine, value: str) -> None:
+    assert core.begin(SIG, "t.py:1") is NextStep.EXECUTE
+    entry = LogEntry(SIG, value)
     outcome, _ = core.complete(core.epoch, entry, synchronising=True, now=0.0)
-    assert outcome is Outcome.DONE
+    assert outcome is Completion.DONE

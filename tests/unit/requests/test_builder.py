@@ -8,8 +8,8 @@ import pytest
 from ftcomm.collectives.op_argument import reduction
 from ftcomm.config.algorithm_table import DEFAULT_TABLE, AlgorithmTable, table_in_text
 from ftcomm.protocol.signature import Algorithm, Kind, is_compatible
-from ftcomm.requests.builder import FLUSH_BROADCASTS, CallFactory
-from ftcomm.requests.request import Call
+from ftcomm.requests.builder import FLUSH_BROADCASTS, RequestBuilder
+from ftcomm.requests.request import Request
 
 SITE = "train.py:1"
 
@@ -24,17 +24,17 @@ class Group:
     pythons: tuple[str, ...] = ()
 
 
-def broadcast(factory: CallFactory) -> Call:
+def broadcast(factory: RequestBuilder) -> Request:
     return factory.broadcast(np.zeros(3), 0, SITE)
 
 
-def counted(factory: CallFactory, call: Call) -> None:
+def counted(factory: RequestBuilder, call: Request) -> None:
     """What a communicator does when a call has ended well."""
     factory.completed(call.kind, call.form.nbytes)
 
 
 def test_the_last_of_many_broadcasts_flushes_and_the_count_begins_again() -> None:
-    factory = CallFactory(Group())
+    factory = RequestBuilder(Group())
     flushes = []
     for number in range(2 * FLUSH_BROADCASTS + 1):
         call = broadcast(factory)
@@ -45,7 +45,7 @@ def test_the_last_of_many_broadcasts_flushes_and_the_count_begins_again() -> Non
 
 
 def test_a_call_that_did_not_complete_is_not_counted() -> None:
-    one, other = CallFactory(Group()), CallFactory(Group(rank=1))
+    one, other = RequestBuilder(Group()), RequestBuilder(Group(rank=1))
     for _ in range(10):
         broadcast(one)  # raised locally: an interrupted call, a wrong out, no room in the log
     for _ in range(FLUSH_BROADCASTS - 1):
@@ -55,7 +55,7 @@ def test_a_call_that_did_not_complete_is_not_counted() -> None:
 
 
 def test_a_synchronising_call_starts_the_count_again() -> None:
-    factory = CallFactory(Group())
+    factory = RequestBuilder(Group())
     for _ in range(FLUSH_BROADCASTS - 1):
         counted(factory, broadcast(factory))
     counted(factory, factory.allgather(np.zeros(1), SITE))
@@ -70,31 +70,31 @@ def test_an_object_that_is_called_needs_a_name() -> None:
             return a + b
 
     with pytest.raises(TypeError, match="op is an object of type Adder, which has no Python code"):
-        CallFactory(Group()).allreduce(np.zeros(3), Adder(), None, SITE)
+        RequestBuilder(Group()).allreduce(np.zeros(3), Adder(), None, SITE)
     named = reduction(Adder(), name="adder")
-    call = CallFactory(Group()).allreduce(np.zeros(3), named, None, SITE)
+    call = RequestBuilder(Group()).allreduce(np.zeros(3), named, None, SITE)
     assert call.form.reducer is not None
 
 
 def test_an_unknown_algorithm_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="no algorithm is called 'tree'; use one of auto, ring"):
-        CallFactory(Group()).allreduce(np.zeros(3), "sum", "tree", SITE)
+        RequestBuilder(Group()).allreduce(np.zeros(3), "sum", "tree", SITE)
 
 
 def test_a_wish_of_the_whole_job_is_not_for_reductions_that_go_one_way_only() -> None:
     op = reduction(np.matmul, elementwise=False, commutative=False)
-    call = CallFactory(Group(algorithm="ring")).allreduce(np.zeros((2, 2)), op, None, SITE)
+    call = RequestBuilder(Group(algorithm="ring")).allreduce(np.zeros((2, 2)), op, None, SITE)
     assert call.form.schedule is not None
     assert call.form.schedule.algorithm is Algorithm.RECURSIVE_DOUBLING
     with pytest.raises(ValueError, match="ring does not fit this allreduce"):
-        CallFactory(Group()).allreduce(np.zeros((2, 2)), op, "ring", SITE)
+        RequestBuilder(Group()).allreduce(np.zeros((2, 2)), op, "ring", SITE)
 
 
 def test_the_jobs_table_chooses_and_a_call_may_wish_otherwise() -> None:
     table = table_in_text("allreduce 8:0=halving_doubling; broadcast 8:0=chain")
-    factory, array = CallFactory(Group(table=table)), np.zeros(3)
+    factory, array = RequestBuilder(Group(table=table)), np.zeros(3)
 
-    def chosen(call: Call) -> Algorithm:
+    def chosen(call: Request) -> Algorithm:
         assert call.form.schedule is not None
         return call.form.schedule.algorithm
 

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def quiet_logger() -> Iterator[None]:
-    """The command line attaches handlers for a process's life; tests share one process."""
+    """The command line attaches handlers for a process's lifetime; tests share one process."""
     logger = logging.getLogger("ftcomm_tracker")
     handlers, level = logger.handlers, logger.level
     yield

@@ -103,5 +103,5 @@ def hello(worker_id: str, nonce: bytes | None = None, incarnation: int = 0) -> H
 
 
 def heartbeat(number: int) -> Heartbeat:
-    """A sign of life."""
+    """A sign of activity."""
     return Heartbeat(number, 0, START)

@@ -5,9 +5,9 @@ from typing import Any
 
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.messages import (
+    FatalDecision,
     Hello,
     Report,
-    Verdict,
 )
 from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.durable_state import Durable
@@ -20,7 +20,7 @@ from ftcomm_tracker.core.events import (
     Send,
     Tick,
 )
-from ftcomm_tracker.core.roster import Roster, State
+from ftcomm_tracker.core.roster import JobState, Roster
 
 SETTINGS = JobSettings(detect_within=5.0, reattach_within=30.0, replace_within=60.0)
 
@@ -29,10 +29,10 @@ def at(version: int, seqno: int) -> Position:
     return Position(0, version, seqno)
 
 
-def hello(worker: str, life: str = "a", **changes: Any) -> Hello:
+def hello(worker: str, process: str = "a", **changes: Any) -> Hello:
     fields: dict[str, Any] = {
         "worker_id": worker,
-        "nonce": f"{worker}-{life}".encode(),
+        "nonce": f"{worker}-{process}".encode(),
         "incarnation": 0,
         "host": "h",
         "address": "127.0.0.1",
@@ -64,7 +64,7 @@ def report(epoch: int, position: Position = START, **changes: Any) -> Report:
     return Report(**{**fields, **changes})
 
 
-class Story:
+class ScenarioRun:
     """A tracker and what it did last."""
 
     def __init__(self, size: int = 2, durable: Durable | None = None) -> None:
@@ -97,9 +97,9 @@ class Story:
         return self.tell(Tick())
 
 
-def decisions(effects: list[Effect]) -> dict[int, Verdict]:
+def decisions(effects: list[Effect]) -> dict[int, FatalDecision]:
     """The fatal decision, by the connection that it is sent to."""
-    return {conn: told for conn, told in sends(effects) if isinstance(told, Verdict)}
+    return {conn: told for conn, told in sends(effects) if isinstance(told, FatalDecision)}
 
 
 def sends(effects: list[Effect]) -> list[tuple[int, Any]]:
@@ -110,12 +110,12 @@ def names(sent: list[tuple[int, Any]]) -> list[tuple[int, str]]:
     return [(conn, type(message).__name__) for conn, message in sent]
 
 
-def running(size: int = 2) -> Story:
+def running(size: int = 2) -> ScenarioRun:
     """All workers are in epoch 1; worker wR is connection R + 1."""
-    story = Story(size)
+    scenario = ScenarioRun(size)
     for rank in range(size):
-        story.joined(rank + 1, hello(f"w{rank}"))
+        scenario.joined(rank + 1, hello(f"w{rank}"))
     for rank in range(size):
-        story.said(rank + 1, report(1))
-    assert story.roster.state is State.RUNNING
-    return story
+        scenario.said(rank + 1, report(1))
+    assert scenario.roster.state is JobState.RUNNING
+    return scenario

@@ -12,11 +12,12 @@ from ftcomm.protocol.codec import (
     MAX_WORLD_SIZE,
     Decoder,
 )
-from ftcomm.protocol.member_deltas import MEMBERS_OF_A_ROLL, RollWriter
+from ftcomm.protocol.member_deltas import MEMBERS_PER_DELTA, MemberDeltaWriter
 from ftcomm.protocol.message_splitting import MAX_RUNS
 from ftcomm.protocol.messages import (
     AskCalls,
     Blocked,
+    FatalDecision,
     Fetch,
     Fetched,
     Heartbeat,
@@ -25,28 +26,27 @@ from ftcomm.protocol.messages import (
     Member,
     Mismatch,
     Plan,
+    PositionRange,
     Refused,
     Revoke,
     Route,
-    Run,
     Settled,
     Suspect,
-    Verdict,
     Welcome,
 )
 from ftcomm.protocol.position import MAX_SEQNO, START, Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm_tracker.core.admission import MAX_SPARES
+from ftcomm_tracker.core.events import ConnectionLost as ConnLost
 from ftcomm_tracker.core.events import (
     Disconnect,
     Said,
 )
-from ftcomm_tracker.core.events import Lost as ConnLost
 from ftcomm_tracker.core.mismatch_inquiry import ANSWER_WITHIN_S
-from ftcomm_tracker.core.roster import State
+from ftcomm_tracker.core.roster import JobState
 from tests.unit.tracker.roster_scenario import (
     SETTINGS,
-    Story,
+    ScenarioRun,
     at,
     decisions,
     hello,
@@ -63,8 +63,8 @@ def blocked(number: int, position: Position, kind: Kind) -> Heartbeat:
 
 def test_a_worker_of_another_release_is_refused_and_both_are_named() -> None:
     """Its bits may differ, though its messages do not."""
-    story = Story(1)
-    assert story.joined(1, hello("w0", release="0.2.7")) == [
+    scenario = ScenarioRun(1)
+    assert scenario.joined(1, hello("w0", release="0.2.7")) == [
         (
             1,
             Refused(
@@ -73,15 +73,15 @@ def test_a_worker_of_another_release_is_refused_and_both_are_named() -> None:
             ),
         )
     ]
-    assert names(story.joined(2, hello("w0")))[0] == (2, "Welcome")
+    assert names(scenario.joined(2, hello("w0")))[0] == (2, "Welcome")
 
 
 def test_two_blocked_ranks_that_disagree_are_found_behind_a_root_that_ran_ahead() -> None:
-    story = running(3)
-    story.said(1, blocked(1, at(0, 2), Kind.BARRIER))
-    story.said(2, blocked(1, at(0, 1), Kind.BARRIER))
-    story.said(3, blocked(1, at(0, 1), Kind.ALLGATHER))
-    told = decisions(story.tick(ANSWER_WITHIN_S))
+    scenario = running(3)
+    scenario.said(1, blocked(1, at(0, 2), Kind.BARRIER))
+    scenario.said(2, blocked(1, at(0, 1), Kind.BARRIER))
+    scenario.said(3, blocked(1, at(0, 1), Kind.ALLGATHER))
+    told = decisions(scenario.tick(ANSWER_WITHIN_S))
     assert [told[conn].error for conn in (1, 2, 3)] == ["CollectiveMismatchError"] * 3
     assert told[1].position == at(0, 1)
     assert "rank 1 called barrier() at train.py:7 but rank 2 called all" in told[1].cause
@@ -91,24 +91,24 @@ def test_blocked_ranks_that_disagree_are_found_when_the_last_has_come_back_to_a_
     None
 ):
     """They say so at once, and again only after a tenth of `detect_within`."""
-    story = Story(durable=running(3).roster.durable)
-    lives = [hello(f"w{r}", incarnation=1, plan_epoch=1, revoke_epoch=1) for r in range(3)]
+    scenario = ScenarioRun(durable=running(3).roster.durable)
+    processes = [hello(f"w{r}", incarnation=1, plan_epoch=1, revoke_epoch=1) for r in range(3)]
     for conn, kind in ((1, Kind.BARRIER), (2, Kind.ALLGATHER)):
-        story.joined(conn, lives[conn - 1])
-        story.said(conn, blocked(1, START, kind))
-    sent = story.joined(3, lives[2])
+        scenario.joined(conn, processes[conn - 1])
+        scenario.said(conn, blocked(1, START, kind))
+    sent = scenario.joined(3, processes[2])
     assert [conn for conn, told in sent if isinstance(told, AskCalls)] == [1, 2, 3]
-    told = decisions(story.tick(ANSWER_WITHIN_S))
+    told = decisions(scenario.tick(ANSWER_WITHIN_S))
     assert [told[conn].error for conn in (1, 2, 3)] == ["CollectiveMismatchError"] * 3
 
 
-def test_a_life_that_cannot_be_does_not_use_up_the_lives_of_its_worker() -> None:
-    story = running()
+def test_a_process_that_cannot_be_does_not_use_up_the_processes_of_its_worker() -> None:
+    scenario = running()
     number = SETTINGS.max_incarnations + 1
-    ((_, refused),) = story.joined(3, hello("w1", "b", incarnation=number))
+    ((_, refused),) = scenario.joined(3, hello("w1", "b", incarnation=number))
     assert isinstance(refused, Refused)
-    assert refused.reason == "worker w1 says that it is its life 101, of at most 100"
-    assert names(story.joined(4, hello("w1", "c")))[:2] == [(2, "Fenced"), (4, "Welcome")]
+    assert refused.reason == "worker w1 says that it is incarnation 101, of at most 100"
+    assert names(scenario.joined(4, hello("w1", "c")))[:2] == [(2, "Fenced"), (4, "Welcome")]
 
 
 def test_the_largest_plan_fits_its_frames() -> None:
@@ -124,93 +124,95 @@ def test_the_largest_plan_fits_its_frames() -> None:
         commit=2**31 - 1,
         load=2**31 - 1,
         load_from=ranks,
-        fetches=(Fetch(last, Run(2**31 - 1, MAX_SEQNO, MAX_SEQNO, size)),) * MAX_RUNS,
+        fetches=(Fetch(last, PositionRange(2**31 - 1, MAX_SEQNO, MAX_SEQNO, size)),) * MAX_RUNS,
         locals=(LocalFetch(last, last),) * size,
         routes=(Route(last, last, last),) * MAX_ROUTES,
         members=(member,) * size,
         grouping=ranks,
     )
-    frames = RollWriter().frames(plan, ())
-    assert len(frames) == size // MEMBERS_OF_A_ROLL + 1
-    *rolls, rest = frames
-    assert max(map(len, rolls)) <= MAX_CONTROL_FRAME
+    frames = MemberDeltaWriter().frames(plan, ())
+    assert len(frames) == size // MEMBERS_PER_DELTA + 1
+    *member_deltas, rest = frames
+    assert max(map(len, member_deltas)) <= MAX_CONTROL_FRAME
     assert Decoder().feed(rest) == [replace(plan, members=(), grouping=())]
 
 
-def fail_links(story: Story, epoch: int, until: float) -> tuple[int, list[Verdict]]:
+def fail_links(scenario: ScenarioRun, epoch: int, until: float) -> tuple[int, list[FatalDecision]]:
     """Rank 0 loses rank 1 in plan after plan; gives the next epoch, and verdicts if any."""
-    while story.now < until:
+    while scenario.now < until:
         for conn in (1, 2, 1, 2):
-            story.now += SETTINGS.detect_within / 4
-            story.said(conn, Heartbeat(epoch, epoch, START))
-        sent = story.said(1, Suspect(epoch, (1,), "cannot connect"))
-        verdicts = [message for _, message in sent if isinstance(message, Verdict)]
+            scenario.now += SETTINGS.detect_within / 4
+            scenario.said(conn, Heartbeat(epoch, epoch, START))
+        sent = scenario.said(1, Suspect(epoch, (1,), "cannot connect"))
+        verdicts = [message for _, message in sent if isinstance(message, FatalDecision)]
         epoch += 1
         if verdicts:
             return epoch, verdicts
-        report_halves(story, epoch)
+        report_halves(scenario, epoch)
     return epoch, []
 
 
-def report_halves(story: Story, epoch: int) -> None:
+def report_halves(scenario: ScenarioRun, epoch: int) -> None:
     """Each holds what the other lacks: neither can be given up."""
     for seqno in (0, 1):
-        story.said(seqno + 1, report(epoch, at(-1, 2), runs=(Run(-1, seqno, seqno + 1),)))
+        scenario.said(
+            seqno + 1, report(epoch, at(-1, 2), runs=(PositionRange(-1, seqno, seqno + 1),))
+        )
 
 
 def test_links_that_keep_failing_without_any_progress_end_the_job_in_bounded_time() -> None:
-    story = running()
-    _, verdicts = fail_links(story, 1, 10 * SETTINGS.replace_within)
+    scenario = running()
+    _, verdicts = fail_links(scenario, 1, 10 * SETTINGS.replace_within)
     assert [v.error for v in verdicts] == ["RankLostError"] * 2
     assert "links keep failing: rank 0 lost its link to rank 1" in verdicts[0].cause
-    assert story.now <= SETTINGS.replace_within + 2 * SETTINGS.detect_within
+    assert scenario.now <= SETTINGS.replace_within + 2 * SETTINGS.detect_within
 
 
-def test_a_new_life_is_not_charged_with_the_links_of_the_one_before_it() -> None:
-    story = running()
-    epoch, verdicts = fail_links(story, 1, SETTINGS.replace_within - SETTINGS.detect_within)
+def test_a_new_process_is_not_charged_with_the_links_of_the_one_before_it() -> None:
+    scenario = running()
+    epoch, verdicts = fail_links(scenario, 1, SETTINGS.replace_within - SETTINGS.detect_within)
     assert not verdicts
-    story.joined(2, hello("w1", life="b"))
+    scenario.joined(2, hello("w1", process="b"))
     epoch += 1
-    report_halves(story, epoch)
-    _, verdicts = fail_links(story, epoch, SETTINGS.replace_within + 2 * SETTINGS.detect_within)
+    report_halves(scenario, epoch)
+    _, verdicts = fail_links(scenario, epoch, SETTINGS.replace_within + 2 * SETTINGS.detect_within)
     assert not verdicts
 
 
-def test_a_life_whose_place_went_to_a_spare_is_fenced_when_it_comes_back() -> None:
-    story = running()
-    story.joined(9, hello("spare"))
-    story.tell(ConnLost(2, "connection reset"))
-    assert [place.worker_id for place in story.roster.durable.places] == ["w0", "spare"]
-    back = story.joined(3, hello("w1", incarnation=1, plan_epoch=1, revoke_epoch=1))
+def test_a_process_whose_place_went_to_a_spare_is_fenced_when_it_comes_back() -> None:
+    scenario = running()
+    scenario.joined(9, hello("spare"))
+    scenario.tell(ConnLost(2, "connection reset"))
+    assert [place.worker_id for place in scenario.roster.durable.places] == ["w0", "spare"]
+    back = scenario.joined(3, hello("w1", incarnation=1, plan_epoch=1, revoke_epoch=1))
     assert names(back) == [(3, "Fenced")]
 
 
 def test_a_spare_that_reconnects_is_still_a_spare() -> None:
-    story = running()
-    story.joined(9, hello("spare"))
-    story.tell(ConnLost(9, "connection reset"))
-    assert names(story.joined(10, hello("spare", incarnation=1))) == [(10, "Welcome")]
+    scenario = running()
+    scenario.joined(9, hello("spare"))
+    scenario.tell(ConnLost(9, "connection reset"))
+    assert names(scenario.joined(10, hello("spare", incarnation=1))) == [(10, "Welcome")]
 
 
 def test_a_second_link_failure_long_after_the_first_is_a_new_beginning() -> None:
-    story = running()
-    story.said(1, Suspect(1, (1,), "reset"))
-    story.said(1, report(2))
-    story.said(2, report(2))
-    while story.now < 2 * SETTINGS.replace_within:  # all ranks compute for long
-        story.now += SETTINGS.detect_within / 2
+    scenario = running()
+    scenario.said(1, Suspect(1, (1,), "reset"))
+    scenario.said(1, report(2))
+    scenario.said(2, report(2))
+    while scenario.now < 2 * SETTINGS.replace_within:  # all ranks compute for long
+        scenario.now += SETTINGS.detect_within / 2
         for conn in (1, 2):
-            story.said(conn, Heartbeat(1, 2, START))
-    assert names(story.said(1, Suspect(2, (1,), "reset"))) == [(1, "Revoke"), (2, "Revoke")]
+            scenario.said(conn, Heartbeat(1, 2, START))
+    assert names(scenario.said(1, Suspect(2, (1,), "reset"))) == [(1, "Revoke"), (2, "Revoke")]
 
 
 def test_what_cannot_be_is_refused_and_hurts_nobody_else() -> None:
-    story = running()
-    assert names(story.joined(7, hello("x", revoke_epoch=2**32 - 1))) == [(7, "Refused")]
+    scenario = running()
+    assert names(scenario.joined(7, hello("x", revoke_epoch=2**32 - 1))) == [(7, "Refused")]
     for impossible in (
-        report(2, runs=(Run(0, 5, 5),)),
-        report(2, runs=(Run(0, 0, 2**32),)),
+        report(2, runs=(PositionRange(0, 5, 5),)),
+        report(2, runs=(PositionRange(0, 0, 2**32),)),
         report(2, at(0, 2**31)),
         report(2, at(3, 0), committed=-1),
         report(2, Position(1, 0, 0), committed=0),
@@ -219,20 +221,20 @@ def test_what_cannot_be_is_refused_and_hurts_nobody_else() -> None:
         other.said(1, Suspect(1, (1,), "reset"))
         effects = other.tell(Said(2, impossible))
         assert [e.conn for e in effects if isinstance(e, Disconnect)] == [2]
-        assert other.roster.state is State.COLLECTING
+        assert other.roster.state is JobState.COLLECTING
 
 
 def test_ids_with_odd_digits_sort_without_a_crash() -> None:
-    story = Story(2)
-    story.joined(1, hello("²"))
-    story.joined(2, hello("10"))
-    assert [place.worker_id for place in story.roster.durable.places] == ["10", "²"]
+    scenario = ScenarioRun(2)
+    scenario.joined(1, hello("²"))
+    scenario.joined(2, hello("10"))
+    assert [place.worker_id for place in scenario.roster.durable.places] == ["10", "²"]
 
 
-def after_a_crash(behind: int = 0) -> Story:
+def after_a_crash(behind: int = 0) -> ScenarioRun:
     """The tracker of epoch 1 has been restarted; its journal lost `behind` epochs."""
     durable = running().roster.durable
-    return Story(durable=replace(durable, epoch=durable.epoch - behind))
+    return ScenarioRun(durable=replace(durable, epoch=durable.epoch - behind))
 
 
 def returning(rank: int, epoch: int, **changes: Any) -> Hello:
@@ -240,56 +242,58 @@ def returning(rank: int, epoch: int, **changes: Any) -> Hello:
 
 
 def test_members_that_agree_on_an_epoch_which_the_journal_lost_go_on_in_it() -> None:
-    story = after_a_crash(behind=1)
+    scenario = after_a_crash(behind=1)
     for rank in (0, 1):
-        story.joined(rank + 1, returning(rank, 1))
-    assert (story.roster.state, story.roster.durable.epoch) == (State.RUNNING, 1)
+        scenario.joined(rank + 1, returning(rank, 1))
+    assert (scenario.roster.state, scenario.roster.durable.epoch) == (JobState.RUNNING, 1)
 
 
 def test_a_member_that_knows_a_later_epoch_than_the_journal_starts_one_above_it() -> None:
-    story = after_a_crash()
-    story.joined(1, returning(0, 1))
-    story.now = SETTINGS.reattach_within
-    story.said(1, Heartbeat(1, 1, START))
-    assert story.roster.durable.epoch == 2
-    sent = story.joined(2, returning(1, 7))
+    scenario = after_a_crash()
+    scenario.joined(1, returning(0, 1))
+    scenario.now = SETTINGS.reattach_within
+    scenario.said(1, Heartbeat(1, 1, START))
+    assert scenario.roster.durable.epoch == 2
+    sent = scenario.joined(2, returning(1, 7))
     assert [m.epoch for _, m in sent if isinstance(m, Revoke)] == [8, 8]
 
 
-def test_a_life_whose_number_the_journal_lost_is_adopted() -> None:
-    story = after_a_crash()
-    sent = story.joined(1, hello("w0", "b", incarnation=2, plan_epoch=3, revoke_epoch=3))
+def test_a_process_whose_number_the_journal_lost_is_adopted() -> None:
+    scenario = after_a_crash()
+    sent = scenario.joined(1, hello("w0", "b", incarnation=2, plan_epoch=3, revoke_epoch=3))
     assert isinstance(sent[0][1], Welcome)
     assert sent[0][1].incarnation == 2
-    assert dict(story.roster.durable.incarnations)["w0"] == 2
+    assert dict(scenario.roster.durable.incarnations)["w0"] == 2
 
 
 def test_pins_settle_after_a_tracker_restart_once_all_have_said_fetched() -> None:
-    story = after_a_crash()
-    story.joined(1, returning(0, 1))
-    story.said(1, Fetched(1))
-    story.joined(2, returning(1, 1))
-    assert (1, Settled(1)) in story.said(2, Fetched(1))
+    scenario = after_a_crash()
+    scenario.joined(1, returning(0, 1))
+    scenario.said(1, Fetched(1))
+    scenario.joined(2, returning(1, 1))
+    assert (1, Settled(1)) in scenario.said(2, Fetched(1))
 
 
 def test_a_mismatch_of_an_older_epoch_ends_nothing() -> None:
-    story = running()
+    scenario = running()
     signature = Signature(Kind.BARRIER).encode()
-    assert story.said(1, Mismatch(0, at(9, 9), signature, "x", 1, at(9, 9), signature, "y")) == []
+    assert (
+        scenario.said(1, Mismatch(0, at(9, 9), signature, "x", 1, at(9, 9), signature, "y")) == []
+    )
 
 
-def test_the_last_permitted_life_may_reconnect_before_its_welcome() -> None:
-    story = Story(1)
+def test_the_last_permitted_process_may_reconnect_before_its_welcome() -> None:
+    scenario = ScenarioRun(1)
     limit = SETTINGS.max_incarnations
-    for life in range(limit):
-        story.joined(life + 1, hello("w0", str(life)))
-    again = story.joined(limit + 1, hello("w0", str(limit - 1)))
+    for process in range(limit):
+        scenario.joined(process + 1, hello("w0", str(process)))
+    again = scenario.joined(limit + 1, hello("w0", str(limit - 1)))
     assert names(again)[0] == (limit + 1, "Welcome")
-    assert names(story.joined(limit + 2, hello("w0", "one more"))) == [(limit + 2, "Refused")]
+    assert names(scenario.joined(limit + 2, hello("w0", "one more"))) == [(limit + 2, "Refused")]
 
 
 def test_refused_spares_leave_no_trace_in_the_journal() -> None:
-    story = running()
+    scenario = running()
     for number in range(3 * MAX_SPARES):
-        story.joined(100 + number, hello(f"spare{number}"))
-    assert len(story.roster.durable.incarnations) <= 2 + MAX_SPARES
+        scenario.joined(100 + number, hello(f"spare{number}"))
+    assert len(scenario.roster.durable.incarnations) <= 2 + MAX_SPARES

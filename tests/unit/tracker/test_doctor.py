@@ -117,7 +117,7 @@ async def test_an_open_token_file_is_found_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_a_stranger_at_the_trackers_port(tmp_path: Path) -> None:
+async def test_a_unknown_peer_at_the_trackers_port(tmp_path: Path) -> None:
     async def web_server(stream: trio.SocketStream) -> None:
         await stream.receive_some()
         await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")

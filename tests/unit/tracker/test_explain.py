@@ -8,43 +8,43 @@ from typing import Any
 import pytest
 
 from ftcomm.protocol.codec import MAX_CONTROL_FRAME
-from ftcomm.protocol.messages import Blocked, Bye, Heartbeat, Resumed
+from ftcomm.protocol.messages import Blocked, Closed, Heartbeat, Resumed
 from ftcomm.protocol.signature import Kind, OpCode, Signature
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.events import GivenUp, Lost, StopAsked
+from ftcomm_tracker.core.events import ConnectionLost, GivenUp, StopAsked
 from ftcomm_tracker.core.reporting.explain import explain, explanation
 from ftcomm_tracker.core.reporting.status import status_document, table
-from tests.unit.tracker.roster_scenario import Story, at, hello, report, running
+from tests.unit.tracker.roster_scenario import ScenarioRun, at, hello, report, running
 from tests.unit.tracker.test_grace_period import lost_without_the_closed_one
 
 SUM = Signature(Kind.ALLREDUCE, OpCode.SUM, 12, count=3, ndim=1, dims=(3, 0, 0, 0)).encode()
 
 
-def document(story: Story) -> dict[str, Any]:
-    """The status document of a story's roster, as the server completes it."""
-    snapshot = story.roster.snapshot(story.now)
+def document(scenario: ScenarioRun) -> dict[str, Any]:
+    """The status document of a scenario's roster, as the server completes it."""
+    snapshot = scenario.roster.snapshot(scenario.now)
     server = {"address": "10.0.0.5:4711", "uptime_s": 20.0, "pid": 7, "state_dir": "/s"}
     found: dict[str, Any] = json.loads(json.dumps({**snapshot, **server}))
     return found
 
 
-def sentences(story: Story) -> list[str]:
-    return explanation(explain(document(story))).splitlines()
+def sentences(scenario: ScenarioRun) -> list[str]:
+    return explanation(explain(document(scenario))).splitlines()
 
 
-def kinds(story: Story) -> list[tuple[str, bool]]:
-    return [(finding.kind, finding.waiting) for finding in explain(document(story))]
+def kinds(scenario: ScenarioRun) -> list[tuple[str, bool]]:
+    return [(finding.kind, finding.waiting) for finding in explain(document(scenario))]
 
 
-def blocked(story: Story, rank: int, *on: int, ms: int = 3200, seqno: int = 4) -> None:
+def blocked(scenario: ScenarioRun, rank: int, *on: int, ms: int = 3200, seqno: int = 4) -> None:
     beat = Heartbeat(1, 1, at(0, seqno), Blocked(SUM, "train.py:12", on, ms))
-    story.said(rank + 1, beat)
+    scenario.said(rank + 1, beat)
 
 
 def test_a_group_that_waits_to_form() -> None:
-    story = Story(3)
-    story.joined(1, hello("w1"))
-    assert sentences(story) == [
+    scenario = ScenarioRun(3)
+    scenario.joined(1, hello("w1"))
+    assert sentences(scenario) == [
         "the group is waiting to form: 1 of 3 workers are here.",
         "  - joined: worker w1",
         "  - missing: 2 workers",
@@ -59,9 +59,9 @@ def test_a_group_that_waits_to_form() -> None:
 
 
 def test_a_closed_member_that_may_hold_what_is_missing() -> None:
-    story = lost_without_the_closed_one()
-    story.tick(3.0)
-    assert sentences(story) == [
+    scenario = lost_without_the_closed_one()
+    scenario.tick(3.0)
+    assert sentences(scenario) == [
         (
             "a result or checkpoint that is needed is with nobody who is here; whoever has closed"
             " and lost its connection may hold it."
@@ -70,21 +70,21 @@ def test_a_closed_member_that_may_hold_what_is_missing() -> None:
         "  - worker w0 (rank 0, h) has closed and is away",
         "  - the job is lost if none of them is back in 28 s",
         (
-            "  To do: if such a process still runs, mend its way to the tracker; nothing else has"
+            "  To do: if such a process still runs, repair its way to the tracker; nothing else has"
             " a copy."
         ),
     ]
-    story.joined(4, hello("w0", plan_epoch=1, revoke_epoch=1, closed=True))
-    assert kinds(story) == [("report", True)]
+    scenario.joined(4, hello("w0", plan_epoch=1, revoke_epoch=1, closed=True))
+    assert kinds(scenario) == [("report", True)]
 
 
 def test_a_place_that_is_empty() -> None:
-    story = running(3)
-    story.tell(Lost(2, "its connection was reset"))
+    scenario = running(3)
+    scenario.tell(ConnectionLost(2, "its connection was reset"))
     for conn in (1, 3):
-        story.said(conn, report(2))
-    story.tick(4.0)
-    assert sentences(story) == [
+        scenario.said(conn, report(2))
+    scenario.tick(4.0)
+    assert sentences(scenario) == [
         "worker w1 (rank 1, h) is gone, and its place has been empty for 4.0 s.",
         "  - epoch 2 began 4.0 s ago: lost worker w1: its connection was reset (rank 1)",
         "  - the job fails if it stays empty for 56 s more",
@@ -93,18 +93,18 @@ def test_a_place_that_is_empty() -> None:
             " run, supervise or a scheduler see why that does not happen."
         ),
     ]
-    assert "1     w1      1     h     gone   -         -    for 4.0 s" in table(document(story))
+    assert "1     w1      1     h     gone   -         -    for 4.0 s" in table(document(scenario))
 
 
 def test_a_report_that_is_awaited_and_one_that_may_never_come() -> None:
-    story = running(3)
-    story.tell(Lost(2, "gone"))
-    story.joined(4, hello("w1", "b"))
-    story.said(4, report(2))
-    assert kinds(story) == [("report", True), ("report", True)]
-    story.tick(3.0)
-    story.said(1, report(2))
-    assert sentences(story)[:3] == [
+    scenario = running(3)
+    scenario.tell(ConnectionLost(2, "gone"))
+    scenario.joined(4, hello("w1", "b"))
+    scenario.said(4, report(2))
+    assert kinds(scenario) == [("report", True), ("report", True)]
+    scenario.tick(3.0)
+    scenario.said(1, report(2))
+    assert sentences(scenario)[:3] == [
         "worker w2 (rank 2, h) has not been heard of for 3.0 s.",
         "  - it has not reported for epoch 2",
         "  - epoch 2 began 3.0 s ago: lost worker w1: gone (rank 1)",
@@ -112,11 +112,11 @@ def test_a_report_that_is_awaited_and_one_that_may_never_come() -> None:
 
 
 def test_ranks_that_wait_for_one_that_computes() -> None:
-    story = running(3)
-    story.said(2, Heartbeat(1, 1, at(0, 2)))
-    blocked(story, 0, 2)
-    blocked(story, 2, 1, ms=500)
-    assert sentences(story) == [
+    scenario = running(3)
+    scenario.said(2, Heartbeat(1, 1, at(0, 2)))
+    blocked(scenario, 0, 2)
+    blocked(scenario, 2, 1, ms=500)
+    assert sentences(scenario) == [
         (
             "ranks 0 and 2 wait for worker w1 (rank 1, h), which is not in a collective: computing,"
             " reading or asleep."
@@ -134,7 +134,7 @@ def test_ranks_that_wait_for_one_that_computes() -> None:
             " its host shows where it is."
         ),
     ]
-    assert table(document(story)).splitlines()[-3:] == [
+    assert table(document(scenario)).splitlines()[-3:] == [
         "0     w0      1     h     blocked  0.4       0    on rank 2 for 3.2 s, train.py:12",
         "1     w1      1     h     up       0.2       2",
         "2     w2      1     h     blocked  0.4       0    on rank 1 for 0.5 s, train.py:12",
@@ -142,70 +142,70 @@ def test_ranks_that_wait_for_one_that_computes() -> None:
 
 
 def test_a_blockage_of_an_older_epoch_is_over() -> None:
-    story = running(2)
-    blocked(story, 0, 1)
-    story.tell(Lost(2, "gone"))
-    story.joined(3, hello("w1", "b"))
+    scenario = running(2)
+    blocked(scenario, 0, 1)
+    scenario.tell(ConnectionLost(2, "gone"))
+    scenario.joined(3, hello("w1", "b"))
     for conn in (1, 3):
-        story.said(conn, report(2))
-    assert kinds(story) == [("nobody_waits", False)]
+        scenario.said(conn, report(2))
+    assert kinds(scenario) == [("nobody_waits", False)]
 
 
 @pytest.mark.parametrize(("ms", "kind"), [(300, "exchanging"), (4999, "exchanging")])
 def test_everyone_waits_for_everyone(ms: int, kind: str) -> None:
-    story = running(2)
-    blocked(story, 0, 1, ms=ms)
-    blocked(story, 1, 0, ms=ms)
-    assert kinds(story) == [(kind, True)]
+    scenario = running(2)
+    blocked(scenario, 0, 1, ms=ms)
+    blocked(scenario, 1, 0, ms=ms)
+    assert kinds(scenario) == [(kind, True)]
 
 
 def test_a_silent_link_whose_epoch_is_held_back() -> None:
     """Links alone may take one epoch in each `detect_within`; the second one waits its turn."""
-    story = running(2)
-    for life in (1, 2):
-        story.now += 1.0
+    scenario = running(2)
+    for process in (1, 2):
+        scenario.now += 1.0
         for rank in (0, 1):
-            beat = Heartbeat(1, life, at(0, 4), Blocked(SUM, "train.py:12", (1 - rank,), 6000))
-            story.said(rank + 1, beat)
+            beat = Heartbeat(1, process, at(0, 4), Blocked(SUM, "train.py:12", (1 - rank,), 6000))
+            scenario.said(rank + 1, beat)
         for conn in (1, 2):
-            story.said(conn, report(2, at(0, 4)))
-    assert kinds(story) == [("silent_link", True)]
+            scenario.said(conn, report(2, at(0, 4)))
+    assert kinds(scenario) == [("silent_link", True)]
 
 
 def test_a_stopped_process_is_suspected() -> None:
-    story = running(2)
-    story.now = 3.0
-    story.said(1, Heartbeat(1, 1, at(0, 1)))
-    assert kinds(story) == [("late", True)]
-    assert "a frozen container" in sentences(story)[1]
-    assert "late   -1.0" in table(document(story))
+    scenario = running(2)
+    scenario.now = 3.0
+    scenario.said(1, Heartbeat(1, 1, at(0, 1)))
+    assert kinds(scenario) == [("late", True)]
+    assert "a frozen container" in sentences(scenario)[1]
+    assert "late   -1.0" in table(document(scenario))
 
 
 def test_nobody_waits() -> None:
-    story = running(2)
-    story.said(1, Heartbeat(1, 1, at(2, 1)))
-    story.said(2, Heartbeat(1, 1, at(1, 7)))
-    assert sentences(story) == [
+    scenario = running(2)
+    scenario.said(1, Heartbeat(1, 1, at(2, 1)))
+    scenario.said(2, Heartbeat(1, 1, at(1, 7)))
+    assert sentences(scenario) == [
         "nobody waits: all ranks compute, or have been in a collective for less than 0.25 s.",
         "  - the furthest stands at 2.1",
         "  - worker w1 (rank 1, h) stood at 1.7 at its last heartbeat",
     ]
-    assert document(story)["members"][1]["lag"] == "1v"
+    assert document(scenario)["members"][1]["lag"] == "1v"
 
 
 def test_a_rank_that_has_closed_waits_for_the_others() -> None:
-    story = running(2)
-    story.said(1, Bye(3))
+    scenario = running(2)
+    scenario.said(1, Closed(3))
     assert "worker w0 (rank 0, h): closed, and waiting for the others to close" in (
-        "\n".join(sentences(story))
+        "\n".join(sentences(scenario))
     )
 
 
 def test_a_restarted_tracker_waits_for_its_workers() -> None:
     before = running(2).roster.durable
-    story = Story(2, Durable.from_wire(before.to_wire()))
-    story.joined(1, hello("w0", incarnation=1, plan_epoch=1, revoke_epoch=1))
-    assert sentences(story)[:3] == [
+    scenario = ScenarioRun(2, Durable.from_wire(before.to_wire()))
+    scenario.joined(1, hello("w0", incarnation=1, plan_epoch=1, revoke_epoch=1))
+    assert sentences(scenario)[:3] == [
         "the tracker was restarted and waits for worker w1 (rank 1, h) to come back to it.",
         "  - 1 of 2 are back",
         "  - it waits for 30 s more, then goes on without them",
@@ -223,43 +223,43 @@ def test_a_restarted_tracker_waits_for_its_workers() -> None:
     ],
 )
 def test_a_job_that_has_failed(event: Any, words: str) -> None:
-    story = running(2)
-    story.tell(event)
-    assert "\n".join(sentences(story)).startswith(words)
-    assert kinds(story) == [("failed", False)]
+    scenario = running(2)
+    scenario.tell(event)
+    assert "\n".join(sentences(scenario)).startswith(words)
+    assert kinds(scenario) == [("failed", False)]
 
 
 def test_a_job_that_has_finished() -> None:
-    story = running(2)
+    scenario = running(2)
     for conn in (1, 2):
-        story.said(conn, Bye(3))
-    assert sentences(story) == ["the job has finished at version 3."]
+        scenario.said(conn, Closed(3))
+    assert sentences(scenario) == ["the job has finished at version 3."]
 
 
 def test_a_recovery_that_was_left_open_shows_in_the_document_until_all_have_resumed() -> None:
-    story = running(2)
-    story.tell(Lost(2, "gone"))
-    story.joined(3, hello("w1", "b"))
+    scenario = running(2)
+    scenario.tell(ConnectionLost(2, "gone"))
+    scenario.joined(3, hello("w1", "b"))
     for conn in (1, 3):
-        story.said(conn, report(2))
-    story.tick(1.0)
-    assert document(story)["recovery"] == {
+        scenario.said(conn, report(2))
+    scenario.tick(1.0)
+    assert document(scenario)["recovery"] == {
         "epoch": 2,
         "reason": "lost worker w1: gone (rank 1)",
         "since_s": 1.0,
     }
     for conn in (1, 3):
-        story.said(conn, Resumed(2, 0, 0, 0, 0))
-    assert document(story)["recovery"] is None
-    assert "epoch 2: lost worker w1: gone (rank 1); 1000.0 ms" in table(document(story))
+        scenario.said(conn, Resumed(2, 0, 0, 0, 0))
+    assert document(scenario)["recovery"] is None
+    assert "epoch 2: lost worker w1: gone (rank 1); 1000.0 ms" in table(document(scenario))
 
 
 def test_a_document_of_a_large_job_keeps_those_that_matter() -> None:
-    story = running(1024)
+    scenario = running(1024)
     for rank in range(1024):
         if rank != 700:
-            blocked(story, rank, (rank + 1) % 1024)
-    text = status_document(document(story))
+            blocked(scenario, rank, (rank + 1) % 1024)
+    text = status_document(document(scenario))
     assert len(text) < MAX_CONTROL_FRAME
     cut = json.loads(text)
     assert cut["members_left_out"] + len(cut["members"]) == 1024
@@ -271,11 +271,11 @@ def test_a_document_of_a_large_job_keeps_those_that_matter() -> None:
 def test_the_documents_fields_and_the_kinds_of_findings_are_in_the_operators_tables() -> None:
     root = Path(__file__).parents[3]
     text = (root / "docs" / "operations.md").read_text(encoding="utf-8")
-    story = running(2)
-    blocked(story, 0, 1)
-    member = document(story)["members"][0]
-    fields = {*document(story), *member, *member["blocked"]}
+    scenario = running(2)
+    blocked(scenario, 0, 1)
+    member = document(scenario)["members"][0]
+    fields = {*document(scenario), *member, *member["blocked"]}
     source = (root / "tracker/ftcomm_tracker/core/reporting/explain.py").read_text(encoding="utf-8")
-    found = set(re.findall(r'(?:Finding\(\s*|if least_s < limit_s else )"(\w+)"', source))
+    found = set(re.findall(r'(?:Diagnosis\(\s*|if least_s < limit_s else )"(\w+)"', source))
     assert {"forming", "silent_link", "failed", "computing"} <= found
     assert [name for name in sorted(fields | found) if f"`{name}`" not in text] == []

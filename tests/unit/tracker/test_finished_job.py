@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from ftcomm.config.job_settings import JobSettings
-from ftcomm.protocol.messages import Verdict
+from ftcomm.protocol.messages import FatalDecision
 from ftcomm.protocol.position import Position
-from ftcomm_tracker.core.durable_state import Durable, Place
+from ftcomm_tracker.core.durable_state import Durable, RankOwner
 from ftcomm_tracker.server.journal import Journal, Remembered
 from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE, last_incidents
 from tests.unit.tracker.harness import tracker
@@ -22,12 +22,12 @@ FORMED = Durable(
     "job-1",
     2,
     epoch=3,
-    first_lives=(b"a", b"b"),
+    first_nonces=(b"a", b"b"),
     incarnations=(("w0", 1), ("w1", 2)),
-    places=(Place("w0", 1, b"a", "here"), Place("w1", 2, b"c", "there")),
+    places=(RankOwner("w0", 1, b"a", "here"), RankOwner("w1", 2, b"c", "there")),
     grouping=(0, 1),
     version=5,
-    byes=(0,),
+    closed_ranks=(0,),
 )
 INCIDENT = {
     "wall_started": 1795255636.1,
@@ -48,7 +48,7 @@ LINE = (
     " worker w1 (pid 4711 on h) was killed by SIGKILL; 7.5 ms (detect 0.0),"
     " 2 results replayed, 1 fetched"
 )
-VERDICT = Verdict("JobStoppedError", "the job was stopped: lunch", 3, Position(0, 4, 2), -1)
+VERDICT = FatalDecision("JobStoppedError", "the job was stopped: lunch", 3, Position(0, 4, 2), -1)
 
 
 def ended(folder: Path, **end: Any) -> str:
@@ -62,8 +62,8 @@ def ended(folder: Path, **end: Any) -> str:
     return str(folder)
 
 
-FINISHED = {"byes": (0, 1), "final_version": 6, "version": 6}
-FAILED = {"verdict": VERDICT}
+FINISHED = {"closed_ranks": (0, 1), "final_version": 6, "version": 6}
+FAILED = {"fatal_decision": VERDICT}
 
 
 @pytest.mark.parametrize(

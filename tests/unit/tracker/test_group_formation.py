@@ -3,21 +3,21 @@
 from dataclasses import replace
 from typing import Any
 
-from ftcomm.protocol.messages import Verdict
+from ftcomm.protocol.messages import FatalDecision
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.events import Lost, Note, Stalled, Supervised
+from ftcomm_tracker.core.events import ConnectionLost, Note, Stalled, Supervised
 from ftcomm_tracker.core.group_formation import MAX_ROWS, missing_workers
 from ftcomm_tracker.core.reporting.explain import explain
-from ftcomm_tracker.core.roster import Roster, State
-from tests.unit.tracker.roster_scenario import SETTINGS, Story, hello, running, sends
+from ftcomm_tracker.core.roster import JobState, Roster
+from tests.unit.tracker.roster_scenario import SETTINGS, ScenarioRun, hello, running, sends
 from tests.unit.tracker.test_explain import document, sentences
 
 
-def forming(size: int, durable: Durable | None = None, *, within: float = 600.0) -> Story:
-    story = Story(size, durable)
+def forming(size: int, durable: Durable | None = None, *, within: float = 600.0) -> ScenarioRun:
+    scenario = ScenarioRun(size, durable)
     settings = replace(SETTINGS, form_within=within, detect_within=3600.0)
-    story.roster = Roster(settings, story.journalled, generation=1, now=0.0)
-    return story
+    scenario.roster = Roster(settings, scenario.journalled, generation=1, now=0.0)
+    return scenario
 
 
 def notes(effects: list[Any]) -> list[str]:
@@ -25,12 +25,12 @@ def notes(effects: list[Any]) -> list[str]:
 
 
 def test_a_job_whose_last_worker_never_comes_fails_and_names_it() -> None:
-    story = forming(3)
-    story.now = 50.0  # nobody was there so long
+    scenario = forming(3)
+    scenario.now = 50.0  # nobody was there so long
     for conn, name in enumerate("02", start=1):
-        story.joined(conn, hello(name))
-    assert sends(story.tick(649.9)) == []
-    sent = sends(story.tick(650.0))
+        scenario.joined(conn, hello(name))
+    assert sends(scenario.tick(649.9)) == []
+    sent = sends(scenario.tick(650.0))
     cause = (
         "the group was not complete 600 s after its first worker came: 2 of 3 workers are here;"
         " missing: worker 1"
@@ -42,15 +42,15 @@ def test_a_job_whose_last_worker_never_comes_fails_and_names_it() -> None:
 
 
 def test_a_tracker_to_which_nobody_has_come_waits_in_silence() -> None:
-    story = forming(3)
-    assert (story.roster.next_deadline(), story.tick(1e6)) == (None, [])
+    scenario = forming(3)
+    assert (scenario.roster.next_deadline(), scenario.tick(1e6)) == (None, [])
 
 
 def test_who_is_missing_is_said_every_thirty_seconds() -> None:
-    story = forming(4)
-    story.joined(1, hello("0"))
-    story.tell(Supervised("2", "node7", 4711, 5.0))
-    said = [(now, notes(story.tick(now))) for now in (29.0, 30.0, 31.0, 59.0, 60.0)]
+    scenario = forming(4)
+    scenario.joined(1, hello("0"))
+    scenario.tell(Supervised("2", "node7", 4711, 5.0))
+    said = [(now, notes(scenario.tick(now))) for now in (29.0, 30.0, 31.0, 59.0, 60.0)]
     assert said == [
         (29.0, []),
         (30.0, [still_missing(age_s=35, left_s=570)]),
@@ -69,39 +69,39 @@ def still_missing(*, age_s: int, left_s: int) -> str:
 
 
 def test_processes_of_which_none_calls_init_are_named_though_no_time_runs() -> None:
-    story = forming(2)
+    scenario = forming(2)
     for number in (0, 1):
-        story.tell(Supervised(str(number), "node7", 100 + number, 0.0))
-    assert notes(story.tick(30.0)) == [
+        scenario.tell(Supervised(str(number), "node7", 100 + number, 0.0))
+    assert notes(scenario.tick(30.0)) == [
         (
             "the group is not complete: 0 of 2 workers are here; missing: worker 0 (pid 100 on"
             " node7, started 30 s ago, has not called init()), worker 1 (pid 101 on node7, started"
             " 30 s ago, has not called init())"
         )
     ]
-    assert story.roster.state is State.FORMING
-    assert notes(story.tick(10_000.0)) != []
-    assert story.roster.state is State.FORMING
+    assert scenario.roster.state is JobState.FORMING
+    assert notes(scenario.tick(10_000.0)) != []
+    assert scenario.roster.state is JobState.FORMING
 
 
 def test_one_that_joined_and_went_is_told_from_one_that_never_came() -> None:
-    story = forming(3)
-    story.joined(1, hello("a"))
-    story.joined(2, hello("b"))
-    story.tell(Lost(2, "its connection ended"))
-    assert story.roster.snapshot(1.0)["waiting_for"] == [
+    scenario = forming(3)
+    scenario.joined(1, hello("a"))
+    scenario.joined(2, hello("b"))
+    scenario.tell(ConnectionLost(2, "its connection ended"))
+    assert scenario.roster.snapshot(1.0)["waiting_for"] == [
         "worker b (it joined and has gone) to join",
         "1 more worker to join",
     ]
 
 
 def test_a_restarted_tracker_counts_from_its_start_if_somebody_had_come() -> None:
-    story = forming(2)
-    story.joined(1, hello("0"))
-    story.now = 500.0
-    again = forming(2, story.journalled)
+    scenario = forming(2)
+    scenario.joined(1, hello("0"))
+    scenario.now = 500.0
+    again = forming(2, scenario.journalled)
     again.tick(599.9)
-    assert again.roster.state is State.FORMING
+    assert again.roster.state is JobState.FORMING
     assert notes(again.tick(600.0)) == [
         (
             "RankLostError: the group was not complete 600 s after its first worker came: 0 of 2"
@@ -109,37 +109,37 @@ def test_a_restarted_tracker_counts_from_its_start_if_somebody_had_come() -> Non
         )
     ]
     late = again.joined(1, hello("0", incarnation=1))
-    assert [message.error for _, message in late if isinstance(message, Verdict)] == [
+    assert [message.error for _, message in late if isinstance(message, FatalDecision)] == [
         "RankLostError"
     ]
 
 
 def test_a_tracker_that_did_not_run_counts_anew() -> None:
-    story = forming(2)
-    story.joined(1, hello("0"))
-    story.now = 5000.0
-    story.tell(Stalled())
-    assert story.roster.state is State.FORMING
-    story.tick(5600.0)
-    assert story.roster.state is State.OVER
+    scenario = forming(2)
+    scenario.joined(1, hello("0"))
+    scenario.now = 5000.0
+    scenario.tell(Stalled())
+    assert scenario.roster.state is JobState.FORMING
+    scenario.tick(5600.0)
+    assert scenario.roster.state is JobState.OVER
 
 
 def test_a_group_that_is_complete_is_not_bounded_any_more() -> None:
-    story = running(2)
-    assert story.roster.state is State.RUNNING
-    missing = story.roster.snapshot(0.0)["missing"]
+    scenario = running(2)
+    assert scenario.roster.state is JobState.RUNNING
+    missing = scenario.roster.snapshot(0.0)["missing"]
     assert missing is None
-    story.roster.on_time()
-    assert story.roster.next_deadline() == 2.5  # when a silent worker is late
+    scenario.roster.on_time()
+    assert scenario.roster.next_deadline() == 2.5  # when a silent worker is late
 
 
 def test_explain_names_a_child_that_has_not_called_init() -> None:
-    story = forming(2)
-    story.joined(1, hello("0"))
-    story.tell(Supervised("0", "node7", 70, 4.0))
-    story.tell(Supervised("1", "node7", 71, 4.0))
-    story.now = 8.0
-    assert sentences(story) == [
+    scenario = forming(2)
+    scenario.joined(1, hello("0"))
+    scenario.tell(Supervised("0", "node7", 70, 4.0))
+    scenario.tell(Supervised("1", "node7", 71, 4.0))
+    scenario.now = 8.0
+    assert sentences(scenario) == [
         "the group is waiting to form: 1 of 2 workers are here.",
         "  - joined: worker 0",
         "  - missing: worker 1 (pid 71 on node7, started 12 s ago, has not called init())",
@@ -153,17 +153,17 @@ def test_explain_names_a_child_that_has_not_called_init() -> None:
 
 
 def test_explain_names_a_restarted_child_that_has_not_called_init() -> None:
-    story = running(3)
-    story.tell(Supervised("w2", "h", 70, 0.0))
-    story.tell(Lost(3, "its connection ended"))
-    story.tell(Supervised("w2", "h", 90, 0.0))
-    story.now = 2.5
-    empty = next(found for found in explain(document(story)) if found.kind == "empty_place")
+    scenario = running(3)
+    scenario.tell(Supervised("w2", "h", 70, 0.0))
+    scenario.tell(ConnectionLost(3, "its connection ended"))
+    scenario.tell(Supervised("w2", "h", 90, 0.0))
+    scenario.now = 2.5
+    empty = next(found for found in explain(document(scenario)) if found.kind == "empty_place")
     assert empty.evidence[1] == (
         "its next process (pid 90 on h) was started 2.5 s ago and has not called init()"
     )
-    story.joined(4, hello("w2", life="b"))
-    assert document(story)["members"][2]["starting"] is None
+    scenario.joined(4, hello("w2", process="b"))
+    assert document(scenario)["members"][2]["starting"] is None
 
 
 def test_ids_that_nobody_has_named_are_counted() -> None:

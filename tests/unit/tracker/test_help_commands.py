@@ -11,7 +11,7 @@ from ftcomm.config.environment import VARIABLES
 from ftcomm.protocol.position import START
 from ftcomm_tracker.cli.exit_codes import ExitCode, exit_codes
 from ftcomm_tracker.cli.main import main
-from ftcomm_tracker.launcher.restart_policy import Again, RestartPolicy
+from ftcomm_tracker.launcher.restart_policy import RestartAfter, RestartPolicy
 from tests.unit.tracker.test_cli import invoke
 from tests.unit.tracker.test_launcher import environment
 
@@ -47,7 +47,7 @@ def test_the_one_table_says_what_the_launcher_does(row: ExitCode) -> None:
     policy = RestartPolicy(max_restarts=9, give_up_after=9)
     if row.status.isdigit() and int(row.status) > 2:
         decision = policy.after_exit("0", int(row.status), closed=False, progress=START)
-        assert isinstance(decision, Again) == (row.again != "no"), decision
+        assert isinstance(decision, RestartAfter) == (row.again != "no"), decision
 
 
 def test_every_status_of_an_error_is_in_the_one_table() -> None:

@@ -70,8 +70,8 @@ def test_a_full_disk_is_said_with_what_to_do_and_changes_nothing(tmp_path: Path)
 
 def test_the_history_has_one_document_per_epoch_and_cannot_be_changed(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path)
-    for epoch, byes in ((1, 0), (1, 1), (2, 0)):
-        journal.write({"epoch": epoch, "byes": byes}, epoch=epoch)
+    for epoch, closed_ranks in ((1, 0), (1, 1), (2, 0)):
+        journal.write({"epoch": epoch, "byes": closed_ranks}, epoch=epoch)
     assert journal.history() == [{"epoch": 1, "byes": 0}, {"epoch": 2, "byes": 0}]
     journal.close()
     outsider = sqlite3.connect(tmp_path / FILE_NAME)
@@ -198,9 +198,9 @@ def test_a_deleted_journal_is_made_again_as_it_was(tmp_path: Path) -> None:
     journal.remember(Remembered("127.0.0.1", 4711, "/t"))
     for epoch in (1, 2):
         journal.write({"epoch": epoch}, epoch=epoch)
-    assert not journal.mend()
+    assert not journal.repair()
     shutil.rmtree(home)
-    assert (journal.mend(), journal.mend()) == (True, False)
+    assert (journal.repair(), journal.repair()) == (True, False)
     journal.check()
     journal.write({"epoch": 3}, epoch=3)
     journal.close()
@@ -217,7 +217,7 @@ def test_another_file_in_a_deleted_journals_place_is_left_alone(tmp_path: Path) 
     shutil.rmtree(tmp_path / "state")
     other = Journal.open(make_state_dir(tmp_path / "state"))
     with pytest.raises(JournalError, match="was replaced by another tracker's"):
-        journal.mend()
+        journal.repair()
     other.check()
     other.close()
     journal.close()

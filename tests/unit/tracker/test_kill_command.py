@@ -27,7 +27,7 @@ with ftcomm.init() as comm:
 
 
 def waits(tmp_path: Path) -> str:
-    """A script whose rank 1 waits in its first life until it is killed."""
+    """A script whose rank 1 waits in its first incarnation until it is killed."""
     os.mkfifo(tmp_path / "gate")
     names = f"MARK, GATE = {str(tmp_path / 'mark')!r}, {str(tmp_path / 'gate')!r}\n"
     return names + WAITS

@@ -6,7 +6,7 @@ from typing import Any
 
 from ftcomm.protocol.messages import AskCalls, Blocked, Heartbeat, HeartbeatAck, Hello, Welcome
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.events import Effect, Joined, Lost, Said, Send, Tick
+from ftcomm_tracker.core.events import ConnectionLost, Effect, Joined, Said, Send, Tick
 from ftcomm_tracker.core.group_state import SMALL_GROUP
 from ftcomm_tracker.core.mismatch_inquiry import ANSWER_WITHIN_S, MOST_ASKED
 from ftcomm_tracker.core.roster import Roster
@@ -64,7 +64,7 @@ def test_a_look_that_is_due_is_had_though_the_group_has_become_small() -> None:
         said(roster, conn, blocked(b"a"), now=now)
     due = roster.next_deadline()
     for conn in range(SMALL_GROUP, MANY):
-        roster.handle(Lost(conn, "killed"), now=1.002)
+        roster.handle(ConnectionLost(conn, "killed"), now=1.002)
     assert due is not None
     assert roster.next_deadline() == due
     roster.handle(Tick(), now=due)
@@ -79,7 +79,7 @@ def test_a_job_that_joins_at_once_is_journalled_once_and_before_anyone_is_told(
     course: list[Any] = []
     journal: Any = SimpleNamespace(
         path=tmp_path / "journal",
-        mend=lambda: False,
+        repair=lambda: False,
         write=lambda document, epoch: course.append((epoch, len(document["incarnations"]))),
     )
     roster = Roster(SETTINGS, Durable.fresh("job", 4), generation=1, now=0.0)
@@ -92,10 +92,17 @@ def test_a_job_that_joins_at_once_is_journalled_once_and_before_anyone_is_told(
     assert course[:6] == [(0, 4), (1, 4), *welcomes]
 
 
-def test_lives_are_found_and_numbered_in_any_order_of_ids() -> None:
+def test_processes_are_found_and_numbered_in_any_order_of_ids() -> None:
     durable = Durable.fresh("job", 4)
-    for worker_id, life in (("b", 1), ("a", 1), ("c", 1), ("b", 2)):
-        lives = durable.with_life(worker_id, life)
-        durable = Durable("job", 4, incarnations=lives)
+    for worker_id, process in (("b", 1), ("a", 1), ("c", 1), ("b", 2)):
+        processes = durable.with_incarnation(worker_id, process)
+        durable = Durable("job", 4, incarnations=processes)
     assert durable.incarnations == (("a", 1), ("b", 2), ("c", 1))
-    assert [durable.life_of(name) for name in ("", "a", "b", "bb", "c", "d")] == [0, 1, 2, 0, 1, 0]
+    assert [durable.incarnation_of(name) for name in ("", "a", "b", "bb", "c", "d")] == [
+        0,
+        1,
+        2,
+        0,
+        1,
+        0,
+    ]

@@ -228,7 +228,7 @@ def test_workers_die_with_a_launcher_that_is_killed() -> None:
         wait_gone(pids)
 
 
-def test_what_a_dead_worker_left_running_is_ended_before_its_next_life() -> None:
+def test_what_a_dead_worker_left_running_is_ended_before_its_next_process() -> None:
     script = """
 import os, signal
 if os.fork() == 0:

@@ -7,7 +7,7 @@ from ftcomm.protocol.messages import Route
 from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.link_failures import (
     Failing,
-    Hosts,
+    HostReachability,
     Pairs,
     choose_routes,
     ends_to_give_up,
@@ -25,16 +25,18 @@ def fail(
     progress: Position = START,
     via: int | None = None,
 ) -> None:
-    lives = (LIVES[pair[0]], LIVES[pair[1]])
-    pairs.note_failure(pair, lives, epoch=epoch, progress=progress, cause="reset", via=via)
+    processes = (LIVES[pair[0]], LIVES[pair[1]])
+    pairs.note_failure(pair, processes, epoch=epoch, progress=progress, cause="reset", via=via)
 
 
 def failing(plans: int = 2, spoilt: tuple[int, ...] = (), *, stuck: bool = False) -> Failing:
     return Failing((b"", b""), 1, plans, START, stuck, "reset", spoilt)
 
 
-def unreachable(pairs: Pairs, lives: dict[int, bytes] = LIVES) -> list[tuple[int, int]]:
-    return [pair for pair, failing in pairs.of_lives(lives).items() if failing.is_unreachable]
+def unreachable(pairs: Pairs, processes: dict[int, bytes] = LIVES) -> list[tuple[int, int]]:
+    return [
+        pair for pair, failing in pairs.of_incarnations(processes).items() if failing.is_unreachable
+    ]
 
 
 def test_a_pair_that_fails_in_two_plans_running_is_unreachable() -> None:
@@ -57,7 +59,7 @@ def test_plans_that_ended_early_in_between_show_nothing() -> None:
 def test_a_plan_that_lasted_in_between_shows_that_the_link_works() -> None:
     pairs = Pairs()
     fail(pairs, 1)
-    pairs.forget_mended(2)
+    pairs.forget_repaired(2)
     fail(pairs, 3)
     assert unreachable(pairs) == []
 
@@ -67,26 +69,26 @@ def test_a_relayed_pair_stays_relayed_however_long_the_plan_lasts() -> None:
     fail(pairs, 1)
     fail(pairs, 2)
     fail(pairs, 3, via=2)
-    pairs.forget_mended(4)
+    pairs.forget_repaired(4)
     assert unreachable(pairs) == [(0, 1)]
-    assert pairs.of_lives(LIVES)[0, 1].spoilt == ()
+    assert pairs.of_incarnations(LIVES)[0, 1].spoilt == ()
 
 
-def test_only_failures_of_the_same_two_lives_count() -> None:
+def test_only_failures_of_the_same_two_processes_count() -> None:
     pairs = Pairs()
     fail(pairs, 1)
     fail(pairs, 2)
     assert unreachable(pairs, {**LIVES, 1: b"new"}) == []
-    assert pairs.of_lives(LIVES) == {}
+    assert pairs.of_incarnations(LIVES) == {}
 
 
 def test_a_job_that_goes_on_between_two_failures_is_not_stuck() -> None:
     pairs = Pairs()
     fail(pairs, 1)
     fail(pairs, 2, progress=at(0, 1))
-    assert not pairs.of_lives(LIVES)[0, 1].stuck
+    assert not pairs.of_incarnations(LIVES)[0, 1].stuck
     fail(pairs, 3, progress=at(0, 1))
-    assert pairs.of_lives(LIVES)[0, 1].stuck
+    assert pairs.of_incarnations(LIVES)[0, 1].stuck
 
 
 @pytest.mark.parametrize(
@@ -183,26 +185,28 @@ def test_a_plan_has_room_for_so_many_relays() -> None:
 # --- hosts --------------------------------------------------------------------------------------
 
 FOUR_HOSTS = {rank: "abcd"[rank // 2] for rank in range(8)}
-EIGHT = {rank: f"life {rank}".encode() for rank in range(8)}
+EIGHT = {rank: f"incarnation {rank}".encode() for rank in range(8)}
 
 
 def host_fails(pairs: Pairs, epoch: int, *failing: tuple[int, int]) -> None:
     """Links fail as the roster notes it: for the pair of ranks, and for that of their hosts."""
     for a, b in failing:
         hosts = host_pair(FOUR_HOSTS[a], FOUR_HOSTS[b])
-        lives = [EIGHT[rank] for rank, host in FOUR_HOSTS.items() if host in hosts]
+        processes = [EIGHT[rank] for rank, host in FOUR_HOSTS.items() if host in hosts]
         pairs.note_failure(
             (a, b), (EIGHT[a], EIGHT[b]), epoch=epoch, progress=START, cause="silent"
         )
-        pairs.note_cut(hosts, lives, epoch=epoch, cause="silent")
+        pairs.note_cut(hosts, processes, epoch=epoch, cause="silent")
 
 
 def chosen(
-    pairs: Pairs, lives: dict[int, bytes] = EIGHT, before: tuple[Route, ...] = ()
+    pairs: Pairs, processes: dict[int, bytes] = EIGHT, before: tuple[Route, ...] = ()
 ) -> dict[tuple[int, int], str]:
     """By pair, the host of its relay."""
-    hosts = Hosts(FOUR_HOSTS, pairs.cuts(lives.values()), lives)
-    routes, stranded = choose_routes(pairs.of_lives(lives), lives, hosts=hosts, before=before)
+    hosts = HostReachability(FOUR_HOSTS, pairs.cuts(processes.values()), processes)
+    routes, stranded = choose_routes(
+        pairs.of_incarnations(processes), processes, hosts=hosts, before=before
+    )
     assert stranded == ()
     return {(route.a, route.b): FOUR_HOSTS[route.via] for route in routes}
 
@@ -241,7 +245,7 @@ def test_two_cuts_of_one_host_are_found_though_one_is_seen_once_and_earlier() ->
 
 def test_a_cut_that_shows_only_behind_the_detour_of_another_is_found_at_once() -> None:
     pairs = Pairs()
-    pairs.forget_mended(1)  # the job ran for long before
+    pairs.forget_repaired(1)  # the job ran for long before
     for epoch in (1, 2):
         host_fails(pairs, epoch, (0, 2))
     assert len(chosen(pairs)) == 4
@@ -253,7 +257,7 @@ def test_a_later_single_failure_is_not_taken_for_a_cut_because_there_is_one() ->
     pairs = Pairs()
     host_fails(pairs, 1, (0, 2))
     host_fails(pairs, 2, (0, 2))
-    pairs.forget_mended(3)
+    pairs.forget_repaired(3)
     host_fails(pairs, 7, (4, 6))
     assert len(chosen(pairs)) == 4
 
@@ -266,20 +270,20 @@ def test_a_relay_that_works_is_kept() -> None:
         host_fails(pairs, epoch, (0, 2))
     for epoch in (3, 4):
         host_fails(pairs, epoch, (0, 4))
-    hosts = Hosts(FOUR_HOSTS, pairs.cuts(EIGHT.values()), EIGHT)
-    after, _ = choose_routes(pairs.of_lives(EIGHT), EIGHT, hosts=hosts, before=before)
+    hosts = HostReachability(FOUR_HOSTS, pairs.cuts(EIGHT.values()), EIGHT)
+    after, _ = choose_routes(pairs.of_incarnations(EIGHT), EIGHT, hosts=hosts, before=before)
     assert set(before) <= set(after)
     assert len(after) == 8
 
 
-def test_a_new_life_on_a_cut_host_is_tried_directly() -> None:
+def test_a_new_process_on_a_cut_host_is_tried_directly() -> None:
     pairs = Pairs()
     for epoch in (1, 2):
         host_fails(pairs, epoch, (0, 2))
     assert chosen(pairs, {**EIGHT, 1: b"new"}).keys() == {(0, 2), (0, 3)}
 
 
-def test_a_cut_of_which_nobody_lives_any_more_is_forgotten() -> None:
+def test_a_cut_of_which_nobody_processes_any_more_is_forgotten() -> None:
     pairs = Pairs()
     for epoch in (1, 2):
         host_fails(pairs, epoch, (0, 2))
@@ -292,7 +296,7 @@ def test_two_hosts_without_a_third_are_not_relayed_ahead() -> None:
     pairs = Pairs()
     for epoch in (1, 2):
         host_fails(pairs, epoch, (0, 2))
-    lives = {rank: EIGHT[rank] for rank in range(4)}
-    hosts = Hosts(FOUR_HOSTS, pairs.cuts(lives.values()), lives)
-    routes, stranded = choose_routes(pairs.of_lives(lives), lives, hosts=hosts)
+    processes = {rank: EIGHT[rank] for rank in range(4)}
+    hosts = HostReachability(FOUR_HOSTS, pairs.cuts(processes.values()), processes)
+    routes, stranded = choose_routes(pairs.of_incarnations(processes), processes, hosts=hosts)
     assert (routes, stranded) == ((Route(0, 2, 1),), ())

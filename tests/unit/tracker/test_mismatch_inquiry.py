@@ -2,7 +2,7 @@
 
 from ftcomm.protocol.messages import AskCalls, CallMade, Calls, Leaf, Leaves, Mismatch
 from ftcomm.protocol.signature import Kind, Signature
-from ftcomm_tracker.core.events import Lost as ConnLost
+from ftcomm_tracker.core.events import ConnectionLost as ConnLost
 from ftcomm_tracker.core.events import Said, Stalled, StopAsked
 from ftcomm_tracker.core.mismatch_inquiry import (
     ANSWER_WITHIN_S,
@@ -11,8 +11,8 @@ from ftcomm_tracker.core.mismatch_inquiry import (
     Side,
     ranks_to_ask,
 )
-from ftcomm_tracker.core.roster import State
-from tests.unit.tracker.roster_scenario import Story, at, decisions, hello, report, running
+from ftcomm_tracker.core.roster import JobState
+from tests.unit.tracker.roster_scenario import ScenarioRun, at, decisions, hello, report, running
 
 ONE, TWO = (Signature(kind).encode() for kind in (Kind.BARRIER, Kind.CLOSE))
 SAVE = Signature(Kind.CHECKPOINT).encode()
@@ -26,29 +26,29 @@ def called(*signatures: bytes, digest: bytes = b"") -> Calls:
 
 
 def test_all_are_asked_and_the_last_answer_brings_the_decision() -> None:
-    story = running(3)
-    asked = story.said(1, SEEN)
+    scenario = running(3)
+    asked = scenario.said(1, SEEN)
     assert asked == [(conn, AskCalls(-1)) for conn in (1, 2, 3)]
-    assert story.said(2, SEEN) == []  # one inquiry is enough
-    assert story.said(1, called(ONE, ONE)) == []
-    assert story.said(2, called(TWO, TWO)) == []
-    told = decisions(story.tell(Said(3, called(ONE, ONE))))
+    assert scenario.said(2, SEEN) == []  # one inquiry is enough
+    assert scenario.said(1, called(ONE, ONE)) == []
+    assert scenario.said(2, called(TWO, TWO)) == []
+    told = decisions(scenario.tell(Said(3, called(ONE, ONE))))
     assert list(told) == [1, 2, 3]
     assert told[1].position == at(0, 4)
     assert told[1].cause == (
         "ranks disagree about collective 0.4: ranks 0, 2 called barrier() at t.py:1"
         " but rank 1 called close() at t.py:1"
     )
-    assert story.journalled.verdict == told[1]
+    assert scenario.journalled.fatal_decision == told[1]
 
 
 def test_a_rank_that_does_not_answer_is_not_waited_for_long() -> None:
-    story = running(3)
-    story.said(1, SEEN)
-    story.said(1, called(ONE, ONE))
-    assert story.roster.next_deadline() == ANSWER_WITHIN_S
-    assert decisions(story.tick(ANSWER_WITHIN_S * 0.9)) == {}
-    told = decisions(story.tick(ANSWER_WITHIN_S))
+    scenario = running(3)
+    scenario.said(1, SEEN)
+    scenario.said(1, called(ONE, ONE))
+    assert scenario.roster.next_deadline() == ANSWER_WITHIN_S
+    assert decisions(scenario.tick(ANSWER_WITHIN_S * 0.9)) == {}
+    told = decisions(scenario.tick(ANSWER_WITHIN_S))
     assert list(told) == [1, 2, 3]
     assert told[1].cause == (
         "ranks disagree about collective 0.5: rank 0 called barrier() at t.py:1"
@@ -57,47 +57,47 @@ def test_a_rank_that_does_not_answer_is_not_waited_for_long() -> None:
 
 
 def test_a_death_during_the_inquiry_begins_no_epoch() -> None:
-    story = running(3)
-    story.said(1, SEEN)
-    told = decisions(story.tell(ConnLost(1, "killed")))
-    assert {conn: verdict.error for conn, verdict in told.items()} == {
+    scenario = running(3)
+    scenario.said(1, SEEN)
+    told = decisions(scenario.tell(ConnLost(1, "killed")))
+    assert {conn: fatal_decision.error for conn, fatal_decision in told.items()} == {
         2: "CollectiveMismatchError",
         3: "CollectiveMismatchError",
     }
-    assert story.roster.state is State.OVER
-    assert story.roster.durable.epoch == 1
+    assert scenario.roster.state is JobState.OVER
+    assert scenario.roster.durable.epoch == 1
 
 
 def test_no_plan_is_made_during_the_inquiry() -> None:
-    story = running(3)
-    story.tell(ConnLost(3, "killed"))
-    story.said(1, SEEN)  # of the epoch that has just ended
-    story.joined(4, hello("w2", "b"))
+    scenario = running(3)
+    scenario.tell(ConnLost(3, "killed"))
+    scenario.said(1, SEEN)  # of the epoch that has just ended
+    scenario.joined(4, hello("w2", "b"))
     for conn in (1, 2, 4):
-        assert story.said(conn, report(2, at(0, 5))) == []
-    assert [v.error for v in decisions(story.tick(ANSWER_WITHIN_S)).values()] == [
+        assert scenario.said(conn, report(2, at(0, 5))) == []
+    assert [v.error for v in decisions(scenario.tick(ANSWER_WITHIN_S)).values()] == [
         "CollectiveMismatchError"
     ] * 3
 
 
 def test_after_a_stop_of_the_tracker_the_answers_have_their_time_again() -> None:
-    story = running(2)
-    story.said(1, SEEN)
-    story.now = 60.0
-    assert decisions(story.tell(Stalled())) == {}
-    assert story.roster.next_deadline() == 60.0 + ANSWER_WITHIN_S
+    scenario = running(2)
+    scenario.said(1, SEEN)
+    scenario.now = 60.0
+    assert decisions(scenario.tell(Stalled())) == {}
+    assert scenario.roster.next_deadline() == 60.0 + ANSWER_WITHIN_S
 
 
 def test_what_differs_in_states_is_awaited_longer() -> None:
-    story = running(2)
-    asked = story.said(1, UNEQUAL)
+    scenario = running(2)
+    asked = scenario.said(1, UNEQUAL)
     assert asked == [(1, AskCalls(1)), (2, AskCalls(1))]
-    story.said(1, called(ONE, SAVE, digest=b"d"))
-    story.said(2, called(ONE, SAVE, digest=b"e"))
-    story.said(1, Leaves(1, (Leaf("state", "int 1", b"1"),)))
-    assert story.roster.next_deadline() is not None
-    assert decisions(story.tick(LEAVES_WITHIN_S * 0.9)) == {}
-    told = decisions(story.tell(Said(2, Leaves(1, (Leaf("state", "int 2", b"2"),)))))
+    scenario.said(1, called(ONE, SAVE, digest=b"d"))
+    scenario.said(2, called(ONE, SAVE, digest=b"e"))
+    scenario.said(1, Leaves(1, (Leaf("state", "int 1", b"1"),)))
+    assert scenario.roster.next_deadline() is not None
+    assert decisions(scenario.tick(LEAVES_WITHIN_S * 0.9)) == {}
+    told = decisions(scenario.tell(Said(2, Leaves(1, (Leaf("state", "int 2", b"2"),)))))
     assert told[2].cause == (
         "ranks disagree about collective 0.5: rank 0 and rank 1 passed different states to"
         " checkpoint() at a.py:1; state is int 1 on rank 0 and int 2 on rank 1"
@@ -105,11 +105,11 @@ def test_what_differs_in_states_is_awaited_longer() -> None:
 
 
 def test_states_are_told_apart_without_their_parts_when_time_is_over() -> None:
-    story = running(3)
-    story.said(1, UNEQUAL)
+    scenario = running(3)
+    scenario.said(1, UNEQUAL)
     for conn, digest in ((1, b"d"), (2, b"e"), (3, b"e")):
-        story.said(conn, called(ONE, SAVE, digest=digest))
-    told = decisions(story.tick(LEAVES_WITHIN_S))
+        scenario.said(conn, called(ONE, SAVE, digest=digest))
+    told = decisions(scenario.tick(LEAVES_WITHIN_S))
     assert told[2].cause == (
         "ranks disagree about collective 0.5: ranks 1, 2 and rank 0 passed different states to"
         " checkpoint() at a.py:1"
@@ -118,16 +118,16 @@ def test_states_are_told_apart_without_their_parts_when_time_is_over() -> None:
 
 
 def test_answers_that_nobody_asked_for_change_nothing() -> None:
-    story = running(2)
-    assert story.said(1, called(ONE)) == []
-    assert story.said(1, Leaves(1, ())) == []
-    story.tell(StopAsked("enough"))
-    assert story.said(1, called(ONE)) == []
+    scenario = running(2)
+    assert scenario.said(1, called(ONE)) == []
+    assert scenario.said(1, Leaves(1, ())) == []
+    scenario.tell(StopAsked("enough"))
+    assert scenario.said(1, called(ONE)) == []
 
 
 def test_what_was_seen_of_an_older_epoch_opens_no_inquiry() -> None:
-    story = Story(durable=running(2).roster.durable)
-    assert story.said(1, SEEN) == []
+    scenario = ScenarioRun(durable=running(2).roster.durable)
+    assert scenario.said(1, SEEN) == []
     assert running(2).said(1, Mismatch(0, at(0, 5), ONE, "", 1, at(0, 5), TWO, "")) == []
 
 
@@ -138,27 +138,27 @@ def test_of_many_those_are_asked_that_the_report_names() -> None:
 
 
 def test_the_answer_of_a_rank_that_is_lost_is_not_awaited() -> None:
-    story = running(3)
-    story.tell(ConnLost(3, "killed"))
-    story.said(1, SEEN)  # of the epoch that has just ended
-    story.said(1, called(ONE, ONE))
-    told = decisions(story.tell(ConnLost(2, "killed")))
-    assert [verdict.error for verdict in told.values()] == ["CollectiveMismatchError"]
+    scenario = running(3)
+    scenario.tell(ConnLost(3, "killed"))
+    scenario.said(1, SEEN)  # of the epoch that has just ended
+    scenario.said(1, called(ONE, ONE))
+    told = decisions(scenario.tell(ConnLost(2, "killed")))
+    assert [fatal_decision.error for fatal_decision in told.values()] == ["CollectiveMismatchError"]
 
 
 def test_a_difference_that_the_plan_finds_is_asked_about() -> None:
-    story = running(3)
-    story.tell(ConnLost(3, "killed"))
-    story.joined(4, hello("w2", "b"))
+    scenario = running(3)
+    scenario.tell(ConnLost(3, "killed"))
+    scenario.joined(4, hello("w2", "b"))
     said = {"tentative": 1, "signature": SAVE, "site": "a.py:1"}
     for conn, digest in ((1, b"d"), (2, b"e")):
-        story.said(conn, report(2, at(0, 5), digest=digest, **said))
-    asked = story.said(4, report(2, caught_up=0))
+        scenario.said(conn, report(2, at(0, 5), digest=digest, **said))
+    asked = scenario.said(4, report(2, caught_up=0))
     assert asked == [(conn, AskCalls(1)) for conn in (1, 2, 4)]
     for conn, digest in ((1, b"d"), (2, b"e"), (4, b"")):
-        story.said(conn, called(ONE, SAVE, digest=digest))
-        story.said(conn, Leaves(1, (Leaf("state", "int", digest),)))
-    told = story.journalled.verdict
+        scenario.said(conn, called(ONE, SAVE, digest=digest))
+        scenario.said(conn, Leaves(1, (Leaf("state", "int", digest),)))
+    told = scenario.journalled.fatal_decision
     assert told is not None
     assert told.cause == (
         "ranks disagree about collective 0.5: rank 0 and rank 1 passed different states to"

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftcomm.protocol.codec import encode
-from ftcomm.protocol.messages import Fetch, Member, Report, Run
+from ftcomm.protocol.messages import Fetch, Member, PositionRange, Report
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
-from ftcomm_tracker.core.plan import Decided, Facts, Lost, plan
+from ftcomm_tracker.core.plan import Decided, Facts, Unrecoverable, plan
 
 SUM = Signature(Kind.ALLREDUCE, count=3).encode()
 BARRIER = Signature(Kind.BARRIER).encode()
@@ -27,7 +27,7 @@ def members(count: int) -> list[Member]:
     return [Member(rank, f"w{rank}", 1, f"h{rank}", "a", 1) for rank in range(count)]
 
 
-def report(position: Position = START, *runs: Run, **changes: Any) -> Report:
+def report(position: Position = START, *runs: PositionRange, **changes: Any) -> Report:
     fields: dict[str, Any] = {
         "epoch": 5,
         "position": position,
@@ -47,7 +47,7 @@ def report(position: Position = START, *runs: Run, **changes: Any) -> Report:
 
 def decide(
     *reports: Report, all_replaced: bool = False, highest: int = PRELUDE, local_replicas: int = 2
-) -> Decided | Lost:
+) -> Decided | Unrecoverable:
     count = len(reports)
     facts = Facts(5, all_replaced, (0,) * count, 2, local_replicas, highest)
     return plan(members(count), facts, dict(enumerate(reports)))
@@ -61,7 +61,7 @@ def decided(*reports: Report, **facts: Any) -> Decided:
 
 def lost(*reports: Report, **facts: Any) -> tuple[str, str]:
     decision = decide(*reports, **facts)
-    assert isinstance(decision, Lost), decision
+    assert isinstance(decision, Unrecoverable), decision
     return decision.error, decision.cause
 
 
@@ -72,35 +72,40 @@ def test_a_fresh_group_starts_at_the_beginning_and_fetches_nothing() -> None:
 
 
 def test_a_laggard_fetches_what_another_completed() -> None:
-    ahead = report(at(0, 3), Run(0, 0, 3))
-    decision = decided(ahead, report(at(0, 2), Run(0, 0, 2)))
+    ahead = report(at(0, 3), PositionRange(0, 0, 3))
+    decision = decided(ahead, report(at(0, 2), PositionRange(0, 0, 2)))
     assert decision.frontier == at(0, 3)
     assert decision.plans[0].fetches == ()
-    assert decision.plans[1].fetches == (Fetch(0, Run(0, 2, 3)),)
+    assert decision.plans[1].fetches == (Fetch(0, PositionRange(0, 2, 3)),)
 
 
 def test_a_replacement_loads_and_fetches_prelude_and_version() -> None:
-    survivor = report(at(2, 2), Run(-1, 0, 1), Run(2, 0, 2), prelude_length=1)
+    survivor = report(at(2, 2), PositionRange(-1, 0, 1), PositionRange(2, 0, 2), prelude_length=1)
     decision = decided(survivor, report(caught_up=0))
     order = decision.plans[1]
     assert (order.load, order.load_from, order.prelude_length) == (2, (0,), 1)
-    assert order.fetches == (Fetch(0, Run(-1, 0, 1)), Fetch(0, Run(2, 0, 2)))
+    assert order.fetches == (Fetch(0, PositionRange(-1, 0, 1)), Fetch(0, PositionRange(2, 0, 2)))
 
 
-def test_keepers_share_the_work_of_serving() -> None:
-    evens = report(at(0, 4), Run(0, 0, 4, 2))
-    odds = report(at(0, 4), Run(0, 1, 4, 2))
+def test_holders_share_the_work_of_serving() -> None:
+    evens = report(at(0, 4), PositionRange(0, 0, 4, 2))
+    odds = report(at(0, 4), PositionRange(0, 1, 4, 2))
     order = decided(evens, odds, report(caught_up=0)).plans[2]
-    assert order.fetches == (Fetch(0, Run(0, 0, 3, 2)), Fetch(1, Run(0, 1, 4, 2)))
+    assert order.fetches == (
+        Fetch(0, PositionRange(0, 0, 3, 2)),
+        Fetch(1, PositionRange(0, 1, 4, 2)),
+    )
 
 
 def test_a_long_version_is_fetched_by_few_orders() -> None:
-    """Rank 2 has fetched all and replays; now rank 0 is replaced, and a keeper has what it has."""
+    """Rank 2 has fetched all and replays; rank 0 is replaced, and a holder has what it has."""
     end = 30_000
-    keepers = [report(at(0, end), Run(0, index % 3, end, 3)) for index in range(6)]
-    keepers[0] = report(caught_up=0)
-    keepers[2] = report(at(0, 17), Run(0, 0, end))
-    orders = decided(*keepers).plans[0]
+    replica_holders = [
+        report(at(0, end), PositionRange(0, index % 3, end, 3)) for index in range(6)
+    ]
+    replica_holders[0] = report(caught_up=0)
+    replica_holders[2] = report(at(0, 17), PositionRange(0, 0, end))
+    orders = decided(*replica_holders).plans[0]
     assert [(fetch.source, fetch.run.lo, fetch.run.step) for fetch in orders.fetches] == [
         (1, 1, 3),
         (2, 0, 3),
@@ -111,14 +116,16 @@ def test_a_long_version_is_fetched_by_few_orders() -> None:
 
 def test_what_no_plan_can_say_ends_the_job_and_not_the_tracker() -> None:
     lacks = [5 * (number // 2) + 2 * (number % 2) for number in range(70_000)]  # 0, 2, 5, 7, 10
-    gaps = [Run(0, a + 1, b) for a, b in itertools.pairwise(lacks) if b > a + 1]
-    error, cause = lost(report(at(0, 0), *gaps), report(at(0, lacks[-1]), Run(0, 0, lacks[-1])))
+    gaps = [PositionRange(0, a + 1, b) for a, b in itertools.pairwise(lacks) if b > a + 1]
+    error, cause = lost(
+        report(at(0, 0), *gaps), report(at(0, lacks[-1]), PositionRange(0, 0, lacks[-1]))
+    )
     assert error == "JobLostError"
     assert cause == "rank 0 lacks results in 35000 pieces, and a plan names 32768 at most"
 
 
 def test_a_result_that_nobody_holds_ends_the_job_by_name() -> None:
-    holed = report(at(0, 3), Run(0, 1, 3))
+    holed = report(at(0, 3), PositionRange(0, 1, 3))
     error, cause = lost(holed, report(caught_up=0))
     assert error == "JobLostError"
     assert "collective 0.0" in cause
@@ -133,15 +140,15 @@ def test_a_version_that_one_has_committed_is_committed_by_all() -> None:
 
 
 def test_a_version_that_everyone_holds_is_committed_though_nobody_knew() -> None:
-    both = report(at(0, 4), Run(0, 0, 4), tentative=1, digest=b"d")
+    both = report(at(0, 4), PositionRange(0, 0, 4), tentative=1, digest=b"d")
     decision = decided(both, both, report(caught_up=0))
     assert decision.plans[0].commit == 1
     assert (decision.plans[2].load, decision.plans[2].load_from) == (1, (0, 1))
 
 
 def test_a_version_that_one_lacks_is_not_committed() -> None:
-    holding = report(at(0, 4), Run(0, 0, 4), tentative=1, digest=b"d")
-    decision = decided(holding, report(at(0, 4), Run(0, 0, 4)))
+    holding = report(at(0, 4), PositionRange(0, 0, 4), tentative=1, digest=b"d")
+    decision = decided(holding, report(at(0, 4), PositionRange(0, 0, 4)))
     assert decision.plans[0].commit == PRELUDE
     assert decision.frontier == at(0, 4)
 
@@ -157,17 +164,17 @@ def test_states_that_differ_are_a_mismatch() -> None:
     said = {"tentative": 1, "signature": CHECKPOINT, "site": "a.py:1"}
     one, other = (report(at(0, 1), digest=digest, **said) for digest in (b"d", b"e"))
     decision = decide(one, one, other)
-    assert isinstance(decision, Lost)
+    assert isinstance(decision, Unrecoverable)
     sides = tuple(Side(rank, at(0, 1), CHECKPOINT, "a.py:1") for rank in (0, 2))
     assert decision.evidence == Evidence(at(0, 1), sides, version=1)
 
 
 def test_calls_in_flight_that_differ_are_a_mismatch() -> None:
     decision = decide(
-        report(at(0, 1), Run(0, 0, 1), signature=SUM, site="a.py:1"),
-        report(at(0, 1), Run(0, 0, 1), signature=BARRIER, site="b.py:2"),
+        report(at(0, 1), PositionRange(0, 0, 1), signature=SUM, site="a.py:1"),
+        report(at(0, 1), PositionRange(0, 0, 1), signature=BARRIER, site="b.py:2"),
     )
-    assert isinstance(decision, Lost)
+    assert isinstance(decision, Unrecoverable)
     sides = (Side(0, at(0, 1), SUM, "a.py:1"), Side(1, at(0, 1), BARRIER, "b.py:2"))
     assert decision.evidence == Evidence(at(0, 1), sides)
 
@@ -189,8 +196,8 @@ OTHER = Signature(Kind.BROADCAST, root=2, dtype=12, count=4, ndim=1, dims=(4, 0,
 def test_a_rank_without_an_array_agrees_with_any_and_hides_no_mismatch(
     calls: tuple[bytes, ...], conflict: bool
 ) -> None:
-    decision = decide(*(report(at(0, 1), Run(0, 0, 1), signature=call) for call in calls))
-    assert isinstance(decision, Lost) == conflict
+    decision = decide(*(report(at(0, 1), PositionRange(0, 0, 1), signature=call) for call in calls))
+    assert isinstance(decision, Unrecoverable) == conflict
 
 
 def test_all_who_took_part_have_died() -> None:
@@ -204,16 +211,16 @@ def test_a_committed_version_whose_holders_died_is_named() -> None:
 
 
 def test_a_load_that_only_the_dead_had_completed_is_executed_again() -> None:
-    before_load = report(at(-1, 2), Run(-1, 0, 2), committed=-1)
+    before_load = report(at(-1, 2), PositionRange(-1, 0, 2), committed=-1)
     decision = decide(before_load, report(caught_up=0), highest=0)
     assert isinstance(decision, Decided)
     assert decision.frontier == at(-1, 2)
 
 
-def test_where_results_are_not_kept_the_setting_is_named_and_not_the_keepers() -> None:
+def test_where_results_are_not_kept_the_setting_is_named_and_not_the_holders() -> None:
     facts = Facts(5, False, (0, 1), 2, 2, keeps_results=False)
     decision = plan(members(2), facts, {0: report(at(0, 3)), 1: report(caught_up=0)})
-    assert decision == Lost(
+    assert decision == Unrecoverable(
         "JobLostError",
         "the result of collective 0.0 is needed and exists nowhere: this job runs with replay=off "
         "and keeps no results",
@@ -221,10 +228,10 @@ def test_where_results_are_not_kept_the_setting_is_named_and_not_the_keepers() -
     )
 
 
-def run_sets() -> st.SearchStrategy[tuple[Run, ...]]:
+def run_sets() -> st.SearchStrategy[tuple[PositionRange, ...]]:
     seqnos = st.builds(range, st.integers(0, 3), st.integers(4, 9), st.integers(1, 3))
     return st.lists(seqnos, max_size=2).map(
-        lambda ranges: tuple(Run(0, r.start, r.stop, r.step) for r in ranges)
+        lambda ranges: tuple(PositionRange(0, r.start, r.stop, r.step) for r in ranges)
     )
 
 
@@ -251,7 +258,7 @@ def test_nobody_is_sent_to_a_rank_that_did_not_report_it_and_nothing_is_left_out
         rank: {(run.version, s) for run in r.runs for s in run.seqnos()}
         for rank, r in enumerate(reports)
     }
-    if isinstance(decision, Lost):
+    if isinstance(decision, Unrecoverable):
         assert decision.error == "JobLostError"
         if decision.position != START:
             assert not any((0, decision.position.seqno) in own for own in held.values())

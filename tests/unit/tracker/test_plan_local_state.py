@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ftcomm.protocol.messages import LocalFetch, LocalStates, Report, Run
+from ftcomm.protocol.messages import LocalFetch, LocalStates, PositionRange, Report
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm_tracker.core.plan import Decided, Facts, plan
 from tests.unit.tracker.test_plan import at, decided, lost, members, report
@@ -46,11 +46,11 @@ def test_what_a_replacement_has_fetched_already_it_is_not_given_again() -> None:
 
 
 def test_one_holder_is_enough_and_the_copies_are_made_again() -> None:
-    """Rank 0 and one of its keepers have died."""
+    """Rank 0 and one of its replica holders have died."""
     decision = decided(FRESH, FRESH, holding(3, 0, 1, 2), holding(3, 1, 2, 3))
-    mine, keepers = locals_of(decision)[:2]
+    mine, replica_holders = locals_of(decision)[:2]
     assert mine == (LocalFetch(2, 0), LocalFetch(3, 3), LocalFetch(2, 2))
-    assert keepers == (LocalFetch(3, 1), LocalFetch(2, 0), LocalFetch(3, 3))
+    assert replica_holders == (LocalFetch(3, 1), LocalFetch(2, 0), LocalFetch(3, 3))
 
 
 def test_a_local_state_whose_holders_have_all_died_ends_the_job_by_name() -> None:
@@ -69,7 +69,7 @@ def test_without_copies_a_local_state_dies_with_its_owner() -> None:
 
 
 def test_a_version_is_committed_if_all_who_live_hold_what_they_should() -> None:
-    """Rank 0 has died after it gave copies to its keepers, 1 and 2."""
+    """Rank 0 has died after it gave copies to its replica holders, 1 and 2."""
     decision = decided(FRESH, saving(0, 1, 3), saving(0, 1, 2), saving(1, 2, 3))
     assert ({p.commit for p in decision.plans.values()}, decision.frontier) == ({2}, at(2, 0))
     assert decision.plans[0].load == 2
@@ -91,7 +91,7 @@ def test_a_version_is_not_committed_while_one_local_state_is_held_by_nobody() ->
     """Rank 0 has died before anyone had a copy: all go back to version 1 and save again."""
     before = [
         report(
-            at(1, 3), Run(1, 0, 3), tentative=2, digest=b"d",
+            at(1, 3), PositionRange(1, 0, 3), tentative=2, digest=b"d",
             locals=(LocalStates(1, (0, rank)), LocalStates(2, (rank,))),
         )
         for rank in (1, 2)

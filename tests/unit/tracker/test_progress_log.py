@@ -44,9 +44,9 @@ def test_a_record_says_where_a_job_stands_and_how_fast_it_goes() -> None:
 
 
 def test_a_heartbeat_tells_how_much_the_log_holds() -> None:
-    story = running()
-    story.tell(Said(1, Heartbeat(1, 1, Position(0, 0, 1), None, 77)))
-    rows = story.roster.snapshot(0.0)["members"]
+    scenario = running()
+    scenario.tell(Said(1, Heartbeat(1, 1, Position(0, 0, 1), None, 77)))
+    rows = scenario.roster.snapshot(0.0)["members"]
     assert [row["log_bytes"] for row in rows] == [77, None]
 
 

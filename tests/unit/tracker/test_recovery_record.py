@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from ftcomm.protocol.messages import Bye, Resumed
+from ftcomm.protocol.messages import Closed, Resumed
 from ftcomm_tracker.core.events import (
+    ConnectionLost,
     Died,
     Effect,
     Event,
     Incident,
     IncidentClosed,
-    Lost,
     StopAsked,
 )
 from ftcomm_tracker.core.reporting.explain import explain
 from ftcomm_tracker.core.reporting.status import incident_line
 from ftcomm_tracker.server.recovery_log import record_incident
-from tests.unit.tracker.roster_scenario import Story, hello, report, running
+from tests.unit.tracker.roster_scenario import ScenarioRun, hello, report, running
 
 
 def closed(effects: list[Effect]) -> list[Incident]:
@@ -32,26 +32,26 @@ def record(effects: list[Effect]) -> dict[str, Any]:
     return incident.to_dict()
 
 
-def lose_and_replace(story: Story) -> None:
-    """Worker w1 is silent for 5 s; survivors report 0.1 s later, its next life 2 s later."""
-    story.now = 4.0
-    story.said(1, report(1))  # a sign of life
-    story.tick(5.0)
-    story.now = 5.1
-    story.said(1, report(2))
-    story.now = 7.0
-    story.joined(3, hello("w1", "b"))
-    story.said(3, report(2))
-    story.roster.plan_sent(7.25)
+def lose_and_replace(scenario: ScenarioRun) -> None:
+    """Worker w1 is silent for 5 s; survivors report 0.1 s later, its next incarnation 2 s later."""
+    scenario.now = 4.0
+    scenario.said(1, report(1))  # a sign of activity
+    scenario.tick(5.0)
+    scenario.now = 5.1
+    scenario.said(1, report(2))
+    scenario.now = 7.0
+    scenario.joined(3, hello("w1", "b"))
+    scenario.said(3, report(2))
+    scenario.roster.plan_sent(7.25)
 
 
 def test_every_phase_of_a_recovery_is_in_its_record() -> None:
-    story = running(2)
-    lose_and_replace(story)
-    story.now = 7.5
-    story.said(1, Resumed(2, 10, 20, 0, 0))
-    story.now = 8.0
-    effects = story.tell_said(3, Resumed(2, 150, 250, 3, 4))
+    scenario = running(2)
+    lose_and_replace(scenario)
+    scenario.now = 7.5
+    scenario.said(1, Resumed(2, 10, 20, 0, 0))
+    scenario.now = 8.0
+    effects = scenario.tell_said(3, Resumed(2, 150, 250, 3, 4))
     assert record(effects) == {
         "epoch": 2,
         "reason": "no heartbeat of worker w1 for 5.0 s (rank 1)",
@@ -76,32 +76,32 @@ def test_every_phase_of_a_recovery_is_in_its_record() -> None:
 
 
 def test_a_recovery_that_another_change_cuts_short_says_so() -> None:
-    story = running(3)
-    story.tell(Lost(2, "gone"))
+    scenario = running(3)
+    scenario.tell(ConnectionLost(2, "gone"))
     for conn in (1, 3):
-        story.said(conn, report(2))
-    story.joined(4, hello("w1", "b"))
-    story.said(4, report(2))
-    story.now = 1.5
-    found = record(story.tell(Lost(3, "gone too")))
+        scenario.said(conn, report(2))
+    scenario.joined(4, hello("w1", "b"))
+    scenario.said(4, report(2))
+    scenario.now = 1.5
+    found = record(scenario.tell(ConnectionLost(3, "gone too")))
     assert (found["epoch"], found["completed"], found["ms"]["total"]) == (2, False, 1500.0)
     assert "1500.0 ms until it was cut short (detect 0.0, stop 0.0," in incident_line(found)
 
 
 def test_a_recovery_that_ends_with_the_job_leaves_its_record_too() -> None:
-    story = running(2)
-    story.tell(Lost(2, "gone"))
-    story.now = 2.0
-    found = record(story.tell(StopAsked("enough")))
+    scenario = running(2)
+    scenario.tell(ConnectionLost(2, "gone"))
+    scenario.now = 2.0
+    found = record(scenario.tell(StopAsked("enough")))
     assert (found["victims"], found["completed"], found["ms"]["replace"]) == (["w1"], False, 0.0)
 
 
 def test_the_log_calls_recovered_only_what_was(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    story = running(2)
-    story.tell(Lost(2, "gone"))
-    (cut_short,) = closed(story.tell(StopAsked("enough")))
+    scenario = running(2)
+    scenario.tell(ConnectionLost(2, "gone"))
+    (cut_short,) = closed(scenario.tell(StopAsked("enough")))
     with caplog.at_level(logging.INFO, "ftcomm_tracker"):
         for completed in (False, True):
             record_incident(tmp_path, replace(cut_short, completed=completed), now=0.0)
@@ -112,20 +112,20 @@ def test_the_log_calls_recovered_only_what_was(
 
 
 def test_a_job_that_closes_during_a_recovery_completes_it() -> None:
-    story = running(2)
-    story.said(1, Bye(3))
-    story.tell(Lost(2, "gone"))
-    story.said(1, report(2, closed=True))
-    story.joined(3, hello("w1", "b"))
-    story.said(3, report(2))
-    assert record(story.tell_said(3, Bye(3)))["completed"]
+    scenario = running(2)
+    scenario.said(1, Closed(3))
+    scenario.tell(ConnectionLost(2, "gone"))
+    scenario.said(1, report(2, closed=True))
+    scenario.joined(3, hello("w1", "b"))
+    scenario.said(3, report(2))
+    assert record(scenario.tell_said(3, Closed(3)))["completed"]
 
 
 def test_every_field_is_in_the_operators_table() -> None:
     text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
-    story = running(2)
-    story.tell(Lost(2, "gone"))
-    found = record(story.tell(StopAsked("enough")))
+    scenario = running(2)
+    scenario.tell(ConnectionLost(2, "gone"))
+    found = record(scenario.tell(StopAsked("enough")))
     names = [*found, *(f"ms.{name}" for name in found["ms"])]
     assert [name for name in names if f"`{name}`" not in text and name != "ms"] == []
 
@@ -134,25 +134,25 @@ def killed_and_back(*events: Event) -> dict[str, Any]:
     """The record of a recovery in which worker w1's process, number 4711, was lost and replaced.
 
     Args:
-        events: what the tracker hears before the new life joins, in this order.
+        events: what the tracker hears before the new incarnation joins, in this order.
     """
-    story = Story()
-    story.joined(1, hello("w0"))
-    story.joined(2, hello("w1", group=4711))
+    scenario = ScenarioRun()
+    scenario.joined(1, hello("w0"))
+    scenario.joined(2, hello("w1", group=4711))
     for conn in (1, 2):
-        story.said(conn, report(1))
+        scenario.said(conn, report(1))
     for event in events:
-        story.tell(event)
-    story.joined(3, hello("w1", "b", group=4712))
+        scenario.tell(event)
+    scenario.joined(3, hello("w1", "b", group=4712))
     for conn in (1, 3):
-        story.said(conn, report(2))
-    effects = [e for conn in (1, 3) for e in story.tell_said(conn, Resumed(2, 0, 0, 0, 0))]
+        scenario.said(conn, report(2))
+    effects = [e for conn in (1, 3) for e in scenario.tell_said(conn, Resumed(2, 0, 0, 0, 0))]
     (incident,) = [e.incident for e in effects if isinstance(e, IncidentClosed)]
     return incident.to_dict()
 
 
 DIED = Died("w1", 4711, "was killed by SIGKILL")
-LOST = Lost(2, "its connection ended")
+LOST = ConnectionLost(2, "its connection ended")
 CAUSE = {"worker": "w1", "pid": 4711, "host": "h", "how": "was killed by SIGKILL"}
 
 
@@ -169,10 +169,10 @@ def test_a_recovery_of_which_nobody_says_why_names_no_cause() -> None:
 
 
 def test_status_and_explain_say_why_a_worker_is_gone() -> None:
-    story = running()
+    scenario = running()
     for event in (LOST, Died("w1", 4711, "exited with status 1: KeyError: 'x'")):
-        story.tell(event)
-    document = {**story.roster.snapshot(0.0), "uptime_s": 1.0, "address": "h:1"}
+        scenario.tell(event)
+    document = {**scenario.roster.snapshot(0.0), "uptime_s": 1.0, "address": "h:1"}
     (row,) = [row for row in document["members"] if row["worker_id"] == "w1"]
     assert row["death"]["how"] == "exited with status 1: KeyError: 'x'"
     (finding,) = [found for found in explain(document) if found.kind == "empty_place"]
@@ -180,9 +180,9 @@ def test_status_and_explain_say_why_a_worker_is_gone() -> None:
 
 
 def test_a_death_of_who_has_closed_or_was_never_there_is_nobodys_loss() -> None:
-    story = running()
-    story.said(2, Bye(0))
+    scenario = running()
+    scenario.said(2, Closed(0))
     for worker in ("w1", "w9"):
-        story.tell(Died(worker, 4711, "exited with status 3"))
-    story.tell(LOST)
-    assert [row["death"] for row in story.roster.snapshot(0.0)["members"]] == [None, None]
+        scenario.tell(Died(worker, 4711, "exited with status 3"))
+    scenario.tell(LOST)
+    assert [row["death"] for row in scenario.roster.snapshot(0.0)["members"]] == [None, None]

@@ -15,10 +15,10 @@ from ftcomm.config.environment import read_token
 from ftcomm.config.job_settings import MIN_DETECT_WITHIN_S
 from ftcomm.errors import AuthenticationError, TrackerLostError
 from ftcomm.protocol.handshake import NONCE_BYTES, ServerHandshake
-from ftcomm.protocol.messages import Bye, Revoke, Welcome
+from ftcomm.protocol.messages import Closed, Revoke, Welcome
 from ftcomm.protocol.operator_messages import StopRequest
 from ftcomm.protocol.position import Position
-from ftcomm_tracker.core.events import Ended, GivenUp, Supervised
+from ftcomm_tracker.core.events import GivenUp, JobEnded, Supervised
 from ftcomm_tracker.launcher.remote_tracker import RemoteJob
 from ftcomm_tracker.server.connection import receive_exactly
 from ftcomm_tracker.server.open_job import OpenJob
@@ -81,7 +81,7 @@ async def test_it_is_told_unasked_how_the_job_ended(tmp_path: Path) -> None:
         async with client(job, "operator") as operator:
             await operator.send(StopRequest("enough"))
             await view.over.wait()
-    assert view.outcome == Ended(False, "JobStoppedError", "the job was stopped: enough")
+    assert view.outcome == JobEnded(False, "JobStoppedError", "the job was stopped: enough")
 
 
 async def test_a_worker_given_up_while_the_tracker_was_away_is_told_to_the_next_one(
@@ -101,7 +101,7 @@ async def test_a_worker_given_up_while_the_tracker_was_away_is_told_to_the_next_
         view.post(GivenUp("1", "it died of old age"))
         async with tracker(tmp_path):
             await view.over.wait()
-    assert view.outcome == Ended(False, "RankLostError", "it died of old age")
+    assert view.outcome == JobEnded(False, "RankLostError", "it died of old age")
 
 
 async def test_while_no_tracker_answers_it_says_so_after_seconds_and_each_minute(
@@ -129,7 +129,7 @@ async def test_without_a_tracker_it_does_not_wait_for_ever(tmp_path: Path) -> No
         await view.catch_up()
 
 
-async def test_a_stranger_at_the_trackers_address_does_not_end_the_supervisor(
+async def test_a_unknown_peer_at_the_trackers_address_does_not_end_the_supervisor(
     tmp_path: Path,
 ) -> None:
     """The worker goes on dialling until its own tracker is back, and its supervisor must too."""
@@ -156,7 +156,9 @@ async def refuse_two_callers(address: tuple[str, int]) -> None:
                 while stranger.request is None:
                     stranger.receive(await receive_exactly(stream, stranger.bytes_wanted))
                 await stream.send_all(stranger.use_key(b"another key"))
-                assert not await stream.receive_some(), "it proved itself to a stranger"
+                assert not await stream.receive_some(), (
+                    "it proved itself to an unauthenticated peer"
+                )
 
 
 async def test_a_tracker_of_another_token_is_refused_at_the_first_call(tmp_path: Path) -> None:
@@ -174,7 +176,7 @@ async def test_of_a_worker_that_has_closed_only_the_jobs_end_is_unknown(tmp_path
             for worker in (a, b):  # else the tracker would wait for their reports
                 await worker.receive_a(Revoke)
                 await worker.send(report(1))
-            await a.send(Bye(0))
+            await a.send(Closed(0))
             view = RemoteJob([job.server.address], read_token(job.token_file), "0", patience_s=0)
             nursery.start_soon(view.run)
             while not view.has_closed("0"):

@@ -1,4 +1,4 @@
-"""Who is started again: stories of exits, and the decisions they lead to."""
+"""Who is started again: scenarios of exits, and the decisions they lead to."""
 
 import signal
 
@@ -7,11 +7,11 @@ import pytest
 from ftcomm import errors
 from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.launcher.restart_policy import (
-    Again,
     Decision,
     Finished,
     GiveUp,
-    LeaveIt,
+    NoRestart,
+    RestartAfter,
     RestartPolicy,
     describe,
     describe_exit,
@@ -27,16 +27,16 @@ def exits(policy: RestartPolicy, *stories: tuple[int, Position]) -> list[Decisio
 
 def test_the_first_restart_is_at_once_and_later_ones_back_off_to_ten_seconds() -> None:
     policy = RestartPolicy(max_restarts=20, give_up_after=3)
-    story = [(-9, Position(0, 0, n)) for n in range(9)]
+    scenario = [(-9, Position(0, 0, n)) for n in range(9)]
     delays = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0)
-    assert exits(policy, *story) == [Again(delay_s) for delay_s in delays]
+    assert exits(policy, *scenario) == [RestartAfter(delay_s) for delay_s in delays]
     assert policy.restarts == 9
 
 
 def test_three_deaths_without_progress_give_the_worker_up() -> None:
     policy = RestartPolicy(max_restarts=20, give_up_after=3)
     *again, last = exits(policy, (1, START), (-11, START), (1, START))
-    assert again == [Again(0.0), Again(0.5)]
+    assert again == [RestartAfter(0.0), RestartAfter(0.5)]
     assert last == GiveUp(
         "worker 0 died 3 times while the job stood at -1.0 (last: exited with status 1)"
     )
@@ -47,14 +47,14 @@ def test_progress_of_the_job_starts_the_count_again() -> None:
     decisions = exits(
         policy, (1, Position(0, 0, 0)), (1, Position(0, 0, 1)), (1, Position(0, 0, 2))
     )
-    assert decisions == [Again(0.0), Again(0.5), Again(1.0)]
+    assert decisions == [RestartAfter(0.0), RestartAfter(0.5), RestartAfter(1.0)]
 
 
 def test_a_checkpoint_since_the_last_death_means_at_once_again() -> None:
     policy = RestartPolicy(max_restarts=20, give_up_after=3)
-    story = [(-9, Position(0, *place)) for place in ((4, 3), (4, 7), (5, 0), (9, 1), (9, 2))]
+    scenario = [(-9, Position(0, *place)) for place in ((4, 3), (4, 7), (5, 0), (9, 1), (9, 2))]
     delays = (0.0, 0.5, 0.0, 0.0, 0.5)
-    assert exits(policy, *story) == [Again(delay_s) for delay_s in delays]
+    assert exits(policy, *scenario) == [RestartAfter(delay_s) for delay_s in delays]
 
 
 def test_a_position_that_is_only_out_of_sight_is_no_progress() -> None:
@@ -67,14 +67,14 @@ def test_a_position_that_is_only_out_of_sight_is_no_progress() -> None:
 def test_another_workers_deaths_do_not_count() -> None:
     policy = RestartPolicy(max_restarts=20, give_up_after=2)
     decisions = [policy.after_exit(w, 1, closed=False, progress=START) for w in (0, 1, 2)]
-    assert decisions == [Again(0.0)] * 3
+    assert decisions == [RestartAfter(0.0)] * 3
 
 
 def test_max_restarts_bounds_each_worker() -> None:
     policy = RestartPolicy(max_restarts=1, give_up_after=3)
     decisions = exits(policy, (1, START), (1, Position(0, 0, 1)))
     assert decisions == [
-        Again(0.0),
+        RestartAfter(0.0),
         GiveUp("worker 0 was restarted 1 time and died again (exited with status 1)"),
     ]
 
@@ -87,7 +87,7 @@ def test_who_has_closed_is_done_however_it_ends() -> None:
 
 def test_status_zero_without_close_is_a_death() -> None:
     policy = RestartPolicy(max_restarts=20, give_up_after=3)
-    assert exits(policy, (0, START)) == [Again(0.0)]
+    assert exits(policy, (0, START)) == [RestartAfter(0.0)]
     assert "never closed" in describe_exit(0)
 
 
@@ -105,7 +105,7 @@ def test_status_zero_without_close_is_a_death() -> None:
 def test_an_end_that_every_rank_shares_is_left_alone(kind: type[errors.FtcommError]) -> None:
     policy = RestartPolicy(max_restarts=20, give_up_after=3)
     assert exits(policy, (kind.exit_code, START)) == [
-        LeaveIt(f"exited with status {kind.exit_code} ({kind.__name__})")
+        NoRestart(f"exited with status {kind.exit_code} ({kind.__name__})")
     ]
 
 
@@ -116,14 +116,19 @@ def test_a_worker_that_is_set_up_wrongly_is_given_up_at_once() -> None:
 
 @pytest.mark.parametrize("status", [1, 2, 70, 79, 255, -signal.SIGKILL, -signal.SIGSEGV])
 def test_other_ends_are_restarted(status: int) -> None:
-    assert exits(RestartPolicy(max_restarts=20, give_up_after=3), (status, START)) == [Again(0.0)]
+    assert exits(RestartPolicy(max_restarts=20, give_up_after=3), (status, START)) == [
+        RestartAfter(0.0)
+    ]
 
 
 def test_ends_and_decisions_are_said_in_words() -> None:
     assert describe_exit(-9) == "was killed by SIGKILL"
     assert describe_exit(-77) == "was killed by signal 77"
     assert describe_exit(3) == "exited with status 3"
-    texts = [describe(d) for d in (Again(0.0), Again(0.5), Finished(), LeaveIt(""), GiveUp(""))]
+    texts = [
+        describe(d)
+        for d in (RestartAfter(0.0), RestartAfter(0.5), Finished(), NoRestart(""), GiveUp(""))
+    ]
     assert texts == [
         "starting it again",
         "starting it again in 0.5 s",
@@ -149,8 +154,8 @@ def test_a_place_that_was_taken_by_one_that_has_ended_is_started_again() -> None
         for missed in (False, True, True)
     ]
     assert decisions == [
-        LeaveIt("exited with status 75 (FencedError)"),
-        Again(0.0),
+        NoRestart("exited with status 75 (FencedError)"),
+        RestartAfter(0.0),
         GiveUp(
             "worker 0 died 2 times while the job stood at -1.0"
             " (last: exited with status 75 (FencedError))"

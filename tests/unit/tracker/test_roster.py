@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from ftcomm.protocol.messages import (
-    AllBye,
+    AllClosed,
     Blocked,
-    Bye,
+    Closed,
+    FatalDecision,
+    FatalReport,
     Fenced,
     Fetched,
-    Finding,
     Heartbeat,
     Leave,
     Mismatch,
@@ -19,29 +20,28 @@ from ftcomm.protocol.messages import (
     Revoke,
     Settled,
     Suspect,
-    Verdict,
     Welcome,
 )
 from ftcomm.protocol.position import START
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm_tracker.core.epochs import FAREWELL_S
+from ftcomm_tracker.core.events import ConnectionLost as ConnLost
 from ftcomm_tracker.core.events import (
     Disconnect,
-    Ended,
     Event,
     GivenUp,
+    JobEnded,
     Joined,
     Note,
     Persist,
     Said,
     Send,
 )
-from ftcomm_tracker.core.events import Lost as ConnLost
 from ftcomm_tracker.core.mismatch_inquiry import ANSWER_WITHIN_S
-from ftcomm_tracker.core.roster import State
+from ftcomm_tracker.core.roster import JobState
 from tests.unit.tracker.roster_scenario import (
     SETTINGS,
-    Story,
+    ScenarioRun,
     at,
     decisions,
     hello,
@@ -53,16 +53,16 @@ from tests.unit.tracker.roster_scenario import (
 
 
 def test_the_group_forms_when_all_places_are_taken_ranks_follow_sorted_ids() -> None:
-    story = Story(2)
-    assert names(story.joined(1, hello("w10"))) == [(1, "Welcome")]
-    sent = story.joined(2, hello("w9"))
+    scenario = ScenarioRun(2)
+    assert names(scenario.joined(1, hello("w10"))) == [(1, "Welcome")]
+    sent = scenario.joined(2, hello("w9"))
     assert names(sent) == [(2, "Welcome"), (2, "Revoke"), (1, "Revoke")]
-    assert [place.worker_id for place in story.roster.durable.places] == ["w9", "w10"]
+    assert [place.worker_id for place in scenario.roster.durable.places] == ["w9", "w10"]
 
 
 def test_the_epoch_is_journalled_before_anyone_hears_of_it() -> None:
-    story = Story(1)
-    effects = story.tell(Joined(1, hello("w0")))
+    scenario = ScenarioRun(1)
+    effects = scenario.tell(Joined(1, hello("w0")))
     revoke = next(
         i for i, e in enumerate(effects) if isinstance(e, Send) and isinstance(e.message, Revoke)
     )
@@ -72,52 +72,52 @@ def test_the_epoch_is_journalled_before_anyone_hears_of_it() -> None:
 
 def test_that_the_job_has_begun_is_journalled_before_the_first_plan_is_sent() -> None:
     """Else, if the tracker and all members die behind it, the job would begin anew in silence."""
-    story = Story(1)
-    story.joined(1, hello("w0"))
-    effects = story.tell_said(1, report(1))
+    scenario = ScenarioRun(1)
+    scenario.joined(1, hello("w0"))
+    effects = scenario.tell_said(1, report(1))
     sent = [isinstance(e, Send) and isinstance(e.message, Plan) for e in effects].index(True)
-    begun = [e.durable.first_lives for e in effects[:sent] if isinstance(e, Persist)]
+    begun = [e.durable.first_nonces for e in effects[:sent] if isinstance(e, Persist)]
     assert begun == [(b"w0-a",)]
 
 
 def test_a_restarted_worker_keeps_its_rank_and_everyone_gets_a_new_epoch() -> None:
-    story = running()
-    lost = sends(story.tell(ConnLost(2, "connection reset")))
+    scenario = running()
+    lost = sends(scenario.tell(ConnLost(2, "connection reset")))
     assert lost == [(1, Revoke(2, "lost worker w1: connection reset (rank 1)"))]
-    sent = story.joined(3, hello("w1", "b"))
+    sent = scenario.joined(3, hello("w1", "b"))
     assert names(sent) == [(3, "Welcome"), (3, "Revoke")]
     assert isinstance(sent[0][1], Welcome)
     assert sent[0][1].incarnation == 2
-    story.said(1, report(2))
-    plans = story.said(3, report(2, caught_up=0))
+    scenario.said(1, report(2))
+    plans = scenario.said(3, report(2, caught_up=0))
     assert [(conn, m.rank, m.epoch) for conn, m in plans if isinstance(m, Plan)] == [
         (1, 0, 2),
         (3, 1, 2),
     ]
 
 
-def test_the_grouping_stays_what_it_was_wherever_a_later_life_runs() -> None:
-    story = Story(3)
+def test_the_grouping_stays_what_it_was_wherever_a_later_process_runs() -> None:
+    scenario = ScenarioRun(3)
     for rank, host in enumerate(("b", "a", "b")):
-        story.joined(rank + 1, hello(f"w{rank}", host=host))
-    plans = [story.said(rank + 1, report(1)) for rank in range(3)][-1]
-    story.tell(ConnLost(3, "connection reset"))
-    story.joined(4, hello("w2", "b", host="c"))
-    later = Story(3, story.journalled)  # a restarted tracker knows it too
-    for rank, (life, host) in enumerate((("a", "b"), ("a", "a"), ("b", "c"))):
-        later.joined(rank + 1, hello(f"w{rank}", life, host=host, revoke_epoch=2))
+        scenario.joined(rank + 1, hello(f"w{rank}", host=host))
+    plans = [scenario.said(rank + 1, report(1)) for rank in range(3)][-1]
+    scenario.tell(ConnLost(3, "connection reset"))
+    scenario.joined(4, hello("w2", "b", host="c"))
+    later = ScenarioRun(3, scenario.journalled)  # a restarted tracker knows it too
+    for rank, (process, host) in enumerate((("a", "b"), ("a", "a"), ("b", "c"))):
+        later.joined(rank + 1, hello(f"w{rank}", process, host=host, revoke_epoch=2))
     plans += [later.said(rank + 1, report(3)) for rank in range(3)][-1]
     groupings = [(m.epoch, m.grouping) for _, m in plans if isinstance(m, Plan)]
     assert groupings == [(1, (0, 1, 0))] * 3 + [(3, (0, 1, 0))] * 3
 
 
 def test_who_is_lost_while_an_epoch_waits_for_its_plan_is_named() -> None:
-    story = running(3)
-    story.tell(ConnLost(2, "connection reset"))
-    notes = [e for e in story.tell(ConnLost(3, "its connection ended")) if isinstance(e, Note)]
+    scenario = running(3)
+    scenario.tell(ConnLost(2, "connection reset"))
+    notes = [e for e in scenario.tell(ConnLost(3, "its connection ended")) if isinstance(e, Note)]
     words = "epoch 2, not yet planned: lost worker w2: its connection ended (rank 2)"
     assert notes == [Note("info", words)]
-    notes = [e for e in story.tell_said(1, Leave("ValueError: no")) if isinstance(e, Note)]
+    notes = [e for e in scenario.tell_said(1, Leave("ValueError: no")) if isinstance(e, Note)]
     assert notes == [
         Note("info", "epoch 2, not yet planned: worker w0 left: ValueError: no (rank 0)")
     ]
@@ -142,58 +142,58 @@ def test_when_all_have_died_the_verdict_tells_of_the_first_loss(
     first: Event, told: str, todo: str
 ) -> None:
     """One line of a script ends all its ranks, and the others' errors must lead to it."""
-    story = running()
-    story.tell(first)
-    story.tell(ConnLost(2, "its connection ended"))
+    scenario = running()
+    scenario.tell(first)
+    scenario.tell(ConnLost(2, "its connection ended"))
     for conn, worker in ((3, "w0"), (4, "w1")):
-        story.joined(conn, hello(worker, "b"))
-    story.said(3, report(2, caught_up=0))
-    sent = story.said(4, report(2, caught_up=0))
-    (cause,) = {message.cause for _, message in sent if isinstance(message, Verdict)}
+        scenario.joined(conn, hello(worker, "b"))
+    scenario.said(3, report(2, caught_up=0))
+    sent = scenario.said(4, report(2, caught_up=0))
+    (cause,) = {message.cause for _, message in sent if isinstance(message, FatalDecision)}
     assert cause.partition(": leave `with")[0] == (
         "every member that took part in the job has died, and their results with them;"
         f" the first loss: {told}; {todo}"
     )
 
 
-def test_a_newer_life_fences_the_older_one_that_is_still_connected() -> None:
-    story = running()
-    sent = story.joined(3, hello("w1", "b"))
+def test_a_newer_process_fences_the_older_one_that_is_still_connected() -> None:
+    scenario = running()
+    sent = scenario.joined(3, hello("w1", "b"))
     assert (2, Fenced("a newer process has joined as worker w1")) in sent
-    later = story.joined(4, hello("w1", "a", incarnation=1))
+    later = scenario.joined(4, hello("w1", "a", incarnation=1))
     assert names(later) == [(4, "Fenced")]
 
 
 def test_a_report_of_another_epoch_is_dropped() -> None:
-    story = running()
-    story.said(1, Suspect(1, (1,), "reset"))
-    assert story.said(1, report(1)) == []
-    assert story.said(2, report(1)) == []
-    assert story.roster.state is State.COLLECTING
+    scenario = running()
+    scenario.said(1, Suspect(1, (1,), "reset"))
+    assert scenario.said(1, report(1)) == []
+    assert scenario.said(2, report(1)) == []
+    assert scenario.roster.state is JobState.COLLECTING
 
 
 def test_a_suspicion_changes_the_epoch_once_and_a_second_waits_its_turn() -> None:
-    story = running()
-    first = story.said(1, Suspect(1, (1,), "reset"))
+    scenario = running()
+    first = scenario.said(1, Suspect(1, (1,), "reset"))
     assert names(first) == [(1, "Revoke"), (2, "Revoke")]
-    story.said(1, report(2))
-    story.said(2, report(2))
-    assert story.said(2, Suspect(2, (0,), "reset again")) == []
-    assert names(sends(story.tick(5.0))) != []
-    assert story.roster.durable.epoch == 3
+    scenario.said(1, report(2))
+    scenario.said(2, report(2))
+    assert scenario.said(2, Suspect(2, (0,), "reset again")) == []
+    assert names(sends(scenario.tick(5.0))) != []
+    assert scenario.roster.durable.epoch == 3
 
 
 def test_each_silence_has_its_own_deadlines_whoever_else_is_heard_in_between() -> None:
-    story = running(3)
+    scenario = running(3)
     half = SETTINGS.detect_within / 2
     for now, conn in ((1.0, 2), (half, 1), (half + 0.5, 1)):
-        story.now = now
-        story.said(conn, Heartbeat(1, 1, START))
+        scenario.now = now
+        scenario.said(conn, Heartbeat(1, 1, START))
     lines = []
     for _ in range(2):
-        due = story.roster.next_deadline()
+        due = scenario.roster.next_deadline()
         assert due is not None
-        lines += [(due, effect.text) for effect in story.tick(due) if isinstance(effect, Note)]
+        lines += [(due, effect.text) for effect in scenario.tick(due) if isinstance(effect, Note)]
     assert lines == [
         (1.0 + half, "worker w1 is late: no heartbeat for 2.5 s"),
         (2 * half, "epoch 2: no heartbeat of worker w2 for 5.0 s (rank 2)"),
@@ -201,55 +201,58 @@ def test_each_silence_has_its_own_deadlines_whoever_else_is_heard_in_between() -
 
 
 def test_a_silent_worker_is_named_late_then_evicted() -> None:
-    story = running()
-    story.now = 4.0
-    story.said(1, Heartbeat(1, 1, START))
-    story.tick(5.0)
-    assert sorted(story.roster.empty_since) == [1]
-    assert story.roster.state is State.COLLECTING
+    scenario = running()
+    scenario.now = 4.0
+    scenario.said(1, Heartbeat(1, 1, START))
+    scenario.tick(5.0)
+    assert sorted(scenario.roster.empty_since) == [1]
+    assert scenario.roster.state is JobState.COLLECTING
 
 
 def test_pins_may_go_when_the_last_fetch_has_ended() -> None:
-    story = running()
-    story.tell(ConnLost(2, "reset"))
-    story.joined(3, hello("w1", "b"))
-    story.said(1, report(2, at(0, 0), committed=0, prelude_length=0))
-    planned = story.said(3, report(2, caught_up=0))
+    scenario = running()
+    scenario.tell(ConnLost(2, "reset"))
+    scenario.joined(3, hello("w1", "b"))
+    scenario.said(1, report(2, at(0, 0), committed=0, prelude_length=0))
+    planned = scenario.said(3, report(2, caught_up=0))
     assert "Settled" not in [name for _, name in names(planned)]
-    assert story.said(3, Fetched(2)) == [(1, Settled(2)), (3, Settled(2))]
+    assert scenario.said(3, Fetched(2)) == [(1, Settled(2)), (3, Settled(2))]
 
 
 def test_a_mismatch_is_the_same_verdict_for_everyone_however_late() -> None:
-    story = running()
+    scenario = running()
     one, two = Signature(Kind.BARRIER).encode(), Signature(Kind.CLOSE).encode()
-    story.said(1, Mismatch(1, at(-1, 0), one, "a.py:1", 1, at(-1, 0), two, "b.py:2"))
-    told = decisions(story.tick(ANSWER_WITHIN_S))
-    verdict = told[1]
-    assert (told, verdict.error) == ({1: verdict, 2: verdict}, "CollectiveMismatchError")
-    assert story.joined(9, hello("w1", "b")) == [(9, verdict)]
+    scenario.said(1, Mismatch(1, at(-1, 0), one, "a.py:1", 1, at(-1, 0), two, "b.py:2"))
+    told = decisions(scenario.tick(ANSWER_WITHIN_S))
+    fatal_decision = told[1]
+    assert (told, fatal_decision.error) == (
+        {1: fatal_decision, 2: fatal_decision},
+        "CollectiveMismatchError",
+    )
+    assert scenario.joined(9, hello("w1", "b")) == [(9, fatal_decision)]
 
 
 def test_all_have_closed_is_journalled_before_it_is_said() -> None:
-    story = running()
-    assert story.said(1, Bye(4)) == []
-    effects = story.tell(Said(2, Bye(4)))
+    scenario = running()
+    assert scenario.said(1, Closed(4)) == []
+    effects = scenario.tell(Said(2, Closed(4)))
     persisted = [e.durable.final_version for e in effects if isinstance(e, Persist)]
     assert persisted == [4]
-    assert sends(effects) == [(1, AllBye(4)), (2, AllBye(4))]
-    refused = story.joined(3, hello("w1", "b"))
+    assert sends(effects) == [(1, AllClosed(4)), (2, AllClosed(4))]
+    refused = scenario.joined(3, hello("w1", "b"))
     assert refused == [(3, Refused("JobFinishedError", "job job has finished at version 4", 4))]
 
 
 def test_a_close_is_journalled_before_it_is_noted() -> None:
-    story = running()
-    persist, note = story.tell(Said(1, Bye(4)))
+    scenario = running()
+    persist, note = scenario.tell(Said(1, Closed(4)))
     assert isinstance(persist, Persist)
-    assert (persist.durable.byes, note) == ((0,), Note("info", "worker w0 has closed"))
+    assert (persist.durable.closed_ranks, note) == ((0,), Note("info", "worker w0 has closed"))
 
 
 def test_the_close_of_each_worker_is_noted_also_the_last() -> None:
-    story = running()
-    effects = [*story.tell(Said(1, Bye(4))), *story.tell(Said(2, Bye(4)))]
+    scenario = running()
+    effects = [*scenario.tell(Said(1, Closed(4))), *scenario.tell(Said(2, Closed(4)))]
     assert [effect.text for effect in effects if isinstance(effect, Note)] == [
         "worker w0 has closed",
         "worker w1 has closed",
@@ -258,9 +261,9 @@ def test_the_close_of_each_worker_is_noted_also_the_last() -> None:
 
 
 def test_who_joins_is_noted() -> None:
-    story = Story(2)
+    scenario = ScenarioRun(2)
     events = [Joined(1, hello("w0")), Joined(2, hello("w1")), Joined(3, hello("w0", "b"))]
-    effects = [effect for event in events for effect in story.tell(event)]
+    effects = [effect for event in events for effect in scenario.tell(event)]
     joined = [e.text for e in effects if isinstance(e, Note) and "joined" in e.text]
     assert joined == [
         "worker w0 has joined from h",
@@ -270,27 +273,27 @@ def test_who_joins_is_noted() -> None:
 
 
 def test_a_closed_worker_that_dies_is_neither_awaited_nor_replaced() -> None:
-    story = running(3)
-    story.said(1, Bye(0))
-    story.said(2, Suspect(1, (2,), "reset"))
-    story.said(2, report(2))
-    story.said(1, report(2, closed=True))
-    story.said(3, Heartbeat(1, 1, START))
-    story.tell(ConnLost(1, "reset"))
-    plans = story.said(3, report(2))
+    scenario = running(3)
+    scenario.said(1, Closed(0))
+    scenario.said(2, Suspect(1, (2,), "reset"))
+    scenario.said(2, report(2))
+    scenario.said(1, report(2, closed=True))
+    scenario.said(3, Heartbeat(1, 1, START))
+    scenario.tell(ConnLost(1, "reset"))
+    plans = scenario.said(3, report(2))
     assert [member.present for member in plans[0][1].members] == [False, True, True]
 
 
 def test_every_plan_says_which_python_the_present_members_run() -> None:
-    story = Story(2)
-    story.joined(1, hello("w0", python="CPython 3.11"))
-    story.joined(2, hello("w1", python="CPython 3.12"))
-    story.said(1, report(1))
-    assert pythons_of(story.said(2, report(1))) == [["CPython 3.11", "CPython 3.12"]] * 2
-    story.tell(ConnLost(2, "reset"))
-    story.joined(3, hello("w1", "b", python="CPython 3.11"))
-    story.said(1, report(2))
-    assert pythons_of(story.said(3, report(2))) == [["CPython 3.11"] * 2] * 2
+    scenario = ScenarioRun(2)
+    scenario.joined(1, hello("w0", python="CPython 3.11"))
+    scenario.joined(2, hello("w1", python="CPython 3.12"))
+    scenario.said(1, report(1))
+    assert pythons_of(scenario.said(2, report(1))) == [["CPython 3.11", "CPython 3.12"]] * 2
+    scenario.tell(ConnLost(2, "reset"))
+    scenario.joined(3, hello("w1", "b", python="CPython 3.11"))
+    scenario.said(1, report(2))
+    assert pythons_of(scenario.said(3, report(2))) == [["CPython 3.11"] * 2] * 2
 
 
 def pythons_of(sent: list[tuple[int, Any]]) -> list[list[str]]:
@@ -299,86 +302,93 @@ def pythons_of(sent: list[tuple[int, Any]]) -> list[list[str]]:
 
 
 def test_a_closed_worker_that_dies_last_lets_the_others_go_on_at_once() -> None:
-    story = running()
-    story.said(1, Bye(0))
-    story.said(2, Suspect(1, (0,), "reset"))
-    story.said(2, report(2))
-    plans = sends(story.tell(ConnLost(1, "reset")))
+    scenario = running()
+    scenario.said(1, Closed(0))
+    scenario.said(2, Suspect(1, (0,), "reset"))
+    scenario.said(2, report(2))
+    plans = sends(scenario.tell(ConnLost(1, "reset")))
     assert names(plans) == [(2, "Plan"), (2, "Settled")]
 
 
 def test_a_reconnect_while_the_group_forms_counts_once() -> None:
-    story = Story(2)
-    story.joined(1, hello("w0"))
-    story.joined(2, hello("w0", incarnation=1))
-    assert (story.roster.state, sorted(story.roster.peers)) == (State.FORMING, [2])
+    scenario = ScenarioRun(2)
+    scenario.joined(1, hello("w0"))
+    scenario.joined(2, hello("w0", incarnation=1))
+    assert (scenario.roster.state, sorted(scenario.roster.peers)) == (JobState.FORMING, [2])
 
 
 def test_the_tracker_leaves_when_everyone_has_been_told_and_has_gone() -> None:
-    story = running()
-    story.said(1, Bye(0))
-    story.said(2, Bye(0))
-    assert Ended(True) not in story.tell(ConnLost(1, "hung up"))
-    assert Ended(True) in story.tell(ConnLost(2, "hung up"))
+    scenario = running()
+    scenario.said(1, Closed(0))
+    scenario.said(2, Closed(0))
+    assert JobEnded(True) not in scenario.tell(ConnLost(1, "hung up"))
+    assert JobEnded(True) in scenario.tell(ConnLost(2, "hung up"))
 
 
 def test_the_tracker_waits_for_one_who_was_away_when_the_job_ended() -> None:
-    story = running()
-    story.tell(ConnLost(2, "reset"))
+    scenario = running()
+    scenario.tell(ConnLost(2, "reset"))
     one, two = Signature(Kind.BARRIER).encode(), Signature(Kind.CLOSE).encode()
-    story.said(1, Mismatch(1, at(-1, 0), one, "a.py:1", 1, at(-1, 0), two, "b.py:2"))
-    assert not [e for e in story.tell(ConnLost(1, "hung up")) if isinstance(e, Ended)]
-    assert [e for e in story.tick(FAREWELL_S + SETTINGS.detect_within) if isinstance(e, Ended)]
+    scenario.said(1, Mismatch(1, at(-1, 0), one, "a.py:1", 1, at(-1, 0), two, "b.py:2"))
+    assert not [e for e in scenario.tell(ConnLost(1, "hung up")) if isinstance(e, JobEnded)]
+    assert [
+        e for e in scenario.tick(FAREWELL_S + SETTINGS.detect_within) if isinstance(e, JobEnded)
+    ]
 
 
 def test_one_that_nobody_will_start_again_is_not_waited_for() -> None:
-    story = running()
-    story.tell(ConnLost(2, "reset"))
-    story.tell(GivenUp("w1", "it died 3 times"))
-    assert [e for e in story.tell(ConnLost(1, "hung up")) if isinstance(e, Ended)]
+    scenario = running()
+    scenario.tell(ConnLost(2, "reset"))
+    scenario.tell(GivenUp("w1", "it died 3 times"))
+    assert [e for e in scenario.tell(ConnLost(1, "hung up")) if isinstance(e, JobEnded)]
 
 
 def test_a_worker_on_its_way_to_a_job_that_ended_before_it_formed_hears_why() -> None:
-    story = Story(3)
-    story.joined(1, hello("w0"))
-    story.tell(GivenUp("w1", "it cannot start"))
-    assert not [e for e in story.tell(ConnLost(1, "hung up")) if isinstance(e, Ended)]
-    ((_, told),) = story.joined(2, hello("w2"))
-    assert isinstance(told, Verdict)
-    assert [e for e in story.tick(FAREWELL_S + SETTINGS.detect_within) if isinstance(e, Ended)]
+    scenario = ScenarioRun(3)
+    scenario.joined(1, hello("w0"))
+    scenario.tell(GivenUp("w1", "it cannot start"))
+    assert not [e for e in scenario.tell(ConnLost(1, "hung up")) if isinstance(e, JobEnded)]
+    ((_, told),) = scenario.joined(2, hello("w2"))
+    assert isinstance(told, FatalDecision)
+    assert [
+        e for e in scenario.tick(FAREWELL_S + SETTINGS.detect_within) if isinstance(e, JobEnded)
+    ]
 
 
 @pytest.mark.parametrize("error", ["LogLimitError", "CollectiveMismatchError"])
 def test_what_one_rank_found_is_journalled_and_ends_the_job_for_all(error: str) -> None:
-    story = running(3)
-    told = story.tell(Said(2, Finding(1, at(0, 4), error, "waited 5 s for [2]")))
-    verdict = Verdict(error, "waited 5 s for [2]", 1, at(0, 4), 1)
-    persisted = [effect.durable.verdict for effect in told if isinstance(effect, Persist)]
-    assert (persisted, sends(told)) == ([verdict], [(conn, verdict) for conn in (1, 2, 3)])
-    assert story.said(1, Finding(1, at(0, 4), error, "me too")) == []
+    scenario = running(3)
+    told = scenario.tell(Said(2, FatalReport(1, at(0, 4), error, "waited 5 s for [2]")))
+    fatal_decision = FatalDecision(error, "waited 5 s for [2]", 1, at(0, 4), 1)
+    persisted = [effect.durable.fatal_decision for effect in told if isinstance(effect, Persist)]
+    assert (persisted, sends(told)) == (
+        [fatal_decision],
+        [(conn, fatal_decision) for conn in (1, 2, 3)],
+    )
+    assert scenario.said(1, FatalReport(1, at(0, 4), error, "me too")) == []
 
 
 def test_what_one_rank_found_holds_while_the_group_forms_again() -> None:
-    story = running(3)
-    story.tell(ConnLost(3, "died"))
-    assert story.roster.state is State.COLLECTING
-    sent = story.said(1, Finding(1, at(0, 4), "CollectiveTimeoutError", "nobody came"))
-    verdict = Verdict(
+    scenario = running(3)
+    scenario.tell(ConnLost(3, "died"))
+    assert scenario.roster.state is JobState.COLLECTING
+    sent = scenario.said(1, FatalReport(1, at(0, 4), "CollectiveTimeoutError", "nobody came"))
+    fatal_decision = FatalDecision(
         "CollectiveTimeoutError",
         "nobody came; absent: rank 2; there and waiting for nobody: rank 1",
         2,
         at(0, 4),
         0,
     )
-    assert sent == [(1, verdict), (2, verdict)]
+    assert sent == [(1, fatal_decision), (2, fatal_decision)]
 
 
 def test_a_timeout_names_who_computes_while_the_others_wait() -> None:
-    story = running(3)
+    scenario = running(3)
     blocked = Blocked(Signature(Kind.BARRIER).encode(), "t.py:1", (1,), 300)
-    story.said(1, Heartbeat(1, 1, at(0, 4), blocked))
-    story.said(2, Heartbeat(1, 1, at(0, 4), blocked))
-    sent = story.said(1, Finding(1, at(0, 4), "CollectiveTimeoutError", "waited"))
+    scenario.said(1, Heartbeat(1, 1, at(0, 4), blocked))
+    scenario.said(2, Heartbeat(1, 1, at(0, 4), blocked))
+    sent = scenario.said(1, FatalReport(1, at(0, 4), "CollectiveTimeoutError", "waited"))
     assert {message.cause for _, message in sent} == {
         "waited; there and waiting for nobody: rank 2"
     }
@@ -386,35 +396,35 @@ def test_a_timeout_names_who_computes_while_the_others_wait() -> None:
 
 @pytest.mark.parametrize("dtypes", [(0, 12, 12), (12, 0, 12), (0, 12, 11)])
 def test_a_rank_without_an_array_waits_beside_others_with_one(dtypes: tuple[int, ...]) -> None:
-    story = running(3)
+    scenario = running(3)
     sent = []
     for conn, dtype in enumerate(dtypes, 1):
         call = Signature(Kind.BROADCAST, root=2, dtype=dtype).encode()
         blocked = Blocked(call, f"t.py:{conn}", (2,), 300)
-        sent += story.said(conn, Heartbeat(1, 1, at(0, 4), blocked))
-    sent += sends(story.tick(ANSWER_WITHIN_S))
-    verdicts = {message.cause for _, message in sent if isinstance(message, Verdict)}
+        sent += scenario.said(conn, Heartbeat(1, 1, at(0, 4), blocked))
+    sent += sends(scenario.tick(ANSWER_WITHIN_S))
+    verdicts = {message.cause for _, message in sent if isinstance(message, FatalDecision)}
     assert [" at t.py:2 " in cause and " at t.py:3" in cause for cause in verdicts] == (
         [True] if 11 in dtypes else []
     )
 
 
 def test_a_finding_of_another_name_is_not_believed() -> None:
-    story = running(3)
-    effects = story.tell(Said(2, Finding(1, at(0, 4), "JobFinishedError", "all done")))
+    scenario = running(3)
+    effects = scenario.tell(Said(2, FatalReport(1, at(0, 4), "JobFinishedError", "all done")))
     assert [effect.conn for effect in effects if isinstance(effect, Disconnect)] == [2]
-    assert story.roster.durable.verdict is None
+    assert scenario.roster.durable.fatal_decision is None
 
 
 def test_who_waits_for_a_rank_that_has_closed_and_is_gone_is_helped() -> None:
     """What that rank had sent may have been lost on the way, and nobody tells: its host is off."""
-    story = running(3)
+    scenario = running(3)
     for conn in (2, 3):
-        story.said(conn, Bye(0))
-    story.tell(ConnLost(2, "nothing was heard for long"))
+        scenario.said(conn, Closed(0))
+    scenario.tell(ConnLost(2, "nothing was heard for long"))
     ms = int(SETTINGS.detect_within * 1000)
     waits = Blocked(Signature(Kind.CLOSE).encode(), "t.py:9", (1,), ms)
-    assert names(story.said(1, Heartbeat(1, 1, at(0, 4), waits))) == [
+    assert names(scenario.said(1, Heartbeat(1, 1, at(0, 4), waits))) == [
         (1, "HeartbeatAck"),
         (1, "Revoke"),
         (3, "Revoke"),

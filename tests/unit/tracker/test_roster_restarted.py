@@ -2,65 +2,65 @@
 
 from dataclasses import replace
 
-from ftcomm.protocol.messages import Bye, Fetched, Heartbeat, Revoke, Settled
+from ftcomm.protocol.messages import Closed, Fetched, Heartbeat, Revoke, Settled
 from ftcomm.protocol.position import START
 from ftcomm_tracker.core.events import Tick
-from ftcomm_tracker.core.roster import Roster, State
-from tests.unit.tracker.roster_scenario import SETTINGS, Story, hello, names, running, sends
+from ftcomm_tracker.core.roster import JobState, Roster
+from tests.unit.tracker.roster_scenario import SETTINGS, ScenarioRun, hello, names, running, sends
 
 
 def test_a_restarted_tracker_goes_on_in_the_old_epoch_if_all_agree() -> None:
     before = running()
-    story = Story(durable=before.roster.durable)
+    scenario = ScenarioRun(durable=before.roster.durable)
     back = {"incarnation": 1, "plan_epoch": 1, "revoke_epoch": 1}
-    story.joined(1, hello("w0", **back))
-    assert names(story.joined(2, hello("w1", **back))) == [(2, "Welcome")]
-    assert (story.roster.state, story.roster.epoch) == (State.RUNNING, 1)
-    assert story.said(1, Fetched(1)) == []
-    assert story.said(2, Fetched(1)) == [(1, Settled(1)), (2, Settled(1))]
+    scenario.joined(1, hello("w0", **back))
+    assert names(scenario.joined(2, hello("w1", **back))) == [(2, "Welcome")]
+    assert (scenario.roster.state, scenario.roster.epoch) == (JobState.RUNNING, 1)
+    assert scenario.said(1, Fetched(1)) == []
+    assert scenario.said(2, Fetched(1)) == [(1, Settled(1)), (2, Settled(1))]
 
 
 def test_a_restarted_tracker_waits_for_who_has_closed_and_may_alone_hold_what_is_needed() -> None:
     before = running()
-    before.said(2, Bye(0))
-    story = Story(durable=before.roster.durable)
-    assert names(story.joined(1, hello("w0", "b"))) == [(1, "Welcome")]
+    before.said(2, Closed(0))
+    scenario = ScenarioRun(durable=before.roster.durable)
+    assert names(scenario.joined(1, hello("w0", "b"))) == [(1, "Welcome")]
     back = {"incarnation": 1, "plan_epoch": 1, "revoke_epoch": 1, "closed": True}
-    sent = names(story.joined(2, hello("w1", **back)))
+    sent = names(scenario.joined(2, hello("w1", **back)))
     assert sent == [(2, "Welcome"), (1, "Revoke"), (2, "Revoke")]
 
 
 def test_a_restarted_tracker_goes_on_without_a_closed_worker_that_is_gone() -> None:
     before = running()
-    before.said(2, Bye(0))
-    story = Story(durable=before.roster.durable)
-    story.joined(1, hello("w0", incarnation=1, plan_epoch=1, revoke_epoch=1))
-    story.said(1, Heartbeat(1, 1, START))
-    story.now = 29.0
-    story.said(1, Heartbeat(2, 1, START))
-    assert (1, "Revoke") in names(sends(story.tick(30.0)))
+    before.said(2, Closed(0))
+    scenario = ScenarioRun(durable=before.roster.durable)
+    scenario.joined(1, hello("w0", incarnation=1, plan_epoch=1, revoke_epoch=1))
+    scenario.said(1, Heartbeat(1, 1, START))
+    scenario.now = 29.0
+    scenario.said(1, Heartbeat(2, 1, START))
+    assert (1, "Revoke") in names(sends(scenario.tick(30.0)))
 
 
 def test_a_restarted_tracker_keeps_a_suspicion() -> None:
-    story = Story(durable=running().roster.durable)
+    scenario = ScenarioRun(durable=running().roster.durable)
     back = {"incarnation": 1, "plan_epoch": 1, "revoke_epoch": 1}
-    story.joined(1, hello("w0", suspects=(1,), **back))
-    sent = story.joined(2, hello("w1", **back))
+    scenario.joined(1, hello("w0", suspects=(1,), **back))
+    sent = scenario.joined(2, hello("w1", **back))
     assert [(c, m.epoch) for c, m in sent if isinstance(m, Revoke)] == [(1, 2), (2, 2)]
 
 
 def test_a_restarted_tracker_gives_up_waiting_and_takes_a_spare() -> None:
-    story = Story(durable=running().roster.durable)
+    scenario = ScenarioRun(durable=running().roster.durable)
     back = {"incarnation": 1, "plan_epoch": 1, "revoke_epoch": 1}
-    story.joined(1, hello("w0", **back))
-    story.joined(2, hello("spare"))
-    story.said(1, Heartbeat(1, 1, START))
+    scenario.joined(1, hello("w0", **back))
+    scenario.joined(2, hello("spare"))
+    scenario.said(1, Heartbeat(1, 1, START))
     for second in range(1, 30):
-        story.now = float(second)
+        scenario.now = float(second)
         for conn in (1, 2):
-            story.said(conn, Heartbeat(second, 1, START))
-    story.tick(30.0)
-    assert story.roster.durable.places[1].worker_id == "spare"
+            scenario.said(conn, Heartbeat(second, 1, START))
+    scenario.tick(30.0)
+    assert scenario.roster.durable.places[1].worker_id == "spare"
 
 
 def test_a_tracker_that_awaits_its_workers_sleeps_until_it_stops_awaiting_them() -> None:
@@ -68,7 +68,7 @@ def test_a_tracker_that_awaits_its_workers_sleeps_until_it_stops_awaiting_them()
     settings = replace(SETTINGS, replace_within=4.0, reattach_within=8.0)
     durable = running(2).roster.durable
     roster = Roster(settings, durable, generation=2, now=100.0)
-    assert roster.state is State.REATTACHING
+    assert roster.state is JobState.REATTACHING
     assert roster.next_deadline() == 108.0
     assert roster.handle(Tick(), now=104.0) == []
     assert roster.next_deadline() == 108.0

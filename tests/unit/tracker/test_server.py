@@ -13,16 +13,16 @@ from ftcomm.config.environment import read_token
 from ftcomm.errors import AuthenticationError, ConfigError, ProtocolError
 from ftcomm.protocol.handshake import MAGIC, NONCE_BYTES, ClientHandshake, control_key
 from ftcomm.protocol.messages import (
+    FatalDecision,
     HeartbeatAck,
     Plan,
     Refused,
     Revoke,
-    Verdict,
     Welcome,
 )
 from ftcomm.protocol.operator_messages import Done, StatusReply, StatusRequest, StopRequest
 from ftcomm.protocol.position import PRELUDE, Position
-from ftcomm_tracker.core.events import Ended, GivenUp, Joined, Tick
+from ftcomm_tracker.core.events import GivenUp, JobEnded, Joined, Tick
 from ftcomm_tracker.core.reporting.status import table
 from ftcomm_tracker.server import connection, operators, unauthenticated
 from ftcomm_tracker.server.journal import Journal, SupersededError
@@ -95,7 +95,7 @@ async def test_who_hung_up_while_the_tracker_was_stopped_is_not_said_to_hold_ano
 @pytest.mark.parametrize(
     "bytes_sent", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 1000, MAGIC + b"\x00\x63\x01\x00", b""]
 )
-async def test_strangers_are_refused_and_the_tracker_goes_on(
+async def test_unknown_peers_are_refused_and_the_tracker_goes_on(
     tmp_path: Path, bytes_sent: bytes
 ) -> None:
     async with tracker(tmp_path) as job:
@@ -134,7 +134,7 @@ async def test_who_stays_silent_is_cut_at_the_deadline(
         assert await no_hello.receive() is None
 
 
-async def test_the_oldest_stranger_makes_room_for_an_honest_worker(
+async def test_the_oldest_unknown_peer_makes_room_for_an_honest_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unauthenticated, "MAX_UNAUTHENTICATED", 4)
@@ -224,12 +224,12 @@ async def test_an_operator_stops_the_job_for_everyone(tmp_path: Path) -> None:
         await worker.send(hello("0"))
         await operator.send(StopRequest("enough"))
         assert await operator.receive() == Done()
-        verdict = await worker.receive_a(Verdict)
-        assert (verdict.error, "enough" in verdict.cause) == ("JobStoppedError", True)
+        fatal_decision = await worker.receive_a(FatalDecision)
+        assert (fatal_decision.error, "enough" in fatal_decision.cause) == ("JobStoppedError", True)
         assert job.server.over.is_set()
         await worker.stream.aclose()
         await job.server.ended.wait()
-        assert job.server.outcome == Ended(False, "JobStoppedError", verdict.cause)
+        assert job.server.outcome == JobEnded(False, "JobStoppedError", fatal_decision.cause)
 
 
 async def test_a_worker_that_is_given_up_ends_the_job_for_everyone(tmp_path: Path) -> None:
@@ -237,8 +237,11 @@ async def test_a_worker_that_is_given_up_ends_the_job_for_everyone(tmp_path: Pat
         await worker.send(hello("0"))
         await worker.receive()
         job.server.post(GivenUp("1", "worker 1 died 3 times"))
-        verdict = await worker.receive_a(Verdict)
-        assert (verdict.error, verdict.cause) == ("RankLostError", "worker 1 died 3 times")
+        fatal_decision = await worker.receive_a(FatalDecision)
+        assert (fatal_decision.error, fatal_decision.cause) == (
+            "RankLostError",
+            "worker 1 died 3 times",
+        )
 
 
 async def test_a_refused_worker_hears_why_although_it_is_still_sending(tmp_path: Path) -> None:

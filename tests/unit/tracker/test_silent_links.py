@@ -13,65 +13,73 @@ from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.ring_allgather import ring_allgather
 from ftcomm.collectives.schedules.schedule import NOBODY, Schedule
 from ftcomm.collectives.schedules.shift import shift
-from ftcomm_tracker.core.silent_links import Stand, pair_of, starving_pairs
+from ftcomm_tracker.core.silent_links import RankProgress, pair_of, starving_pairs
 from tests.unit.tracker.roster_scenario import at
 
 HERE, NEXT = at(0, 4), at(0, 5)
-COMPUTES = Stand(HERE)
+COMPUTES = RankProgress(HERE)
 
 
 @pytest.mark.parametrize(
     ("stands", "pairs"),
     [
         pytest.param({}, (), id="nobody stands"),
-        pytest.param({0: Stand(HERE, 1, (1,)), 1: COMPUTES}, (), id="the other computes"),
-        pytest.param({0: Stand(HERE, 1, (1,))}, (), id="the other moves"),
+        pytest.param({0: RankProgress(HERE, 1, (1,)), 1: COMPUTES}, (), id="the other computes"),
+        pytest.param({0: RankProgress(HERE, 1, (1,))}, (), id="the other moves"),
         pytest.param(
-            {0: Stand(HERE, 1, (1,)), 1: Stand(HERE, 1, (0,))}, ((0, 1),), id="both in one step"
+            {0: RankProgress(HERE, 1, (1,)), 1: RankProgress(HERE, 1, (0,))},
+            ((0, 1),),
+            id="both in one step",
         ),
         pytest.param(
-            {0: Stand(HERE, 2, (1,)), 1: Stand(HERE, 1, (2,)), 2: COMPUTES},
+            {0: RankProgress(HERE, 2, (1,)), 1: RankProgress(HERE, 1, (2,)), 2: COMPUTES},
             (),
             id="a chain that ends at one who computes",
         ),
         pytest.param(
-            {0: Stand(HERE, 3, (2,)), 1: Stand(HERE, 1, (0,)), 2: Stand(HERE, 2, (1,))},
+            {
+                0: RankProgress(HERE, 3, (2,)),
+                1: RankProgress(HERE, 1, (0,)),
+                2: RankProgress(HERE, 2, (1,)),
+            },
             ((0, 1),),
             id="a ring waits for one link: who is farthest behind names it",
         ),
         pytest.param(
-            {0: Stand(NEXT), 1: Stand(HERE, 0, (0,))},
+            {0: RankProgress(NEXT), 1: RankProgress(HERE, 0, (0,))},
             ((0, 1),),
             id="the root is ahead and computes",
         ),
         pytest.param(
-            {0: Stand(NEXT, -1, (2,)), 1: Stand(HERE, 0, (0,)), 2: COMPUTES},
+            {0: RankProgress(NEXT, -1, (2,)), 1: RankProgress(HERE, 0, (0,)), 2: COMPUTES},
             ((0, 1),),
             id="one link is at fault while another rank computes",
         ),
         pytest.param(
-            {0: Stand(HERE, -1, (1,)), 1: Stand(HERE, -1, (0,))},
+            {0: RankProgress(HERE, -1, (1,)), 1: RankProgress(HERE, -1, (0,))},
             ((0, 1),),
             id="a connection that is never made",
         ),
         pytest.param(
-            {0: Stand(HERE, -1, (1,)), 1: COMPUTES},
+            {0: RankProgress(HERE, -1, (1,)), 1: COMPUTES},
             (),
             id="a connection to one who has not come yet",
         ),
         pytest.param(
             {
-                0: Stand(HERE, 1, (1,)),
-                1: Stand(HERE, 1, (0,)),
-                2: Stand(HERE, 1, (3,)),
-                3: Stand(HERE, 1, (2,)),
+                0: RankProgress(HERE, 1, (1,)),
+                1: RankProgress(HERE, 1, (0,)),
+                2: RankProgress(HERE, 1, (3,)),
+                3: RankProgress(HERE, 1, (2,)),
             },
             ((0, 1), (2, 3)),
             id="two links at once",
         ),
     ],
 )
-def test_the_links_at_fault(stands: dict[int, Stand], pairs: tuple[tuple[int, int], ...]) -> None:
+def test_the_links_at_fault(
+    stands: dict[int, RankProgress], pairs: tuple[tuple[int, int], ...]
+) -> None:
     assert starving_pairs(stands) == pairs
 
 
@@ -91,7 +99,7 @@ def all_schedules(n: int) -> Iterator[list[Schedule]]:
 
 def stands_with_a_silent_link(
     schedules: list[Schedule], silent: tuple[int, int], slow: int | None
-) -> dict[int, Stand]:
+) -> dict[int, RankProgress]:
     """Run until nothing moves; sends never block.  `slow` has not entered the call."""
     arrived: set[tuple[int, int, int]] = set()  # sender, receiver, tag
     steps = {rank: list(schedule.steps) for rank, schedule in enumerate(schedules)}
@@ -112,7 +120,7 @@ def stands_with_a_silent_link(
                 left.pop(0)
                 moving = True
     return {
-        rank: Stand(HERE, left[0].tag, (left[0].recv_from,)) if left else Stand(NEXT)
+        rank: RankProgress(HERE, left[0].tag, (left[0].recv_from,)) if left else RankProgress(NEXT)
         for rank, left in steps.items()
         if rank != slow
     } | ({} if slow is None else {slow: COMPUTES})

@@ -6,7 +6,7 @@ import trio.testing
 
 from ftcomm.errors import TrackerLostError
 from ftcomm.protocol.position import START, Position
-from ftcomm_tracker.core.events import Ended
+from ftcomm_tracker.core.events import JobEnded
 from ftcomm_tracker.launcher import launcher as launch
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
@@ -34,7 +34,7 @@ class LostJob:
     """A job that is over, badly, while its workers run."""
 
     detect_within_s = 5.0
-    outcome: Ended | None = Ended(False, "JobStoppedError", "the job was stopped")
+    outcome: JobEnded | None = JobEnded(False, "JobStoppedError", "the job was stopped")
 
     def __init__(self) -> None:
         self.over = trio.Event()
@@ -114,7 +114,7 @@ async def test_the_end_of_a_job_is_not_awaited_from_a_tracker_that_is_gone() -> 
 class HeardLateJob(LostJob):
     """Its only worker has closed and ended; the tracker has yet to read that it has closed."""
 
-    outcome = Ended(True)
+    outcome = JobEnded(True)
 
     def __init__(self) -> None:
         super().__init__()

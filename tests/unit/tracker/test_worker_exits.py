@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ftcomm_tracker.core.events import Death, Died
-from ftcomm_tracker.core.worker_exits import Deaths
+from ftcomm_tracker.core.worker_exits import WorkerExits
 from ftcomm_tracker.launcher.oom_counter import RECENT_S, MemoryKills
 from ftcomm_tracker.launcher.restart_policy import cause_of
 from tests.unit.tracker.harness import hello
@@ -16,7 +16,7 @@ DEATH = Death("1", 4711, "host", "was killed by SIGKILL")
 
 
 def test_a_death_is_kept_until_a_newer_process_has_the_place() -> None:
-    deaths = Deaths()
+    deaths = WorkerExits()
     deaths.note(KILLED, "host", None)
     known = deaths.of("1")
     deaths.forget("1")
@@ -26,7 +26,7 @@ def test_a_death_is_kept_until_a_newer_process_has_the_place() -> None:
 @pytest.mark.parametrize(("group", "kept"), [(4711, True), (4712, False)])
 def test_a_death_that_is_told_late_is_not_the_newer_processs(group: int, kept: bool) -> None:
     """The connection may not have ended yet, or a newer process have made one."""
-    deaths = Deaths()
+    deaths = WorkerExits()
     noted = deaths.note(KILLED, "host", replace(hello("1"), group=group))
     assert (noted, deaths.of("1") is not None) == (DEATH, kept)
 

@@ -16,12 +16,12 @@ import pytest
 from ftcomm.collectives.reductions import Array, Reducer
 from ftcomm.collectives.schedules.schedule import Schedule
 from ftcomm.execution.header_check import CallHeader
-from ftcomm.execution.shared_reduction import CommonExecutor, Places, scratch_elements
+from ftcomm.execution.shared_reduction import ResultSlots, SharedResultExecutor, scratch_elements
 from ftcomm.protocol.frame_header import FrameHeader, make_suffix, pack_header
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.transport.link import Link
-from ftcomm.transport.shared_window import CommonMemory, make_common, take_common
+from ftcomm.transport.shared_window import SharedWindow, create_shared_window, receive_shared_window
 from ftcomm.transport.shm_link import SharedLink
 from ftcomm.transport.shm_segment import make_segment, take_segment
 from ftcomm.transport.socket_link import SocketLink
@@ -59,49 +59,49 @@ class Rank:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.waker = Waker()
-        self.executor = CommonExecutor(self.waker)
+        self.executor = SharedResultExecutor(self.waker)
         self.links: dict[int, Link] = {}
 
     def run(
         self,
         schedule: Schedule,
-        source: Array,
+        sendbuf: Array,
         reducer: Reducer | None = None,
         *,
         call: CallHeader = CALL,
-        work: Array | None = None,
+        recvbuf: Array | None = None,
         step_base: int = 0,
     ) -> Array:
-        if work is None:
-            work = np.zeros(schedule.work_count, source.dtype)
+        if recvbuf is None:
+            recvbuf = np.zeros(schedule.recvbuf_count, sendbuf.dtype)
         self.executor.run(
             schedule,
             self.links,
             header=call,
-            source=source,
-            work=work,
+            sendbuf=sendbuf,
+            recvbuf=recvbuf,
             reducer=reducer,
             step_base=step_base,
         )
-        return work
+        return recvbuf
 
-    def run_in_common(
+    def run_in_shared_window(
         self,
-        memory: CommonMemory,
+        memory: SharedWindow,
         schedule: Schedule,
-        source: Array,
+        sendbuf: Array,
         reducer: Reducer,
         *,
         call: CallHeader = CALL,
     ) -> Array:
-        own = functools.partial(np.zeros, schedule.work_count, source.dtype)
-        scratch = np.zeros(scratch_elements(schedule), source.dtype)
-        return self.executor.run_in_common(
+        own = functools.partial(np.zeros, schedule.recvbuf_count, sendbuf.dtype)
+        scratch = np.zeros(scratch_elements(schedule), sendbuf.dtype)
+        return self.executor.run_in_shared_window(
             schedule,
             self.links,
             header=call,
-            source=source,
-            places=Places(memory, own, scratch),
+            sendbuf=sendbuf,
+            places=ResultSlots(memory, own, scratch),
             reducer=reducer,
         )
 
@@ -186,13 +186,15 @@ needs_shared_memory = pytest.mark.skipif(
 )
 
 
-def common_memory(
+def shared_window(
     world_size: int, nbytes: int, *, join: bool = True, keep_fd: bool = False
-) -> list[CommonMemory]:
+) -> list[SharedWindow]:
     """Each rank's mapping; rank 0 goes on having the descriptor if `keep_fd`."""
-    maker = make_common(world_size, nbytes, epoch=CALL.epoch, nonce=NONCE)
+    maker = create_shared_window(world_size, nbytes, epoch=CALL.epoch, nonce=NONCE)
     others = [
-        take_common(os.dup(maker.fd), world_size, rank=rank, epoch=CALL.epoch, nonce=NONCE)
+        receive_shared_window(
+            os.dup(maker.fd), world_size, rank=rank, epoch=CALL.epoch, nonce=NONCE
+        )
         for rank in range(1, world_size)
     ]
     if not keep_fd:

@@ -6,7 +6,7 @@ import socket
 
 import numpy as np
 import pytest
-import ranks_in_threads as rig
+import ranks_in_threads as harness
 
 from ftcomm.collectives.reductions import make_reducer
 from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
@@ -34,20 +34,20 @@ def check_all(ranks, noted=None):
 @pytest.mark.parametrize("build", [ring_allreduce, doubling_allreduce])
 @pytest.mark.parametrize(
     ("make_pair", "buffer_bytes"),
-    [(socket.socketpair, None), (socket.socketpair, 4096), (rig.tcp_pair, 65536)],
+    [(socket.socketpair, None), (socket.socketpair, 4096), (harness.tcp_pair, 65536)],
 )
 def test_results_have_the_bits_of_those_over_plain_links(n, build, make_pair, buffer_bytes):
-    with rig.group(n, make_pair, buffer_bytes) as ranks:
+    with harness.group(n, make_pair, buffer_bytes) as ranks:
         check_all(ranks)
         for count in COUNTS:
             rng = np.random.default_rng(count)
             sources = [rng.standard_normal(count).astype("f4") for _ in range(n)]
             schedules = [build(n, rank, count) for rank in range(n)]
             wanted = run_in_memory(schedules, sources, SUM)
-            results = rig.together(
+            results = harness.together(
                 *(
-                    functools.partial(rank.run, schedule, source, SUM)
-                    for rank, schedule, source in zip(ranks, schedules, sources, strict=True)
+                    functools.partial(rank.run, schedule, sendbuf, SUM)
+                    for rank, schedule, sendbuf in zip(ranks, schedules, sources, strict=True)
                 )
             )
             assert [r.tobytes() for r in results] == [w.tobytes() for w in wanted]
@@ -55,14 +55,14 @@ def test_results_have_the_bits_of_those_over_plain_links(n, build, make_pair, bu
 
 @pytest.mark.parametrize("dtype", ["?", "i2", "f2", "f8", "c8", "c16"])
 def test_elements_of_every_kind_are_bytes(dtype):
-    with rig.group(2) as ranks:
+    with harness.group(2) as ranks:
         check_all(ranks)
         sources = [np.arange(9).astype(dtype) for _ in ranks]
         schedules = [ring_allgather(2, rank, 9) for rank in (0, 1)]
-        results = rig.together(
+        results = harness.together(
             *(
-                functools.partial(rank.run, schedule, source)
-                for rank, schedule, source in zip(ranks, schedules, sources, strict=True)
+                functools.partial(rank.run, schedule, sendbuf)
+                for rank, schedule, sendbuf in zip(ranks, schedules, sources, strict=True)
             )
         )
         assert [r.tolist() for r in results] == [[*sources[0].tolist(), *sources[1].tolist()]] * 2
@@ -70,13 +70,13 @@ def test_elements_of_every_kind_are_bytes(dtype):
 
 def test_nothing_is_left_behind_when_a_collective_ends():
     """A barrier behind an allreduce finds neither too much nor too little on the link."""
-    with rig.group(2) as ranks:
+    with harness.group(2) as ranks:
         check_all(ranks)
         for count in itertools.islice(itertools.cycle([0, 70_000]), 6):
             schedules = [
                 barrier(2, r) if not count else ring_allreduce(2, r, count) for r in (0, 1)
             ]
-            results = rig.together(
+            results = harness.together(
                 *(
                     functools.partial(
                         rank.run, schedule, np.ones(count, "f4"), SUM if count else None
@@ -110,7 +110,7 @@ class Flipped:
 def test_a_flipped_bit_anywhere_is_a_lost_link_that_names_the_peer(place):
     """Of a record's head, a signature (which would end the job), a payload, a later record."""
     count, noted = 100_000, []
-    with rig.group(2) as ranks:
+    with harness.group(2) as ranks:
         ranks[0].links[1] = Flipped(ranks[0].links[1], place)
         check_all(ranks, noted)
 
@@ -120,7 +120,7 @@ def test_a_flipped_bit_anywhere_is_a_lost_link_that_names_the_peer(place):
             finally:
                 ranks[0].links[1].shutdown()
 
-        lost, _ = rig.together(
+        lost, _ = harness.together(
             receive,
             lambda: ranks[1].run(doubling_allreduce(2, 1, count), np.ones(count, "f4"), SUM),
         )

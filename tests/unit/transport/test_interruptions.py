@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 import pytest
-import ranks_in_threads as rig
+import ranks_in_threads as harness
 
 from ftcomm.collectives.reductions import make_reducer
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
@@ -27,8 +27,8 @@ SUM = make_reducer("sum", np.dtype("f4"))
 @pytest.fixture
 def peer_of_one():
     """A rank 0 of two, and the plain socket at its peer's end."""
-    with rig.group(1) as (rank,):
-        near, far = rig.tcp_pair()
+    with harness.group(1) as (rank,):
+        near, far = harness.tcp_pair()
         rank.links[1] = SocketLink(near, 1)
         with far:
             yield rank, far
@@ -36,11 +36,11 @@ def peer_of_one():
 
 def run(rank, count, probe=None, build=doubling_allreduce):
     rank.executor.probe = probe
-    source = np.ones(count, "f4")
+    sendbuf = np.ones(count, "f4")
     try:
-        return rank.run(build(2, 0, count), source, SUM)
+        return rank.run(build(2, 0, count), sendbuf, SUM)
     finally:
-        assert (source == 1).all(), "the input was written to"
+        assert (sendbuf == 1).all(), "the input was written to"
 
 
 @pytest.mark.parametrize("count", SIZES)
@@ -52,7 +52,7 @@ def test_an_interrupt_ends_a_blocked_run_and_stays_set(peer_of_one, count):
             pass
         rank.waker.set()
 
-    outcome, _ = rig.together(lambda: run(rank, count), interrupt)
+    outcome, _ = harness.together(lambda: run(rank, count), interrupt)
     assert isinstance(outcome, Interrupted)
     assert rank.waker.is_set
     assert rank.executor.progress.peers == ()
@@ -70,12 +70,12 @@ def test_a_link_that_this_side_shut_down_is_an_interrupt_not_a_suspicion(peer_of
         rank.links[1].shutdown()
         rank.links[1].shutdown()
 
-    outcome, _ = rig.together(lambda: run(rank, 8), stop)
+    outcome, _ = harness.together(lambda: run(rank, 8), stop)
     assert isinstance(outcome, Interrupted)
 
 
 @pytest.mark.parametrize("count", SIZES)
-@pytest.mark.parametrize("said", [b"", rig.frame()[:50], rig.frame()[:50] + b"x"])
+@pytest.mark.parametrize("said", [b"", harness.frame()[:50], harness.frame()[:50] + b"x"])
 def test_an_end_of_the_stream_anywhere_is_a_lost_link(peer_of_one, count, said):
     rank, far = peer_of_one
     far.sendall(said[:50])
@@ -89,7 +89,7 @@ def test_an_end_of_the_stream_anywhere_is_a_lost_link(peer_of_one, count, said):
 @pytest.mark.parametrize("probed", [False, True])
 def test_an_end_of_the_stream_inside_a_payload_is_a_lost_link(peer_of_one, count, probed):
     rank, far = peer_of_one
-    far.sendall(rig.frame(length=4 * count) + b"1234567")
+    far.sendall(harness.frame(length=4 * count) + b"1234567")
     far.shutdown(socket.SHUT_WR)
     with pytest.raises(LinkLost, match="closed the connection"):
         run(rank, count, (lambda point, step: None) if probed else None)
@@ -105,15 +105,15 @@ def test_a_reset_is_a_lost_link(peer_of_one, count):
         far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         far.close()
 
-    outcome, _ = rig.together(lambda: run(rank, count), reset)
+    outcome, _ = harness.together(lambda: run(rank, count), reset)
     assert isinstance(outcome, LinkLost)
     assert outcome.rank == 1
     assert "ing failed" in outcome.cause or "closed" in outcome.cause
 
 
-def _run_for_ever(rank, schedule, source):
+def _run_for_ever(rank, schedule, sendbuf):
     while True:  # the first small send may still reach the kernel's buffer
-        rank.run(schedule, source)
+        rank.run(schedule, sendbuf)
 
 
 def test_sending_to_a_dead_peer_is_a_lost_link_and_no_signal(peer_of_one):
@@ -121,9 +121,9 @@ def test_sending_to_a_dead_peer_is_a_lost_link_and_no_signal(peer_of_one):
     far.close()
     for count in SIZES:
         schedule = binomial_broadcast(2, 0, count, 0)
-        source = np.ones(count, "f4")
+        sendbuf = np.ones(count, "f4")
         with pytest.raises(LinkLost, match="sending failed"):
-            _run_for_ever(rank, schedule, source)
+            _run_for_ever(rank, schedule, sendbuf)
 
 
 OTHER = Signature(Kind.BARRIER).encode()
@@ -133,8 +133,8 @@ OTHER = Signature(Kind.BARRIER).encode()
 @pytest.mark.parametrize(
     ("header", "position", "signature"),
     [
-        ({"signature": OTHER}, rig.POSITION, OTHER),
-        ({"position": Position(0, 2, 4)}, Position(0, 2, 4), rig.SIGNATURE),
+        ({"signature": OTHER}, harness.POSITION, OTHER),
+        ({"position": Position(0, 2, 4)}, Position(0, 2, 4), harness.SIGNATURE),
         ({"position": Position(0, 3, 0), "signature": OTHER}, Position(0, 3, 0), OTHER),
     ],
 )
@@ -142,7 +142,7 @@ def test_another_collective_is_a_mismatch_that_names_it(
     peer_of_one, count, header, position, signature
 ):
     rank, far = peer_of_one
-    far.sendall(rig.frame(site="other.py:7", **header))
+    far.sendall(harness.frame(site="other.py:7", **header))
     with pytest.raises(SignatureMismatch) as caught:
         run(rank, count)
     found = caught.value
@@ -159,10 +159,10 @@ def test_another_collective_is_a_mismatch_that_names_it(
     ("raw", "cause"),
     [
         (b"GET / HTTP/1.1\r\n".ljust(96), "data frame begins with"),
-        (rig.frame(epoch=4), "frame of epoch 4 in epoch 3"),
-        (rig.frame(step=9), "frame of step 9 with 0 bytes"),
-        (rig.frame(length=3), "frame of step 1 with 3 bytes"),
-        (rig.frame(length=2**60), "claims"),
+        (harness.frame(epoch=4), "frame of epoch 4 in epoch 3"),
+        (harness.frame(step=9), "frame of step 9 with 0 bytes"),
+        (harness.frame(length=3), "frame of step 1 with 3 bytes"),
+        (harness.frame(length=2**60), "claims"),
     ],
 )
 def test_a_frame_that_fits_nothing_is_a_lost_link(peer_of_one, count, raw, cause):
@@ -175,24 +175,24 @@ def test_a_frame_that_fits_nothing_is_a_lost_link(peer_of_one, count, raw, cause
 def test_a_different_call_site_is_no_difference(peer_of_one):
     rank, far = peer_of_one
     payload = np.full(2, 2, "f4").tobytes()
-    far.sendall(rig.frame(payload, site="else.py:1"))
+    far.sendall(harness.frame(payload, site="else.py:1"))
     assert run(rank, 2).tolist() == [3.0, 3.0]
 
 
 def test_a_mismatch_is_seen_before_a_byte_of_payload_lands_in_work(peer_of_one):
     rank, far = peer_of_one
-    work = np.zeros(2 * 100_000, "f4")
+    recvbuf = np.zeros(2 * 100_000, "f4")
     payload = np.full(100_000, 7, "f4").tobytes()
 
     def lie():
-        far.sendall(rig.frame(payload, signature=OTHER, step=0))
+        far.sendall(harness.frame(payload, signature=OTHER, step=0))
 
     def gather():
-        rank.run(ring_allgather(2, 0, 100_000), np.ones(100_000, "f4"), work=work)
+        rank.run(ring_allgather(2, 0, 100_000), np.ones(100_000, "f4"), recvbuf=recvbuf)
 
-    outcome, _ = rig.together(lambda: _then_close(gather, rank), lie)
+    outcome, _ = harness.together(lambda: _then_close(gather, rank), lie)
     assert isinstance(outcome, SignatureMismatch)
-    assert not work.any()
+    assert not recvbuf.any()
 
 
 def _then_close(call, rank):
@@ -208,25 +208,25 @@ def test_an_exception_of_a_users_function_passes_through(peer_of_one):
     def fails(accumulator, operand):
         raise KeyError("mine")
 
-    far.sendall(rig.frame(bytes(8)))
+    far.sendall(harness.frame(bytes(8)))
     with pytest.raises(KeyError, match="mine"):
         rank.run(doubling_allreduce(2, 0, 2), np.ones(2, "f4"), make_reducer(fails, np.dtype("f4")))
 
 
 def test_a_ring_survives_two_mismatching_neighbours_by_naming_one():
-    with rig.group(3) as ranks:
-        source = np.ones(9, "f4")
-        odd = rig.CALL._replace(suffix=OTHER + bytes(24))
-        calls = [rig.CALL, odd, rig.CALL]
+    with harness.group(3) as ranks:
+        sendbuf = np.ones(9, "f4")
+        odd = harness.CALL._replace(suffix=OTHER + bytes(24))
+        calls = [harness.CALL, odd, harness.CALL]
 
         def one(rank):
             try:
-                return ranks[rank].run(ring_allreduce(3, rank, 9), source, SUM, call=calls[rank])
+                return ranks[rank].run(ring_allreduce(3, rank, 9), sendbuf, SUM, call=calls[rank])
             finally:
                 for link in ranks[rank].links.values():
                     link.shutdown()
 
-        outcomes = rig.together(*(lambda rank=rank: one(rank) for rank in range(3)))
+        outcomes = harness.together(*(lambda rank=rank: one(rank) for rank in range(3)))
         assert any(isinstance(outcome, SignatureMismatch) for outcome in outcomes)
         assert not any(isinstance(outcome, np.ndarray) for outcome in outcomes)
 
@@ -246,7 +246,7 @@ def test_a_waker_is_readable_while_set_and_forgets_on_clear():
 
 
 def test_an_executor_keeps_no_array_of_the_caller():
-    with rig.group(1) as (alone,):
+    with harness.group(1) as (alone,):
         alone.run(ring_allreduce(1, 0, 2), np.ones(2, "f4"), SUM)
         held = [value for value in vars(alone.executor).values() if isinstance(value, np.ndarray)]
         assert isinstance(alone.executor, Executor)

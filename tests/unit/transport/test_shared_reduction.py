@@ -1,10 +1,10 @@
-"""An allreduce in common memory gives the bits of the in-memory run, in one place for all ranks."""
+"""An allreduce in shared window gives the bits of the in-memory run, in one place for all ranks."""
 
 import functools
 
 import numpy as np
 import pytest
-import ranks_in_threads as rig
+import ranks_in_threads as harness
 
 from ftcomm.collectives.reductions import make_reducer
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
@@ -12,10 +12,15 @@ from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.ring_allgather import ring_allgather
 from ftcomm.execution.prepared_steps import SMALL_BYTES
-from ftcomm.execution.shared_reduction import Places, _Run, scratch_elements, suits_common_memory
+from ftcomm.execution.shared_reduction import (
+    ResultSlots,
+    _Run,
+    scratch_elements,
+    suits_shared_window,
+)
 from ftcomm.testing.reference import run_in_memory
 
-pytestmark = rig.needs_shared_memory
+pytestmark = harness.needs_shared_memory
 SHAPES = [(ring_allreduce, n) for n in (2, 3, 4, 5)] + [(halving_allreduce, n) for n in (2, 4, 8)]
 LINKS = {"sockets": {}, "shared-memory": {"ring_bytes": 1 << 16}}
 ROOM = 1 << 25
@@ -26,24 +31,26 @@ def operands(n: int, count: int, dtype: str = "f4") -> list[np.ndarray]:
     """Those that nobody may write to; floats with NaNs, by whose payload their rank is known."""
     rng = np.random.default_rng(count)
     sources = [(100 * rng.standard_normal(count)).astype(dtype) for _ in range(n)]
-    for rank, source in enumerate(sources):
-        if source.dtype.kind == "f":
-            quiet = np.array(np.nan, dtype).view(f"u{source.itemsize}")
-            source.view(quiet.dtype)[3 + rank :: 17] = quiet + quiet.dtype.type(rank)
-        source.flags.writeable = False
+    for rank, sendbuf in enumerate(sources):
+        if sendbuf.dtype.kind == "f":
+            quiet = np.array(np.nan, dtype).view(f"u{sendbuf.itemsize}")
+            sendbuf.view(quiet.dtype)[3 + rank :: 17] = quiet + quiet.dtype.type(rank)
+        sendbuf.flags.writeable = False
     return sources
 
 
 def least(n: int, itemsize: int) -> int:
-    """Elements of the smallest call that suits common memory."""
+    """Elements of the smallest call that suits shared window."""
     return n * (SMALL_BYTES // itemsize + 1)
 
 
-def run_group(ranks, memories, schedules, sources, reducer=SUM, call=rig.CALL):
-    return rig.together(
+def run_group(ranks, memories, schedules, sources, reducer=SUM, call=harness.CALL):
+    return harness.together(
         *(
-            functools.partial(rank.run_in_common, memory, schedule, source, reducer, call=call)
-            for rank, memory, schedule, source in zip(
+            functools.partial(
+                rank.run_in_shared_window, memory, schedule, sendbuf, reducer, call=call
+            )
+            for rank, memory, schedule, sendbuf in zip(
                 ranks, memories, schedules, sources, strict=True
             )
         )
@@ -77,7 +84,7 @@ def assert_one_place(results, memories):
 
 def flags(memories):
     for memory in memories:
-        memory.let_go()
+        memory.release()
     return memories[0]._map[memories[0]._layout.flags(0)]
 
 
@@ -87,8 +94,8 @@ def flags(memories):
 @pytest.mark.parametrize("links", LINKS)
 @pytest.mark.parametrize(("build", "n"), SHAPES)
 def test_all_ranks_have_the_bits_of_the_reference_in_one_place(build, n, links):
-    memories = rig.common_memory(n, ROOM)
-    with rig.group(n, **LINKS[links]) as ranks:
+    memories = harness.shared_window(n, ROOM)
+    with harness.group(n, **LINKS[links]) as ranks:
         for count in (least(n, 4), least(n, 4) + 1, least(n, 4) + n - 1, n * 150_000 + 1):
             sources = operands(n, count)
             schedules = [build(n, rank, count) for rank in range(n)]
@@ -112,18 +119,18 @@ def test_every_operation_and_dtype_has_the_bits_of_the_reference(build, n, op, d
     sources = operands(n, count, dtype)
     reducer = make_reducer(op, np.dtype(dtype))
     schedules = [build(n, rank, count) for rank in range(n)]
-    memories = rig.common_memory(n, ROOM)
-    with rig.group(n) as ranks:
+    memories = harness.shared_window(n, ROOM)
+    with harness.group(n) as ranks:
         results = run_group(ranks, memories, schedules, sources, reducer)
     assert_same_bits(results, run_in_memory(schedules, sources, reducer))
     assert_one_place(results, memories)
 
 
 def test_nobody_may_write_to_a_result_that_others_have_too():
-    memories = rig.common_memory(2, ROOM)
+    memories = harness.shared_window(2, ROOM)
     count = least(2, 4)
     schedules = [ring_allreduce(2, rank, count) for rank in range(2)]
-    with rig.group(2) as ranks:
+    with harness.group(2) as ranks:
         for result in run_group(ranks, memories, schedules, operands(2, count)):
             for view in (result, result[:], result.view(np.uint8)):
                 with pytest.raises(ValueError, match="WRITEABLE"):
@@ -133,14 +140,14 @@ def test_nobody_may_write_to_a_result_that_others_have_too():
 
 
 def _one_has_not_joined():
-    memories = rig.common_memory(3, ROOM, join=False)
+    memories = harness.shared_window(3, ROOM, join=False)
     for memory in memories[:2]:
         memory.join()
     return memories
 
 
 @pytest.mark.parametrize(
-    "share", [_one_has_not_joined, lambda: rig.common_memory(3, 4096)], ids=["apart", "no-room"]
+    "share", [_one_has_not_joined, lambda: harness.shared_window(3, 4096)], ids=["apart", "no-room"]
 )
 @pytest.mark.parametrize("links", LINKS)
 def test_without_a_place_in_common_every_rank_has_one_of_its_own(share, links):
@@ -148,7 +155,7 @@ def test_without_a_place_in_common_every_rank_has_one_of_its_own(share, links):
     sources = operands(3, count)
     schedules = [ring_allreduce(3, rank, count) for rank in range(3)]
     reducer = make_reducer("mean", np.dtype("f4"))
-    with rig.group(3, **LINKS[links]) as ranks:
+    with harness.group(3, **LINKS[links]) as ranks:
         results = run_group(ranks, memories, schedules, sources, reducer)
     assert_same_bits(results, run_in_memory(schedules, sources, reducer))
     assert offsets(results, memories) == [None] * 3
@@ -159,13 +166,13 @@ def test_without_a_place_in_common_every_rank_has_one_of_its_own(share, links):
 @pytest.mark.parametrize(("build", "n"), [(ring_allreduce, 3), (halving_allreduce, 4)])
 def test_places_are_used_again_and_what_is_held_stays_as_it_is(build, n):
     count, kept, seen = least(n, 4) + 1, [], []
-    memories = rig.common_memory(n, 3 * (4 * count + 4096))
+    memories = harness.shared_window(n, 3 * (4 * count + 4096))
     schedules = [build(n, rank, count) for rank in range(n)]
-    with rig.group(n) as ranks:
+    with harness.group(n) as ranks:
         for seqno in range(7):
-            call = rig.CALL._replace(position=rig.POSITION._replace(seqno=seqno))
+            call = harness.CALL._replace(position=harness.POSITION._replace(seqno=seqno))
             flags(memories)
-            sources = [source + np.float32(seqno) for source in operands(n, count)]
+            sources = [sendbuf + np.float32(seqno) for sendbuf in operands(n, count)]
             wanted = run_in_memory(schedules, sources, SUM)
             results = run_group(ranks, memories, schedules, sources, call=call)
             seen += {*offsets(results, memories)}
@@ -179,9 +186,9 @@ def test_places_are_used_again_and_what_is_held_stays_as_it_is(build, n):
 
 
 def test_a_result_that_one_rank_holds_is_kept_from_all():
-    memories, count = rig.common_memory(2, ROOM), least(2, 4)
+    memories, count = harness.shared_window(2, ROOM), least(2, 4)
     schedules = [halving_allreduce(2, rank, count) for rank in range(2)]
-    with rig.group(2) as ranks:
+    with harness.group(2) as ranks:
         first = run_group(ranks, memories, schedules, operands(2, count))
         held, bits = first[1][7:9], first[1][7:9].tobytes()
         first.clear()
@@ -192,9 +199,9 @@ def test_a_result_that_one_rank_holds_is_kept_from_all():
 
 
 def test_a_dropped_result_is_let_go_of_at_once_not_when_somebody_collects(no_collector):
-    memories, count = rig.common_memory(2, ROOM), least(2, 4)
+    memories, count = harness.shared_window(2, ROOM), least(2, 4)
     schedules = [ring_allreduce(2, rank, count) for rank in range(2)]
-    with rig.group(2) as ranks:
+    with harness.group(2) as ranks:
         results = run_group(ranks, memories, schedules, operands(2, count))
     assert flags(memories) == b"\1\1"
     results.clear()
@@ -205,10 +212,10 @@ def test_a_dropped_result_is_let_go_of_at_once_not_when_somebody_collects(no_col
 @pytest.mark.parametrize(("build", "n"), [(ring_allreduce, 3), (halving_allreduce, 4)])
 def test_probes_fire_once_in_the_middle_of_every_transfer_and_change_no_bit(build, n, room):
     calls = [[] for _ in range(n)]
-    memories, count = rig.common_memory(n, room), least(n, 4) + 1
+    memories, count = harness.shared_window(n, room), least(n, 4) + 1
     sources = operands(n, count)
     schedules = [build(n, rank, count) for rank in range(n)]
-    with rig.group(n) as ranks:
+    with harness.group(n) as ranks:
         for rank in ranks:
             rank.executor.probe = lambda *what, seen=calls[rank.rank]: seen.append(what)
         results = run_group(ranks, memories, schedules, sources)
@@ -234,9 +241,9 @@ def test_probes_fire_once_in_the_middle_of_every_transfer_and_change_no_bit(buil
 def test_which_schedules_suit(build, n, suits):
     enough, itemsize = least(n, 4), 4
     for rank in range(n):
-        assert suits_common_memory(build(n, rank, enough), itemsize) is suits
-        assert not suits_common_memory(build(n, rank, enough - 1), itemsize)
-        assert not suits_common_memory(build(n, rank, enough), itemsize - 1)
+        assert suits_shared_window(build(n, rank, enough), itemsize) is suits
+        assert not suits_shared_window(build(n, rank, enough - 1), itemsize)
+        assert not suits_shared_window(build(n, rank, enough), itemsize - 1)
 
 
 SUITABLE = [(ring_allreduce, n) for n in range(2, 17)]
@@ -262,8 +269,8 @@ def test_scratch_is_enough_and_never_both_sent_and_written(build, n):
         for rank in range(n):
             schedule = build(n, rank, count)
             scratch = np.empty(scratch_elements(schedule), "f4")
-            places = Places(None, None, scratch)
-            run = _Run(schedule, rig.CALL, np.empty(count, "f4"), places)
+            places = ResultSlots(None, None, scratch)
+            run = _Run(schedule, harness.CALL, np.empty(count, "f4"), places)
             for index, step in enumerate(schedule.steps[: run.last]):
                 kept = run.keep(index, step)
                 assert len(kept) == step.recv_hi - step.recv_lo

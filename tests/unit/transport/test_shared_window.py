@@ -1,4 +1,4 @@
-"""Common memory: who sees it, who keeps a result in it, and when its place is free again."""
+"""shared window: who sees it, who keeps a result in it, and when its place is free again."""
 
 import mmap
 import os
@@ -9,38 +9,38 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import ranks_in_threads as rig
+import ranks_in_threads as harness
 
 from ftcomm.config.peak_usage import KEPT_VERSIONS
 from ftcomm.protocol.position import Position
 from ftcomm.transport import shared_window
 from ftcomm.transport import shared_window_mappings as mappings
 from ftcomm.transport.address_ranges import Span
-from ftcomm.transport.shared_window import CommonMemory, make_common, take_common
-from ftcomm.transport.shared_window_allocator import PAGE, Region
+from ftcomm.transport.shared_window import SharedWindow, create_shared_window, receive_shared_window
+from ftcomm.transport.shared_window_allocator import PAGE, Allocation
 from ftcomm.transport.shared_window_layout import (
     MAX_RANKS,
     ROWS,
-    Layout,
+    WindowLayout,
     gaps,
-    pack_common_head,
     pack_extent,
+    pack_window_head,
     placed_part,
 )
 
-pytestmark = rig.needs_shared_memory
+pytestmark = harness.needs_shared_memory
 HERE = Position(0, 2, 5)
 PAGES = 8
-LAYOUT = Layout(2, PAGES * PAGE)
-HEAD = pack_common_head(LAYOUT, rig.NONCE)
+LAYOUT = WindowLayout(2, PAGES * PAGE)
+HEAD = pack_window_head(LAYOUT, harness.NONCE)
 
 
 @pytest.fixture
-def pair() -> list[CommonMemory]:
-    return rig.common_memory(2, PAGES * PAGE)
+def pair() -> list[SharedWindow]:
+    return harness.shared_window(2, PAGES * PAGE)
 
 
-def place(memory: CommonMemory, nbytes: int = PAGE) -> shared_window.Bytes:
+def place(memory: SharedWindow, nbytes: int = PAGE) -> shared_window.Bytes:
     placed = memory.place(HERE, nbytes)
     assert placed is not None
     return placed
@@ -50,17 +50,17 @@ def address(array: shared_window.Bytes) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def flags(pair: list[CommonMemory]) -> bytes:
+def flags(pair: list[SharedWindow]) -> bytes:
     """Of the first place, once both ranks are between two calls."""
     for memory in pair:
-        memory.let_go()
+        memory.release()
     return pair[0]._map[LAYOUT.flags(0)]
 
 
 # --- seen by all ----------------------------------------------------------------------------------
 
 
-def test_all_ranks_see_one_place(pair: list[CommonMemory]) -> None:
+def test_all_ranks_see_one_place(pair: list[SharedWindow]) -> None:
     ours = place(pair[0], 2 * PAGE)
     theirs = pair[1].placed(HERE, 2 * PAGE)
     assert address(ours) != address(theirs)
@@ -72,13 +72,13 @@ def test_all_ranks_see_one_place(pair: list[CommonMemory]) -> None:
 
 
 def test_a_place_has_the_results_own_size() -> None:
-    maker, taker = rig.common_memory(2, PAGES * PAGE)
+    maker, taker = harness.shared_window(2, PAGES * PAGE)
     assert len(place(maker, PAGE + 1)) == PAGE + 1
     assert len(taker.placed(HERE, PAGE + 1)) == PAGE + 1
 
 
 def test_it_is_complete_when_all_have_joined() -> None:
-    memories = rig.common_memory(3, PAGE, join=False)
+    memories = harness.shared_window(3, PAGE, join=False)
     for rank in (2, 0, 1):
         assert [memory.is_complete for memory in memories] == [False] * 3
         memories[rank].join()
@@ -86,7 +86,7 @@ def test_it_is_complete_when_all_have_joined() -> None:
 
 
 def test_it_has_no_name_and_a_fixed_size_and_its_pages_are_taken_when_they_are_needed() -> None:
-    (maker,) = rig.common_memory(1, 64 << 20, join=False, keep_fd=True)
+    (maker,) = harness.shared_window(1, 64 << 20, join=False, keep_fd=True)
     for size in (0, (64 << 20) + (1 << 20)):
         with pytest.raises(PermissionError):
             os.ftruncate(maker.fd, size)
@@ -101,20 +101,20 @@ def test_it_has_no_name_and_a_fixed_size_and_its_pages_are_taken_when_they_are_n
 def test_a_mapping_goes_with_its_last_user_not_when_somebody_collects(
     no_collector: None,
 ) -> None:
-    before = rig.open_descriptors()
-    memories = rig.common_memory(2, PAGE)
+    before = harness.open_descriptors()
+    memories = harness.shared_window(2, PAGE)
     array = place(memories[0])
     mappings = [weakref.ref(memory._map) for memory in memories]
     memories.clear()
     assert [mapped() is None for mapped in mappings] == [False, True]
     del array
     assert mappings[0]() is None
-    assert rig.open_descriptors() == before
+    assert harness.open_descriptors() == before
 
 
 def test_flags_and_head_lie_apart_from_the_data() -> None:
     for ranks in (1, 2, MAX_RANKS):
-        layout = Layout(ranks, PAGE)
+        layout = WindowLayout(ranks, PAGE)
         assert layout.joined().start >= len(HEAD)
         assert layout.joined().stop <= placed_part().start
         assert placed_part().stop <= layout.flags(0).start
@@ -127,7 +127,7 @@ def test_flags_and_head_lie_apart_from_the_data() -> None:
 # --- kept and free again --------------------------------------------------------------------------
 
 
-def test_a_place_that_all_have_dropped_is_used_again(pair: list[CommonMemory]) -> None:
+def test_a_place_that_all_have_dropped_is_used_again(pair: list[SharedWindow]) -> None:
     ours = place(pair[0])
     theirs = pair[1].placed(HERE, PAGE)
     was = address(ours)
@@ -139,7 +139,7 @@ def test_a_place_that_all_have_dropped_is_used_again(pair: list[CommonMemory]) -
     assert address(place(pair[0])) == was
 
 
-@pytest.mark.parametrize("keeper", [0, 1])
+@pytest.mark.parametrize("replica_holder", [0, 1])
 @pytest.mark.parametrize(
     "look",
     [
@@ -152,13 +152,13 @@ def test_a_place_that_all_have_dropped_is_used_again(pair: list[CommonMemory]) -
     ids=["array", "slice", "dtype", "shape", "memoryview"],
 )
 def test_whatever_looks_into_a_place_keeps_it(
-    pair: list[CommonMemory], keeper: int, look: Callable[[shared_window.Bytes], object]
+    pair: list[SharedWindow], replica_holder: int, look: Callable[[shared_window.Bytes], object]
 ) -> None:
     arrays = [place(pair[0]), pair[1].placed(HERE, PAGE)]
     was = address(arrays[0])
-    view = look(arrays[keeper])
+    view = look(arrays[replica_holder])
     arrays.clear()
-    assert flags(pair)[keeper] == 1
+    assert flags(pair)[replica_holder] == 1
     second = place(pair[0])
     assert address(second) != was
     del view
@@ -166,13 +166,13 @@ def test_whatever_looks_into_a_place_keeps_it(
     assert address(place(pair[0])) == was
 
 
-def test_a_rank_that_has_not_looked_yet_keeps_its_place(pair: list[CommonMemory]) -> None:
+def test_a_rank_that_has_not_looked_yet_keeps_its_place(pair: list[SharedWindow]) -> None:
     was = address(place(pair[0]))
     assert flags(pair) == b"\0\1"
     assert address(place(pair[0])) != was
 
 
-def test_only_rank_0_keeps_account_of_what_was_let_go(pair: list[CommonMemory]) -> None:
+def test_only_rank_0_keeps_account_of_what_was_let_go(pair: list[SharedWindow]) -> None:
     for _ in range(3 * PAGES):
         place(pair[0])
         pair[1].placed(HERE, PAGE)
@@ -182,7 +182,7 @@ def test_only_rank_0_keeps_account_of_what_was_let_go(pair: list[CommonMemory]) 
 
 
 def test_a_place_outlives_the_memory_it_is_in() -> None:
-    maker, taker = rig.common_memory(2, PAGE)
+    maker, taker = harness.shared_window(2, PAGE)
     ours, theirs = place(maker), taker.placed(HERE, PAGE)
     del maker
     ours[0] = 7
@@ -190,7 +190,7 @@ def test_a_place_outlives_the_memory_it_is_in() -> None:
     assert theirs[0] == 7
 
 
-def test_without_room_there_is_no_place(pair: list[CommonMemory]) -> None:
+def test_without_room_there_is_no_place(pair: list[SharedWindow]) -> None:
     whole = place(pair[0], PAGES * PAGE)
     said = pair[0]._map[placed_part()]
     assert pair[0].place(HERE._replace(seqno=6), PAGE) is None
@@ -198,7 +198,7 @@ def test_without_room_there_is_no_place(pair: list[CommonMemory]) -> None:
     assert len(whole) == PAGES * PAGE
 
 
-def test_a_forked_child_that_drops_an_array_frees_nothing(pair: list[CommonMemory]) -> None:
+def test_a_forked_child_that_drops_an_array_frees_nothing(pair: list[SharedWindow]) -> None:
     ours, theirs = [place(pair[0])], [pair[1].placed(HERE, PAGE)]
     child = os.fork()
     if child == 0:
@@ -213,7 +213,7 @@ def test_a_forked_child_that_drops_an_array_frees_nothing(pair: list[CommonMemor
 
 
 def test_what_runs_where_the_last_view_is_dropped_is_one_step_of_c(
-    pair: list[CommonMemory],
+    pair: list[SharedWindow],
 ) -> None:
     """Ctrl-C would leave a function there by an exception that goes nowhere, and lose the place."""
     array = place(pair[0])
@@ -221,13 +221,13 @@ def test_what_runs_where_the_last_view_is_dropped_is_one_step_of_c(
     assert isinstance(watch.__callback__, types.BuiltinMethodType)
 
 
-def used_bytes(memory: CommonMemory) -> int:
+def used_bytes(memory: SharedWindow) -> int:
     return os.fstat(memory.fd).st_blocks * 512
 
 
 def test_what_versions_have_not_used_goes_back_to_the_system() -> None:
     nbytes = 8 << 20
-    (maker,) = rig.common_memory(1, 2 * nbytes, keep_fd=True)
+    (maker,) = harness.shared_window(1, 2 * nbytes, keep_fd=True)
     empty = used_bytes(maker)
     kept = place(maker)
     was = address(place(maker, nbytes))
@@ -245,14 +245,14 @@ def test_what_versions_have_not_used_goes_back_to_the_system() -> None:
 
 
 def test_what_is_emptied_for_a_place_has_pages_again_before_it_is_used() -> None:
-    (maker,) = rig.common_memory(1, 3 * PAGE, keep_fd=True)
+    (maker,) = harness.shared_window(1, 3 * PAGE, keep_fd=True)
     arrays = [place(maker) for _ in range(3)]
     full = used_bytes(maker)
     del arrays[2], arrays[0]
-    maker.let_go()
-    maker._remove(maker._regions.give_back())
+    maker.release()
+    maker._remove(maker._allocator.give_back())
     arrays.clear()
-    maker.let_go()
+    maker.release()
     whole = place(maker, 3 * PAGE)
     assert (used_bytes(maker), int(whole.max())) == (full, 0)
     maker.forget_fd()
@@ -270,7 +270,7 @@ class Full(mmap.mmap):
 
 def test_a_place_without_pages_is_none_and_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mmap, "mmap", Full)
-    (maker, _) = rig.common_memory(2, PAGES * PAGE)
+    (maker, _) = harness.shared_window(2, PAGES * PAGE)
     for _ in range(2):
         assert maker.place(HERE, PAGES * PAGE) is None
     assert flags([maker]) == b"\0\0"
@@ -282,7 +282,7 @@ def test_a_place_without_pages_is_none_and_is_not_lost(monkeypatch: pytest.Monke
 def test_a_place_that_is_used_again_needs_no_new_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mmap, "mmap", Full)
     monkeypatch.setattr(Full, "room", PAGES)
-    maker, taker = rig.common_memory(2, PAGES * PAGE)
+    maker, taker = harness.shared_window(2, PAGES * PAGE)
     was = address(place(maker))
     taker.placed(HERE, PAGE)
     flags([maker, taker])
@@ -295,7 +295,7 @@ def test_a_place_that_is_used_again_needs_no_new_pages(monkeypatch: pytest.Monke
 RESULTS = 3
 
 
-def results(memories: list[CommonMemory], nbytes: int = PAGE) -> list[list[shared_window.Bytes]]:
+def results(memories: list[SharedWindow], nbytes: int = PAGE) -> list[list[shared_window.Bytes]]:
     """Of each rank some results, complete and filled with their numbers."""
     found: list[list[shared_window.Bytes]] = [[] for _ in memories]
     for number in range(RESULTS):
@@ -307,11 +307,11 @@ def results(memories: list[CommonMemory], nbytes: int = PAGE) -> list[list[share
 
 
 @pytest.fixture
-def three() -> list[CommonMemory]:
-    return rig.common_memory(3, PAGES * PAGE, keep_fd=True)
+def three() -> list[SharedWindow]:
+    return harness.shared_window(3, PAGES * PAGE, keep_fd=True)
 
 
-def test_a_view_keeps_its_own_pages_and_not_those_beside_it(three: list[CommonMemory]) -> None:
+def test_a_view_keeps_its_own_pages_and_not_those_beside_it(three: list[SharedWindow]) -> None:
     first, second, third = results(three)
     empty = used_bytes(three[0]) - RESULTS * PAGE
     view = second[1]
@@ -325,7 +325,7 @@ def test_a_view_keeps_its_own_pages_and_not_those_beside_it(three: list[CommonMe
     three[0].forget_fd()
 
 
-def test_what_another_rank_may_look_at_keeps_its_pages(three: list[CommonMemory]) -> None:
+def test_what_another_rank_may_look_at_keeps_its_pages(three: list[SharedWindow]) -> None:
     """It has not left the epoch yet, or hangs, and may go on an hour later."""
     first, second, third = results(three)
     full = used_bytes(three[0])
@@ -337,7 +337,7 @@ def test_what_another_rank_may_look_at_keeps_its_pages(three: list[CommonMemory]
     three[0].forget_fd()
 
 
-def test_what_only_the_dead_looked_at_keeps_no_pages(three: list[CommonMemory]) -> None:
+def test_what_only_the_dead_looked_at_keeps_no_pages(three: list[SharedWindow]) -> None:
     """Rank 0 is among them: who placed results is not needed."""
     fd = os.dup(three[0].fd)
     three[0].forget_fd()
@@ -353,13 +353,13 @@ def test_what_only_the_dead_looked_at_keeps_no_pages(three: list[CommonMemory]) 
 
 
 def test_a_process_that_is_killed_looks_no_more() -> None:
-    maker = make_common(2, PAGES * PAGE, epoch=rig.CALL.epoch, nonce=rig.NONCE)
+    maker = create_shared_window(2, PAGES * PAGE, epoch=harness.CALL.epoch, nonce=harness.NONCE)
     maker.join()
     ready, tell = os.pipe()
     child = os.fork()
     if child == 0:
         fd = os.dup(maker.fd)
-        taker = take_common(fd, 2, rank=1, epoch=rig.CALL.epoch, nonce=rig.NONCE)
+        taker = receive_shared_window(fd, 2, rank=1, epoch=harness.CALL.epoch, nonce=harness.NONCE)
         taker.join()
         os.write(tell, b"1")
         signal.pause()
@@ -390,7 +390,7 @@ def test_a_rank_is_taken_for_alive_where_locks_cannot_say(
         "reopened",
         lambda fd: -1 if next(ranks) in lacking else mappings.reopened(fd),
     )
-    memories = rig.common_memory(2, PAGES * PAGE, keep_fd=True)
+    memories = harness.shared_window(2, PAGES * PAGE, keep_fd=True)
     for arrays in results(memories):
         arrays.clear()
     full = used_bytes(memories[0])
@@ -400,7 +400,7 @@ def test_a_rank_is_taken_for_alive_where_locks_cannot_say(
     memories[0].forget_fd()
 
 
-def test_a_place_of_a_call_that_failed_is_not_kept(pair: list[CommonMemory]) -> None:
+def test_a_place_of_a_call_that_failed_is_not_kept(pair: list[SharedWindow]) -> None:
     """Rank 1 has not heard of it, and its flag is up."""
     assert place(pair[0]).nbytes
     assert not pair[1].shrink()
@@ -408,10 +408,10 @@ def test_a_place_of_a_call_that_failed_is_not_kept(pair: list[CommonMemory]) -> 
     assert not pair[0].shrink()
 
 
-def test_where_extents_make_no_sense_all_pages_are_kept(three: list[CommonMemory]) -> None:
+def test_where_extents_make_no_sense_all_pages_are_kept(three: list[SharedWindow]) -> None:
     arrays = results(three)
     full = used_bytes(three[0])
-    three[2]._map[three[2]._layout.extent(1)] = pack_extent(Region(PAGES * PAGE, PAGE, 1))
+    three[2]._map[three[2]._layout.extent(1)] = pack_extent(Allocation(PAGES * PAGE, PAGE, 1))
     del arrays[0][0], arrays[1][0], arrays[2][0]
     assert all(memory.shrink() for memory in three)
     assert used_bytes(three[0]) == full

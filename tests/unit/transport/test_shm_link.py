@@ -7,20 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import ranks_in_threads as rig
+import ranks_in_threads as harness
 from test_executor import assert_same_bits, floats, run_group
 
 from ftcomm.collectives.reductions import make_reducer
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
-from ftcomm.collectives.schedules.schedule import CELL_BYTES
+from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES
 from ftcomm.execution.prepared_steps import SMALL_BYTES
 from ftcomm.testing.reference import run_in_memory
 from ftcomm.transport.interruptions import Interrupted, LinkLost
 from ftcomm.transport.shm_layout import words_of
 
-pytestmark = rig.needs_shared_memory
+pytestmark = harness.needs_shared_memory
 SMALL_RING = 4096
 SUM = make_reducer("sum", np.dtype("f4"))
 SIZES = [2, 2_000_000]  # elements: below and above what the rings hold
@@ -28,7 +28,7 @@ SIZES = [2, 2_000_000]  # elements: below and above what the rings hold
 
 @pytest.fixture
 def pair():
-    near, far = rig.shared_pair(SMALL_RING)
+    near, far = harness.shared_pair(SMALL_RING)
     yield near, far
     near.close()
     far.close()
@@ -37,8 +37,8 @@ def pair():
 @pytest.fixture
 def peer_of_one():
     """A rank 0 of two, and its peer's end of their link."""
-    with rig.group(1) as (rank,):
-        rank.links[1], far = rig.shared_pair()
+    with harness.group(1) as (rank,):
+        rank.links[1], far = harness.shared_pair()
         yield rank, far
         far.close()
 
@@ -59,7 +59,7 @@ def test_what_goes_in_comes_out_in_order_whatever_the_pieces(pair, seed):
         except BlockingIOError:
             assert len(said) - len(heard) > 0
         try:
-            heard += rig.take(far, dice.choice([1, 96, 3000, 10_000]))
+            heard += harness.take(far, dice.choice([1, 96, 3000, 10_000]))
         except BlockingIOError:
             assert heard == said
     assert heard == said[: len(heard)]
@@ -71,31 +71,31 @@ def test_both_directions_are_independent_and_each_takes_what_its_ring_holds(pair
         assert one.sendmsg((letter * 5000, b"more"), (), 0) == SMALL_RING
         with pytest.raises(BlockingIOError):
             one.sendmsg((b"x",), (), 0)
-        assert rig.take(other, 2 * SMALL_RING) == letter * SMALL_RING
+        assert harness.take(other, 2 * SMALL_RING) == letter * SMALL_RING
         with pytest.raises(BlockingIOError):
-            rig.take(other, 1)
+            harness.take(other, 1)
 
 
 @pytest.mark.parametrize("dtype", ["?", "i1", "u8", "f2", "f4", "c8", "c16"])
 @pytest.mark.parametrize("skip", [1, SMALL_RING - 100])
 def test_elements_of_every_kind_are_bytes_here_also_over_the_rings_end(pair, dtype, skip):
     near, far = pair
-    rig.send_all(near, bytes(skip))
-    rig.take(far, SMALL_RING)
+    harness.send_all(near, bytes(skip))
+    harness.take(far, SMALL_RING)
     block = np.arange(60).astype(dtype)
     total = 96 + block.nbytes
     assert near.sendmsg((bytearray(96), block.data), (), 0) == total
     heard = b""
     while len(heard) < total:
-        heard += rig.take(far, total)
+        heard += harness.take(far, total)
     assert heard == bytes(96) + block.tobytes()
 
 
 @pytest.mark.parametrize("ring_bytes", [SMALL_RING, 1 << 20])
 @pytest.mark.parametrize("build", [ring_allreduce, doubling_allreduce])
 def test_collectives_have_the_bits_of_the_reference(ring_bytes, build):
-    counts = [0, 1, 7, SMALL_BYTES // 4, 3 * CELL_BYTES // 4 + 3, 400_001]
-    with rig.group(3, ring_bytes=ring_bytes) as ranks:
+    counts = [0, 1, 7, SMALL_BYTES // 4, 3 * REDUCE_SEGMENT_BYTES // 4 + 3, 400_001]
+    with harness.group(3, ring_bytes=ring_bytes) as ranks:
         for count in counts:
             sources = floats(3, count)
             schedules = [build(3, rank, count) for rank in range(3)]
@@ -107,7 +107,7 @@ def test_collectives_have_the_bits_of_the_reference(ring_bytes, build):
 
 def test_a_probe_in_the_middle_of_each_transfer_changes_nothing():
     count, seen = 5000, []
-    with rig.group(2, ring_bytes=SMALL_RING) as ranks:
+    with harness.group(2, ring_bytes=SMALL_RING) as ranks:
         for rank in ranks:
             rank.executor.probe = lambda point, step: seen.append(point)
         sources = floats(2, count)
@@ -121,20 +121,20 @@ def test_a_probe_in_the_middle_of_each_transfer_changes_nothing():
 
 
 def run(rank, count):
-    source = np.ones(count, "f4")
-    return rank.run(doubling_allreduce(2, 0, count), source, SUM)
+    sendbuf = np.ones(count, "f4")
+    return rank.run(doubling_allreduce(2, 0, count), sendbuf, SUM)
 
 
 @pytest.mark.parametrize("end", ["close", "shutdown", "reset"])
 @pytest.mark.parametrize("count", SIZES)
-@pytest.mark.parametrize("said", [b"", rig.frame()[:50]], ids=["nothing", "half a header"])
+@pytest.mark.parametrize("said", [b"", harness.frame()[:50]], ids=["nothing", "half a header"])
 def test_an_end_of_the_peer_anywhere_is_a_lost_link(count, said, end):
-    with rig.group(1) as (rank,):
-        rank.links[1], far = rig.shared_pair()
+    with harness.group(1) as (rank,):
+        rank.links[1], far = harness.shared_pair()
         if said:
             far.sendmsg((said,), (), 0)
-        waiting = rig.when_it_waits(rank, getattr(far, end))
-        outcome, _ = rig.together(lambda: run(rank, count), waiting)
+        waiting = harness.when_it_waits(rank, getattr(far, end))
+        outcome, _ = harness.together(lambda: run(rank, count), waiting)
         assert isinstance(outcome, LinkLost)
         assert outcome.rank == 1
         far.close()
@@ -145,9 +145,9 @@ def test_what_a_peer_had_said_before_its_end_is_still_given(pair):
     far.sendmsg((b"last words",), (), 0)
     far.shutdown()
     assert near.poll_for(reading=True, writing=False) == ()
-    assert rig.take(near, 4) + rig.take(near, 100) == b"last words"
+    assert harness.take(near, 4) + harness.take(near, 100) == b"last words"
     near.poll_for(reading=True, writing=False)
-    assert rig.take(near, 100) == b""
+    assert harness.take(near, 100) == b""
     with pytest.raises(BrokenPipeError):
         near.sendmsg((b"x",), (), 0)
 
@@ -159,15 +159,17 @@ def test_who_ended_a_link_finds_that_at_the_next_send(pair, end):
     getattr(near, end)()
     with pytest.raises(BrokenPipeError):
         near.sendmsg((b"x",), (), 0)
-    assert rig.take(near, 1) == b""
+    assert harness.take(near, 1) == b""
     assert far.poll_for(reading=True, writing=False)
-    assert rig.take(far, 1) == b""
+    assert harness.take(far, 1) == b""
 
 
 @pytest.mark.parametrize("count", SIZES)
 def test_an_interrupt_ends_a_blocked_run(peer_of_one, count):
     rank, _ = peer_of_one
-    outcome, _ = rig.together(lambda: run(rank, count), rig.when_it_waits(rank, rank.waker.set))
+    outcome, _ = harness.together(
+        lambda: run(rank, count), harness.when_it_waits(rank, rank.waker.set)
+    )
     assert isinstance(outcome, Interrupted)
     assert rank.waker.is_set
 
@@ -179,24 +181,24 @@ def test_a_link_that_this_side_shut_down_is_an_interrupt_not_a_suspicion(peer_of
         rank.waker.set()
         rank.links[1].shutdown()
 
-    outcome, _ = rig.together(lambda: run(rank, 8), rig.when_it_waits(rank, stop))
+    outcome, _ = harness.together(lambda: run(rank, 8), harness.when_it_waits(rank, stop))
     assert isinstance(outcome, Interrupted)
 
 
 def test_what_had_arrived_is_lost_in_a_reset(pair):
     near, far = pair
-    rig.send_all(far, b"first" + b"second")
-    assert rig.take(near, 5) == b"first"
+    harness.send_all(far, b"first" + b"second")
+    assert harness.take(near, 5) == b"first"
     near.reset()
-    rig.send_all(far, b"third")
-    assert rig.take(near, 100) == b""
+    harness.send_all(far, b"third")
+    assert harness.take(near, 100) == b""
     with pytest.raises(BrokenPipeError):
         near.sendmsg((b"fourth",), (), 0)
 
 
 def test_closing_gives_everything_back_also_while_something_looks_in():
     before = len(list(Path("/proc/self/fd").iterdir()))
-    near, far = rig.shared_pair()
+    near, far = harness.shared_pair()
     held = memoryview(far._segment.map)
     near.close()
     far.close()
@@ -223,16 +225,16 @@ def test_one_bell_for_each_nap_and_none_for_who_is_awake(pair):
         near.sendmsg((b"x",), (), 0)
     with pytest.raises(BlockingIOError):
         far._sock.recv(10)
-    rig.take(far, 10)
+    harness.take(far, 10)
     for _ in range(2):
         assert may_sleep(far, reading=True, writing=False) == (True, False)
         for _ in range(3):
             near.sendmsg((b"x",), (), 0)
         assert far._sock.recv(10, socket.MSG_PEEK) == b"\1"
-        assert rig.take(far, 10) == b"xxx"
+        assert harness.take(far, 10) == b"xxx"
     near.sendmsg((b"x",), (), 0)
     assert may_sleep(far, reading=True, writing=False) == (False, False)
-    rig.take(far, 10)
+    harness.take(far, 10)
     near.sendmsg((b"x",), (), 0)
     with pytest.raises(BlockingIOError):
         far._sock.recv(10)
@@ -242,10 +244,10 @@ def test_nobody_sleeps_when_there_is_something_to_do(pair):
     near, far = pair
     assert may_sleep(near, reading=True, writing=False) == (True, False)
     assert may_sleep(near, reading=False, writing=True) == (False, False)
-    rig.send_all(near, bytes(SMALL_RING))
+    harness.send_all(near, bytes(SMALL_RING))
     assert may_sleep(near, reading=False, writing=True) == (True, False)
     assert may_sleep(far, reading=True, writing=False) == (False, False)
-    rig.take(far, SMALL_RING // 2)
+    harness.take(far, SMALL_RING // 2)
     assert near._sock.recv(10, socket.MSG_PEEK) == b"\1"
     assert may_sleep(near, reading=False, writing=True) == (False, False)
 
@@ -255,10 +257,10 @@ def test_bells_that_are_not_heard_block_nobody(pair):
     near, far = pair
     far.poll_for(reading=True, writing=False)
     word = words_of(1).waits_for_data
-    for nap in range(1, 2000):
-        far._counters[word] = nap
+    for sleep_number in range(1, 2000):
+        far._counters[word] = sleep_number
         near.sendmsg((b"x",), (), 0)
-    assert len(rig.take(far, SMALL_RING)) == 1999
+    assert len(harness.take(far, SMALL_RING)) == 1999
 
 
 # --- a peer that writes nonsense --------------------------------------------------------------
@@ -270,7 +272,7 @@ def test_a_counter_that_cannot_be_is_a_broken_link(pair, value):
     words = words_of(0)
     near._counters[words.their_written] = value
     with pytest.raises(ConnectionAbortedError, match="what it has written is wrong"):
-        rig.take(near, 10)
+        harness.take(near, 10)
     far._counters[words.their_read] = value
     with pytest.raises(ConnectionAbortedError, match="what it has read is wrong"):
         near.sendmsg((bytes(SMALL_RING), b"x"), (), 0)
@@ -279,17 +281,17 @@ def test_a_counter_that_cannot_be_is_a_broken_link(pair, value):
 def test_a_counter_that_goes_back_is_a_broken_link(pair):
     near, far = pair
     far.sendmsg((b"twelve bytes",), (), 0)
-    rig.take(near, 12)
+    harness.take(near, 12)
     near._counters[words_of(0).their_written] = 11
     with pytest.raises(ConnectionAbortedError):
-        rig.take(near, 1)
+        harness.take(near, 1)
 
 
 @pytest.mark.parametrize("back_to", [250, 350], ids=["from what is copied", "from what is free"])
 def test_room_that_is_taken_back_is_a_broken_link(pair, back_to):
     """Of 400 bytes told to be free 200 are published and 100 copied when the counter goes back."""
     near, far = pair
-    rig.send_all(near, bytes(SMALL_RING))
+    harness.send_all(near, bytes(SMALL_RING))
     far._counters[words_of(1).read] = 400
     near.sendmsg((bytes(200),), (), 0)
     far._counters[words_of(1).read] = back_to

@@ -6,16 +6,16 @@ import signal
 
 import numpy as np
 import pytest
-import ranks_in_threads as rig
+import ranks_in_threads as harness
 
 from ftcomm.transport.interruptions import Interrupted
 
-pytestmark = [rig.needs_shared_memory, pytest.mark.process]
+pytestmark = [harness.needs_shared_memory, pytest.mark.process]
 
 
 def in_a_child(act):
     """A process that owns the far end of a link; returns its number and the near end."""
-    near, far = rig.shared_pair()
+    near, far = harness.shared_pair()
     child = os.fork()
     if child == 0:
         near._sock.close()
@@ -53,7 +53,7 @@ def drain(rank, link):
 @pytest.mark.parametrize("megabytes", [0, 1, 3, 10])
 def test_a_peer_that_is_killed_in_the_middle_has_said_what_it_had_said(megabytes):
     child, near = in_a_child(count_for_ever)
-    with rig.group(1) as (rank,):
+    with harness.group(1) as (rank,):
         rank.links[1] = near
         buffer, heard = memoryview(bytearray(1 << 16)), bytearray()
         while len(heard) < megabytes << 20:
@@ -62,7 +62,7 @@ def test_a_peer_that_is_killed_in_the_middle_has_said_what_it_had_said(megabytes
             except BlockingIOError:
                 rank.executor._waiter.wait(near, None)
         os.kill(child, signal.SIGKILL)
-        (rest,) = rig.together(functools.partial(drain, rank, near))
+        (rest,) = harness.together(functools.partial(drain, rank, near))
         heard += rest
     os.waitpid(child, 0)
     heard = heard[: len(heard) // 4 * 4]
@@ -78,19 +78,19 @@ def wait_until_interrupted(rank, link):
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_peer_that_is_stopped_is_waited_for_and_goes_on():
     def echo(link):
-        waiter = rig.Rank(0).executor._waiter
+        waiter = harness.Rank(0).executor._waiter
         while True:
             try:
-                raw = rig.take(link, 100)
+                raw = harness.take(link, 100)
             except BlockingIOError:
                 waiter.wait(link, None)
                 continue
             if not raw:
                 return
-            rig.send_all(link, raw)
+            harness.send_all(link, raw)
 
     child, near = in_a_child(echo)
-    with rig.group(1) as (rank,):
+    with harness.group(1) as (rank,):
         rank.links[1] = near
         for stopped in (False, True, False):
             if stopped:
@@ -99,15 +99,15 @@ def test_a_peer_that_is_stopped_is_waited_for_and_goes_on():
             near.sendmsg((b"still there?",), (), 0)
             if stopped:
                 wait = functools.partial(wait_until_interrupted, rank, near)
-                waiting = rig.when_it_waits(rank, rank.waker.set)
-                outcome, _ = rig.together(wait, waiting)
+                waiting = harness.when_it_waits(rank, rank.waker.set)
+                outcome, _ = harness.together(wait, waiting)
                 assert isinstance(outcome, Interrupted)
                 rank.waker.clear()
                 os.kill(child, signal.SIGCONT)
             heard = b""
             while len(heard) < 12:
                 try:
-                    heard += rig.take(near, 100)
+                    heard += harness.take(near, 100)
                 except BlockingIOError:
                     rank.executor._waiter.wait(near, None)
             assert heard == b"still there?"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import ranks_in_threads as rig
+import ranks_in_threads as harness
 
 from ftcomm.transport import shm_link
 from ftcomm.transport.shm_layout import HEAD_BYTES
@@ -143,7 +143,7 @@ def every_order(play: Callable[[Processor], None]) -> Iterator[Processor]:
         choices[-1] += 1
 
 
-class Story:
+class ScenarioRun:
     """One end wants something, the other gives it, once: does the first sleep for ever?"""
 
     def __init__(self, fence: type[Fence], *, writing: bool) -> None:
@@ -151,7 +151,7 @@ class Story:
         self.lost = self.slept = self.rung = self.played = 0
 
     def play(self, processor: Processor) -> None:
-        near, far = rig.shared_pair(RING)
+        near, far = harness.shared_pair(RING)
         if self.writing:
             near.sendmsg((bytes(RING),), (), 0)
             processor.memory[:] = near._counters
@@ -190,17 +190,17 @@ class Story:
 def test_whoever_sleeps_is_woken_in_every_order_of_loads_and_stores(
     monkeypatch: pytest.MonkeyPatch, *, writing: bool
 ) -> None:
-    monkeypatch.setattr(shm_link, "LOOKS", 1)
-    story = Story(Fence, writing=writing)
-    for _ in every_order(story.play):
-        assert story.lost == 0
-    assert min(story.slept, story.rung, story.played - story.slept) > 0
+    monkeypatch.setattr(shm_link, "SPIN_LIMIT", 1)
+    scenario = ScenarioRun(Fence, writing=writing)
+    for _ in every_order(scenario.play):
+        assert scenario.lost == 0
+    assert min(scenario.slept, scenario.rung, scenario.played - scenario.slept) > 0
 
 
 @pytest.mark.parametrize("writing", [False, True], ids=["for bytes", "for room"])
 def test_without_the_fences_a_wake_up_is_lost(
     monkeypatch: pytest.MonkeyPatch, *, writing: bool
 ) -> None:
-    monkeypatch.setattr(shm_link, "LOOKS", 1)
-    story = Story(NoFence, writing=writing)
-    assert any(story.lost for _ in every_order(story.play))
+    monkeypatch.setattr(shm_link, "SPIN_LIMIT", 1)
+    scenario = ScenarioRun(NoFence, writing=writing)
+    assert any(scenario.lost for _ in every_order(scenario.play))

@@ -8,7 +8,7 @@ from ftcomm.execution import executor
 from ftcomm.execution.executor import Executor
 from ftcomm.transport import waiting
 from ftcomm.transport.interruptions import Interrupted
-from ftcomm.transport.waiting import CLOCK_EVERY, SPIN_LIMIT_S, TRIES_ALONE
+from ftcomm.transport.waiting import CLOCK_EVERY, SPIN_LIMIT_S, SPINS_ALONE
 from ftcomm.transport.waker import Waker
 
 
@@ -36,7 +36,7 @@ def yields_before_the_wait(each_takes_s: float, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(executor, "monotonic", lambda: clock[0])
     monkeypatch.setattr(waiting.Waiter, "wait", sleep)
     one = Executor(Waker())
-    one.tries = TRIES_ALONE
+    one.spins = SPINS_ALONE
     link: Any = IdleLink()
     with pytest.raises(Interrupted):
         one.read_ahead(link)
@@ -53,4 +53,4 @@ def test_a_rank_whose_processor_others_take_sleeps_and_says_for_whom_it_waits(
 def test_a_rank_with_a_processor_of_its_own_looks_as_often_as_it_may(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert yields_before_the_wait(1e-6, monkeypatch) == TRIES_ALONE - 1
+    assert yields_before_the_wait(1e-6, monkeypatch) == SPINS_ALONE - 1

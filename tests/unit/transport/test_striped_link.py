@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-import ranks_in_threads as rig
+import ranks_in_threads as harness
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -193,32 +193,34 @@ def floats(n: int, count: int) -> list[np.ndarray]:
 @pytest.mark.parametrize("build", [ring_allreduce, doubling_allreduce])
 def test_collectives_have_the_bits_of_one_connection(streams, buffer_bytes, build) -> None:
     counts = [0, 1, STRIPE_BYTES // 8, STRIPE_BYTES // 4, 700_001, 3]
-    with rig.group(3, rig.tcp_pair, buffer_bytes, streams) as ranks:
+    with harness.group(3, harness.tcp_pair, buffer_bytes, streams) as ranks:
         for count in counts:
             sources = floats(3, count)
             schedules = [build(3, rank, count) for rank in range(3)]
             wanted = run_in_memory(schedules, sources, SUM)
-            results = rig.together(
+            results = harness.together(
                 *(
-                    functools.partial(rank.run, schedule, source, SUM)
-                    for rank, schedule, source in zip(ranks, schedules, sources, strict=True)
+                    functools.partial(rank.run, schedule, sendbuf, SUM)
+                    for rank, schedule, sendbuf in zip(ranks, schedules, sources, strict=True)
                 )
             )
-            assert [work.tobytes() for work in results] == [work.tobytes() for work in wanted]
+            assert [recvbuf.tobytes() for recvbuf in results] == [
+                recvbuf.tobytes() for recvbuf in wanted
+            ]
 
 
 @pytest.mark.parametrize("end", ["shutdown_one", "shutdown", "reset"])
 def test_one_connection_that_ends_within_a_transfer_is_a_lost_link(end: str) -> None:
     count = 4_000_000
     schedules = [ring_allreduce(2, rank, count) for rank in range(2)]
-    with rig.group(2, rig.tcp_pair, streams=3) as ranks:
+    with harness.group(2, harness.tcp_pair, streams=3) as ranks:
         ranks[0].executor.probe = lambda point, step: (
             getattr(ranks[0].links[1], end)() if (point, step) == ("half_sent", 0) else None
         )
-        outcomes = rig.together(
+        outcomes = harness.together(
             *(
-                functools.partial(rank.run, schedule, source, SUM)
-                for rank, schedule, source in zip(ranks, schedules, floats(2, count), strict=True)
+                functools.partial(rank.run, schedule, sendbuf, SUM)
+                for rank, schedule, sendbuf in zip(ranks, schedules, floats(2, count), strict=True)
             )
         )
     assert [type(outcome) for outcome in outcomes] == [LinkLost] * 2
@@ -228,7 +230,7 @@ def test_one_connection_that_ends_within_a_transfer_is_a_lost_link(end: str) -> 
 def test_a_revoked_epoch_ends_a_transfer_on_several_connections() -> None:
     """The control thread sets the waker and shuts the link down, from its own thread."""
     schedule = ring_allreduce(2, 0, 4_000_000)
-    with rig.group(2, streams=3) as (left, _):
+    with harness.group(2, streams=3) as (left, _):
 
         def revoke() -> None:
             while not left.executor.progress.peers:
@@ -236,6 +238,6 @@ def test_a_revoked_epoch_ends_a_transfer_on_several_connections() -> None:
             left.waker.set()
             left.links[1].shutdown()
 
-        source = floats(1, 4_000_000)[0]
-        outcomes = rig.together(lambda: left.run(schedule, source, SUM), revoke)
+        sendbuf = floats(1, 4_000_000)[0]
+        outcomes = harness.together(lambda: left.run(schedule, sendbuf, SUM), revoke)
     assert isinstance(outcomes[0], Interrupted)

@@ -10,11 +10,11 @@ import pytest
 
 from ftcomm.transport import waiting
 from ftcomm.transport.waiting import (
-    TRIES_ALONE,
-    TRIES_SHARED,
-    Progress,
+    SPINS_ALONE,
+    SPINS_SHARED,
     Waiter,
-    tries_before_sleep,
+    WaitProgress,
+    spins_before_sleep,
 )
 from tests.helpers.interrupts import interrupted, places
 
@@ -71,7 +71,7 @@ def test_a_wait_cut_short_anywhere_leaves_no_link_behind(
     waker: Any = SimpleNamespace(fd=idle.writing, is_set=False)
     cut = 0
     for number in places():
-        waiter = Waiter(waker, Progress())
+        waiter = Waiter(waker, WaitProgress())
         if not interrupted(lambda w=waiter: w.wait(ready, None), number, waiting):
             break
         cut += 1
@@ -88,8 +88,8 @@ def test_a_wait_cut_short_anywhere_leaves_no_link_behind(
 
 def test_a_rank_with_a_processor_of_its_own_tries_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 5}, raising=False)
-    tries = [tries_before_sleep(ranks) for ranks in (1, 2, 3)]
-    assert tries == [TRIES_ALONE, TRIES_ALONE, TRIES_SHARED]
+    spins = [spins_before_sleep(ranks) for ranks in (1, 2, 3)]
+    assert spins == [SPINS_ALONE, SPINS_ALONE, SPINS_SHARED]
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
-    assert tries_before_sleep(3) == TRIES_ALONE
+    assert spins_before_sleep(3) == SPINS_ALONE

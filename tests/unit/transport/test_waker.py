@@ -11,8 +11,8 @@ from ftcomm.config.environment import WorkerOptions
 from ftcomm.control.hub import Hub
 from ftcomm.engine.engine import Engine
 from ftcomm.execution.data_plane import DataPlane
-from ftcomm.recovery.machine import WorkerCore
-from ftcomm.recovery.states import Identity, Limits, Outcome, Step
+from ftcomm.recovery.machine import WorkerMachine
+from ftcomm.recovery.states import Completion, Identity, MachineLimits, NextStep
 from ftcomm.transport import waker
 from ftcomm.transport.waker import Waker
 
@@ -33,7 +33,7 @@ class Busy:
 @pytest.fixture
 def hub() -> Iterator[Hub]:
     identity = Identity("0", b"n" * 16, "here", "127.0.0.1", 1)
-    core = WorkerCore(identity, Limits(), now=0.0)
+    core = WorkerMachine(identity, MachineLimits(), now=0.0)
     core.grouping = (0, 0)
     hub = Hub(core, WorkerOptions(), b"")
     yield hub
@@ -56,7 +56,7 @@ def test_what_is_said_behind_a_look_at_the_core_is_still_there_for_the_sleep(
     hub: Hub, control: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "lock", Busy(hub.wake))
-    Engine(hub, control)._ask(lambda: Step.WAIT)
+    Engine(hub, control)._ask(lambda: NextStep.WAIT)
     assert hub.wake.is_set
 
 
@@ -65,7 +65,7 @@ def test_what_is_said_behind_an_attempt_is_still_there_for_the_sleep(
 ) -> None:
     engine, slept = Engine(hub, control), note_sleeps(hub, monkeypatch)
     monkeypatch.setattr(hub, "lock", Busy(hub.wake))
-    outcomes = [Outcome.HEAR_FIRST, Outcome.DONE]
+    outcomes = [Completion.CONFIRM_FIRST, Completion.DONE]
     assert engine._settle(lambda: outcomes.pop(0))
     assert slept == [True]
 
@@ -125,7 +125,7 @@ def test_an_interrupt_is_forgotten_when_the_next_collective_may_begin_and_not_be
 ) -> None:
     engine, after = Engine(hub, control), []
     hub.interrupt.set()
-    for step in (Step.WAIT, Step.EXECUTE):
+    for step in (NextStep.WAIT, NextStep.EXECUTE):
         engine._ask(lambda step=step: step)
         after.append(hub.interrupt.is_set)
     assert after == [True, False]

@@ -11,7 +11,7 @@ from ftcomm.config.environment import WorkerOptions
 from ftcomm.config.process_identity import UNKNOWN_START, ProcessName
 from ftcomm.errors import ConfigError, ProtocolError
 from ftcomm.protocol.operator_messages import KillReply, KillRequest
-from ftcomm_tracker.cli.operator_commands import TRACKER_OPTIONS, Where, status_of
+from ftcomm_tracker.cli.operator_commands import TRACKER_OPTIONS, TrackerAddress, status_of
 from ftcomm_tracker.cli.options import run_and_exit, with_options
 
 KILL_EPILOG = """\b
@@ -30,10 +30,10 @@ def kill(worker: str, **where: Any) -> None:
     On this host by its process id and start, elsewhere through its supervisor or `run`. Whoever
     started the worker starts it again.
     """
-    run_and_exit(_kill, Where(**where), worker)
+    run_and_exit(_kill, TrackerAddress(**where), worker)
 
 
-async def _kill(where: Where, worker: str) -> int:
+async def _kill(where: TrackerAddress, worker: str) -> int:
     where = where.located()
     document = await status_of(where)
     if document["state"] == "OVER":

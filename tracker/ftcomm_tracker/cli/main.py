@@ -175,7 +175,9 @@ _SETTING_OPTIONS = (
         type=click.IntRange(1, MAX_STREAMS),
         help="TCP connections of each pair, where a network limits a single one [default: 1].",
     ),
-    click.option("--max-incarnations", type=int, help="Lives of one worker id [default: 100]."),
+    click.option(
+        "--max-incarnations", type=int, help="Incarnations of one worker id [default: 100]."
+    ),
     click.option(
         "--verify",
         type=click.Choice(VERIFY),

@@ -75,14 +75,14 @@ Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class TrackerAddress:
     """The tracker that a command asks, as its options name it."""
 
     tracker: str | None
     token_file: Path | None
     state_dir: Path | None
 
-    def located(self) -> "Where":
+    def located(self) -> "TrackerAddress":
         """This, or where nothing names a tracker, the only job of this user that runs here.
 
         Raises:
@@ -160,12 +160,12 @@ class Where:
 def status(*, as_json: bool, every_s: float | None, **where: Any) -> None:
     """Show members, positions, what is waited for, and the last recoveries.
 
-    Life is the number of a worker's start; position is VERSION.NUMBER of the collective that it
-    completes next; lag is how many collectives (or checkpoints: v) it is behind the furthest.
+    Incarnation is the number of a worker's start; position is VERSION.NUMBER of the collective that
+    it completes next; lag is how many collectives (or checkpoints: v) it is behind the furthest.
     Of a job that is over, --state-dir shows the last state, also when its tracker has ended.
     """
     show = _as_json if as_json else table
-    run_and_exit(_show, Where(**where), show, every_s)
+    run_and_exit(_show, TrackerAddress(**where), show, every_s)
 
 
 @click.command(short_help="Say why a job waits, and what to do.", epilog=EXPLAIN_EPILOG)
@@ -173,7 +173,7 @@ def status(*, as_json: bool, every_s: float | None, **where: Any) -> None:
 def explain(*, as_json: bool, every_s: float | None, **where: Any) -> None:
     """Say on whom a job waits, since when, how the tracker knows, and what to do."""
     show = _explained_as_json if as_json else _explained
-    run_and_exit(_show, Where(**where), show, every_s)
+    run_and_exit(_show, TrackerAddress(**where), show, every_s)
 
 
 @click.command(short_help="Say whether this machine can take part in a job.", epilog=DOCTOR_EPILOG)
@@ -187,7 +187,7 @@ def doctor(*, as_json: bool, **where: Any) -> None:
     or FAIL, and what to do. Run it on every machine, as the user and under the scheduler that will
     run the workers. Ends with 1 if a line says FAIL.
     """
-    run_and_exit(_doctor, Where(**where), as_json)
+    run_and_exit(_doctor, TrackerAddress(**where), as_json)
 
 
 @click.command(short_help="End a job for all its workers.", epilog=STOP_EPILOG)
@@ -199,11 +199,11 @@ def stop(reason: str, **where: Any) -> None:
     The workers and the tracker end with status 78 and are not started again. A job in --state-dir
     that is over already is left as it is.
     """
-    run_and_exit(_stop, Where(**where), reason)
+    run_and_exit(_stop, TrackerAddress(**where), reason)
 
 
 async def _show(
-    where: Where, show: Callable[[Mapping[str, Any]], str], every_s: float | None
+    where: TrackerAddress, show: Callable[[Mapping[str, Any]], str], every_s: float | None
 ) -> int:
     where = where.located()
     document = await status_of(where)
@@ -223,7 +223,7 @@ async def _show(
     return 0
 
 
-async def status_of(where: Where) -> Mapping[str, Any]:
+async def status_of(where: TrackerAddress) -> Mapping[str, Any]:
     """The job's status document; of a job that is over, its last one."""
     try:
         reply = await where.ask(StatusRequest())
@@ -247,12 +247,12 @@ def _explained(document: Mapping[str, Any]) -> str:
 
 
 def _explained_as_json(document: Mapping[str, Any]) -> str:
-    findings = [asdict(finding) for finding in explain_document(document)]
-    waiting = any(finding["waiting"] for finding in findings)
-    return json.dumps({"job_id": document["job_id"], "waiting": waiting, "findings": findings})
+    diagnoses = [asdict(diagnosis) for diagnosis in explain_document(document)]
+    waiting = any(diagnosis["waiting"] for diagnosis in diagnoses)
+    return json.dumps({"job_id": document["job_id"], "waiting": waiting, "findings": diagnoses})
 
 
-async def _doctor(where: Where, as_json: bool) -> int:
+async def _doctor(where: TrackerAddress, as_json: bool) -> int:
     routes, token_file = where.located().find()
     options = replace(WorkerOptions.load(tracker="none"), routes=routes, token_file=token_file)
     checks = await examine(options)
@@ -269,7 +269,7 @@ async def _doctor(where: Where, as_json: bool) -> int:
     return int(failed)
 
 
-async def _stop(where: Where, reason: str) -> int:
+async def _stop(where: TrackerAddress, reason: str) -> int:
     where = where.located()
     last = where.ended()
     if last is not None:

@@ -8,15 +8,15 @@ from typing import Any
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.codec import MAX_WORLD_SIZE, MEMBER, encode
 from ftcomm.protocol.host_groups import Grouping, is_grouping
-from ftcomm.protocol.messages import AllBye, Member, Revoke, Verdict, Welcome
+from ftcomm.protocol.messages import AllClosed, FatalDecision, Member, Revoke, Welcome
 from ftcomm.protocol.position import Position
 
 FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One rank's owner: the worker id, and which life of it counts."""
+class RankOwner:
+    """One rank's owner: the worker id, and which incarnation of it counts."""
 
     worker_id: str
     incarnation: int
@@ -33,14 +33,14 @@ class Durable:
         world_size: number of places.
         settings: the job's settings as wire text.
         epoch: the highest epoch ever announced.
-        first_lives: by rank, the nonce of the life that was there when the first plan was sent
-            (a spare's first incarnation is no longer that life); empty before.
-        incarnations: (worker id, number of its newest life), sorted.
+        first_nonces: by rank, the nonce of the incarnation that was there when the first plan was
+            sent (a spare's first incarnation is no longer that incarnation); empty before.
+        incarnations: (worker id, number of its newest incarnation), sorted.
         places: by rank, empty until the group has formed.
-        grouping: which ranks share a host; fixed when formed, wherever later lives run.
+        grouping: which ranks share a host; fixed when formed, wherever later incarnations run.
         tables: digest of the algorithm tables, from the first worker.
         version: the highest version that a plan has named: what was committed is not undone.
-        byes: ranks whose own close() has completed.
+        closed_ranks: ranks whose own close() has completed.
         final_version: version at which all have closed, -1 before.
         verdict: the terminal verdict, None while there is none.
     """
@@ -49,15 +49,15 @@ class Durable:
     world_size: int
     settings: tuple[tuple[str, str], ...] = ()
     epoch: int = 0
-    first_lives: tuple[bytes, ...] = ()
+    first_nonces: tuple[bytes, ...] = ()
     incarnations: tuple[tuple[str, int], ...] = ()
-    places: tuple[Place, ...] = ()
+    places: tuple[RankOwner, ...] = ()
     grouping: Grouping = ()
     tables: bytes = b""
     version: int = -1
-    byes: tuple[int, ...] = ()
+    closed_ranks: tuple[int, ...] = ()
     final_version: int = -1
-    verdict: Verdict | None = None
+    fatal_decision: FatalDecision | None = None
 
     @classmethod
     def fresh(
@@ -71,49 +71,49 @@ class Durable:
         """How the job ended, as the rest of a sentence; empty while it has not."""
         if self.final_version >= 0:
             return f"has finished at version {self.final_version}"
-        if self.verdict is not None:
-            return f"has ended: {self.verdict.error}: {self.verdict.cause}"
+        if self.fatal_decision is not None:
+            return f"has ended: {self.fatal_decision.error}: {self.fatal_decision.cause}"
         return ""
 
-    def life_of(self, worker_id: str) -> int:
-        """The number of the newest life of `worker_id`, 0 if it has had none."""
+    def incarnation_of(self, worker_id: str) -> int:
+        """The number of the newest incarnation of `worker_id`, 0 if it has had none."""
         index = bisect_left(self.incarnations, (worker_id, 0))
-        name, life = self.incarnations[index] if index < len(self.incarnations) else ("", 0)
-        return life if name == worker_id else 0
+        name, incarnation = self.incarnations[index] if index < len(self.incarnations) else ("", 0)
+        return incarnation if name == worker_id else 0
 
-    def with_life(self, worker_id: str, life: int) -> tuple[tuple[str, int], ...]:
-        """`incarnations` with `life` as the newest of `worker_id`."""
-        lives = list(self.incarnations)
-        index = bisect_left(lives, (worker_id, 0))
-        known = index < len(lives) and lives[index][0] == worker_id
-        lives[index : index + known] = [(worker_id, life)]
-        return tuple(lives)
+    def with_incarnation(self, worker_id: str, incarnation: int) -> tuple[tuple[str, int], ...]:
+        """`incarnations` with `incarnation` as the newest of `worker_id`."""
+        incarnations = list(self.incarnations)
+        index = bisect_left(incarnations, (worker_id, 0))
+        known = index < len(incarnations) and incarnations[index][0] == worker_id
+        incarnations[index : index + known] = [(worker_id, incarnation)]
+        return tuple(incarnations)
 
     def to_wire(self) -> dict[str, Any]:
         """Plain values for the journal."""
-        verdict = self.verdict
+        fatal_decision = self.fatal_decision
         return {
             "format": FORMAT,
             "job_id": self.job_id,
             "world_size": self.world_size,
             "settings": [list(pair) for pair in self.settings],
             "epoch": self.epoch,
-            "first_lives": list(self.first_lives),
+            "first_lives": list(self.first_nonces),
             "incarnations": [list(pair) for pair in self.incarnations],
             "places": [[p.worker_id, p.incarnation, p.nonce, p.host] for p in self.places],
             "grouping": list(self.grouping),
             "tables": self.tables,
             "version": self.version,
-            "byes": list(self.byes),
+            "byes": list(self.closed_ranks),
             "final_version": self.final_version,
             "verdict": None
-            if verdict is None
+            if fatal_decision is None
             else [
-                verdict.error,
-                verdict.cause,
-                verdict.epoch,
-                list(verdict.position),
-                verdict.rank,
+                fatal_decision.error,
+                fatal_decision.cause,
+                fatal_decision.epoch,
+                list(fatal_decision.position),
+                fatal_decision.rank,
             ],
         }
 
@@ -136,17 +136,17 @@ class Durable:
                 world_size=int(raw["world_size"]),
                 settings=tuple((str(k), str(v)) for k, v in raw["settings"]),
                 epoch=int(raw["epoch"]),
-                first_lives=tuple(_raw(life) for life in raw["first_lives"]),
+                first_nonces=tuple(_raw(incarnation) for incarnation in raw["first_lives"]),
                 incarnations=tuple(sorted((str(k), int(v)) for k, v in raw["incarnations"])),
                 places=tuple(
-                    Place(str(w), int(i), _raw(n), str(h)) for w, i, n, h in raw["places"]
+                    RankOwner(str(w), int(i), _raw(n), str(h)) for w, i, n, h in raw["places"]
                 ),
                 grouping=tuple(int(host) for host in raw["grouping"]),
                 tables=_raw(raw["tables"]),
                 version=int(raw["version"]),
-                byes=tuple(int(rank) for rank in raw["byes"]),
+                closed_ranks=tuple(int(rank) for rank in raw["byes"]),
                 final_version=int(raw["final_version"]),
-                verdict=_verdict(raw["verdict"]),
+                fatal_decision=_fatal_decision(raw["verdict"]),
             )
             durable.check()
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -162,13 +162,13 @@ class Durable:
         size = self.world_size
         if not 1 <= size <= MAX_WORLD_SIZE:
             raise ValueError(f"a job of {size} workers")
-        for name in ("places", "first_lives"):
+        for name in ("places", "first_nonces"):
             if len(getattr(self, name)) not in (0, size):
                 raise ValueError(f"{len(getattr(self, name))} {name} for {size} workers")
         if len(self.grouping) != len(self.places) or not is_grouping(self.grouping):
             raise ValueError(f"the grouping {self.grouping} for {len(self.places)} places")
-        if not set(self.byes) <= set(range(len(self.places))):
-            raise ValueError(f"ranks {self.byes} have closed")
+        if not set(self.closed_ranks) <= set(range(len(self.places))):
+            raise ValueError(f"ranks {self.closed_ranks} have closed")
         if self.epoch < 0 or min(self.version, self.final_version) < -1:
             raise ValueError(f"epoch {self.epoch}, versions {self.version}, {self.final_version}")
         self._check_that_it_can_be_told()
@@ -177,10 +177,10 @@ class Durable:
         """Raise ValueError for a part that no message can carry: it would end the next tracker."""
         encode(Welcome(self.job_id, 0, 0, self.world_size, self.epoch, self.settings))
         encode(Revoke(self.epoch + 1, ""))  # the next one
-        encode(AllBye(self.version))
-        encode(AllBye(self.final_version))
-        if self.verdict is not None:
-            encode(self.verdict)
+        encode(AllClosed(self.version))
+        encode(AllClosed(self.final_version))
+        if self.fatal_decision is not None:
+            encode(self.fatal_decision)
         for place in self.places:
             MEMBER.write(Member(0, place.worker_id, place.incarnation, place.host, "", 0))
         for worker_id, number in self.incarnations:
@@ -193,9 +193,11 @@ def _raw(value: Any) -> bytes:
     return value
 
 
-def _verdict(raw: Any) -> Verdict | None:
+def _fatal_decision(raw: Any) -> FatalDecision | None:
     if raw is None:
         return None
     error, cause, epoch, position, rank = raw
     branch, version, seqno = (int(part) for part in position)
-    return Verdict(str(error), str(cause), int(epoch), Position(branch, version, seqno), int(rank))
+    return FatalDecision(
+        str(error), str(cause), int(epoch), Position(branch, version, seqno), int(rank)
+    )

@@ -4,25 +4,25 @@ from dataclasses import replace
 
 from ftcomm.errors import CollectiveMismatchError, JobLostError
 from ftcomm.protocol.messages import (
-    AllBye,
+    AllClosed,
     AskCalls,
     Calls,
+    FatalDecision,
     Leaves,
     Refused,
     Revoke,
     Settled,
-    Verdict,
 )
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.events import (
-    Ended,
     IncidentClosed,
+    JobEnded,
 )
-from ftcomm_tracker.core.group_state import State
+from ftcomm_tracker.core.group_state import JobState
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Inquiry, ranks_to_ask
 from ftcomm_tracker.core.plan import Decided, Facts, plan
 from ftcomm_tracker.core.recovery_record import Loss, OpenIncident
-from ftcomm_tracker.core.relay_routing import MENDED_AFTER, Routing
+from ftcomm_tracker.core.relay_routing import REPAIRED_AFTER, Routing
 from ftcomm_tracker.core.reporting.mismatch import explain
 
 # After the end: for workers to hang up before the tracker leaves. Who was cut off just then needs
@@ -51,20 +51,20 @@ class Epochs(Routing):
         epoch = 1 + max(known)
         self._persist(epoch=epoch)
         self._close_incident(completed=False)
-        self.state = State.COLLECTING
+        self.state = JobState.COLLECTING
         self.reports = {}
         self.awaiting_fetch = set()
         self._link_suspicion = None
-        self._hope_until, self._has_hoped = float("inf"), False
-        self._mended_at = float("inf")
-        if self.durable.first_lives:  # before the first plan the group forms: nothing was broken
+        self._grace_until, self._had_grace = float("inf"), False
+        self._repaired_at = float("inf")
+        if self.durable.first_nonces:  # before the first plan the group forms: nothing was broken
             self.incident = OpenIncident(
                 epoch, reason, self._now, silent_s=silent_s, loss=loss, suspects=set(suspects)
             )
             if victim is not None:
                 self.incident.note_victim(victim, self.deaths.of(victim))
         self._note("info", f"epoch {epoch}: {reason}")
-        for conn in self.seats.values():
+        for conn in self.slots.values():
             self._send(conn, Revoke(epoch, reason[:500]))
 
     def _try_plan(self) -> None:
@@ -89,7 +89,7 @@ class Epochs(Routing):
         facts = replace(facts, routes=self.routes)
         decision = lost or plan(self._members(), facts, self.reports)
         if not isinstance(decision, Decided):
-            if decision.error == JobLostError.__name__ and self._has_hope():
+            if decision.error == JobLostError.__name__ and self._is_in_grace():
                 return
             if decision.evidence is not None:
                 self._inquire(decision.evidence)
@@ -97,24 +97,24 @@ class Epochs(Routing):
             cause = decision.cause
             if decision.error == JobLostError.__name__ and incident is not None:
                 cause = incident.explain_loss(cause)
-            self._verdict(decision.error, cause, decision.position, decision.rank)
+            self._fatal_decision(decision.error, cause, decision.position, decision.rank)
             return
-        if not self.durable.first_lives:
-            self._persist(first_lives=tuple(p.nonce for p in self.durable.places))
+        if not self.durable.first_nonces:
+            self._persist(first_nonces=tuple(p.nonce for p in self.durable.places))
         self._heard_version(decision.frontier.version)
         if self.highest_version > self.durable.version:
             self._persist(version=self.highest_version)
-        self.state = State.RUNNING
-        self._hope_until = float("inf")
+        self.state = JobState.RUNNING
+        self._grace_until = float("inf")
         self.epoch = self.durable.epoch
-        self._mended_at = self._now + MENDED_AFTER * self.settings.detect_within
+        self._repaired_at = self._now + REPAIRED_AFTER * self.settings.detect_within
         self.awaiting_fetch = {
             rank
             for rank, order in decision.plans.items()
             if order.fetches or order.load_from or order.locals
         }
         for rank, order in decision.plans.items():
-            self._send(self.seats[rank], order)
+            self._send(self.slots[rank], order)
         if incident is not None:
             incident.planned_at = self._now
             incident.frontier = decision.frontier
@@ -122,17 +122,17 @@ class Epochs(Routing):
         self._note("info", f"epoch {self.epoch} runs: {decision.reason}")
         self._try_settle()
 
-    def _has_hope(self) -> bool:
+    def _is_in_grace(self) -> bool:
         """What is missing may be with a member that has closed and has only lost its connection.
 
         Nobody waits for such a one, except as the last resort, and as long as a restarted tracker
         waits for its workers.
         """
         names = [self.durable.places[rank].worker_id for rank in self._closed_and_away()]
-        if not names or self._has_hoped:
+        if not names or self._had_grace:
             return False
-        if self._hope_until == float("inf"):
-            self._hope_until = self._now + self.settings.reattach_within
+        if self._grace_until == float("inf"):
+            self._grace_until = self._now + self.settings.reattach_within
             self._note(
                 "warning",
                 f"what is missing may be with worker {', '.join(names)}, which has closed and lost"
@@ -141,11 +141,11 @@ class Epochs(Routing):
         return True
 
     def _closed_and_away(self) -> list[int]:
-        return sorted(set(self.durable.byes) - set(self.seats))
+        return sorted(set(self.durable.closed_ranks) - set(self.slots))
 
-    def _give_up_hope(self) -> None:
+    def _end_grace(self) -> None:
         """It did not come back."""
-        self._hope_until, self._has_hoped = float("inf"), True
+        self._grace_until, self._had_grace = float("inf"), True
         self._try_plan()
 
     def plan_sent(self, now: float) -> None:
@@ -154,15 +154,15 @@ class Epochs(Routing):
             self.incident.planned_at = now
 
     def _all_replaced(self) -> bool:
-        """A plan was journalled as sent, and nobody of those lives is left."""
-        firsts = self.durable.first_lives
+        """A plan was journalled as sent, and nobody of those incarnations is left."""
+        firsts = self.durable.first_nonces
         places = self.durable.places
         # Who has closed and gone keeps its place for ever, and nothing that it held.
-        return bool(firsts) and all(firsts[r] != places[r].nonce for r in self.seats)
+        return bool(firsts) and all(firsts[r] != places[r].nonce for r in self.slots)
 
     def _try_settle(self) -> None:
         if not self.awaiting_fetch:
-            for conn in self.seats.values():
+            for conn in self.slots.values():
                 self._send(conn, Settled(self.epoch))
 
     def _close_incident(self, *, completed: bool) -> None:
@@ -174,37 +174,38 @@ class Epochs(Routing):
         self.incidents = [*self.incidents[-99:], record.to_dict()]
         self._effects.append(IncidentClosed(record))
 
-    def _bye(self, rank: int, version: int) -> None:
+    def _on_closed(self, rank: int, version: int) -> None:
         """A rank has closed; when all have, that is journalled before anyone is told (R8)."""
-        if rank in self.durable.byes or self.state is State.OVER:
+        if rank in self.durable.closed_ranks or self.state is JobState.OVER:
             return
-        byes = tuple(sorted({*self.durable.byes, rank}))
+        closed_ranks = tuple(sorted({*self.durable.closed_ranks, rank}))
         closed = f"worker {self.durable.places[rank].worker_id} has closed"
-        if len(byes) < self.durable.world_size:
-            self._persist(byes=byes)
+        if len(closed_ranks) < self.durable.world_size:
+            self._persist(closed_ranks=closed_ranks)
             self._note("info", closed)
             return
         final = max(version, self.highest_version, 0)
-        self._persist(byes=byes, final_version=final)  # in one: half of it would never end
+        # in one: half of it would never end
+        self._persist(closed_ranks=closed_ranks, final_version=final)
         self._close_incident(completed=True)
         for conn, peer in sorted(self.peers.items()):
-            seated = self._rank_of_conn(conn) is not None
+            in_slots = self._rank_of_conn(conn) is not None
             finished = Refused("JobFinishedError", f"the job finished at version {final}", final)
-            self._send(conn, AllBye(final) if seated else finished)
+            self._send(conn, AllClosed(final) if in_slots else finished)
             self._told(peer.hello.worker_id)
         self._note("info", closed)
         self._note("info", f"all ranks have closed at version {final}")
         self._over(self._now + FAREWELL_S + self.settings.detect_within)
 
-    def _verdict(self, error: str, cause: str, position: Position, rank: int = -1) -> None:
-        """Terminal: journalled, then said to all; the first verdict sticks."""
-        if self.state is State.OVER:
+    def _fatal_decision(self, error: str, cause: str, position: Position, rank: int = -1) -> None:
+        """Terminal: journalled, then said to all; the first fatal decision sticks."""
+        if self.state is JobState.OVER:
             return
-        verdict = Verdict(error, cause[:4000], self.durable.epoch, position, rank)
-        self._persist(verdict=verdict)
+        fatal_decision = FatalDecision(error, cause[:4000], self.durable.epoch, position, rank)
+        self._persist(fatal_decision=fatal_decision)
         self._close_incident(completed=False)
         for conn, peer in sorted(self.peers.items()):
-            self._send(conn, verdict)
+            self._send(conn, fatal_decision)
             self._told(peer.hello.worker_id)
         self._note("error", f"{error}: {cause}")
         self._over(self._now + FAREWELL_S + self.settings.detect_within)
@@ -213,17 +214,17 @@ class Epochs(Routing):
 
     def _inquire(self, evidence: Evidence) -> None:
         """The job is going to end by a mismatch: ask what the ranks have called, to name it."""
-        if self._inquiry is not None or self.state is State.OVER:
+        if self._inquiry is not None or self.state is JobState.OVER:
             return
-        asked = ranks_to_ask(evidence, sorted(self.seats))
+        asked = ranks_to_ask(evidence, sorted(self.slots))
         self._inquiry = Inquiry(evidence, frozenset(asked), self._now)
         for rank in asked:
-            self._send(self.seats[rank], AskCalls(evidence.version))
+            self._send(self.slots[rank], AskCalls(evidence.version))
 
     def on_answer(self, rank: int, answer: Calls | Leaves) -> None:
         """A rank has said what it has called, or what is in its state."""
         inquiry = self._inquiry
-        if inquiry is None or self.state is State.OVER or rank not in inquiry.asked:
+        if inquiry is None or self.state is JobState.OVER or rank not in inquiry.asked:
             return
         if isinstance(answer, Calls):
             inquiry.calls.setdefault(rank, answer)
@@ -233,11 +234,13 @@ class Epochs(Routing):
     def _conclude(self, inquiry: Inquiry) -> None:
         """The fatal decision, with the answers that are there."""
         found = explain(inquiry.evidence, inquiry.calls, inquiry.leaves, self._restarted())
-        self._verdict(CollectiveMismatchError.__name__, found.cause, found.position, found.rank)
+        self._fatal_decision(
+            CollectiveMismatchError.__name__, found.cause, found.position, found.rank
+        )
 
     def _restarted(self) -> dict[int, str]:
         """Ranks whose process is not the one of the first plan, with their workers' names."""
-        firsts = self.durable.first_lives
+        firsts = self.durable.first_nonces
         return {
             rank: place.worker_id
             for rank, place in enumerate(self.durable.places)
@@ -246,8 +249,8 @@ class Epochs(Routing):
 
     def _end(self) -> None:
         self._ended = True
-        verdict = self.durable.verdict
-        if verdict is None:
-            self._effects.append(Ended(True))
+        fatal_decision = self.durable.fatal_decision
+        if fatal_decision is None:
+            self._effects.append(JobEnded(True))
         else:
-            self._effects.append(Ended(False, verdict.error, verdict.cause))
+            self._effects.append(JobEnded(False, fatal_decision.error, fatal_decision.cause))

@@ -26,7 +26,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class ConnectionLost:
     """A connection has ended."""
 
     conn: int
@@ -34,7 +34,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Vouched:
+class LivenessAsserted:
     """A supervisor saw the worker's process use the CPU: it is alive, heartbeats or not."""
 
     worker_id: str
@@ -91,7 +91,18 @@ class Tick:
     """A deadline has passed."""
 
 
-Event = Joined | Said | Lost | Vouched | GivenUp | Died | Supervised | Stalled | StopAsked | Tick
+Event = (
+    Joined
+    | Said
+    | ConnectionLost
+    | LivenessAsserted
+    | GivenUp
+    | Died
+    | Supervised
+    | Stalled
+    | StopAsked
+    | Tick
+)
 
 # --- effects ----------------------------------------------------------------------------------
 
@@ -106,7 +117,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Close a connection after what was sent on it; no `Lost` needs to follow."""
+    """Close a connection after what was sent on it; no `ConnectionLost` needs to follow."""
 
     conn: int
     reason: str
@@ -155,7 +166,7 @@ class Incident:
     Attributes:
         epoch: the epoch that it led to.
         reason: the first evidence, in words.
-        victims: worker ids whose connection was lost or whose life was replaced.
+        victims: worker ids whose connection was lost or whose incarnation was replaced.
         suspects: ranks that were named by link suspicions.
         started_at: the tracker's clock at the first evidence, seconds.
         completed: every member went on; else another change, or the job's end, came before.
@@ -226,7 +237,7 @@ class IncidentClosed:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class JobEnded:
     """The job is over and everyone who could be told has been told."""
 
     ok: bool
@@ -234,20 +245,21 @@ class Ended:
     cause: str = ""
 
 
-Effect = Send | Disconnect | Persist | Note | IncidentClosed | Ended
+Effect = Send | Disconnect | Persist | Note | IncidentClosed | JobEnded
 
 __all__ = [
+    "ConnectionLost",
     "Death",
     "Died",
     "Disconnect",
     "Effect",
-    "Ended",
     "Event",
     "GivenUp",
     "Incident",
     "IncidentClosed",
+    "JobEnded",
     "Joined",
-    "Lost",
+    "LivenessAsserted",
     "Note",
     "Persist",
     "Said",
@@ -256,5 +268,4 @@ __all__ = [
     "StopAsked",
     "Supervised",
     "Tick",
-    "Vouched",
 ]

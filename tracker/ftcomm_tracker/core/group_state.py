@@ -37,12 +37,12 @@ from ftcomm_tracker.core.mismatch_inquiry import Inquiry
 from ftcomm_tracker.core.recovery_record import OpenIncident
 from ftcomm_tracker.core.reporting.lost_hosts import lost_hosts
 from ftcomm_tracker.core.silent_links import Pair
-from ftcomm_tracker.core.worker_exits import Deaths
+from ftcomm_tracker.core.worker_exits import WorkerExits
 
 SMALL_GROUP = 64  # workers up to whom all are looked at on every event: that costs microseconds
 
 
-class State(enum.Enum):
+class JobState(enum.Enum):
     """Where the job stands; see the module's text."""
 
     FORMING = "FORMING"
@@ -68,7 +68,7 @@ class Peer:
     fetched: int = 0  # epoch whose plan it said to have fetched everything for
 
 
-class Seats:
+class RankSlots:
     """Who is connected, who sits where, what is journalled. Not thread-safe; one task owns it."""
 
     def __init__(
@@ -77,16 +77,16 @@ class Seats:
         self.settings = settings
         self.durable = durable
         self.generation = generation
-        self.state = State.FORMING
+        self.state = JobState.FORMING
         self.epoch = 0  # of the plan in force
         self.highest_version = durable.version
         self.peers: dict[int, Peer] = {}
-        self.seats: dict[int, int] = {}  # rank -> connection
+        self.slots: dict[int, int] = {}  # rank -> connection
         self.empty_since: dict[int, float] = {}
         self.reports: dict[int, Report] = {}
         self.awaiting_fetch: set[int] = set()
         self.incident: OpenIncident | None = None
-        self.deaths = Deaths()
+        self.deaths = WorkerExits()
         self.incidents: list[dict[str, Any]] = []
         self._link_epoch_at = float("-inf")
         self._link_suspicion: tuple[str, tuple[int, ...]] | None = (
@@ -96,8 +96,8 @@ class Seats:
         self._links_failed: tuple[Position, float, float] | None = None
         self.routes: tuple[Route, ...] = ()  # of the plan in force
         self._pairs = Pairs()
-        self._mended_at = float("inf")  # when the plan in force shows which links work
-        # By a pair for which one end was replaced: the end that was not, and its life.
+        self._repaired_at = float("inf")  # when the plan in force shows which links work
+        # By a pair for which one end was replaced: the end that was not, and its incarnation.
         self._parted: dict[Pair, tuple[int, bytes]] = {}
         self._look_again_at = float("-inf")  # before then nobody can have been silent for too long
         # In a large group those who are blocked are not looked at for each of their heartbeats:
@@ -106,8 +106,8 @@ class Seats:
         self._long_blocked = False
         self._reattach_by = float("inf")
         # While all seems lost: until when a closed member that is away may come back and save it.
-        self._hope_until = float("inf")
-        self._has_hoped = False
+        self._grace_until = float("inf")
+        self._had_grace = False
         self._inquiry: Inquiry | None = None  # into a mismatch that was reported
         self._over_at = float("inf")
         self._ended = False
@@ -117,49 +117,51 @@ class Seats:
         self._untold = {place.worker_id for place in durable.places}
         self._launches = Launches()
         self._forming = Forming(settings.form_within)
-        if durable.verdict is not None or durable.final_version >= 0:
+        if durable.fatal_decision is not None or durable.final_version >= 0:
             self._over(now + settings.reattach_within)
         elif durable.places:
-            self.state = State.REATTACHING
+            self.state = JobState.REATTACHING
             self._reattach_by = now + settings.reattach_within
             self.empty_since = {
-                rank: now for rank in range(durable.world_size) if rank not in durable.byes
+                rank: now for rank in range(durable.world_size) if rank not in durable.closed_ranks
             }
         elif durable.incarnations:  # somebody came before this tracker was started
             self._forming.begin(now)
 
     def progress(self) -> Position:
         """The highest position that any member was heard to be at."""
-        return max((peer.position for peer in self._seated()), default=START)
+        return max((peer.position for peer in self._in_slots()), default=START)
 
     @property
     def awaits_reports(self) -> bool:
         """True while a connected member has yet to say for the coming epoch how far it is."""
-        return self.state is State.COLLECTING and len(self.reports) < len(self.seats)
+        return self.state is JobState.COLLECTING and len(self.reports) < len(self.slots)
 
     def has_closed(self, worker_id: str) -> bool:
         """True if that worker's rank has completed its close()."""
-        return any(self.durable.places[rank].worker_id == worker_id for rank in self.durable.byes)
+        return any(
+            self.durable.places[rank].worker_id == worker_id for rank in self.durable.closed_ranks
+        )
 
     def is_connected(self, worker_id: str) -> bool:
-        """True if a life of that worker is connected, as a member or a spare."""
+        """True if an incarnation of that worker is connected, as a member or a spare."""
         return any(peer.hello.worker_id == worker_id for peer in self.peers.values())
 
     def misses(self, worker_id: str) -> bool:
-        """True while there is a place for that worker, and none of its lives is connected."""
+        """True while there is a place for that worker, and none of its processes is connected."""
         formed = bool(self.durable.places)
         has_place = not formed or self._rank_of(worker_id) is not None
         return has_place and not self.is_connected(worker_id)
 
     def incarnation_of(self, worker_id: str) -> int:
-        """How many lives of `worker_id` have been numbered."""
-        return self.durable.life_of(worker_id)
+        """How many incarnations of `worker_id` have been numbered."""
+        return self.durable.incarnation_of(worker_id)
 
-    def _seated(self) -> Iterable[Peer]:
-        return [self.peers[conn] for conn in self.seats.values()]
+    def _in_slots(self) -> Iterable[Peer]:
+        return [self.peers[conn] for conn in self.slots.values()]
 
     def _vacant(self) -> list[int]:
-        return [rank for rank in self.empty_since if rank not in self.seats]
+        return [rank for rank in self.empty_since if rank not in self.slots]
 
     def _lost_hosts(self) -> tuple[list[tuple[str, list[str]]], list[str]]:
         """Hosts of which everybody is away, with their workers; and the others who are away."""
@@ -180,7 +182,7 @@ class Seats:
         return None if peer is None else peer.rank
 
     def _sit(self, conn: int, rank: int) -> None:
-        self.seats[rank] = conn
+        self.slots[rank] = conn
         self.peers[conn].rank = rank
 
     def _heard_version(self, version: int) -> None:
@@ -199,7 +201,7 @@ class Seats:
         rank = self._rank_of_conn(conn)
         self.peers.pop(conn, None)
         if rank is not None:
-            del self.seats[rank]
+            del self.slots[rank]
             self.reports.pop(rank, None)
 
     def _persist(self, **changes: Any) -> None:
@@ -216,7 +218,7 @@ class Seats:
         return self.incident.reason[:500] if self.incident is not None else "recovery"
 
     def _over(self, until: float) -> None:
-        self.state = State.OVER
+        self.state = JobState.OVER
         self._over_at = until
 
     def _told(self, worker_id: str) -> None:
@@ -225,7 +227,7 @@ class Seats:
     def check_invariants(self) -> None:
         """What may never be, whatever workers send."""
         assert self.epoch <= self.durable.epoch
-        assert all(self.peers[conn].rank == rank for rank, conn in self.seats.items())
-        assert not self.empty_since.keys() & self.seats.keys()
-        assert self.state is not State.RUNNING or not self.empty_since
-        assert self.reports.keys() <= self.seats.keys()
+        assert all(self.peers[conn].rank == rank for rank, conn in self.slots.items())
+        assert not self.empty_since.keys() & self.slots.keys()
+        assert self.state is not JobState.RUNNING or not self.empty_since
+        assert self.reports.keys() <= self.slots.keys()

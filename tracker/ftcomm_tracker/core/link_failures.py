@@ -1,10 +1,10 @@
 """Pairs of workers and of hosts whose links fail: the record, and the choice of detours (R12).
 
-Pure.  A failure belongs to two lives: when either end is replaced, the pair begins anew.  A pair
-that fails in two plans running cannot reach each other and is relayed by a third rank.  What came
-between two failures decides whether they are "running": a plan that has run for a while without
-a failure of the pair shows that its link works, or is not needed; a plan that ended early shows
-nothing.
+Pure.  A failure belongs to two incarnations: when either end is replaced, the pair begins anew.  A
+pair that fails in two plans running cannot reach each other and is relayed by a third rank.  What
+came between two failures decides whether they are "running": a plan that has run for a while
+without a failure of the pair shows that its link works, or is not needed; a plan that ended early
+shows nothing.
 
 What separates two workers on two hosts is most often between the hosts.  So failures count for the
 pair of hosts too, whichever of their workers have them: one that fails in two plans running is
@@ -22,7 +22,7 @@ from ftcomm_tracker.core.silent_links import Pair, pair_of
 
 RUNNING = 2  # plans in a row in which a pair has failed: it is unreachable
 
-Lives = tuple[bytes, bytes]
+Incarnations = tuple[bytes, bytes]
 HostPair = tuple[str, str]  # names of two hosts, in order
 
 
@@ -31,7 +31,7 @@ class Failing:
     """One pair that has failed.
 
     Attributes:
-        lives: nonces of both ends.
+        incarnations: nonces of both ends.
         epoch: of the newest plan in which it failed.
         plans: in how many plans running it has failed.
         progress: where the job stood at the newest failure.
@@ -40,7 +40,7 @@ class Failing:
         spoilt: the relays through which it failed too, one for each plan.
     """
 
-    lives: Lives
+    incarnations: Incarnations
     epoch: int
     plans: int
     progress: Position
@@ -64,14 +64,14 @@ class Cut:
     """Two hosts of which pairs of workers have failed.
 
     Attributes:
-        lives: nonces of all workers of both hosts at the newest failure. A later life of either
-            host is tried directly again.
+        incarnations: nonces of all workers of both hosts at the newest failure. A later incarnation
+            of either host is tried directly again.
         epochs: of the newest plans running in which a pair has failed, at most `RUNNING`.
         cause: of the newest failure, in words.
         is_unreachable: taken for cut: no worker of one host reaches one of the other.
     """
 
-    lives: frozenset[bytes]
+    incarnations: frozenset[bytes]
     epochs: tuple[int, ...]
     cause: str
     is_unreachable: bool = False
@@ -83,7 +83,7 @@ def host_pair(one: str, other: str) -> HostPair:
 
 
 @dataclass(slots=True)
-class Hosts:
+class HostReachability:
     """Which rank is on which host, and between which hosts nothing passes, for one decision."""
 
     of_rank: Mapping[int, str] = field(default_factory=dict)
@@ -91,16 +91,16 @@ class Hosts:
     nonces: Mapping[int, bytes] = field(default_factory=dict)
 
     def suspected_between(self, one: int, other: int) -> Cut | None:
-        """What is held against the hosts of these two lives."""
+        """What is held against the hosts of these two incarnations."""
         hosts = self.of_rank.get(one, ""), self.of_rank.get(other, "")
         cut = self.cuts.get(host_pair(*hosts))
         if cut is None:
             return None
-        both_were_there = {self.nonces[one], self.nonces[other]} <= cut.lives
+        both_were_there = {self.nonces[one], self.nonces[other]} <= cut.incarnations
         return cut if both_were_there else None
 
     def cut_between(self, one: int, other: int) -> Cut | None:
-        """The cut that separates these two lives, if one is known."""
+        """The cut that separates these two incarnations, if one is known."""
         cut = self.suspected_between(one, other)
         return cut if cut is not None and cut.is_unreachable else None
 
@@ -128,13 +128,13 @@ class Pairs:
     _lasted: int = 0  # the newest epoch whose plan has lasted
 
     def note_cut(
-        self, hosts: HostPair, lives: Collection[bytes], *, epoch: int, cause: str
+        self, hosts: HostPair, incarnations: Collection[bytes], *, epoch: int, cause: str
     ) -> None:
         """A direct link between workers of two hosts failed in the plan of `epoch`."""
         before = self._cuts.get(hosts) or Cut(frozenset(), (), "")
         epochs = (*(known for known in before.epochs if known != epoch), epoch)[-RUNNING:]
         cut = before.is_unreachable or len(epochs) == RUNNING
-        self._cuts[hosts] = Cut(frozenset(lives), epochs, cause, cut)
+        self._cuts[hosts] = Cut(frozenset(incarnations), epochs, cause, cut)
         self._take_together()
 
     def _take_together(self) -> None:
@@ -156,13 +156,13 @@ class Pairs:
     def cuts(self, nonces: Collection[bytes]) -> dict[HostPair, Cut]:
         """What is known of hosts; of those of which nobody lives any more, nothing."""
         living = set(nonces)
-        self._cuts = {hosts: cut for hosts, cut in self._cuts.items() if cut.lives & living}
+        self._cuts = {hosts: cut for hosts, cut in self._cuts.items() if cut.incarnations & living}
         return dict(self._cuts)
 
     def note_failure(
         self,
         pair: Pair,
-        lives: Lives,
+        incarnations: Incarnations,
         *,
         epoch: int,
         progress: Position,
@@ -171,13 +171,13 @@ class Pairs:
     ) -> None:
         """The link of `pair` failed in the plan of `epoch`; `via` was its relay, if it had one."""
         before = self._failing.get(pair)
-        if before is not None and before.lives != lives:
+        if before is not None and before.incarnations != incarnations:
             before = None
         if before is not None and before.epoch == epoch:
             return  # the other end says so too
         spoilt = () if before is None else before.spoilt
         self._failing[pair] = Failing(
-            lives=lives,
+            incarnations=incarnations,
             epoch=epoch,
             plans=1 if before is None else before.plans + 1,
             progress=progress,
@@ -186,7 +186,7 @@ class Pairs:
             spoilt=spoilt if via is None else (*spoilt, via),
         )
 
-    def forget_mended(self, epoch: int) -> None:
+    def forget_repaired(self, epoch: int) -> None:
         """The plan of `epoch` has run for a while: who has not failed in it begins anew.
 
         A relayed pair stays relayed: the plan shows that the relay works, not that the link does.
@@ -205,12 +205,12 @@ class Pairs:
             else:
                 del self._failing[pair]
 
-    def of_lives(self, nonces: Mapping[int, bytes]) -> dict[Pair, Failing]:
+    def of_incarnations(self, nonces: Mapping[int, bytes]) -> dict[Pair, Failing]:
         """The pairs whose ends both still live; the others are forgotten."""
         self._failing = {
             pair: failing
             for pair, failing in self._failing.items()
-            if failing.lives == (nonces.get(pair[0]), nonces.get(pair[1]))
+            if failing.incarnations == (nonces.get(pair[0]), nonces.get(pair[1]))
         }
         return dict(self._failing)
 
@@ -220,7 +220,7 @@ def choose_routes(
     present: Collection[int],
     leaving: Collection[int] = (),
     *,
-    hosts: Hosts | None = None,
+    hosts: HostReachability | None = None,
     before: Iterable[Route] = (),
 ) -> tuple[tuple[Route, ...], tuple[Pair, ...]]:
     """A relay for every unreachable pair whose ends are present; and the pairs without a good one.
@@ -236,7 +236,7 @@ def choose_routes(
     Pairs that a cut between `hosts` separates are relayed before they have failed, where a third
     host can; there is room for `MAX_ROUTES`.
     """
-    choice = _Choice(failing, present, leaving, hosts or Hosts(), before)
+    choice = _Choice(failing, present, leaving, hosts or HostReachability(), before)
     stranded: list[Pair] = []
     for pair, found in sorted(failing.items()):
         if found.is_unreachable and choice.has_both(pair) and not choice.relay(pair, found):
@@ -256,7 +256,7 @@ class _Choice:
         failing: Mapping[Pair, Failing],
         present: Collection[int],
         leaving: Collection[int],
-        hosts: Hosts,
+        hosts: HostReachability,
         before: Iterable[Route],
     ) -> None:
         self.hosts = hosts
@@ -285,8 +285,10 @@ class _Choice:
         """Relay a pair that need not fail first, by who reaches both ends as far as is known."""
         if pair in self.routes:
             return
-        lives = (self.hosts.nonces[pair[0]], self.hosts.nonces[pair[1]])
-        known = self._failing.get(pair) or Failing(lives, 0, 0, START, stuck=False, cause=cut.cause)
+        incarnations = (self.hosts.nonces[pair[0]], self.hosts.nonces[pair[1]])
+        known = self._failing.get(pair) or Failing(
+            incarnations, 0, 0, START, stuck=False, cause=cut.cause
+        )
         others = [c for c in self._burden if c not in pair]
         doubts = {c: self._doubts(pair, known, c) for c in others}
         self._take(pair, [c for c in others if not doubts[c]], doubts)

@@ -68,10 +68,10 @@ class Inquiry:
         """When the decision is made with the answers that are there."""
         return self.began + (ANSWER_WITHIN_S if self._awaits_calls else LEAVES_WITHIN_S)
 
-    def is_over(self, now: float, seated: AbstractSet[int]) -> bool:
-        """Nobody's answer is awaited any more, of those that are `seated`."""
+    def is_over(self, now: float, in_slots: AbstractSet[int]) -> bool:
+        """Nobody's answer is awaited any more, of those that are `in_slots`."""
         awaited = self.asked - self.calls.keys() | self._describing - self.leaves.keys()
-        return now >= self.due or not awaited & seated
+        return now >= self.due or not awaited & in_slots
 
     @property
     def _awaits_calls(self) -> bool:
@@ -85,7 +85,7 @@ class Inquiry:
         return {rank for rank, said in self.calls.items() if said.digest}
 
 
-def ranks_to_ask(evidence: Evidence, seated: list[int]) -> list[int]:
+def ranks_to_ask(evidence: Evidence, in_slots: list[int]) -> list[int]:
     """Those that the evidence names, and others as long as they are few."""
     named = {side.rank for side in evidence.sides}
-    return sorted(sorted(seated, key=lambda rank: (rank not in named, rank))[:MOST_ASKED])
+    return sorted(sorted(in_slots, key=lambda rank: (rank not in named, rank))[:MOST_ASKED])

@@ -11,7 +11,12 @@ from ftcomm.protocol.message_splitting import MAX_RUNS
 from ftcomm.protocol.messages import Fetch, Member, Plan, Report, Route
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import agree, is_open
-from ftcomm.recovery.replica_placement import is_keeper, keep_order, keep_stride, kept_seqnos
+from ftcomm.recovery.replica_placement import (
+    is_replica_holder,
+    keep_order,
+    keep_stride,
+    kept_seqnos,
+)
 from ftcomm.recovery.result_log import compress
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
 from ftcomm_tracker.core.plan_local_state import (
@@ -28,14 +33,15 @@ class Facts:
 
     Attributes:
         epoch: the epoch that is being decided.
-        all_replaced: a plan was sent before, and none of the lives of that time is left.
+        all_replaced: a plan was sent before, and none of the incarnations of that time is left.
         grouping: which ranks shared a host when the group formed.
         replicas: how many copies the job asked for.
         local_replicas: how many copies of each rank's local state, beside its own.
         highest_version: highest version that any member was ever heard to be in.
         routes: pairs of ranks whose links go through a third.
         keeps_results: the job's setting ``replay`` is on.
-        keep_order: the rank order from which keepers are computed; it follows from the grouping.
+        keep_order: the rank order from which replica holders are computed; it follows from the
+            grouping.
         stride: every how many results a member keeps one; it follows from the replicas.
     """
 
@@ -65,7 +71,7 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class Unrecoverable:
     """The job cannot go on; every rank raises `error`."""
 
     error: str
@@ -87,7 +93,9 @@ class _Survey:
     prelude_length: int
 
 
-def plan(members: Sequence[Member], facts: Facts, reports: Mapping[int, Report]) -> Decided | Lost:
+def plan(
+    members: Sequence[Member], facts: Facts, reports: Mapping[int, Report]
+) -> Decided | Unrecoverable:
     """Decide epoch `facts.epoch`.
 
     Args:
@@ -99,19 +107,19 @@ def plan(members: Sequence[Member], facts: Facts, reports: Mapping[int, Report])
         a plan per rank, or why the job is lost.
     """
     if facts.all_replaced and all(report.caught_up == 0 for report in reports.values()):
-        return Lost(
+        return Unrecoverable(
             "JobLostError",
             "every member that took part in the job has died, and their results with them",
             START,
         )
     commit = _commit(facts, reports)
-    if isinstance(commit, Lost):
+    if isinstance(commit, Unrecoverable):
         return commit
     survey = _survey(reports, commit)
     # Version 0 is nobody's checkpoint: while only the dead had come so far, those who live execute
     # the load again and get the same. Of a later version everyone had a copy.
     if survey.version < facts.highest_version > 0:
-        return Lost(
+        return Unrecoverable(
             "JobLostError",
             f"checkpoint {facts.highest_version} was committed and every holder of it has died",
             Position(0, facts.highest_version, 0),
@@ -122,7 +130,7 @@ def plan(members: Sequence[Member], facts: Facts, reports: Mapping[int, Report])
     return _orders(members, facts, survey)
 
 
-def _commit(facts: Facts, reports: Mapping[int, Report]) -> int | Lost:
+def _commit(facts: Facts, reports: Mapping[int, Report]) -> int | Unrecoverable:
     """The tentative version that every member past its load holds, -1 if there is none.
 
     With all the local states that they should hold: until then nobody can have committed it.  Nor
@@ -136,7 +144,7 @@ def _commit(facts: Facts, reports: Mapping[int, Report]) -> int | Lost:
     behind = {rank: r for rank, r in past.items() if r.position.version < top}
     for rank, report in behind.items():
         if report.tentative != top:
-            return Lost(
+            return Unrecoverable(
                 "JobLostError",
                 f"rank {rank} is in version {report.position.version} without a copy of "
                 f"checkpoint {top}, which others have committed",
@@ -156,7 +164,7 @@ def _commit(facts: Facts, reports: Mapping[int, Report]) -> int | Lost:
     return _same_digest(past, top + 1)
 
 
-def _same_digest(past: Mapping[int, Report], version: int) -> int | Lost:
+def _same_digest(past: Mapping[int, Report], version: int) -> int | Unrecoverable:
     groups: dict[bytes, list[int]] = {}
     for rank, report in sorted(past.items()):
         groups.setdefault(report.digest, []).append(rank)
@@ -168,13 +176,15 @@ def _same_digest(past: Mapping[int, Report], version: int) -> int | Lost:
 
 def _mismatch(
     position: Position, ranks: Sequence[int], reports: Mapping[int, Report], version: int = PRELUDE
-) -> Lost:
+) -> Unrecoverable:
     """These ranks are in calls that differ, or give different states to checkpoint `version`."""
     sides = tuple(
         Side(rank, position, reports[rank].signature, reports[rank].site) for rank in ranks
     )
     evidence = Evidence(position, sides, version)
-    return Lost("CollectiveMismatchError", "the ranks disagree", position, ranks[-1], evidence)
+    return Unrecoverable(
+        "CollectiveMismatchError", "the ranks disagree", position, ranks[-1], evidence
+    )
 
 
 def _survey(reports: Mapping[int, Report], commit: int) -> _Survey:
@@ -209,7 +219,7 @@ def _after_commit(report: Report, commit: int) -> Position:
     return position
 
 
-def _conflict(survey: _Survey) -> Lost | None:
+def _conflict(survey: _Survey) -> Unrecoverable | None:
     """Two members in flight at the frontier with different signatures (rule R7)."""
     in_flight = {
         rank: survey.reports[rank]
@@ -228,7 +238,7 @@ def _conflict(survey: _Survey) -> Lost | None:
     return None
 
 
-def _orders(members: Sequence[Member], facts: Facts, survey: _Survey) -> Decided | Lost:
+def _orders(members: Sequence[Member], facts: Facts, survey: _Survey) -> Decided | Unrecoverable:
     held = _held(survey.reports)
     indices = {rank: index for index, rank in enumerate(facts.keep_order)}
     plans: dict[int, Plan] = {}
@@ -248,10 +258,10 @@ def _orders(members: Sequence[Member], facts: Facts, survey: _Survey) -> Decided
         locals_ = None if holders is None else local_fetches(rank, holders, order, copies)
         if holders is not None and locals_ is None:
             cause = local_lost_text(rank, survey.version, members, order, copies)
-            return Lost("JobLostError", cause, survey.frontier, rank)
+            return Unrecoverable("JobLostError", cause, survey.frontier, rank)
         must_load = _must_load(rank, survey)
         if must_load and not load_from:
-            return Lost(
+            return Unrecoverable(
                 "JobLostError",
                 f"checkpoint {survey.version} is needed and exists nowhere any more",
                 survey.frontier,
@@ -369,26 +379,28 @@ def _order(
     return fetches, missing
 
 
-def _too_scattered(rank: int, pieces: int, frontier: Position) -> Lost:
+def _too_scattered(rank: int, pieces: int, frontier: Position) -> Unrecoverable:
     """No plan can say what `rank` lacks, after one interruption of its fetches upon another."""
     cause = f"rank {rank} lacks results in {pieces} pieces, and a plan names {MAX_RUNS} at most"
-    return Lost("JobLostError", cause, frontier, rank)
+    return Unrecoverable("JobLostError", cause, frontier, rank)
 
 
-def _result_lost(position: Position, facts: Facts, members: Sequence[Member]) -> Lost:
+def _result_lost(position: Position, facts: Facts, members: Sequence[Member]) -> Unrecoverable:
     needed = f"the result of collective {position} is needed and exists nowhere"
     if not facts.keeps_results:
         cause = f"{needed}: this job runs with replay=off and keeps no results"
-        return Lost("JobLostError", cause, position)
-    keepers = [
+        return Unrecoverable("JobLostError", cause, position)
+    replica_holders = [
         rank
         for index, rank in enumerate(facts.keep_order)
-        if is_keeper(index, position.seqno, facts.stride)
+        if is_replica_holder(index, position.seqno, facts.stride)
     ]
-    names = ", ".join(f"{members[rank].worker_id} (rank {rank})" for rank in sorted(keepers))
-    return Lost(
+    names = ", ".join(
+        f"{members[rank].worker_id} (rank {rank})" for rank in sorted(replica_holders)
+    )
+    return Unrecoverable(
         "JobLostError",
-        f"{needed} any more; its keepers were {names}",
+        f"{needed} any more; its replica holders were {names}",
         position,
     )
 

@@ -1,13 +1,13 @@
 """The part of the decision that is about local states: who holds whose, and who must get which.
 
-A local state exists with its owner and its keepers alone, so a version is worth nothing without
-all of them (rule R6).  Pure, as the rest of the decision.
+A local state exists with its owner and its replica holders alone, so a version is worth nothing
+without all of them (rule R6).  Pure, as the rest of the decision.
 """
 
 from collections.abc import Mapping, Sequence
 
 from ftcomm.protocol.messages import LocalFetch, Member, Report
-from ftcomm.recovery.replica_placement import local_keepers, local_owners
+from ftcomm.recovery.replica_placement import local_owners, local_replica_holders
 
 Holders = Mapping[int, Sequence[int]]  # by owner: the ranks that reported its local state
 
@@ -69,8 +69,8 @@ def local_lost_text(
     local_replicas: int,
 ) -> str:
     """Name the local state that is gone, and everyone who held it."""
-    keepers = local_keepers(keep_order, owner, local_replicas)
-    named = ", ".join(f"{members[r].worker_id} (rank {r})" for r in (owner, *keepers))
+    replica_holders = local_replica_holders(keep_order, owner, local_replicas)
+    named = ", ".join(f"{members[r].worker_id} (rank {r})" for r in (owner, *replica_holders))
     return (
         f"the local state of worker {members[owner].worker_id} (rank {owner}) in checkpoint "
         f"{version} is needed and exists nowhere any more; its holders were {named}"

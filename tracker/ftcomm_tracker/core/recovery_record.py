@@ -43,7 +43,7 @@ class OpenIncident:
     deaths: dict[str, Death] = field(default_factory=dict)
 
     def note_victim(self, worker_id: str, death: Death | None = None) -> None:
-        """Name a worker whose life or connection was lost, and how its process ended."""
+        """Name a worker whose incarnation or connection was lost, and how its process ended."""
         if worker_id not in self.victims:
             self.victims.append(worker_id)
         if death is not None:
@@ -68,7 +68,7 @@ class OpenIncident:
         return f"{cause}{first}; {_TODO[self.loss]}"
 
     def note_report(self, worker_id: str, now: float) -> None:
-        """A report of this epoch has come: of a survivor, or of a victim's next life."""
+        """A report of this epoch has come: of a survivor, or of a victim's next incarnation."""
         if worker_id in self.victims:
             self.replaced_at = now
         else:

@@ -5,25 +5,25 @@ from dataclasses import replace
 
 from ftcomm.protocol.messages import Member, Refused, Report, Route
 from ftcomm.protocol.position import PRELUDE, START
-from ftcomm_tracker.core.group_state import Seats
+from ftcomm_tracker.core.group_state import RankSlots
 from ftcomm_tracker.core.link_failures import (
     Failing,
     HostPair,
-    Hosts,
+    HostReachability,
     choose_routes,
     ends_to_give_up,
     host_pair,
 )
-from ftcomm_tracker.core.plan import Decided, Facts, Lost, plan
+from ftcomm_tracker.core.plan import Decided, Facts, Unrecoverable, plan
 from ftcomm_tracker.core.silent_links import Pair, pair_of
 
 # A plan that has run for so many times `detect_within` shows that a link which has not failed in
 # it works or is not needed: links are looked at once in this time, and a plan may be replaced by
 # that of another failing link first.
-MENDED_AFTER = 4
+REPAIRED_AFTER = 4
 
 
-class Routing(Seats):
+class Routing(RankSlots):
     """Notes failures of links; before a plan, decides detours and who cannot stay."""
 
     def _note_failed_pair(self, one: int, other: int, cause: str) -> None:
@@ -43,18 +43,18 @@ class Routing(Seats):
         )
         hosts = host_pair(places[a].host, places[b].host)
         if via is None and hosts[0] != hosts[1]:
-            lives = [place.nonce for place in places if place.host in hosts]
-            self._pairs.note_cut(hosts, lives, epoch=self.epoch, cause=cause)
+            incarnations = [place.nonce for place in places if place.host in hosts]
+            self._pairs.note_cut(hosts, incarnations, epoch=self.epoch, cause=cause)
 
     def _plan_has_lasted(self) -> None:
-        """Called when `MENDED_AFTER` is over."""
+        """Called when `REPAIRED_AFTER` is over."""
         if self.awaiting_fetch:  # dialled for longer than that perhaps, and nothing has worked yet
-            self._mended_at = self._now + MENDED_AFTER * self.settings.detect_within
+            self._repaired_at = self._now + REPAIRED_AFTER * self.settings.detect_within
             return
-        self._mended_at = float("inf")
-        self._pairs.forget_mended(self.epoch)
+        self._repaired_at = float("inf")
+        self._pairs.forget_repaired(self.epoch)
 
-    def _decide_routes(self, facts: Facts) -> Lost | None:
+    def _decide_routes(self, facts: Facts) -> Unrecoverable | None:
         """Choose the next plan's relays.
 
         Where no relay helps and the job does not go on, one end is given up: its place is then
@@ -62,10 +62,10 @@ class Routing(Seats):
         lost.
         """
         failing = self._failing_pairs()
-        before, present = self.routes, tuple(sorted(self.seats))
+        before, present = self.routes, tuple(sorted(self.slots))
         hosts = self._hosts()
         self.routes, stranded = choose_routes(
-            failing, present, self.durable.byes, hosts=hosts, before=before
+            failing, present, self.durable.closed_ranks, hosts=hosts, before=before
         )
         for pair in stranded:
             if not failing[pair].stuck:
@@ -78,19 +78,21 @@ class Routing(Seats):
             self._note("warning", text)
         return None
 
-    def _hosts(self) -> Hosts:
+    def _hosts(self) -> HostReachability:
         """Where everybody is, and which hosts are known to be separated."""
         places = self.durable.places
         nonces = {rank: place.nonce for rank, place in enumerate(places)}
         cuts = self._pairs.cuts(nonces.values())
-        return Hosts({rank: place.host for rank, place in enumerate(places)}, cuts, nonces)
+        return HostReachability(
+            {rank: place.host for rank, place in enumerate(places)}, cuts, nonces
+        )
 
     def _failing_pairs(self) -> dict[Pair, Failing]:
         places = self.durable.places
-        return self._pairs.of_lives({rank: place.nonce for rank, place in enumerate(places)})
+        return self._pairs.of_incarnations({rank: place.nonce for rank, place in enumerate(places)})
 
     def _was_parted_before(self, pair: Pair) -> bool:
-        """One end was replaced because of the other, which is still the same life."""
+        """One end was replaced because of the other, which is still the same incarnation."""
         partner, nonce = self._parted.get(pair, (-1, b""))
         return partner >= 0 and self.durable.places[partner].nonce == nonce
 
@@ -98,7 +100,7 @@ class Routing(Seats):
         """These two cannot reach each other in any way: give one up, unless something is lost."""
         first, second = ends_to_give_up(failing, pair)
         for rank, partner in ((first, second), (second, first)):
-            if rank not in self.durable.byes and self._can_do_without(rank, facts):
+            if rank not in self.durable.closed_ranks and self._can_do_without(rank, facts):
                 self._parted[pair] = (partner, self.durable.places[partner].nonce)
                 self._give_up(rank, partner, failing[pair].cause)
                 return True
@@ -117,15 +119,15 @@ class Routing(Seats):
         return now.frontier == then.frontier
 
     def _give_up(self, rank: int, partner: int, cause: str) -> None:
-        """Empty the place: a new life, perhaps on another host, may reach the partner."""
+        """Empty the place: a new incarnation, perhaps on another host, may reach the partner."""
         places = list(self.durable.places)
         name, other = places[rank].worker_id, places[partner].worker_id
         reason = (
             f"worker {name} (rank {rank}) and worker {other} (rank {partner}) cannot reach each "
             f"other, and no other rank can relay: {cause}"
         )
-        conn = self.seats[rank]
-        # Nobody owns the place now, and that is journalled first: this life may not come back.
+        conn = self.slots[rank]
+        # Nobody owns the place now, and that is journalled first: this process may not come back.
         places[rank] = replace(places[rank], nonce=b"")
         self._persist(places=tuple(places))
         self._send(conn, Refused("EvictedError", reason))
@@ -135,9 +137,9 @@ class Routing(Seats):
         if self.incident is not None:
             self.incident.note_victim(name)
 
-    def _cannot_go_on(self, pair: Pair, cause: str) -> Lost:
+    def _cannot_go_on(self, pair: Pair, cause: str) -> Unrecoverable:
         names = [f"worker {self.durable.places[rank].worker_id} (rank {rank})" for rank in pair]
-        return Lost(
+        return Unrecoverable(
             "RankLostError",
             f"{' and '.join(names)} cannot reach each other, no other rank can relay, and "
             f"a replacement could not either: {cause}",
@@ -148,7 +150,7 @@ class Routing(Seats):
     def _members(self) -> tuple[Member, ...]:
         members = []
         for rank, place in enumerate(self.durable.places):
-            conn = self.seats.get(rank)
+            conn = self.slots.get(rank)
             hello = None if conn is None else self.peers[conn].hello
             members.append(
                 Member(

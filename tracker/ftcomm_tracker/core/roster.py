@@ -10,37 +10,37 @@ States::
     REATTACHING  a restarted tracker waits for its workers before it decides anything
     COLLECTING   an epoch is announced; reports and replacements are awaited
     RUNNING      a plan is out
-    OVER         a verdict, or all have closed
+    OVER         a fatal decision, or all have closed
 """
 
 from typing import Any, assert_never
 
 from ftcomm.protocol.messages import HeartbeatAck
-from ftcomm.protocol.operator_messages import WorkerStanding
+from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.events import (
+    ConnectionLost,
     Died,
     Effect,
     Event,
     GivenUp,
     Joined,
-    Lost,
+    LivenessAsserted,
     Said,
     Send,
     Stalled,
     StopAsked,
     Supervised,
     Tick,
-    Vouched,
 )
 from ftcomm_tracker.core.group_formation import Launched, missing_list, missing_workers
-from ftcomm_tracker.core.group_state import SMALL_GROUP, Peer, State
+from ftcomm_tracker.core.group_state import SMALL_GROUP, JobState, Peer
 from ftcomm_tracker.core.reporting.lost_hosts import host_text
 from ftcomm_tracker.core.reporting.status_rows import peer_row
-from ftcomm_tracker.core.worker_messages import Hearing
+from ftcomm_tracker.core.worker_messages import WorkerMessages
 
 
-class Roster(Hearing):
+class Roster(WorkerMessages):
     """All of the tracker's decisions. Not thread-safe; one task owns it."""
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
@@ -53,16 +53,18 @@ class Roster(Hearing):
             case Said(conn, message):
                 if conn in self.peers:
                     self.on_said(self.peers[conn], message)
-            case Lost(conn, reason):
+            case ConnectionLost(conn, reason):
                 self.on_lost(conn, reason)
-            case Vouched() | Died() | GivenUp():
+            case LivenessAsserted() | Died() | GivenUp():
                 self.on_told(event)
             case Supervised():
                 self.on_supervised(event)
             case Stalled():
                 self.on_stalled()
             case StopAsked(reason):
-                self._verdict("JobStoppedError", f"the job was stopped: {reason}", self.progress())
+                self._fatal_decision(
+                    "JobStoppedError", f"the job was stopped: {reason}", self.progress()
+                )
             case Tick():
                 pass
             case _:
@@ -80,9 +82,9 @@ class Roster(Hearing):
         self._forming.stalled(self._now)
         if self._inquiry is not None:
             self._inquiry.began = self._now
-        if self._hope_until < float("inf"):
-            self._hope_until = self._now + self.settings.reattach_within
-        if self.state is State.REATTACHING:
+        if self._grace_until < float("inf"):
+            self._grace_until = self._now + self.settings.reattach_within
+        if self.state is JobState.REATTACHING:
             self._reattach_by = self._now + self.settings.reattach_within
 
     def on_supervised(self, event: Supervised) -> None:
@@ -102,20 +104,20 @@ class Roster(Hearing):
 
     def next_deadline(self) -> float | None:
         """When `handle(Tick())` is due, on the clock that `now` comes from."""
-        if self.state is State.OVER:
+        if self.state is JobState.OVER:
             return None if self._ended else self._over_at
         times = [self._blocked_due]
         if self.peers:  # until then nobody can be late; to ask each costs all of them every time
             times.append(self._look_again_at)
-        if self.state is State.FORMING:
+        if self.state is JobState.FORMING:
             times.append(self._forming.due)
-        elif self.state is State.REATTACHING:  # who is away then is awaited by another rule
+        elif self.state is JobState.REATTACHING:  # who is away then is awaited by another rule
             times.append(self._reattach_by)
         elif self.durable.places:
             times += [since + self.settings.replace_within for since in self.empty_since.values()]
-        if self.state is State.RUNNING:
-            times.append(self._mended_at)
-        times.append(self._hope_until)
+        if self.state is JobState.RUNNING:
+            times.append(self._repaired_at)
+        times.append(self._grace_until)
         if self._inquiry is not None:
             times.append(self._inquiry.due)
         if self._link_suspicion is not None:
@@ -123,10 +125,10 @@ class Roster(Hearing):
         soonest = min(times, default=None)
         return None if soonest == float("inf") else soonest
 
-    def on_told(self, event: Vouched | Died | GivenUp) -> None:
+    def on_told(self, event: LivenessAsserted | Died | GivenUp) -> None:
         """Whoever starts a worker says what it sees of the worker's process."""
         match event:
-            case Vouched(worker_id):
+            case LivenessAsserted(worker_id):
                 self._refresh(p for p in self.peers.values() if p.hello.worker_id == worker_id)
             case Died():
                 self.on_died(event)
@@ -136,9 +138,9 @@ class Roster(Hearing):
     def on_died(self, died: Died) -> None:
         """Whoever started a worker's process says how it ended."""
         rank = self._rank_of(died.worker_id)
-        if rank is None or rank in self.durable.byes:
+        if rank is None or rank in self.durable.closed_ranks:
             return
-        conn = self.seats.get(rank)
+        conn = self.slots.get(rank)
         connected = None if conn is None else self.peers[conn].hello
         death = self.deaths.note(died, self.durable.places[rank].host, connected)
         if self.incident is not None:
@@ -146,7 +148,7 @@ class Roster(Hearing):
 
     def on_time(self) -> None:
         """Whatever is due by now."""
-        if self.state is State.OVER:
+        if self.state is JobState.OVER:
             # Before the group has formed nobody can be missed by name: who is on its way has until
             # the farewell's end to hear why there is no job.
             formed = bool(self.durable.places)
@@ -155,27 +157,27 @@ class Roster(Hearing):
                 self._end()
             return
         inquiry = self._inquiry
-        if inquiry is not None and inquiry.is_over(self._now, self.seats.keys()):
+        if inquiry is not None and inquiry.is_over(self._now, self.slots.keys()):
             self._conclude(inquiry)
             return
         self._evict_silent()
         if self._now >= self._blocked_due:
             self._look_at_blocked()
-        if self.state is State.FORMING and self._now >= self._forming.due:
+        if self.state is JobState.FORMING and self._now >= self._forming.due:
             self._look_at_who_is_missing()
         self._replace_deadline()
-        if self.state is State.REATTACHING and self._now >= self._reattach_by:
-            away = set(self.empty_since) | (set(self.durable.byes) - set(self.seats))
+        if self.state is JobState.REATTACHING and self._now >= self._reattach_by:
+            away = set(self.empty_since) | (set(self.durable.closed_ranks) - set(self.slots))
             missing = [self.durable.places[rank].worker_id for rank in sorted(away)]
             self.empty_since = dict.fromkeys(self.empty_since, self._now)
             self._begin_epoch(f"workers {', '.join(missing)} did not come back to the tracker")
             for rank in sorted(self.empty_since):
-                self._seat_a_spare(rank)
-        if self._now >= self._hope_until:
-            self._give_up_hope()
+                self._assign_spare(rank)
+        if self._now >= self._grace_until:
+            self._end_grace()
         for rank in self._vacant():  # one that was given up while the plan was made
-            self._seat_a_spare(rank)
-        if self.state is State.RUNNING and self._now >= self._mended_at:
+            self._assign_spare(rank)
+        if self.state is JobState.RUNNING and self._now >= self._repaired_at:
             self._plan_has_lasted()
         held = self._link_suspicion
         if held is not None and self._now >= self._link_epoch_at + self.settings.detect_within:
@@ -189,7 +191,7 @@ class Roster(Hearing):
         left_s = self._forming.ends_at - self._now
         if left_s <= 0:
             within_s = self.settings.form_within
-            self._verdict(
+            self._fatal_decision(
                 "RankLostError",
                 f"the group was not complete {within_s:g} s after its first worker came: {here}",
                 self.progress(),
@@ -217,7 +219,7 @@ class Roster(Hearing):
             "workers": [
                 {
                     "worker_id": name,
-                    "was_here": durable.life_of(name) > 0,
+                    "was_here": durable.incarnation_of(name) > 0,
                     "starting": self._launches.row(name, now),
                 }
                 for name in names
@@ -225,10 +227,10 @@ class Roster(Hearing):
             "unnamed": unnamed,
         }
 
-    def standing_of(self, worker_id: str, number: int) -> WorkerStanding:
+    def standing_of(self, worker_id: str, number: int) -> WorkerStatusReply:
         """What a supervisor of `worker_id` must know, in answer to its question `number`."""
-        verdict = self.durable.verdict
-        return WorkerStanding(
+        fatal_decision = self.durable.fatal_decision
+        return WorkerStatusReply(
             number=number,
             connected=self.is_connected(worker_id),
             missed=self.misses(worker_id),
@@ -237,14 +239,14 @@ class Roster(Hearing):
             state=self.state.value,
             epoch=self.epoch,
             detect_within_ms=round(self.settings.detect_within * 1000),
-            over=verdict is not None or self.durable.final_version >= 0,
-            error=verdict.error if verdict else "",
-            cause=verdict.cause if verdict else "",
+            over=fatal_decision is not None or self.durable.final_version >= 0,
+            error=fatal_decision.error if fatal_decision else "",
+            cause=fatal_decision.cause if fatal_decision else "",
         )
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """The job for `status`, as JSON-able values."""
-        verdict = self.durable.verdict
+        fatal_decision = self.durable.fatal_decision
         progress = self.progress()
         return {
             "job_id": self.durable.job_id,
@@ -258,10 +260,10 @@ class Roster(Hearing):
             "replace_within_s": self.settings.replace_within,
             "streams": self.settings.streams,
             "reattach_s": round(self._reattach_by - now, 3)
-            if self.state is State.REATTACHING
+            if self.state is JobState.REATTACHING
             else None,
-            "missing": self._missing(now) if self.state is State.FORMING else None,
-            "hope_s": round(self._hope_until - now, 3) if self._hoped_for() else None,
+            "missing": self._missing(now) if self.state is JobState.FORMING else None,
+            "hope_s": round(self._grace_until - now, 3) if self._awaited_in_grace() else None,
             "recovery": self._recovery(now),
             "members": [
                 self._member_row(rank, now, progress) for rank in range(len(self.durable.places))
@@ -274,8 +276,8 @@ class Roster(Hearing):
             "routes": self._route_rows(),
             "incidents": self.incidents[-10:],
             "verdict": None
-            if verdict is None
-            else {"error": verdict.error, "cause": verdict.cause},
+            if fatal_decision is None
+            else {"error": fatal_decision.error, "cause": fatal_decision.cause},
             "final_version": self.durable.final_version,
         }
 
@@ -291,7 +293,7 @@ class Roster(Hearing):
 
     def _member_row(self, rank: int, now: float, furthest: Position) -> dict[str, Any]:
         place = self.durable.places[rank]
-        conn = self.seats.get(rank)
+        conn = self.slots.get(rank)
         empty_since = self.empty_since.get(rank)
         death = self.deaths.of(place.worker_id) if conn is None else None
         return {
@@ -300,12 +302,12 @@ class Roster(Hearing):
             "incarnation": place.incarnation,
             "host": place.host,
             "connected": conn is not None,
-            "closed": rank in self.durable.byes,
+            "closed": rank in self.durable.closed_ranks,
             "gone_s": None if empty_since is None else round(now - empty_since, 3),
             "death": None if death is None else death.to_dict(),
             "starting": self._launches.row(place.worker_id, now) if conn is None else None,
             "reported": rank in self.reports,
-            "fetching": self.state is State.RUNNING and rank in self.awaiting_fetch,
+            "fetching": self.state is JobState.RUNNING and rank in self.awaiting_fetch,
             **peer_row(
                 None if conn is None else self.peers[conn],
                 epoch=self.epoch,
@@ -315,7 +317,7 @@ class Roster(Hearing):
         }
 
     def _waiting_for(self, now: float) -> list[str]:
-        if self.state is State.FORMING:
+        if self.state is JobState.FORMING:
             missing = self._missing(now)
             return [
                 f"{who} to join" for who in missing_list(missing["workers"], missing["unnamed"])
@@ -324,18 +326,18 @@ class Roster(Hearing):
         hosts, others = self._lost_hosts()
         absent = [f"{host_text(*lost)} to come back" for lost in hosts]
         absent += [f"worker {name} to come back" for name in others]
-        if self.state is State.COLLECTING:
-            silent = sorted(set(self.seats) - set(self.reports))
+        if self.state is JobState.COLLECTING:
+            silent = sorted(set(self.slots) - set(self.reports))
             absent += [f"the report of worker {names[rank]}" for rank in silent]
             absent += [
                 f"worker {names[rank]} to come back, though it has closed"
-                for rank in self._hoped_for()
+                for rank in self._awaited_in_grace()
             ]
         return absent
 
-    def _hoped_for(self) -> list[int]:
+    def _awaited_in_grace(self) -> list[int]:
         """Closed members that are awaited, since they may hold what nobody else does."""
-        return self._closed_and_away() if self._hope_until < float("inf") else []
+        return self._closed_and_away() if self._grace_until < float("inf") else []
 
 
 def _moves_nobody(event: Event, effects: list[Effect]) -> bool:
@@ -347,4 +349,4 @@ def _moves_nobody(event: Event, effects: list[Effect]) -> bool:
     )
 
 
-__all__ = ["Peer", "Roster", "State"]
+__all__ = ["JobState", "Peer", "Roster"]

@@ -27,7 +27,7 @@ def pair_of(one: int, other: int) -> Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class RankProgress:
     """Where one rank stands, as its heartbeats say.
 
     Attributes:
@@ -41,10 +41,10 @@ class Stand:
     peers: tuple[int, ...] = ()
 
 
-CLOSED = Stand(Position(1 << 31, 0, 0))  # of a rank that has completed everything
+CLOSED = RankProgress(Position(1 << 31, 0, 0))  # of a rank that has completed everything
 
 
-def starving_pairs(stands: Mapping[int, Stand]) -> tuple[Pair, ...]:
+def starving_pairs(stands: Mapping[int, RankProgress]) -> tuple[Pair, ...]:
     """The pairs of ranks whose link carries nothing, though one end has sent or would receive.
 
     Args:
@@ -59,7 +59,7 @@ def starving_pairs(stands: Mapping[int, Stand]) -> tuple[Pair, ...]:
     return tuple(sorted(found))
 
 
-def _has_come_as_far(awaited: Stand, waiting: Stand) -> bool:
+def _has_come_as_far(awaited: RankProgress, waiting: RankProgress) -> bool:
     assert waiting.step is not None
     if awaited.position != waiting.position:
         return awaited.position > waiting.position

@@ -8,7 +8,7 @@ from ftcomm.protocol.messages import Hello
 from ftcomm_tracker.core.events import Death, Died
 
 
-class Deaths:
+class WorkerExits:
     """The newest death of each worker that has no newer process."""
 
     def __init__(self) -> None:

@@ -10,10 +10,10 @@ from ftcomm.errors import (
 )
 from ftcomm.protocol.messages import (
     Blocked,
-    Bye,
     Calls,
+    Closed,
+    FatalReport,
     Fetched,
-    Finding,
     Heartbeat,
     HeartbeatAck,
     Leave,
@@ -27,15 +27,15 @@ from ftcomm.protocol.messages import (
 from ftcomm.protocol.position import MAX_SEQNO, PRELUDE, Position
 from ftcomm.protocol.signature import agree, is_open
 from ftcomm_tracker.core.admission import Admission
-from ftcomm_tracker.core.group_state import SMALL_GROUP, Peer, State
+from ftcomm_tracker.core.group_state import SMALL_GROUP, JobState, Peer
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
 from ftcomm_tracker.core.recovery_record import Loss
 from ftcomm_tracker.core.reporting.lost_hosts import host_text
-from ftcomm_tracker.core.silent_links import CLOSED, Stand, starving_pairs
+from ftcomm_tracker.core.silent_links import CLOSED, RankProgress, starving_pairs
 
 # What one rank may find that ends the job for all. All ranks reach the log's limit at one position;
 # but one that is still before it could not get there without the one that has left.
-FINDINGS = frozenset(
+FATAL_REPORTS = frozenset(
     kind.__name__
     for kind in (CollectiveMismatchError, CollectiveTimeoutError, LogLimitError, StateChangedError)
 )
@@ -44,11 +44,11 @@ FINDINGS = frozenset(
 LOOK_S_PER_MEMBER = 1e-4
 
 
-class Hearing(Admission):
-    """Reports, suspicions, mismatches, losses; any message is a sign of life."""
+class WorkerMessages(Admission):
+    """Reports, suspicions, mismatches, losses; any message is a sign of activity."""
 
     def on_said(self, peer: Peer, message: WorkerMessage) -> None:
-        """Dispatch a worker's message; any message is a sign of life."""
+        """Dispatch a worker's message; any message is a sign of activity."""
         self._refresh([peer])
         rank = self._rank_of_conn(peer.conn)
         match message:
@@ -65,12 +65,12 @@ class Hearing(Admission):
                 self.on_fetched(rank, epoch)
             case Resumed() if rank is not None:
                 self.on_resumed(rank, message)
-            case Bye(version) if rank is not None:
-                self._bye(rank, version)
+            case Closed(version) if rank is not None:
+                self._on_closed(rank, version)
             case Calls() | Leaves() if rank is not None:
                 self.on_answer(rank, message)
-            case Finding() if rank is not None:
-                self.on_finding(peer, rank, message)
+            case FatalReport() if rank is not None:
+                self.on_fatal_report(peer, rank, message)
             case Leave(reason):
                 self._drop(peer.conn, reason)
                 words = f"worker {peer.hello.worker_id} left: {reason}"
@@ -96,20 +96,20 @@ class Hearing(Admission):
 
         When many wait for one, all their heartbeats say so.
         """
-        if len(self.seats) > SMALL_GROUP:
-            due = self._blocked_at + len(self.seats) * LOOK_S_PER_MEMBER
+        if len(self.slots) > SMALL_GROUP:
+            due = self._blocked_at + len(self.slots) * LOOK_S_PER_MEMBER
             if self._now < due:
                 self._blocked_due = due
                 return
             self._blocked_at = self._now
         self._blocked_due = float("inf")  # also if the group has become small since it was set
         self._compare_blocked()
-        if self.state is State.RUNNING and self._long_blocked:
+        if self.state is JobState.RUNNING and self._long_blocked:
             self._look_for_silent_links()
         self._long_blocked = False
 
     def _compare_blocked(self) -> None:
-        if self.state is not State.RUNNING:
+        if self.state is not JobState.RUNNING:
             return
         blocked = self._blocked_ranks()
         sides = [
@@ -143,34 +143,36 @@ class Hearing(Admission):
             self._note_failed_pair(one, other, "no byte comes, though one has sent")
         self._suspicion(reason, tuple(sorted({rank for pair in pairs for rank in pair})))
 
-    def _stands(self, limit_s: float) -> dict[int, Stand]:
+    def _stands(self, limit_s: float) -> dict[int, RankProgress]:
         """Where those stand that have stood there for `limit_s` seconds, by rank."""
         stands = {}
-        for rank, conn in self.seats.items():
+        for rank, conn in self.slots.items():
             stand = self._stand(self.peers[conn], limit_s)
             if stand is not None:
                 stands[rank] = stand
         # Who has closed and is gone has sent all that it owed; what was on the way may be lost.
-        stands.update({rank: CLOSED for rank in self.durable.byes if rank not in self.seats})
+        stands.update(
+            {rank: CLOSED for rank in self.durable.closed_ranks if rank not in self.slots}
+        )
         return stands
 
     def _is_long_blocked(self, beat: Heartbeat, limit_s: float) -> bool:
         return beat.blocked is not None and beat.blocked.blocked_ms >= limit_s * 1000
 
-    def _stand(self, peer: Peer, limit_s: float) -> Stand | None:
+    def _stand(self, peer: Peer, limit_s: float) -> RankProgress | None:
         """Where a member has stood for `limit_s`; None if it moves, or is not in the plan."""
         beat = peer.heartbeat
         if beat is None or beat.epoch != self.epoch:
             return None
         if beat.blocked is not None and self._is_long_blocked(beat, limit_s):
-            return Stand(beat.position, beat.blocked.step, beat.blocked.peers)
+            return RankProgress(beat.position, beat.blocked.step, beat.blocked.peers)
         if self._now >= peer.stands_since + limit_s:
-            return Stand(beat.position)
+            return RankProgress(beat.position)
         return None
 
     def _blocked_ranks(self) -> dict[int, Heartbeat]:
         beats = {}
-        for rank, conn in sorted(self.seats.items()):
+        for rank, conn in sorted(self.slots.items()):
             beat = self.peers[conn].heartbeat
             if beat is not None and beat.blocked is not None and beat.epoch == self.epoch:
                 beats[rank] = beat
@@ -178,7 +180,7 @@ class Hearing(Admission):
 
     def on_report(self, peer: Peer, rank: int, report: Report) -> None:
         """Only a report of the epoch being collected counts; an older one is dropped (R1)."""
-        if self.state is not State.COLLECTING or report.epoch != self.durable.epoch:
+        if self.state is not JobState.COLLECTING or report.epoch != self.durable.epoch:
             return
         if not _is_possible(report):
             self._drop(peer.conn, "it reported what cannot be")
@@ -193,10 +195,10 @@ class Hearing(Admission):
 
     def on_suspect(self, rank: int, message: Suspect) -> None:
         """A data link broke: the next epoch at once, unless this one is already stopping."""
-        if self.state is State.REATTACHING:
-            peer = self.peers[self.seats[rank]]
+        if self.state is JobState.REATTACHING:
+            peer = self.peers[self.slots[rank]]
             peer.hello = replace(peer.hello, suspects=message.ranks)
-        if self.state is not State.RUNNING or message.epoch != self.epoch:
+        if self.state is not JobState.RUNNING or message.epoch != self.epoch:
             return
         for other in message.ranks:
             self._note_failed_pair(rank, other, message.reason)
@@ -212,11 +214,11 @@ class Hearing(Admission):
             self._link_suspicion = (reason, ranks)
 
     def _link_epoch(self, reason: str, ranks: tuple[int, ...]) -> None:
-        if self.state is not State.RUNNING:
+        if self.state is not JobState.RUNNING:
             return
         progress = self.progress()
         if self._links_fail_without_end(progress):
-            self._verdict("RankLostError", f"links keep failing: {reason}", progress)
+            self._fatal_decision("RankLostError", f"links keep failing: {reason}", progress)
             return
         self._link_epoch_at = self._now
         self._begin_epoch(reason, suspects=ranks)
@@ -234,7 +236,7 @@ class Hearing(Admission):
 
     def on_mismatch(self, rank: int, seen: Mismatch) -> None:
         """The job ends: nobody's report is awaited (rule R7), only answers, for a short while."""
-        if seen.epoch != self.epoch and self.state is not State.REATTACHING:
+        if seen.epoch != self.epoch and self.state is not JobState.REATTACHING:
             return  # of an older epoch: who still sees it says so again (rule R1)
         own = Side(rank, seen.position, seen.signature, seen.site)
         peer = Side(
@@ -243,22 +245,22 @@ class Hearing(Admission):
         version = seen.position.version + 1 if seen.states else PRELUDE
         self._inquire(Evidence(seen.position, (own, peer), version))
 
-    def on_finding(self, peer: Peer, rank: int, found: Finding) -> None:
-        """A verdict at once; it is about a position, so it holds in whatever epoch it comes."""
-        if found.error not in FINDINGS:
+    def on_fatal_report(self, peer: Peer, rank: int, found: FatalReport) -> None:
+        """Decide at once: the report is about a position, so it holds in any epoch."""
+        if found.error not in FATAL_REPORTS:
             self._drop(peer.conn, f"it found {found.error!r:.80}, which is not a worker's to say")
-            self._after_loss(rank, f"worker {peer.hello.worker_id} sent an impossible finding")
+            self._after_loss(rank, f"worker {peer.hello.worker_id} sent an impossible fatal report")
             return
         cause = found.cause
         if found.error == CollectiveTimeoutError.__name__:
             cause += self._who_does_not_wait(rank)
-        self._verdict(found.error, cause, found.position, rank)
+        self._fatal_decision(found.error, cause, found.position, rank)
 
     def _who_does_not_wait(self, finder: int) -> str:
         """For the error of a timeout: who is absent, and who computes while others wait."""
-        waiting = {finder, *self._blocked_ranks(), *self.durable.byes}
-        absent = [rank for rank in range(self.durable.world_size) if rank not in self.seats]
-        busy = [rank for rank in sorted(self.seats) if rank not in waiting]
+        waiting = {finder, *self._blocked_ranks(), *self.durable.closed_ranks}
+        absent = [rank for rank in range(self.durable.world_size) if rank not in self.slots]
+        busy = [rank for rank in sorted(self.slots) if rank not in waiting]
         text = ""
         for ranks, what in ((absent, "absent"), (busy, "there and waiting for nobody")):
             if ranks:
@@ -267,19 +269,19 @@ class Hearing(Admission):
 
     def on_fetched(self, rank: int, epoch: int) -> None:
         """When the last member has what the plan gave it, what was reported may be unpinned."""
-        if self.state is State.RUNNING and epoch == self.epoch and rank in self.awaiting_fetch:
+        if self.state is JobState.RUNNING and epoch == self.epoch and rank in self.awaiting_fetch:
             self.awaiting_fetch.discard(rank)
             self._try_settle()
 
     def on_resumed(self, rank: int, message: Resumed) -> None:
         """A member has completed its first collective of the epoch."""
         incident = self.incident
-        if incident is None or message.epoch != self.epoch or self.state is not State.RUNNING:
+        if incident is None or message.epoch != self.epoch or self.state is not JobState.RUNNING:
             return
         incident.resumed[rank] = message
-        if len(incident.resumed) + len(self.durable.byes) < len(self.seats):
+        if len(incident.resumed) + len(self.durable.closed_ranks) < len(self.slots):
             return  # said before all are compared, which each of so many would do
-        if set(self.seats) - set(self.durable.byes) <= set(incident.resumed):
+        if set(self.slots) - set(self.durable.closed_ranks) <= set(incident.resumed):
             self._close_incident(completed=True)
 
     def on_lost(self, conn: int, reason: str) -> None:
@@ -294,29 +296,30 @@ class Hearing(Admission):
     def _after_loss(
         self, rank: int | None, reason: str, *, silent_s: float = 0.0, loss: Loss = Loss.DIED
     ) -> None:
-        if rank is None or self.state is State.OVER:
+        if rank is None or self.state is JobState.OVER:
             return
         self.reports.pop(rank, None)
-        if rank in self.durable.byes:  # its work is done: nobody waits for it or replaces it
+        # its work is done: nobody waits for it or replaces it
+        if rank in self.durable.closed_ranks:
             self.awaiting_fetch.discard(rank)
-            if self.state is State.COLLECTING:
+            if self.state is JobState.COLLECTING:
                 self._try_plan()
-            elif self.state is State.RUNNING:
+            elif self.state is JobState.RUNNING:
                 self._try_settle()
             return
         self.empty_since.setdefault(rank, self._now)
         victim = self.durable.places[rank].worker_id
-        if self.state is State.RUNNING:
+        if self.state is JobState.RUNNING:
             reason = f"{reason} (rank {rank})"
             self._begin_epoch(reason, victim=victim, silent_s=silent_s, loss=loss)
-        elif self.state is State.COLLECTING:
+        elif self.state is JobState.COLLECTING:
             if self.incident is not None:
                 self.incident.note_victim(victim, self.deaths.of(victim))
             self._note(
                 "info", f"epoch {self.durable.epoch}, not yet planned: {reason} (rank {rank})"
             )
             self._note_lost_host(victim)
-        self._seat_a_spare(rank)
+        self._assign_spare(rank)
 
     def _note_lost_host(self, victim: str) -> None:
         """The last worker of a host is away too: the recovery is that of a host."""
@@ -328,13 +331,13 @@ class Hearing(Admission):
 
     def on_given_up(self, worker_id: str, reason: str) -> None:
         """Nobody will start this worker again: the same error for everyone."""
-        self._told(worker_id)  # none of its lives is left to wait for
+        self._told(worker_id)  # none of its incarnations is left to wait for
         rank = self._rank_of(worker_id)
         if rank is None and not self.durable.places:
             rank = -1
-        if rank is None or rank in self.durable.byes or self.state is State.OVER:
+        if rank is None or rank in self.durable.closed_ranks or self.state is JobState.OVER:
             return
-        self._verdict("RankLostError", reason, self.progress(), rank)
+        self._fatal_decision("RankLostError", reason, self.progress(), rank)
 
     def _evict_silent(self) -> None:
         if self._now < self._look_again_at:
@@ -359,12 +362,12 @@ class Hearing(Admission):
         self._look_again_at = min([self._now + detect_within / 2, *due])
 
     def _replace_deadline(self) -> None:
-        if self.state in (State.OVER, State.REATTACHING) or not self.durable.places:
+        if self.state in (JobState.OVER, JobState.REATTACHING) or not self.durable.places:
             return
         for rank, since in sorted(self.empty_since.items()):
             if self._now >= since + self.settings.replace_within:
                 name = self.durable.places[rank].worker_id
-                self._verdict(
+                self._fatal_decision(
                     "RankLostError",
                     f"worker {name} (rank {rank}) is gone and was not replaced within "
                     f"{self.settings.replace_within:.0f} s",

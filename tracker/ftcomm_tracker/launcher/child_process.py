@@ -31,7 +31,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 @dataclass(slots=True)
 class Child:
-    """One life of a worker.
+    """One incarnation of a worker.
 
     Attributes:
         worker_id: which worker it is.
@@ -68,7 +68,7 @@ class Child:
         await _wait_exit(self.process)
         # Still a zombie, so the number cannot belong to others (without waitid, it is free for as
         # long as it takes to come here, unless the group has members left).  What it leaves behind
-        # would hold its pipes and perhaps its device, which the next life wants.
+        # would hold its pipes and perhaps its device, which the next incarnation wants.
         _signal_group(self.process.pid, signal.SIGKILL)
         return self.process.wait()
 

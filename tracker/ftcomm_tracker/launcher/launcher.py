@@ -3,7 +3,7 @@
 `run` gives it all workers and the tracker in its own process; `supervise` gives it one worker and
 a tracker that it asks over the network (`remote`).
 
-Everything runs in the main thread, because the kernel ties a worker's life to the *thread* that
+Everything runs in the main thread, because the kernel ties a worker's lifetime to the *thread* that
 created it (see `children`).  Decisions about restarts are `restarts.RestartPolicy`; whether the
 job is over, and how, is the tracker's word alone.
 """
@@ -21,16 +21,16 @@ import trio
 from ftcomm.config.plurals import counted
 from ftcomm.errors import FencedError, FtcommError, JobFinishedError, exit_code_of
 from ftcomm.protocol.position import Position
-from ftcomm_tracker.core.events import Died, Ended, GivenUp, Supervised, Vouched
+from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, LivenessAsserted, Supervised
 from ftcomm_tracker.launcher.child_process import DRAIN_DEADLINE_S, Child, start_child
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.oom_counter import MemoryKills
 from ftcomm_tracker.launcher.restart_policy import (
     PLACE_TAKEN,
-    Again,
     Finished,
     GiveUp,
-    LeaveIt,
+    NoRestart,
+    RestartAfter,
     RestartPolicy,
     cause_of,
     describe,
@@ -40,7 +40,7 @@ from ftcomm_tracker.launcher.signals import end_signals, user_signals
 from ftcomm_tracker.launcher.worker_output import forward_output
 
 TERM_GRACE_S = 5.0  # between SIGTERM and SIGKILL
-END_GRACE_S = 30.0  # after a verdict: a script may want to write down what it has
+END_GRACE_S = 30.0  # after a fatal decision: a script may want to write down what it has
 STRAGGLERS_AFTER_S = 2.0  # a worker that is in a call, or calls soon, ends within that
 STATUS_PERIOD_S = 0.25
 MAX_LINE_IN_REASON = 300  # characters; every rank's error repeats them
@@ -55,13 +55,13 @@ class Job(Protocol):
     """What the launcher needs of the tracker in its process; `server.Server` is one."""
 
     over: trio.Event
-    outcome: Ended | None
+    outcome: JobEnded | None
 
     @property
     def detect_within_s(self) -> float:
         """Seconds after which a silent worker loses its place."""
 
-    def post(self, event: Died | GivenUp | Vouched | Supervised) -> None:
+    def post(self, event: Died | GivenUp | LivenessAsserted | Supervised) -> None:
         """Tell the roster."""
 
     async def catch_up(self) -> None:
@@ -71,10 +71,10 @@ class Job(Protocol):
         """True if that worker's rank has completed its close()."""
 
     def is_connected(self, worker_id: str) -> bool:
-        """True if a life of that worker is connected to the tracker."""
+        """True if an incarnation of that worker is connected to the tracker."""
 
     def misses(self, worker_id: str) -> bool:
-        """True while there is a place for that worker, and none of its lives is connected."""
+        """True while there is a place for that worker, and none of its processes is connected."""
 
     def progress(self) -> Position:
         """The highest position known of any member."""
@@ -230,13 +230,13 @@ class Launcher:
             how = describe_exit(status, memory) + (MISSED if missed else "")
             self._console.warn(f"worker {worker_id} {how}: {describe(decision)}")
         match decision:
-            case Again(delay_s):
+            case RestartAfter(delay_s):
                 return delay_s
             case GiveUp(reason):
                 self._give_up(child, reason)
             case Finished():
                 self._finished.add(worker_id)
-            case LeaveIt():
+            case NoRestart():
                 pass
             case _:
                 assert_never(decision)
@@ -320,7 +320,7 @@ class Launcher:
         """
         worker_id = child.worker_id
         if child.is_computing():
-            self._job.post(Vouched(worker_id))
+            self._job.post(LivenessAsserted(worker_id))
         if not child.stopped or self._job.is_connected(worker_id):
             self._stopped_since.pop(worker_id, None)
         elif now >= self._stopped_since.setdefault(worker_id, now) + self._job.detect_within_s:

@@ -25,16 +25,16 @@ from ftcomm.errors import (
 from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.messages import ControlMessage
 from ftcomm.protocol.operator_messages import (
-    AskWorker,
+    DeathNotice,
     Done,
+    GivenUpNotice,
     KillOrder,
-    TellDeath,
-    TellGivenUp,
-    Vouch,
-    WorkerStanding,
+    LivenessAssertion,
+    WorkerStatusReply,
+    WorkerStatusRequest,
 )
 from ftcomm.protocol.position import START, Position
-from ftcomm_tracker.core.events import Died, Ended, GivenUp, Supervised, Vouched
+from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, LivenessAsserted, Supervised
 from ftcomm_tracker.operator.client import open_operator
 from ftcomm_tracker.server.listener import join_address
 
@@ -68,19 +68,19 @@ class RemoteJob:
     ) -> None:
         """Ask the first of `routes` that answers; give a lost tracker `patience_s` to come back."""
         self.over = trio.Event()
-        self.outcome: Ended | None = None
+        self.outcome: JobEnded | None = None
         self._routes = routes
         self._token = token
         self._worker_id = worker_id
         self._patience_s = patience_s
-        self._standing: WorkerStanding | None = None
+        self._standing: WorkerStatusReply | None = None
         self._attached = False
         self._why_not = "it has not been tried yet"
         self._asked = 0
         self._answered = 0
-        self._vouching = False
-        self._given_up: TellGivenUp | None = None
-        self._deaths: deque[TellDeath] = deque(maxlen=MAX_DEATHS)
+        self._asserting_liveness = False
+        self._given_up: GivenUpNotice | None = None
+        self._deaths: deque[DeathNotice] = deque(maxlen=MAX_DEATHS)
         self.on_kill: Callable[[str], object] | None = None
         self._host, self._pid, self._started_at = "", 0, 0.0
         self._wake = trio.Event()
@@ -99,15 +99,15 @@ class RemoteJob:
             return MIN_DETECT_WITHIN_S
         return self._standing.detect_within_ms / 1000
 
-    def post(self, event: Died | GivenUp | Vouched | Supervised) -> None:
+    def post(self, event: Died | GivenUp | LivenessAsserted | Supervised) -> None:
         """Tell the tracker, now or when it is back; an old vouch is worth nothing."""
         match event:
-            case Vouched():
-                self._vouching = self._attached
+            case LivenessAsserted():
+                self._asserting_liveness = self._attached
             case Died(worker_id, pid, how):
-                self._deaths.append(TellDeath(worker_id, pid, how))
+                self._deaths.append(DeathNotice(worker_id, pid, how))
             case GivenUp(worker_id, reason):
-                self._given_up = TellGivenUp(worker_id, reason)
+                self._given_up = GivenUpNotice(worker_id, reason)
             case Supervised(_, host, pid, age_s):
                 self._host, self._pid = host, pid
                 self._started_at = trio.current_time() - age_s
@@ -144,7 +144,7 @@ class RemoteJob:
         return not self._attached or self._standing is None or self._standing.connected
 
     def misses(self, worker_id: str) -> bool:
-        """True if the tracker says that it has a place for the worker, and no life of it."""
+        """True if the tracker says that it has a place for the worker, and no incarnation of it."""
         assert worker_id == self._worker_id
         return self._attached and self._standing is not None and self._standing.missed
 
@@ -240,11 +240,11 @@ class RemoteJob:
 
     def _hear(self, message: ControlMessage) -> None:
         match message:
-            case WorkerStanding():
+            case WorkerStatusReply():
                 self._standing = message
                 self._answered = max(self._answered, message.number)
                 if message.over:
-                    self.outcome = Ended(not message.error, message.error, message.cause)
+                    self.outcome = JobEnded(not message.error, message.error, message.cause)
                     self.over.set()
                 news, self._news = self._news, trio.Event()
                 news.set()
@@ -267,9 +267,9 @@ class RemoteJob:
                     await stream.send_all(encode(self._given_up))
                 while self._deaths:
                     await stream.send_all(encode(self._deaths.popleft()))
-                if self._vouching:
-                    self._vouching = False
-                    await stream.send_all(encode(Vouch(self._worker_id)))
+                if self._asserting_liveness:
+                    self._asserting_liveness = False
+                    await stream.send_all(encode(LivenessAssertion(self._worker_id)))
                 if asked < self._asked:
                     asked = self._asked
                     await stream.send_all(encode(self._question(asked)))
@@ -280,9 +280,11 @@ class RemoteJob:
         except _LOST:
             scope.cancel()  # the reader learns the cause, or its connection is as dead as ours
 
-    def _question(self, number: int) -> AskWorker:
+    def _question(self, number: int) -> WorkerStatusRequest:
         age_s = min(trio.current_time() - self._started_at, LONGEST_AGE_S) if self._pid else 0.0
-        return AskWorker(number, self._worker_id, self._host, self._pid, round(age_s * 1000))
+        return WorkerStatusRequest(
+            number, self._worker_id, self._host, self._pid, round(age_s * 1000)
+        )
 
     def _ask(self) -> int:
         self._asked += 1

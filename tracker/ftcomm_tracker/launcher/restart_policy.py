@@ -47,20 +47,21 @@ _JOB_OVER: tuple[type[FtcommError], ...] = (
 _FENCED: tuple[type[FtcommError], ...] = (FencedError,)
 # A worker that leaves its `with` block by LogLimitError tells the tracker, which tells all; this is
 # for scripts without one.
-_HOPELESS: tuple[type[FtcommError], ...] = (ConfigError, LogLimitError)
+_PERMANENT_FAILURES: tuple[type[FtcommError], ...] = (ConfigError, LogLimitError)
 # Exit statuses by which a worker says that another process has its place.
 PLACE_TAKEN = frozenset(kind.exit_code for kind in _FENCED)
 # Exit statuses after which a worker is not started again, unless who has its place ends too.
-FINAL = frozenset(kind.exit_code for kind in (*_JOB_OVER, *_FENCED, *_HOPELESS))
-# A new life, on another host at best, may reach whom this one could not: it counts as a death.
+FINAL = frozenset(kind.exit_code for kind in (*_JOB_OVER, *_FENCED, *_PERMANENT_FAILURES))
+# A new process, on another host at best, may reach whom this one could not: it counts as a death.
 _TRY_AGAIN: tuple[type[FtcommError], ...] = (EvictedError,)
 _MEANINGS = {
-    kind.exit_code: kind.__name__ for kind in (*_JOB_OVER, *_FENCED, *_HOPELESS, *_TRY_AGAIN)
+    kind.exit_code: kind.__name__
+    for kind in (*_JOB_OVER, *_FENCED, *_PERMANENT_FAILURES, *_TRY_AGAIN)
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class RestartAfter:
     """Start the worker again after `delay_s`."""
 
     delay_s: float
@@ -72,7 +73,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveIt:
+class NoRestart:
     """Do not start it again; the job goes on, or ends, without the launcher's doing."""
 
     reason: str
@@ -85,7 +86,7 @@ class GiveUp:
     reason: str
 
 
-Decision = Again | Finished | LeaveIt | GiveUp
+Decision = RestartAfter | Finished | NoRestart | GiveUp
 
 
 class RestartPolicy:
@@ -127,8 +128,8 @@ class RestartPolicy:
             return Finished()
         taken = status in PLACE_TAKEN and not missed
         if taken or status in {kind.exit_code for kind in _JOB_OVER}:
-            return LeaveIt(describe_exit(status))
-        if status in {kind.exit_code for kind in _HOPELESS}:
+            return NoRestart(describe_exit(status))
+        if status in {kind.exit_code for kind in _PERMANENT_FAILURES}:
             return GiveUp(f"worker {worker} {describe_exit(status)}")
         return self._after_death(worker, status, progress)
 
@@ -149,7 +150,7 @@ class RestartPolicy:
                 f" and died again ({describe_exit(status)})"
             )
         self._restarts[worker] += 1
-        return Again(self._delay_s(worker, progress.version))
+        return RestartAfter(self._delay_s(worker, progress.version))
 
     def _delay_s(self, worker: str, version: int) -> float:
         """At once the first time in a version; a checkpoint since the last death starts afresh."""
@@ -191,13 +192,13 @@ def describe_exit(status: int, memory: str = "") -> str:
 def describe(decision: Decision) -> str:
     """What the launcher will do, in words."""
     match decision:
-        case Again(0.0):
+        case RestartAfter(0.0):
             return "starting it again"
-        case Again(delay_s):
+        case RestartAfter(delay_s):
             return f"starting it again in {delay_s:g} s"
         case Finished():
             return "it had closed: done"
-        case LeaveIt():
+        case NoRestart():
             return "leaving it"
         case GiveUp():
             return "giving it up"

@@ -141,7 +141,7 @@ async def _examine_listening(
 
 
 async def _hear(sock: trio.socket.SocketType, nonce: bytes) -> bool:
-    """True if somebody connects who sends `nonce`; others are let go."""
+    """True if somebody connects who sends `nonce`; others are released."""
     with trio.move_on_after(HEAR_WITHIN_S):
         while True:
             conn, _ = await sock.accept()

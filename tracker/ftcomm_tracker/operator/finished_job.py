@@ -65,6 +65,6 @@ def last_state(state_dir: Path) -> LastState | None:
 
 
 def _last_position(durable: Durable) -> Position:
-    if durable.verdict is not None:
-        return durable.verdict.position
+    if durable.fatal_decision is not None:
+        return durable.fatal_decision.position
     return START.at_version(durable.final_version)

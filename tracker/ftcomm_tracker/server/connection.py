@@ -15,7 +15,7 @@ import trio
 from ftcomm.errors import AuthenticationError, ProtocolError, ProtocolVersionError
 from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.handshake import NONCE_BYTES, HandshakeRequest, ServerHandshake
-from ftcomm.protocol.member_deltas import RollWriter
+from ftcomm.protocol.member_deltas import MemberDeltaWriter
 from ftcomm.protocol.messages import ControlMessage, Hello, Member, Plan, WorkerMessage
 
 HANDSHAKE_DEADLINE_S = 5.0  # up to the first message; a slow round trip is 1 s
@@ -30,14 +30,14 @@ class Connection:
     """A connection after its handshake.
 
     Attributes:
-        number: what the roster calls it; never reused in a tracker's life.
+        number: what the roster calls it; never reused in a tracker's lifetime.
         peer: address of the other side, for people.
         closing: the tracker has decided to end it; what it still says is not heard.
         ended: set once the stream is closed.
     """
 
     def __init__(
-        self, number: int, stream: trio.SocketStream, peer: str, rolls: RollWriter
+        self, number: int, stream: trio.SocketStream, peer: str, member_deltas: MemberDeltaWriter
     ) -> None:
         self.number = number
         self.peer = peer
@@ -45,7 +45,7 @@ class Connection:
         self.ended = trio.Event()
         self._peer_ended = trio.Event()
         self._stream = stream
-        self._rolls = rolls
+        self._member_deltas = member_deltas
         self._told: tuple[Member, ...] = ()
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
@@ -66,7 +66,7 @@ class Connection:
     def _frames(self, message: ControlMessage) -> list[bytes]:
         if not isinstance(message, Plan):
             return [encode(message)]
-        frames = self._rolls.frames(message, self._told)
+        frames = self._member_deltas.frames(message, self._told)
         self._told = message.members
         return frames
 
@@ -158,14 +158,14 @@ async def authenticate(stream: trio.SocketStream, key: bytes) -> HandshakeReques
 
     Raises:
         AuthenticationError, ProtocolVersionError, ProtocolError: the client was refused.
-        LeftInSilenceError: it left before that.
+        SilentPeerError: it left before that.
         trio.BrokenResourceError: it went away.
     """
     handshake = ServerHandshake(os.urandom(NONCE_BYTES))
     try:
         begun = bytes(await stream.receive_some(handshake.bytes_wanted))
         if not begun:
-            raise LeftInSilenceError("who called left without a word")
+            raise SilentPeerError("who called left without a word")
         while handshake.request is None:
             handshake.receive(await receive_exactly(stream, handshake.bytes_wanted, begun))
             begun = b""
@@ -220,7 +220,7 @@ async def _bid_farewell(stream: trio.SocketStream, words: bytes) -> None:
         pass
 
 
-class LeftInSilenceError(ProtocolError):
+class SilentPeerError(ProtocolError):
     """A peer connected and left without a word: a probe of the port."""
 
 

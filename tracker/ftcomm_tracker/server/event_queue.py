@@ -11,7 +11,7 @@ GATHERED_TURNS = 16  # a millisecond or two, and a sixteenth of the journal's wr
 Waiting = tuple[Event, Callable[[], object] | None]
 
 
-class Inbox:
+class EventQueue:
     """A queue of events; whoever posts never waits."""
 
     def __init__(self) -> None:

@@ -100,7 +100,7 @@ class TrackerFaults:
                 before, self._durable = self._durable, durable
                 if durable.epoch > before.epoch:
                     self._pass(durable.epoch, "epoch_journalled")
-                if durable.verdict is not None and before.verdict is None:
+                if durable.fatal_decision is not None and before.fatal_decision is None:
                     self._pass(durable.epoch, "verdict_journalled")
                 if durable.final_version > before.final_version:
                     self._pass(durable.epoch, "all_bye_journalled")

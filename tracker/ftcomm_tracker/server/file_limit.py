@@ -5,7 +5,7 @@ from typing import Any
 
 from ftcomm.errors import ConfigError
 
-# Spares, strangers in their handshake, supervisors' and operators' questions, journal, pipes.
+# Spares, unknown peers in their handshake, supervisors' and operators' questions, journal, pipes.
 BESIDE_WORKERS = 256
 
 

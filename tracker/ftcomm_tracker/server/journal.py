@@ -8,7 +8,7 @@ the journal is for.  And only one tracker writes: opening the journal takes the 
 every write is conditional on it, and the loser gets `SupersededError`.
 
 A file that is deleted while its tracker runs is made
-again from what the tracker holds (`Journal.mend`).
+again from what the tracker holds (`Journal.repair`).
 """
 
 import contextlib
@@ -156,7 +156,7 @@ class Journal:
         with naming(self.path):
             self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def mend(self) -> bool:
+    def repair(self) -> bool:
         """If the file was deleted, make it again as it was; True if that was done.
 
         Raises:

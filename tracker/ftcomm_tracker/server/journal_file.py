@@ -43,7 +43,7 @@ _TABLES = (
 class JournalError(ConfigError):
     """The journal cannot be read or written; the text names the file."""
 
-    default_remedy = "give another --state-dir, or mend or remove the file"
+    default_remedy = "give another --state-dir, or repair or remove the file"
 
 
 def identity_of(path: Path) -> tuple[int, int] | None:

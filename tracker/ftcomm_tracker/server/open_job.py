@@ -155,7 +155,7 @@ def _restore(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetti
 
 def _refuse_what_had_begun(durable: Durable, state_dir: Path) -> None:
     end = durable.end
-    if not end and durable.first_lives:
+    if not end and durable.first_nonces:
         end = "was cut short, and what its workers held went with them"
     if end:
         remedy = "give another --state-dir for a new job, or remove this one"

@@ -10,29 +10,29 @@ import trio
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.messages import ControlMessage
 from ftcomm.protocol.operator_messages import (
-    AskWorker,
+    DeathNotice,
     DialBack,
     DialedBack,
     Done,
+    GivenUpNotice,
     KillOrder,
     KillReply,
     KillRequest,
+    LivenessAssertion,
     StatusReply,
     StatusRequest,
     StopRequest,
-    TellDeath,
-    TellGivenUp,
-    Vouch,
-    WorkerStanding,
+    WorkerStatusReply,
+    WorkerStatusRequest,
 )
-from ftcomm_tracker.core.events import Died, GivenUp, StopAsked, Supervised, Vouched
+from ftcomm_tracker.core.events import Died, GivenUp, LivenessAsserted, StopAsked, Supervised
 from ftcomm_tracker.core.reporting.status import status_document
 from ftcomm_tracker.server.dial_back import DialBacks
 
 OPERATOR_IDLE_S = 30.0  # a command asks within milliseconds, a supervisor each `detect_within`
 
 
-class Tracker(Protocol):
+class TrackerOperations(Protocol):
     """What operators may see and do; `server.Server` is one."""
 
     @property
@@ -44,7 +44,7 @@ class Tracker(Protocol):
 
     def post(
         self,
-        event: StopAsked | Vouched | GivenUp | Died | Supervised,
+        event: StopAsked | LivenessAsserted | GivenUp | Died | Supervised,
         then: Callable[[], object] | None = None,
     ) -> None:
         """Let the roster hear of `event`, then call `then`."""
@@ -61,14 +61,14 @@ class Tracker(Protocol):
     def kill_own(self, worker_id: str) -> bool:
         """Kill a worker that this process has started; False if it has not, or none runs."""
 
-    def standing_of(self, worker_id: str, number: int) -> WorkerStanding:
+    def standing_of(self, worker_id: str, number: int) -> WorkerStatusReply:
         """What a supervisor wants to know."""
 
 
 class Operators:
     """Answers operators; tells supervisors, unasked, that the job is over."""
 
-    def __init__(self, tracker: Tracker) -> None:
+    def __init__(self, tracker: TrackerOperations) -> None:
         self._tracker = tracker
         self._supervised: dict[int, str] = {}  # connection -> worker id
         self._dial_backs = DialBacks()
@@ -121,15 +121,15 @@ class Operators:
                 tracker.send(conn, StatusReply(status_document(tracker.snapshot())))
             case StopRequest(reason):
                 tracker.post(StopAsked(reason), done)
-            case Vouch(worker_id):
-                tracker.post(Vouched(worker_id), done)
-            case TellGivenUp(worker_id, reason):
+            case LivenessAssertion(worker_id):
+                tracker.post(LivenessAsserted(worker_id), done)
+            case GivenUpNotice(worker_id, reason):
                 tracker.post(GivenUp(worker_id, reason), done)
-            case TellDeath(worker_id, pid, how):
+            case DeathNotice(worker_id, pid, how):
                 tracker.post(Died(worker_id, pid, how), done)
             case KillRequest(worker_id):
                 tracker.send(conn, KillReply(self._order_kill(worker_id)))
-            case AskWorker(number, worker_id, host, pid, age_ms):
+            case WorkerStatusRequest(number, worker_id, host, pid, age_ms):
                 self._supervised[conn] = worker_id
                 tracker.post(Supervised(worker_id, host, pid, age_ms / 1000))
                 await tracker.catch_up()  # what the worker said last counts

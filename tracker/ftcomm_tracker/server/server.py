@@ -17,19 +17,19 @@ import trio
 
 import ftcomm
 from ftcomm.errors import FtcommError, ProtocolError
-from ftcomm.protocol.member_deltas import RollWriter
+from ftcomm.protocol.member_deltas import MemberDeltaWriter
 from ftcomm.protocol.messages import ControlMessage, Hello, Plan
-from ftcomm.protocol.operator_messages import WorkerStanding
+from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
+    ConnectionLost,
     Disconnect,
     Effect,
-    Ended,
     Event,
     IncidentClosed,
+    JobEnded,
     Joined,
-    Lost,
     Note,
     Persist,
     Said,
@@ -42,11 +42,11 @@ from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.server.connection import (
     FLUSH_DEADLINE_S,
     Connection,
-    LeftInSilenceError,
+    SilentPeerError,
     authenticate,
     of_a_member,
 )
-from ftcomm_tracker.server.event_queue import Inbox, Waiting
+from ftcomm_tracker.server.event_queue import EventQueue, Waiting
 from ftcomm_tracker.server.fault_injection import PlannedDeath, TrackerFaults
 from ftcomm_tracker.server.journal import Journal
 from ftcomm_tracker.server.listener import dial_address, host_in, join_address, peer_name
@@ -54,7 +54,7 @@ from ftcomm_tracker.server.operators import Operators
 from ftcomm_tracker.server.progress_log import ProgressLog
 from ftcomm_tracker.server.recovery_log import record_incident, record_progress
 from ftcomm_tracker.server.token_file import TokenFile
-from ftcomm_tracker.server.unauthenticated import SparingLog, Strangers
+from ftcomm_tracker.server.unauthenticated import RateLimitedLog, UnauthenticatedPeers
 
 # Between two looks at the state directory: whether it is there, and still this tracker's.
 STATE_DIR_LOOK_S = 1.0
@@ -83,7 +83,7 @@ class Server:
         """Serve `roster` on `listener`; who calls must hold the job's `token`."""
         self.over = trio.Event()
         self.ended = trio.Event()
-        self.outcome: Ended | None = None
+        self.outcome: JobEnded | None = None
         self.faults: TrackerFaults | None = None
         self.launcher_kills: Callable[[str], bool] | None = None
         self._roster = roster
@@ -91,12 +91,12 @@ class Server:
         self._token = token
         self._listener = listener
         self._state_dir = journal.path.parent
-        self._inbox = Inbox()
+        self._inbox = EventQueue()
         self._fed = trio.Event()  # set, and replaced, when the roster has heard something
         self._connections: dict[int, Connection] = {}
-        self._rolls = RollWriter()
-        self._strangers = Strangers()
-        self._refusals = SparingLog()
+        self._member_deltas = MemberDeltaWriter()
+        self._unauthenticated = UnauthenticatedPeers()
+        self._refusals = RateLimitedLog()
         self._operators = Operators(self)
         self._numbers = 0
         self._failure: FtcommError | None = None
@@ -150,11 +150,11 @@ class Server:
         return self._roster.has_closed(worker_id)
 
     def is_connected(self, worker_id: str) -> bool:
-        """True if a life of that worker is connected."""
+        """True if an incarnation of that worker is connected."""
         return self._roster.is_connected(worker_id)
 
     def misses(self, worker_id: str) -> bool:
-        """True while there is a place for that worker, and none of its lives is connected."""
+        """True while there is a place for that worker, and none of its processes is connected."""
         return self._roster.misses(worker_id)
 
     def progress(self) -> Position:
@@ -170,7 +170,7 @@ class Server:
         """Kill a worker that this process has started; False if it has not, or none runs."""
         return self.launcher_kills is not None and self.launcher_kills(worker_id)
 
-    def standing_of(self, worker_id: str, number: int) -> WorkerStanding:
+    def standing_of(self, worker_id: str, number: int) -> WorkerStatusReply:
         """What a supervisor wants to know, in answer to its question `number`."""
         return self._roster.standing_of(worker_id, number)
 
@@ -193,7 +193,7 @@ class Server:
 
     # --- running ------------------------------------------------------------------------------
 
-    async def run(self) -> Ended:
+    async def run(self) -> JobEnded:
         """Serve until the job has ended.
 
         Raises:
@@ -256,15 +256,15 @@ class Server:
         try:
             while True:
                 await trio.sleep(STATE_DIR_LOOK_S)
-                self._mend_state_dir()
+                self._repair_state_dir()
                 self._journal.check()
         except FtcommError as error:
             self._failure = error
             whole.cancel()
 
-    def _mend_state_dir(self) -> None:
+    def _repair_state_dir(self) -> None:
         """What is journalled into a deleted file is lost with this process."""
-        if self._journal.mend():
+        if self._journal.repair():
             self._token.put_back()
             log.warning(
                 "the state directory %s was deleted while its job runs: made again, with journal,"
@@ -306,7 +306,7 @@ class Server:
         states = (effect.durable for effect in effects if isinstance(effect, Persist))
         newest = {state.epoch: state for state in states}
         if newest:
-            self._mend_state_dir()
+            self._repair_state_dir()
         for epoch, state in newest.items():
             self._journal.write(state.to_wire(), epoch=epoch)
 
@@ -330,7 +330,7 @@ class Server:
                 log.log(_LEVELS.get(level, logging.INFO), "%s", text)
             case IncidentClosed(incident):
                 record_incident(self._state_dir, incident, now=trio.current_time())
-            case Ended():
+            case JobEnded():
                 self.outcome = effect
                 self.over.set()
                 self.ended.set()
@@ -353,10 +353,12 @@ class Server:
             connection.finish()
 
     def _persist(self, durable: Durable) -> None:
-        if durable.verdict is not None:
-            self.outcome = Ended(False, durable.verdict.error, durable.verdict.cause)
+        if durable.fatal_decision is not None:
+            self.outcome = JobEnded(
+                False, durable.fatal_decision.error, durable.fatal_decision.cause
+            )
         elif durable.final_version >= 0:
-            self.outcome = Ended(True)
+            self.outcome = JobEnded(True)
         if self.outcome is not None and not self.over.is_set():
             self.over.set()
             self._operators.tell_over()
@@ -394,15 +396,15 @@ class Server:
         self._numbers += 1
         if self.faults is not None:
             self.faults.accepted()
-        connection = Connection(self._numbers, stream, peer_name(stream), self._rolls)
+        connection = Connection(self._numbers, stream, peer_name(stream), self._member_deltas)
         messages = connection.messages()
         try:
             async with stream, contextlib.aclosing(messages):
-                with self._strangers.admit(connection.number):
+                with self._unauthenticated.admit(connection.number):
                     request = await authenticate(stream, self._token.key)
                     first = await anext(messages, None)
                 await self._converse(connection, request.role, first, messages)
-        except LeftInSilenceError:
+        except SilentPeerError:
             log.debug("%s connected and left without a word", connection.peer)
         except FtcommError as error:
             self._note_refusal(f"refused a connection from {connection.peer}: {error.cause}")
@@ -457,4 +459,4 @@ class Server:
             reason = f"it broke the protocol: {error.cause}"
             raise
         finally:
-            self.post(Lost(number, reason))
+            self.post(ConnectionLost(number, reason))

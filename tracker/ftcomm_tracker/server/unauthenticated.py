@@ -13,7 +13,7 @@ LINES_AT_ONCE = 20  # a whole job with a wrong token is still told worker by wor
 LINES_PER_S = 1.0  # a scanner tries hundreds of times a second, for months
 
 
-class Strangers:
+class UnauthenticatedPeers:
     """The connections of one listener that are in their handshake."""
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Strangers:
         """Bound who has not proven itself yet and said what it wants.
 
         Raises:
-            ProtocolError: the deadline has passed, or a newer stranger needed the room.
+            ProtocolError: the deadline has passed, or a newer unauthenticated peer needed the room.
         """
         if len(self._scopes) >= MAX_UNAUTHENTICATED:
             self._scopes.pop(next(iter(self._scopes))).cancel()
@@ -38,7 +38,7 @@ class Strangers:
             raise ProtocolError("it did not prove itself in time, or made room for a newer one")
 
 
-class SparingLog:
+class RateLimitedLog:
     """Lets through so many lines at once and so many a second; counts the rest."""
 
     def __init__(self) -> None:

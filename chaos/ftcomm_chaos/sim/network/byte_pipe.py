@@ -16,7 +16,7 @@ TOLD_S = (0.001, 0.1)  # until a kernel knows of a reset
 
 
 class Process(Protocol):
-    """Who owns an end: the tracker, or a worker's life."""
+    """Who owns an end: the tracker, or a worker's lifetime."""
 
     def deliver(self, action: Callable[..., None], *args: Any) -> None:
         """Run `action`, now or when the process goes on; never if it has ended."""

@@ -4,18 +4,20 @@ from typing import TYPE_CHECKING, Any
 
 from ftcomm.protocol.messages import Hello
 from ftcomm_chaos.sim.network.byte_pipe import Pipe
-from ftcomm_tracker.core.events import Joined, Lost, Said
+from ftcomm_tracker.core.events import ConnectionLost, Joined, Said
 
 if TYPE_CHECKING:
-    from ftcomm_chaos.sim.tracker import Tracker
-    from ftcomm_chaos.sim.worker.process import Life
+    from ftcomm_chaos.sim.tracker import SimulatedTracker
+    from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 
 class ControlConn:
     """One control connection: two ordered directions, both ends told of its end on their own."""
 
-    def __init__(self, tracker: "Tracker", life: "Life", number: int) -> None:
-        self.tracker, self.life, self.number = tracker, life, number
+    def __init__(
+        self, tracker: "SimulatedTracker", process: "SimulatedProcess", number: int
+    ) -> None:
+        self.tracker, self.process, self.number = tracker, process, number
         self.world = tracker.world
         self.open = True
         self.joined = False
@@ -30,7 +32,7 @@ class ControlConn:
     def begin(self) -> None:
         """The tracker's kernel has accepted it."""
         delay = self.world.transit()
-        self.world.after(delay, self.life.deliver, self.life.on_attached, self)
+        self.world.after(delay, self.process.deliver, self.process.on_attached, self)
 
     def to_tracker(self, message: Any) -> None:
         """The worker sends."""
@@ -57,7 +59,7 @@ class ControlConn:
 
     def _write(self, message: Any, sent_at: float) -> None:
         if self.open:
-            self.life.deliver(self.life.on_control, self, message, sent_at)
+            self.process.deliver(self.process.on_control, self, message, sent_at)
 
     def cut(self) -> None:
         """The connection breaks: what is under way is lost; each end learns it in its time."""
@@ -67,7 +69,11 @@ class ControlConn:
         late = self.tracker.sim.settings.detect_within * 0.3
         self.world.after(self.world.between(0.001, late), self.tracker.deliver, self._tracker_sees)
         self.world.after(
-            self.world.between(0.001, late), self.life.deliver, self.life.on_detached, self, "cut"
+            self.world.between(0.001, late),
+            self.process.deliver,
+            self.process.on_detached,
+            self,
+            "cut",
         )
 
     def tracker_gone(self) -> None:
@@ -75,12 +81,12 @@ class ControlConn:
         self.open = False
         self.world.after(
             self.world.between(0.001, 0.05),
-            self.life.deliver, self.life.on_detached, self, "the tracker has gone",
+            self.process.deliver, self.process.on_detached, self, "the tracker has gone",
         )  # fmt: skip
 
     def _tracker_sees(self) -> None:
         if self.tracker.forget(self):
-            self.tracker.hear(Lost(self.number, "connection reset"))
+            self.tracker.hear(ConnectionLost(self.number, "connection reset"))
 
     def worker_gone(self) -> None:
         """The worker's process has ended: its kernel says so, after what it had sent."""
@@ -92,4 +98,6 @@ class ControlConn:
         """The tracker closes: the worker sees the end after what was sent."""
         self.tracker.forget(self)
         when = self._when("down")
-        self.world.at(when, self.life.deliver, self.life.on_detached, self, "closed by the tracker")
+        self.world.at(
+            when, self.process.deliver, self.process.on_detached, self, "closed by the tracker"
+        )

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 from ftcomm.recovery.events import LinkDown, StartFetch
 from ftcomm_chaos.sim.network.byte_pipe import Pipe
-from ftcomm_chaos.sim.network.frames import Frame, Stream
-from ftcomm_chaos.sim.partitions import Barriers, Hurdle, Way
+from ftcomm_chaos.sim.network.frames import Frame, FrameStream
+from ftcomm_chaos.sim.partitions import NetworkPath, Partitions, PathLoss
 from ftcomm_chaos.sim.worker.fetch import FetchLink
 from ftcomm_chaos.sim.world import World
 
 if TYPE_CHECKING:
-    from ftcomm_chaos.sim.worker.process import Life
+    from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 
 class Network:
@@ -19,50 +19,50 @@ class Network:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.lives: dict[int, Life] = {}  # by port
-        self.streams: dict[tuple[int, int, int], Stream] = {}
+        self.processes: dict[int, SimulatedProcess] = {}  # by port
+        self.streams: dict[tuple[int, int, int], FrameStream] = {}
         self.fetches: list[FetchLink] = []
-        self.barriers = Barriers()
+        self.barriers = Partitions()
 
     # --- data ---------------------------------------------------------------------------------
 
-    def send(self, life: "Life", rank: int, frame: Frame) -> bool:
+    def send(self, process: "SimulatedProcess", rank: int, frame: Frame) -> bool:
         """Send to `rank` of the frame's epoch; False if the link is known to be broken."""
         epoch = frame.header.epoch
-        stream = self._stream(epoch, life, rank)
+        stream = self._stream(epoch, process, rank)
         if stream is None or stream.broken:
             return False
         if not stream.silent:
-            far = stream.other(life)
-            self._deliver(stream, far, far.on_frame, epoch, life.core.rank, frame)
+            far = stream.other(process)
+            self._deliver(stream, far, far.on_frame, epoch, process.core.rank, frame)
         return True
 
-    def connect(self, life: "Life", rank: int) -> None:
+    def connect(self, process: "SimulatedProcess", rank: int) -> None:
         """Open the link to `rank` in the present epoch, as a schedule needs it."""
-        self._stream(life.core.epoch, life, rank)
+        self._stream(process.core.epoch, process, rank)
 
-    def is_linked(self, life: "Life", rank: int) -> bool:
+    def is_linked(self, process: "SimulatedProcess", rank: int) -> bool:
         """Whether the link is there, or known to be broken; frames need no handshake."""
-        del life, rank
+        del process, rank
         return True
 
-    def _stream(self, epoch: int, life: "Life", rank: int) -> Stream | None:
-        port = life.core.members[rank].port
-        low, high = sorted((life.port, port))
+    def _stream(self, epoch: int, process: "SimulatedProcess", rank: int) -> FrameStream | None:
+        port = process.core.members[rank].port
+        low, high = sorted((process.port, port))
         known = self.streams.get((epoch, low, high))
         if known is not None:
             return known
-        way, far = self.way(epoch, life, rank), self.lives.get(port)
+        way, far = self.way(epoch, process, rank), self.processes.get(port)
         if way is None or far is None:
-            life.on_link_broken(epoch, rank)
+            process.on_link_broken(epoch, rank)
             return None
-        ends, ranks = (life, far), (life.core.rank, rank)
-        stream = Stream(epoch, ends, ranks, silent=way.hurdle is not None, via=way.via)
+        ends, ranks = (process, far), (process.core.rank, rank)
+        stream = FrameStream(epoch, ends, ranks, silent=way.hurdle is not None, via=way.via)
         self.streams[epoch, low, high] = stream
         return stream
 
     def _deliver(
-        self, stream: Stream, far: "Life", action: Callable[..., None], *args: Any
+        self, stream: FrameStream, far: "SimulatedProcess", action: Callable[..., None], *args: Any
     ) -> None:
         delay = self.world.transit()
         when = max(self.world.now + delay, stream.arrives.get(far.port, 0.0))
@@ -71,85 +71,90 @@ class Network:
 
     @staticmethod
     def _arrive(
-        stream: Stream, far: "Life", action: Callable[..., None], args: tuple[Any, ...]
+        stream: FrameStream,
+        far: "SimulatedProcess",
+        action: Callable[..., None],
+        args: tuple[Any, ...],
     ) -> None:
         if not stream.broken:
             far.deliver(action, *args)
 
-    def way(self, epoch: int, life: "Life", rank: int) -> Way | None:
-        """How `life` reaches a rank of its epoch; None if it does not."""
-        core = life.core
-        far, relay = self.lives.get(core.members[rank].port), core.relay_to(rank)
+    def way(self, epoch: int, process: "SimulatedProcess", rank: int) -> NetworkPath | None:
+        """How `process` reaches a rank of its epoch; None if it does not."""
+        core = process.core
+        far, relay = self.processes.get(core.members[rank].port), core.relay_to(rank)
         if far is None or not far.accepts(epoch):
             return None
         if relay is None:
-            return self.barriers.straight(life, far)
-        via = self.lives[core.members[relay].port]
-        way = self.barriers.through(epoch, life, via, far)
-        if isinstance(way, Way):
+            return self.barriers.straight(process, far)
+        via = self.processes[core.members[relay].port]
+        way = self.barriers.through(epoch, process, via, far)
+        if isinstance(way, NetworkPath):
             return way
-        if way is life:
-            life.hear(LinkDown(epoch, relay, "the relay cannot be reached"))
+        if way is process:
+            process.hear(LinkDown(epoch, relay, "the relay cannot be reached"))
         else:
             via.deliver(via.hear, LinkDown(epoch, rank, "cannot connect, as a relay"))
         return None
 
-    def put_up(self, names: frozenset[str], hurdle: Hurdle) -> None:
+    def put_up(self, names: frozenset[str], hurdle: PathLoss) -> None:
         """A barrier goes up; a silent one swallows what is under way, too."""
         self.barriers.put_up(names, hurdle)
         for stream in self.open_streams():
             hops = [{end.worker_id, stream.via.worker_id} for end in stream.ends if stream.via]
             hops = hops or [{end.worker_id for end in stream.ends}]
-            if hurdle is not Hurdle.REFUSED and set(names) in hops:
+            if hurdle is not PathLoss.REFUSED and set(names) in hops:
                 self.hinder(stream, hurdle)
 
-    def hinder(self, stream: Stream, hurdle: Hurdle) -> None:
+    def hinder(self, stream: FrameStream, hurdle: PathLoss) -> None:
         """A barrier that swallows bytes has gone up on the stream's way."""
         del hurdle
         self.silence(stream)
 
-    def silence(self, stream: Stream) -> None:
+    def silence(self, stream: FrameStream) -> None:
         """Swallows everything from now on, and nobody is told."""
         stream.silent = True
 
-    def cut(self, stream: Stream) -> None:
+    def cut(self, stream: FrameStream) -> None:
         """The connection breaks: what is under way is lost, both ends are told in their time."""
         stream.broken = True
-        for life in stream.ends:
-            self._tell(stream, life, self.world.now + self.world.between(0.001, 0.1))
+        for process in stream.ends:
+            self._tell(stream, process, self.world.now + self.world.between(0.001, 0.1))
 
-    def close(self, life: "Life", below_epoch: int | None = None) -> None:
-        """`life` shuts its streams down (of older epochs only, if given) or has died."""
-        for stream in [s for s in self.streams.values() if life in s.ends]:
+    def close(self, process: "SimulatedProcess", below_epoch: int | None = None) -> None:
+        """`process` shuts its streams down (of older epochs only, if given) or has died."""
+        for stream in [s for s in self.streams.values() if process in s.ends]:
             if stream.broken or (below_epoch is not None and stream.epoch >= below_epoch):
                 continue
-            far = stream.other(life)
-            life.on_link_broken(stream.epoch, stream.other_rank(life))
+            far = stream.other(process)
+            process.on_link_broken(stream.epoch, stream.other_rank(process))
             if self.world.chance(0.5):  # a reset overtakes what is under way
                 stream.broken = True
                 self._tell(stream, far, self.world.now + self.world.transit())
             else:
                 self._deliver(stream, far, self._end, stream, far)
 
-        for stream in [s for s in self.open_streams() if s.via is life]:
+        for stream in [s for s in self.open_streams() if s.via is process]:
             if below_epoch is None or stream.epoch < below_epoch:
                 self.cut(stream)
         for link in self.fetches:
-            if life in (link.far, link.via) and (below_epoch is None or link.epoch < below_epoch):
+            if process in (link.far, link.via) and (
+                below_epoch is None or link.epoch < below_epoch
+            ):
                 link.fail("connection reset")
-            elif life is link.life and (below_epoch is None or link.epoch < below_epoch):
+            elif process is link.process and (below_epoch is None or link.epoch < below_epoch):
                 link.over = True
 
-    def _end(self, stream: Stream, life: "Life") -> None:
+    def _end(self, stream: FrameStream, process: "SimulatedProcess") -> None:
         stream.broken = True
-        life.on_link_broken(stream.epoch, stream.other_rank(life))
+        process.on_link_broken(stream.epoch, stream.other_rank(process))
 
-    def _tell(self, stream: Stream, life: "Life", when: float) -> None:
+    def _tell(self, stream: FrameStream, process: "SimulatedProcess", when: float) -> None:
         self.world.at(
-            when, life.deliver, life.on_link_broken, stream.epoch, stream.other_rank(life)
+            when, process.deliver, process.on_link_broken, stream.epoch, stream.other_rank(process)
         )
 
-    def open_streams(self) -> list[Stream]:
+    def open_streams(self) -> list[FrameStream]:
         """Streams that a fault may still hurt."""
         return [s for s in self.streams.values() if not s.broken and not s.silent]
 
@@ -159,9 +164,9 @@ class Network:
 
     # --- fetches ------------------------------------------------------------------------------
 
-    def fetch(self, life: "Life", order: StartFetch) -> None:
+    def fetch(self, process: "SimulatedProcess", order: StartFetch) -> None:
         """Begin what the core ordered."""
-        far = self.lives[life.core.members[order.source].port]
-        link = FetchLink(self.world, life, far, order)
+        far = self.processes[process.core.members[order.source].port]
+        link = FetchLink(self.world, process, far, order)
         self.fetches = [f for f in self.fetches if not f.over] + [link]
         self.world.after(self.world.transit(), link.ask)

@@ -14,14 +14,14 @@ from ftcomm.protocol.handshake import (
 from ftcomm_chaos.sim.network.byte_pipe import End
 
 if TYPE_CHECKING:
-    from ftcomm_chaos.sim.worker.process import Life
+    from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 TOKEN = b"the token of every simulated job"
 JOB = "sim"
 HANDSHAKE_DEADLINE_S = 5.0  # as in production
 
 
-class Talk:
+class HandshakeRun:
     """Runs the real handshake on `end`, in whatever slices its bytes come.
 
     Attributes:
@@ -96,13 +96,15 @@ class Talk:
             self.take(rest)
 
 
-def dial(end: End, life: "Life", epoch: int, rank: int, role: str, fresh: bytes) -> Talk:
-    """`life` begins to talk to `rank` of its epoch over a connection that it has opened."""
-    core = life.core
+def dial(
+    end: End, process: "SimulatedProcess", epoch: int, rank: int, role: str, fresh: bytes
+) -> HandshakeRun:
+    """`process` begins to talk to `rank` of its epoch over a connection that it has opened."""
+    core = process.core
     own = core.members[core.rank]
     context = DataContext(JOB, epoch, core.rank, rank, own.incarnation).encode()
     key = epoch_key(TOKEN, JOB, epoch)
-    talk = Talk(end, ClientHandshake(key, role=role, context=context, nonce=fresh))
+    talk = HandshakeRun(end, ClientHandshake(key, role=role, context=context, nonce=fresh))
     talk.begin()
     return talk
 

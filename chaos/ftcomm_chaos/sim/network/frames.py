@@ -9,7 +9,7 @@ from ftcomm.protocol.position import Position
 from ftcomm_chaos.sim.world import Violation
 
 if TYPE_CHECKING:
-    from ftcomm_chaos.sim.worker.process import Life
+    from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 
 class Frame(NamedTuple):
@@ -20,24 +20,24 @@ class Frame(NamedTuple):
 
 
 @dataclass(eq=False)
-class Stream:
+class FrameStream:
     """One connection between two lives in one epoch."""
 
     epoch: int
-    ends: tuple["Life", "Life"]
+    ends: tuple["SimulatedProcess", "SimulatedProcess"]
     ranks: tuple[int, int]  # of the ends, in this epoch: the far one may not know its own yet
     broken: bool = False
     silent: bool = False  # swallows everything, and nobody is told (rule R12)
-    via: "Life | None" = None  # who passes everything on
+    via: "SimulatedProcess | None" = None  # who passes everything on
     arrives: dict[int, float] = field(default_factory=dict)  # by receiver: order is kept
 
-    def other(self, life: "Life") -> "Life":
+    def other(self, process: "SimulatedProcess") -> "SimulatedProcess":
         """The far end."""
-        return self.ends[1] if life is self.ends[0] else self.ends[0]
+        return self.ends[1] if process is self.ends[0] else self.ends[0]
 
-    def other_rank(self, life: "Life") -> int:
+    def other_rank(self, process: "SimulatedProcess") -> int:
         """The far end's rank."""
-        return self.ranks[1] if life is self.ends[0] else self.ranks[0]
+        return self.ranks[1] if process is self.ends[0] else self.ranks[0]
 
 
 def check_frame(frame: Frame, epoch: int, position: Position, tag: int) -> None:

@@ -10,16 +10,16 @@ from ftcomm.protocol.handshake import (
     ServerHandshake,
     control_key,
 )
-from ftcomm.protocol.member_deltas import RollReader, RollWriter
+from ftcomm.protocol.member_deltas import MemberDeltaReader, MemberDeltaWriter
 from ftcomm.protocol.messages import Member, Plan
 from ftcomm_chaos.sim.network.byte_pipe import Pipe
 from ftcomm_chaos.sim.network.control_connection import ControlConn
-from ftcomm_chaos.sim.network.endpoint import HANDSHAKE_DEADLINE_S, TOKEN, Talk, nonce
-from ftcomm_tracker.core.events import Lost
+from ftcomm_chaos.sim.network.endpoint import HANDSHAKE_DEADLINE_S, TOKEN, HandshakeRun, nonce
+from ftcomm_tracker.core.events import ConnectionLost
 
 if TYPE_CHECKING:
-    from ftcomm_chaos.sim.tracker import Tracker
-    from ftcomm_chaos.sim.worker.process import Life
+    from ftcomm_chaos.sim.tracker import SimulatedTracker
+    from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 SILENT_WINDOWS = 3  # of `detect_within`; then a worker takes its tracker for lost
 KEY = control_key(TOKEN)
@@ -28,23 +28,25 @@ KEY = control_key(TOKEN)
 class WiredControl(ControlConn):
     """What a `ControlConn` is, over a `Pipe`."""
 
-    def __init__(self, tracker: "Tracker", life: "Life", number: int) -> None:
-        super().__init__(tracker, life, number)
-        self.pipe = pipe = Pipe(self.world, life, tracker)
+    def __init__(
+        self, tracker: "SimulatedTracker", process: "SimulatedProcess", number: int
+    ) -> None:
+        super().__init__(tracker, process, number)
+        self.pipe = pipe = Pipe(self.world, process, tracker)
         near, far = pipe.ends
         near.on_over, far.on_over = self._worker_learns, self._tracker_learns
         self._sent_at: deque[float] = deque()  # of the tracker's messages, in order
         self._last_heard = self.world.now
         self._from_tracker, self._from_worker = Decoder(), Decoder()
-        self._rolls_read, self._rolls_written = RollReader(), RollWriter()
+        self._deltas_read, self._deltas_written = MemberDeltaReader(), MemberDeltaWriter()
         self._told: tuple[Member, ...] = ()
-        self._near = Talk(
+        self._near = HandshakeRun(
             near,
             ClientHandshake(KEY, role="worker", context=b"", nonce=nonce(2 * number)),
             on_ready=self._attach,
             take=self._read_near,
         )
-        self._far = Talk(
+        self._far = HandshakeRun(
             far,
             ServerHandshake(nonce(2 * number + 1)),
             take=self._read_far,
@@ -53,16 +55,16 @@ class WiredControl(ControlConn):
 
     def begin(self) -> None:
         """The tracker's kernel has accepted it."""
-        life, tracker = self.life, self.tracker
+        process, tracker = self.process, self.tracker
         self._near.begin()
         self.world.after(HANDSHAKE_DEADLINE_S, tracker.deliver, self._late_for_the_tracker)
-        self.world.after(HANDSHAKE_DEADLINE_S, life.deliver, self._late_for_the_worker)
+        self.world.after(HANDSHAKE_DEADLINE_S, process.deliver, self._late_for_the_worker)
 
     # --- the worker's end ---------------------------------------------------------------------
 
     def _attach(self) -> None:
         self._last_heard = self.world.now
-        self.life.on_attached(self)
+        self.process.on_attached(self)
         self._watch()
 
     def _late_for_the_worker(self) -> None:
@@ -77,7 +79,7 @@ class WiredControl(ControlConn):
         if self.world.now >= due:
             self._give_up("the tracker does not answer heartbeats")
         else:
-            self.world.at(due, self.life.deliver, self._watch)
+            self.world.at(due, self.process.deliver, self._watch)
 
     def _give_up(self, reason: str) -> None:
         if not self._near.end.over:
@@ -85,7 +87,7 @@ class WiredControl(ControlConn):
             self._worker_learns(reason)
 
     def _worker_learns(self, reason: str) -> None:
-        self.life.on_detached(self, reason)
+        self.process.on_detached(self, reason)
 
     def to_tracker(self, message: Any) -> None:
         """The worker sends; before the tracker is proven nothing is said."""
@@ -94,11 +96,11 @@ class WiredControl(ControlConn):
 
     def _read_near(self, data: bytes) -> None:
         self._last_heard = self.world.now
-        for message in map(self._rolls_read.take, self._from_tracker.feed(data)):
+        for message in map(self._deltas_read.take, self._from_tracker.feed(data)):
             if message is None:
                 continue
             sent_at = self._sent_at.popleft()
-            self.life.deliver(self.life.on_control, self, message, sent_at)
+            self.process.deliver(self.process.on_control, self, message, sent_at)
 
     def hang_up(self) -> None:
         """The worker's process ends it, or has ended."""
@@ -119,7 +121,7 @@ class WiredControl(ControlConn):
 
     def _tracker_learns(self, reason: str) -> None:
         if self.tracker.forget(self):
-            self.tracker.hear(Lost(self.number, reason))
+            self.tracker.hear(ConnectionLost(self.number, reason))
 
     def to_worker(self, message: Any) -> None:
         """The tracker sends."""
@@ -131,7 +133,7 @@ class WiredControl(ControlConn):
     def _frames(self, message: Any) -> list[bytes]:
         if not isinstance(message, Plan):
             return [encode(message)]
-        frames = self._rolls_written.frames(message, self._told)
+        frames = self._deltas_written.frames(message, self._told)
         self._told = message.members
         return frames
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from ftcomm.protocol.frame_header import HEADER_BYTES, FrameHeader, pack_header, unpack_header
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.events import LinkDown
-from ftcomm.recovery.machine import State
-from ftcomm_chaos.sim.network.endpoint import HANDSHAKE_DEADLINE_S, Talk, dial
+from ftcomm.recovery.machine import WorkerState
+from ftcomm_chaos.sim.network.endpoint import HANDSHAKE_DEADLINE_S, HandshakeRun, dial
 from ftcomm_chaos.sim.network.frames import Frame
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.network.wire_network import WireNetwork
-    from ftcomm_chaos.sim.worker.process import Life
+    from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 ITEM = struct.Struct("<d")
 DIAL_ATTEMPTS = 4  # as in production
@@ -60,10 +60,12 @@ class LinkEnd:
         broken: of no more use in this epoch.
     """
 
-    def __init__(self, net: "WireNetwork", life: "Life", epoch: int, rank: int) -> None:
-        self.net, self.life, self.epoch, self.rank = net, life, epoch, rank
+    def __init__(
+        self, net: "WireNetwork", process: "SimulatedProcess", epoch: int, rank: int
+    ) -> None:
+        self.net, self.process, self.epoch, self.rank = net, process, epoch, rank
         self.broken = False
-        self._talk: Talk | None = None
+        self._talk: HandshakeRun | None = None
         self._attempts = 0
         self._frames = FrameReader()
 
@@ -77,26 +79,26 @@ class LinkEnd:
         """Up, or broken."""
         return self.broken or self._talk is not None
 
-    def take_over(self, talk: Talk) -> None:
+    def take_over(self, talk: HandshakeRun) -> None:
         """The handshake of `talk` is done; there is one link in an epoch, as in `Hub.add_link`."""
         if self.broken or self._talk is not None:
             talk.end.close()
             return
         self._talk = talk
         talk.take, talk.end.on_over = self._take, self._on_over
-        self.life.poke()
+        self.process.poke()
 
     def fail(self) -> None:
         """The kernel knows that it is dead; the user's thread finds out when it uses it."""
         if not self.broken:
             self.broken = True
-            self.life.on_link_broken(self.epoch, self.rank)
+            self.process.on_link_broken(self.epoch, self.rank)
 
     def _take(self, data: bytes) -> None:
-        if self.epoch == self.life.core.epoch:
-            self.life.blocked_since = self.net.world.now
+        if self.epoch == self.process.core.epoch:
+            self.process.blocked_since = self.net.world.now
         for frame in self._frames.feed(data):
-            self.life.on_frame(self.epoch, self.rank, frame)
+            self.process.on_frame(self.epoch, self.rank, frame)
 
     def _on_over(self, _reason: str) -> None:
         self.fail()
@@ -105,22 +107,25 @@ class LinkEnd:
 
     def dial(self) -> None:
         """One attempt to connect, unless the epoch is over."""
-        core = self.life.core
-        live = core.epoch == self.epoch and core.state in (State.RUNNING, State.CATCHING_UP)
+        core = self.process.core
+        live = core.epoch == self.epoch and core.state in (
+            WorkerState.RUNNING,
+            WorkerState.CATCHING_UP,
+        )
         if self.broken or not live:
             return
         self._attempts += 1
-        way = self.net.way(self.epoch, self.life, self.rank)
+        way = self.net.way(self.epoch, self.process, self.rank)
         if way is None:
             self._dial_again("refused")
             return
-        end = self.net.open(self.life, self.rank, self.epoch, way)
-        talk = dial(end, self.life, self.epoch, self.rank, "data", self.net.next_nonce())
+        end = self.net.open(self.process, self.rank, self.epoch, way)
+        talk = dial(end, self.process, self.epoch, self.rank, "data", self.net.next_nonce())
         talk.on_ready = lambda: self.take_over(talk)
         end.on_over = self._dial_again
-        self.net.world.after(HANDSHAKE_DEADLINE_S, self.life.deliver, self._late, talk)
+        self.net.world.after(HANDSHAKE_DEADLINE_S, self.process.deliver, self._late, talk)
 
-    def _late(self, talk: Talk) -> None:
+    def _late(self, talk: HandshakeRun) -> None:
         if not talk.ready and not talk.end.over:
             talk.end.close()
             self._dial_again("the handshake takes too long")
@@ -132,7 +137,7 @@ class LinkEnd:
             return
         if self._attempts < DIAL_ATTEMPTS:
             pause = DIAL_PAUSE_S * (self._attempts - 1 + world.rng.random())
-            world.after(pause, self.life.deliver, self.dial)
+            world.after(pause, self.process.deliver, self.dial)
         else:
             self.fail()
-            self.life.hear(LinkDown(self.epoch, self.rank, f"cannot connect: {reason}"))
+            self.process.hear(LinkDown(self.epoch, self.rank, f"cannot connect: {reason}"))

@@ -16,15 +16,15 @@ from ftcomm.recovery.events import (
     ResultFetched,
     StartFetch,
 )
-from ftcomm.recovery.fetch_orders import Due
-from ftcomm.recovery.machine import State
-from ftcomm_chaos.sim.network.endpoint import Talk, dial
+from ftcomm.recovery.fetch_orders import ExpectedItems
+from ftcomm.recovery.machine import WorkerState
+from ftcomm_chaos.sim.network.endpoint import HandshakeRun, dial
 from ftcomm_chaos.sim.worker.fetch import Item, items_of
 from ftcomm_chaos.sim.workload import FLOAT64
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.network.wire_network import WireNetwork
-    from ftcomm_chaos.sim.worker.process import Life
+    from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 PREFIX_BYTES = 4
 SLOWLY = 0.1  # share of items that are long in coming
@@ -38,25 +38,27 @@ STATE = struct.Struct("<q")
 class WireFetch:
     """The fetcher's end of one ordered fetch."""
 
-    def __init__(self, net: "WireNetwork", life: "Life", order: StartFetch) -> None:
-        self.net, self.life, self.order = net, life, order
+    def __init__(self, net: "WireNetwork", process: "SimulatedProcess", order: StartFetch) -> None:
+        self.net, self.process, self.order = net, process, order
         self.epoch, self.source = order.epoch, order.source
         self._over = False
-        self._talk: Talk | None = None
+        self._talk: HandshakeRun | None = None
         self._heard = 0.0
         self._items = ItemReader(order)
 
     def ask(self) -> None:
         """Dial the source; one attempt, as in production."""
-        core = self.life.core
-        if core.epoch != self.epoch or core.state is not State.CATCHING_UP:
+        core = self.process.core
+        if core.epoch != self.epoch or core.state is not WorkerState.CATCHING_UP:
             return
-        way = self.net.way(self.epoch, self.life, self.source)
+        way = self.net.way(self.epoch, self.process, self.source)
         if way is None:
             self._end("refused")
             return
-        end = self.net.open(self.life, self.source, self.epoch, way)
-        self._talk = dial(end, self.life, self.epoch, self.source, "fetch", self.net.next_nonce())
+        end = self.net.open(self.process, self.source, self.epoch, way)
+        self._talk = dial(
+            end, self.process, self.epoch, self.source, "fetch", self.net.next_nonce()
+        )
         self._talk.on_ready, self._talk.take = self._request, self._take
         end.on_over = self._end
         self._heard = self.net.world.now
@@ -79,16 +81,16 @@ class WireFetch:
         assert self._talk is not None
         if self._over or self._talk.end.over:
             return
-        due = self._heard + self.life.sim.settings.detect_within
+        due = self._heard + self.process.sim.settings.detect_within
         if self.net.world.now >= due:
             self._end("nothing comes")
         else:
-            self.net.world.at(due, self.life.deliver, self._watch)
+            self.net.world.at(due, self.process.deliver, self._watch)
 
     def _take(self, data: bytes) -> None:
         self._heard = self.net.world.now
         for event in self._items.feed(data):
-            self.life.deliver(self.life.hear, self._sized(event))
+            self.process.deliver(self.process.hear, self._sized(event))
         if self._items.ended:
             self._end("")
 
@@ -96,7 +98,7 @@ class WireFetch:
         """A result counts as large as its call is taken to be; few bytes stand for it here."""
         if not isinstance(item, ResultFetched):
             return item
-        call = self.life.sim.program.calls[item.position]
+        call = self.process.sim.program.calls[item.position]
         return replace(item, nbytes=call.nbytes_of(item.value))
 
     def _end(self, failure: str) -> None:
@@ -105,7 +107,7 @@ class WireFetch:
         self._over = True
         if self._talk is not None:
             self._talk.end.close()
-        self.life.deliver(self.life.hear, FetchEnded(self.epoch, self.source, failure))
+        self.process.deliver(self.process.hear, FetchEnded(self.epoch, self.source, failure))
 
 
 class ItemReader:
@@ -114,7 +116,7 @@ class ItemReader:
     def __init__(self, order: StartFetch) -> None:
         self.ended = False
         self._epoch = order.epoch
-        self._due = Due(order)
+        self._due = ExpectedItems(order)
         self._bytes = bytearray()
         self._item: FetchItem | None = None
 
@@ -170,8 +172,15 @@ class ItemReader:
 class FetchServer:
     """The holder's end."""
 
-    def __init__(self, net: "WireNetwork", life: "Life", epoch: int, rank: int, talk: Talk) -> None:
-        self.net, self.life, self.epoch, self.rank = net, life, epoch, rank
+    def __init__(
+        self,
+        net: "WireNetwork",
+        process: "SimulatedProcess",
+        epoch: int,
+        rank: int,
+        talk: HandshakeRun,
+    ) -> None:
+        self.net, self.process, self.epoch, self.rank = net, process, epoch, rank
         self._talk = talk
         self._requests = Decoder()
         self._items: Iterator[Item] = iter(())
@@ -180,13 +189,13 @@ class FetchServer:
     def _take(self, data: bytes) -> None:
         for request in self._requests.feed(data):
             assert isinstance(request, FetchRequest), request
-            asker = self.net.lives[self.life.core.members[self.rank].port]
-            self._items = items_of(self.life, asker, request)
+            asker = self.net.processes[self.process.core.members[self.rank].port]
+            self._items = items_of(self.process, asker, request)
             self._pack(self.net.world.now + self._packing_s(request))
 
     def _packing_s(self, request: FetchRequest) -> float:
         """How long the checkpoint is packed before anything can be sent."""
-        sim, world = self.life.sim, self.net.world
+        sim, world = self.process.sim, self.net.world
         lazy = sim.conditions.lazy and request.load > PRELUDE
         if not lazy or not world.chance(PACKED_SLOWLY):
             return 0.0
@@ -199,13 +208,16 @@ class FetchServer:
             self._send_one()
         elif self._goes_on():
             self._talk.send(encode(FetchWait()))
-            sign = world.now + self.life.sim.settings.detect_within / SIGNS
-            world.at(min(until, sign), self.life.deliver, self._pack, until)
+            sign = world.now + self.process.sim.settings.detect_within / SIGNS
+            world.at(min(until, sign), self.process.deliver, self._pack, until)
 
     def _goes_on(self) -> bool:
         """Whether the fetcher and the epoch are still there; if not, the connection is closed."""
-        core = self.life.core
-        live = core.epoch == self.epoch and core.state in (State.RUNNING, State.CATCHING_UP)
+        core = self.process.core
+        live = core.epoch == self.epoch and core.state in (
+            WorkerState.RUNNING,
+            WorkerState.CATCHING_UP,
+        )
         if not live and not self._talk.end.over:
             self._talk.end.close()
         return live and not self._talk.end.over
@@ -219,9 +231,9 @@ class FetchServer:
             self._talk.send(encode(FetchEnd()))
             return
         self._talk.send(item_bytes(item))
-        self.life.point("serving")
-        slow = 0.3 * self.life.sim.settings.detect_within if world.chance(SLOWLY) else 0.02
-        world.after(world.between(0.0005, slow), self.life.deliver, self._send_one)
+        self.process.point("serving")
+        slow = 0.3 * self.process.sim.settings.detect_within if world.chance(SLOWLY) else 0.02
+        world.after(world.between(0.0005, slow), self.process.deliver, self._send_one)
 
 
 def item_bytes(item: Item) -> bytes:

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.handshake import DataContext, HandshakeRequest, ServerHandshake, epoch_key
 from ftcomm.recovery.events import StartFetch
-from ftcomm.recovery.machine import State
+from ftcomm.recovery.machine import WorkerState
 from ftcomm_chaos.sim.network.byte_pipe import End, Pipe
 from ftcomm_chaos.sim.network.data_links import Network
-from ftcomm_chaos.sim.network.endpoint import HANDSHAKE_DEADLINE_S, JOB, TOKEN, Talk, nonce
-from ftcomm_chaos.sim.network.frames import Frame, Stream
+from ftcomm_chaos.sim.network.endpoint import HANDSHAKE_DEADLINE_S, JOB, TOKEN, HandshakeRun, nonce
+from ftcomm_chaos.sim.network.frames import Frame, FrameStream
 from ftcomm_chaos.sim.network.wire_data import LinkEnd, frame_bytes
 from ftcomm_chaos.sim.network.wire_fetch import FetchServer, WireFetch
-from ftcomm_chaos.sim.partitions import Hurdle, Way
+from ftcomm_chaos.sim.partitions import NetworkPath, PathLoss
 from ftcomm_chaos.sim.world import World
 
 if TYPE_CHECKING:
-    from ftcomm_chaos.sim.worker.process import Life
+    from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 
 @dataclass(eq=False)
-class WireStream(Stream):
+class WireStream(FrameStream):
     """A data link or a fetch link, as faults see it."""
 
     pipe: Pipe | None = None
@@ -40,35 +40,35 @@ class WireNetwork(Network):
 
     # --- data ---------------------------------------------------------------------------------
 
-    def send(self, life: "Life", rank: int, frame: Frame) -> bool:
+    def send(self, process: "SimulatedProcess", rank: int, frame: Frame) -> bool:
         """Send to `rank` of the frame's epoch; False if the link is known to be broken."""
-        link = self._link(life, frame.header.epoch, rank)
+        link = self._link(process, frame.header.epoch, rank)
         if link.broken:
             return False
         link.send(frame_bytes(frame))
         return True
 
-    def connect(self, life: "Life", rank: int) -> None:
+    def connect(self, process: "SimulatedProcess", rank: int) -> None:
         """The lower rank dials, the higher one waits for it."""
-        self._link(life, life.core.epoch, rank)
+        self._link(process, process.core.epoch, rank)
 
-    def is_linked(self, life: "Life", rank: int) -> bool:
+    def is_linked(self, process: "SimulatedProcess", rank: int) -> bool:
         """Whether the handshake is done, or the link is known to be broken."""
-        return self._link(life, life.core.epoch, rank).is_settled
+        return self._link(process, process.core.epoch, rank).is_settled
 
-    def _link(self, life: "Life", epoch: int, rank: int) -> LinkEnd:
-        link = self._links.get((life.port, epoch, rank))
+    def _link(self, process: "SimulatedProcess", epoch: int, rank: int) -> LinkEnd:
+        link = self._links.get((process.port, epoch, rank))
         if link is None:
-            link = LinkEnd(self, life, epoch, rank)
-            self._links[life.port, epoch, rank] = link
-            if life.core.rank < rank:
-                self.world.after(self.world.between(0.0, 0.002), life.deliver, link.dial)
+            link = LinkEnd(self, process, epoch, rank)
+            self._links[process.port, epoch, rank] = link
+            if process.core.rank < rank:
+                self.world.after(self.world.between(0.0, 0.002), process.deliver, link.dial)
         return link
 
-    def fetch(self, life: "Life", order: StartFetch) -> None:
+    def fetch(self, process: "SimulatedProcess", order: StartFetch) -> None:
         """Begin what the core ordered."""
-        fetch = WireFetch(self, life, order)
-        self.world.after(self.world.transit(), life.deliver, fetch.ask)
+        fetch = WireFetch(self, process, order)
+        self.world.after(self.world.transit(), process.deliver, fetch.ask)
 
     # --- connections --------------------------------------------------------------------------
 
@@ -77,30 +77,32 @@ class WireNetwork(Network):
         self._nonces += 1
         return nonce(self._nonces)
 
-    def open(self, life: "Life", rank: int, epoch: int, way: Way) -> End:
-        """Connect `life` to `rank`, whose process will welcome it; the dialling end."""
-        far = self.lives[life.core.members[rank].port]
-        pipe = Pipe(self.world, life, far)
-        for owner, end in zip((life, far), pipe.ends, strict=True):
+    def open(self, process: "SimulatedProcess", rank: int, epoch: int, way: NetworkPath) -> End:
+        """Connect `process` to `rank`, whose process will welcome it; the dialling end."""
+        far = self.processes[process.core.members[rank].port]
+        pipe = Pipe(self.world, process, far)
+        for owner, end in zip((process, far), pipe.ends, strict=True):
             self._ends[owner.port].append((epoch, end))
-        ranks = (life.core.rank, rank)
-        stream = WireStream(epoch, (life, far), ranks, via=way.via, pipe=pipe)
+        ranks = (process.core.rank, rank)
+        stream = WireStream(epoch, (process, far), ranks, via=way.via, pipe=pipe)
         self._pipes = [s for s in self._pipes if s.pipe and s.pipe.is_open] + [stream]
         if way.hurdle is not None:
             self.hinder(stream, way.hurdle)
         far.deliver(self._welcome, far, pipe.ends[1])
         return pipe.ends[0]
 
-    def _welcome(self, life: "Life", end: End) -> None:
-        Welcome(self, life, end)
+    def _welcome(self, process: "SimulatedProcess", end: End) -> None:
+        LinkWelcome(self, process, end)
 
-    def accepted(self, life: "Life", epoch: int, rank: int, talk: Talk) -> None:
+    def accepted(
+        self, process: "SimulatedProcess", epoch: int, rank: int, talk: HandshakeRun
+    ) -> None:
         """The handshake of a data link that `rank` has dialled is done."""
-        self._link(life, epoch, rank).take_over(talk)
+        self._link(process, epoch, rank).take_over(talk)
 
     # --- what breaks --------------------------------------------------------------------------
 
-    def open_streams(self) -> list[Stream]:
+    def open_streams(self) -> list[FrameStream]:
         """Links that a fault may still hurt, those of fetches too."""
         return [s for s in self._pipes if s.pipe is not None and s.pipe.is_open]
 
@@ -108,54 +110,54 @@ class WireNetwork(Network):
         """The same, as pipes."""
         return [s.pipe for s in self._pipes if s.pipe is not None and s.pipe.is_open]
 
-    def silence(self, stream: Stream) -> None:
+    def silence(self, stream: FrameStream) -> None:
         """Swallows everything from now on, and nobody is told."""
         assert isinstance(stream, WireStream)
         assert stream.pipe is not None
         stream.pipe.silence()
 
-    def hinder(self, stream: Stream, hurdle: Hurdle) -> None:
+    def hinder(self, stream: FrameStream, hurdle: PathLoss) -> None:
         """One way, the other still works; through a relay that would be hard to tell."""
         assert isinstance(stream, WireStream)
         assert stream.pipe is not None
-        first = min(stream.ends, key=lambda life: life.worker_id)
-        one_way = hurdle is Hurdle.ONE_WAY and stream.via is None
+        first = min(stream.ends, key=lambda process: process.worker_id)
+        one_way = hurdle is PathLoss.ONE_WAY and stream.via is None
         stream.pipe.silence(*[end for end in stream.pipe.ends if one_way and end.owner is first])
 
-    def cut(self, stream: Stream) -> None:
+    def cut(self, stream: FrameStream) -> None:
         """The connection breaks."""
         assert isinstance(stream, WireStream)
         assert stream.pipe is not None
         stream.pipe.reset()
 
-    def close(self, life: "Life", below_epoch: int | None = None) -> None:
-        """`life` shuts its links down (of older epochs only, if given) or has died."""
+    def close(self, process: "SimulatedProcess", below_epoch: int | None = None) -> None:
+        """`process` shuts its links down (of older epochs only, if given) or has died."""
         kept = []
-        for epoch, end in self._ends[life.port]:
+        for epoch, end in self._ends[process.port]:
             if below_epoch is not None and epoch >= below_epoch:
                 kept.append((epoch, end))
             else:
                 end.close()
-        self._ends[life.port] = kept
+        self._ends[process.port] = kept
         for (port, epoch, _), link in self._links.items():
-            if port == life.port and (below_epoch is None or epoch < below_epoch):
+            if port == process.port and (below_epoch is None or epoch < below_epoch):
                 link.fail()
         for stream in self._pipes:
-            if stream.via is life and (below_epoch is None or stream.epoch < below_epoch):
+            if stream.via is process and (below_epoch is None or stream.epoch < below_epoch):
                 self.cut(stream)
 
 
-class Welcome:
+class LinkWelcome:
     """The accepting end of a link: who calls, for which epoch, for what."""
 
-    def __init__(self, net: WireNetwork, life: "Life", end: End) -> None:
-        self.net, self.life = net, life
+    def __init__(self, net: WireNetwork, process: "SimulatedProcess", end: End) -> None:
+        self.net, self.process = net, process
         self._request: HandshakeRequest | None = None
         self._context: DataContext | None = None
         shake = ServerHandshake(net.next_nonce())
-        self._talk = Talk(end, shake, on_ready=self._ready)
+        self._talk = HandshakeRun(end, shake, on_ready=self._ready)
         self._talk.answer(self._asked)
-        net.world.after(HANDSHAKE_DEADLINE_S, life.deliver, self._late)
+        net.world.after(HANDSHAKE_DEADLINE_S, process.deliver, self._late)
 
     def _late(self) -> None:
         if not self._talk.ready:
@@ -167,20 +169,20 @@ class Welcome:
 
     def _look(self) -> None:
         """An older epoch is dropped, a newer one waits for its plan (rule R1)."""
-        core, context = self.life.core, self._context
+        core, context = self.process.core, self._context
         assert context is not None
-        live = core.state in (State.RUNNING, State.CATCHING_UP)
+        live = core.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
         if self._talk.end.over:
             return
         if live and core.epoch == context.epoch:
-            self._let_in(context)
+            self._admit(context)
         elif context.epoch < core.revoke_epoch or (context.epoch == core.epoch and not live):
             self._talk.end.close()
         else:
-            self.life.parked.append(self._look)
+            self.process.parked.append(self._look)
 
-    def _let_in(self, context: DataContext) -> None:
-        core = self.life.core
+    def _admit(self, context: DataContext) -> None:
+        core = self.process.core
         member = core.members[context.from_rank]
         if (context.job_id, context.to_rank, context.incarnation) != (
             JOB, core.rank, member.incarnation,
@@ -193,6 +195,6 @@ class Welcome:
         assert self._request is not None
         epoch, rank = self._context.epoch, self._context.from_rank
         if self._request.role == "data":
-            self.net.accepted(self.life, epoch, rank, self._talk)
+            self.net.accepted(self.process, epoch, rank, self._talk)
         else:
-            FetchServer(self.net, self.life, epoch, rank, self._talk)
+            FetchServer(self.net, self.process, epoch, rank, self._talk)

@@ -8,12 +8,12 @@ from ftcomm.collectives.selection import schedule_for
 from ftcomm.protocol.frame_header import FrameHeader
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.events import LinkDown, MismatchSeen
-from ftcomm.recovery.machine import State
+from ftcomm.recovery.machine import WorkerState
 from ftcomm_chaos.sim.network.frames import Frame, check_frame
-from ftcomm_chaos.sim.workload import Call
+from ftcomm_chaos.sim.workload import SimulatedCall
 
 if TYPE_CHECKING:
-    from ftcomm_chaos.sim.worker.process import Life
+    from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 Thread = Generator[float | None, None, Any]
 SCHEDULED_OUT = 0.02  # how often a thread loses the processor long enough for an epoch to pass
@@ -21,101 +21,115 @@ PREEMPTED = 0.4
 SITE = "sim.py:1"
 
 
-def race(life: "Life") -> Thread:
+def race(process: "SimulatedProcess") -> Thread:
     """Let the control thread in between, sometimes."""
-    luck = life.world.rng.random()
+    luck = process.world.rng.random()
     if luck < SCHEDULED_OUT:
-        yield life.world.between(0.02, 0.4)
+        yield process.world.between(0.02, 0.4)
     elif luck < PREEMPTED:
-        yield life.world.between(0.0001, 0.004)
+        yield process.world.between(0.0001, 0.004)
 
 
 def execute(
-    life: "Life", call: Call, signature: bytes, source: tuple[Any, ...], base: int
+    process: "SimulatedProcess",
+    call: SimulatedCall,
+    signature: bytes,
+    source: tuple[Any, ...],
+    base: int,
 ) -> Thread:
     """Run the schedule of `call` over the present epoch's links; None if the attempt has failed."""
     schedule = schedule_for(
-        call.kind, life.core.world_size, life.core.rank, call.count, call.item_bytes,
-        algorithm=call.algorithm, root=call.root, grouping=life.core.grouping,
+        call.kind, process.core.world_size, process.core.rank, call.count, call.item_bytes,
+        algorithm=call.algorithm, root=call.root, grouping=process.core.grouping,
     )  # fmt: skip
-    return (yield from run(life, schedule, signature, source, base))
+    return (yield from run(process, schedule, signature, source, base))
 
 
 def run(
-    life: "Life", schedule: Schedule, signature: bytes, source: tuple[Any, ...], base: int
+    process: "SimulatedProcess",
+    schedule: Schedule,
+    signature: bytes,
+    source: tuple[Any, ...],
+    base: int,
 ) -> Thread:
     """Run `schedule`, its frames numbered from `base`; None if the attempt has failed."""
-    core = life.core
-    epoch, position = life.turn = core.epoch, core.position
-    life.require(core.state is not State.FINISHED, "all have closed, but it has not (R8)")
+    core = process.core
+    epoch, position = process.turn = core.epoch, core.position
+    process.require(core.state is not WorkerState.FINISHED, "all have closed, but it has not (R8)")
     for peer in schedule.peers:
-        life.net.connect(life, peer)
-    if not (yield from _linked(life, schedule, base)):
+        process.net.connect(process, peer)
+    if not (yield from _linked(process, schedule, base)):
         return None
-    work = yield from _steps(life, schedule, source, base, (epoch, position, signature))
+    work = yield from _steps(process, schedule, source, base, (epoch, position, signature))
     return work
 
 
-def _linked(life: "Life", schedule: Schedule, base: int) -> Thread:
+def _linked(process: "SimulatedProcess", schedule: Schedule, base: int) -> Thread:
     """Wait until every peer of the schedule is connected; False if the epoch has ended."""
-    epoch = life.core.epoch
-    life.step, life.blocked_since = base - 1, life.world.now
+    epoch = process.core.epoch
+    process.step, process.blocked_since = base - 1, process.world.now
     try:
         while True:
-            life.blocked_on = tuple(p for p in schedule.peers if not life.net.is_linked(life, p))
-            if not life.blocked_on:
+            process.blocked_on = tuple(
+                p for p in schedule.peers if not process.net.is_linked(process, p)
+            )
+            if not process.blocked_on:
                 return True
             yield None
-            if has_moved(life, epoch):
+            if has_moved(process, epoch):
                 return False
     finally:
-        life.blocked_on = ()
+        process.blocked_on = ()
 
 
 def _steps(
-    life: "Life",
+    process: "SimulatedProcess",
     schedule: Schedule,
     source: tuple[Any, ...],
     base: int,
     header: tuple[int, Position, bytes],
 ) -> Thread:
     epoch, position, signature = header
-    work: list[Any] = [0] * schedule.work_count
+    work: list[Any] = [0] * schedule.recvbuf_count
     for copy in schedule.copies:
         work[copy.work_lo : copy.work_lo + copy.source_hi - copy.source_lo] = source[
             copy.source_lo : copy.source_hi
         ]
     for step in schedule.steps:
-        life.step = base + step.tag
+        process.step = base + step.tag
         if step.send_to != NOBODY:
-            block = tuple((source if step.send_source else work)[step.send_lo : step.send_hi])
+            block = tuple((source if step.send_from_sendbuf else work)[step.send_lo : step.send_hi])
             frame = Frame(
                 FrameHeader(epoch, position, base + step.tag, len(block), signature, SITE), block
             )
-            if not life.net.send(life, step.send_to, frame):
-                _link_down(life, epoch, step.send_to)
+            if not process.net.send(process, step.send_to, frame):
+                _link_down(process, epoch, step.send_to)
                 return None
         if step.recv_from == NOBODY:
             continue
-        frame = yield from _receive(life, epoch, step.recv_from)
+        frame = yield from _receive(process, epoch, step.recv_from)
         if frame is None:
             return None
         if frame.header.signature != signature and frame.header.position == position:
             header_ = frame.header
-            life.hear(MismatchSeen(epoch, step.recv_from, header_.signature, header_.site))
+            process.hear(MismatchSeen(epoch, step.recv_from, header_.signature, header_.site))
             return None
         check_frame(frame, epoch, position, base + step.tag)
-        own = (source if step.own_source else work)[step.recv_lo : step.recv_hi]
+        own = (source if step.own_in_sendbuf else work)[step.recv_lo : step.recv_hi]
         work[step.recv_lo : step.recv_hi] = _merge(step.reduce, frame.payload, own)
-        yield from race(life)
-        if has_moved(life, epoch):
+        yield from race(process)
+        if has_moved(process, epoch):
             return None
     return work
 
 
-def has_moved(life: "Life", epoch: int) -> bool:
+def has_moved(process: "SimulatedProcess", epoch: int) -> bool:
     """The epoch is over for this thread: the control thread has interrupted it."""
-    return life.core.epoch != epoch or life.core.is_frozen or life.core.state is State.FAILED
+    return (
+        process.core.epoch != epoch
+        or process.core.is_frozen
+        or process.core.state is WorkerState.FAILED
+    )
 
 
 def _merge(reduce: Reduce, incoming: tuple[Any, ...], own: Any) -> list[Any]:
@@ -126,21 +140,21 @@ def _merge(reduce: Reduce, incoming: tuple[Any, ...], own: Any) -> list[Any]:
     return [a + b for a, b in zip(own, incoming, strict=True)]
 
 
-def _receive(life: "Life", epoch: int, rank: int) -> Thread:
-    queue = life.inbox[epoch, rank]
-    life.blocked_on, life.blocked_since = (rank,), life.world.now
+def _receive(process: "SimulatedProcess", epoch: int, rank: int) -> Thread:
+    queue = process.inbox[epoch, rank]
+    process.blocked_on, process.blocked_since = (rank,), process.world.now
     try:
         while not queue:
-            if has_moved(life, epoch):
+            if has_moved(process, epoch):
                 return None
-            if (epoch, rank) in life.broken:
-                _link_down(life, epoch, rank)
+            if (epoch, rank) in process.broken:
+                _link_down(process, epoch, rank)
                 return None
             yield None
-        return queue.popleft() if not has_moved(life, epoch) else None
+        return queue.popleft() if not has_moved(process, epoch) else None
     finally:
-        life.blocked_on = ()
+        process.blocked_on = ()
 
 
-def _link_down(life: "Life", epoch: int, rank: int) -> None:
-    life.hear(LinkDown(epoch, rank, "broken"))
+def _link_down(process: "SimulatedProcess", epoch: int, rank: int) -> None:
+    process.hear(LinkDown(epoch, rank, "broken"))

@@ -12,12 +12,12 @@ from ftcomm.recovery.events import (
     ResultFetched,
     StartFetch,
 )
-from ftcomm.recovery.machine import State
+from ftcomm.recovery.machine import WorkerState
 from ftcomm_chaos.sim.workload import packed
 from ftcomm_chaos.sim.world import Violation, World
 
 if TYPE_CHECKING:
-    from ftcomm_chaos.sim.worker.process import Life
+    from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 Item = CheckpointFetched | LocalFetched | ResultFetched
 
@@ -25,25 +25,27 @@ Item = CheckpointFetched | LocalFetched | ResultFetched
 class FetchLink:
     """One ordered fetch: asked once, served item by item, ended by `FetchEnded`."""
 
-    def __init__(self, world: World, life: "Life", far: "Life", order: StartFetch) -> None:
-        self.world, self.life, self.far, self.order = world, life, far, order
+    def __init__(
+        self, world: World, process: "SimulatedProcess", far: "SimulatedProcess", order: StartFetch
+    ) -> None:
+        self.world, self.process, self.far, self.order = world, process, far, order
         self.epoch, self.source = order.epoch, order.source
         self.over = False
-        self.via: Life | None = None
-        self._items = items_of(far, life, order)
+        self.via: SimulatedProcess | None = None
+        self._items = items_of(far, process, order)
         self._arrives = 0.0
 
     def ask(self) -> None:
         """The request reaches the source."""
-        if self.over or self.life.core.epoch != self.epoch:
+        if self.over or self.process.core.epoch != self.epoch:
             return  # a later epoch has come before the connection was there
-        way = self.life.net.way(self.epoch, self.life, self.source)
+        way = self.process.net.way(self.epoch, self.process, self.source)
         if way is None:
             self.fail("refused")
             return
         self.via = way.via
         if way.hurdle is not None:
-            self.world.after(self.life.sim.settings.detect_within, self.fail, "nothing comes")
+            self.world.after(self.process.sim.settings.detect_within, self.fail, "nothing comes")
         elif self.far.core.epoch < self.epoch:
             self.far.parked.append(self.ask)  # newer waits (rule R1)
         else:
@@ -61,7 +63,7 @@ class FetchLink:
         if not self.far.alive or core.epoch != self.epoch:
             self.fail("the source has gone")
             return
-        if core.state not in (State.RUNNING, State.CATCHING_UP):
+        if core.state not in (WorkerState.RUNNING, WorkerState.CATCHING_UP):
             self.fail("the source has stopped")
             return
         event = next(self._items, None)
@@ -83,11 +85,13 @@ class FetchLink:
     def _deliver(self, event: Item | FetchEnded) -> None:
         when = max(self.world.now + self.world.transit(), self._arrives)
         self._arrives = when
-        self.world.at(when, self.life.deliver, self.life.hear, event)
+        self.world.at(when, self.process.deliver, self.process.hear, event)
 
 
-def items_of(far: "Life", life: "Life", order: StartFetch | FetchRequest) -> Iterator[Item]:
-    """What `far` sends to `life`; a plan names only holders of what it says (rule R2)."""
+def items_of(
+    far: "SimulatedProcess", process: "SimulatedProcess", order: StartFetch | FetchRequest
+) -> Iterator[Item]:
+    """What `far` sends to `process`; a plan names only holders of what it says (rule R2)."""
     core, load, epoch = far.core, order.load, order.epoch
     if load > PRELUDE:
         held = core.checkpoint
@@ -100,7 +104,7 @@ def items_of(far: "Life", life: "Life", order: StartFetch | FetchRequest) -> Ite
         if local is None:
             raise Violation(
                 f"{far} was named as a holder of the local state of rank {rank} in "
-                f"{version} for {life}, but has {core.locals.report()}"
+                f"{version} for {process}, but has {core.locals.report()}"
             )
         yield LocalFetched(epoch, version, rank, local)
     for run in order.runs:
@@ -109,7 +113,7 @@ def items_of(far: "Life", life: "Life", order: StartFetch | FetchRequest) -> Ite
             entry = core.log.get(position)
             if entry is None:
                 raise Violation(
-                    f"{far} was named as a holder of {position} for {life} in epoch "
+                    f"{far} was named as a holder of {position} for {process} in epoch "
                     f"{epoch}, but has {core.log.runs()}"
                 )
             yield ResultFetched(epoch, position, entry.signature, entry.value, entry.nbytes)

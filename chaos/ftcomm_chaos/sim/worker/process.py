@@ -1,4 +1,4 @@
-"""One simulated life of a worker: the real core, and a driver in place of threads and sockets."""
+"""A simulated worker process: the real core, with a driver in place of threads and sockets."""
 
 import inspect
 from collections import defaultdict, deque
@@ -31,7 +31,7 @@ from ftcomm.recovery.events import (
     StartFetch,
     Wake,
 )
-from ftcomm.recovery.machine import Identity, Limits, State, WorkerCore
+from ftcomm.recovery.machine import Identity, MachineLimits, WorkerMachine, WorkerState
 from ftcomm_chaos.sim.fault_injection import CutShort
 from ftcomm_chaos.sim.network.frames import Frame
 from ftcomm_chaos.sim.worker import user_thread
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 RACE_S = 0.002  # how long a thread may sit between two steps that another can cut
 
 
-class Life:
+class SimulatedProcess:
     """A process from its start to its end."""
 
     def __init__(self, sim: "Simulation", worker_id: str, port: int) -> None:
@@ -73,7 +73,7 @@ class Life:
         identity = Identity(
             worker_id, f"{worker_id}/{port}".encode(), sim.host_of(worker_id), "sim", port
         )
-        limits = Limits(
+        limits = MachineLimits(
             detect_within=sim.settings.detect_within,
             replicas=sim.settings.replicas,
             local_replicas=sim.settings.local_replicas,
@@ -81,13 +81,13 @@ class Life:
             keeps_results=sim.settings.keeps_results,
             keep_by_all=sim.settings.keep_by_all,
         )
-        self.core = WorkerCore(identity, limits, now=self.world.now)
+        self.core = WorkerMachine(identity, limits, now=self.world.now)
         self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._script: Generator[float | None, None, None] = user_thread.script(self)
         self._idle = False
         self._poked = False
         self._pause_s = 0.0
-        self.net.lives[port] = self
+        self.net.processes[port] = self
         self.dial()
         self._beat()
         self._run_user()
@@ -194,7 +194,7 @@ class Life:
         """Try to reach the tracker, with back-off, until the core has had enough."""
         if not self.alive or self.conn is not None:
             return
-        if self.core.state in (State.FAILED, State.FINISHED):
+        if self.core.state in (WorkerState.FAILED, WorkerState.FINISHED):
             return
         if not self.sim.tracker.accept(self):
             self.world.after(self.world.between(0.05, 0.4), self.deliver, self.dial)
@@ -219,7 +219,7 @@ class Life:
             self.heard_after_resume = True
         self.hear(Received(message))
         if isinstance(message, Fenced):
-            ended = self.core.state in (State.FAILED, State.FINISHED)
+            ended = self.core.state in (WorkerState.FAILED, WorkerState.FINISHED)
             self.require(ended, "was told that it is fenced, and goes on (R1)")
         if isinstance(message, Plan) and self.core.epoch == message.epoch:
             self._on_plan(message)
@@ -263,7 +263,7 @@ class Life:
             case SendControl(message):
                 self._send_control(message)
             case CloseLinks():
-                over = self.core.state in (State.FAILED, State.FINISHED)
+                over = self.core.state in (WorkerState.FAILED, WorkerState.FINISHED)
                 self.net.close(self, None if over else self.core.revoke_epoch)
                 self._look_again()
             case StartFetch():
@@ -300,7 +300,7 @@ class Life:
 
     def accepts(self, epoch: int) -> bool:
         """Whether a link of `epoch` is or will be good here."""
-        over = self.core.state in (State.FAILED, State.FINISHED)
+        over = self.core.state in (WorkerState.FAILED, WorkerState.FINISHED)
         return self.alive and not over and self.core.revoke_epoch <= epoch
 
     def on_frame(self, epoch: int, rank: int, frame: Frame) -> None:
@@ -320,10 +320,10 @@ class Life:
 
     def is_member_of(self, epoch: int) -> bool:
         """Whether this process still counts in `epoch`'s membership."""
-        return self.alive and self.core.epoch == epoch and self.core.state is not State.FAILED
+        return self.alive and self.core.epoch == epoch and self.core.state is not WorkerState.FAILED
 
     def require(self, condition: bool, text: str) -> None:
-        """Raise a `Violation` that names this life."""
+        """Raise a `Violation` that names this incarnation."""
         if not condition:
             raise Violation(f"{self} at {self.core.position} in epoch {self.core.epoch}: {text}")
 

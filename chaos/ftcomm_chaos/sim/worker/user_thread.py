@@ -13,17 +13,17 @@ from ftcomm.collectives.selection import synchronising
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.events import Leaving, LinkDown, MismatchSeen, OwnCloseDone
-from ftcomm.recovery.machine import Checkpoint, Outcome, State, Step
+from ftcomm.recovery.machine import Checkpoint, Completion, NextStep, WorkerState
 from ftcomm.recovery.recent_calls import NO_CALL
 from ftcomm.recovery.replica_placement import local_distances
-from ftcomm.recovery.result_log import Entry
+from ftcomm.recovery.result_log import LogEntry
 from ftcomm_chaos.sim.fault_injection import CutShort, Killed
 from ftcomm_chaos.sim.worker.execution import SITE, Thread, execute, race, run
 from ftcomm_chaos.sim.workload import (
     CHECKPOINT,
     CLOSE,
     LOAD,
-    Call,
+    SimulatedCall,
     UsersState,
     default_local,
     default_state,
@@ -33,300 +33,309 @@ from ftcomm_chaos.sim.workload import (
 )
 
 if TYPE_CHECKING:
-    from ftcomm_chaos.sim.worker.process import Life
+    from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 STAGE = 1000  # first frame tag of a collective's second stage
 
 
-def script(life: "Life") -> Thread:
+def script(process: "SimulatedProcess") -> Thread:
     """init, prelude, load, versions, close."""
-    core, program = life.core, life.sim.program
-    yield from _wait_for(life, State.RUNNING)
-    life.point("joined")
+    core, program = process.core, process.sim.program
+    yield from _wait_for(process, WorkerState.RUNNING)
+    process.point("joined")
     for call in program.prelude:
         if program.skips and program.loads and core.frontier.past_load:
             break  # a restarted script may load early (R6)
-        yield from _think(life)
-        yield from _called(life, functools.partial(_collective, life, call))
-    yield from _think(life)
+        yield from _think(process)
+        yield from _called(process, functools.partial(_collective, process, call))
+    yield from _think(process)
     if program.loads:
-        version, state, local = yield from _called(life, functools.partial(_load, life))
+        version, state, local = yield from _called(process, functools.partial(_load, process))
         for calls in program.versions[version:]:
             for call in calls:
-                yield from _think(life)
-                result = yield from _called(life, functools.partial(_collective, life, call))
+                yield from _think(process)
+                result = yield from _called(process, functools.partial(_collective, process, call))
                 state = next_state(state, result)
-            yield from _think(life)
+            yield from _think(process)
             if version < len(program.versions) - 1:
                 local = next_local(local, state, core.rank)
-                yield from _saved(life, state, local)
+                yield from _saved(process, state, local)
             version += 1
-    yield from _called(life, functools.partial(_leave_together, life))
-    life.sim.monitor.on_finished(life, core.position)
+    yield from _called(process, functools.partial(_leave_together, process))
+    process.sim.monitor.on_finished(process, core.position)
 
 
-def _leave_together(life: "Life") -> Thread:
+def _leave_together(process: "SimulatedProcess") -> Thread:
     """The whole of close(): also when it is called again."""
-    yield from _close(life)
-    life.hear(OwnCloseDone())
-    life.point("closed")
-    yield from _wait_for(life, State.FINISHED)
+    yield from _close(process)
+    process.hear(OwnCloseDone())
+    process.point("closed")
+    yield from _wait_for(process, WorkerState.FINISHED)
 
 
-def _called(life: "Life", body: Callable[[], Thread]) -> Thread:
+def _called(process: "SimulatedProcess", body: Callable[[], Thread]) -> Thread:
     """A call that the user makes again when a local exception, as Ctrl-C, has cut it short."""
     while True:
-        life.in_call = True
+        process.in_call = True
         try:
             return (yield from body())
         except CutShort:
-            _cut_short(life)
+            _cut_short(process)
         finally:
-            life.in_call = False
-        yield from _think(life)
+            process.in_call = False
+        yield from _think(process)
 
 
-def _cut_short(life: "Life") -> None:
+def _cut_short(process: "SimulatedProcess") -> None:
     """As the data plane does: half of a frame may be on a link, so new links are needed."""
-    core = life.core
+    core = process.core
     core.call = NO_CALL
     turn = (core.epoch, core.position)
-    if life.turn == turn and core.world_size > 1:
-        life.hear(LinkDown(core.epoch, core.rank, "a call was cut short"))
+    if process.turn == turn and core.world_size > 1:
+        process.hear(LinkDown(core.epoch, core.rank, "a call was cut short"))
 
 
-def _saved(life: "Life", state: int, local: int) -> Thread:
+def _saved(process: "SimulatedProcess", state: int, local: int) -> Thread:
     """A checkpoint that is cut short cannot be made again: others may have committed it."""
-    gentle = life.sim.conditions.gentle  # leaving counts as a death
-    life.in_call = not gentle
+    gentle = process.sim.conditions.gentle  # leaving counts as a death
+    process.in_call = not gentle
     try:
-        yield from _checkpoint(life, state, local)
+        yield from _checkpoint(process, state, local)
     except CutShort:
-        life.hear(Leaving("a call was cut short"))
-        life.die("left")
+        process.hear(Leaving("a call was cut short"))
+        process.die("left")
         raise Killed from None
     finally:
-        life.in_call = False
+        process.in_call = False
 
 
-def _wait_for(life: "Life", state: State) -> Thread:
-    while life.core.state is not state:
-        if life.core.error is not None:
-            raise life.core.error
+def _wait_for(process: "SimulatedProcess", state: WorkerState) -> Thread:
+    while process.core.state is not state:
+        if process.core.error is not None:
+            raise process.core.error
         yield None
 
 
-def _think(life: "Life") -> Thread:
-    yield life.world.between(0.0005, life.sim.conditions.think_s)
+def _think(process: "SimulatedProcess") -> Thread:
+    yield process.world.between(0.0005, process.sim.conditions.think_s)
 
 
-def _collective(life: "Life", call: Call) -> Thread:
-    core, signature = life.core, _signature(life, call)
+def _collective(process: "SimulatedProcess", call: SimulatedCall) -> Thread:
+    core, signature = process.core, _signature(process, call)
     while True:
         position = core.position
         step = core.begin(signature, SITE)
-        if step is Step.WAIT:
+        if step is NextStep.WAIT:
             yield None
-        elif isinstance(step, Entry):
+        elif isinstance(step, LogEntry):
             if step.signature != signature:
-                _accuse(life, core.epoch, step.signature)
+                _accuse(process, core.epoch, step.signature)
                 continue
-            if (yield from _replay(life, core.replay)):
-                life.sim.monitor.on_result(life, position, step.value, epoch=None)
+            if (yield from _replay(process, core.replay)):
+                process.sim.monitor.on_result(process, position, step.value, epoch=None)
                 return step.value
         else:
-            value = yield from _attempt(life, call, signature, position)
+            value = yield from _attempt(process, call, signature, position)
             if value is not None:
                 return value
 
 
-def _attempt(life: "Life", call: Call, signature: bytes, position: Position) -> Thread:
-    core, epoch = life.core, life.core.epoch
-    life.point("entered")
-    work = yield from execute(life, call, signature, call.source(core.rank), 0)
+def _attempt(
+    process: "SimulatedProcess", call: SimulatedCall, signature: bytes, position: Position
+) -> Thread:
+    core, epoch = process.core, process.core.epoch
+    process.point("entered")
+    work = yield from execute(process, call, signature, call.source(core.rank), 0)
     if work is None:
         return None
     value, sync = tuple(work), synchronising(call.kind)
-    entry = Entry(signature, value, call.nbytes_of(value))
+    entry = LogEntry(signature, value, call.nbytes_of(value))
     done = yield from _settle(
-        life, lambda: core.complete(epoch, entry, synchronising=sync, now=life.world.now)[0]
+        process, lambda: core.complete(epoch, entry, synchronising=sync, now=process.world.now)[0]
     )
     if not done:
         return None
-    life.sim.monitor.on_result(life, position, value, epoch=epoch)
-    life.point("completed")
+    process.sim.monitor.on_result(process, position, value, epoch=epoch)
+    process.point("completed")
     return value
 
 
-def _settle(life: "Life", complete: Any) -> Thread:
+def _settle(process: "SimulatedProcess", complete: Any) -> Thread:
     """Say that an executed collective is complete; hear the tracker first if the core wants it."""
-    yield from race(life)
-    life.point("completing")
-    if life.paused_until is not None:
+    yield from race(process)
+    process.point("completing")
+    if process.paused_until is not None:
         yield 0.0
     while True:
         outcome = complete()
-        if outcome is not Outcome.HEAR_FIRST:
-            return outcome is Outcome.DONE
-        life.sim.counters["heard first"] += 1
+        if outcome is not Completion.CONFIRM_FIRST:
+            return outcome is Completion.DONE
+        process.sim.counters["heard first"] += 1
         yield None
 
 
-def _replay(life: "Life", replay: Any, *arguments: Any) -> Thread:
+def _replay(process: "SimulatedProcess", replay: Any, *arguments: Any) -> Thread:
     """Return what the log holds to the user; hear the tracker first if the core wants it."""
-    yield from race(life)
+    yield from race(process)
     while True:
-        outcome = replay(*arguments, now=life.world.now)
-        if outcome is not Outcome.HEAR_FIRST:
-            return outcome is Outcome.DONE
-        life.sim.counters["heard first"] += 1
+        outcome = replay(*arguments, now=process.world.now)
+        if outcome is not Completion.CONFIRM_FIRST:
+            return outcome is Completion.DONE
+        process.sim.counters["heard first"] += 1
         yield None
 
 
-def _load(life: "Life") -> Thread:
-    core = life.core
+def _load(process: "SimulatedProcess") -> Thread:
+    core = process.core
     while True:
         step = core.begin_load(LOAD.signature, SITE)
         position, epoch = core.position, core.epoch
-        if step is Step.WAIT:
+        if step is NextStep.WAIT:
             yield None
         elif isinstance(step, Checkpoint):
-            if (yield from _replay(life, core.replay_load, step)):
-                return _loaded(life, position, step.version, step.value, None)
-        elif isinstance(step, Entry):
-            _accuse(life, epoch, step.signature)
+            if (yield from _replay(process, core.replay_load, step)):
+                return _loaded(process, position, step.version, step.value, None)
+        elif isinstance(step, LogEntry):
+            _accuse(process, epoch, step.signature)
         else:
-            life.point("entered")
-            default = Call(Kind.BROADCAST, 1, 0)
+            process.point("entered")
+            default = SimulatedCall(Kind.BROADCAST, 1, 0)
             source = (default_state(core.rank),)
-            work = yield from execute(life, default, LOAD.signature, source, 0)
+            work = yield from execute(process, default, LOAD.signature, source, 0)
             if work is None:
                 continue
-            barrier = yield from execute(life, Call(Kind.BARRIER), LOAD.signature, (), STAGE)
+            barrier = yield from execute(
+                process, SimulatedCall(Kind.BARRIER), LOAD.signature, (), STAGE
+            )
             if barrier is None:
                 continue
             state = work[0]
             if (yield from _settle(
-                life, lambda: core.complete_load(epoch, state, b"", now=life.world.now)  # noqa: B023 - run now
+                process, lambda: core.complete_load(epoch, state, b"", now=process.world.now)  # noqa: B023 - run now
             )):  # fmt: skip
-                loaded = _loaded(life, position, 0, state, epoch)
-                life.point("completed")
+                loaded = _loaded(process, position, 0, state, epoch)
+                process.point("completed")
                 return loaded
 
 
 def _loaded(
-    life: "Life", position: Position, version: int, state: int, epoch: int | None
+    process: "SimulatedProcess", position: Position, version: int, state: int, epoch: int | None
 ) -> tuple[int, int, int]:
-    local = life.core.locals.get(version, life.core.rank)
+    local = process.core.locals.get(version, process.core.rank)
     if local is None:
-        local = default_local(life.core.rank)
-    life.sim.monitor.on_load(life, position, version, (state, local), epoch=epoch)
+        local = default_local(process.core.rank)
+    process.sim.monitor.on_load(process, position, version, (state, local), epoch=epoch)
     return version, state, local
 
 
-def _checkpoint(life: "Life", state: int, local: int) -> Thread:
-    core, position, call = life.core, life.core.position, life.sim.program.checkpoint
-    lazy = life.sim.conditions.lazy
+def _checkpoint(process: "SimulatedProcess", state: int, local: int) -> Thread:
+    core, position, call = process.core, process.core.position, process.sim.program.checkpoint
+    lazy = process.sim.conditions.lazy
     kept: int | UsersState = UsersState(state) if lazy else state
-    digest = state_digest(0 if lazy else _given(life, state))  # of a lazy one nothing is compared
-    keeps = life.sim.program.keeps_locals
+    # of a lazy one nothing is compared
+    digest = state_digest(0 if lazy else _given(process, state))
+    keeps = process.sim.program.keeps_locals
     version = core.offer_checkpoint(kept, digest, local if keeps else None)
-    life.point("offered")
+    process.point("offered")
     while core.position.version < version:
         step = core.begin(call.signature, SITE)
-        if step is Step.WAIT:
+        if step is NextStep.WAIT:
             yield None
-        elif isinstance(step, Entry):
-            _accuse(life, core.epoch, step.signature)
+        elif isinstance(step, LogEntry):
+            _accuse(process, core.epoch, step.signature)
         else:
-            yield from _agree(life, digest, local if keeps else None)
-    life.sim.monitor.on_checkpoint(life, position, version)
-    if life.kept is not None:
-        life.kept.overwrite()
-    life.kept = kept if isinstance(kept, UsersState) else None
+            yield from _agree(process, digest, local if keeps else None)
+    process.sim.monitor.on_checkpoint(process, position, version)
+    if process.kept is not None:
+        process.kept.overwrite()
+    process.kept = kept if isinstance(kept, UsersState) else None
 
 
-def _agree(life: "Life", digest: bytes, local: int | None) -> Thread:
+def _agree(process: "SimulatedProcess", digest: bytes, local: int | None) -> Thread:
     """All ranks compare their digests and copy their local states; then it is committed."""
-    core, epoch = life.core, life.core.epoch
-    signature = life.sim.program.checkpoint.signature
-    life.point("entered")
-    gather = Call(Kind.ALLGATHER, 1)
+    core, epoch = process.core, process.core.epoch
+    signature = process.sim.program.checkpoint.signature
+    process.point("entered")
+    gather = SimulatedCall(Kind.ALLGATHER, 1)
     mine = (int.from_bytes(digest, "big"),)
-    work = yield from execute(life, gather, signature, mine, 0)
+    work = yield from execute(process, gather, signature, mine, 0)
     if work is None:
         return
     if len(set(work)) > 1:
-        life.require(life.sim.counters["odd calls"] > 0, f"digests differ: {work}")
+        process.require(process.sim.counters["odd calls"] > 0, f"digests differ: {work}")
         peer = next(rank for rank, theirs in enumerate(work) if theirs != mine[0])
-        life.hear(MismatchSeen(epoch, peer, signature, SITE, states=True))
+        process.hear(MismatchSeen(epoch, peer, signature, SITE, states=True))
         return
-    if local is not None and not (yield from _copy_locals(life, local, signature, epoch)):
+    if local is not None and not (yield from _copy_locals(process, local, signature, epoch)):
         return
-    done = yield from _settle(life, lambda: core.complete_checkpoint(epoch, now=life.world.now)[0])
+    done = yield from _settle(
+        process, lambda: core.complete_checkpoint(epoch, now=process.world.now)[0]
+    )
     if done:
-        life.point("completed")
+        process.point("completed")
 
 
-def _copy_locals(life: "Life", local: int, signature: bytes, epoch: int) -> Thread:
-    """Send one's own to each keeper, hold the others'; a barrier proves that all have done so."""
-    core, size = life.core, life.core.world_size
+def _copy_locals(process: "SimulatedProcess", local: int, signature: bytes, epoch: int) -> Thread:
+    """Send the own state to each holder, keep the others'; a barrier proves that all have."""
+    core, size = process.core, process.core.world_size
     base = STAGE
     for distance in local_distances(size, core.limits.local_replicas):
         schedule = shift(core.keep_order, core.rank, distance, (1,) * size)
-        work = yield from run(life, schedule, signature, (local,), base)
+        work = yield from run(process, schedule, signature, (local,), base)
         sender = schedule.steps[0].recv_from
         version = core.position.version + 1
         if work is None or not core.keep_local(epoch, version, sender, work[0]):
             return False
-        life.point("copied")
+        process.point("copied")
         base += STAGE
-    return (yield from execute(life, Call(Kind.BARRIER), signature, (), base)) is not None
+    return (
+        yield from execute(process, SimulatedCall(Kind.BARRIER), signature, (), base)
+    ) is not None
 
 
-def _close(life: "Life") -> Thread:
-    core = life.core
+def _close(process: "SimulatedProcess") -> Thread:
+    core = process.core
     position = core.position
     while not core.closed:
         step = core.begin(CLOSE.signature, SITE)
         epoch = core.epoch
-        if step is Step.WAIT:
+        if step is NextStep.WAIT:
             yield None
-        elif isinstance(step, Entry):
+        elif isinstance(step, LogEntry):
             if step.signature != CLOSE.signature:
-                _accuse(life, core.epoch, step.signature)
+                _accuse(process, core.epoch, step.signature)
                 continue
-            if (yield from _replay(life, core.replay_close)):
-                life.sim.monitor.on_result(life, position, (), epoch=None)
+            if (yield from _replay(process, core.replay_close)):
+                process.sim.monitor.on_result(process, position, (), epoch=None)
         else:
-            life.point("entered")
-            work = yield from execute(life, Call(Kind.BARRIER), CLOSE.signature, (), 0)
+            process.point("entered")
+            work = yield from execute(process, SimulatedCall(Kind.BARRIER), CLOSE.signature, (), 0)
             if work is not None and (yield from _settle(
-                life,
+                process,
                 lambda: core.complete_close(
-                    epoch, Entry(CLOSE.signature, ()), now=life.world.now  # noqa: B023 - run now
+                    epoch, LogEntry(CLOSE.signature, ()), now=process.world.now  # noqa: B023 - run now
                 ),
             )):  # fmt: skip
-                life.sim.monitor.on_result(life, position, (), epoch=epoch)
+                process.sim.monitor.on_result(process, position, (), epoch=epoch)
 
 
-def _accuse(life: "Life", epoch: int, theirs: bytes) -> None:
-    peer = (life.core.rank + 1) % life.core.world_size
-    life.hear(MismatchSeen(epoch, peer, theirs, SITE))
+def _accuse(process: "SimulatedProcess", epoch: int, theirs: bytes) -> None:
+    peer = (process.core.rank + 1) % process.core.world_size
+    process.hear(MismatchSeen(epoch, peer, theirs, SITE))
 
 
-def _signature(life: "Life", call: Call) -> bytes:
+def _signature(process: "SimulatedProcess", call: SimulatedCall) -> bytes:
     """The call's signature, or another one where the seed plans a defect of the script."""
-    return CHECKPOINT.signature if _is_odd(life) else call.signature
+    return CHECKPOINT.signature if _is_odd(process) else call.signature
 
 
-def _given(life: "Life", state: int) -> int:
+def _given(process: "SimulatedProcess", state: int) -> int:
     """The state that the script gives to a checkpoint, or another one, likewise."""
-    return state ^ 1 if _is_odd(life) else state
+    return state ^ 1 if _is_odd(process) else state
 
 
-def _is_odd(life: "Life") -> bool:
-    if life.sim.odd_one != (life.core.rank, life.core.position):
+def _is_odd(process: "SimulatedProcess") -> bool:
+    if process.sim.odd_one != (process.core.rank, process.core.position):
         return False
-    life.sim.counters["odd calls"] += 1
+    process.sim.counters["odd calls"] += 1
     return True

@@ -26,7 +26,7 @@ RESTART_IT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """One thing that the job waits for, or that is worth knowing.
 
     Attributes:
@@ -44,32 +44,36 @@ class Finding:
     todo: str = ""
 
 
-def explain(document: Mapping[str, Any]) -> list[Finding]:
+def explain(document: Mapping[str, Any]) -> list[Diagnosis]:
     """Everything that keeps the job of a status document from going on, the cause first."""
     return _STATES[document["state"]](document)
 
 
-def explanation(findings: Sequence[Finding]) -> str:
+def explanation(diagnoses: Sequence[Diagnosis]) -> str:
     """The findings for a person."""
     lines = []
-    for finding in findings:
-        lines.append(f"{finding.what}.")
-        lines += [f"  - {evidence}" for evidence in finding.evidence]
-        lines += [f"  To do: {finding.todo}."] if finding.todo else []
+    for diagnosis in diagnoses:
+        lines.append(f"{diagnosis.what}.")
+        lines += [f"  - {evidence}" for evidence in diagnosis.evidence]
+        lines += [f"  To do: {diagnosis.todo}."] if diagnosis.todo else []
     return "\n".join(lines)
 
 
-def _over(document: Mapping[str, Any]) -> list[Finding]:
-    verdict = document["verdict"]
-    if verdict is None:
+def _over(document: Mapping[str, Any]) -> list[Diagnosis]:
+    fatal_decision = document["verdict"]
+    if fatal_decision is None:
         what = f"the job has finished at version {document['final_version']}"
-        return [Finding("finished", waiting=False, what=what)]
-    todo = remedy_of(verdict["error"])
-    what = f"the job has ended with {verdict['error']}"
-    return [Finding("failed", waiting=False, what=what, evidence=(verdict["cause"],), todo=todo)]
+        return [Diagnosis("finished", waiting=False, what=what)]
+    todo = remedy_of(fatal_decision["error"])
+    what = f"the job has ended with {fatal_decision['error']}"
+    return [
+        Diagnosis(
+            "failed", waiting=False, what=what, evidence=(fatal_decision["cause"],), todo=todo
+        )
+    ]
 
 
-def _forming(document: Mapping[str, Any]) -> list[Finding]:
+def _forming(document: Mapping[str, Any]) -> list[Diagnosis]:
     here, size = document["spares"], document["world_size"]
     joined = f"joined: worker {', '.join(here)}" if here else "nobody has joined yet"
     missing = document["missing"]
@@ -79,7 +83,7 @@ def _forming(document: Mapping[str, Any]) -> list[Finding]:
         evidence.append(f"the job fails if they do not come within {missing['ends_s']:.0f} s")
     started = any(row["starting"] for row in missing["workers"])
     return [
-        Finding(
+        Diagnosis(
             "forming",
             waiting=True,
             what=f"the group is waiting to form: {len(here)} of {size} workers are here",
@@ -93,10 +97,10 @@ def _forming(document: Mapping[str, Any]) -> list[Finding]:
     ]
 
 
-def _reattaching(document: Mapping[str, Any]) -> list[Finding]:
+def _reattaching(document: Mapping[str, Any]) -> list[Diagnosis]:
     away = [row for row in document["members"] if not row["connected"]]
     return [
-        Finding(
+        Diagnosis(
             "reattaching",
             waiting=True,
             what=f"the tracker was restarted and waits for {_named(away)} to come back to it",
@@ -110,21 +114,21 @@ def _reattaching(document: Mapping[str, Any]) -> list[Finding]:
     ]
 
 
-def _collecting(document: Mapping[str, Any]) -> list[Finding]:
-    findings = _away(document)
-    findings += [
+def _collecting(document: Mapping[str, Any]) -> list[Diagnosis]:
+    diagnoses = _away(document)
+    diagnoses += [
         _unreported(document, row)
         for row in document["members"]  # who has closed and is here reports too
         if row["connected"] and not row["reported"]
     ]
     if document.get("hope_s") is not None:
-        findings.append(_hoping(document))
-    return findings
+        diagnoses.append(_hoping(document))
+    return diagnoses
 
 
-def _hoping(document: Mapping[str, Any]) -> Finding:
+def _hoping(document: Mapping[str, Any]) -> Diagnosis:
     away = [row for row in document["members"] if row["closed"] and not row["connected"]]
-    return Finding(
+    return Diagnosis(
         "last_hope",
         waiting=True,
         what="a result or checkpoint that is needed is with nobody who is here; whoever has closed"
@@ -134,11 +138,11 @@ def _hoping(document: Mapping[str, Any]) -> Finding:
             *(f"{_name(row)} has closed and is away" for row in away[:MAX_ROWS]),
             f"the job is lost if none of them is back in {document['hope_s']:.0f} s",
         ),
-        todo="if such a process still runs, mend its way to the tracker; nothing else has a copy",
+        todo="if such a process still runs, repair its way to the tracker; nothing else has a copy",
     )
 
 
-def _away(document: Mapping[str, Any]) -> list[Finding]:
+def _away(document: Mapping[str, Any]) -> list[Diagnosis]:
     """Whose places are empty: lost hosts as hosts, the others one by one."""
     rows = [row for row in _open(document) if not row["connected"]]
     grouped = {name for lost in document["lost_hosts"] for name in lost["workers"]}
@@ -151,11 +155,11 @@ def _away(document: Mapping[str, Any]) -> list[Finding]:
 
 def _lost_host(
     document: Mapping[str, Any], lost: Mapping[str, Any], rows: Sequence[Row]
-) -> Finding:
+) -> Diagnosis:
     host, names = lost["host"], lost["workers"]
     gone_s = max((row["gone_s"] or 0.0 for row in rows), default=0.0)
     left_s = max(document["replace_within_s"] - gone_s, 0)
-    return Finding(
+    return Diagnosis(
         "lost_host",
         waiting=True,
         what=f"{host_text(host, names)} is gone, and its places have been empty for {gone_s:.1f} s",
@@ -169,10 +173,10 @@ def _lost_host(
     )
 
 
-def _empty(document: Mapping[str, Any], row: Row) -> Finding:
+def _empty(document: Mapping[str, Any], row: Row) -> Diagnosis:
     gone_s = row["gone_s"] or 0.0
     left_s = max(document["replace_within_s"] - gone_s, 0)
-    return Finding(
+    return Diagnosis(
         "empty_place",
         waiting=True,
         what=f"{_name(row)} is gone, and its place has been empty for {gone_s:.1f} s",
@@ -198,12 +202,12 @@ def _starting(row: Row) -> tuple[str, ...]:
     )
 
 
-def _unreported(document: Mapping[str, Any], row: Row) -> Finding:
+def _unreported(document: Mapping[str, Any], row: Row) -> Diagnosis:
     epoch = document["announced_epoch"]
-    silence = f"its last sign of life was {row['silent_s']:.1f} s ago"
+    silence = f"its last sign of activity was {row['silent_s']:.1f} s ago"
     if row["late"]:
         return _late(row, f"it has not reported for epoch {epoch}", *_cause(document))
-    return Finding(
+    return Diagnosis(
         "report",
         waiting=True,
         what=f"{_name(row)} is connected and has not yet reported for epoch {epoch}",
@@ -212,7 +216,7 @@ def _unreported(document: Mapping[str, Any], row: Row) -> Finding:
     )
 
 
-def _running(document: Mapping[str, Any]) -> list[Finding]:
+def _running(document: Mapping[str, Any]) -> list[Diagnosis]:
     members = _open(document)
     gone = _away(document)
     late = [_late(row) for row in members if row["connected"] and row["late"]]
@@ -220,22 +224,22 @@ def _running(document: Mapping[str, Any]) -> list[Finding]:
     here = [row for row in members if row["connected"] and not row["late"] and not row["fetching"]]
     blocked = [row for row in here if row["blocked"]]
     computing = [row for row in here if not row["blocked"]]
-    findings = gone + late + fetching
+    diagnoses = gone + late + fetching
     if blocked and computing:
-        findings.append(_slowest(blocked, computing))
-    elif blocked and not findings:
-        findings.append(_silent(document, blocked))
-    elif not findings:
-        findings.append(_all_compute(document, computing))
-    return findings + [_relayed(route) for route in document["routes"]]
+        diagnoses.append(_slowest(blocked, computing))
+    elif blocked and not diagnoses:
+        diagnoses.append(_silent(document, blocked))
+    elif not diagnoses:
+        diagnoses.append(_all_compute(document, computing))
+    return diagnoses + [_relayed(route) for route in document["routes"]]
 
 
-def _late(row: Row, *evidence: str) -> Finding:
+def _late(row: Row, *evidence: str) -> Diagnosis:
     perhaps = (
         "its connection is open: its process may be stopped (SIGSTOP, a frozen container),"
         " holding the interpreter in a C call, or cut off"
     )
-    return Finding(
+    return Diagnosis(
         "late",
         waiting=True,
         what=f"{_name(row)} has not been heard of for {row['silent_s']:.1f} s",
@@ -245,8 +249,8 @@ def _late(row: Row, *evidence: str) -> Finding:
     )
 
 
-def _fetching(row: Row) -> Finding:
-    return Finding(
+def _fetching(row: Row) -> Diagnosis:
+    return Diagnosis(
         "fetching",
         waiting=True,
         what=f"{_name(row)} is catching up: it fetches results that it has missed",
@@ -255,12 +259,12 @@ def _fetching(row: Row) -> Finding:
     )
 
 
-def _slowest(blocked: Sequence[Row], computing: Sequence[Row]) -> Finding:
+def _slowest(blocked: Sequence[Row], computing: Sequence[Row]) -> Diagnosis:
     longest = max(blocked, key=lambda row: row["blocked"]["for_s"])
     who = ranks([row["rank"] for row in blocked])
     waits = "waits" if len(blocked) == 1 else "wait"
     are = "is" if len(computing) == 1 else "are"
-    return Finding(
+    return Diagnosis(
         "computing",
         waiting=True,
         what=f"{who} {waits} for {_named(computing)}, which {are} not in a collective: computing,"
@@ -285,11 +289,11 @@ def _whereabouts(row: Row) -> str:
     )
 
 
-def _silent(document: Mapping[str, Any], blocked: Sequence[Row]) -> Finding:
+def _silent(document: Mapping[str, Any], blocked: Sequence[Row]) -> Diagnosis:
     least_s = min(row["blocked"]["for_s"] for row in blocked)
     limit_s = document["detect_within_s"]
     longest_first = sorted(blocked, key=lambda row: -float(row["blocked"]["for_s"]))
-    return Finding(
+    return Diagnosis(
         "exchanging" if least_s < limit_s else "silent_link",
         waiting=True,
         what="all ranks wait for each other, so bytes are on their way or a link is silent",
@@ -299,21 +303,21 @@ def _silent(document: Mapping[str, Any], blocked: Sequence[Row]) -> Finding:
     )
 
 
-def _relayed(route: Mapping[str, Any]) -> Finding:
-    return Finding(
+def _relayed(route: Mapping[str, Any]) -> Diagnosis:
+    return Diagnosis(
         "relayed",
         waiting=False,
         what=f"{ranks(route['ranks'])} cannot reach each other: rank {route['via']} relays",
         evidence=(f"in two plans running: {route['why']}",),
-        todo="mend the network between their hosts; the pair is tried directly again when one of"
+        todo="repair the network between their hosts; the pair is tried directly again when one of"
         " the two is restarted",
     )
 
 
-def _all_compute(document: Mapping[str, Any], computing: Sequence[Row]) -> Finding:
+def _all_compute(document: Mapping[str, Any], computing: Sequence[Row]) -> Diagnosis:
     closed = [row for row in document["members"] if row["closed"]]
     if not computing:
-        return Finding("closing", waiting=True, what="all ranks have closed; the job is ending")
+        return Diagnosis("closing", waiting=True, what="all ranks have closed; the job is ending")
     evidence = [f"the furthest stands at {document['progress']}"]
     behind = [row for row in computing if row["lag"] != "0"]
     evidence += [
@@ -322,7 +326,7 @@ def _all_compute(document: Mapping[str, Any], computing: Sequence[Row]) -> Findi
     ]
     if closed:
         evidence.append(f"{_named(closed)}: closed, and waiting for the others to close")
-    return Finding(
+    return Diagnosis(
         "nobody_waits",
         waiting=False,
         what="nobody waits: all ranks compute, or have been in a collective for less than 0.25 s",
@@ -332,7 +336,7 @@ def _all_compute(document: Mapping[str, Any], computing: Sequence[Row]) -> Findi
 
 MAX_ROWS = 8  # members described one by one
 
-_STATES: dict[str, Callable[[Mapping[str, Any]], list[Finding]]] = {
+_STATES: dict[str, Callable[[Mapping[str, Any]], list[Diagnosis]]] = {
     "FORMING": _forming,
     "REATTACHING": _reattaching,
     "COLLECTING": _collecting,

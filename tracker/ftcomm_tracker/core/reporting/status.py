@@ -72,7 +72,7 @@ def table(snapshot: Mapping[str, Any]) -> str:
     if snapshot["verdict"]:
         lines.append(f"verdict {snapshot['verdict']['error']}: {snapshot['verdict']['cause']}")
     if snapshot["members"]:
-        header = ("rank", "worker", "life", "host", "state", "position", "lag", "")
+        header = ("rank", "worker", "proc", "host", "state", "position", "lag", "")
         rows = [header, *(_row(member) for member in snapshot["members"])]
         widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
         lines += ["", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)]
