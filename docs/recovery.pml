@@ -1,7 +1,7 @@
 /*
  * The recovery protocol as a model for spin, written from its description, not from the code.
  *
- * RANKS workers run RESULTS collectives.  CRASHES times one of them dies and is replaced by a new incarnation with
+ * RANKS workers run RESULTS collectives.  CRASHES times one of them dies and is replaced by a new life with
  * an empty log; SUSPICIONS times somebody suspects a link without reason.  All of this at any moment, and
  * messages on different connections overtake each other.
  *
@@ -30,21 +30,21 @@
 #define EPOCHS (2 + CRASHES + SUSPICIONS) /* number 0 is none, 1 is in force at the start */
 #define ROOM 4                            /* messages under way on one connection */
 
-#define CONNECTION(r, incarnation) ((r) * LIVES + (incarnation))
+#define CONNECTION(r, life) ((r) * LIVES + (life))
 #define HOLDS(bits, q) (((bits) >> (q)) & 1)
 #define KEEPER(r, q) ((r) == (q) % RANKS || (r) == ((q) + 1) % RANKS) /* REPLICAS of them */
 
 mtype = { Hello, Report, Suspect, Fetched, Ended, Revoke, Plan, Settled };
 
 /* scratch of one step, 0 between steps */
-byte e, p, l, q, f, i, j, who, incarnation;
+byte e, p, l, q, f, i, j, who, life;
 bool wanted;
 mtype kind = Ended;
 
 /* --- workers --------------------------------------------------------------------------------- */
 
 typedef Worker {
-    byte incarnation;
+    byte life;
     byte position;             /* what it will complete next */
     byte log;                  /* a bit for each result that it holds */
     byte epoch, revoked;       /* of the plan in force; the highest Revoke that it has heard */
@@ -66,14 +66,14 @@ typedef Epoch {
 Epoch era[EPOCHS];
 
 byte crashes, suspicions;
-bool quiescent;                     /* no faults any more */
+bool calm;                     /* no faults any more */
 bool lost;                     /* the tracker has said JobLostError */
 
-/* One connection for each incarnation; what is on it keeps its order. */
+/* One connection for each life; what is on it keeps its order. */
 chan up[RANKS * LIVES] = [ROOM] of { mtype, byte, byte, byte };  /* kind, epoch, position, log */
 chan down[RANKS * LIVES] = [ROOM] of { mtype, byte };            /* kind, epoch */
 
-inline let_go(r) {             /* R3: stable results stay with their replica holders alone, and pinned ones */
+inline let_go(r) {             /* R3: stable results stay with their keepers alone, and pinned ones */
     for (q : 0 .. RESULTS - 1) {
         if
         :: q < w[r].stable && !HOLDS(w[r].pinned, q) && !KEEPER(r, q) -> w[r].log = w[r].log & ~(1 << q)
@@ -206,9 +206,9 @@ end:
 #endif
         w[r].position < RESULTS && !HOLDS(w[r].log, w[r].position) &&
         era[w[r].epoch].sent[r] > w[r].position && ALL_SENT(w[r].epoch, w[r].position) -> execute(r) }
-    :: atomic { !quiescent && suspicions < SUSPICIONS && RUNS(r) ->
+    :: atomic { !calm && suspicions < SUSPICIONS && RUNS(r) ->
         suspicions++; w[r].suspicious = true; say(r, Suspect, w[r].epoch, 0, 0) }
-    :: atomic { !quiescent && crashes < CRASHES && w[r].life + 1 < LIVES && !lost -> die(r) }
+    :: atomic { !calm && crashes < CRASHES && w[r].life + 1 < LIVES && !lost -> die(r) }
     od
 }
 
@@ -216,11 +216,11 @@ end:
 
 byte epoch = 1;
 bool collecting;
-byte newest[RANKS];            /* the newest incarnation that it knows of */
+byte newest[RANKS];            /* the newest life that it knows of */
 byte gone, reported, fetched;  /* a bit for each rank */
 byte at[RANKS], has[RANKS];    /* the reports */
 
-inline tell(to, m) {         /* what is sent to a dead incarnation is lost with its connection */
+inline tell(to, m) {         /* what is sent to a dead life is lost with its connection */
     if
     :: !HOLDS(gone, to) && newest[to] == w[to].life ->
         assert(nfull(down[CONNECTION(to, newest[to])]));
@@ -271,14 +271,14 @@ inline decide() {
         if
         :: wanted ->
 #ifdef BROKEN_HOLDER
-            era[epoch].holder[q] = q % RANKS      /* its first replica holder must have it */
+            era[epoch].holder[q] = q % RANKS      /* its first keeper must have it */
 #else
             if                                   /* any that said so */
             :: HOLDS(has[0], q) -> era[epoch].holder[q] = 0
             :: HOLDS(has[1], q) -> era[epoch].holder[q] = 1
             :: RANKS > 2 && HOLDS(has[RANKS - 1], q) -> era[epoch].holder[q] = RANKS - 1
             :: !(HOLDS(has[0], q) || HOLDS(has[1], q) || HOLDS(has[RANKS - 1], q)) ->
-                assert(crashes >= REPLICAS);     /* only if every replica holder can have died */
+                assert(crashes >= REPLICAS);     /* only if every keeper can have died */
                 lost = true
             fi
 #endif
@@ -298,11 +298,11 @@ inline decide() {
 
 inline receive(c) {
     who = c / LIVES;
-    incarnation = c % LIVES;
+    life = c % LIVES;
     up[c]?kind(e, p, l);
     if
     :: kind == Hello ->
-        newest[who] = incarnation;                      /* a later incarnation wins, whether the end was heard or not */
+        newest[who] = life;                      /* a later life wins, whether the end was heard or not */
         gone = gone & ~(1 << who);
 #ifndef BROKEN_ABSORB
         forget(who);
@@ -316,19 +316,19 @@ inline receive(c) {
 #ifdef BROKEN_STALE
         :: collecting ->
 #else
-        :: collecting && e == epoch && incarnation == newest[who] && !HOLDS(gone, who) ->
+        :: collecting && e == epoch && life == newest[who] && !HOLDS(gone, who) ->
 #endif
             reported = reported | (1 << who); at[who] = p; has[who] = l
         :: else
         fi
     :: kind == Suspect ->
         if
-        :: !collecting && e == epoch && incarnation == newest[who] -> begin_epoch()
+        :: !collecting && e == epoch && life == newest[who] -> begin_epoch()
         :: else
         fi
     :: kind == Fetched ->
         if
-        :: !collecting && e == epoch && incarnation == newest[who] ->
+        :: !collecting && e == epoch && life == newest[who] ->
             fetched = fetched | (1 << who);
             if
             :: fetched == (1 << RANKS) - 1 ->
@@ -340,7 +340,7 @@ inline receive(c) {
         fi
     :: kind == Ended ->
         if
-        :: incarnation == newest[who] ->
+        :: life == newest[who] ->
             gone = gone | (1 << who);
 #ifndef BROKEN_ABSORB
             forget(who);
@@ -356,7 +356,7 @@ inline receive(c) {
     :: collecting && reported == (1 << RANKS) - 1 && gone == 0 -> decide()
     :: else
     fi;
-    who = 0; incarnation = 0; e = 0; p = 0; l = 0; kind = Ended
+    who = 0; life = 0; e = 0; p = 0; l = 0; kind = Ended
 }
 
 proctype tracker(byte c) {     /* what comes on one connection; there is one tracker */
@@ -368,7 +368,7 @@ end:
 
 /* Once the faults have ended everybody gets to the end, and enough members hold each result. */
 proctype judge() {
-    quiescent = true;
+    calm = true;
     atomic {
         timeout ->
         for (j : 0 .. RANKS - 1) { assert(lost || w[j].position == RESULTS) }

@@ -29,7 +29,7 @@ class PersistentCall:
         code: of the user's function; held, because its identity is part of the key.
         express: how to run one.
         share: of the log, that one takes.
-        row: of the tally.
+        row: of the call statistics.
         nbytes: of the result.
         flat: the result is 1-D.
         pooled: its memory comes from a pool.
@@ -53,7 +53,7 @@ class PersistentCalls(OutputPolicy):
         self._repeats: dict[object, PersistentCall] = {}
 
     def _remember(self, spot: Spot, x: Any, op: Any, form: CollectiveSpec) -> None:
-        """The next call from `spot` with such arguments may be an persistent one."""
+        """The next call from `spot` with such arguments may be a persistent one."""
         if type(x) is not np.ndarray or not _has_name(op) or not x.dtype.isnative:
             return
         persistent = self._engine.persistent(form)

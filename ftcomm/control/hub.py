@@ -85,7 +85,7 @@ class Hub:
         recovered: what was recovered so far.
         digest: what the job's setting `checksum` names, None for none.
         deadline: of the user's call that is running, None without one.
-        recorder: of this life's history, None where none is asked for.
+        recorder: of this process's history, None where none is asked for.
         causes_told: what keeps links from sharing memory and was said in the log; once is enough.
     """
 

@@ -31,7 +31,7 @@ _DESCRIPTORS = Path("/proc/self/fd")
 
 
 class Recorder:
-    """One life's file; made at `init`, opened when the tracker has numbered the incarnation."""
+    """One process's file; made at `init`, opened when the tracker has numbered the incarnation."""
 
     def __init__(self, folder: Path, log: JobLogger) -> None:
         """Make `folder`.

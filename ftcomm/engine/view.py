@@ -48,7 +48,7 @@ class EngineView:
 
     @property
     def error(self) -> FtcommError | None:
-        """What ended this communicator, None while it lives."""
+        """What ended this communicator, None while it runs."""
         return self._core.error
 
     @property

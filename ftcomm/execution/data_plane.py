@@ -351,7 +351,7 @@ class DataPlane:
         recvbuf: Array,
         reducer: Reducer | None,
     ) -> bool:
-        """`_run` for the `moves` of an persistent call."""
+        """`_run` for the `moves` of a persistent call."""
         links = self._hub.links
         if self._linked_for is not schedule or self._linked is not links:
             if any(rank not in links for rank in schedule.peers):

@@ -32,7 +32,7 @@ class SharedResults:
         """Shared window, if the call of this form and turn is made there.
 
         The first such call of an epoch has it sought, and does not wait for it.  What comes before
-        the first load is logged as long as the job lives, and would keep all that lay beside it.
+        the first load is logged as long as the job runs, and would keep all that lay beside it.
         """
         hub, schedule, epoch = self._hub, form.schedule, turn.epoch
         if schedule is None or turn.position.version == PRELUDE:

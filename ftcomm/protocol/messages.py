@@ -289,7 +289,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Answer to `Hello`: the job, this life's number and the job's settings."""
+    """Answer to `Hello`: the job, this process's number and the job's settings."""
 
     job_id: str
     generation: int
@@ -391,7 +391,7 @@ class FatalDecision:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """This life's place has been given away."""
+    """This process's place has been given away."""
 
     reason: str
 

@@ -179,7 +179,7 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Buffers that the log has let go; the driver may use them again."""
+    """Buffers that the log has released; the driver may use them again."""
 
     values: tuple[Any, ...]
 

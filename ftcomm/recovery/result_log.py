@@ -143,7 +143,7 @@ class ResultLog:
         self._pinned_to = max(self._entries, default=None)
 
     def unpin(self) -> list[Any]:
-        """The plan is settled; drop what the rules let go meanwhile."""
+        """The plan is settled; drop what the rules released meanwhile."""
         self._unproven = sorted(self._pinned + self._unproven)
         self._pinned = []
         self._pinned_to = None
@@ -164,7 +164,7 @@ class ResultLog:
         return PRELUDE < position.version < self._committed
 
     def _collect(self) -> list[Any]:
-        """Let go of stable results that this rank does not keep."""
+        """Release stable results that this rank does not keep."""
         done = bisect_left(self._unproven, self._stable_below)
         goes = [position for position in self._unproven[:done] if not self._stays(position)]
         del self._unproven[:done]
@@ -178,7 +178,7 @@ class ResultLog:
         return entry is not None and self._by_all.keeps(position, entry.nbytes)
 
     def _drop(self, positions: list[Position]) -> list[Any]:
-        """Let go of `positions`; of more where what stays has come to be in too many pieces."""
+        """Release `positions`; of more where what stays has come to be in too many pieces."""
         entries = [self._entries.pop(position, None) for position in positions]
         dropped = [entry.value for entry in entries if entry is not None]
         self._gaps += len(positions) * self._by_all.is_open

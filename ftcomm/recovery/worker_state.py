@@ -1,7 +1,7 @@
 """Standing: what one incarnation has done and holds, and what the user's thread may do next.
 
 The user's thread asks `begin` (or `begin_load`) what to do at its position and says `complete`
-(or one of its sisters) when it is done.  The driver's lock is held around every call, so that the
+(or one of its variants) when it is done.  The driver's lock is held around every call, so that the
 section which completes a position (log, position, proof) cannot be cut by the section which takes
 a report.
 """
@@ -140,7 +140,7 @@ class CallProgress:
 
     @property
     def _is_past_prelude_end(self) -> bool:
-        """A new life's prelude has more calls than the job's: it is not the same program."""
+        """A new process's prelude has more calls than the job's: it is not the same program."""
         return (
             self.position.version == PRELUDE
             and self.frontier.past_load
@@ -208,7 +208,7 @@ class CallProgress:
         """A collective executed in `epoch` has its result: log it and move on, or discard it.
 
         Returns:
-            the outcome, and values that the log let go (their buffers may be used again).
+            the outcome, and values that the log released (their buffers may be used again).
         """
         if synchronising and epoch == self.epoch:
             at_once = self.complete_next(entry, now)
@@ -230,7 +230,7 @@ class CallProgress:
         """`complete` for the next synchronising call where all is quiescent, in few steps.
 
         Returns:
-            values that the log let go; None: it is not quiescent, and nothing was done.
+            values that the log released; None: it is not quiescent, and nothing was done.
         """
         if not self.is_quiescent or now - self._last_beat > self.limits.detect_within / 2:
             return None

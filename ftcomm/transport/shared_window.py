@@ -1,8 +1,9 @@
-"""shared window: one place for a result of all ranks of one host, instead of one for each of them.
+"""Shared window: one place for a result of all ranks of one host, instead of one for each.
 
-Rank 0 makes it, places results in it, and finds their places free again when every rank has let go
-of them: of the log's entry, and of each view that a user was given.  It belongs to one epoch; what
-lies in it lives on until the last of its users drops it, also when the others are dead.
+Rank 0 makes it, places results in it, and finds their places free again when every rank has
+released
+them: the log's entry, and each view that a user was given.  It belongs to one epoch; what lies in
+it stays until the last of its users drops it, also when the others are dead.
 
 Who has written a part of a result says so by a frame, and never writes there again.  A result is
 complete when every rank has said so, so no rank that hangs or comes back can change it.
@@ -79,7 +80,7 @@ class _Flags:
         self.released: deque[int] = deque()
 
     def hold(self, row: int) -> None:
-        """All ranks may look into a allocation from now on."""
+        """All ranks may look into an allocation from now on."""
         self._map[self._layout.flags(row)] = b"\1" * self._layout.ranks
 
     def is_free(self, row: int) -> bool:

@@ -1,8 +1,8 @@
-"""Regions: which part of shared window holds which result; pure.
+"""Allocations: which part of a shared window holds which result; pure.
 
-A allocation has a row of flags in the memory itself, one for each rank that may still look into it,
-so that a allocation is free when its row is.  Who places results (rank 0) is told only when it has
-let go of a allocation itself, and then looks for the others' flags when it next needs one.
+An allocation has a row of flags in the memory itself, one for each rank that may still look into
+it, so that an allocation is free when its row is.  Who places results (rank 0) is told only when it
+has released an allocation itself, and then looks for the others' flags when it next needs one.
 
 What is free and has pages is joined with its neighbours and cut again to any size, so memory for
 results of many sizes is as much as for results of one.  Pages are kept as `Peaks` allows.
@@ -78,7 +78,7 @@ class WindowAllocator:
         return self._in_use + self._spare.nbytes
 
     def take(self, nbytes: int) -> NewAllocation | None:
-        """A allocation of at least `nbytes`; None if there is no room."""
+        """An allocation of at least `nbytes`; None if there is no room."""
         size = -(-nbytes // PAGE) * PAGE
         self._look(SPIN_LIMIT)
         if not self._rows or size >= self._no_room_from:
@@ -99,7 +99,7 @@ class WindowAllocator:
         return NewAllocation(allocation, emptied + self._shed(), fresh)
 
     def put_back(self, allocation: Allocation) -> None:
-        """A allocation that was just taken has no memory after all: it is a hole."""
+        """An allocation that was just taken has no memory after all: it is a hole."""
         self._free(allocation.row)
         self._holes.add(Span(allocation.start, allocation.nbytes))
         self._no_room_from = allocation.nbytes

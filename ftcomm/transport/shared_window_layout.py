@@ -28,7 +28,7 @@ JOINED, LOCKED = 1, 2  # what a rank that has joined says; if locked, its lock s
 _MAGIC = b"FTCOMMc2"  # its last character is the version of this layout
 _HEAD = struct.Struct(f"=8sQQ{NONCE_BYTES}s")
 _PLACED_AT = 1024
-_PLACED = struct.Struct("=qqqQQQ")  # a position, and a allocation with the result's own size
+_PLACED = struct.Struct("=qqqQQQ")  # a position, and an allocation with the result's own size
 _EXTENT = struct.Struct("=QQ")
 
 
@@ -108,14 +108,14 @@ def pack_extent(allocation: Allocation) -> bytes:
 
 
 def unpack_extent(raw: bytes, layout: WindowLayout) -> Span:
-    """Where a allocation is, as rank 0 says.
+    """Where an allocation is, as rank 0 says.
 
     Raises:
         ProtocolError: it is nowhere in this memory.
     """
     span = Span(*_EXTENT.unpack(raw))
     if span.start % PAGE or span.nbytes % PAGE or span.end > layout.nbytes:
-        raise ProtocolError(f"a allocation of {span.nbytes} bytes at {span.start}")
+        raise ProtocolError(f"an allocation of {span.nbytes} bytes at {span.start}")
     return span
 
 

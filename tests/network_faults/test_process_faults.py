@@ -33,10 +33,10 @@ def test_a_job_goes_through_bad_impairments_resets_and_a_held_lock(tmp_path: Pat
     passes(
         tmp_path,
         [
-            at("1.2.0.0@done", "weather", **bad),
+            at("1.2.0.0@done", "impaired", **bad),
             at("0.4.0.0@done", "link_reset"),
             at("1.6.0.0@done", "gil_held", seconds=0.5),
-            {"at": {"seconds": 0.1}, "kind": "weather", "target": "tracker", "parameters": bad},
+            {"at": {"seconds": 0.1}, "kind": "impaired", "target": "tracker", "parameters": bad},
         ],
     )
 
@@ -79,11 +79,11 @@ def test_a_job_goes_through_partitions_and_bad_links(tmp_path: Path) -> None:
 
 
 def test_proxies_and_hosts_do_not_go_together() -> None:
-    plan = [at("1.2.0.0@done", "weather", paused=True), at("1.3.0.0@done", "partition")]
+    plan = [at("1.2.0.0@done", "impaired", paused=True), at("1.3.0.0@done", "partition")]
     with pytest.raises(ConfigError, match="fault 2 of the plan: kind is partition, which cannot"):
         check_plan(plan, 2)
 
 
 def test_impairments_without_a_condition_would_test_nothing() -> None:
     with pytest.raises(ConfigError, match="parameters name no condition - set one of latency_ms"):
-        check_plan([at("1.2.0.0@done", "weather", direction="in")], 2)
+        check_plan([at("1.2.0.0@done", "impaired", direction="in")], 2)

@@ -63,7 +63,7 @@ class Weathered:
 
 
 @contextlib.asynccontextmanager
-async def weathered(
+async def impaired_job(
     folder: Path,
     before: Callable[[Weathered], None] | None = None,
     *,
@@ -92,7 +92,7 @@ async def same_model(stage: Weathered, reference: Reference) -> None:
 async def test_late_links_and_links_in_pieces_change_no_bit(
     tmp_path: Path, reference: Reference, impairments: Impairments
 ) -> None:
-    async with weathered(tmp_path) as stage:
+    async with impaired_job(tmp_path) as stage:
         for proxy in (*stage.data, stage.control):
             proxy.set_impairments(impairments)
         await stage.job.open_gate()
@@ -104,7 +104,7 @@ async def test_late_links_and_links_in_pieces_change_no_bit(
 async def test_a_control_link_a_byte_at_a_time_is_a_control_link(
     tmp_path: Path, reference: Reference
 ) -> None:
-    async with weathered(tmp_path) as stage:
+    async with impaired_job(tmp_path) as stage:
         stage.control.set_impairments(Impairments(slice_bytes=1, latency_s=0.005))
         await stage.job.open_gate()
         stage.data[1].cut_all(RST)
@@ -126,7 +126,7 @@ async def test_links_that_end_behind_a_byte_cost_an_epoch_and_no_bit(
     tmp_path: Path, reference: Reference, after: int, how: str
 ) -> None:
     """Each open link of ranks 1 and 2 ends so many bytes behind where it stands at the gate."""
-    async with weathered(tmp_path) as stage:
+    async with impaired_job(tmp_path) as stage:
         place = max(up.taken for proxy in stage.data for up, _ in proxy.streams)
         broken = Impairments(cut_after=place + after, cut_by=how)
         for proxy in stage.data:
@@ -149,7 +149,7 @@ async def test_links_that_end_behind_a_byte_cost_an_epoch_and_no_bit(
 async def test_half_open_links_are_noticed_and_replaced(
     tmp_path: Path, reference: Reference, up: Impairments, down: Impairments
 ) -> None:
-    async with weathered(tmp_path, detect_s=2.0) as stage:
+    async with impaired_job(tmp_path, detect_s=2.0) as stage:
         stage.data[2].set_impairments(up, down)
         await stage.job.open_gate()
         await stage.job.tracker.wait_for("epoch 2")
@@ -161,7 +161,7 @@ async def test_half_open_links_are_noticed_and_replaced(
 async def test_a_link_that_is_paused_for_less_than_the_limit_costs_nothing(
     tmp_path: Path, reference: Reference
 ) -> None:
-    async with weathered(tmp_path, detect_s=5.0) as stage:
+    async with impaired_job(tmp_path, detect_s=5.0) as stage:
         stage.data[1].set_impairments(Impairments(paused=True))
         await stage.job.open_gate()
         with trio.move_on_after(1.0):
@@ -175,7 +175,7 @@ async def test_a_link_that_is_paused_for_less_than_the_limit_costs_nothing(
 async def test_control_links_that_are_cut_are_opened_again(
     tmp_path: Path, reference: Reference, how: str
 ) -> None:
-    async with weathered(tmp_path) as stage:
+    async with impaired_job(tmp_path) as stage:
         assert stage.control.cut_all(how) == 3
         await stage.job.open_gate()
         await same_model(stage, reference)
@@ -185,7 +185,7 @@ async def test_control_links_that_are_cut_are_opened_again(
 async def test_control_links_that_are_half_open_are_noticed(
     tmp_path: Path, reference: Reference
 ) -> None:
-    async with weathered(tmp_path, detect_s=2.0) as stage:
+    async with impaired_job(tmp_path, detect_s=2.0) as stage:
         stage.control.set_impairments(Impairments(), Impairments(swallow=True))
         await stage.job.tracker.wait_for("epoch 2: lost worker")
         stage.control.set_impairments()
@@ -202,7 +202,7 @@ async def test_a_flipped_bit_of_a_header_is_seen_and_costs_the_link(
     tmp_path: Path, reference: Reference
 ) -> None:
     """Rank 0 dials rank 1, which waits for its next frame: the epoch is in bytes 4 to 7."""
-    async with weathered(tmp_path, n=2) as stage:
+    async with impaired_job(tmp_path, n=2) as stage:
         ((up, _),) = stage.data[1].streams
         stage.data[1].set_impairments(Impairments(flips=(up.taken + 5,)), Impairments())
         await stage.job.open_gate()
@@ -212,7 +212,7 @@ async def test_a_flipped_bit_of_a_header_is_seen_and_costs_the_link(
 
 @slow
 async def test_a_flipped_bit_of_a_signature_is_another_collective_to_all(tmp_path: Path) -> None:
-    async with weathered(tmp_path, n=2) as stage:
+    async with impaired_job(tmp_path, n=2) as stage:
         ((up, _),) = stage.data[1].streams
         stage.data[1].set_impairments(Impairments(flips=(up.taken + 40,)), Impairments())
         await stage.job.open_gate()
@@ -224,7 +224,7 @@ async def test_a_flipped_bit_of_a_payload_is_found_at_the_next_checkpoint(tmp_pa
 
     The application gets wrong numbers for two more steps.
     """
-    async with weathered(tmp_path, n=2) as stage:
+    async with impaired_job(tmp_path, n=2) as stage:
         ((up, _),) = stage.data[1].streams
         stage.data[1].set_impairments(Impairments(flips=(up.taken + 96 + 1007,)), Impairments())
         await stage.job.open_gate()
@@ -243,7 +243,7 @@ async def test_a_flipped_bit_of_a_payload_is_found_at_the_next_checkpoint(tmp_pa
 async def test_a_flipped_bit_is_found_under_a_checksum_and_costs_an_epoch(
     tmp_path: Path, reference: Reference, place: int
 ) -> None:
-    async with weathered(tmp_path, n=2, options=("--checksum", "crc32")) as stage:
+    async with impaired_job(tmp_path, n=2, options=("--checksum", "crc32")) as stage:
         ((up, _),) = stage.data[1].streams
         stage.data[1].set_impairments(Impairments(flips=(up.taken + place,)), Impairments())
         await stage.job.open_gate()

@@ -211,7 +211,7 @@ def test_a_journal_of_a_later_version_is_refused_and_says_what_to_do(tmp_path: P
         {"world_size": 10**9},
         {"world_size": 1e400},
         {"tables": 10**12},
-        {"first_nonces": [10**12, 1]},
+        {"first_lives": [10**12, 1]},
         {"places": [["0", 1, b"a", "h"]]},
         {"grouping": [0, 2]},
         {"byes": [7]},

@@ -47,8 +47,8 @@ def test_a_fault_left_out_changes_nothing_of_the_others() -> None:
     part = Simulation(7, only=(1, 3))
     assert part.plan == whole.plan
     assert part.faults.waiting == [whole.plan[1], whole.plan[3]]
-    assert [p.luck(7).random() for p in part.faults.waiting] == [
-        whole.plan[number].luck(7).random() for number in (1, 3)
+    assert [p.rng(7).random() for p in part.faults.waiting] == [
+        whole.plan[number].rng(7).random() for number in (1, 3)
     ]
 
 

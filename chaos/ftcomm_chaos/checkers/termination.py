@@ -106,7 +106,7 @@ def _is_troubled(case: Case, since: float, until: float) -> bool:
 
 
 def lost_for_a_reason(case: Case) -> Iterator[RuleViolation]:
-    """A result is lost only where as many lives as keep it have died."""
+    """A result is lost only where as many processes as keep it have died."""
     lost = [(x, over) for x, over in _verdicts(case) if over.event.error == LOST]
     if not lost:
         return

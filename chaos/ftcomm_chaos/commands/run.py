@@ -116,7 +116,7 @@ class GivenOptions:
 @click.option(
     "--min-lost", type=click.IntRange(1), help="Fewer lost workers test nothing [default: 1]."
 )
-@click.option("--seed", default=0, show_default=True, help="Of all luck.")
+@click.option("--seed", default=0, show_default=True, help="Seed of all random choices.")
 @click.option("--duration", type=TIME, help="How long to break things [default: one job].")
 @click.option("--limit", type=TIME, help="For one job; then it hangs.")
 @click.option("--compare", help="File that the script writes to {out} [default: last result].")

@@ -75,9 +75,9 @@ def check_verdict(model: "Model") -> None:
 
 
 def check_sent(model: "Model", message: Any) -> None:
-    """All-bye is told when all have closed (R8)."""
+    """All-closed is told when all have closed (R8)."""
     if isinstance(message, AllClosed) and len(model.closed) < model.script.ranks:
-        raise Violation(f"all-bye, but only {sorted(model.closed)} have closed (R8)")
+        raise Violation(f"all-closed, but only {sorted(model.closed)} have closed (R8)")
 
 
 def check_stuck(model: "Model") -> None:

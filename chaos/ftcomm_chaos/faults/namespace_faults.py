@@ -24,7 +24,7 @@ from ftcomm_chaos.faults.process_faults import BOTH, DIRECTIONS, IN, OUT, WORKER
 
 EVERYBODY = "everybody"
 OTHERS = "workers"
-NO_PROXY = ("weather",)  # is on the runner's loopback, which no such host reaches
+NO_PROXY = ("impaired",)  # is on the runner's loopback, which no such host reaches
 PEERS = (EVERYBODY, OTHERS, TRACKER)
 
 

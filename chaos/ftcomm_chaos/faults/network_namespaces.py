@@ -147,7 +147,7 @@ class NamespaceHosts:
                 self._run(holder, f"tc qdisc del dev {device} root".split())
 
     def lose(self, name: str, fraction: float) -> None:
-        """Let a host lose a fraction of what comes, by the kernel's own luck; 0 ends it."""
+        """Let a host lose a fraction of what comes, at random; 0 ends it."""
         holder = self._holders[name]
         self._run(holder, ["iptables", "-F", "INPUT"])
         if fraction:

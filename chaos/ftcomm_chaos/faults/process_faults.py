@@ -280,7 +280,7 @@ register(
             },
         ),
         FaultKind(
-            "weather",
+            "impaired",
             "what others dial to reach the worker, or the tracker, is a proxy; the job speaks TCP",
             _impairments,
             (*WORKERS, TRACKER),

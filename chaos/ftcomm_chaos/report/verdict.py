@@ -69,7 +69,7 @@ def judge(
         broken.insert(  # it explains the others
             0,
             f"two runs without faults differ too, in {what}: the script does not compute the same"
-            " twice (unseeded luck, time, process ids, or order of files)",
+            " twice (unseeded random numbers, time, process ids, or order of files)",
         )
     if broken:
         return Verdict(RunExit.VIOLATED, broken)
@@ -96,9 +96,8 @@ def _broken(run: RunRecord) -> list[str]:
         last = next((line for line in reversed(run.tail) if line.strip()), "")
         found.append(f"{run.name}: the job {describe_exit(run.status)}: {last}")
     found += [
-        f"{run.name}: worker {process.who} (process {process.number}, pid {process.pid})"
-        f" {process.how},"
-        " and no fault did that"
+        f"{run.name}: worker {process.who} (incarnation {process.number}, process {process.pid})"
+        f" {process.how}, and no fault did that"
         for process in unplanned_deaths(run)
         if process.who != "tracker" and run.status == 0
     ]

@@ -122,7 +122,7 @@ class FaultScheduler:
             hit = Hit((), f"tracker_kill at {fired.address}", (process,))
         else:
             hit = cast("LibraryFault", entry.fault).happened(process)
-        if process.pid != record.pid:  # a child of it, whose end is not this life's
+        if process.pid != record.pid:  # a child of it, whose end is not this process's
             hit = replace(hit, processes=())
         return hit, self._note(entry, job, hit, job.time_of(record), record.epoch)
 

@@ -21,7 +21,7 @@ from ftcomm_tracker.server.fault_injection import TRACKER
 
 _SHIM = """\
 IFS= read -r stat < "/proc/$$/stat"
-printf 'life %s %s\\n' "$FTCOMM_WORKER_ID" "$stat" > {events}
+printf 'started %s %s\\n' "$FTCOMM_WORKER_ID" "$stat" > {events}
 . {folder}/"worker-$FTCOMM_WORKER_ID.sh"
 """
 _READ_BYTES = 1 << 16
@@ -121,7 +121,7 @@ class Announcements:
 def parse_note(line: str) -> Note:
     """One line of the pipe."""
     word, _, rest = line.partition(" ")
-    if word == "life":
+    if word == "started":
         worker, _, stat = rest.partition(" ")
         return ProcessStarted(worker, int(stat.split()[0]), start_in(stat))
     if line.startswith(TRACKER):

@@ -30,5 +30,5 @@ def random_plan(
 
 
 def dice_of(seed: int, run: int, entry: PlanEntry) -> random.Random:
-    """The dice of one entry in one run: what one entry draws does not change another's luck."""
-    return random.Random(f"{seed}/{run}/{entry.number}")  # noqa: S311 - luck, not secrets
+    """The dice of one entry in one run: what one entry draws does not change another's."""
+    return random.Random(f"{seed}/{run}/{entry.number}")  # noqa: S311 - faults, not secrets

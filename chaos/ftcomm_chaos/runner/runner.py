@@ -26,7 +26,7 @@ class ChaosRunOptions:
 
     Attributes:
         entries: the faults.
-        seed: of the luck.
+        seed: of all random choices.
         run: the number of this run under its seed.
         stop_after_s: faults that come again and again stop then.
         limit_s: the run is ended then, and that is a violation.

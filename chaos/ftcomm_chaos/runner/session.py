@@ -33,7 +33,7 @@ class RunRequest:
         plan: the faults, as a plan file says them.
         trace: or the trace to replay.
         speed: trace seconds in one second.
-        seed: of all luck.
+        seed: of all random choices.
         duration_s: how long to break things; jobs are run one after another until it is over.
             None is one job, to its end.
         limit_s: for one job, None to derive it from the run without faults.

@@ -91,21 +91,21 @@ class Faults:
             SimulatedFaultKind.ONE_WAY_BARRIER: self._one_way_barrier,
         }
         if kind in apply:
-            apply[kind](process, planned.luck(self.sim.world.seed))
+            apply[kind](process, planned.rng(self.sim.world.seed))
         if kind in (SimulatedFaultKind.CRASH, SimulatedFaultKind.CRASH_TWO):
             process.die("killed")
             raise Killed
 
-    def _crash_other(self, process: "SimulatedProcess", luck: random.Random) -> None:
+    def _crash_other(self, process: "SimulatedProcess", rng: random.Random) -> None:
         others = [x for x in self.sim.current_processes() if x is not process]
         if others:
-            luck.choice(others).die("killed")
+            rng.choice(others).die("killed")
 
-    def _crash_all_but_one(self, process: "SimulatedProcess", luck: random.Random) -> None:
+    def _crash_all_but_one(self, process: "SimulatedProcess", rng: random.Random) -> None:
         members = self.sim.current_processes()
         if not members:
             return
-        left = luck.choice(members)
+        left = rng.choice(members)
         for other in members:
             if other not in (process, left):
                 other.die("killed")
@@ -113,28 +113,28 @@ class Faults:
             process.die("killed")
             raise Killed
 
-    def _cut_data(self, process: "SimulatedProcess", luck: random.Random) -> None:
+    def _cut_data(self, process: "SimulatedProcess", rng: random.Random) -> None:
         del process
         streams = self.sim.network.open_streams()
         if streams:
-            self.sim.network.cut(luck.choice(streams))
+            self.sim.network.cut(rng.choice(streams))
 
-    def _silence(self, process: "SimulatedProcess", luck: random.Random) -> None:
+    def _silence(self, process: "SimulatedProcess", rng: random.Random) -> None:
         del process
         streams = self.sim.network.open_streams()
         if streams:
-            self.sim.network.silence(luck.choice(streams))
+            self.sim.network.silence(rng.choice(streams))
 
-    def _barrier(self, process: "SimulatedProcess", luck: random.Random) -> None:
-        self._put_up(process, PathLoss.REFUSED, luck)
+    def _barrier(self, process: "SimulatedProcess", rng: random.Random) -> None:
+        self._put_up(process, PathLoss.REFUSED, rng)
 
-    def _silent_barrier(self, process: "SimulatedProcess", luck: random.Random) -> None:
-        self._put_up(process, PathLoss.SILENT, luck)
+    def _silent_barrier(self, process: "SimulatedProcess", rng: random.Random) -> None:
+        self._put_up(process, PathLoss.SILENT, rng)
 
-    def _one_way_barrier(self, process: "SimulatedProcess", luck: random.Random) -> None:
-        self._put_up(process, PathLoss.ONE_WAY, luck)
+    def _one_way_barrier(self, process: "SimulatedProcess", rng: random.Random) -> None:
+        self._put_up(process, PathLoss.ONE_WAY, rng)
 
-    def _put_up(self, process: "SimulatedProcess", hurdle: PathLoss, luck: random.Random) -> None:
+    def _put_up(self, process: "SimulatedProcess", hurdle: PathLoss, rng: random.Random) -> None:
         """Between this worker and another: one pair for good, any other for a while.
 
         One at a time: with more, a group of three falls apart, and no relay helps.
@@ -142,107 +142,107 @@ class Faults:
         others = [name for name in self.sim.worker_ids if name != process.worker_id]
         if not others:
             return
-        network, names = self.sim.network, frozenset((process.worker_id, luck.choice(others)))
+        network, names = self.sim.network, frozenset((process.worker_id, rng.choice(others)))
         if network.barriers.standing:
             return
         network.put_up(names, hurdle)
-        if self.barred is None and luck.random() < LASTING:
+        if self.barred is None and rng.random() < LASTING:
             self.barred = names
         else:
-            self.sim.world.after(luck.uniform(0.1, 8.0), network.barriers.take_down, names)
+            self.sim.world.after(rng.uniform(0.1, 8.0), network.barriers.take_down, names)
 
     @staticmethod
-    def _cut_control(process: "SimulatedProcess", luck: random.Random) -> None:
-        del luck
+    def _cut_control(process: "SimulatedProcess", rng: random.Random) -> None:
+        del rng
         if process.conn is not None:
             process.conn.cut()
 
     @staticmethod
-    def _cut_short(process: "SimulatedProcess", luck: random.Random) -> None:
+    def _cut_short(process: "SimulatedProcess", rng: random.Random) -> None:
         """The next time that the user's thread runs in a call."""
-        del luck
+        del rng
         process.cut_next = True
         process.poke()
 
-    def _pause(self, process: "SimulatedProcess", luck: random.Random) -> None:
-        self._stop(process, luck.uniform(0.05, 0.95))
+    def _pause(self, process: "SimulatedProcess", rng: random.Random) -> None:
+        self._stop(process, rng.uniform(0.05, 0.95))
 
-    def _long_pause(self, process: "SimulatedProcess", luck: random.Random) -> None:
-        self._stop(process, luck.uniform(1.0, 4.0))
+    def _long_pause(self, process: "SimulatedProcess", rng: random.Random) -> None:
+        self._stop(process, rng.uniform(1.0, 4.0))
 
     def _stop(self, process: "SimulatedProcess", deadlines: float) -> None:
         if process.paused_until is None:
             process.pause(deadlines * self.sim.settings.detect_within)
 
-    def _duplicate(self, process: "SimulatedProcess", luck: random.Random) -> None:
-        del luck
+    def _duplicate(self, process: "SimulatedProcess", rng: random.Random) -> None:
+        del rng
         self._start_again(process)
 
     def _start_again(self, process: "SimulatedProcess") -> None:
         if process.worker_id in self.sim.worker_ids:
             self.sim.start_process(process.worker_id)
 
-    def _pause_and_replace(self, process: "SimulatedProcess", luck: random.Random) -> None:
-        self._stop(process, luck.uniform(0.6, 5.0))
+    def _pause_and_replace(self, process: "SimulatedProcess", rng: random.Random) -> None:
+        self._stop(process, rng.uniform(0.6, 5.0))
         self.replacing += 1
-        self.sim.world.after(luck.uniform(0.0, 2.0), self._replace, process)
+        self.sim.world.after(rng.uniform(0.0, 2.0), self._replace, process)
 
     def _replace(self, process: "SimulatedProcess") -> None:
         self.replacing -= 1
         self._start_again(process)
 
-    def _tracker_crash(self, process: "SimulatedProcess", luck: random.Random) -> None:
-        del process, luck
+    def _tracker_crash(self, process: "SimulatedProcess", rng: random.Random) -> None:
+        del process, rng
         self.sim.tracker.crash()
 
-    def _tracker_torn(self, process: "SimulatedProcess", luck: random.Random) -> None:
+    def _tracker_torn(self, process: "SimulatedProcess", rng: random.Random) -> None:
         del process
-        self.sim.tracker.crash_after = luck.randrange(1, 9)
+        self.sim.tracker.crash_after = rng.randrange(1, 9)
 
-    def _tracker_stall(self, process: "SimulatedProcess", luck: random.Random) -> None:
+    def _tracker_stall(self, process: "SimulatedProcess", rng: random.Random) -> None:
         del process
-        self.sim.tracker.stall(luck.uniform(0.3, 3.0))
+        self.sim.tracker.stall(rng.uniform(0.3, 3.0))
 
-    def _refusal(self, process: "SimulatedProcess", luck: random.Random) -> None:
+    def _refusal(self, process: "SimulatedProcess", rng: random.Random) -> None:
         """As by a firewall that was changed: the connection goes, for a while no other comes."""
-        self.sim.tracker.refuse(process.worker_id, self._deadlines(luck, 0.1, 3.0))
+        self.sim.tracker.refuse(process.worker_id, self._deadlines(rng, 0.1, 3.0))
         if process.conn is not None:
             process.conn.cut()
 
     # --- of bytes -----------------------------------------------------------------------------
 
-    def _deadlines(self, luck: random.Random, lo: float, hi: float) -> float:
+    def _deadlines(self, rng: random.Random, lo: float, hi: float) -> float:
         """Seconds, in multiples of `detect_within`."""
-        return luck.uniform(lo, hi) * self.sim.settings.detect_within
+        return rng.uniform(lo, hi) * self.sim.settings.detect_within
 
-    def _end_of_a_pipe(self, luck: random.Random) -> End | None:
+    def _end_of_a_pipe(self, rng: random.Random) -> End | None:
         """One end of some connection: to the tracker, or between two workers."""
         control = [conn.pipe for conn in self.sim.tracker.conns.values() if conn.pipe is not None]
         control = [pipe for pipe in control if pipe.is_open]
         between = self.sim.network.open_pipes()
-        pipes = luck.choice([pool for pool in (control, between) if pool] or [[]])
-        return luck.choice(luck.choice(pipes).ends) if pipes else None
+        pipes = rng.choice([pool for pool in (control, between) if pool] or [[]])
+        return rng.choice(rng.choice(pipes).ends) if pipes else None
 
-    def _cut_inside(self, process: "SimulatedProcess", luck: random.Random) -> None:
+    def _cut_inside(self, process: "SimulatedProcess", rng: random.Random) -> None:
         del process
-        end = self._end_of_a_pipe(luck)
+        end = self._end_of_a_pipe(rng)
         if end is not None:
-            end.pipe.cut_after(end, luck.randrange(SOON_BYTES))
+            end.pipe.cut_after(end, rng.randrange(SOON_BYTES))
 
-    def _hold_up(self, process: "SimulatedProcess", luck: random.Random) -> None:
+    def _hold_up(self, process: "SimulatedProcess", rng: random.Random) -> None:
         del process
-        end = self._end_of_a_pipe(luck)
+        end = self._end_of_a_pipe(rng)
         if end is not None:
-            end.pipe.stall(end, self._deadlines(luck, 0.1, 2.5))
+            end.pipe.stall(end, self._deadlines(rng, 0.1, 2.5))
 
-    def _half_open(self, process: "SimulatedProcess", luck: random.Random) -> None:
+    def _half_open(self, process: "SimulatedProcess", rng: random.Random) -> None:
         del process
-        end = self._end_of_a_pipe(luck)
+        end = self._end_of_a_pipe(rng)
         if end is not None:
-            end.pipe.forget(end, audible=luck.random() < HEARD)
+            end.pipe.forget(end, audible=rng.random() < HEARD)
 
-    def _one_way(self, process: "SimulatedProcess", luck: random.Random) -> None:
+    def _one_way(self, process: "SimulatedProcess", rng: random.Random) -> None:
         del process
-        end = self._end_of_a_pipe(luck)
+        end = self._end_of_a_pipe(rng)
         if end is not None:
             end.pipe.silence(end)

@@ -1,8 +1,8 @@
 """What is planned to go wrong in a seed: a list of faults, each on its own.
 
 Each seed draws a few kinds out of all (a swarm), so that runs differ in more than their timing.
-A plan is drawn by a source of luck of its own, and each fault has another one for what it decides
-when it happens.  So one fault can be left out, and the others stay what and where they are.
+A plan is drawn by a source of randomness of its own, and each fault has another one for what it
+decides when it happens.  So one fault can be left out, and the others stay what and where they are.
 """
 
 import enum
@@ -25,7 +25,7 @@ class SimulatedFaultKind(enum.Enum):
     CUT_SHORT = "call cut short"
     PAUSE = "short stop"
     LONG_PAUSE = "long stop"
-    DUPLICATE = "second life"
+    DUPLICATE = "second process"
     PAUSE_AND_REPLACE = "stop and replace"
     TRACKER_CRASH = "tracker crash"
     TRACKER_TORN = "tracker crash between two effects"
@@ -89,7 +89,7 @@ class SimulatedFault:
     at_point: int
     name: str = ""
 
-    def luck(self, seed: int) -> random.Random:
+    def rng(self, seed: int) -> random.Random:
         """What this fault decides by when it happens."""
         return random.Random(f"fault {self.number} of {seed}")  # noqa: S311 - drawn from the seed
 

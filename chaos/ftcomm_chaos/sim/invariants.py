@@ -205,7 +205,7 @@ class Monitor:
         what = (plan.members, plan.frontier, plan.commit, plan.grouping)
         first = self.epochs.setdefault(plan.epoch, what)
         process.require(first == what, f"two plans for epoch {plan.epoch}: {first} and {what}")
-        process.require(plan.members[plan.rank].port == process.port, "took another life's plan")
+        process.require(plan.members[plan.rank].port == process.port, "took another process's plan")
         report = process.last_report
         process.require(
             report is not None and report.epoch == plan.epoch, "a plan without a report"

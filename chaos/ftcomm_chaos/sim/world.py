@@ -1,4 +1,4 @@
-"""The simulated world: one clock, one heap of events, one source of luck.
+"""The simulated world: one clock, one heap of events, one source of randomness.
 
 A run is a function of its seed alone: events at one time happen in the order in which they were
 scheduled, and nothing reads a real clock, the hash seed or the environment.
@@ -20,7 +20,7 @@ class World:
     Attributes:
         now: virtual seconds.
         transit_s: the longest that a message is on its way.
-        rng: the only source of luck.
+        rng: the only source of randomness.
         lines: the trace, kept if `tracing`.
     """
 
@@ -61,8 +61,8 @@ class World:
 
     def between(self, lo: float, hi: float) -> float:
         """A delay in seconds; low values are the most frequent."""
-        luck = self.rng.random()
-        return lo + (hi - lo) * luck * luck
+        draw = self.rng.random()
+        return lo + (hi - lo) * draw * draw
 
     def transit(self) -> float:
         """How long a message is on its way."""

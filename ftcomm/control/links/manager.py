@@ -66,7 +66,7 @@ class Listener:
         own = control.getsockname()[0]
         host, port = parse_endpoint(options.bind or own, name="FTCOMM_BIND")
         sock = trio.socket.socket(control.family, trio.socket.SOCK_STREAM)
-        if port:  # an earlier life's connections linger there for a minute
+        if port:  # an earlier process's connections linger there for a minute
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             await sock.bind((host, port))

@@ -47,7 +47,7 @@ class Stage:
         )
         self.processes.append(process)
         stat = Path(f"/proc/{process.pid}/stat").read_text()
-        self.write(f"incarnation {worker} {stat.rstrip()}")
+        self.write(f"started {worker} {stat.rstrip()}")
         return process
 
     def write(self, line: str) -> None:

@@ -146,7 +146,7 @@ def test_notes_tell_of_starts_and_of_faults_at_positions() -> None:
     assert [
         parse_note(line)
         for line in (
-            f"incarnation 3 {stat}",
+            f"started 3 {stat}",
             f"2.1.0.0@half_sent=kill {words}",
             f"tracker 1.2@plan_sent#1 {words}",
         )

@@ -23,9 +23,9 @@ def test_the_page_is_well_formed_and_needs_nothing_else() -> None:
 def test_processes_are_counted_from_one_as_by_the_tracker() -> None:
     titles = re.findall(r"<title>(incarnation .*?)</title>", report_page(session(killed_once())))
     assert titles == [
-        "life 1, process 10 ended well",
-        "life 1, process 11 was killed by SIGKILL",
-        "life 2, process 12 ended well",
+        "incarnation 1, process 10 ended well",
+        "incarnation 1, process 11 was killed by SIGKILL",
+        "incarnation 2, process 12 ended well",
     ]
 
 

@@ -51,7 +51,7 @@ def test_what_a_simulated_job_leaves_is_read_back_and_breaks_no_rule(seed: int) 
 
 @settings(max_examples=10)
 @given(SEEDS, st.randoms(use_true_random=False))
-def test_one_changed_result_in_it_is_found(seed: int, luck: Random) -> None:
+def test_one_changed_result_in_it_is_found(seed: int, rng: Random) -> None:
     history = simulated(seed)
     shared = [
         (incarnation, line)
@@ -64,7 +64,7 @@ def test_one_changed_result_in_it_is_found(seed: int, luck: Random) -> None:
         ) > 1
     ]  # fmt: skip
     assume(shared)
-    incarnation, line = luck.choice(shared)
+    incarnation, line = rng.choice(shared)
     changed = dataclasses.replace(line, event=dataclasses.replace(line.event, result="0bad"))
     lines = tuple(changed if x.event is line.event else x for x in incarnation.lines)
     records = tuple(

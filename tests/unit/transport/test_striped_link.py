@@ -87,22 +87,22 @@ def taken(link: StripedLink, buffer: memoryview) -> int:
     st.randoms(use_true_random=False),
 )
 def test_messages_of_any_size_come_out_as_they_went_in(
-    sizes: list[tuple[int, int]], streams: int, stripe: int, luck: random.Random
+    sizes: list[tuple[int, int]], streams: int, stripe: int, rng: random.Random
 ) -> None:
     """Both ends take what there is room for, in pieces of any size, and never all at once."""
-    waiting = [(luck.randbytes(head), luck.randbytes(body)) for head, body in sizes]
+    waiting = [(rng.randbytes(head), rng.randbytes(body)) for head, body in sizes]
     wanted = b"".join(head + body for head, body in waiting)
     with one_end(streams, stripe) as (near, socks):
         far = StripedLink([SocketLink(sock, 0) for sock in socks])
         got, buffer = bytearray(), bytearray(1 << 14)
         while len(got) < len(wanted):
-            if waiting and luck.random() < 0.5:
+            if waiting and rng.random() < 0.5:
                 head, body = waiting[0]
                 sent = offer(near, head, body)
                 rest = (head[sent:], body[max(sent - len(head), 0) :])
                 waiting[:1] = [rest] if any(rest) else []
             else:
-                got += buffer[: taken(far, memoryview(buffer)[: luck.randint(1, len(buffer))])]
+                got += buffer[: taken(far, memoryview(buffer)[: rng.randint(1, len(buffer))])]
     assert got == wanted
 
 

@@ -33,7 +33,7 @@ MAX_EPOCHS_AHEAD = 10_000
 
 
 class Admission(Epochs):
-    """Numbers incarnations, seats them, fences what they replace."""
+    """Numbers incarnations, gives them rank slots, fences what they replace."""
 
     def on_joined(self, conn: int, hello: Hello) -> None:
         """Number this incarnation, or recognise it; refuse what cannot be a member."""
@@ -139,7 +139,7 @@ class Admission(Epochs):
             self._drop(old, "replaced by a newer connection of the same process")
         place = self.durable.places[rank]
         self._fill_slot(conn, hello, place.incarnation, rank)
-        if self.durable.final_version >= 0:  # a Bye that is not journalled follows the welcome
+        if self.durable.final_version >= 0:  # a `Closed` that is not journalled follows the welcome
             self._send(conn, AllClosed(self.durable.final_version))
             self._told(hello.worker_id)
             return

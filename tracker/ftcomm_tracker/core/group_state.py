@@ -1,4 +1,4 @@
-"""Seats: the roster's data, and the small things that everything else does with it.
+"""Rank slots: the roster's data, and the small things that everything else does with it.
 
 The roster is one machine, written in layers of which each calls only those below it::
 
@@ -7,7 +7,7 @@ The roster is one machine, written in layers of which each calls only those belo
     admission  who joins, who takes a place, who is fenced
     epochs     announcing, collecting, deciding, ending
     routing    links that fail: relays, and who is given up
-    seats      data: peers, places, what is durable; effects out
+    slots      data: peers, places, what is durable; effects out
 """
 
 import enum

@@ -44,7 +44,7 @@ END_GRACE_S = 30.0  # after a fatal decision: a script may want to write down wh
 STRAGGLERS_AFTER_S = 2.0  # a worker that is in a call, or calls soon, ends within that
 STATUS_PERIOD_S = 0.25
 MAX_LINE_IN_REASON = 300  # characters; every rank's error repeats them
-# A fenced life's place was taken by another that has ended well if the job has; a worker that
+# A fenced process's place was taken by another that has ended well if the job has; a worker that
 # came after the end had nothing to do.
 _GOOD = (0, FencedError.exit_code, JobFinishedError.exit_code)
 LOOKS_PER_DETECT_WITHIN = 5

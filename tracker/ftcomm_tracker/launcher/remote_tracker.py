@@ -1,8 +1,9 @@
 """A job whose tracker is elsewhere, as the launcher of one worker sees it.
 
 One connection is kept, and dialled again when it is lost: a tracker may be restarted at any time.
-What is to be said is state rather than a queue (is there a vouch to give, was the worker given up,
-which question is the newest), so that a new connection says all that still matters, once.
+What is to be said is state rather than a queue (is there a liveness assertion to give, was the
+worker given up, which question is the newest), so that a new connection says all that still
+matters, once.
 """
 
 import contextlib
@@ -100,7 +101,7 @@ class RemoteJob:
         return self._standing.detect_within_ms / 1000
 
     def post(self, event: Died | GivenUp | LivenessAsserted | Supervised) -> None:
-        """Tell the tracker, now or when it is back; an old vouch is worth nothing."""
+        """Tell the tracker, now or when it is back; an old assertion is worth nothing."""
         match event:
             case LivenessAsserted():
                 self._asserting_liveness = self._attached

@@ -21,7 +21,7 @@ class Frame(NamedTuple):
 
 @dataclass(eq=False)
 class FrameStream:
-    """One connection between two lives in one epoch."""
+    """One connection between two processes in one epoch."""
 
     epoch: int
     ends: tuple["SimulatedProcess", "SimulatedProcess"]

@@ -54,7 +54,7 @@ def _frame(header: FrameHeader, payload: bytes) -> Frame:
 
 
 class LinkEnd:
-    """One life's end of a data link.
+    """One process's end of a data link.
 
     Attributes:
         broken: of no more use in this epoch.

@@ -23,10 +23,10 @@ SITE = "sim.py:1"
 
 def race(process: "SimulatedProcess") -> Thread:
     """Let the control thread in between, sometimes."""
-    luck = process.world.rng.random()
-    if luck < SCHEDULED_OUT:
+    draw = process.world.rng.random()
+    if draw < SCHEDULED_OUT:
         yield process.world.between(0.02, 0.4)
-    elif luck < PREEMPTED:
+    elif draw < PREEMPTED:
         yield process.world.between(0.0001, 0.004)
 
 
