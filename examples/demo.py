@@ -53,7 +53,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="ftcomm-demo-"))
     try:
         heading("1  Without faults")
-        is_quiescent = train(folder / "calm", lambda _: None)
+        undisturbed = train(folder / "undisturbed", lambda _: None)
         heading(f"2  With kill -9 of worker {VICTIM} after step {KILL_AFTER_STEP}")
         killer = Killer(folder / "killed")
         killed = train(folder / "killed", killer.on_line)
@@ -63,8 +63,8 @@ def main() -> int:
         print(f"\nThe demo failed: {error}\nWhat it left is in {folder}", file=sys.stderr)
         return 1
     heading("Both models, SHA-256")
-    print(f"  without the kill  {is_quiescent}\n  with the kill     {killed}")
-    if is_quiescent != killed:
+    print(f"  without the kill  {undisturbed}\n  with the kill     {killed}")
+    if undisturbed != killed:
         print(f"  They differ: this is a defect of ftcomm. What the runs left is in {folder}")
         return 1
     print("  Equal, to the last bit.")

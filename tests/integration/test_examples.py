@@ -78,11 +78,11 @@ def test_two_deaths_at_random_steps_change_nothing(
     name: str, options: tuple[str, ...], versions: int, calls: int
 ) -> None:
     script = EXAMPLES / f"{name}.py"
-    is_quiescent = run(script, *options)
+    undisturbed = run(script, *options)
     faults = list(random_faults(versions, calls, random.Random(f"examples {name}")))
     killed = run(script, *options, faults=",".join(faults))
     assert victims_in(killed) == sorted(fault[0] for fault in faults), faults
-    assert model_in(killed) == model_in(is_quiescent), faults
+    assert model_in(killed) == model_in(undisturbed), faults
 
 
 def test_overlap_gives_the_same_model_as_waiting() -> None:
@@ -119,8 +119,8 @@ def test_the_ported_script_writes_the_same_weights_whoever_dies(tmp_path: Path) 
     script.write_text(after)
     weights = tmp_path / "weights.npy"
     run(script, workers=2, cwd=tmp_path)
-    is_quiescent = weights.read_bytes()
+    undisturbed = weights.read_bytes()
     weights.unlink()
     killed = run(script, workers=2, cwd=tmp_path, faults="1.2.17.0@half_sent")
     assert victims_in(killed) == ["1"]
-    assert weights.read_bytes() == is_quiescent
+    assert weights.read_bytes() == undisturbed

@@ -45,9 +45,9 @@ def train(folder: Path, *settings: str, kill: bool) -> tuple[str, int]:
 
 
 def test_a_death_in_between_changes_no_byte(tmp_path: Path) -> None:
-    is_quiescent, long_way = train(tmp_path / "calm", kill=False)
+    undisturbed, long_way = train(tmp_path / "undisturbed", kill=False)
     killed, _ = train(tmp_path / "killed", kill=True)
-    assert killed == is_quiescent
+    assert killed == undisturbed
     assert ALWAYS_LONG < long_way < MOST_LONG
 
 

@@ -115,8 +115,8 @@ def _against(reference: RunRecord, run: RunRecord, what: str) -> list[str]:
         return []
     if not run.result:
         return [f"{run.name}: {what} is missing or empty, and without faults it is there"]
-    is_quiescent = f"{reference.result[:16]}..." if reference.result else "none"
-    return [f"{run.name}: {what} differs: {run.result[:16]}..., without faults {is_quiescent}"]
+    undisturbed = f"{reference.result[:16]}..." if reference.result else "none"
+    return [f"{run.name}: {what} differs: {run.result[:16]}..., without faults {undisturbed}"]
 
 
 def _untested(reference: RunRecord, runs: Sequence[RunRecord], demands: Demands) -> list[str]:
