@@ -66,7 +66,7 @@ def test_what_comes_before_processes_are_counted_is_for_a_workers_first_process(
     [
         (7, "the entry is 7 - write"),
         ({"at": {"position": "00.1.2.0@enter"}, "kind": "cut"}, "at is where fault 1 is - choose"),
-        ({"at": AT}, "kind is null - use one of cut, disk_full, gil_held, kill_rst,"),
+        ({"at": AT}, "kind is null - use one of cut, disk_full, gil_held, impaired, kill_rst,"),
         ({"at": AT, "kind": ["sigkill"]}, "kind is"),
         (
             {"at": AT, "kind": "sigkill", "when": 3},

@@ -109,7 +109,8 @@ with ftcomm.init() as comm:
     done = run(script=script)
     assert done.returncode == 73, done.stderr
     assert "died 3 times while the job stood at 0.0" in done.stderr
-    assert done.stderr.count("starting it again") == 2
+    # Its first death may come before the tracker has heard that the job stands at 0.0.
+    assert done.stderr.count("starting it again") in {2, 3}
     assert "[0] ftcomm.errors.RankLostError" in done.stderr
     assert "  | RuntimeError: the data are wrong" in done.stderr
 
