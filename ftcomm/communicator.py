@@ -1,22 +1,29 @@
 """The communicator: what a training script holds on to."""
 
 import enum
-import hashlib
-import time
-from typing import TYPE_CHECKING, Any, Final, overload
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Self, overload
 
+from ftcomm.api.checkpoints import Checkpoints
+from ftcomm.api.collectives import CollectiveCalls
 from ftcomm.api.foreign_names import hint_for_communicator
-from ftcomm.api.public_values import Restored, RestoredFrom, RestoredLocal
+from ftcomm.api.outputs import Number, OutputPolicy, Result
+from ftcomm.api.persistent_calls import PersistentCalls
+from ftcomm.api.public_values import CallPosition, Restored, RestoredFrom, RestoredLocal
+from ftcomm.api.session import Session
+from ftcomm.api.stats import Stats
+from ftcomm.collectives.op_argument import AnyOp
 from ftcomm.config.deadline import Duration
-from ftcomm.errors import StateChangedError
-from ftcomm.nonblocking.task_api import TaskCalls
-from ftcomm.protocol.position import PRELUDE
-from ftcomm.protocol.signature import LAZY, WITH_LOCAL, Kind
-from ftcomm.requests.call_site import call_site
-from ftcomm.requests.request import DIGEST_BYTES, UNCOMPARED, CheckpointPayload
-from ftcomm.state.layout import Packed
-from ftcomm.state.lazy import LazyState
-from ftcomm.state.serializer import pack_state, unpack_state
+from ftcomm.engine.interface import Engine
+from ftcomm.nonblocking.buckets import BUCKET_BYTES
+from ftcomm.nonblocking.fused import BucketedCalls
+from ftcomm.nonblocking.handle import Handle
+from ftcomm.nonblocking.nonblocking_calls import NonblockingCalls
+from ftcomm.nonblocking.task_engine import WORKERS, TaskEngine
+from ftcomm.requests.call_site import passes_on
+from ftcomm.requests.options import CallOptions
+
+passes_on(__file__)
 
 
 class _Missing(enum.Enum):
@@ -26,14 +33,41 @@ class _Missing(enum.Enum):
 
 
 NOT_GIVEN: Final = _Missing.NOT_GIVEN
+Out = Result | None
+Deadline = Duration | None
 
 
-class Communicator(TaskCalls):
+class Communicator:
     """A worker's part in the job. Use it from one thread at a time, as a context manager.
 
     Leaving the ``with`` block normally closes the job together with all ranks; leaving it by an
     exception is a failure at once, with the exception's text as the reason.
+
+    Every collective is one position; all ranks call the same in the same order. An input array may
+    also be a function without arguments: it is called at most once, only if the collective is
+    executed, never where the result is replayed. It may not call a collective. An error that it
+    raises leaves the position unchanged.
+
+    ``deadline=`` is a number of seconds or a `datetime.timedelta`. It counts from the call. When a
+    call takes longer, waiting for the replacement of a dead rank included, all ranks raise
+    `CollectiveTimeoutError` and the job is over. Without it the job's ``call_deadline`` holds,
+    which is off by default.
+
+    A name with an i before it is the nonblocking form of a collective: it takes the same arguments
+    and returns a `Handle`. A rank may call the one where another rank calls the other. Inputs and
+    ``out=`` belong to the call until the handle's `wait` has returned.
     """
+
+    def __init__(self, engine: Engine, worker_id: str) -> None:
+        """For the library alone: the communicator of a worker that has its rank."""
+        self._session = session = Session(engine, worker_id)
+        self._output = OutputPolicy(engine)
+        self._calls = CollectiveCalls(session, self._output)
+        self._persistent = PersistentCalls(session, self._calls, self._output)
+        self._checkpoints = Checkpoints(session)
+        self._nonblocking = NonblockingCalls(session, self._calls)
+        self._buckets = BucketedCalls(session, self._nonblocking, self._calls)
+        self._run, self._submit = session.run, self._nonblocking.submit
 
     if not TYPE_CHECKING:  # or a type checker would take a name that is not there for Any
 
@@ -42,16 +76,90 @@ class Communicator(TaskCalls):
             text = f"a communicator has no attribute {name!r}" + (f": {hint}" if hint else "")
             raise AttributeError(text, name=name, obj=self)
 
-    _restored_from: RestoredFrom | None = None
-    _lazy: LazyState | None = None  # of the committed version, if it was checkpointed lazily
+    def __dir__(self) -> list[str]:
+        """The public names alone."""
+        return [name for name in super().__dir__() if not name.startswith("_")]
+
+    def __repr__(self) -> str:
+        state = "over" if self.is_over else f"at {self._session.engine.position}"
+        return f"<ftcomm.Communicator rank {self.rank} of {self.world_size}, {state}>"
+
+    @property
+    def rank(self) -> int:
+        """This worker's place in the group, 0 to ``world_size - 1``; it survives restarts."""
+        return self._session.engine.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of places in the group."""
+        return self._session.engine.world_size
+
+    @property
+    def epoch(self) -> int:
+        """The agreed membership in force; grows by one at every change."""
+        return self._session.engine.epoch
+
+    @property
+    def version(self) -> int:
+        """Number of committed checkpoints; -1 before `load_checkpoint`."""
+        return self._session.engine.position.version
+
+    @property
+    def seqno(self) -> int:
+        """Number of collectives since the version began."""
+        return self._session.engine.position.seqno
+
+    @property
+    def position(self) -> CallPosition:
+        """`version` and `seqno` as one value, which can be compared and printed."""
+        return CallPosition(self.version, self.seqno)
+
+    @property
+    def worker_id(self) -> str:
+        """What names this worker over its restarts."""
+        return self._session.worker_id
+
+    @property
+    def is_over(self) -> bool:
+        """True after `close`, or once an error has ended this communicator."""
+        return self._session.guard.is_closed
+
+    @property
+    def is_usable(self) -> bool:
+        """True while calls may be made here: not over, and not inherited by a forked child."""
+        return self._session.is_usable
+
+    def stats(self) -> Stats:
+        """A snapshot of what was called here, what it cost, and what was recovered."""
+        return self._session.stats()
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def close(self, *, deadline: Deadline = None) -> None:
+        """Close the job together with all ranks; serve those who lag until all have closed.
+
+        Args:
+            deadline: as for `allreduce`, until all have closed.
+        """
+        self._session.close(deadline)
+
+    def abort(self, reason: str) -> None:
+        """Leave the job without closing it: a failure at once, told to the others as `reason`.
+
+        Nothing happens where this communicator is over already, or is a forked child's copy.
+        """
+        self._session.abort(reason)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._session.leave_block(error)
+
+    # --- checkpoints --------------------------------------------------------------------------
 
     def checkpoint(
-        self,
-        state: Any,
-        local: Any | None = None,
-        *,
-        lazy: bool = False,
-        deadline: Duration | None = None,
+        self, state: Any, local: Any | None = None, *, lazy: bool = False, deadline: Deadline = None
     ) -> int:
         """Keep `state` on every rank and end the version; what was logged before may go.
 
@@ -74,78 +182,23 @@ class Communicator(TaskCalls):
             StateChangedError: with ``FTCOMM_DEBUG=checkpoints``, somebody has written to an array
                 of the lazy checkpoint before this one.
         """
-        with self._guard:
-            began, limit = time.perf_counter(), self._limit_of(deadline)
-            self._after_load("checkpoint")
-            saving = self._saving(state, local, lazy=lazy)
-            count = WITH_LOCAL * (local is not None) + LAZY * lazy
-            call = self._calls.plain(Kind.CHECKPOINT, call_site(), count=count)
-            try:
-                self._check_lazy()
-                version = self._engine.within(
-                    limit,
-                    call,
-                    self._engine.checkpoint,
-                    saving,
-                    call.form.signature,
-                    call.form.site,
-                )
-                self._begin_version(call.kind)
-                self._keep_lazy(saving.state)
-            except BaseException as error:
-                self._give_up(error)
-                raise
-            self._call_stats.add(call.kind, saving.nbytes, time.perf_counter() - began)
-            return version
+        return self._checkpoints.save(state, local, lazy=lazy, deadline=deadline)
 
-    def _saving(self, state: Any, local: Any | None, *, lazy: bool) -> CheckpointPayload:
-        packed = None if local is None else pack_state(local, "local")
-        if lazy:
-            watched = self._engine.watches_states
-            return CheckpointPayload(LazyState(state, watched=watched), UNCOMPARED, packed)
-        raw = pack_state(state)
-        return CheckpointPayload(
-            raw, hashlib.blake2b(raw, digest_size=DIGEST_BYTES).digest(), packed
-        )
-
-    def _check_lazy(self) -> None:
-        """The user has kept the promise that goes with a lazy checkpoint, if that is watched."""
-        broken = None
-        try:
-            if self._lazy is not None:
-                self._lazy.check()
-        except StateChangedError as error:
-            broken = error
-        if broken is not None:  # outside, so that the fatal decision is raised alone
-            self._engine.end_by(broken)
-
-    def _keep_lazy(self, state: Packed | LazyState) -> None:
-        """A new version is committed: nobody will ask for the one before."""
-        if self._lazy is not None:
-            self._lazy.release()
-        self._lazy = state if isinstance(state, LazyState) else None
+    @overload
+    def load_checkpoint(self, default: Any = None, *, deadline: Deadline = None) -> Restored: ...
 
     @overload
     def load_checkpoint(
-        self, default: Any = None, *, deadline: Duration | None = None
-    ) -> Restored: ...
-
-    @overload
-    def load_checkpoint(
-        self, default: Any, local_default: Any, *, deadline: Duration | None = None
+        self, default: Any, local_default: Any, *, deadline: Deadline = None
     ) -> RestoredLocal: ...
 
     @overload
     def load_checkpoint(
-        self, default: Any = None, *, local_default: Any, deadline: Duration | None = None
+        self, default: Any = None, *, local_default: Any, deadline: Deadline = None
     ) -> RestoredLocal: ...
 
     def load_checkpoint(
-        self,
-        default: Any = None,
-        local_default: Any = NOT_GIVEN,
-        *,
-        deadline: Duration | None = None,
+        self, default: Any = None, local_default: Any = NOT_GIVEN, *, deadline: Deadline = None
     ) -> Restored | RestoredLocal:
         """End the prelude: the newest committed version and this rank's own copy of its state.
 
@@ -163,28 +216,8 @@ class Communicator(TaskCalls):
         Raises:
             ValueError: called twice.
         """
-        with self._guard:
-            began, limit = time.perf_counter(), self._limit_of(deadline)
-            self._before_load("load_checkpoint", "ends the prelude: call it once")
-            raw = pack_state(default if self.rank == 0 else None)
-            asked = local_default is not NOT_GIVEN
-            packed = pack_state(local_default, "local_default") if asked else b""
-            call = self._calls.plain(Kind.LOAD, call_site())
-            before = self._engine.position
-            try:
-                checkpoint = self._engine.within(
-                    limit, call, self._engine.load, raw, call.form.signature, call.form.site
-                )
-                self._begin_version(call.kind)
-                version, state = checkpoint.version, unpack_state(checkpoint.value)
-                self._restored_from = "memory" if version else "default"
-                local = self._engine.local_state(version)
-                own = unpack_state(packed if local is None else local) if asked else None
-            except BaseException as error:
-                self._give_up_if_past(before, error)
-                raise
-            self._call_stats.add(call.kind, len(checkpoint.value), time.perf_counter() - began)
-            return RestoredLocal(version, state, own) if asked else Restored(version, state)
+        own = () if local_default is NOT_GIVEN else (local_default,)
+        return self._checkpoints.load(default, own, deadline)
 
     @property
     def restored_from(self) -> RestoredFrom | None:
@@ -193,7 +226,7 @@ class Communicator(TaskCalls):
         ``default``: a fresh start, with rank 0's default.  ``memory``: a checkpoint that members of
         the job kept in their memory.
         """
-        return self._restored_from
+        return self._checkpoints.restored_from
 
     def peek_checkpoint(self) -> int | None:
         """The version that `load_checkpoint` would return, if this worker knows it already.
@@ -208,19 +241,355 @@ class Communicator(TaskCalls):
         Raises:
             ValueError: the prelude has ended; see `version`.
         """
-        with self._guard:
-            self._before_load("peek_checkpoint", "looks ahead of load_checkpoint()")
-            return self._engine.known_version
+        return self._checkpoints.known_version()
 
-    def _begin_version(self, kind: Kind) -> None:
-        """All ranks count from zero again, at the same position."""
-        self._account.new_version()
-        self._calls.completed(kind)
+    # --- collectives --------------------------------------------------------------------------
 
-    def _before_load(self, what: str, meaning: str) -> None:
-        if self.version > PRELUDE:
-            raise ValueError(f"{what}() {meaning}; version {self.version} is loaded")
+    @overload
+    def allreduce(
+        self, x: Number, op: AnyOp = "sum", *, copy: bool = True,
+        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
+    ) -> Number: ...  # fmt: skip
 
-    def _after_load(self, what: str) -> None:
-        if self.version == PRELUDE:
-            raise ValueError(f"{what}() needs load_checkpoint() before it, to end the prelude")
+    @overload
+    def allreduce(
+        self, x: Any, op: AnyOp = "sum", *, out: Out = None, copy: bool = True,
+        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
+    ) -> Result: ...  # fmt: skip
+
+    def allreduce(
+        self, x: Any, op: AnyOp = "sum", *, out: Out = None, copy: bool = True,
+        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
+    ) -> Any:  # fmt: skip
+        """Combine the arrays of all ranks elementwise; every rank gets the same bytes.
+
+        Args:
+            x: array-like of one dtype and shape on all ranks; never written.
+            op: sum prod min max mean band bor bxor land lor or an `ftcomm.Op`, a builtin such as
+                `sum`, or a function of (accumulator, operand); see `ftcomm.reduction`.
+            out: where to put the result: same dtype and shape, C-contiguous, writable; unchanged
+                if the call raises, unless the job runs with ``replay=off``. May be `x` itself.
+            copy: False returns a read-only view of the log's own memory, the host's for large ones
+                (with `wire`, which the log keeps in its own format, a new array as ever).
+            algorithm: ring, recursive_doubling, halving_doubling or hierarchical, on all ranks.
+            wire: ``bf16`` sends float32 as bfloat16, half the bytes: x and every partial result
+                are rounded to 8 bits of precision, and the log holds and `out` gets the rounded
+                result. Of n ranks a sum is within ``(1 + h) / 256`` of the exact one, relative to
+                the sum of absolute values and up to terms of second order; h is n - 1 by ring,
+                no more by hosts, ceil(log2(n)) by the other two. For sum, prod, min, max and mean.
+            deadline: seconds or a timedelta; longer, and all raise `CollectiveTimeoutError`.
+
+        Returns:
+            `out`, or a new array of x's dtype and shape; for one number a number of its type.
+
+        Raises:
+            TypeError, ValueError: local mistakes; the position is unchanged.
+            CollectiveMismatchError: a rank called something else.
+            FtcommError: see the module `ftcomm.errors`.
+        """
+        return self._persistent.allreduce(x, op, out, copy, algorithm, wire, deadline)
+
+    @overload
+    def broadcast(
+        self, x: Number, root: int = 0, *, copy: bool = True,
+        algorithm: str | None = None, deadline: Deadline = None,
+    ) -> Number: ...  # fmt: skip
+
+    @overload
+    def broadcast(
+        self, x: None = None, root: int = 0, *, out: Out = None, copy: bool = True,
+        algorithm: str | None = None, deadline: Deadline = None,
+    ) -> Any: ...  # fmt: skip
+
+    @overload
+    def broadcast(
+        self, x: Any, root: int = 0, *, out: Out = None, copy: bool = True,
+        algorithm: str | None = None, deadline: Deadline = None,
+    ) -> Result: ...  # fmt: skip
+
+    def broadcast(
+        self, x: Any = None, root: int = 0, *, out: Out = None, copy: bool = True,
+        algorithm: str | None = None, deadline: Deadline = None,
+    ) -> Any:  # fmt: skip
+        """The root's array on every rank; where it is one number, a number of its type.
+
+        Args:
+            x: on the root an array-like. Elsewhere an array-like of the same dtype and shape, whose
+                content does not count, or None: then dtype and shape come with the root's, which
+                has four dimensions at most. Where the root passes a Python number, the others pass
+                a Python number or None, and likewise with numpy scalars. Each rank may choose.
+            root: the rank whose array is sent.
+            out: as for `allreduce`; ``broadcast(x, out=x)`` is in place.
+            copy: False returns a read-only view of the log's own memory.
+            algorithm: ``binomial``, ``chain`` or ``hierarchical``, on all ranks.
+            deadline: as for `allreduce`.
+        """
+        options = CallOptions(root=root, algorithm=algorithm, deadline=deadline)
+        return self._run(self._calls.broadcast, x, options, out, copy=copy)
+
+    def allgather(
+        self, x: Any, *, out: Out = None, copy: bool = True, deadline: Deadline = None
+    ) -> Result:
+        """The arrays of all ranks, stacked in rank order: shape ``(world_size, *x.shape)``.
+
+        Args:
+            x: array-like of one dtype and shape on all ranks.
+            out: as for `allreduce`, of that shape.
+            copy: False returns a read-only view of the log's own memory.
+            deadline: as for `allreduce`.
+        """
+        return self._run(self._calls.allgather, x, CallOptions(deadline=deadline), out, copy=copy)
+
+    def allgatherv(
+        self, x: Any, *, out: Out = None, copy: bool = True, deadline: Deadline = None
+    ) -> Result:
+        """The arrays of all ranks, one after the other along axis 0, in rank order.
+
+        Args:
+            x: array-like with at least one dimension; dtype and all dimensions but the first are
+                the same on all ranks, the first may differ and may be 0.
+            out: as for `allreduce`, of the result's shape. If only its number of rows is wrong, the
+                others complete the call; made again with another `out` it is served.
+            copy: False returns a read-only view of the log's own memory.
+            deadline: as for `allreduce`.
+        """
+        return self._run(self._calls.allgatherv, x, CallOptions(deadline=deadline), out, copy=copy)
+
+    @overload
+    def reduce(
+        self, x: Number, op: AnyOp = "sum", root: int = 0, *,
+        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
+    ) -> Number | None: ...  # fmt: skip
+
+    @overload
+    def reduce(
+        self, x: Any, op: AnyOp = "sum", root: int = 0, *, out: Out = None,
+        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
+    ) -> Result | None: ...  # fmt: skip
+
+    def reduce(
+        self, x: Any, op: AnyOp = "sum", root: int = 0, *, out: Out = None,
+        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
+    ) -> Any:  # fmt: skip
+        """As `allreduce`, with the result on `root` and None on the others.
+
+        It costs what an allreduce costs: every rank's log keeps the result for the root's replay.
+        `out` is looked at on the root alone.
+        """
+        options = CallOptions(op, root, algorithm, wire, deadline)
+        return self._run(self._calls.reduce, x, options, out)
+
+    def gather(
+        self, x: Any, root: int = 0, *, out: Out = None, deadline: Deadline = None
+    ) -> Result | None:
+        """As `allgather`, with the result on `root` and None on the others.
+
+        `out` is looked at on the root alone.
+        """
+        return self._run(self._calls.gather, x, CallOptions(root=root, deadline=deadline), out)
+
+    def gatherv(
+        self, x: Any, root: int = 0, *, out: Out = None, deadline: Deadline = None
+    ) -> Result | None:
+        """As `allgatherv`, with the result on `root` and None on the others.
+
+        `out` is looked at on the root alone.
+        """
+        return self._run(self._calls.gatherv, x, CallOptions(root=root, deadline=deadline), out)
+
+    def scatter(
+        self, x: Any = None, root: int = 0, *, out: Out = None, deadline: Deadline = None
+    ) -> Result:
+        """Part i of the root's `x` on rank i, as its own writable copy.
+
+        Args:
+            x: on the root an array-like of shape ``(world_size, ...)``, of which rank i gets
+                ``x[i]``, or a list or tuple of `world_size` arrays of one dtype, such as
+                `numpy.array_split` gives, whose first dimensions may differ. Elsewhere ignored.
+            root: the rank whose `x` is taken apart.
+            out: as for `allreduce`, of the part's dtype and shape. If these are wrong, the others
+                complete the call; made again with another `out` it is served.
+            deadline: as for `allreduce`.
+        """
+        return self._run(self._calls.scatter, x, CallOptions(root=root, deadline=deadline), out)
+
+    def broadcast_object(self, obj: Any = None, root: int = 0, *, deadline: Deadline = None) -> Any:
+        """The root's object on every rank, each its own copy (the root's too).
+
+        Args:
+            obj: on the root, nested dict, list, tuple of numpy arrays, numbers, str, bytes, bool,
+                None. Elsewhere ignored. A function is refused, and not called for the object.
+            root: the rank whose object is sent.
+            deadline: as for `allreduce`.
+        """
+        options = CallOptions(root=root, deadline=deadline)
+        return self._run(self._calls.broadcast_object, obj, options)
+
+    def allgather_object(self, obj: Any, *, deadline: Deadline = None) -> list[Any]:
+        """The objects of all ranks in rank order; see `broadcast_object` for what they may be."""
+        return self._run(self._calls.allgather_object, obj, CallOptions(deadline=deadline))
+
+    def barrier(self, *, deadline: Deadline = None) -> None:
+        """Return when every rank has entered it."""
+        self._run(self._calls.barrier, CallOptions(deadline=deadline))
+
+    def bucketed(
+        self, arrays: Sequence[Any], op: AnyOp = "sum", *, bucket_bytes: int = BUCKET_BYTES,
+        out: Sequence[Result] | None = None, algorithm: str | None = None,
+        wire: str | None = None, deadline: Deadline = None,
+    ) -> list[Result]:  # fmt: skip
+        """Combine each of `arrays` over all ranks, in few collectives.
+
+        The arrays are copied, one after the other, into buckets of one dtype; a bucket is under way
+        while the next one is being filled.  How they are cut into buckets follows from shapes and
+        dtypes in the order given, and from `bucket_bytes`.  It is part of the order of operands:
+        another `bucket_bytes` may give other last bits, as an `allreduce` of each array may.
+
+        Args:
+            arrays: array-likes; the same number, dtypes and shapes on all ranks; never written.
+            op: as for `allreduce`; a function must be elementwise.
+            bucket_bytes: how large a bucket of several arrays may be; the same on all ranks.
+            out: where to put the results, an array of any memory layout for each; unchanged if the
+                call raises. May be `arrays` themselves.
+            algorithm: as for `allreduce`, for every bucket.
+            wire: likewise.
+            deadline: as for `allreduce`, until all buckets are done.
+
+        Returns:
+            a list of `out`'s arrays, or of new ones of the same dtypes and shapes, in order.
+            New ones of one bucket share their memory: to keep one array keeps all of them.
+            In place of an array of one number, passed as such, there is a number of its type.
+
+        Raises:
+            TypeError, ValueError: local mistakes; no position is taken.
+            FtcommError: see `allreduce`.
+        """
+        options = CallOptions(op, -1, algorithm, wire, deadline)
+        return self._buckets.allreduce(arrays, options, out, bucket_bytes)
+
+    # --- the same without waiting: each submits what its blocking form runs --------------------
+
+    @overload
+    def iallreduce(
+        self, x: Number, op: AnyOp = "sum", *, copy: bool = True,
+        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
+    ) -> Handle[Number]: ...  # fmt: skip
+
+    @overload
+    def iallreduce(
+        self, x: Any, op: AnyOp = "sum", *, out: Out = None, copy: bool = True,
+        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
+    ) -> Handle[Result]: ...  # fmt: skip
+
+    def iallreduce(
+        self, x: Any, op: AnyOp = "sum", *, out: Out = None, copy: bool = True,
+        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
+    ) -> Handle[Any]:  # fmt: skip
+        """Begin an `allreduce`."""
+        options = CallOptions(op, -1, algorithm, wire, deadline)
+        return self._submit(self._calls.allreduce, x, options, out, copy=copy)
+
+    @overload
+    def ibroadcast(
+        self, x: Number, root: int = 0, *, copy: bool = True,
+        algorithm: str | None = None, deadline: Deadline = None,
+    ) -> Handle[Number]: ...  # fmt: skip
+
+    @overload
+    def ibroadcast(
+        self, x: None = None, root: int = 0, *, out: Out = None, copy: bool = True,
+        algorithm: str | None = None, deadline: Deadline = None,
+    ) -> Handle[Any]: ...  # fmt: skip
+
+    @overload
+    def ibroadcast(
+        self, x: Any, root: int = 0, *, out: Out = None, copy: bool = True,
+        algorithm: str | None = None, deadline: Deadline = None,
+    ) -> Handle[Result]: ...  # fmt: skip
+
+    def ibroadcast(
+        self, x: Any = None, root: int = 0, *, out: Out = None, copy: bool = True,
+        algorithm: str | None = None, deadline: Deadline = None,
+    ) -> Handle[Any]:  # fmt: skip
+        """Begin a `broadcast`."""
+        options = CallOptions(root=root, algorithm=algorithm, deadline=deadline)
+        return self._submit(self._calls.broadcast, x, options, out, copy=copy)
+
+    def iallgather(
+        self, x: Any, *, out: Out = None, copy: bool = True, deadline: Deadline = None
+    ) -> Handle[Result]:
+        """Begin an `allgather`."""
+        options = CallOptions(deadline=deadline)
+        return self._submit(self._calls.allgather, x, options, out, copy=copy)
+
+    def iallgatherv(
+        self, x: Any, *, out: Out = None, copy: bool = True, deadline: Deadline = None
+    ) -> Handle[Result]:
+        """Begin an `allgatherv`."""
+        options = CallOptions(deadline=deadline)
+        return self._submit(self._calls.allgatherv, x, options, out, copy=copy)
+
+    @overload
+    def ireduce(
+        self, x: Number, op: AnyOp = "sum", root: int = 0, *,
+        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
+    ) -> Handle[Number | None]: ...  # fmt: skip
+
+    @overload
+    def ireduce(
+        self, x: Any, op: AnyOp = "sum", root: int = 0, *, out: Out = None,
+        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
+    ) -> Handle[Result | None]: ...  # fmt: skip
+
+    def ireduce(
+        self, x: Any, op: AnyOp = "sum", root: int = 0, *, out: Out = None,
+        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
+    ) -> Handle[Any]:  # fmt: skip
+        """Begin a `reduce`."""
+        options = CallOptions(op, root, algorithm, wire, deadline)
+        return self._submit(self._calls.reduce, x, options, out)
+
+    def igather(
+        self, x: Any, root: int = 0, *, out: Out = None, deadline: Deadline = None
+    ) -> Handle[Result | None]:
+        """Begin a `gather`."""
+        return self._submit(self._calls.gather, x, CallOptions(root=root, deadline=deadline), out)
+
+    def igatherv(
+        self, x: Any, root: int = 0, *, out: Out = None, deadline: Deadline = None
+    ) -> Handle[Result | None]:
+        """Begin a `gatherv`."""
+        return self._submit(self._calls.gatherv, x, CallOptions(root=root, deadline=deadline), out)
+
+    def iscatter(
+        self, x: Any = None, root: int = 0, *, out: Out = None, deadline: Deadline = None
+    ) -> Handle[Result]:
+        """Begin a `scatter`."""
+        return self._submit(self._calls.scatter, x, CallOptions(root=root, deadline=deadline), out)
+
+    def ibroadcast_object(
+        self, obj: Any = None, root: int = 0, *, deadline: Deadline = None
+    ) -> Handle[Any]:
+        """Begin a `broadcast_object`; the object is packed now, and may change afterwards."""
+        options = CallOptions(root=root, deadline=deadline)
+        return self._submit(self._calls.broadcast_object, obj, options)
+
+    def iallgather_object(self, obj: Any, *, deadline: Deadline = None) -> Handle[list[Any]]:
+        """Begin an `allgather_object`; the object is packed now, and may change afterwards."""
+        return self._submit(self._calls.allgather_object, obj, CallOptions(deadline=deadline))
+
+    def ibarrier(self, *, deadline: Deadline = None) -> Handle[None]:
+        """Begin a `barrier`: it is done when every rank has begun it."""
+        return self._submit(self._calls.barrier, CallOptions(deadline=deadline))
+
+    def engine(self, workers: int = WORKERS) -> TaskEngine:
+        """A new engine, whose functions run on `workers` threads; see `TaskEngine`.
+
+        It is no collective: each rank may have another number of threads. `close` waits for what
+        was pushed; `checkpoint` waits for pushed collectives alone, so call `wait` before it.
+
+        Raises:
+            TypeError, ValueError: `workers` is no number from 1 to 64.
+            FtcommError: the communicator is over.
+        """
+        return self._nonblocking.task_engine(workers)

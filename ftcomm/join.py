@@ -22,7 +22,7 @@ from ftcomm.diagnostics.exit_hook import use_exit_codes
 from ftcomm.diagnostics.fault_injection import FaultInjector
 from ftcomm.diagnostics.output_buffering import write_whole_lines
 from ftcomm.diagnostics.recorder import Recorder
-from ftcomm.engine.engine import Engine
+from ftcomm.engine.engine import DistributedEngine
 from ftcomm.engine.recorded import RecordingEngine
 from ftcomm.engine.single_process import SingleProcessEngine
 from ftcomm.errors import ThreadError
@@ -153,7 +153,11 @@ def _join(options: WorkerOptions) -> Communicator:
     control = ControlThread(hub)
     control.start()
     recorder = hub.recorder
-    engine = Engine(hub, control) if recorder is None else RecordingEngine(hub, control, recorder)
+    engine = (
+        DistributedEngine(hub, control)
+        if recorder is None
+        else RecordingEngine(hub, control, recorder)
+    )
     try:
         engine.wait_until_member()
     except BaseException:

@@ -1,471 +1,240 @@
-"""The collectives of the public API: arguments in, results out."""
+"""Collectives: from a public call's arguments to its submission, the request and its output."""
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
-from ftcomm.api.outputs import Number, Result, as_passed, as_sent
-from ftcomm.api.persistent_calls import PersistentCalls
+from ftcomm.api.outputs import OutputPolicy, Result, as_passed, as_sent
+from ftcomm.api.session import Session
 from ftcomm.collectives.bfloat16 import widen_bfloat16
-from ftcomm.collectives.op_argument import AnyOp
-from ftcomm.config.deadline import Duration
 from ftcomm.memory.pool import LoggedResult
 from ftcomm.protocol.signature import Kind
-from ftcomm.requests.arguments import check_memory, check_out, check_rows, result_dtype
-from ftcomm.requests.call_site import call_site, spot_of_call
+from ftcomm.requests.arguments import (
+    check_memory,
+    check_out,
+    check_rows,
+    is_input_function,
+    result_dtype,
+)
+from ftcomm.requests.builder import site_text
+from ftcomm.requests.call_site import call_site, passes_on
 from ftcomm.requests.object_payload import part_of, unpack_items, unpack_object
-from ftcomm.requests.request import OpenBroadcast, Request
+from ftcomm.requests.options import CallOptions
+from ftcomm.requests.request import DeferredInput, OpenBroadcast, Request, Submission, anything
+
+passes_on(__file__)
+
+Finish = Callable[[LoggedResult], Any]
 
 
-class CollectiveCalls(PersistentCalls):
-    """Every method here is one position; all ranks call the same in the same order.
+class CollectiveCalls:
+    """Builds calls, and runs none: blocking and nonblocking forms share what is built here.
 
-    An input array may also be a function without arguments: it is called at most once, only if the
-    collective is executed, never where the result is replayed.  It may not call a collective.  What
-    it raises leaves the position unchanged.
-
-    ``deadline=`` is a number of seconds or a `datetime.timedelta`.  It counts from the call and is
-    never a time of the clock, as a deadline of trio's is.  When a call takes longer, waiting for
-    the replacement of a dead rank included, all ranks raise `CollectiveTimeoutError` and the job
-    is over.  Without it the job's ``call_deadline`` holds, which is off by default.
+    Methods are called as those of the communicator that they are named after, and raise what is a
+    local mistake. An input function is kept for the run, which may not need it.
     """
 
-    @overload
-    def allreduce(
-        self,
-        x: Number,
-        op: AnyOp = "sum",
-        *,
-        copy: bool = True,
-        algorithm: str | None = None,
-        wire: str | None = None,
-        deadline: Duration | None = None,
-    ) -> Number: ...
-
-    @overload
-    def allreduce(
-        self,
-        x: Any,
-        op: AnyOp = "sum",
-        *,
-        out: Result | None = None,
-        copy: bool = True,
-        algorithm: str | None = None,
-        wire: str | None = None,
-        deadline: Duration | None = None,
-    ) -> Result: ...
+    def __init__(self, session: Session, output: OutputPolicy) -> None:
+        self._build = session.builder
+        self._output = output
+        self._rank = session.engine.rank
+        self._world_size = session.engine.world_size
 
     def allreduce(
-        self,
-        x: Any,
-        op: AnyOp = "sum",
-        *,
-        out: Result | None = None,
-        copy: bool = True,
-        algorithm: str | None = None,
-        wire: str | None = None,
-        deadline: Duration | None = None,
-    ) -> Any:
-        """Combine the arrays of all ranks elementwise; every rank gets the same bytes.
+        self, x: Any, options: CallOptions, out: Result | None, *, copy: bool
+    ) -> Submission[Any]:
+        """An allreduce."""
+        site, wire = call_site(), options.wire
 
-        Args:
-            x: array-like of one dtype and shape on all ranks; never written.
-            op: sum prod min max mean band bor bxor land lor or an `ftcomm.Op`, a builtin such as
-                `sum`, or a function of (accumulator, operand); see `ftcomm.reduction`.
-            out: where to put the result: same dtype and shape, C-contiguous, writable; unchanged
-                if the call raises, unless the job runs with ``replay=off``. May be `x` itself.
-            copy: False returns a read-only view of the log's own memory, the host's for large ones
-                (with `wire`, which the log keeps in its own format, a new array as ever).
-            algorithm: ring, recursive_doubling, halving_doubling or hierarchical, on all ranks.
-            wire: ``bf16`` sends float32 as bfloat16, half the bytes: x and every partial result
-                are rounded to 8 bits of precision, and the log holds and `out` gets the rounded
-                result. Of n ranks a sum is within ``(1 + h) / 256`` of the exact one, relative to
-                the sum of absolute values and up to terms of second order; h is n - 1 by ring,
-                no more by hosts, ceil(log2(n)) by the other two. For sum, prod, min, max and mean.
-            deadline: seconds or a timedelta; longer, and all raise `CollectiveTimeoutError`.
+        def make(x: Any) -> Request:
+            request = self._build.allreduce(x, options, site)
+            if out is not None:
+                check_out(out, result_dtype(request.form.dtype, wire), request.form.shape)
+                if wire is None:
+                    request.place = self._output.place_in(out, request.sendbuf)
+            return request
 
-        Returns:
-            `out`, or a new array of x's dtype and shape; for one number a number of its type.
-
-        Raises:
-            TypeError, ValueError: local mistakes; the position is unchanged.
-            CollectiveMismatchError: a rank called something else.
-            FtcommError: see the module `ftcomm.errors`.
-        """
-        spot = spot_of_call()
-        plain = algorithm is None and deadline is None and wire is None
-        if plain:
-            result = self._repeat(spot, x, op, out, copy=copy)
-            if result is not None:
-                return result
-        with self._guard:
-            site = call_site()
-
-            def make(x: Any) -> Request:
-                call = self._calls.allreduce(x, op, algorithm, site, wire=wire)
-                if out is not None:
-                    check_out(out, result_dtype(call.form.dtype, wire), call.form.shape)
-                    call.place = self._place_in(out, call.sendbuf) if wire is None else None
-                if plain:
-                    self._remember(spot, x, op, call.form)
-                return call
-
-            hand_out = self._given(out, copy=copy) if wire is None else _widened_into(out)
-            return self._perform(
-                x, make, as_passed(x, hand_out, out), Kind.ALLREDUCE, site, deadline,
-                check=_fits(out, wire), op=op, algorithm=algorithm, wire=wire,
-            )  # fmt: skip
-
-    @overload
-    def broadcast(
-        self,
-        x: Number,
-        root: int = 0,
-        *,
-        copy: bool = True,
-        algorithm: str | None = None,
-        deadline: Duration | None = None,
-    ) -> Number: ...
-
-    @overload
-    def broadcast(
-        self,
-        x: None = None,
-        root: int = 0,
-        *,
-        out: Result | None = None,
-        copy: bool = True,
-        algorithm: str | None = None,
-        deadline: Duration | None = None,
-    ) -> Any: ...
-
-    @overload
-    def broadcast(
-        self,
-        x: Any = None,
-        root: int = 0,
-        *,
-        out: Result | None = None,
-        copy: bool = True,
-        algorithm: str | None = None,
-        deadline: Duration | None = None,
-    ) -> Result: ...
+        finish = self._output.to(out, copy=copy) if wire is None else _widened_into(out)
+        finish = as_passed(x, finish, out)
+        return self._built(Kind.ALLREDUCE, x, make, finish, site, options, _fits(out, wire))
 
     def broadcast(
-        self,
-        x: Any = None,
-        root: int = 0,
-        *,
-        out: Result | None = None,
-        copy: bool = True,
-        algorithm: str | None = None,
-        deadline: Duration | None = None,
-    ) -> Any:
-        """The root's array on every rank; where it is one number, a number of its type.
+        self, x: Any, options: CallOptions, out: Result | None, *, copy: bool
+    ) -> Submission[Any]:
+        """A broadcast; without an array on another rank than the root, an open one."""
+        site, options = call_site(), self._rooted(options)
+        finish = as_sent(self._output.to(out, copy=copy), out)
+        if x is None and options.root != self._rank:
+            opened = _opened(self._build.broadcast_from(options, site), out)
+            return Submission(opened, finish, options.deadline)
 
-        Args:
-            x: on the root an array-like. Elsewhere an array-like of the same dtype and shape, whose
-                content does not count, or None: then dtype and shape come with the root's, which
-                has four dimensions at most. Where the root passes a Python number, the others pass
-                a Python number or None, and likewise with numpy scalars. Each rank may choose.
-            root: the rank whose array is sent.
-            out: as for `allreduce`; ``broadcast(x, out=x)`` is in place.
-            copy: False returns a read-only view of the log's own memory.
-            algorithm: ``binomial``, ``chain`` or ``hierarchical``, on all ranks.
-            deadline: as for `allreduce`.
-        """
-        with self._guard:
-            site, root = call_site(), self._calls.checked_root(root)
-            hand_out = as_sent(self._given(out, copy=copy), out)
-            if x is None and root != self.rank:
-                opened = self._calls.broadcast_from(root, site, algorithm)
-                return self._run(self._opened(opened, out), hand_out, deadline)
+        def make(x: Any) -> Request:
+            if x is None:
+                raise TypeError("the input is None; pass an array: this rank is the root")
+            request = self._build.broadcast(x, options, site)
+            check_out(out, request.form.dtype, request.form.shape)
+            return request
 
-            def make(x: Any) -> Request:
-                if x is None:
-                    raise TypeError("the input is None; pass an array: this rank is the root")
-                call = self._calls.broadcast(x, root, site, algorithm)
-                check_out(out, call.form.dtype, call.form.shape)
-                return call
-
-            return self._perform(
-                x, make, hand_out, Kind.BROADCAST, site, deadline,
-                check=_fits(out), root=root, algorithm=algorithm,
-            )  # fmt: skip
+        return self._built(Kind.BROADCAST, x, make, finish, site, options, _fits(out))
 
     def allgather(
-        self,
-        x: Any,
-        *,
-        out: Result | None = None,
-        copy: bool = True,
-        deadline: Duration | None = None,
-    ) -> Result:
-        """The arrays of all ranks, stacked in rank order: shape ``(world_size, *x.shape)``.
+        self, x: Any, options: CallOptions, out: Result | None, *, copy: bool
+    ) -> Submission[Result]:
+        """An allgather."""
+        finish = self._output.to(out, copy=copy)
+        return self._stacked(Kind.ALLGATHER, x, options, out, finish)
 
-        Args:
-            x: array-like of one dtype and shape on all ranks.
-            out: as for `allreduce`, of that shape.
-            copy: False returns a read-only view of the log's own memory.
-            deadline: as for `allreduce`.
-        """
-        with self._guard:
-            site = call_site()
+    def gather(self, x: Any, options: CallOptions, out: Result | None) -> Submission[Result | None]:
+        """A gather; `out` counts on the root alone."""
+        options = self._rooted(options)
+        out = out if self._rank == options.root else None
+        return self._stacked(Kind.GATHER, x, options, out, self._on_root(options, out))
 
-            def make(x: Any) -> Request:
-                call = self._calls.allgather(x, site)
-                check_out(out, call.form.dtype, call.form.shape)
-                return call
+    def _stacked(
+        self, kind: Kind, x: Any, options: CallOptions, out: Result | None, finish: Finish
+    ) -> Submission[Any]:
+        site = call_site()
 
-            hand_out = self._given(out, copy=copy)
-            return self._perform(
-                x, make, hand_out, Kind.ALLGATHER, site, deadline, check=_fits(out)
-            )
+        def make(x: Any) -> Request:
+            request = self._build.allgather(x, site, options.root)
+            check_out(out, request.form.dtype, request.form.shape)
+            return request
+
+        return self._built(kind, x, make, finish, site, options, _fits(out))
 
     def allgatherv(
-        self,
-        x: Any,
-        *,
-        out: Result | None = None,
-        copy: bool = True,
-        deadline: Duration | None = None,
-    ) -> Result:
-        """The arrays of all ranks, one after the other along axis 0, in rank order.
-
-        Args:
-            x: array-like with at least one dimension; dtype and all dimensions but the first are
-                the same on all ranks, the first may differ and may be 0.
-            out: as for `allreduce`, of the result's shape. If only its number of rows is wrong, the
-                others complete the call; made again with another `out` it is served.
-            copy: False returns a read-only view of the log's own memory.
-            deadline: as for `allreduce`.
-        """
-        with self._guard:
-            site = call_site()
-
-            def make(x: Any) -> Request:
-                return _with_rows(self._calls.allgatherv(x, site), out)
-
-            hand_out = self._given(out, copy=copy)
-            return self._perform(
-                x, make, hand_out, Kind.ALLGATHERV, site, deadline, check=_fits(out)
-            )
-
-    @overload
-    def reduce(
-        self,
-        x: Number,
-        op: AnyOp = "sum",
-        root: int = 0,
-        *,
-        algorithm: str | None = None,
-        wire: str | None = None,
-        deadline: Duration | None = None,
-    ) -> Number | None: ...
-
-    @overload
-    def reduce(
-        self,
-        x: Any,
-        op: AnyOp = "sum",
-        root: int = 0,
-        *,
-        out: Result | None = None,
-        algorithm: str | None = None,
-        wire: str | None = None,
-        deadline: Duration | None = None,
-    ) -> Result | None: ...
-
-    def reduce(
-        self,
-        x: Any,
-        op: AnyOp = "sum",
-        root: int = 0,
-        *,
-        out: Result | None = None,
-        algorithm: str | None = None,
-        wire: str | None = None,
-        deadline: Duration | None = None,
-    ) -> Any:
-        """As `allreduce`, with the result on `root` and None on the others.
-
-        It costs what an allreduce costs: every rank's log keeps the result for the root's replay.
-        `out` is looked at on the root alone.
-        """
-        with self._guard:
-            site, root = call_site(), self._calls.checked_root(root)
-            out = out if self.rank == root else None
-
-            def make(x: Any) -> Request:
-                call = self._calls.allreduce(x, op, algorithm, site, root, wire)
-                check_out(out, result_dtype(call.form.dtype, wire), call.form.shape)
-                return call
-
-            given = self._given(out, copy=True) if wire is None else _widened_into(out)
-            return self._perform(
-                x,
-                make,
-                self._on(root, as_passed(x, given, out)),
-                Kind.REDUCE,
-                site,
-                deadline,
-                check=_fits(out, wire),
-                op=op,
-                root=root,
-                algorithm=algorithm,
-                wire=wire,
-            )
-
-    def gather(
-        self,
-        x: Any,
-        root: int = 0,
-        *,
-        out: Result | None = None,
-        deadline: Duration | None = None,
-    ) -> Result | None:
-        """As `allgather`, with the result on `root` and None on the others.
-
-        `out` is looked at on the root alone.
-        """
-        with self._guard:
-            site, root = call_site(), self._calls.checked_root(root)
-            out = out if self.rank == root else None
-
-            def make(x: Any) -> Request:
-                call = self._calls.allgather(x, site, root)
-                check_out(out, call.form.dtype, call.form.shape)
-                return call
-
-            return self._perform(
-                x, make, self._on(root, self._given(out, copy=True)), Kind.GATHER, site, deadline,
-                check=_fits(out), root=root,
-            )  # fmt: skip
+        self, x: Any, options: CallOptions, out: Result | None, *, copy: bool
+    ) -> Submission[Result]:
+        """An allgatherv."""
+        finish = self._output.to(out, copy=copy)
+        return self._joined(Kind.ALLGATHERV, x, options, out, finish)
 
     def gatherv(
-        self,
-        x: Any,
-        root: int = 0,
-        *,
-        out: Result | None = None,
-        deadline: Duration | None = None,
-    ) -> Result | None:
-        """As `allgatherv`, with the result on `root` and None on the others.
+        self, x: Any, options: CallOptions, out: Result | None
+    ) -> Submission[Result | None]:
+        """A gatherv; `out` counts on the root alone."""
+        options = self._rooted(options)
+        out = out if self._rank == options.root else None
+        return self._joined(Kind.GATHERV, x, options, out, self._on_root(options, out))
 
-        `out` is looked at on the root alone.
-        """
-        with self._guard:
-            site, root = call_site(), self._calls.checked_root(root)
-            out = out if self.rank == root else None
+    def _joined(
+        self, kind: Kind, x: Any, options: CallOptions, out: Result | None, finish: Finish
+    ) -> Submission[Any]:
+        site = call_site()
 
-            def make(x: Any) -> Request:
-                return _with_rows(self._calls.allgatherv(x, site, root), out)
+        def make(x: Any) -> Request:
+            return _with_rows(self._build.allgatherv(x, site, options.root), out)
 
-            return self._perform(
-                x, make, self._on(root, self._given(out, copy=True)), Kind.GATHERV, site, deadline,
-                check=_fits(out), root=root,
-            )  # fmt: skip
+        return self._built(kind, x, make, finish, site, options, _fits(out))
 
-    def scatter(
-        self,
-        x: Any = None,
-        root: int = 0,
-        *,
-        out: Result | None = None,
-        deadline: Duration | None = None,
-    ) -> Result:
-        """Part i of the root's `x` on rank i, as its own writable copy.
+    def reduce(self, x: Any, options: CallOptions, out: Result | None) -> Submission[Any]:
+        """A reduce; `out` counts on the root alone."""
+        site, options, wire = call_site(), self._rooted(options), options.wire
+        out = out if self._rank == options.root else None
 
-        Args:
-            x: on the root an array-like of shape ``(world_size, ...)``, of which rank i gets
-                ``x[i]``, or a list or tuple of `world_size` arrays of one dtype, such as
-                `numpy.array_split` gives, whose first dimensions may differ. Elsewhere ignored.
-            root: the rank whose `x` is taken apart.
-            out: as for `allreduce`, of the part's dtype and shape. If these are wrong, the others
-                complete the call; made again with another `out` it is served.
-            deadline: as for `allreduce`.
-        """
-        with self._guard:
-            site, root = call_site(), self._calls.checked_root(root)
+        def make(x: Any) -> Request:
+            request = self._build.allreduce(x, options, site)
+            check_out(out, result_dtype(request.form.dtype, wire), request.form.shape)
+            return request
 
-            check_memory(out)
+        given = self._output.to(out, copy=True) if wire is None else _widened_into(out)
+        finish = self._on(options.root, as_passed(x, given, out))
+        return self._built(Kind.REDUCE, x, make, finish, site, options, _fits(out, wire))
 
-            def own_part(stored: LoggedResult) -> Result:
-                part = part_of(stored.flat, self.rank, self.world_size)
-                if out is None:
-                    return part.copy()
-                out[...] = part
-                return out
-
-            def check(stored: LoggedResult) -> None:
-                part = part_of(stored.flat, self.rank, self.world_size)
-                check_out(out, part.dtype, part.shape)
-
-            def make(x: Any) -> Request:
-                call = self._calls.scatter(x, root, site)
-                call.check = check
-                return call
-
-            x = x if self.rank == root else None
-            return self._perform(
-                x, make, own_part, Kind.SCATTER, site, deadline, check=check, root=root
-            )
-
-    def broadcast_object(
-        self, obj: Any = None, root: int = 0, *, deadline: Duration | None = None
-    ) -> Any:
-        """The root's object on every rank, each its own copy (the root's too).
-
-        Args:
-            obj: on the root, nested dict, list, tuple of numpy arrays, numbers, str, bytes, bool,
-                None. Elsewhere ignored. A function is refused, and not called for the object.
-            root: the rank whose object is sent.
-            deadline: as for `allreduce`.
-        """
-        with self._guard:
-            site, root = call_site(), self._calls.checked_root(root)
-
-            def own_copy(stored: LoggedResult) -> Any:
-                return unpack_object(stored.flat)
-
-            call = self._calls.broadcast_object(obj if self.rank == root else None, root, site)
-            return self._run(self._admitted(call), own_copy, deadline)
-
-    def allgather_object(self, obj: Any, *, deadline: Duration | None = None) -> list[Any]:
-        """The objects of all ranks in rank order; see `broadcast_object` for what they may be."""
-        with self._guard:
-
-            def own_copies(stored: LoggedResult) -> list[Any]:
-                return list(unpack_items(stored.flat))
-
-            call = self._calls.allgather_object(obj, call_site())
-            return self._run(self._admitted(call), own_copies, deadline)
-
-    def barrier(self, *, deadline: Duration | None = None) -> None:
-        """Return when every rank has entered it."""
-        with self._guard:
-            self._run(self._calls.plain(Kind.BARRIER, call_site()), _dropped, deadline)
-
-    def _opened(self, opened: OpenBroadcast, out: Result | None) -> OpenBroadcast:
-        """A broadcast that is admitted, and compared with `out`, when its size is known."""
+    def scatter(self, x: Any, options: CallOptions, out: Result | None) -> Submission[Result]:
+        """A scatter; `x` counts on the root alone."""
+        site, options = call_site(), self._rooted(options)
         check_memory(out)
 
-        def make(raw: bytes) -> Request:
-            call = self._admitted(opened.make(raw))
-            call.check = _fits(out)
-            return call
+        def own_part(stored: LoggedResult) -> Result:
+            part = part_of(stored.flat, self._rank, self._world_size)
+            if out is None:
+                return part.copy()
+            out[...] = part
+            return out
 
-        return replace(opened, make=make, check=_fits(out))
+        def check(stored: LoggedResult) -> None:
+            part = part_of(stored.flat, self._rank, self._world_size)
+            check_out(out, part.dtype, part.shape)
 
-    # --- handing out --------------------------------------------------------------------------
+        def make(x: Any) -> Request:
+            request = self._build.scatter(x, options.root, site)
+            request.check = check
+            return request
 
-    def _on(
-        self, root: int, hand_out: Callable[[LoggedResult], Result]
-    ) -> Callable[[LoggedResult], Result | None]:
+        x = x if self._rank == options.root else None
+        return self._built(Kind.SCATTER, x, make, own_part, site, options, check)
+
+    def broadcast_object(self, obj: Any, options: CallOptions) -> Submission[Any]:
+        """A broadcast of an object, which is packed now; the root's counts."""
+        options = self._rooted(options)
+        obj = obj if self._rank == options.root else None
+        request = self._build.broadcast_object(obj, options.root, call_site())
+        return Submission(request, _own_copy, options.deadline)
+
+    def allgather_object(self, obj: Any, options: CallOptions) -> Submission[list[Any]]:
+        """An allgather of objects, which are packed now."""
+        request = self._build.allgather_object(obj, call_site())
+        return Submission(request, _own_copies, options.deadline)
+
+    def barrier(self, options: CallOptions) -> Submission[None]:
+        """A barrier."""
+        request = self._build.plain(Kind.BARRIER, call_site())
+        return Submission(request, _dropped, options.deadline)
+
+    # --- parts --------------------------------------------------------------------------------
+
+    def _built(
+        self,
+        kind: Kind,
+        x: Any,
+        make: Callable[[Any], Request],
+        finish: Finish,
+        site: str,
+        options: CallOptions,
+        check: Callable[[LoggedResult], None] = anything,
+    ) -> Submission[Any]:
+        """A call with the input `x`, or with what `x` returns if it is a function.
+
+        Args:
+            kind: the collective.
+            x: the user's.
+            make: the request of an input.
+            finish: the user's result of the log's.
+            site: where the user called it.
+            options: the user's wishes, which give the signature as far as it needs no input.
+            check: given a result before it is taken from the log; raises where `out` does not fit.
+        """
+        if not is_input_function(x):
+            return Submission(make(x), finish, options.deadline)
+        known = self._build.known(kind, options)
+        text = site_text(site, options.op)
+        request = DeferredInput(kind, known, text, lambda: make(x()), check)
+        return Submission(request, finish, options.deadline)
+
+    def _rooted(self, options: CallOptions) -> CallOptions:
+        return replace(options, root=self._build.checked_root(options.root))
+
+    def _on_root(self, options: CallOptions, out: Result | None) -> Finish:
+        return self._on(options.root, self._output.to(out, copy=True))
+
+    def _on(self, root: int, finish: Finish) -> Finish:
         """The result on the root; the others have it in their logs alone (rule R11)."""
-        return hand_out if self.rank == root else _dropped
+        return finish if self._rank == root else _dropped
+
+
+def _opened(opened: OpenBroadcast, out: Result | None) -> OpenBroadcast:
+    """A broadcast that is compared with `out` when its size is known."""
+    check_memory(out)
+
+    def make(raw: bytes) -> Request:
+        request = opened.make(raw)
+        request.check = _fits(out)
+        return request
+
+    return replace(opened, make=make, check=_fits(out))
 
 
 def _fits(out: Result | None, wire: str | None = None) -> Callable[[LoggedResult], None]:
@@ -477,16 +246,16 @@ def _fits(out: Result | None, wire: str | None = None) -> Callable[[LoggedResult
     return check
 
 
-def _with_rows(call: Request, out: Result | None) -> Request:
-    """A call of which only the run tells how many rows `out` must have."""
+def _with_rows(request: Request, out: Result | None) -> Request:
+    """A request of which only the run tells how many rows `out` must have."""
     if out is not None:
-        check_rows(out, call.form.dtype, call.form.shape)
-        call.check = _fits(out)
-    return call
+        check_rows(out, request.form.dtype, request.form.shape)
+        request.check = _fits(out)
+    return request
 
 
 def _widened_into(out: Result | None = None) -> Callable[[LoggedResult], Result]:
-    """As `_given`, of a result that travelled and is kept as bfloat16."""
+    """As `OutputPolicy.to`, of a result that travelled and is kept as bfloat16."""
 
     def widened(stored: LoggedResult) -> Result:
         wide = np.empty(len(stored.flat), np.float32)
@@ -500,5 +269,13 @@ def _widened_into(out: Result | None = None) -> Callable[[LoggedResult], Result]
     return widened
 
 
+def _own_copy(stored: LoggedResult) -> Any:
+    return unpack_object(stored.flat)
+
+
+def _own_copies(stored: LoggedResult) -> list[Any]:
+    return list(unpack_items(stored.flat))
+
+
 def _dropped(stored: LoggedResult) -> None:
-    """What this rank is not given."""
+    """Give this rank nothing."""

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ftcomm.api.lifecycle import Session
+from ftcomm.engine.interface import Engine
 from ftcomm.memory.pool import Array, LoggedResult, Pool
 from ftcomm.protocol.signature import Scalar
 from ftcomm.requests.arguments import scalar_type
@@ -16,10 +16,14 @@ Result = np.ndarray[Any, Any]
 Number = TypeVar("Number", bound=int | float | complex | np.generic)
 
 
-class OutputPolicy(Session):
+class OutputPolicy:
     """Views, copies, and the user's own arrays filled."""
 
-    def _given(self, out: Result | None = None, *, copy: bool) -> Callable[[LoggedResult], Result]:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._keeps_results = engine.keeps_results
+
+    def to(self, out: Result | None = None, *, copy: bool) -> Callable[[LoggedResult], Result]:
         """What the user gets of a result, who never gets the log's own memory writable."""
         if out is not None:
             return functools.partial(_filled if self._keeps_results else _made_or_filled, out)
@@ -35,7 +39,7 @@ class OutputPolicy(Session):
         copy[:] = flat
         return copy.reshape(stored.shape)
 
-    def _place_in(self, out: Result, sendbuf: Array) -> Result | None:
+    def place_in(self, out: Result, sendbuf: Array) -> Result | None:
         """Where nothing is replayed, `out` itself: its content after an error is not kept then.
 
         The input is: the call is made again from it after a failure that cost nobody a result.

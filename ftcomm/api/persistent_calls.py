@@ -8,15 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from ftcomm.api.collectives import CollectiveCalls
 from ftcomm.api.outputs import OutputPolicy, Result
-from ftcomm.collectives.op_argument import NAME_OF_ID
+from ftcomm.api.session import Session
+from ftcomm.collectives.op_argument import NAME_OF_ID, UncheckedOp
 from ftcomm.collectives.op_names import Op
-from ftcomm.engine.engine import Engine
+from ftcomm.config.deadline import Duration
 from ftcomm.engine.persistent_request import PersistentRequest
-from ftcomm.engine.single_process import SingleProcessEngine
 from ftcomm.memory.pool import Pool
 from ftcomm.requests.builder import FORMS_KEPT
-from ftcomm.requests.request import CollectiveSpec
+from ftcomm.requests.call_site import passes_on
+from ftcomm.requests.options import CallOptions
+from ftcomm.requests.request import CollectiveSpec, Request, Submission
+
+passes_on(__file__)
 
 Spot = tuple[CodeType, int]  # of a call in the user's code
 
@@ -45,27 +50,59 @@ class PersistentCall:
     pooled: bool
 
 
-class PersistentCalls(OutputPolicy):
-    """Remembers calls and repeats them; every other way into a call is the long one."""
+class PersistentCalls:
+    """Remembers calls and repeats them; every other way into a call is the slow one."""
 
-    def __init__(self, engine: Engine | SingleProcessEngine, worker_id: str) -> None:
-        super().__init__(engine, worker_id)
-        self._repeats: dict[object, PersistentCall] = {}
+    def __init__(self, session: Session, calls: CollectiveCalls, output: OutputPolicy) -> None:
+        self._session, self._calls, self._output = session, calls, output
+        self._guard, self._quota = session.guard, session.quota
+        self._broadcasts = session.broadcasts
+        self._known: dict[object, PersistentCall] = {}
+
+    def allreduce(
+        self,
+        x: Any,
+        op: UncheckedOp,
+        out: Result | None,
+        copy: bool,
+        algorithm: str | None,
+        wire: str | None,
+        deadline: Duration | None,
+    ) -> Any:
+        """An allreduce called from two frames above: repeated, or else by the slow path."""
+        caller = _getframe(2)
+        spot = None
+        if algorithm is None and wire is None and deadline is None:
+            spot = caller.f_code, caller.f_lasti
+            result = self._repeat(spot, x, op, out, copy=copy)
+            if result is not None:
+                return result
+        options = CallOptions(op, -1, algorithm, wire, deadline)
+        return self._session.run(self._remembered, spot, x, options, out, copy=copy)
+
+    def _remembered(
+        self, spot: Spot | None, x: Any, options: CallOptions, out: Result | None, *, copy: bool
+    ) -> Submission[Any]:
+        """Build an allreduce; the next one from `spot` may be a repeated one."""
+        submission = self._calls.allreduce(x, options, out, copy=copy)
+        if spot is not None and isinstance(submission.request, Request):
+            self._remember(spot, x, options.op, submission.request.form)
+        return submission
 
     def _remember(self, spot: Spot, x: Any, op: Any, form: CollectiveSpec) -> None:
         """The next call from `spot` with such arguments may be a persistent one."""
         if type(x) is not np.ndarray or not _has_name(op) or not x.dtype.isnative:
             return
-        persistent = self._engine.persistent(form)
+        persistent = self._session.engine.persistent(form)
         if persistent is None:
             return
-        if len(self._repeats) >= FORMS_KEPT:
-            self._repeats.clear()
+        if len(self._known) >= FORMS_KEPT:
+            self._known.clear()
         code, at = spot
-        share, row = self._account.share_of(form.nbytes), self._call_stats.row(form.kind)
+        share, row = self._quota.share_of(form.nbytes), self._session.call_stats.row(form.kind)
         flat, pooled = len(form.shape) == 1, form.nbytes >= Pool.MIN_BYTES
         repeat = PersistentCall(code, persistent, form, share, row, form.nbytes, flat, pooled)
-        self._repeats[id(code), at, op, x.shape, x.dtype] = repeat
+        self._known[id(code), at, op, x.shape, x.dtype] = repeat
 
     def _repeat(self, spot: Spot, x: Any, op: Any, out: Any, *, copy: bool) -> Result | None:
         """The result of a call like one before; None if there was none or it goes the long way."""
@@ -74,10 +111,10 @@ class PersistentCalls(OutputPolicy):
         if type(op) is not str and not _has_name(op):
             return None
         code, at = spot
-        repeat = self._repeats.get((id(code), at, op, x.shape, x.dtype))
+        repeat = self._known.get((id(code), at, op, x.shape, x.dtype))
         if repeat is None or (out is not None and not _fits(out, x)):
             return None
-        account, guard, persistent = self._account, self._guard, repeat.persistent
+        account, guard, persistent = self._quota, self._guard, repeat.persistent
         total = account.nbytes + repeat.share
         if guard.is_closed or guard.waiting_submitters or total > account.plenty:
             return None
@@ -87,14 +124,17 @@ class PersistentCalls(OutputPolicy):
             return None
         try:
             sendbuf = x if repeat.flat else x.reshape(-1)
-            place = self._place_in(out, sendbuf) if repeat.pooled and out is not None else None
+            place = (
+                self._output.place_in(out, sendbuf) if repeat.pooled and out is not None else None
+            )
             stored = persistent.run(sendbuf, place)
             if stored is None:
                 return None
             account.nbytes = total
-            self._calls.synchronised()
+            broadcasts = self._broadcasts
+            broadcasts.number = broadcasts.nbytes = 0  # this call proves them
             if repeat.pooled:
-                result = self._given(out, copy=copy)(stored)
+                result = self._output.to(out, copy=copy)(stored)
             elif out is None and not copy:
                 result = stored.read_only()
             else:  # the same, in fewer steps
@@ -109,7 +149,7 @@ class PersistentCalls(OutputPolicy):
             row[1] += repeat.nbytes
             row[2] += perf_counter() - began
         except BaseException as error:
-            self._give_up_if_past(before, error)
+            self._session.give_up_if_past(before, error)
             raise
         finally:
             guard.lock.release()

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from typing import NoReturn, ParamSpec, TypeVar
 
-from ftcomm.config.algorithm_table import AlgorithmTable
 from ftcomm.config.deadline import Limit, overdue
 from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.thread import ControlThread
@@ -26,7 +25,7 @@ from ftcomm.recovery.machine import Checkpoint, Completion, NextStep, WorkerStat
 from ftcomm.recovery.recent_calls import Called
 from ftcomm.recovery.result_log import LogEntry
 from ftcomm.requests.request import (
-    AnyCall,
+    AnyRequest,
     CheckpointPayload,
     CollectiveSpec,
     DeferredInput,
@@ -42,8 +41,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Engine(EngineView):
-    """One communicator under a tracker; used by one thread."""
+class DistributedEngine(EngineView):
+    """An engine of a group under a tracker; used by one thread."""
 
     def __init__(self, hub: Hub, control: ControlThread) -> None:
         super().__init__(hub)
@@ -54,11 +53,6 @@ class Engine(EngineView):
     def report_log(self, nbytes: Callable[[], int]) -> None:
         """Tell the tracker, with each heartbeat, how much the log holds."""
         self._hub.log_bytes = nbytes
-
-    @property
-    def table(self) -> AlgorithmTable:
-        """By which ``auto`` chooses."""
-        return self._hub.settings.table
 
     # --- calls --------------------------------------------------------------------------------
 
@@ -74,7 +68,7 @@ class Engine(EngineView):
     def within(
         self,
         limit: Limit | None,
-        call: AnyCall,
+        call: AnyRequest,
         body: Callable[P, R],
         /,
         *arguments: P.args,
@@ -100,39 +94,30 @@ class Engine(EngineView):
         finally:
             hub.deadline = None
 
-    def _expire(self, limit: Limit, call: AnyCall) -> NoReturn:
+    def _expire(self, limit: Limit, call: AnyRequest) -> NoReturn:
         """End the job for all: the time of `call` is over, and it has its turn only now."""
-        if isinstance(call, Request):
-            signature, site = call.form.signature, call.form.site
-        else:
-            signature, site = call.known, call.site
         waited = "it was waiting for its turn behind earlier calls"
-        text = signature_text(signature)
-        self.end_by(CollectiveTimeoutError(overdue(self.rank, text, site, limit.seconds, waited)))
+        words = overdue(self.rank, signature_text(call.known), call.site, limit.seconds, waited)
+        self.end_by(CollectiveTimeoutError(words))
 
     def persistent(self, form: CollectiveSpec) -> PersistentRequest | None:
         """Calls of `form` in few steps; None where each has something to do in between."""
         return persistent(self._hub, self._plane, form, self._complete)
 
-    def run(self, call: Request) -> LoggedResult:
+    def run(self, request: AnyRequest) -> LoggedResult:
         """One collective, served or executed; the log owns what is returned."""
-        self._hub.fault("enter")
-        try:
-            return self._run(call)
-        except BaseException as error:
-            self._plane.cut_short(error)
-            raise
+        if isinstance(request, Request):
+            return self._entered(self._run, request)
+        if isinstance(request, DeferredInput):
+            return self._entered(self._run_deferred, request)
+        return self._entered(self._run_open, request)
 
-    def run_lazy(self, lazy: DeferredInput) -> LoggedResult:
-        """As `run`, for a call whose input is made only if it is executed.
+    def _run_deferred(self, deferred: DeferredInput) -> LoggedResult:
+        """Make the input only if the call is executed.
 
         While this rank waits for its turn the signature in flight is empty: it is not known.
         """
-        return self._entered(lambda: self._served_or_due(lazy) or self._run(lazy.make()))
-
-    def run_open(self, call: OpenBroadcast) -> LoggedResult:
-        """As `run`, for a broadcast whose dtype and shape come with it."""
-        return self._entered(self._run_open, call)
+        return self._served_or_due(deferred) or self._run(deferred.make())
 
     def _run_open(self, opened: OpenBroadcast) -> LoggedResult:
         while True:

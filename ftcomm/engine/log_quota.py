@@ -7,39 +7,11 @@ size, else before any payload is.
 
 import weakref
 from collections.abc import Callable
-from typing import Protocol
 
 from ftcomm.diagnostics.logs import JobLogger, LogContext
+from ftcomm.engine.interface import Engine
 from ftcomm.errors import LogLimitError
-from ftcomm.protocol.position import MAX_SEQNO, Position
-
-
-class Measured(Protocol):
-    """What is read of an engine."""
-
-    @property
-    def log_limit(self) -> int:
-        """Bytes of results that the job allows between two checkpoints."""
-
-    @property
-    def keeps_results(self) -> bool:
-        """Whether there is a log."""
-
-    @property
-    def replicas(self) -> int:
-        """Copies of each stable result."""
-
-    @property
-    def world_size(self) -> int:
-        """Number of places."""
-
-    @property
-    def rank(self) -> int:
-        """This worker's place."""
-
-    @property
-    def position(self) -> Position:
-        """The collective that will be completed next."""
+from ftcomm.protocol.position import MAX_SEQNO
 
 
 class LogQuota:
@@ -54,7 +26,7 @@ class LogQuota:
         plenty: up to so many there is no reason to warn or to refuse.
     """
 
-    def __init__(self, engine: Measured) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._limit = engine.log_limit  # these two hold for the job's lifetime
         self._share = min(engine.replicas, engine.world_size) / engine.world_size

@@ -9,17 +9,16 @@ from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.diagnostics.history import CLOSED, EXECUTED, LEFT, SERVED, Entered, Raised, Returned
 from ftcomm.diagnostics.recorder import Recorder
-from ftcomm.engine.engine import Engine
+from ftcomm.engine.engine import DistributedEngine
 from ftcomm.errors import ClosedError, FtcommError
 from ftcomm.memory.pool import EMPTY, LoggedResult
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.states import Checkpoint, Completion
 from ftcomm.requests.request import (
     DIGEST_BYTES,
+    AnyRequest,
     CheckpointPayload,
     CollectiveSpec,
-    DeferredInput,
-    OpenBroadcast,
     Request,
 )
 from ftcomm.state.layout import Packed
@@ -34,7 +33,7 @@ class _Given:
     local: str | None = None
 
 
-class RecordingEngine(Engine):
+class RecordingEngine(DistributedEngine):
     """An engine that writes down each call: what went in, what came out, and how."""
 
     def __init__(self, hub: Hub, control: ControlThread, recorder: Recorder) -> None:
@@ -46,29 +45,15 @@ class RecordingEngine(Engine):
     def persistent(self, form: CollectiveSpec) -> None:
         """Each call is written down."""
 
-    def run(self, call: Request) -> LoggedResult:
-        """As the engine's, recorded."""
-        form = call.form
+    def run(self, request: AnyRequest) -> LoggedResult:
+        """As the engine's, recorded; an input that is made in the run is not known before."""
+        signature = request.known if isinstance(request, Request) else b""
 
-        def input_digest() -> str:
-            return digest(call.sendbuf.view("u1").data)
+        def input_digest() -> str | None:
+            return digest(request.sendbuf.view("u1").data) if isinstance(request, Request) else None
 
-        with self._recorded(form.kind, form.signature, form.site, input_digest) as given:
-            stored = super().run(call)
-            given.result = _result_digest(stored)
-        return stored
-
-    def run_lazy(self, lazy: DeferredInput) -> LoggedResult:
-        """As the engine's, recorded; the input is made inside, if it is made at all."""
-        with self._recorded(lazy.kind, b"", lazy.site) as given:
-            stored = super().run_lazy(lazy)
-            given.result = _result_digest(stored)
-        return stored
-
-    def run_open(self, call: OpenBroadcast) -> LoggedResult:
-        """As the engine's, recorded; what is known of the signature comes with the array."""
-        with self._recorded(call.kind, b"", call.site) as given:
-            stored = super().run_open(call)
+        with self._recorded(request.kind, signature, request.site, input_digest) as given:
+            stored = super().run(request)
             given.result = _result_digest(stored)
         return stored
 

@@ -11,15 +11,14 @@ from ftcomm.config.environment import JobSettings
 from ftcomm.control.hub import Recovered
 from ftcomm.errors import FtcommError
 from ftcomm.memory.pool import Array, LoggedResult
-from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.position import START, Position
 from ftcomm.recovery.machine import Checkpoint
+from ftcomm.requests.builder import Group
 from ftcomm.requests.request import (
-    AnyCall,
+    AnyRequest,
     CheckpointPayload,
     CollectiveSpec,
     DeferredInput,
-    OpenBroadcast,
     Request,
     stored_rows,
 )
@@ -35,7 +34,7 @@ class SingleProcessEngine:
     rank = 0
     world_size = 1
     epoch = 0
-    pythons = ("",)
+    error: FtcommError | None = None
     recovered = Recovered(epochs=1)
 
     def __init__(self, settings: JobSettings, *, watches_states: bool = False) -> None:
@@ -45,9 +44,7 @@ class SingleProcessEngine:
         self.replicas = settings.replicas
         self.keeps_results = settings.keeps_results
         self.call_deadline = settings.call_deadline or None
-        self.algorithm = settings.algorithm
-        self.table = settings.table
-        self.grouping: Grouping = (0,)
+        self.group = Group(0, 1, (0,), settings.algorithm, settings.table, lambda: ("",))
 
     def lend(self, count: int, dtype: AnyDtype) -> Array:
         """Memory for a result that the user gets."""
@@ -62,8 +59,15 @@ class SingleProcessEngine:
     def persistent(self, form: CollectiveSpec) -> None:
         """Nothing is sent that could be sent in fewer steps."""
 
-    def run(self, call: Request) -> LoggedResult:
+    def run(self, request: AnyRequest) -> LoggedResult:
         """The result for one rank: the input, finished as the reduction says."""
+        if isinstance(request, DeferredInput):  # nothing is ever replayed here: it is needed
+            return self._run(request.make())
+        if isinstance(request, Request):
+            return self._run(request)
+        raise AssertionError(f"a broadcast without an array on its root: {request}")
+
+    def _run(self, call: Request) -> LoggedResult:
         form, recvbuf = call.form, call.sendbuf.copy()
         if form.reducer is not None:
             form.reducer.finish(recvbuf, 1)
@@ -80,7 +84,7 @@ class SingleProcessEngine:
     def within(
         self,
         limit: Limit | None,
-        call: AnyCall,
+        call: AnyRequest,
         body: Callable[P, R],
         /,
         *arguments: P.args,
@@ -89,14 +93,6 @@ class SingleProcessEngine:
         """There is nobody to wait for."""
         del limit, call
         return body(*arguments, **rest)
-
-    def run_lazy(self, lazy: DeferredInput) -> LoggedResult:
-        """Nothing is ever replayed here: the input is needed."""
-        return self.run(lazy.make())
-
-    def run_open(self, call: OpenBroadcast) -> NoReturn:
-        """The root is this rank, which has the array."""
-        raise AssertionError(f"an open call of the root: {call}")
 
     def checkpoint(self, saving: CheckpointPayload, signature: bytes, site: str) -> int:
         """Commit: the state was copied by the caller, and there is nobody to compare with."""

@@ -4,8 +4,8 @@ from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.control.hub import Hub
 from ftcomm.errors import FtcommError
 from ftcomm.memory.pool import Array
-from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.position import Position
+from ftcomm.requests.builder import Group
 
 
 class EngineView:
@@ -27,14 +27,17 @@ class EngineView:
         return self._core.world_size
 
     @property
-    def grouping(self) -> Grouping:
-        """Which ranks shared a host when the group formed."""
-        return self._core.grouping
-
-    @property
-    def pythons(self) -> tuple[str, ...]:
-        """The Python of each rank, as far as it is known; empty where nobody is present."""
-        return tuple(member.python for member in self._core.members)
+    def group(self) -> Group:
+        """The group as requests depend on it."""
+        core, settings = self._core, self._hub.settings
+        return Group(
+            rank=core.rank,
+            world_size=core.world_size,
+            grouping=core.grouping,
+            algorithm=settings.algorithm,
+            table=settings.table,
+            pythons=lambda: tuple(member.python for member in core.members),
+        )
 
     @property
     def epoch(self) -> int:
@@ -80,8 +83,3 @@ class EngineView:
     def replicas(self) -> int:
         """Copies of each stable result."""
         return self._hub.settings.replicas
-
-    @property
-    def algorithm(self) -> str:
-        """The job's own choice of algorithm, ``auto`` for the table's."""
-        return self._hub.settings.algorithm

@@ -4,71 +4,50 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from ftcomm.api.collectives import CollectiveCalls
 from ftcomm.api.outputs import Result, as_number
-from ftcomm.collectives.op_argument import AnyOp, needs_whole
-from ftcomm.config.deadline import Duration, Limit
+from ftcomm.api.session import Session
+from ftcomm.collectives.op_argument import needs_whole
+from ftcomm.config.deadline import Limit
 from ftcomm.config.plurals import counted
 from ftcomm.memory.pool import Array
-from ftcomm.nonblocking.buckets import BUCKET_BYTES, Bucket, cut
-from ftcomm.nonblocking.collectives import NonblockingCalls
+from ftcomm.nonblocking.buckets import Bucket, cut
 from ftcomm.nonblocking.handle import Handle
+from ftcomm.nonblocking.nonblocking_calls import NonblockingCalls
 from ftcomm.requests.arguments import as_elements, check_out
 from ftcomm.requests.call_site import passes_on
+from ftcomm.requests.options import CallOptions
+from ftcomm.requests.request import Submission
 
 passes_on(__file__)
 
 
-class BucketedCalls(NonblockingCalls):
+class BucketedCalls:
     """Several arrays in one call; it takes a position for each bucket."""
 
-    def bucketed(
+    def __init__(
+        self, session: Session, nonblocking: NonblockingCalls, calls: CollectiveCalls
+    ) -> None:
+        self._session, self._nonblocking, self._calls = session, nonblocking, calls
+
+    def allreduce(
         self,
         arrays: Sequence[Any],
-        op: AnyOp = "sum",
-        *,
-        bucket_bytes: int = BUCKET_BYTES,
-        out: Sequence[Result] | None = None,
-        algorithm: str | None = None,
-        wire: str | None = None,
-        deadline: Duration | None = None,
+        options: CallOptions,
+        out: Sequence[Result] | None,
+        bucket_bytes: int,
     ) -> list[Result]:
-        """Combine each of `arrays` over all ranks, in few collectives.
-
-        The arrays are copied, one after the other, into buckets of one dtype; a bucket is under way
-        while the next one is being filled.  How they are cut into buckets follows from shapes and
-        dtypes in the order given, and from `bucket_bytes`.  It is part of the order of operands:
-        another `bucket_bytes` may give other last bits, as an `allreduce` of each array may.
-
-        Args:
-            arrays: array-likes; the same number, dtypes and shapes on all ranks; never written.
-            op: as for `allreduce`; a function must be elementwise.
-            bucket_bytes: how large a bucket of several arrays may be; the same on all ranks.
-            out: where to put the results, an array of any memory layout for each; unchanged if the
-                call raises. May be `arrays` themselves.
-            algorithm: as for `allreduce`, for every bucket.
-            wire: likewise.
-            deadline: as for `allreduce`, until all buckets are done.
-
-        Returns:
-            a list of `out`'s arrays, or of new ones of the same dtypes and shapes, in order.
-            New ones of one bucket share their memory: to keep one array keeps all of them.
-            In place of an array of one number, passed as such, there is a number of its type.
-
-        Raises:
-            TypeError, ValueError: local mistakes; no position is taken.
-            FtcommError: see `allreduce`.
-        """
+        """Combine each of `arrays` over all ranks; see `Communicator.bucketed`."""
+        op = options.op
         if not isinstance(op, str) and needs_whole(op):
             raise ValueError("op wants whole arrays, and buckets are cut otherwise; use allreduce")
-        most, limit = _checked_bytes(bucket_bytes), self._limit_of(deadline)
+        most, limit = _checked_bytes(bucket_bytes), self._session.limit_of(options.deadline)
         parts = [as_elements(x) for x in arrays]
         _check_outs(out, parts)
         members = cut([(flat.nbytes, flat.dtype.str) for flat, _ in parts], most)
         buckets = [Bucket([parts[number] for number in numbers]) for numbers in members]
         found: list[Any] = [None] * len(parts)
-        for numbers, results in zip(
-            members, self._combine(buckets, op, algorithm, wire, limit), strict=True
-        ):
+        for numbers, results in zip(members, self._combine(buckets, options, limit), strict=True):
             for number, result in zip(numbers, results, strict=True):
                 found[number] = result
         if out is None:
@@ -78,33 +57,28 @@ class BucketedCalls(NonblockingCalls):
         return list(out)
 
     def _combine(
-        self,
-        buckets: Sequence[Bucket],
-        op: AnyOp,
-        algorithm: str | None,
-        wire: str | None,
-        limit: Limit | None,
+        self, buckets: Sequence[Bucket], options: CallOptions, limit: Limit | None
     ) -> list[list[Result]]:
         """Each bucket's parts, combined."""
-        writer = self._writer
+        nonblocking = self._nonblocking
         handles: list[Handle[Result]] = []
 
-        def write_down(flat: Array, out: Result | None) -> None:
-            writer.allreduce(flat, op, out=out, algorithm=algorithm, wire=wire)
+        def built(flat: Array, out: Result | None) -> Submission[Result]:
+            return self._calls.allreduce(flat, options, out, copy=True)
 
-        with self._queue.one_user():
+        with nonblocking.queue.one_user():
             for bucket in buckets:
-                write_down(bucket.flat[:0], None)  # all mistakes, before the first is under way
-                writer.written()
+                built(bucket.flat[:0], None)  # all mistakes, before the first is under way
             try:
                 for bucket in buckets:
                     bucket.pack()
-                    write_down(bucket.flat, bucket.flat if bucket.is_shared else None)
-                    handles.append(Handle(self._place(self._written(limit)), self._queue))
+                    submission = built(bucket.flat, bucket.flat if bucket.is_shared else None)
+                    call = nonblocking.place(nonblocking.queued(submission, limit))
+                    handles.append(Handle(call, nonblocking.queue))
                 results = [handle.wait() for handle in handles]
             except BaseException as error:
                 if not all(handle.done() for handle in handles):  # Ctrl-C: results would be lost
-                    self._give_up(error)
+                    self._session.give_up(error)
                 raise
         return [bucket.unpack(result) for bucket, result in zip(buckets, results, strict=True)]
 

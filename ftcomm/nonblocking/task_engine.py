@@ -27,6 +27,8 @@ from ftcomm.nonblocking.queue import MAX_PENDING, RequestQueue
 from ftcomm.nonblocking.task_arguments import Variable, checked_array, checked_workers, key, listed
 from ftcomm.nonblocking.threads import start_thread
 from ftcomm.requests.call_site import passes_on
+from ftcomm.requests.options import CallOptions
+from ftcomm.requests.request import Submission
 
 passes_on(__file__)
 
@@ -34,14 +36,14 @@ WORKERS = 2
 
 
 class QueueAccess(NamedTuple):
-    """The communicator's line of nonblocking calls.
+    """The communicator's queue of nonblocking calls.
 
     Attributes:
-        take: the call that was written down last.
+        queued: makes a call for the queue of a submission.
         place: puts one in line.
     """
 
-    take: Callable[[], QueuedCall[Any]]
+    queued: Callable[[Submission[Any]], QueuedCall[Any]]
     place: Callable[[QueuedCall[Any]], QueuedCall[Any]]
 
 
@@ -91,10 +93,10 @@ class TaskEngine:
     """
 
     def __init__(
-        self, turns: RequestQueue, writer: CollectiveCalls, line: QueueAccess, workers: int
+        self, requests: RequestQueue, calls: CollectiveCalls, line: QueueAccess, workers: int
     ) -> None:
-        """Of one communicator, whose `writer` writes calls down that `line` then takes."""
-        self._queue, self._writer, self._line = turns, writer, line
+        """Of one communicator, whose `calls` are built here and run in `line`."""
+        self._queue, self._calls, self._line = requests, calls, line
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -165,10 +167,9 @@ class TaskEngine:
         place = checked_array(array) if out is None else out
         self._check_thread()
         with self._queue.one_user():
-            self._writer.allreduce(
-                checked_array(array), op, out=place, algorithm=algorithm, deadline=deadline
-            )
-            self._add_collective(self._line.take(), [array], [place])
+            options = CallOptions(op, algorithm=algorithm, deadline=deadline)
+            built = self._calls.allreduce(checked_array(array), options, place, copy=True)
+            self._add_collective(self._line.queued(built), [array], [place])
 
     def broadcast(self, array: Result, root: int = 0, *, deadline: Duration | None = None) -> None:
         """A `broadcast` of what the root's `array` will hold, into all ranks' `array`.
@@ -181,8 +182,9 @@ class TaskEngine:
             raise ValueError("array is read-only")
         self._check_thread()
         with self._queue.one_user():
-            self._writer.broadcast(place, root, out=place, deadline=deadline)
-            self._add_collective(self._line.take(), [], [place])
+            options = CallOptions(root=root, deadline=deadline)
+            built = self._calls.broadcast(place, options, place, copy=True)
+            self._add_collective(self._line.queued(built), [], [place])
 
     # --- waiting ------------------------------------------------------------------------------
 

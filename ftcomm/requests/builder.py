@@ -3,7 +3,9 @@
 Everything that can be wrong locally is found here, before the position or any peer is touched.
 """
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +44,7 @@ from ftcomm.requests.arguments import (
     wire_code,
 )
 from ftcomm.requests.object_payload import pack_item, pack_object, pack_parts
+from ftcomm.requests.options import CallOptions
 from ftcomm.requests.request import CollectiveSpec, OpenBroadcast, Request, anything
 
 # After this many broadcasts, or bytes of them, without a synchronising collective, the next one
@@ -49,6 +52,7 @@ from ftcomm.requests.request import CollectiveSpec, OpenBroadcast, Request, anyt
 FLUSH_BROADCASTS = 64
 FLUSH_BYTES = 64 * 1024 * 1024
 FORMS_KEPT = SCHEDULES_KEPT  # a program with ever new shapes keeps no more
+_REDUCTIONS = (Kind.ALLREDUCE, Kind.REDUCE)
 _ALGORITHMS = {
     None: Algorithm.AUTO,
     "auto": Algorithm.AUTO,
@@ -61,52 +65,70 @@ _ALGORITHMS = {
 }
 
 
-class Group(Protocol):
-    """What is read of an engine."""
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A job's group as requests depend on it; nothing here changes while the job lives.
 
-    @property
-    def rank(self) -> int:
-        """This worker's place."""
+    Attributes:
+        rank: this worker's rank.
+        world_size: number of ranks.
+        grouping: which ranks shared a host when the group formed.
+        algorithm: the job's own choice of algorithm, ``auto`` for the table's.
+        table: the choices of ``auto``.
+        pythons: returns the Python of each rank now, empty where it is not known.
+    """
 
-    @property
-    def world_size(self) -> int:
-        """Number of places."""
+    rank: int
+    world_size: int
+    grouping: Grouping
+    algorithm: str
+    table: AlgorithmTable
+    pythons: Callable[[], tuple[str, ...]]
 
-    @property
-    def grouping(self) -> Grouping:
-        """Which ranks shared a host when the group formed."""
 
-    @property
-    def algorithm(self) -> str:
-        """The job's own choice of algorithm, ``auto`` for the table's."""
+class UnprovenBroadcasts:
+    """Broadcasts since the last call that proved what came before; all ranks count the same (R3).
 
-    @property
-    def table(self) -> AlgorithmTable:
-        """By which ``auto`` chooses."""
+    Attributes:
+        number: how many have completed.
+        nbytes: bytes of their results.
+    """
 
-    @property
-    def pythons(self) -> tuple[str, ...]:
-        """The Python of each rank, empty where it is not known."""
+    __slots__ = ("nbytes", "number")
+
+    def __init__(self) -> None:
+        self.number = self.nbytes = 0
+
+    def must_flush(self, nbytes: int) -> bool:
+        """True if a broadcast of `nbytes` must prove that its predecessors have arrived."""
+        return self.number + 1 >= FLUSH_BROADCASTS or self.nbytes + nbytes >= FLUSH_BYTES
+
+    def completed(self, kind: Kind, nbytes: int = 0) -> None:
+        """Count a result, executed or replayed; a call that raised has none."""
+        if kind is not Kind.BROADCAST or self.must_flush(nbytes):
+            self.number = self.nbytes = 0
+        else:
+            self.number += 1
+            self.nbytes += nbytes
 
 
 class RequestBuilder:
-    """Builds one communicator's calls; counts broadcasts towards the next flush."""
+    """Builds one communicator's requests, and keeps the specs that they share.
+
+    The user's thread builds, and so does the thread that runs nonblocking calls where an input is
+    a function. Each step on the kept specs is atomic, and a spec that is built twice is the same.
+    """
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._broadcasts = 0
-        self._broadcast_bytes = 0
         self._forms: dict[object, CollectiveSpec] = {}
         self._probe = FunctionProbe()
 
     def allreduce(
         self,
         x: Any,
-        op: UncheckedOp,
-        algorithm: str | None,
+        options: CallOptions,
         site: str,
-        root: int = -1,
-        wire: str | None = None,
     ) -> Request:
         """A validated allreduce, or, with a root, a reduce.
 
@@ -114,17 +136,15 @@ class RequestBuilder:
             TypeError, ValueError: x, op, algorithm or wire do not fit.
         """
         sendbuf, shape = as_elements(x)
-        if wire is not None:
-            sendbuf = rounded(sendbuf, wire)
-        asked = self._resolved(op)
+        if options.wire is not None:
+            sendbuf = rounded(sendbuf, options.wire)
+        asked = self._resolved(options.op)
         if not isinstance(asked, str):  # a function may hold on to anything: its form is not kept
-            return Request(
-                self._reduction_form(sendbuf, shape, asked, algorithm, site, root, wire), sendbuf
-            )
-        key = (sendbuf.dtype, shape, asked, algorithm, site, root, wire)
+            return Request(self._reduction_form(sendbuf, shape, asked, options, site), sendbuf)
+        key = (sendbuf.dtype, shape, asked, options.algorithm, site, options.root, options.wire)
         form = self._forms.get(key)
         if form is None:
-            form = self._reduction_form(sendbuf, shape, asked, algorithm, site, root, wire)
+            form = self._reduction_form(sendbuf, shape, asked, options, site)
             self._keep(key, form)
         return Request(form, sendbuf)
 
@@ -136,7 +156,7 @@ class RequestBuilder:
         """
         asked = resolve_op(op)
         if not isinstance(asked, str) and not asked.is_named:
-            check_pythons(asked, self._group.pythons)
+            check_pythons(asked, self._group.pythons())
         return asked
 
     def checked_root(self, root: Any) -> int:
@@ -152,12 +172,11 @@ class RequestBuilder:
         sendbuf: Array,
         shape: tuple[int, ...],
         op: str | Reduction,
-        algorithm: str | None,
+        options: CallOptions,
         site: str,
-        root: int,
-        wire: str | None,
     ) -> CollectiveSpec:
-        wish = self._wish(algorithm, op)
+        root, wire = options.root, options.wire
+        wish = self._wish(options.algorithm, op)
         if wire is None and not is_bfloat16(sendbuf.dtype):
             reducer = make_reducer(op, sendbuf.dtype, shape=shape)
         else:
@@ -190,14 +209,14 @@ class RequestBuilder:
             site_text=site_text(site, op),
         )
 
-    def broadcast(self, x: Any, root: int, site: str, algorithm: str | None = None) -> Request:
+    def broadcast(self, x: Any, options: CallOptions, site: str) -> Request:
         """A validated broadcast.
 
         Raises:
             TypeError, ValueError: x or algorithm do not fit.
         """
         sendbuf, shape = as_elements(x)
-        scalar = scalar_type(x)
+        scalar, root, algorithm = scalar_type(x), options.root, options.algorithm
         key = (Kind.BROADCAST, sendbuf.dtype, shape, root, site, algorithm, scalar)
         form = self._forms.get(key)
         if form is None:
@@ -207,15 +226,15 @@ class RequestBuilder:
             )
             form = self._broadcast_form(signature, site, sendbuf.dtype, shape)
             self._keep(key, form)
-        return Request(form, sendbuf, flush=self._must_flush(sendbuf.nbytes))
+        return Request(form, sendbuf)
 
-    def broadcast_from(self, root: int, site: str, algorithm: str | None = None) -> OpenBroadcast:
+    def broadcast_from(self, options: CallOptions, site: str) -> OpenBroadcast:
         """A validated broadcast of which the root alone has the array, on another rank.
 
         Raises:
             ValueError: algorithm does not fit.
         """
-        wish = _algorithm_named(algorithm)
+        root, wish = options.root, _algorithm_named(options.algorithm)
 
         def make(raw: bytes) -> Request:
             key = (raw, site)
@@ -226,7 +245,7 @@ class RequestBuilder:
                 assert shape is not None, "it was looked at when it came"
                 form = self._broadcast_form(raw, site, dtype, shape)
                 self._keep(key, form)
-            return Request(form, flush=self._must_flush(form.nbytes))
+            return Request(form)
 
         known = Signature(Kind.BROADCAST, root=root, algorithm=wish).encode()
         return OpenBroadcast(known, site, self._announcement(root, wish), make, anything)
@@ -256,30 +275,6 @@ class RequestBuilder:
     def _announcement(self, root: int, wish: Algorithm) -> Schedule:
         """The way of a broadcast without elements, which is that of all small ones."""
         return self._schedule(Kind.BROADCAST, 0, 1, root=root, algorithm=wish)
-
-    def _must_flush(self, nbytes: int) -> bool:
-        """True if this broadcast must prove that its predecessors have arrived."""
-        return (
-            self._broadcasts + 1 >= FLUSH_BROADCASTS
-            or self._broadcast_bytes + nbytes >= FLUSH_BYTES
-        )
-
-    def look_at_flush(self, call: Request) -> None:
-        """Decide again for a call that was made before others had completed."""
-        if call.kind is Kind.BROADCAST:
-            call.flush = self._must_flush(call.form.nbytes)
-
-    def completed(self, kind: Kind, nbytes: int = 0) -> None:
-        """Count a result, executed or replayed; a call that raised has none."""
-        if kind is not Kind.BROADCAST or self._must_flush(nbytes):
-            self._broadcasts = self._broadcast_bytes = 0
-        else:
-            self._broadcasts += 1
-            self._broadcast_bytes += nbytes
-
-    def synchronised(self) -> None:
-        """A call has proved that the broadcasts before it have arrived."""
-        self._broadcasts = self._broadcast_bytes = 0
 
     def allgather(self, x: Any, site: str, root: int = -1) -> Request:
         """A validated allgather, or, with a root, a gather."""
@@ -365,27 +360,21 @@ class RequestBuilder:
             self._keep(key, form)
         return Request(form)
 
-    def known(
-        self,
-        kind: Kind,
-        *,
-        op: UncheckedOp | None = None,
-        root: int = -1,
-        algorithm: str | None = None,
-        wire: str | None = None,
-    ) -> bytes:
+    def known(self, kind: Kind, options: CallOptions) -> bytes:
         """The signature of a call as far as it is known without the input.
 
         Raises:
             TypeError, ValueError: op, root, algorithm or wire do not fit.
         """
-        if op is None:
-            return Signature(kind, root=root, algorithm=_algorithm_named(algorithm)).encode()
-        asked = self._resolved(op)
+        root = options.root
+        if kind not in _REDUCTIONS:
+            wish = _algorithm_named(options.algorithm)
+            return Signature(kind, root=root, algorithm=wish).encode()
+        asked = self._resolved(options.op)
         code, op_hash = op_code(asked)
-        wish = self._wish(algorithm, asked)
+        wish = self._wish(options.algorithm, asked)
         return Signature(
-            kind, code, algorithm=wish, root=root, op_hash=op_hash, wire=wire_code(wire)
+            kind, code, algorithm=wish, root=root, op_hash=op_hash, wire=wire_code(options.wire)
         ).encode()
 
     def _wish(self, algorithm: str | None, op: str | Reduction) -> Algorithm:
@@ -406,9 +395,9 @@ class RequestBuilder:
         self._forms[key] = form
 
 
-def site_text(site: str, op: UncheckedOp | None) -> str:
+def site_text(site: str, op: UncheckedOp) -> str:
     """The call site for messages: with the label of a user's function."""
-    asked = None if op is None else resolve_op(op)
+    asked = resolve_op(op)
     if not isinstance(asked, Reduction):
         return site
     return site_with_function(site, function_label(asked))

@@ -3,16 +3,20 @@
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.reductions import Reducer
 from ftcomm.collectives.schedules.schedule import Schedule
+from ftcomm.config.deadline import Duration
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.signature import Kind, Scalar
 from ftcomm.state.layout import Packed
 from ftcomm.state.lazy import LazyState
+
+R = TypeVar("R")
 
 DIGEST_BYTES = 16  # of each rank's input; kept with every result, so no longer than it must be
 UNCOMPARED = bytes(DIGEST_BYTES)  # in place of the digest of a state that nobody has packed
@@ -90,6 +94,16 @@ class Request:
     def kind(self) -> Kind:
         """The collective."""
         return self.form.kind
+
+    @property
+    def known(self) -> bytes:
+        """The signature, all of it."""
+        return self.form.signature
+
+    @property
+    def site(self) -> str:
+        """Where the user called it."""
+        return self.form.site
 
     def digest(self, rank: int) -> bytes:
         """What `rank` passed, in 16 bytes; zeros where its content does not count."""
@@ -176,4 +190,19 @@ class OpenBroadcast:
     kind: Kind = Kind.BROADCAST
 
 
-AnyCall = Request | DeferredInput | OpenBroadcast
+AnyRequest = Request | DeferredInput | OpenBroadcast
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Submission(Generic[R]):
+    """A public call, built and not run: what its blocking and its nonblocking form have in common.
+
+    Attributes:
+        request: for the engine.
+        finish: returns the user's result of the log's.
+        deadline: the user's, not checked yet; None for the job's.
+    """
+
+    request: AnyRequest
+    finish: Callable[[LoggedResult], R]
+    deadline: Duration | None = None

@@ -19,7 +19,7 @@ def kept(record: Recorder) -> Any:
     record.load(None)
     for number in range(CALLS):
         record.allreduce(np.ones(SIZES[number % len(SIZES)]))
-    engine: Any = comm._engine
+    engine: Any = comm._session.engine
     held = [at.seqno for at in engine._core.log.positions() if at.version == 0]
     record.events.write(kind="held", rank=comm.rank, seqnos=held)
     return None

@@ -15,7 +15,7 @@ import numpy as np
 
 import ftcomm
 from ftcomm.communicator import Communicator
-from ftcomm.engine.engine import Engine
+from ftcomm.engine.engine import DistributedEngine
 from ftcomm.memory.pool import LoggedResult
 from ftcomm.protocol.signature import Kind
 from ftcomm.requests.request import Request
@@ -32,13 +32,13 @@ class Counter:
 
     def __init__(self) -> None:
         self.count = 0
-        long_way = Engine.run
+        long_way = DistributedEngine.run
 
-        def run(engine: Engine, call: Request) -> LoggedResult:
+        def run(engine: DistributedEngine, call: Request) -> LoggedResult:
             self.count += call.kind is Kind.ALLREDUCE
             return long_way(engine, call)
 
-        Engine.run = run  # type: ignore[method-assign]  # to count
+        DistributedEngine.run = run  # type: ignore[method-assign]  # to count
 
 
 def one_round(comm: Communicator, number: int) -> list[Any]:

@@ -211,7 +211,7 @@ def test_a_load_whose_state_cannot_be_returned_ends_the_communicator(
 ) -> None:
     """The prelude has ended, so it cannot be called again; without the state nothing can go on."""
     interrupted = mock.Mock(side_effect=KeyboardInterrupt)
-    monkeypatch.setattr("ftcomm.communicator.unpack_state", interrupted)
+    monkeypatch.setattr("ftcomm.api.checkpoints.unpack_state", interrupted)
     with pytest.raises(KeyboardInterrupt):
         comm.load_checkpoint(default=1)
     assert (position(comm), comm.is_over) == ((0, 0), True)

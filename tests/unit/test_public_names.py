@@ -5,9 +5,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any, assert_type
+from typing import assert_type
 
-import numpy as np
 import pytest
 
 import ftcomm
@@ -89,7 +88,7 @@ def test_what_a_type_checker_knows(comm: ftcomm.Communicator) -> None:
     """It is mypy that fails here."""
     assert_type(comm.load_checkpoint(1, local_default=2), ftcomm.RestoredLocal)
     assert_type(comm.checkpoint(None, deadline=2.0), int)
-    assert_type(comm.iallreduce(1), Handle[np.ndarray[Any, Any]])
+    assert_type(comm.iallreduce(1), Handle[int])
     assert_type(comm.stats(), ftcomm.Stats)
     assert_type(comm.position, ftcomm.CallPosition)
     assert_type(ftcomm.ConfigError("x"), ftcomm.ConfigError)

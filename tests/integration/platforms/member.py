@@ -15,11 +15,11 @@ with ftcomm.init() as comm:
             total = total + comm.allreduce(np.full(30_000, comm.rank + 1.0))
         comm.checkpoint(total)
     if comm.rank == 0:
-        families = {link._sock.family.name for link in comm._engine._hub.links.values()}
-        assert isinstance(comm._engine._hub.wake, Waker)
+        families = {link._sock.family.name for link in comm._session.engine._hub.links.values()}
+        assert isinstance(comm._session.engine._hub.wake, Waker)
         print(  # noqa: T201 - read by the test
             total[-1],
             sorted(families),
-            comm._engine._hub.wake.fd != comm._engine._hub.wake._other_end,
+            comm._session.engine._hub.wake.fd != comm._session.engine._hub.wake._other_end,
             waiting.let_others_run is getattr(os, "sched_yield", None),
         )

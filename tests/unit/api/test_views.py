@@ -41,7 +41,7 @@ def comm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         "ftcomm.engine.single_process.SingleProcessEngine.persistent", lambda engine, _: Way(engine)
     )
     with ftcomm.init("none") as communicator:
-        communicator._keeps_results = request.param
+        communicator._output._keeps_results = request.param
         yield communicator
 
 

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,28 +11,18 @@ import pytest
 import ftcomm
 from ftcomm.collectives.bfloat16 import bfloat16_reducer
 from ftcomm.collectives.dtypes import BFLOAT16, dtype_code, dtype_of
-from ftcomm.config.algorithm_table import DEFAULT_TABLE, AlgorithmTable
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.engine.persistent_request import persistent
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.pool import LoggedResult, dtype_from_wire, stored_from_wire
 from ftcomm.protocol.signature import Kind, Signature, signature_text
-from ftcomm.requests.builder import RequestBuilder
+from ftcomm.requests.options import CallOptions
 from ftcomm.state.serializer import pack_state, unpack_state
+from tests.helpers.group import builder
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 DTYPE = np.dtype(ml_dtypes.bfloat16)
 X = np.array([[1.5, -2.0], [np.nan, 3e38]], DTYPE)
-
-
-@dataclass
-class Group:
-    rank: int = 0
-    world_size: int = 2
-    algorithm: str = "auto"
-    table: AlgorithmTable = DEFAULT_TABLE
-    grouping: tuple[int, ...] = ()
-    pythons: tuple[str, ...] = ()
 
 
 @pytest.fixture
@@ -106,11 +95,11 @@ def test_who_lacks_the_package_is_told_so(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_small_calls_take_the_way_that_sends_them_as_bits() -> None:
-    factory = RequestBuilder(Group())
+    factory = builder(world_size=2)
     hub: Any = SimpleNamespace(faults=None, settings=JobSettings(), core=None)
     plane: Any = SimpleNamespace(persistent_moves=lambda form: ("moves",))
     ways = [
-        persistent(hub, plane, factory.allreduce(x, "sum", None, "train.py:1").form, bool)
+        persistent(hub, plane, factory.allreduce(x, CallOptions(), "train.py:1").form, bool)
         for x in (X, X.astype(np.float32))
     ]
     assert [way is not None for way in ways] == [False, True]

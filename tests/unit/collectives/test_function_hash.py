@@ -15,8 +15,9 @@ import pytest
 import ftcomm
 from ftcomm.collectives.op_argument import Reduction, function_hash
 from ftcomm.protocol.signature import Kind
-from ftcomm.requests.builder import RequestBuilder
-from tests.unit.requests.test_builder import SITE, Group
+from ftcomm.requests.options import CallOptions
+from tests.helpers.group import builder
+from tests.unit.requests.test_builder import SITE
 
 Array = np.ndarray[Any, Any]
 Function = Callable[[Array, Array], Any]
@@ -226,21 +227,21 @@ MIXED = ("CPython 3.11", "CPython 3.12", "", "CPython 3.11")
 
 
 def test_an_unnamed_function_is_refused_where_versions_differ() -> None:
-    factory, x = RequestBuilder(Group(pythons=MIXED)), np.ones(3)
+    factory, x = builder(pythons=MIXED), np.ones(3)
     words = (
         "op .*<lambda> cannot be compared between ranks: they run CPython 3.11 on rank 0 and 1 "
         "more, CPython 3.12 on rank 1, and each version has its own bytecode; give it a name: "
         r"ftcomm.reduction\(f, name='mine'\)"
     )
     with pytest.raises(TypeError, match=words):
-        factory.allreduce(x, DIFFERENT["sum"], None, SITE)
+        factory.allreduce(x, CallOptions(DIFFERENT["sum"]), SITE)
     with pytest.raises(TypeError, match=words):
-        factory.known(Kind.ALLREDUCE, op=DIFFERENT["sum"])
+        factory.known(Kind.ALLREDUCE, CallOptions(DIFFERENT["sum"]))
     named = ftcomm.reduction(DIFFERENT["sum"], name="sum")
     for op in ("sum", sum, operator.add, np.hypot, named):
-        factory.allreduce(x, op, None, SITE)
+        factory.allreduce(x, CallOptions(op), SITE)
 
 
 @pytest.mark.parametrize("pythons", [("CPython 3.11",) * 3, ("CPython 3.11", "", ""), ("",)])
 def test_one_version_is_no_difference(pythons: tuple[str, ...]) -> None:
-    RequestBuilder(Group(pythons=pythons)).allreduce(np.ones(3), DIFFERENT["sum"], None, SITE)
+    builder(pythons=pythons).allreduce(np.ones(3), CallOptions(DIFFERENT["sum"]), SITE)

@@ -12,6 +12,7 @@ import pytest
 import ftcomm
 from ftcomm.collectives.op_argument import NAME_OF_ID, resolve_op
 from ftcomm.protocol.signature import Kind
+from ftcomm.requests.options import CallOptions
 
 Array = np.ndarray[Any, Any]
 
@@ -60,12 +61,14 @@ def test_a_builtin_stands_for_the_operation_of_its_name() -> None:
 def test_what_it_stands_for_has_the_same_signature(comm: ftcomm.Communicator) -> None:
     def signature(op: Any) -> bytes:
         dtype = np.float64 if op in ("mean", np.mean) else np.int64
-        return comm._calls.allreduce(np.ones(3, dtype), op, None, "a.py:1").form.signature
+        return comm._session.builder.allreduce(
+            np.ones(3, dtype), CallOptions(op), "a.py:1"
+        ).form.signature
 
     for function, name in STAND_INS.items():
         assert signature(function) == signature(name), name
-        assert comm._calls.known(Kind.ALLREDUCE, op=function) == (
-            comm._calls.known(Kind.ALLREDUCE, op=name)
+        assert comm._session.builder.known(Kind.ALLREDUCE, CallOptions(function)) == (
+            comm._session.builder.known(Kind.ALLREDUCE, CallOptions(name))
         )
 
 

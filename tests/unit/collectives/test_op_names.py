@@ -9,6 +9,7 @@ import pytest
 import ftcomm
 from ftcomm.collectives.op_names import OpName, canonical_name
 from ftcomm.protocol.signature import OpCode
+from ftcomm.requests.options import CallOptions
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_the_types_the_enumeration_and_the_wire_have_the_same_names() -> None:
 
 def test_every_spelling_is_the_same_operation(comm: ftcomm.Communicator) -> None:
     def form(op: Any, kind: str) -> Any:
-        return comm._calls.allreduce(np.ones(3, kind), op, None, "a.py:1").form
+        return comm._session.builder.allreduce(np.ones(3, kind), CallOptions(op), "a.py:1").form
 
     for spelling, name in NAMES.items():
         kind = "f8" if name == "mean" else "i8"

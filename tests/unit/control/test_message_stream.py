@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm.config.algorithm_table import DEFAULT_TABLE
 from ftcomm.protocol.signature import (
     DTYPE_NAMES,
     Kind,
@@ -16,17 +15,10 @@ from ftcomm.protocol.signature import (
     is_compatible,
     signature_text,
 )
-from ftcomm.requests.builder import RequestBuilder
+from ftcomm.requests.options import CallOptions
+from tests.helpers.group import builder
 
 SITE = "train.py:1"
-
-
-class Group:
-    rank = 0
-    world_size = 3
-    algorithm = "auto"
-    table = DEFAULT_TABLE
-    grouping = ()
 
 
 @pytest.fixture
@@ -64,14 +56,14 @@ def test_the_input_is_not_written(comm: ftcomm.Communicator) -> None:
 
 
 def test_half_the_bytes_travel_and_count() -> None:
-    factory = RequestBuilder(Group())
-    call = factory.allreduce(X, "sum", None, SITE, wire="bf16")
+    factory = builder()
+    call = factory.allreduce(X, CallOptions(wire="bf16"), SITE)
     assert (call.sendbuf.nbytes, call.form.nbytes) == (8, 8)
 
 
 def test_ranks_agree_on_the_format() -> None:
-    factory = RequestBuilder(Group())
-    forms = [factory.allreduce(X, "sum", None, SITE, wire=wire).form for wire in (None, "bf16")]
+    factory = builder()
+    forms = [factory.allreduce(X, CallOptions(wire=wire), SITE).form for wire in (None, "bf16")]
     plain, rounded = (Signature.decode(form.signature) for form in forms)
     float32 = next(code for code, name in DTYPE_NAMES.items() if name == "float32")
     wanted = Signature(
@@ -82,10 +74,10 @@ def test_ranks_agree_on_the_format() -> None:
 
 
 def test_an_input_function_of_another_format_is_another_call() -> None:
-    factory = RequestBuilder(Group())
-    known = factory.known(Kind.ALLREDUCE, op="sum", wire="bf16")
-    same = factory.allreduce(X, "sum", None, SITE, wire="bf16").form.signature
-    other = factory.allreduce(X, "sum", None, SITE).form.signature
+    factory = builder()
+    known = factory.known(Kind.ALLREDUCE, CallOptions(wire="bf16"))
+    same = factory.allreduce(X, CallOptions(wire="bf16"), SITE).form.signature
+    other = factory.allreduce(X, CallOptions(), SITE).form.signature
     assert (is_compatible(known, same), is_compatible(known, other)) == (True, False)
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ftcomm.config.algorithm_table import DEFAULT_TABLE, AlgorithmTable
 from ftcomm.diagnostics.logs import JobLogger
 from ftcomm.engine.log_quota import LogQuota
 from ftcomm.errors import LogLimitError
 from ftcomm.protocol.position import START, Position
-from ftcomm.requests.builder import RequestBuilder
+from ftcomm.requests.options import CallOptions
 from ftcomm.requests.request import Request
+from tests.helpers.group import builder
 
 
 @dataclass
@@ -26,15 +26,17 @@ class Rank:
     replicas: int = 2
     log_limit: int = 1000
     keeps_results: bool = True
-    algorithm: str = "auto"
-    table: AlgorithmTable = DEFAULT_TABLE
-    grouping: tuple[int, ...] = ()
     position: Position = START
 
 
 def result_of(nbytes: int, rank: int = 0, world_size: int = 4) -> Request:
-    factory = RequestBuilder(Rank(rank=rank, world_size=world_size))
-    return factory.allreduce(np.zeros(nbytes, np.uint8), "sum", None, "train.py:1")
+    factory = builder(rank=rank, world_size=world_size)
+    return factory.allreduce(np.zeros(nbytes, np.uint8), CallOptions(), "train.py:1")
+
+
+def quota(**changes: Any) -> LogQuota:
+    rank: Any = Rank(**changes)
+    return LogQuota(rank)
 
 
 def charge(account: LogQuota, call: Request) -> None:
@@ -44,31 +46,31 @@ def charge(account: LogQuota, call: Request) -> None:
 
 
 def test_a_result_counts_with_the_share_of_it_that_a_worker_keeps() -> None:
-    account = LogQuota(Rank())
+    account = quota()
     charge(account, result_of(100))
     assert account.nbytes == 50
 
 
 def test_few_ranks_keep_everything() -> None:
-    account = LogQuota(Rank(world_size=2, replicas=3))
+    account = quota(world_size=2, replicas=3)
     charge(account, result_of(100, world_size=2))
     assert account.nbytes == 100
 
 
 def test_where_nothing_is_kept_nothing_counts() -> None:
-    account = LogQuota(Rank(keeps_results=False))
+    account = quota(keeps_results=False)
     charge(account, result_of(10_000))
     assert account.nbytes == 0
 
 
 def test_an_allgather_counts_as_large_as_its_result() -> None:
-    account = LogQuota(Rank())
-    charge(account, RequestBuilder(Rank()).allgather(np.zeros(10, np.uint8), "train.py:1"))
+    account = quota()
+    charge(account, builder(world_size=4).allgather(np.zeros(10, np.uint8), "train.py:1"))
     assert account.nbytes == 20
 
 
 def test_the_limit_is_reached_before_anything_is_counted_and_the_error_says_where() -> None:
-    account = LogQuota(Rank(rank=3, position=Position(0, 2, 7)))
+    account = quota(rank=3, position=Position(0, 2, 7))
     charge(account, result_of(2000))
     with pytest.raises(LogLimitError) as caught:
         charge(account, result_of(2))
@@ -78,7 +80,7 @@ def test_the_limit_is_reached_before_anything_is_counted_and_the_error_says_wher
 def test_all_ranks_reach_the_limit_at_the_same_call() -> None:
     sizes, stops = [300, 700, 640, 200, 900], []
     for rank in range(4):
-        account = LogQuota(Rank(rank=rank))
+        account = quota(rank=rank)
         for number, nbytes in enumerate(sizes):
             try:
                 charge(account, result_of(nbytes, rank))
@@ -89,7 +91,7 @@ def test_all_ranks_reach_the_limit_at_the_same_call() -> None:
 
 
 def test_the_prelude_and_each_version_count_from_zero() -> None:
-    account = LogQuota(Rank())
+    account = quota()
     charge(account, result_of(400))
     account.new_version()  # a restarted rank may have skipped its prelude: it counts the same
     charge(account, result_of(1000))
@@ -99,7 +101,7 @@ def test_the_prelude_and_each_version_count_from_zero() -> None:
 
 
 def test_a_call_that_raises_locally_is_not_counted() -> None:
-    account = LogQuota(Rank())
+    account = quota()
     account.check(result_of(1000).form.nbytes)
     assert account.nbytes == 0
 
@@ -109,7 +111,7 @@ def test_rank_0_says_once_on_the_console_that_the_log_is_half_full(
 ) -> None:
     said: list[tuple[int, str]] = []
     for rank in (0, 1):
-        account = LogQuota(Rank(rank=rank))
+        account = quota(rank=rank)
         monkeypatch.setattr(
             JobLogger, "warn_aloud", lambda _, text, *numbers, rank=rank: said.append((rank, text))
         )
@@ -120,7 +122,7 @@ def test_rank_0_says_once_on_the_console_that_the_log_is_half_full(
 
 
 def test_a_counter_sees_what_is_counted_and_keeps_nothing_alive() -> None:
-    account = LogQuota(Rank())
+    account = quota()
     read = account.counter()
     charge(account, result_of(100))
     seen = [read()]
@@ -133,7 +135,7 @@ def test_each_version_warns_once_at_half_of_the_limit(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("ftcomm"), "propagate", True)
-    account = LogQuota(Rank())
+    account = quota()
     said: list[Any] = []
     for nbytes in (1000, 2, 2):
         charge(account, result_of(nbytes))

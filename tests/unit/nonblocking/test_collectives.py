@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm.api.collectives import CollectiveCalls
 from ftcomm.config import deadline
 from ftcomm.config.deadline import Limit
 from ftcomm.errors import ClosedError, LogLimitError
-from ftcomm.nonblocking.collectives import NonblockingCalls
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 CALLS: dict[str, tuple[Any, ...]] = {
@@ -50,11 +48,12 @@ def plain(value: Any) -> Any:
 
 
 def test_every_collective_has_a_sister_with_the_same_arguments() -> None:
-    ours = {name for name in vars(CollectiveCalls) if not name.startswith("_")}
+    names = {name for name in vars(ftcomm.Communicator) if not name.startswith("_")}
+    ours = {name for name in names if f"i{name}" in names}
     assert ours == set(CALLS)
     for name in ours:
-        asynchronous = inspect.signature(getattr(NonblockingCalls, f"i{name}"))
-        synchronous = inspect.signature(getattr(CollectiveCalls, name))
+        asynchronous = inspect.signature(getattr(ftcomm.Communicator, f"i{name}"))
+        synchronous = inspect.signature(getattr(ftcomm.Communicator, name))
         assert asynchronous.parameters == synchronous.parameters, name
 
 
@@ -169,7 +168,7 @@ def test_a_full_log_is_found_at_the_turn_and_can_be_emptied(
     comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     comm.load_checkpoint(0)
-    monkeypatch.setattr(comm._account, "_limit", 100)
+    monkeypatch.setattr(comm._session.quota, "_limit", 100)
     handles = [comm.iallreduce(np.zeros(10, np.float32)) for _ in range(4)]
     assert [handle.wait().nbytes for handle in handles[:2]] == [40, 40]
     for handle in handles[2:]:
@@ -182,13 +181,13 @@ def test_a_full_log_is_found_at_the_turn_and_can_be_emptied(
 def test_a_broadcast_counts_towards_the_flush_at_its_turn(comm: ftcomm.Communicator) -> None:
     """All ranks must end the same one with a barrier, however far ahead they call."""
     flushed = []
-    run = comm._engine.run
+    run = comm._session.engine.run
 
     def spy(call: Any) -> Any:
         flushed.append(call.flush)
         return run(call)
 
-    comm._engine.run = spy  # type: ignore[method-assign]  # looked at where the engine gets it
+    comm._session.engine.run = spy  # type: ignore[method-assign]  # looked at where the engine gets it
     handles = [comm.ibroadcast(1) for _ in range(130)]
     handles[-1].wait()
     assert [number for number, flush in enumerate(flushed, 1) if flush] == [64, 128]
@@ -202,7 +201,7 @@ def test_no_nonblocking_call_goes_the_express_way(
     def persistent(form: Any) -> Any:
         pytest.fail(f"asked for {form}")
 
-    monkeypatch.setattr(comm._engine, "persistent", persistent)
+    monkeypatch.setattr(comm._session.engine, "persistent", persistent)
     for _ in range(3):
         comm.iallreduce(X).wait()
         comm.bucketed([X])
@@ -213,7 +212,7 @@ def test_ctrl_c_in_a_call_that_has_its_place_ends_this_process(
 ) -> None:
     """The script cannot know that, and would make the call again."""
 
-    arrived, interrupts = comm._queue._arrived, [KeyboardInterrupt()]
+    arrived, interrupts = comm._nonblocking.queue._arrived, [KeyboardInterrupt()]
     notify = arrived.notify
 
     def interrupted() -> None:
@@ -244,13 +243,13 @@ def test_a_deadline_counts_from_the_call_and_not_from_its_turn(
 ) -> None:
     """By a clock that goes on by 100 s while the calls wait behind the first one."""
     clock, passed, limits = [1000.0], threading.Event(), list[Limit | None]()
-    within = comm._engine.within
+    within = comm._session.engine.within
 
     def noted(limit: Limit | None, *arguments: Any) -> Any:
         limits.append(limit)
         return within(limit, *arguments)
 
-    monkeypatch.setattr(comm._engine, "within", noted)
+    monkeypatch.setattr(comm._session.engine, "within", noted)
     monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     first = comm.iallreduce(lambda: passed.wait(60) * X)
     comm.ibarrier(deadline=10)

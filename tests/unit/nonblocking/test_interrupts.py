@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm.api import call_guard, call_lock, collectives, lifecycle, persistent_calls
+from ftcomm import communicator
+from ftcomm.api import call_guard, call_lock, checkpoints, collectives, persistent_calls, session
 from ftcomm.errors import ClosedError, ThreadLimitError
-from ftcomm.nonblocking import collectives as nonblocking_collectives
 from ftcomm.nonblocking import (
     dependencies,
+    nonblocking_calls,
     queue,
     task_arguments,
     task_engine,
@@ -21,9 +22,11 @@ from ftcomm.nonblocking import (
 from tests.helpers.interrupts import BY_SIGNAL, interrupted, places
 
 PATH = (
-    nonblocking_collectives,
+    nonblocking_calls,
     collectives,
-    lifecycle,
+    communicator,
+    session,
+    checkpoints,
     persistent_calls,
     task_engine,
     task_arguments,
@@ -73,8 +76,9 @@ def test_an_nonblocking_call_cut_short_can_be_made_again_or_this_process_has_end
         if not interrupted(lambda c=comm: c.iallreduce(x), number, *PATH, where=BY_SIGNAL):
             comm.close()
             break
-        with comm._queue._lock:  # so that the engine's ownership is back, if it was taken
-            assert comm._queue._changed.wait_for(comm._queue._is_idle, WITHIN_S)
+        requests = comm._nonblocking.queue
+        with requests._lock:  # so that the engine's ownership is back, if it was taken
+            assert requests._changed.wait_for(requests._is_idle, WITHIN_S)
         try:
             if is_asynchronous_again:
                 comm.iallreduce(x).wait(WITHIN_S)

@@ -88,18 +88,18 @@ def test_collectives_keep_their_order_whichever_is_ready_first(comm: ftcomm.Comm
     engine, door = comm.engine(), threading.Event()
     first, second = np.zeros(1), np.zeros(2)
     ran: list[int] = []
-    run = comm._engine.run
+    run = comm._session.engine.run
 
     def spy(call: Any) -> Any:
         ran.append(len(call.sendbuf))
         return run(call)
 
-    comm._engine.run = spy  # type: ignore[method-assign]  # looked at where the engine gets it
+    comm._session.engine.run = spy  # type: ignore[method-assign]  # looked at where the engine gets it
     engine.push(lambda: allowed(door), mutate=[first])
     engine.allreduce(first)
     engine.allreduce(second)
-    with comm._queue._lock:
-        assert not comm._queue._is_next_due()  # though the second one is ready
+    with comm._nonblocking.queue._lock:
+        assert not comm._nonblocking.queue._is_next_due()  # though the second one is ready
     door.set()
     engine.wait()
     assert ran == [1, 2]
@@ -250,7 +250,7 @@ def test_ctrl_c_in_a_push_leaves_nothing_that_is_waited_for_for_ever(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(comm._queue, "_take_ownership", interrupted)
+        patched.setattr(comm._nonblocking.queue, "_take_ownership", interrupted)
         with pytest.raises(KeyboardInterrupt):
             engine.allreduce(x)
     engine.wait()

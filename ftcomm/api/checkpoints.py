@@ -1,0 +1,134 @@
+"""Checkpoints: states to bytes and back, and the versions that they begin."""
+
+import hashlib
+import time
+from typing import Any
+
+from ftcomm.api.public_values import Restored, RestoredFrom, RestoredLocal
+from ftcomm.api.session import Session
+from ftcomm.config.deadline import Duration
+from ftcomm.errors import StateChangedError
+from ftcomm.protocol.position import PRELUDE
+from ftcomm.protocol.signature import LAZY, WITH_LOCAL, Kind
+from ftcomm.requests.call_site import call_site, passes_on
+from ftcomm.requests.request import DIGEST_BYTES, UNCOMPARED, CheckpointPayload
+from ftcomm.state.layout import Packed
+from ftcomm.state.lazy import LazyState
+from ftcomm.state.serializer import pack_state, unpack_state
+
+passes_on(__file__)
+
+
+class Checkpoints:
+    """The checkpoints of one communicator.
+
+    Attributes:
+        restored_from: where the loaded state came from; None before the load.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._lazy: LazyState | None = None  # of the committed version, if checkpointed lazily
+        self.restored_from: RestoredFrom | None = None
+
+    def save(self, state: Any, local: Any | None, *, lazy: bool, deadline: Duration | None) -> int:
+        """Commit a checkpoint and return its version; see `Communicator.checkpoint`."""
+        session, engine = self._session, self._session.engine
+        with session.guard:
+            began = time.perf_counter()
+            limit = session.limit_of(deadline, session.guard.asked_at())
+            if engine.position.version == PRELUDE:
+                raise ValueError(
+                    "checkpoint() needs load_checkpoint() before it, to end the prelude"
+                )
+            payload = self._payload(state, local, lazy=lazy)
+            count = WITH_LOCAL * (local is not None) + LAZY * lazy
+            request = session.builder.plain(Kind.CHECKPOINT, call_site(), count=count)
+            try:
+                self._check_lazy()
+                version = engine.within(
+                    limit, request, engine.checkpoint, payload, request.known, request.site
+                )
+                self._begin_version(request.kind)
+                self._keep_lazy(payload.state)
+            except BaseException as error:
+                session.give_up(error)
+                raise
+            session.call_stats.add(request.kind, payload.nbytes, time.perf_counter() - began)
+            return version
+
+    def load(
+        self, default: Any, local_default: tuple[()] | tuple[Any], deadline: Duration | None
+    ) -> Restored | RestoredLocal:
+        """End the prelude; see `Communicator.load_checkpoint`.
+
+        Args:
+            default: the state of version 0; rank 0's counts.
+            local_default: empty if the script wants no local state.
+            deadline: as for `allreduce`.
+        """
+        session, engine = self._session, self._session.engine
+        with session.guard:
+            began = time.perf_counter()
+            limit = session.limit_of(deadline, session.guard.asked_at())
+            self._check_prelude("load_checkpoint", "ends the prelude: call it once")
+            raw = pack_state(default if engine.rank == 0 else None)
+            packed = [pack_state(own, "local_default") for own in local_default]
+            request = session.builder.plain(Kind.LOAD, call_site())
+            before = engine.position
+            try:
+                checkpoint = engine.within(
+                    limit, request, engine.load, raw, request.known, request.site
+                )
+                self._begin_version(request.kind)
+                version, state = checkpoint.version, unpack_state(checkpoint.value)
+                self.restored_from = "memory" if version else "default"
+                local = engine.local_state(version)
+                own = [unpack_state(raw if local is None else local) for raw in packed]
+            except BaseException as error:
+                session.give_up_if_past(before, error)
+                raise
+            session.call_stats.add(request.kind, len(checkpoint.value), time.perf_counter() - began)
+            return RestoredLocal(version, state, *own) if own else Restored(version, state)
+
+    def known_version(self) -> int | None:
+        """The version that a load would give; see `Communicator.peek_checkpoint`."""
+        with self._session.guard:
+            self._check_prelude("peek_checkpoint", "looks ahead of load_checkpoint()")
+            return self._session.engine.known_version
+
+    def _payload(self, state: Any, local: Any | None, *, lazy: bool) -> CheckpointPayload:
+        packed = None if local is None else pack_state(local, "local")
+        if lazy:
+            watched = self._session.engine.watches_states
+            return CheckpointPayload(LazyState(state, watched=watched), UNCOMPARED, packed)
+        raw = pack_state(state)
+        digest = hashlib.blake2b(raw, digest_size=DIGEST_BYTES).digest()
+        return CheckpointPayload(raw, digest, packed)
+
+    def _check_lazy(self) -> None:
+        """Find out, if that is watched, that the user has written to a lazy checkpoint."""
+        broken = None
+        try:
+            if self._lazy is not None:
+                self._lazy.check()
+        except StateChangedError as error:
+            broken = error
+        if broken is not None:  # outside, so that the fatal decision is raised alone
+            self._session.engine.end_by(broken)
+
+    def _keep_lazy(self, state: Packed | LazyState) -> None:
+        """A new version is committed: nobody will ask for the one before."""
+        if self._lazy is not None:
+            self._lazy.release()
+        self._lazy = state if isinstance(state, LazyState) else None
+
+    def _begin_version(self, kind: Kind) -> None:
+        """All ranks count from zero again, at the same position."""
+        self._session.quota.new_version()
+        self._session.broadcasts.completed(kind)
+
+    def _check_prelude(self, name: str, meaning: str) -> None:
+        version = self._session.engine.position.version
+        if version > PRELUDE:
+            raise ValueError(f"{name}() {meaning}; version {version} is loaded")

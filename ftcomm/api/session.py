@@ -1,0 +1,212 @@
+"""Session: a worker's part in the job, from its rank to its leaving, and the course of one call."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ParamSpec, Protocol, TypeVar
+
+from ftcomm.api.call_guard import CallGuard
+from ftcomm.api.stats import CallStats, Stats
+from ftcomm.config.deadline import Duration, Limit, checked_deadline, limit_from
+from ftcomm.config.joined_process import forget_joined
+from ftcomm.engine.interface import Engine
+from ftcomm.engine.log_quota import LogQuota
+from ftcomm.errors import FtcommError, LogLimitError
+from ftcomm.protocol.position import Position
+from ftcomm.protocol.signature import Kind
+from ftcomm.requests.builder import RequestBuilder, UnprovenBroadcasts
+from ftcomm.requests.call_site import call_site, passes_on
+from ftcomm.requests.request import AnyRequest, OpenBroadcast, Request, Submission
+
+passes_on(__file__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class BackgroundCalls(Protocol):
+    """The calls that run beside the script, as the end of a session needs them."""
+
+    def wait_for_tasks(self) -> None:
+        """Wait for all functions and collectives that were pushed to task engines."""
+
+    def end(self, abort: Callable[[], None], finish: Callable[[], None]) -> None:
+        """Run nothing any more; see `RequestQueue.end`."""
+
+    def wait_for_callbacks(self) -> None:
+        """Wait, within a limit, for callbacks that still run."""
+
+
+class Session:
+    """One open communicator's engine, limits and counters; used by one thread at a time.
+
+    Attributes:
+        engine: takes requests through failures.
+        worker_id: names this worker over its restarts.
+        builder: makes requests of arguments.
+        quota: bytes of the log.
+        broadcasts: broadcasts that no synchronising call has proved yet.
+        call_stats: counts calls by kind.
+        guard: admits one call at a time.
+        background: set once by the owner, before the first call.
+    """
+
+    background: BackgroundCalls
+
+    def __init__(self, engine: Engine, worker_id: str) -> None:
+        self.engine = engine
+        self.worker_id = worker_id
+        self.builder = RequestBuilder(engine.group)
+        self.quota = LogQuota(engine)
+        self.broadcasts = UnprovenBroadcasts()
+        self.call_stats = CallStats()
+        self.guard = CallGuard(self._is_the_end, self._reached, self.give_up)
+        self._call_deadline = engine.call_deadline
+        self._has_room: Callable[[int], None] = self.quota.check  # bound once, not in every call
+        engine.report_log(self.quota.counter())
+
+    @property
+    def is_usable(self) -> bool:
+        """True while calls may be made here: not over, and not inherited by a forked child."""
+        return not (self.guard.is_closed or self.guard.is_inherited)
+
+    def stats(self) -> Stats:
+        """A snapshot of the calls, their cost, and the recoveries."""
+        seen = self.engine.recovered
+        kinds, links = self.call_stats.snapshot(), dict(seen.links)
+        return Stats(kinds, seen.replays, seen.fetched, seen.epochs, seen.corrupted, links)
+
+    # --- one call -----------------------------------------------------------------------------
+
+    def run(
+        self, build: Callable[P, Submission[R]], /, *arguments: P.args, **options: P.kwargs
+    ) -> R:
+        """Build a call and run it, as the only one inside.
+
+        Args:
+            build: makes the submission of its arguments; nothing of the job is touched before.
+            arguments: of `build`.
+            options: likewise.
+        """
+        with self.guard:
+            submission = build(*arguments, **options)
+            limit = self.limit_of(submission.deadline, self.guard.asked_at())
+            return self.run_built(limit, submission)
+
+    def run_built(self, limit: Limit | None, submission: Submission[R]) -> R:
+        """Run a call that was built now or earlier; what depends on calls before it is decided now.
+
+        The caller owns the guard, or is the thread that runs the request queue.
+        """
+        engine, request = self.engine, submission.request
+        kind, before, began = request.kind, engine.position, time.perf_counter()
+        try:
+            stored = engine.within(limit, request, engine.run, self._admitted(request))
+            nbytes = stored.flat.nbytes
+            self.quota.completed(nbytes)
+            self.broadcasts.completed(kind, nbytes)
+            result = submission.finish(stored)
+            self.call_stats.add(kind, nbytes, time.perf_counter() - began)
+        except BaseException as error:
+            self.give_up_if_past(before, error)
+            raise
+        return result
+
+    def limit_of(self, deadline: Duration | None, since: float | None = None) -> Limit | None:
+        """The limit of a call: its own, or that of the job's calls; None is no limit.
+
+        Args:
+            deadline: the user's; None for the job's.
+            since: monotonic time at which the call was made; None is now.
+        """
+        seconds = self._call_deadline if deadline is None else checked_deadline(deadline)
+        return None if seconds is None else limit_from(since, seconds)
+
+    def _admitted(self, request: AnyRequest) -> AnyRequest:
+        """The request, to be refused where its result has no room in the log."""
+        if isinstance(request, Request):
+            return self._admit(request)
+        if isinstance(request, OpenBroadcast):
+            learn = request.make
+            return replace(request, make=lambda raw: self._admit(learn(raw)))
+        make = request.make
+        return replace(request, make=lambda: self._admit(make()))
+
+    def _admit(self, request: Request) -> Request:
+        request.admit = self._has_room
+        self._has_room(request.form.nbytes)
+        if request.kind is Kind.BROADCAST:  # all ranks count the same broadcasts (R3)
+            request.flush = self.broadcasts.must_flush(request.form.nbytes)
+        return request
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def close(self, deadline: Duration | None) -> None:
+        """Close the job together with all ranks; see `Communicator.close`."""
+        site = call_site()
+        if not self.guard.is_closed:
+            self.background.wait_for_tasks()
+        limit = self.limit_of(deadline)
+        if self.guard.is_closed:
+            return
+        with self.guard:
+            request = self.builder.plain(Kind.CLOSE, site)
+            self.engine.within(limit, request, self.engine.close, request)
+            self._end()  # inside: Ctrl-C behind it finds a communicator that is closed
+        self.background.wait_for_callbacks()
+
+    def leave_block(self, error: BaseException | None) -> None:
+        """The user's `with` block ends: by `error`, or with a close."""
+        if error is not None:
+            self._leave_by(error)
+            return
+        try:
+            self.close(None)
+        except BaseException as failure:  # of a nonblocking call, for example
+            self._leave_by(failure)
+            raise
+
+    def _leave_by(self, error: BaseException) -> None:
+        """`error` leaves the user's block."""
+        if self.is_usable:
+            if isinstance(error, LogLimitError):  # all reach it here; who is behind is told
+                self.engine.condemn(error)
+                self._end()
+            else:
+                self.abort(f"{type(error).__name__}: {error}")
+
+    def abort(self, reason: str) -> None:
+        """Leave the job without closing it; see `Communicator.abort`."""
+        if self.is_usable:
+            self.engine.leave(reason)
+            self._end()
+
+    def _end(self) -> None:
+        self.guard.is_closed = True
+        forget_joined()
+        self.background.end(self.engine.abort, self.engine.stop)
+
+    def _is_the_end(self, error: FtcommError) -> bool:
+        """A job-wide error ends this communicator for good; a local one changes nothing."""
+        if self.engine.error is not error:
+            return False
+        self._end()
+        return True
+
+    def give_up_if_past(self, position: Position, error: BaseException) -> None:
+        """A call at `position` raises: was it completed, so that its result is lost to the user?"""
+        if self.engine.position != position:
+            self.give_up(error)
+
+    def give_up(self, error: BaseException) -> None:
+        """A call was cut short, by Ctrl-C for example, after others may have completed it.
+
+        This process can neither go on nor go back: it leaves, and may `init` again as a new one.
+        """
+        if self.engine.error is not error:
+            self.engine.leave(f"a call was cut short by {error!r}")
+            self._end()
+
+    def _reached(self) -> Position:
+        """A value that differs if a call has been completed since."""
+        return self.engine.position

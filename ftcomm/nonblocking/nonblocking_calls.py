@@ -1,0 +1,105 @@
+"""Nonblocking calls: the requests that blocking calls run, submitted to the request queue."""
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from ftcomm.api.collectives import CollectiveCalls
+from ftcomm.api.session import Session
+from ftcomm.config.deadline import Limit
+from ftcomm.nonblocking.handle import Handle, QueuedCall
+from ftcomm.nonblocking.queue import LEAVE_WITHIN_S, RequestQueue
+from ftcomm.nonblocking.task_engine import QueueAccess, TaskEngine
+from ftcomm.requests.call_site import passes_on
+from ftcomm.requests.request import Submission
+
+passes_on(__file__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class NonblockingCalls:
+    """Every method here takes the arguments of its blocking variant and returns a `Handle`.
+
+    The order of the calls is the order of positions, whichever thread runs them; that of the
+    handles' waits plays no part.  A rank may call the one where another calls the other.  A
+    synchronous call waits for all that is pending, and so do `load_checkpoint`, `checkpoint` and
+    `close`.
+
+    Local mistakes are raised here, and `ThreadLimitError` if the thread that runs them cannot be
+    started; what the collective raises by the handle.  All calls that were
+    made before the user has heard of an error raise it too: none of them has run.
+
+    The input is not copied: it belongs to the call, as ``out=`` does, until the handle's `wait` has
+    returned.  An input function is called on another thread, at most once.  At most 1,024 calls
+    wait for their turn; one more waits here.  A `deadline` counts from here: waiting for the turn
+    is a part of it, and a call whose time is over by its turn ends the job as any other does.
+
+
+    Attributes:
+        queue: where the calls wait; the first of them starts its thread.
+    """
+
+    def __init__(self, session: Session, calls: CollectiveCalls) -> None:
+        self._session, self._calls = session, calls
+        self.queue = session.guard.pending = RequestQueue(session.guard)
+        self._task_engines: list[TaskEngine] = []
+        session.background = self
+
+    def submit(
+        self, build: Callable[P, Submission[R]], /, *arguments: P.args, **options: P.kwargs
+    ) -> Handle[R]:
+        """Build a call and put it into the queue."""
+        with self.queue.one_user():
+            call = self.queued(build(*arguments, **options))
+            return Handle(self.place(call), self.queue)
+
+    def queued(self, submission: Submission[R], whole: Limit | None = None) -> QueuedCall[R]:
+        """A call that runs `submission`; `whole` is the limit of what it is a part of."""
+        session = self._session
+        limit = whole or session.limit_of(submission.deadline)
+
+        def work() -> R:
+            return session.run_built(limit, submission)
+
+        return QueuedCall(work, submission.request.kind.name.lower())
+
+    def place(self, call: QueuedCall[R]) -> QueuedCall[R]:
+        """Put a call in line; if that is cut short, it has no place, or this process leaves."""
+        try:
+            return self.queue.put(call)
+        except BaseException as error:
+            if call.has_place:  # Ctrl-C: it would be called again, and run twice
+                self._session.give_up(error)
+            raise
+
+    # --- task engines -------------------------------------------------------------------------
+
+    def task_engine(self, workers: int) -> TaskEngine:
+        """A new engine for tasks; see `Communicator.engine`."""
+        with self.queue.one_user():
+            access = QueueAccess(self.queued, self.place)
+            engine = TaskEngine(self.queue, self._calls, access, workers)
+            self._task_engines = [*filter(lambda e: not e.is_closed, self._task_engines), engine]
+            return engine
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def wait_for_tasks(self) -> None:
+        """Wait for all that was pushed to task engines.
+
+        Raises:
+            BaseException: the error of a task.
+        """
+        for engine in self._task_engines:
+            engine.wait()
+
+    def end(self, abort: Callable[[], None], finish: Callable[[], None]) -> None:
+        """Run nothing any more; see `RequestQueue.end`."""
+        for engine in self._task_engines:
+            engine.close()
+        self.queue.end(abort, finish)
+
+    def wait_for_callbacks(self) -> None:
+        """Wait for callbacks that still run, `LEAVE_WITHIN_S` at most."""
+        self.queue.callbacks.end(within_s=LEAVE_WITHIN_S)

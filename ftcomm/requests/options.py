@@ -1,0 +1,25 @@
+"""Options of a collective, beside its input and where its result goes; declared once."""
+
+from dataclasses import dataclass
+
+from ftcomm.collectives.op_argument import UncheckedOp
+from ftcomm.config.deadline import Duration
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """The caller's wishes, not checked yet; each kind uses those that it has.
+
+    Attributes:
+        op: the reduction; a kind without one does not look at it.
+        root: the rank that all others look to; -1 for a kind without one.
+        algorithm: a name; None for the job's choice.
+        wire: the format in which elements travel; None for that of the input.
+        deadline: seconds or a timedelta from the call on; None for the job's.
+    """
+
+    op: UncheckedOp = "sum"
+    root: int = -1
+    algorithm: str | None = None
+    wire: str | None = None
+    deadline: Duration | None = None

@@ -1,0 +1,14 @@
+"""A group as requests are built for it, without a job."""
+
+from dataclasses import replace
+from typing import Any
+
+from ftcomm.config.algorithm_table import DEFAULT_TABLE
+from ftcomm.requests.builder import Group, RequestBuilder
+
+GROUP = Group(0, 3, (), "auto", DEFAULT_TABLE, tuple)
+
+
+def builder(*, pythons: tuple[str, ...] = (), **changes: Any) -> RequestBuilder:
+    """A builder for a group of three, but for the fields in `changes`."""
+    return RequestBuilder(replace(GROUP, pythons=lambda: pythons, **changes))

@@ -1,0 +1,114 @@
+"""The fast path and the slow path give the same on random programs, in a group of one."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as some
+
+import ftcomm
+from ftcomm.memory.pool import LoggedResult, Pool
+from ftcomm.requests.request import CollectiveSpec
+from tests.unit.engine.test_persistent_request import Way
+
+POOLED = Pool.MIN_BYTES // 8
+SHAPES = [(3,), (2, 2), (0,), (), (POOLED,), (2, POOLED)]
+PERSISTENT = "ftcomm.engine.single_process.SingleProcessEngine.persistent"
+CALL = {
+    "kind": "allreduce",
+    "shape": (3,),
+    "dtype": "float64",
+    "op": "sum",
+    "target": "new",
+    "strided": False,
+}
+Calls = some.lists(
+    some.fixed_dictionaries(
+        {
+            "kind": some.sampled_from(["allreduce"] * 5 + ["broadcast", "barrier", "iallreduce"]),
+            "shape": some.sampled_from(SHAPES),
+            "dtype": some.sampled_from(["float64", "int32", ">i4"]),
+            "op": some.sampled_from(["sum", "max", ftcomm.Op.MIN, sum, np.maximum]),
+            "target": some.sampled_from(["new", "view", "out", "in place"]),
+            "strided": some.booleans(),
+        }
+    ),
+    max_size=12,
+)
+
+
+def run(calls: list[dict[str, Any]], ways: list[Way]) -> list[Any]:
+    """Everything that a script can see of a program, and what the session counts."""
+    with ftcomm.init("none") as comm:
+        seen = [_visible(_called(comm, number, **call)) for number, call in enumerate(calls)]
+        session = comm._session
+        counts = {kind: (s.count, s.nbytes) for kind, s in comm.stats().kinds.items()}
+        state = comm.seqno, counts, session.quota.nbytes, session.broadcasts.number
+        assert not session.guard.lock.holder
+    return [*seen, state, sum(len(way.log) for way in ways) > 0]
+
+
+def _called(
+    comm: ftcomm.Communicator, number: int, kind: str, shape: tuple[int, ...], dtype: str,
+    op: Any, target: str, *, strided: bool,
+) -> Any:  # fmt: skip
+    if kind == "barrier":
+        return comm.barrier()
+    x = np.arange(number, number + np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+    x = np.asfortranarray(x) if strided and shape else x
+    if kind == "broadcast":
+        return comm.broadcast(x)
+    fits = x.flags.c_contiguous and x.dtype.isnative
+    out = {"out": np.zeros(shape, x.dtype), "in place": x}.get(target) if fits else None
+    if kind == "iallreduce":
+        return comm.iallreduce(x, op, out=out, copy=target != "view").wait()
+    result = comm.allreduce(x, op, out=out, copy=target != "view")
+    assert (result is out) == (out is not None)
+    return result
+
+
+def _visible(result: Any) -> Any:
+    if result is None:
+        return None
+    return result.dtype.str, result.shape, result.tobytes(), result.flags.writeable
+
+
+class ShapedWay(Way):
+    """As `Way`, with results of the spec's shape."""
+
+    def __init__(self, engine: Any, form: CollectiveSpec) -> None:
+        super().__init__(engine)
+        self.shape = form.shape
+
+    def run(self, *arguments: Any) -> LoggedResult:
+        return replace(super().run(*arguments), shape=self.shape)
+
+
+def persistent(ways: list[Way]) -> Callable[..., Way]:
+    def made(engine: Any, form: CollectiveSpec) -> Way:
+        ways.append(ShapedWay(engine, form))
+        return ways[-1]
+
+    return made
+
+
+@settings(max_examples=40, deadline=None)
+@example(calls=[CALL, {**CALL, "kind": "broadcast"}, CALL])
+@given(calls=Calls)
+def test_the_fast_path_equals_the_slow_path(calls: list[dict[str, Any]]) -> None:
+    ways: list[Way] = []
+    with mock.patch(PERSISTENT, persistent(ways)):
+        *fast, _ = run(calls, ways)
+    *slow, is_fast = run(calls, [])
+    assert fast == slow
+    assert not is_fast
+
+
+def test_such_programs_take_the_fast_path() -> None:
+    ways: list[Way] = []
+    with mock.patch(PERSISTENT, persistent(ways)):
+        run([{**CALL, "target": target} for target in ("new", "out")], ways)
+    assert [len(way.log) for way in ways] == [1]
