@@ -146,7 +146,7 @@ def _join(options: WorkerOptions) -> Communicator:
             options.faults,
             options.faults_log,
             hub.break_links,
-            lambda: (hub.core.incarnation, hub.core.epoch),
+            lambda: (hub.core.contact.incarnation, hub.core.view.epoch),
         )
     if options.history is not None:
         hub.recorder = Recorder(options.history, hub.log)

@@ -118,7 +118,7 @@ class PersistentCalls:
         total = account.nbytes + repeat.share
         if guard.is_closed or guard.waiting_submitters or total > account.plenty:
             return None
-        before, began = persistent.core.position, perf_counter()
+        before, began = persistent.progress.position, perf_counter()
         # A forked child has no quiescent core, so the gate need not ask which process this is.
         if not guard.lock.take(_getframe(), before):
             return None

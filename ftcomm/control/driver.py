@@ -104,7 +104,7 @@ class Driver:
     def apply(self, event: Event) -> None:
         """Handle one event and carry out what follows."""
         core = self.hub.core
-        before = (core.epoch, core.state)
+        before = (core.view.epoch, core.view.state)
         with self.hub.lock:
             effects = core.handle(event, now=time.monotonic())
             self._record()
@@ -112,7 +112,7 @@ class Driver:
             self._note_message(event, before[0])
         elif isinstance(event, ResultFetched):
             self.hub.recovered.fetched += 1
-        if (core.epoch, core.state) != before:
+        if (core.view.epoch, core.view.state) != before:
             self._note_change(before[1])
         self.perform(effects)
 
@@ -159,7 +159,7 @@ class Driver:
     def set_address(self, address: str, port: int) -> None:
         """Where others reach this worker; known once the listener is bound."""
         core = self.hub.core
-        core.identity = replace(core.identity, address=address, port=port)
+        core.contact.identity = replace(core.contact.identity, address=address, port=port)
 
     def opened(self, outbox: trio.MemorySendChannel[WorkerMessage]) -> None:
         """A control connection is there; what was queued for an older one is gone with it."""
@@ -205,23 +205,23 @@ class Driver:
 
     def _note_message(self, event: Received, epoch_before: int) -> None:
         core, message = self.hub.core, event.message
-        if core.settings and not self.hub.context.job:
+        if core.contact.settings and not self.hub.context.job:
             self._take_settings()
         if isinstance(message, Revoke):
             self._stop_reason = message.reason
-        if isinstance(message, Plan) and core.epoch == message.epoch != epoch_before:
+        if isinstance(message, Plan) and core.view.epoch == message.epoch != epoch_before:
             self.hub.planned_at = self.hub.caught_up_at = time.monotonic()
             self.hub.recovered.epochs += 1
 
     def _take_settings(self) -> None:
         """The job's settings hold from the welcome on, before any plan."""
         core = self.hub.core
-        self.hub.settings = settings = JobSettings.from_wire(core.settings)
+        self.hub.settings = settings = JobSettings.from_wire(core.contact.settings)
         self.hub.digest = digest_named(settings.checksum)
         self.hub.pool.keep_within(min(settings.log_limit, memory_limit() // 2))
         if settings.transport == "shm":
             require_shared_memory()
-        core.limits = MachineLimits(
+        limits = MachineLimits(
             detect_within=settings.detect_within,
             replicas=settings.replicas,
             local_replicas=settings.local_replicas,
@@ -229,12 +229,13 @@ class Driver:
             keeps_results=settings.keeps_results,
             keep_by_all=settings.keep_by_all,
         )
+        core.contact.set_limits(limits)
 
     def _note_change(self, state_before: WorkerState | None) -> None:
         core = self.hub.core
-        if state_before is WorkerState.CATCHING_UP and core.state is WorkerState.RUNNING:
+        if state_before is WorkerState.CATCHING_UP and core.view.state is WorkerState.RUNNING:
             self.hub.caught_up_at = time.monotonic()
         self.hub.refresh_log_context()
-        self.hub.log.info("%s", state_in_words(core.state, self._stop_reason, core.error))
+        self.hub.log.info("%s", state_in_words(core.view.state, self._stop_reason, core.view.error))
         self.changed.set()
         self.changed = trio.Event()

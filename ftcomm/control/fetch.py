@@ -107,7 +107,7 @@ def _look_up(
         return state, b""
     core = driver.hub.core
     with driver.hub.lock:
-        local = core.locals.get(item.position.version, item.rank)
+        local = core.checkpoints.locals.get(item.position.version, item.rank)
         entry = core.log.get(item.position)
     if item.what == "local":
         return None if local is None else _as_stored(local), b""
@@ -123,7 +123,7 @@ async def _state(driver: Driver, sock: ByteStream, version: int) -> LoggedResult
         StateChangedError: it is not what it was.
     """
     with driver.hub.lock:
-        checkpoint = driver.hub.core.checkpoint
+        checkpoint = driver.hub.core.checkpoints.committed
     if checkpoint is None or checkpoint.version != version:
         return None
     value = checkpoint.value
@@ -175,7 +175,7 @@ async def _fetch(driver: Driver, order: StartFetch) -> None:
     with trio.CancelScope() as scope:
         driver.epoch_scopes.add(scope)
         try:
-            if driver.hub.core.epoch == order.epoch:
+            if driver.hub.core.view.epoch == order.epoch:
                 await _fetch_from(driver, order)
         finally:
             driver.epoch_scopes.discard(scope)
@@ -267,5 +267,5 @@ async def _beside(join: Callable[[list[Array]], Packed], parts: list[Array]) -> 
 
 def _largest_result(driver: Driver) -> int:
     """Bytes of one result that the log's limit lets a member keep its share of."""
-    settings, size = driver.hub.settings, driver.hub.core.world_size
+    settings, size = driver.hub.settings, driver.hub.core.contact.world_size
     return settings.log_limit * size // min(size, settings.replicas)

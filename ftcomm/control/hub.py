@@ -120,8 +120,8 @@ class Hub:
     def add_link(self, epoch: int, link: Link) -> bool:
         """A link is authenticated; False (and it is not taken) if its epoch is over."""
         with self.lock:
-            live = self.core.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
-            if epoch != self.core.epoch or not live or link.rank in self.links:
+            live = self.core.view.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
+            if epoch != self.core.view.epoch or not live or link.rank in self.links:
                 return False
             self.links[link.rank] = link
             self.recovered.links[link.rank] = link.kind
@@ -131,8 +131,8 @@ class Hub:
     def add_shared_window(self, memory: SharedWindow) -> bool:
         """Shared window is there; False (and it is given up) if its epoch is over."""
         with self.lock:
-            live = self.core.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
-            if live and memory.epoch == self.core.epoch and self.shared_window is None:
+            live = self.core.view.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
+            if live and memory.epoch == self.core.view.epoch and self.shared_window is None:
                 self.shared_window = memory
                 return True
         memory.forget_fd()
@@ -180,7 +180,7 @@ class Hub:
 
         The parent's death is then seen by its peers.  Nothing is shut down: the parent goes on.
         """
-        self.core.is_quiescent = False
+        self.core.progress.is_quiescent = False
         for link in [*self.links.values(), *self.retired]:
             link.close()
         if self.shared_window is not None:
@@ -211,19 +211,25 @@ class Hub:
         if self.faults is None:
             return
         core = self.core
-        rank = core.rank
+        rank = core.view.rank
         if rank < 0:
-            rank = int(core.identity.worker_id) if core.identity.worker_id.isdigit() else -1
-        self.faults.at(point, rank, core.position, max(core.incarnation - 1, 0), step)
+            rank = (
+                int(core.contact.identity.worker_id)
+                if core.contact.identity.worker_id.isdigit()
+                else -1
+            )
+        self.faults.at(
+            point, rank, core.progress.position, max(core.contact.incarnation - 1, 0), step
+        )
 
     def link_fault(self, rank: int) -> LinkAction | None:
         """Fault injection: what is wrong with every direct link to `rank`."""
-        return None if self.faults is None else self.faults.of_link(self.core.rank, rank)
+        return None if self.faults is None else self.faults.of_link(self.core.view.rank, rank)
 
     def refresh_log_context(self) -> None:
         """Put where we stand on the lines to come."""
         core = self.core
-        self.context.job = core.job_id or None
-        self.context.rank = core.rank if core.rank >= 0 else None
-        self.context.epoch = core.epoch or None
-        self.context.position = core.position
+        self.context.job = core.contact.job_id or None
+        self.context.rank = core.view.rank if core.view.rank >= 0 else None
+        self.context.epoch = core.view.epoch or None
+        self.context.position = core.progress.position

@@ -107,7 +107,11 @@ async def _keep_beating(driver: Driver) -> None:
         step = hub.progress.step  # before the peers: see `Progress`
         peers, blocked_s = _blocked_on(hub, ran_since)
         # The epoch and the connection too: whoever listens there has not heard it yet.
-        news = (peers, step, hub.core.position, hub.core.epoch, driver.outbox) if peers else None
+        news = (
+            (peers, step, hub.core.progress.position, hub.core.view.epoch, driver.outbox)
+            if peers
+            else None
+        )
         if news != said or woken_at + period / 2 >= beaten_at + every:
             driver.apply(Beat(peers, int(blocked_s * 1000), step, hub.log_bytes()))
             said, beaten_at = news, woken_at
@@ -132,8 +136,8 @@ def _look_at_deadline(driver: Driver, deadline: Deadline) -> None:
         return
     hub = driver.hub
     with hub.lock:
-        signature, site = hub.core.signature, hub.core.site
-        state, epoch = hub.core.state, hub.core.revoke_epoch
+        signature, site = hub.core.progress.call.signature, hub.core.progress.call.site
+        state, epoch = hub.core.view.state, hub.core.view.revoke_epoch
     peers = hub.progress.peers
     call = signature_text(signature) if signature else "a collective"
     if deadline.closed_at is not None:
@@ -145,5 +149,5 @@ def _look_at_deadline(driver: Driver, deadline: Deadline) -> None:
         waited = "it was not waiting for anyone just then"
     else:
         waited = f"it was waiting for the group to form again in epoch {epoch}"
-    cause = overdue(hub.core.rank, call, site, deadline.limit.seconds, waited)
+    cause = overdue(hub.core.view.rank, call, site, deadline.limit.seconds, waited)
     driver.apply(FatalFound(CollectiveTimeoutError.__name__, cause, deadline.position))

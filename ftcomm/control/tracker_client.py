@@ -55,12 +55,12 @@ async def keep_tracker_link(driver: Driver, listen: Listen) -> None:
                 driver.hub.log.warning("not this job's tracker: %s", reason)
             except LOST as error:
                 reason = f"{host}:{port}: {describe(error)}"
-            if driver.hub.core.attached:
+            if driver.hub.core.contact.attached:
                 silence = Reminder(trio.current_time())
             driver.apply(Detached(reason))
             if driver.hung_up.is_set():
                 return
-        if not driver.hub.core.job_id and time.monotonic() >= joining_until:
+        if not driver.hub.core.contact.job_id and time.monotonic() >= joining_until:
             driver.fail(_never_joined(driver, reason))
             return
         if not _waits(driver):
@@ -74,19 +74,19 @@ async def keep_tracker_link(driver: Driver, listen: Listen) -> None:
 
 def _is_a_stranger(driver: Driver, error: FtcommError) -> bool:
     """Somebody took the address while our tracker is away; it was proven once, so it may return."""
-    return bool(driver.hub.core.job_id) and not isinstance(error, ConfigError)
+    return bool(driver.hub.core.contact.job_id) and not isinstance(error, ConfigError)
 
 
 def _waits(driver: Driver) -> bool:
     """True while this worker cannot go on, or perhaps cannot, before a tracker answers."""
     with driver.hub.lock:
-        return not driver.hub.core.job_id or driver.hub.core.needs_tracker
+        return not driver.hub.core.contact.job_id or driver.hub.core.needs_tracker
 
 
 def _say_that_it_waits(driver: Driver, reason: str) -> None:
     options, names = driver.hub.options, _names(driver)
     patience_s, variable = options.connect_timeout, "FTCOMM_CONNECT_TIMEOUT"
-    if driver.hub.core.job_id:
+    if driver.hub.core.contact.job_id:
         patience_s, variable = options.tracker_timeout, "FTCOMM_TRACKER_TIMEOUT"
     driver.hub.log.warn_aloud(
         "no tracker answers at %s (%s); waiting up to %g s (%s)",

@@ -23,7 +23,7 @@ from ftcomm.diagnostics.history import (
 )
 from ftcomm.diagnostics.logs import JobLogger
 from ftcomm.errors import ConfigError
-from ftcomm.recovery.worker_state import CallProgress
+from ftcomm.recovery.machine import WorkerMachine
 
 RESOURCES_EVERY_CALLS = 256  # beside every checkpoint: two files of /proc cost 30 us
 _STATM = Path("/proc/self/statm")
@@ -54,18 +54,28 @@ class Recorder:
         self._is_over = False
         self._calls = 0
 
-    def note(self, core: CallProgress) -> None:
+    def note(self, core: WorkerMachine) -> None:
         """Write down a plan or an end that `core` has just taken; called under its lock."""
-        if core.epoch != self._epoch and core.epoch:
+        if core.view.epoch != self._epoch and core.view.epoch:
             if not self._epoch:
                 self._open(core)
-            self._epoch = core.epoch
-            members = tuple((m.worker_id, m.incarnation) for m in core.members)
-            self.write(Planned(core.epoch, core.rank, core.position, core.frontier, members))
-        if core.error is not None and not self._is_over:
+            self._epoch = core.view.epoch
+            members = tuple((m.worker_id, m.incarnation) for m in core.view.members)
+            self.write(
+                Planned(
+                    core.view.epoch,
+                    core.view.rank,
+                    core.progress.position,
+                    core.view.frontier,
+                    members,
+                )
+            )
+        if core.view.error is not None and not self._is_over:
             self._is_over = True
-            error = core.error
-            self.write(Over(type(error).__name__, error.cause, core.epoch, core.position))
+            error = core.view.error
+            self.write(
+                Over(type(error).__name__, error.cause, core.view.epoch, core.progress.position)
+            )
 
     def write(self, event: WorkerEvent) -> None:
         """Append one event; nothing before the first plan, or after the disk has failed."""
@@ -94,8 +104,8 @@ class Recorder:
             file, self._file = self._file, -1
             os.close(file)
 
-    def _open(self, core: CallProgress) -> None:
-        path = self._folder / file_name(core.identity.worker_id, core.incarnation)
+    def _open(self, core: WorkerMachine) -> None:
+        path = self._folder / file_name(core.contact.identity.worker_id, core.contact.incarnation)
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -104,15 +114,15 @@ class Recorder:
         self.write(
             Started(
                 format=FORMAT,
-                job=core.job_id,
-                worker=core.identity.worker_id,
-                incarnation=core.incarnation,
-                rank=core.rank,
-                size=core.world_size,
+                job=core.contact.job_id,
+                worker=core.contact.identity.worker_id,
+                incarnation=core.contact.incarnation,
+                rank=core.view.rank,
+                size=core.contact.world_size,
                 pid=os.getpid(),
-                host=core.identity.host,
-                detect_within=core.limits.detect_within,
-                replicas=core.limits.replicas,
+                host=core.contact.identity.host,
+                detect_within=core.contact.limits.detect_within,
+                replicas=core.contact.limits.replicas,
             )
         )
 

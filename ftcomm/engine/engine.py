@@ -62,7 +62,7 @@ class DistributedEngine(EngineView):
         Raises:
             FtcommError: refused, or the tracker could not be reached.
         """
-        self._wait_for(lambda: self._core.state is WorkerState.RUNNING)
+        self._wait_for(lambda: self._view.state is WorkerState.RUNNING)
         self._hub.fault("ranked")
 
     def within(
@@ -88,7 +88,7 @@ class DistributedEngine(EngineView):
         if limit.is_past:  # the control thread looks now and then, and might come too late
             self._expire(limit, call)
         hub = self._hub
-        hub.deadline = Deadline(self._core.position, limit)
+        hub.deadline = Deadline(self._progress.position, limit)
         try:
             return body(*arguments, **rest)
         finally:
@@ -121,7 +121,7 @@ class DistributedEngine(EngineView):
 
     def _run_open(self, opened: OpenBroadcast) -> LoggedResult:
         while True:
-            answer, turn = self._ask(self._core.begin, opened.known, opened.site)
+            answer, turn = self._ask(self._progress.begin, opened.known, opened.site)
             if answer is NextStep.EXECUTE:
                 signature = self._plane.learn(opened, turn)
                 if signature is not None:
@@ -146,7 +146,7 @@ class DistributedEngine(EngineView):
     def _served_or_due(self, lazy: DeferredInput) -> LoggedResult | None:
         """What the log has for a lazy call; None when it is to be executed."""
         while True:
-            answer, _ = self._ask(self._core.begin, b"", lazy.site)
+            answer, _ = self._ask(self._progress.begin, b"", lazy.site)
             if answer is NextStep.EXECUTE:
                 return None
             if isinstance(answer, LogEntry):
@@ -158,7 +158,7 @@ class DistributedEngine(EngineView):
     def _serve_lazy(self, entry: LogEntry, lazy: DeferredInput | OpenBroadcast) -> bool:
         if not is_compatible(lazy.known, entry.signature):
             with self._hub.lock:
-                self._core.call = Called(lazy.known, lazy.site)  # for the error about the two
+                self._progress.call = Called(lazy.known, lazy.site)  # for the error about the two
             return self._serve(entry, lazy.known, self._replay)
         lazy.check(entry.value)
         return self._settle(self._replay)
@@ -166,7 +166,7 @@ class DistributedEngine(EngineView):
     def _run(self, call: Request) -> LoggedResult:
         form, core = call.form, self._core
         while True:
-            answer, turn = self._ask(core.begin, form.signature, form.site)
+            answer, turn = self._ask(core.progress.begin, form.signature, form.site)
             if answer is NextStep.EXECUTE:
                 stored = self._execute(call, turn)
                 if stored is not None and self._kept(call, turn[0], stored):
@@ -203,7 +203,7 @@ class DistributedEngine(EngineView):
         """Two-phase checkpoint: own copy, digests compared, local states copied, then commit."""
         self._hub.fault("enter")
         with self._hub.lock:
-            version = self._core.offer_checkpoint(saving.state, saving.digest, saving.local)
+            version = self._progress.offer_checkpoint(saving.state, saving.digest, saving.local)
         self._hub.fault("saved")
         self._commit(version, saving, signature, site)
         self._plane.shared_window.next_version()
@@ -227,9 +227,9 @@ class DistributedEngine(EngineView):
                 self._hub.sleep()
 
     def _begin_checkpoint(self, version: int, signature: bytes, site: str) -> Answer:
-        if self._core.error is None and self._core.position.version >= version:
+        if self._view.error is None and self._progress.position.version >= version:
             return None
-        return self._core.begin(signature, site)
+        return self._progress.begin(signature, site)
 
     def _agree(self, saving: CheckpointPayload, signature: bytes, site: str, turn: Turn) -> bool:
         """Phase one: every rank holds the tentative version, the same one, and local states."""
@@ -250,12 +250,12 @@ class DistributedEngine(EngineView):
     def known_version(self) -> int | None:
         """The version that load_checkpoint would give now, None if that is not known yet."""
         with self._hub.lock:
-            return self._core.known_version
+            return self._view.known_version
 
     def local_state(self, version: int) -> Packed | None:
         """This rank's own local state of the loaded `version`; None if that has none."""
         with self._hub.lock:
-            local: Packed | None = self._core.locals.get(version, self._core.rank)
+            local: Packed | None = self._core.checkpoints.locals.get(version, self._view.rank)
             return local
 
     def load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
@@ -266,7 +266,7 @@ class DistributedEngine(EngineView):
 
     def _load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
         while True:
-            answer, turn = self._ask(self._core.begin_load, signature, site)
+            answer, turn = self._ask(self._progress.begin_load, signature, site)
             if isinstance(answer, Checkpoint):
                 if self._settle(self._replay_load, answer):
                     return answer
@@ -287,19 +287,19 @@ class DistributedEngine(EngineView):
         self._hub.fault("done")
         self._renew_deadline(call.form.site)
         self._control.driver.act(OwnCloseDone())
-        self._wait_for(lambda: self._core.state is WorkerState.FINISHED)
+        self._wait_for(lambda: self._view.state is WorkerState.FINISHED)
 
     def _renew_deadline(self, site: str) -> None:
         """The close is complete, and its deadline holds on while others are served."""
         deadline = self._hub.deadline
         if deadline is not None:
-            position = self._core.position
+            position = self._progress.position
             self._hub.deadline = deadline._replace(position=position, closed_at=site)
 
     def _close(self, call: Request) -> None:
         form = call.form
-        while not self._core.closed:
-            answer, turn = self._ask(self._core.begin, form.signature, form.site)
+        while not self._progress.closed:
+            answer, turn = self._ask(self._progress.begin, form.signature, form.site)
             if answer is NextStep.EXECUTE:
                 if self._plane.execute(call, turn) is not None:
                     entry = LogEntry(form.signature, EMPTY)
@@ -342,25 +342,25 @@ class DistributedEngine(EngineView):
             answer = ask(*arguments)
             if answer is NextStep.EXECUTE:
                 hub.interrupt.clear()
-            return answer, (core.epoch, core.position)
+            return answer, (core.view.epoch, core.progress.position)
 
     def _serve(self, entry: LogEntry, signature: bytes, replay: Callable[[], Completion]) -> bool:
         """The result exists: it must be of the same collective (rule R7, in replay)."""
         if entry.signature != signature:
             # an earlier incarnation of this rank, or the others without it, ran something else here
             core = self._core
-            self._plane.accuse(MismatchSeen(core.epoch, core.rank, entry.signature, ""))
+            self._plane.accuse(MismatchSeen(core.view.epoch, core.view.rank, entry.signature, ""))
             return False
         return self._settle(replay)
 
     def _replay(self) -> Completion:
-        return self._counted(self._core.replay(now=time.monotonic()))
+        return self._counted(self._progress.replay(now=time.monotonic()))
 
     def _replay_load(self, checkpoint: Checkpoint) -> Completion:
-        return self._counted(self._core.replay_load(checkpoint, now=time.monotonic()))
+        return self._counted(self._progress.replay_load(checkpoint, now=time.monotonic()))
 
     def _replay_close(self) -> Completion:
-        return self._core.replay_close(now=time.monotonic())
+        return self._progress.replay_close(now=time.monotonic())
 
     def _counted(self, outcome: Completion) -> Completion:
         self.recovered.replays += outcome is Completion.DONE
@@ -373,7 +373,7 @@ class DistributedEngine(EngineView):
         return self._complete_confirmed(self._log, epoch, entry, synchronising)
 
     def _log(self, epoch: int, entry: LogEntry, synchronising: bool) -> Completion:
-        outcome, dropped = self._core.complete(
+        outcome, dropped = self._progress.complete(
             epoch, entry, synchronising=synchronising, now=time.monotonic()
         )
         while dropped:
@@ -381,21 +381,21 @@ class DistributedEngine(EngineView):
         return outcome
 
     def _complete_checkpoint(self, epoch: int) -> Completion:
-        outcome, dropped = self._core.complete_checkpoint(epoch, now=time.monotonic())
+        outcome, dropped = self._progress.complete_checkpoint(epoch, now=time.monotonic())
         if outcome is Completion.DONE:
             self._hub.pool.renew(dropped)
         return outcome
 
     def _complete_load(self, epoch: int, value: Packed) -> Completion:
-        return self._core.complete_load(epoch, value, b"", now=time.monotonic())
+        return self._progress.complete_load(epoch, value, b"", now=time.monotonic())
 
     def _complete_close(self, epoch: int, entry: LogEntry) -> Completion:
-        return self._core.complete_close(epoch, entry, now=time.monotonic())
+        return self._progress.complete_close(epoch, entry, now=time.monotonic())
 
     def _complete_confirmed(self, attempt: Callable[..., Completion], *arguments: object) -> bool:
         """Complete; the first time in an epoch, say so."""
         done = self._settle(attempt, *arguments)
-        if done and self._core.epoch != self._resumed_epoch:
+        if done and self._view.epoch != self._resumed_epoch:
             self._note_resumed()
         return done
 
@@ -412,11 +412,11 @@ class DistributedEngine(EngineView):
     def _note_resumed(self) -> None:
         """Tell the tracker what the recovery cost here, once for an epoch."""
         hub, core = self._hub, self._core
-        self._resumed_epoch = core.epoch
+        self._resumed_epoch = core.view.epoch
         fetch_ms = max(int((hub.caught_up_at - hub.planned_at) * 1000), 0)
         link_ms = max(int((time.monotonic() - hub.caught_up_at) * 1000), 0)
         self._control.driver.send(
-            Resumed(core.epoch, fetch_ms, link_ms, core.fetched, core.replayed)
+            Resumed(core.view.epoch, fetch_ms, link_ms, core.view.fetched, core.progress.replayed)
         )
 
     # --- waiting ------------------------------------------------------------------------------
@@ -425,8 +425,8 @@ class DistributedEngine(EngineView):
         while True:
             self._hub.wake.clear()
             with self._hub.lock:
-                if self._core.error is not None:
-                    raise self._core.error
+                if self._view.error is not None:
+                    raise self._view.error
                 if condition():
                     return
             self._hub.sleep()

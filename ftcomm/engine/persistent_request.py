@@ -2,7 +2,7 @@
 
 A call of a few bytes takes as long as its Python does, and of one of 100 KB that is half.  What
 follows from the form of a call is made once, here; what the core would be asked is answered by one
-flag, `Standing.quiescent`, which falls with everything that the control thread hears or does.
+flag, `CallProgress.quiescent`, which falls with everything that the control thread hears or does.
 Where anything is special, the call takes the long way through the engine, which does the same.
 """
 
@@ -30,7 +30,7 @@ class PersistentRequest:
     """The calls of one form; used by the user's thread alone.
 
     Attributes:
-        core: of the worker.
+        progress: of the worker's machine.
     """
 
     __slots__ = (
@@ -43,7 +43,8 @@ class PersistentRequest:
         "_plane",
         "_pooled",
         "_schedule",
-        "core",
+        "_view",
+        "progress",
     )
 
     def __init__(
@@ -56,7 +57,8 @@ class PersistentRequest:
     ) -> None:
         """`complete` is the engine's, for a call during which something has happened."""
         assert form.schedule is not None, "a call of one schedule"
-        self._hub, self.core = hub, hub.core
+        self._hub = hub
+        self._view, self.progress = hub.core.view, hub.core.progress
         self._plane = plane
         self._form = form
         self._call = Called(form.signature, form.site)
@@ -73,28 +75,28 @@ class PersistentRequest:
             sendbuf: of the form's dtype and count, 1-D and contiguous; it is never written.
             place: as in `Call`, for results from a pool.
         """
-        core, form, plane = self.core, self._form, self._plane
-        epoch = core.epoch  # before the flag: while that is up there is no other
-        position = core.position
-        if not core.is_quiescent or position.seqno >= MAX_SEQNO:
+        progress, form, plane = self.progress, self._form, self._plane
+        epoch = self._view.epoch  # before the flag: while that is up there is no other
+        position = progress.position
+        if not progress.is_quiescent or position.seqno >= MAX_SEQNO:
             return None
         try:
             # Without the lock: a report that is taken meanwhile comes with a Revoke, after which
             # this call is not completed and enters anew.
-            core.call = self._call
+            progress.call = self._call
             header = CallHeader(epoch, position, form.suffix)
             recvbuf = self._run(header, sendbuf, place)
             if recvbuf is not None:
                 stored = LoggedResult(recvbuf, form.shape)
                 entry = LogEntry(form.signature, stored, form.nbytes)
                 with self._hub.lock:
-                    done = core.complete_next(entry, time.monotonic())
+                    done = progress.complete_next(entry, time.monotonic())
                     if done:
                         self._hub.pool.give(done.pop())
                 if done is not None or self._complete(epoch, entry, True):
                     return stored
             # The long way says it again; if Ctrl-C comes before that, nothing may be in flight.
-            core.call = NO_CALL
+            progress.call = NO_CALL
             return None
         except BaseException as error:
             plane.cut_short(error)

@@ -14,45 +14,47 @@ class EngineView:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._core = hub.core
+        self._view = hub.core.view
+        self._progress = hub.core.progress
         self.recovered = hub.recovered
 
     @property
     def rank(self) -> int:
         """This worker's place; it never changes."""
-        return self._core.rank
+        return self._view.rank
 
     @property
     def world_size(self) -> int:
         """Number of places."""
-        return self._core.world_size
+        return self._core.contact.world_size
 
     @property
     def group(self) -> Group:
         """The group as requests depend on it."""
         core, settings = self._core, self._hub.settings
         return Group(
-            rank=core.rank,
-            world_size=core.world_size,
-            grouping=core.grouping,
+            rank=core.view.rank,
+            world_size=core.contact.world_size,
+            grouping=core.view.grouping,
             algorithm=settings.algorithm,
             table=settings.table,
-            pythons=lambda: tuple(member.python for member in core.members),
+            pythons=lambda: tuple(member.python for member in core.view.members),
         )
 
     @property
     def epoch(self) -> int:
         """The epoch whose plan is in force."""
-        return self._core.epoch
+        return self._view.epoch
 
     @property
     def position(self) -> Position:
         """The collective that this worker will complete next."""
-        return self._core.position
+        return self._progress.position
 
     @property
     def error(self) -> FtcommError | None:
         """What ended this communicator, None while it runs."""
-        return self._core.error
+        return self._view.error
 
     @property
     def log_limit(self) -> int:

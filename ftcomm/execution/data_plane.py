@@ -59,6 +59,7 @@ class DataPlane:
     def __init__(self, hub: Hub, control: ControlThread) -> None:
         self._hub = hub
         self._core = hub.core
+        self._view = hub.core.view
         self._control = control
         self._executor = SharedResultExecutor(
             hub.interrupt, None if hub.faults is None else hub.fault
@@ -79,7 +80,7 @@ class DataPlane:
             self._unread = None
         if stored is None or self._hub.settings.verify != "inputs":
             return stored
-        digests = self._gather_digests(call.digest(self._core.rank), header, VERIFY_STAGE)
+        digests = self._gather_digests(call.digest(self._view.rank), header, VERIFY_STAGE)
         if digests is None:
             return None
         stored.digests = b"".join(digests)
@@ -125,7 +126,7 @@ class DataPlane:
             return None if result is None else LoggedResult(result, form.shape)
         recvbuf = self.take(form.recvbuf_count, form.dtype) if call.place is None else call.place
         if form.kind is Kind.BROADCAST:
-            if form.root == self._core.rank:
+            if form.root == self._view.rank:
                 recvbuf[:] = sendbuf
             sendbuf = recvbuf
         stage = 0
@@ -142,7 +143,7 @@ class DataPlane:
     def _gather_rows(self, call: Request, header: CallHeader) -> LoggedResult | None:
         """Every rank's rows, one after the other: first how many each has, then the rows."""
         core, form = self._core, call.form
-        rows: Array = np.empty(core.world_size, np.uint64)
+        rows: Array = np.empty(core.contact.world_size, np.uint64)
         own: Array = np.array([call.rows], np.uint64)
         if not self._run(self._schedule(Kind.ALLGATHER, 1, 8), header, own, rows):
             return None
@@ -150,7 +151,9 @@ class DataPlane:
         counts = tuple(int(count) * row_size for count in rows)
         call.admit(sum(counts) * form.dtype.itemsize)
         recvbuf = self.take(sum(counts), form.dtype)
-        schedule = allgatherv_schedule(core.world_size, core.rank, counts, core.grouping)
+        schedule = allgatherv_schedule(
+            core.contact.world_size, core.view.rank, counts, core.view.grouping
+        )
         if not self._run(schedule, header, call.sendbuf, recvbuf, stage=1):
             return None
         return stored_rows(form, recvbuf, int(rows.sum()))
@@ -171,7 +174,7 @@ class DataPlane:
         return self._gather_digests(digest, header, 0)
 
     def _gather_digests(self, digest: bytes, header: CallHeader, stage: int) -> list[bytes] | None:
-        size = self._core.world_size
+        size = self._core.contact.world_size
         mine: Array = np.frombuffer(digest, np.uint8)
         gathered: Array = np.empty(size * len(mine), np.uint8)
         schedule = self._schedule(Kind.ALLGATHER, len(mine), 1)
@@ -190,14 +193,14 @@ class DataPlane:
         header = CallHeader(*turn, make_suffix(signature, site))
         if not all(self._is_sane(rank, nbytes, header) for rank, nbytes in enumerate(lengths)):
             return False
-        distances = local_distances(core.world_size, core.limits.local_replicas)
+        distances = local_distances(core.contact.world_size, core.contact.limits.local_replicas)
         for stage, distance in enumerate(distances, 1):
             copy = self._shifted(local, distance, lengths, header, stage)
             if copy is None:
                 return False
             owner, version = copy[0], header.position.version + 1
             with self._hub.lock:
-                if not core.keep_local(header.epoch, version, owner, copy[1]):
+                if not core.progress.keep_local(header.epoch, version, owner, copy[1]):
                     return False
         return self._barrier(header, stage=len(distances) + 1)
 
@@ -213,7 +216,7 @@ class DataPlane:
         parts: list[Array] = []
         for tag, piece in enumerate(pieces(max(lengths))):
             counts = [len(range(nbytes)[piece]) for nbytes in lengths]
-            schedule = shift(core.keep_order, core.rank, distance, counts, tag)
+            schedule = shift(core.view.keep_order, core.view.rank, distance, counts, tag)
             part: Array = np.empty(schedule.recvbuf_count, np.uint8)
             if not self._run(schedule, header, mine[piece], part, stage=stage):
                 return None
@@ -232,13 +235,13 @@ class DataPlane:
             return None
         parts: list[Array] = []
         for piece in pieces(nbytes):
-            own = self._core.rank == 0
+            own = self._view.rank == 0
             parts.append(mine[piece] if own else np.empty(piece.stop - piece.start, np.uint8))
             if not self._broadcast(parts[-1], 0, header, stage=len(parts)):
                 return None
         if not self._barrier(header, stage=len(parts) + 1):
             return None
-        return raw if self._core.rank == 0 else behind_each_other(parts)
+        return raw if self._view.rank == 0 else behind_each_other(parts)
 
     def _broadcast_blob(
         self, blob: Array, root: int, header: CallHeader, admit: Callable[[int], None]
@@ -248,14 +251,14 @@ class DataPlane:
         if nbytes is None:
             return None
         admit(nbytes)
-        payload = blob if self._core.rank == root else self.take(nbytes, _BYTE)
+        payload = blob if self._view.rank == root else self.take(nbytes, _BYTE)
         if not self._broadcast(payload, root, header, stage=1):
             return None
         return payload if self._barrier(header, stage=2) else None
 
     def _told_length(self, blob: Array, root: int, header: CallHeader) -> int | None:
         """How many bytes the root has, as it says itself."""
-        length: Array = np.array([len(blob) if self._core.rank == root else 0], np.uint64)
+        length: Array = np.array([len(blob) if self._view.rank == root else 0], np.uint64)
         schedule = self._schedule(Kind.BROADCAST, 1, 8, root=root)
         return int(length[0]) if self._run(schedule, header, length, length) else None
 
@@ -279,12 +282,12 @@ class DataPlane:
         """
         core = self._core
         with self._hub.lock:
-            core.call = NO_CALL
-            turn = (core.epoch, core.position)
+            core.progress.call = NO_CALL
+            turn = (core.view.epoch, core.progress.position)
             at_stake = self._turn == turn and bool(self._hub.links)
         if at_stake:
             cause = f"a call was cut short by {error!r}"
-            self._control.driver.act(LinkDown(turn[0], core.rank, cause))
+            self._control.driver.act(LinkDown(turn[0], core.view.rank, cause))
 
     def accuse(self, seen: MismatchSeen) -> None:
         """Report a mismatch; the fatal decision will say so to all, this rank included."""
@@ -298,12 +301,12 @@ class DataPlane:
         core, settings = self._core, self._hub.settings
         return schedule_for(
             kind,
-            core.world_size,
-            core.rank,
+            core.contact.world_size,
+            core.view.rank,
             count,
             itemsize,
             root=root,
-            grouping=core.grouping,
+            grouping=core.view.grouping,
             table=settings.table,
         )
 
@@ -414,7 +417,7 @@ class DataPlane:
         if not missing:
             return True
         hub.close_retired()
-        own, grouping = self._core.rank, self._core.grouping
+        own, grouping = self._view.rank, self._view.grouping
         self._executor.spins = spins_before_sleep(grouping.count(grouping[own]))
         self._control.driver.request_links(epoch, [rank for rank in missing if rank > own])
         hub.progress.since = time.monotonic()
@@ -433,4 +436,4 @@ class DataPlane:
 
     def _must_ask(self, epoch: int) -> bool:
         core = self._core
-        return core.epoch != epoch or core.is_frozen or core.error is not None
+        return core.view.epoch != epoch or core.view.is_frozen or core.view.error is not None

@@ -1,9 +1,9 @@
 """The worker's recovery machine: what one rank may do, and what it tells the tracker.
 
-A pure core.  The control thread feeds `handle` with what happens and carries out the effects; the
-user's thread uses the half of it in `standing`.  Both hold the driver's one lock while they are in
-here.  A collective in a healthy epoch never passes through `handle`.  States and edges are in
-`states`.
+A pure core that owns its parts.  The control thread feeds `handle` with what happens and carries
+out the effects; the user's thread asks the part `progress`.  Both hold the driver's one lock while
+they are in here.  A collective in a healthy epoch never passes through `handle`.  States and edges
+are in `states`.
 """
 
 from typing import Any, assert_never
@@ -20,7 +20,6 @@ from ftcomm.protocol.messages import (
     Fetched,
     Heartbeat,
     HeartbeatAck,
-    Hello,
     Leave,
     Mismatch,
     Plan,
@@ -30,6 +29,9 @@ from ftcomm.protocol.messages import (
     Suspect,
     Welcome,
 )
+from ftcomm.recovery.call_progress import CallProgress
+from ftcomm.recovery.checkpoint_store import CheckpointStore
+from ftcomm.recovery.epoch_view import EpochView
 from ftcomm.recovery.events import (
     Attached,
     Beat,
@@ -54,8 +56,8 @@ from ftcomm.recovery.events import (
     Wake,
 )
 from ftcomm.recovery.fetch_orders import fetch_orders, flaw_in
-from ftcomm.recovery.replica_placement import keep_order, keep_stride
-from ftcomm.recovery.result_log import LogEntry
+from ftcomm.recovery.replica_placement import keep_stride
+from ftcomm.recovery.result_log import LogEntry, ResultLog
 from ftcomm.recovery.states import (
     TRANSITIONS,
     Checkpoint,
@@ -65,26 +67,41 @@ from ftcomm.recovery.states import (
     NextStep,
     WorkerState,
 )
+from ftcomm.recovery.tracker_contact import TrackerContact
 from ftcomm.recovery.verdicts import error_class, verdict_error
-from ftcomm.recovery.worker_state import CallProgress
 
 
-class WorkerMachine(CallProgress):
-    """One process of a worker id. Not thread-safe: the driver's lock is held around every call."""
+class WorkerMachine:
+    """One incarnation of one worker. Not thread-safe: the driver's lock is held around every call.
+
+    `handle` is the one entry for events; the user's thread asks `progress`.
+
+    Attributes:
+        view: the epoch as the tracker last described it.
+        contact: who this process is to the tracker, and whether the tracker counts it.
+        log: results kept for replay.
+        checkpoints: the committed one and the tentative one.
+        progress: the position, and the calls of the user's thread.
+    """
+
+    def __init__(self, identity: Identity, limits: MachineLimits, *, now: float) -> None:
+        self.view = EpochView()
+        self.contact = TrackerContact(identity, limits, now=now)
+        self.log = ResultLog()
+        self.checkpoints = CheckpointStore()
+        self.progress = CallProgress(self.view, self.contact, self.log, self.checkpoints)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Take one event; return what the driver must do, in order."""
-        self.is_quiescent = False
-        if self.state in (WorkerState.FAILED, WorkerState.FINISHED) and not isinstance(
-            event, Attached
-        ):
+        self.progress.is_quiescent = False
+        if self.view.is_over and not isinstance(event, Attached):
             return []
         match event:
             case Attached():
-                effects = self.on_attached()
+                hello = self.contact.attach(self.view, closed=self.progress.closed)
+                effects: list[Effect] = [SendControl(hello)]
             case Detached(reason):
-                self.attached = False
-                self.detached_because = reason
+                self.contact.detach(reason)
                 effects = []
             case Received(message):
                 effects = self.on_message(message)
@@ -104,32 +121,9 @@ class WorkerMachine(CallProgress):
                 effects = [SendControl(Leave(reason[:1000]))]
             case _:
                 assert_never(event)
-        self.check_invariants()
+        self.view.check_invariants()
+        self.checkpoints.check_invariants(self.progress.position, self.view.rank)
         return effects
-
-    def on_attached(self) -> list[Effect]:
-        """Say who we are; a suspicion is state and is repeated (rule R13)."""
-        self.attached = True
-        self._hello_beats = self._beats
-        hello = Hello(
-            worker_id=self.identity.worker_id,
-            nonce=self.identity.nonce,
-            incarnation=self.incarnation,
-            host=self.identity.host,
-            address=self.identity.address,
-            port=self.identity.port,
-            plan_epoch=self.epoch,
-            revoke_epoch=self.revoke_epoch,
-            suspects=self.suspects,
-            closed=self.closed,
-            tables=self.identity.tables,
-            asked=self.identity.asked,
-            pid=self.identity.pid,
-            start=self.identity.start,
-            group=self.identity.group,
-            python=self.identity.python,
-        )
-        return [SendControl(hello)]
 
     def on_message(self, message: Any) -> list[Effect]:
         """Dispatch a message of the tracker."""
@@ -143,7 +137,7 @@ class WorkerMachine(CallProgress):
             case Settled(epoch):
                 return self.on_settled(epoch)
             case HeartbeatAck(number):
-                return self.on_heartbeat_ack(number)
+                return [Wake()] if self.contact.acknowledge(number) else []
             case AskCalls(version):
                 return self.on_ask_calls(version)
             case FatalDecision():
@@ -154,89 +148,55 @@ class WorkerMachine(CallProgress):
                 kind = error_class(error)
                 return self._fail("Refused", self._error(kind, reason))
             case AllClosed():
-                self._enter("AllClosed", WorkerState.FINISHED)
+                self.view.enter("AllClosed", WorkerState.FINISHED)
                 return [CloseLinks(), Wake(), Hangup()]
             case _:
-                return self._fail(
-                    "local failure",
-                    self._error(
-                        errors.ProtocolError,
-                        f"unexpected {type(message).__name__} from the tracker",
-                    ),
-                )
+                cause = f"unexpected {type(message).__name__} from the tracker"
+                return self._fail("local failure", self._error(errors.ProtocolError, cause))
 
     def on_welcome(self, message: Welcome) -> list[Effect]:
-        """The tracker counts this process as a member (or a spare): it has been heard (rule R1)."""
-        if self.job_id not in ("", message.job_id):
-            cause = f"the tracker of job {self.job_id} is gone: its address serves {message.job_id}"
+        """Join as a member or a spare: the tracker counts this process (rule R1)."""
+        contact, view = self.contact, self.view
+        if contact.job_id not in ("", message.job_id):
+            cause = (
+                f"the tracker of job {contact.job_id} is gone: its address serves {message.job_id}"
+            )
             return self._fail("local failure", self._error(errors.TrackerLostError, cause))
-        self.job_id = message.job_id
-        self.incarnation = message.incarnation
-        self.world_size = message.world_size
-        self.settings = message.settings
-        # else it answers a hello from before the stop
-        if self._hello_beats >= self._needs_confirmation:
-            self._needs_confirmation = 0
+        contact.welcome(message)
         effects: list[Effect] = [Wake()]
-        if self.caught_up and self.caught_up == self.epoch:
-            effects.append(
-                SendControl(Fetched(self.epoch))
-            )  # the last tracker may not have read it
-        if self.suspects:
-            effects.append(SendControl(Suspect(self.epoch, self.suspects, "link lost earlier")))
-        if self.accusation is not None:
-            effects.append(SendControl(self.accusation))
-        if self.closed:
+        if view.caught_up and view.caught_up == view.epoch:
+            # the last tracker may not have read it
+            effects.append(SendControl(Fetched(view.epoch)))
+        if view.suspects:
+            effects.append(SendControl(Suspect(view.epoch, view.suspects, "link lost earlier")))
+        if view.accusation is not None:
+            effects.append(SendControl(view.accusation))
+        if self.progress.closed:
             effects.append(self._send_closed())
         return effects
 
     def on_revoke(self, epoch: int) -> list[Effect]:
         """Stop: freeze the position, pin the log, report (design, Stop)."""
-        if epoch < self.revoke_epoch or epoch <= self.epoch:
+        if epoch < self.view.revoke_epoch or epoch <= self.view.epoch:
             return []
-        self.revoke_epoch = epoch
-        self._enter("Revoke", WorkerState.STOPPED)
-        self.pending_fetches = frozenset()
-        if isinstance(self.accusation, Mismatch):
-            self.accusation = None
+        self.view.revoke(epoch)
         self.log.pin()
-        return [CloseLinks(), SendControl(self.report()), Wake()]
+        return [CloseLinks(), SendControl(self.progress.report()), Wake()]
 
     def on_plan(self, plan: Plan) -> list[Effect]:
         """Take the plan of the epoch we reported for; any other is stale and dropped (rule R1)."""
-        if self.state is not WorkerState.STOPPED or plan.epoch != self.revoke_epoch:
+        view, limits = self.view, self.contact.limits
+        if view.state is not WorkerState.STOPPED or plan.epoch != view.revoke_epoch:
             return []
         if flaw := flaw_in(plan):
             return self._fail("local failure", self._error(errors.ProtocolError, flaw))
-        self.epoch = plan.epoch
-        self.rank = plan.rank
-        self.members = plan.members
-        self.routes = plan.routes
-        self.frontier = plan.frontier
-        self.prelude_length = plan.prelude_length
-        self.suspects = ()
-        self.replayed = self.fetched = 0
-        self.grouping = plan.grouping
-        self.keep_order = order = keep_order(plan.grouping)
-        stride = keep_stride(len(order), self.limits.replicas)
-        self.log.set_keeping(order.index(plan.rank), stride, self.limits.keep_by_all)
-        if self.tentative is not None and self.tentative.version == plan.commit:
-            self._commit_tentative()
-        elif self.tentative is not None:
-            self.locals.abandon(self.tentative.version, self.rank)
-        self.locals.commit(plan.frontier.version)
-        if plan.locals is not None:
-            self.locals.expect(plan.frontier.version)
-        return self._start_fetches(plan)
-
-    def _start_fetches(self, plan: Plan) -> list[Effect]:
+        view.take_plan(plan)
+        order = view.keep_order
+        stride = keep_stride(len(order), limits.replicas)
+        self.log.set_keeping(order.index(plan.rank), stride, limits.keep_by_all)
+        self.progress.take_plan(plan)
         orders = fetch_orders(plan)
-        if not orders:
-            self._enter("Plan", WorkerState.RUNNING)
-            self.caught_up = plan.epoch
-            return [Wake()]
-        self._enter("Plan with fetches", WorkerState.CATCHING_UP)
-        self.pending_fetches = frozenset(order.source for order in orders)
+        view.start_fetches(frozenset(order.source for order in orders))
         return [*orders, Wake()]
 
     def on_fetch(
@@ -256,117 +216,101 @@ class WorkerMachine(CallProgress):
                 assert_never(event)
 
     def on_result_fetched(self, fetched: ResultFetched) -> list[Effect]:
-        """A fetched result enters the log under the same rule as an executed one (rule R3)."""
-        if fetched.epoch != self.epoch or self.state is not WorkerState.CATCHING_UP:
+        """Log a fetched result, under the same rule as an executed one (rule R3)."""
+        if not self.view.is_catching_up(fetched.epoch):
             return []
         self.log.add(fetched.position, LogEntry(fetched.signature, fetched.value, fetched.nbytes))
-        self.fetched += 1
-        return [Wake()] if fetched.position == self.position else []
+        self.view.fetched += 1
+        return [Wake()] if fetched.position == self.progress.position else []
 
     def on_checkpoint_fetched(self, epoch: int, version: int, value: Any) -> list[Effect]:
-        """The version to load has arrived; an older one fetched for an older plan goes."""
-        if epoch != self.epoch or self.state is not WorkerState.CATCHING_UP:
+        """Hold the version to load; an older one that was fetched for an older plan goes."""
+        if not self.view.is_catching_up(epoch):
             return []
-        self.checkpoint = Checkpoint(version, value)
         self.log.commit(version)
-        self.locals.commit(version)
+        self.checkpoints.put_fetched(version, value)
         return [Wake()]
 
     def on_local_fetched(self, epoch: int, version: int, rank: int, value: Any) -> list[Effect]:
-        """One's own local state to load, or a copy of another's to hold."""
-        if epoch != self.epoch or self.state is not WorkerState.CATCHING_UP:
+        """Hold one's own local state to load, or a copy of another's."""
+        if not self.view.is_catching_up(epoch):
             return []
-        self.locals.put(version, rank, value)
-        return [Wake()] if rank == self.rank else []
+        self.checkpoints.locals.put(version, rank, value)
+        return [Wake()] if rank == self.view.rank else []
 
     def on_fetch_ended(self, epoch: int, source: int, failure: str) -> list[Effect]:
-        """A holder has sent all, or broke: then it is suspected and a new plan will come."""
-        if epoch != self.epoch or source not in self.pending_fetches:
+        """End a fetch: all is here, or the holder is suspected and a new plan will come."""
+        if epoch != self.view.epoch or source not in self.view.pending_fetches:
             return []
         if failure:
             return self.on_link_down(epoch, source, f"while fetching results: {failure}")
-        self.pending_fetches -= {source}
-        if self.pending_fetches:
+        if not self.view.end_fetch(source):
             return []
-        self._enter("last fetch ended", WorkerState.RUNNING)
-        self.caught_up = epoch
         return [SendControl(Fetched(epoch)), Wake()]
 
     def on_settled(self, epoch: int) -> list[Effect]:
-        """Every member has what the plan gave it: what our report pinned may go."""
-        if epoch != self.epoch or self.state not in (WorkerState.RUNNING, WorkerState.CATCHING_UP):
+        """Unpin what the report listed: every member has what the plan gave it."""
+        if epoch != self.view.epoch or not self.view.is_live:
             return []
         dropped = self.log.unpin()
         return [Discard(tuple(dropped))] if dropped else []
 
     def on_link_down(self, epoch: int, rank: int, cause: str) -> list[Effect]:
         """Suspect the peer; nothing is executed until the next epoch's plan."""
-        live = self.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
-        if epoch != self.epoch or not live or rank in self.suspects:
+        if not self.view.suspect(epoch, rank):
             return []
-        self.suspects = tuple(sorted({*self.suspects, rank}))
-        return [SendControl(Suspect(epoch, self.suspects, cause[:500])), Wake()]
+        return [SendControl(Suspect(epoch, self.view.suspects, cause[:500])), Wake()]
 
     def on_mismatch_seen(self, event: MismatchSeen) -> list[Effect]:
-        """Report it and wait for the fatal decision; look again after an epoch change."""
-        if event.epoch != self.epoch or self.state not in (
-            WorkerState.RUNNING,
-            WorkerState.CATCHING_UP,
-        ):
+        """Report it and wait for the fatal decision; an epoch change makes us look again."""
+        if event.epoch != self.view.epoch or not self.view.is_live:
             return []
-        self.accusation = Mismatch(
+        position, call = self.progress.position, self.progress.call
+        mismatch = Mismatch(
             epoch=event.epoch,
-            position=self.position,
-            signature=self.signature,
-            site=self.site,
+            position=position,
+            signature=call.signature,
+            site=call.site,
             peer=event.rank,
-            peer_position=event.position or self.position,
+            peer_position=event.position or position,
             peer_signature=event.signature,
             peer_site=event.site,
             states=event.states,
         )
-        return [SendControl(self.accusation)]
+        self.view.accusation = mismatch
+        return [SendControl(mismatch)]
 
     def on_ask_calls(self, version: int) -> list[Effect]:
-        """Somebody has seen a mismatch: say what this process has called (rule R7)."""
-        effects: list[Effect] = [SendControl(self.calls_made())]
-        tentative = self.tentative
+        """Say what this process has called: somebody has seen a mismatch (rule R7)."""
+        effects: list[Effect] = [SendControl(self.progress.calls_made())]
+        tentative = self.checkpoints.tentative
         if tentative is not None and tentative.version == version:
             effects.append(DescribeState(version, tentative.value))
         return effects
 
     def on_found(self, found: FatalFound) -> list[Effect]:
         """Report what ends the job; it is about a position, which no epoch changes."""
-        if self.accusation is not None or found.position not in (None, self.position):
+        view, position = self.view, self.progress.position
+        if view.accusation is not None or found.position not in (None, position):
             return []
-        self.accusation = FatalReport(self.revoke_epoch, self.position, found.error, found.cause)
-        return [SendControl(self.accusation), Wake()]
+        view.accusation = FatalReport(view.revoke_epoch, position, found.error, found.cause)
+        return [SendControl(view.accusation), Wake()]
 
     def on_beat(self, beat: Beat, now: float) -> list[Effect]:
-        """Send a heartbeat; notice that this process did not run for a while (rule R1)."""
-        gap = now - self._last_beat
-        self._last_beat = now
-        self._beats += 1
-        if gap > self.limits.detect_within / 2:
-            self._needs_confirmation = self._beats
-        self._starves = beat.blocked_ms >= self.limits.detect_within * 1000
-        lost = self._tracker_lost(now)
-        if lost is not None:
-            return self._fail("tracker lost", lost)
+        """Send a heartbeat; give up if the tracker is needed and lost for too long."""
+        contact, progress = self.contact, self.progress
+        number = contact.beat(now, beat.blocked_ms)
+        lost = contact.reason_lost(now, needed=self.needs_tracker)
+        if lost:
+            return self._fail("tracker lost", self._error(errors.TrackerLostError, lost))
         blocked = None
-        if beat.blocked_peers and self.signature:
+        if beat.blocked_peers and progress.call.signature:
+            signature, site = progress.call
             blocked = Blocked(
-                self.signature, self.site, beat.blocked_peers, beat.blocked_ms, beat.blocked_step
+                signature, site, beat.blocked_peers, beat.blocked_ms, beat.blocked_step
             )
-        heartbeat = Heartbeat(self._beats, self.epoch, self.position, blocked, beat.log_bytes)
-        return [SendControl(heartbeat)] if self.attached and self.job_id else []
-
-    def on_heartbeat_ack(self, number: int) -> list[Effect]:
-        """The tracker answered a heartbeat sent after our stall: it still counts us."""
-        if self._needs_confirmation and number >= self._needs_confirmation:
-            self._needs_confirmation = 0
-            return [Wake()]
-        return []
+        heartbeat = Heartbeat(number, self.view.epoch, progress.position, blocked, beat.log_bytes)
+        return [SendControl(heartbeat)] if contact.attached and contact.job_id else []
 
     @property
     def needs_tracker(self) -> bool:
@@ -374,39 +318,29 @@ class WorkerMachine(CallProgress):
 
         Whom this rank has long waited for may be dead, or the job over: only the tracker knows.
         """
-        return self.is_frozen or bool(self._needs_confirmation) or self.closed or self._starves
-
-    def _tracker_lost(self, now: float) -> errors.FtcommError | None:
-        if self.attached or not self.needs_tracker:
-            self._needed_since = None
-            return None
-        if self._needed_since is None:
-            self._needed_since = now
-        if now - self._needed_since < self.limits.tracker_timeout:
-            return None
-        cause = (
-            f"the tracker could not be reached for {self.limits.tracker_timeout:.0f} s"
-            f" ({self.detached_because})"
-        )
-        return self._error(errors.TrackerLostError, cause)
+        contact, closed = self.contact, self.progress.closed
+        return self.view.is_frozen or bool(contact.needs_confirmation) or closed or contact.starves
 
     def _send_closed(self) -> SendControl:
-        return SendControl(Closed(max(self.position.version, 0)))
+        return SendControl(Closed(max(self.progress.position.version, 0)))
 
     def fail(self, error: errors.FtcommError) -> list[Effect]:
-        """The driver cannot go on (for example: authentication refused). The first error sticks."""
-        if self.state in (WorkerState.FAILED, WorkerState.FINISHED):
-            return []
-        return self._fail("local failure", error)
+        """End in `error`: the driver cannot go on (for example: authentication refused).
+
+        The first error sticks.
+        """
+        return [] if self.view.is_over else self._fail("local failure", error)
 
     def _fail(self, cause: str, error: errors.FtcommError) -> list[Effect]:
-        self._enter(cause, WorkerState.FAILED)
-        self.error = error
+        self.view.fail(cause, error)
         return [CloseLinks(), Wake(), Hangup()]
 
     def _error(self, kind: type[errors.FtcommError], cause: str) -> errors.FtcommError:
-        rank = self.rank if self.rank >= 0 else None
-        return kind(cause, rank=rank, epoch=self.revoke_epoch or None, position=self.position)
+        view = self.view
+        rank = view.rank if view.rank >= 0 else None
+        return kind(
+            cause, rank=rank, epoch=view.revoke_epoch or None, position=self.progress.position
+        )
 
 
 __all__ = [

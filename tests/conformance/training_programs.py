@@ -14,7 +14,7 @@ from ftcomm.collectives.schedules.hierarchical import SHARES_FROM_BYTES
 from ftcomm.collectives.selection import choose_algorithm
 from ftcomm.protocol.host_groups import grouping_of, members_of
 from ftcomm.protocol.signature import Algorithm, Kind
-from ftcomm.recovery.machine import WorkerMachine
+from ftcomm.recovery.call_progress import CallProgress
 from ftcomm.testing.hierarchical_reference import expected_shares, expected_tree
 from ftcomm.testing.reference import expected_doubling, expected_halving, expected_ring
 from tests.conformance.recorder import Array, Recorder, same
@@ -278,7 +278,7 @@ def unlogged(record: Recorder) -> Any:
     x = record.allreduce(np.arange(6.0) + comm.rank)
     if comm.rank == 1:
         late = mock.Mock(side_effect=KeyboardInterrupt)
-        interrupted = mock.patch.multiple(WorkerMachine, complete=late, complete_next=late)
+        interrupted = mock.patch.multiple(CallProgress, complete=late, complete_next=late)
         with interrupted, contextlib.suppress(KeyboardInterrupt):
             record.allreduce(x)
     got = record.allreduce(record.allreduce(x))

@@ -96,7 +96,7 @@ def feed_from_holder(raw: bytes) -> None:
 
 def _must_go_on(core: WorkerMachine) -> None:
     """The next epoch's report can be made, and sent."""
-    for effect in hear(core, Revoke(core.revoke_epoch + 1, "next")):
+    for effect in hear(core, Revoke(core.view.revoke_epoch + 1, "next")):
         if isinstance(effect, SendControl):
             encode(effect.message)
 
@@ -117,8 +117,8 @@ def feed_to_holder(raw: bytes) -> None:
     core = a_member()
     for seqno in range(3):
         core.log.add(Position(0, -1, seqno), LogEntry(SIGNATURE.encode(), EMPTY))
-    core.checkpoint = Checkpoint(1, b"state")
-    core.locals.put(1, 0, b"local")
+    core.checkpoints.committed = Checkpoint(1, b"state")
+    core.checkpoints.locals.put(1, 0, b"local")
     sock: Any = Script(raw)
     driver: Any = SimpleNamespace(hub=_hub(core))
     try:

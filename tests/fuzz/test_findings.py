@@ -100,8 +100,8 @@ def test_a_plan_that_nobody_can_carry_out_ends_the_worker_with_a_typed_error(
     core = a_member()
     hear(core, Revoke(2, "rank 1 died"))
     assert hear(core, plan(2, **change)) == [CloseLinks(), Wake(), Hangup()]
-    assert isinstance(core.error, ProtocolError)
-    assert cause in core.error.cause
+    assert isinstance(core.view.error, ProtocolError)
+    assert cause in core.view.error.cause
 
 
 @pytest.mark.parametrize(

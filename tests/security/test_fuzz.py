@@ -197,5 +197,5 @@ def test_worker_ids_without_end_are_refused_and_known_ones_still_join(
 def test_a_member_does_not_become_one_of_another_job_that_has_its_trackers_address() -> None:
     core = a_member()
     assert hear(core, Welcome("other", 1, 1, 2, 0, ())) == [CloseLinks(), Wake(), Hangup()]
-    assert isinstance(core.error, TrackerLostError)
-    assert "job is gone: its address serves other" in core.error.cause
+    assert isinstance(core.view.error, TrackerLostError)
+    assert "job is gone: its address serves other" in core.view.error.cause

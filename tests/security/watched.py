@@ -101,7 +101,7 @@ def _work(watch: Watch) -> None:
     with ftcomm.init() as comm:
         comm.load_checkpoint(default=None)
         watch.armed = True
-        _say({"port": comm._session.engine._hub.core.identity.port, "rank": comm.rank})
+        _say({"port": comm._session.engine._hub.core.contact.identity.port, "rank": comm.rank})
         for line in sys.stdin:
             if line == "close\n":
                 break

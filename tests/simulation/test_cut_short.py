@@ -35,7 +35,7 @@ def test_without_new_links_half_a_call_meets_another(monkeypatch: pytest.MonkeyP
     """The frames of the first attempt are still on the links of the epoch."""
 
     def goes_on(process: SimulatedProcess) -> None:
-        process.core.call = NO_CALL
+        process.core.progress.call = NO_CALL
 
     monkeypatch.setattr(user_thread, "_cut_short", goes_on)
     with pytest.raises(Violation):

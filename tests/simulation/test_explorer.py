@@ -5,11 +5,14 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from ftcomm.recovery.events import LinkDown
+from ftcomm.recovery.machine import NextStep, WorkerMachine
 from ftcomm_chaos.cli import main
 from ftcomm_chaos.explorer.search import explore
 from ftcomm_chaos.explorer.state_table import CoreStore
 from ftcomm_chaos.explorer.workload import Script
 from tests.helpers.background import run_beside
+from tests.unit.recovery.worker_scenario import SIG, a_member
 
 # The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, P the same
 # with local states, E close.
@@ -101,3 +104,14 @@ def test_sets_are_equal_whatever_came_into_them_first() -> None:
     assert cabinet.put([one]) == cabinet.put([other])
     assert cabinet.call(0, lambda core: core[0].add(1)) != (None, 0)
     cabinet.check()
+
+
+def test_an_object_that_two_parts_of_a_core_share_is_one_object_in_every_copy() -> None:
+    def lose_a_link(core: WorkerMachine, cause: str) -> object:
+        core.handle(LinkDown(1, 1, cause), now=0.0)
+        return core.progress.begin(SIG, "t.py:1")
+
+    store = CoreStore()
+    step, _ = store.call(store.put(a_member()), lose_a_link, "reset")
+    assert step is NextStep.WAIT, "the user's thread does not see what the control thread was told"
+    store.check()

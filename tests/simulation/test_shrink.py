@@ -3,8 +3,8 @@
 import pytest
 from click.testing import CliRunner
 
+from ftcomm.recovery.call_progress import CallProgress
 from ftcomm.recovery.states import Completion, WorkerState
-from ftcomm.recovery.worker_state import CallProgress
 from ftcomm_chaos.cli import main
 from ftcomm_chaos.sim.shrink import fall_of, shrink, smallest
 from ftcomm_chaos.sim.simulation import Simulation
@@ -19,7 +19,9 @@ def defect(monkeypatch: pytest.MonkeyPatch) -> None:
     def may_not_complete(self: CallProgress, epoch: int, now: float) -> Completion | None:
         del now
         return (
-            Completion.REVOKED if epoch != self.epoch or self.state is WorkerState.FAILED else None
+            Completion.REVOKED
+            if epoch != self._view.epoch or self._view.state is WorkerState.FAILED
+            else None
         )
 
     monkeypatch.setattr(CallProgress, "_may_not_complete", may_not_complete)

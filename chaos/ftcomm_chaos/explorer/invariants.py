@@ -19,9 +19,9 @@ def check_first(model: "Model", port: int, position: Position, epoch: int) -> No
     for process in model.processes.values():
         core = model.core(process)
         earlier = dict(process.done).get(position)
-        member = core.epoch == epoch and process.port != port
+        member = core.view.epoch == epoch and process.port != port
         if member and earlier is not None and earlier < epoch:
-            raise Violation(f"{position} was executed again, rank {core.rank} had it")
+            raise Violation(f"{position} was executed again, rank {core.view.rank} had it")
 
 
 def check_copies(model: "Model") -> None:
@@ -29,7 +29,7 @@ def check_copies(model: "Model") -> None:
     cores = [model.core(process) for process in model.processes.values()]
     roster = model.roster
     is_quiescent = all(
-        core.state is WorkerState.RUNNING and core.epoch == roster.epoch for core in cores
+        core.view.state is WorkerState.RUNNING and core.view.epoch == roster.epoch for core in cores
     )
     if not is_quiescent or roster.state.name != "RUNNING" or roster.awaiting_fetch:
         return
@@ -37,11 +37,11 @@ def check_copies(model: "Model") -> None:
     if len(cores) < model.script.ranks:
         return
     _check_local_copies(model, cores)
-    top = max(core.position for core in cores)
+    top = max(core.progress.position for core in cores)
     for seqno in range(top.seqno):
         position = Position(0, top.version, seqno)
         holders = sum(core.log.get(position) is not None for core in cores)
-        past = sum(core.position > position for core in cores)
+        past = sum(core.progress.position > position for core in cores)
         enough = past if model.script.kept_by_all else model.script.replicas
         wanted = enough if position < model.stable_below else past
         if holders < wanted and model.script.kind_at(position) not in "LCP":
@@ -50,13 +50,13 @@ def check_copies(model: "Model") -> None:
 
 def _check_local_copies(model: "Model", cores: list[WorkerMachine]) -> None:
     for core in cores:
-        version = core.position.version
+        version = core.progress.position.version
         if version <= 0 or "P" not in model.script.letters:
             continue
-        kept = local_owners(core.keep_order, core.rank, LIMITS.local_replicas)
-        for owner in (core.rank, *kept):
-            if core.locals.get(version, owner) != local_value(version, owner):
-                raise Violation(f"rank {core.rank} lacks {owner}'s local state (R6)")
+        kept = local_owners(core.view.keep_order, core.view.rank, LIMITS.local_replicas)
+        for owner in (core.view.rank, *kept):
+            if core.checkpoints.locals.get(version, owner) != local_value(version, owner):
+                raise Violation(f"rank {core.view.rank} lacks {owner}'s local state (R6)")
 
 
 def check_verdict(model: "Model") -> None:
@@ -70,8 +70,8 @@ def check_verdict(model: "Model") -> None:
     everyone = fatal_decision.cause.startswith("every member")
     for core in map(model.core, model.processes.values()):
         held = core.log.get(fatal_decision.position) is not None
-        if core.caught_up > 0 if everyone else held:
-            raise Violation(f"{fatal_decision.cause}, but rank {core.rank} has it")
+        if core.view.caught_up > 0 if everyone else held:
+            raise Violation(f"{fatal_decision.cause}, but rank {core.view.rank} has it")
 
 
 def check_sent(model: "Model", message: Any) -> None:
@@ -84,9 +84,9 @@ def check_stuck(model: "Model") -> None:
     """No move is left: then everyone must have ended."""
     processes = [(process, model.core(process)) for process in model.processes.values()]
     waiting = [
-        f"rank {core.rank} is {core.state.name} at {core.position}"
+        f"rank {core.view.rank} is {core.view.state.name} at {core.progress.position}"
         for process, core in processes
-        if not process.over and model.script.kind_at(core.position)
+        if not process.over and model.script.kind_at(core.progress.position)
     ]
     if waiting:
         raise Violation(

@@ -97,7 +97,7 @@ class Model:
         model = cls(parts, parts.rosters.put(roster), durable)
         for rank in range(script.ranks):
             model.add_process(f"w{rank}")
-        while any(model.core(process).epoch == 0 for process in model.processes.values()):
+        while any(model.core(process).view.epoch == 0 for process in model.processes.values()):
             for port in list(model.processes):
                 if model.processes[port].up:
                     model.apply(("up", port))
@@ -270,21 +270,21 @@ class Model:
         self.processes[port] = process._replace(
             core=number,
             up=(*process.up, *map(self.parts.messages.number, heard.messages)),
-            over=process.over or core.state in (WorkerState.FAILED, WorkerState.FINISHED),
-            fetches=tuple(f for f in fetches if live and f.epoch == core.epoch),
+            over=process.over or core.view.state in (WorkerState.FAILED, WorkerState.FINISHED),
+            fetches=tuple(f for f in fetches if live and f.epoch == core.view.epoch),
         )
 
     @staticmethod
     def _live(core: WorkerMachine) -> bool:
-        return core.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
+        return core.view.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
 
     # --- fetching -----------------------------------------------------------------------------
 
     def _source(self, process: ModelProcess, index: int) -> WorkerMachine | None:
         epoch, rank, _ = process.fetches[index]
-        source = self.processes.get(self.core(process).members[rank].port)
+        source = self.processes.get(self.core(process).view.members[rank].port)
         core = None if source is None else self.core(source)
-        if core is None or core.epoch != epoch or not self._live(core):
+        if core is None or core.view.epoch != epoch or not self._live(core):
             return None  # dead, or not yet, or no longer in this epoch: a Revoke will come
         return core
 
@@ -303,13 +303,17 @@ class Model:
         fetches[index] = transitions.PendingFetch(epoch, rank, items[1:])
         self.processes[port] = process._replace(fetches=tuple(fetches))
         if isinstance(item, int):
-            held = source.checkpoint
+            held = source.checkpoints.committed
             if held is None or held.version != item:
                 raise Violation(f"rank {rank} was named for checkpoint {item}, but has {held}")
             self.hear(port, CheckpointFetched(epoch, item, held.value))
             return
         local = isinstance(item, LocalItem)
-        found = source.locals.get(item.version, item.rank) if local else source.log.get(item)
+        found = (
+            source.checkpoints.locals.get(item.version, item.rank)
+            if local
+            else source.log.get(item)
+        )
         if found is None:
             raise Violation(f"rank {rank} was named as a holder of {item}, but has it not")
         if local:
@@ -321,42 +325,42 @@ class Model:
 
     def _can_act(self, process: ModelProcess) -> bool:
         core = self.core(process)
-        if process.over or core.is_frozen or (core.closed and process.has_closed):
+        if process.over or core.view.is_frozen or (core.progress.closed and process.has_closed):
             return False
-        if core.closed or core.log.get(core.position) is not None:
+        if core.progress.closed or core.log.get(core.progress.position) is not None:
             return True
-        letter = self.script.kind_at(core.position)
+        letter = self.script.kind_at(core.progress.position)
         if not letter:
             return False
-        if letter == "L" and core.frontier.past_load:
-            lacks = core.locals.lacks(core.frontier.version, core.rank)
-            return core.checkpoint is not None and not lacks
-        if letter in "CP" and core.pending_fetches:
+        if letter == "L" and core.view.frontier.past_load:
+            lacks = core.checkpoints.locals.lacks(core.view.frontier.version, core.view.rank)
+            return core.checkpoints.committed is not None and not lacks
+        if letter in "CP" and core.view.pending_fetches:
             return False
-        if core.position < core.frontier:
+        if core.progress.position < core.view.frontier:
             return False
-        if self.sent.get((core.epoch, core.rank), None) != core.position:
+        if self.sent.get((core.view.epoch, core.view.rank), None) != core.progress.position:
             return True  # it has not entered yet
         needed = (0,) if letter == "B" else range(self.script.ranks)
-        must_copy = self.copied.get((core.epoch, core.rank)) != core.position
+        must_copy = self.copied.get((core.view.epoch, core.view.rank)) != core.progress.position
         stage = self.sent if letter != "P" or must_copy else self.copied
-        reached = (stage.get((core.epoch, rank)) for rank in needed)
-        return all(place is not None and place >= core.position for place in reached)
+        reached = (stage.get((core.view.epoch, rank)) for rank in needed)
+        return all(place is not None and place >= core.progress.position for place in reached)
 
     def _act(self, port: int) -> None:
         core = self.core(self.processes[port])
-        if core.closed:
+        if core.progress.closed:
             self.processes[port] = self.processes[port]._replace(has_closed=True)
             self.hear(port, OwnCloseDone())
             return
-        letter = self.script.kind_at(core.position)
+        letter = self.script.kind_at(core.progress.position)
         step = self._step(port, transitions.begin, letter)
         if step is None:
-            self._note_done(port, core.position, 0)
+            self._note_done(port, core.progress.position, 0)
         elif step is NextStep.EXECUTE:
             self._execute(port, letter)
-        if self.core(self.processes[port]).closed:
-            self.closed |= {core.rank}
+        if self.core(self.processes[port]).progress.closed:
+            self.closed |= {core.view.rank}
         invariants.check_copies(self)
 
     def _step(self, port: int, function: Any, *args: Any) -> Any:
@@ -371,7 +375,7 @@ class Model:
 
     def _execute(self, port: int, letter: str) -> None:
         core = self.core(self.processes[port])
-        position, epoch, rank = core.position, core.epoch, core.rank
+        position, epoch, rank = core.progress.position, core.view.epoch, core.view.rank
         if self.sent.get((epoch, rank)) != position:
             self.sent[epoch, rank] = position
             self._step(port, transitions.offer, letter)
@@ -389,7 +393,7 @@ class Model:
 
     def _tidy(self) -> None:
         """Forget what decides nothing, so that equal states are equal rows."""
-        oldest = min(self.core(process).epoch for process in self.processes.values())
+        oldest = min(self.core(process).view.epoch for process in self.processes.values())
         for stage in (self.sent, self.copied):
             for key in [key for key in stage if key[0] < oldest]:
                 del stage[key]

@@ -62,40 +62,42 @@ def tell(roster: Roster, event: TrackerEvent) -> tuple[Effect, ...]:
 def begin(core: WorkerMachine, letter: str) -> NextStep | None:
     """Call the collective; None if it was served at once."""
     signature = SIGNATURES[letter]
-    step: Any = (core.begin_load if letter == "L" else core.begin)(signature, SITE)
+    step: Any = (core.progress.begin_load if letter == "L" else core.progress.begin)(
+        signature, SITE
+    )
     if isinstance(step, NextStep):
         return step
     if isinstance(step, Checkpoint):
-        outcome = core.replay_load(step, now=0.0)
+        outcome = core.progress.replay_load(step, now=0.0)
     else:
-        outcome = (core.replay_close if letter == "E" else core.replay)(now=0.0)
+        outcome = (core.progress.replay_close if letter == "E" else core.progress.replay)(now=0.0)
     assert outcome is Completion.DONE
     return None
 
 
 def offer(core: WorkerMachine, letter: str) -> None:
     """Hold a tentative checkpoint, if this call is one and none is held yet."""
-    if letter in "CP" and core.tentative is None:
-        version = core.position.version + 1
-        local = local_value(version, core.rank) if letter == "P" else None
-        core.offer_checkpoint(version, b"d", local)
+    if letter in "CP" and core.checkpoints.tentative is None:
+        version = core.progress.position.version + 1
+        local = local_value(version, core.view.rank) if letter == "P" else None
+        core.progress.offer_checkpoint(version, b"d", local)
 
 
 def copy_locals(core: WorkerMachine, epoch: int) -> None:
     """Everyone has sent its local state; a barrier comes behind."""
-    version = core.position.version + 1
-    for owner in local_owners(core.keep_order, core.rank, LIMITS.local_replicas):
-        kept = core.keep_local(epoch, version, owner, local_value(version, owner))
+    version = core.progress.position.version + 1
+    for owner in local_owners(core.view.keep_order, core.view.rank, LIMITS.local_replicas):
+        kept = core.progress.keep_local(epoch, version, owner, local_value(version, owner))
         assert kept, "a copy was refused in a healthy epoch"
 
 
 def complete(core: WorkerMachine, letter: str, epoch: int) -> Completion:
     """The collective has its result on this rank."""
-    entry = LogEntry(SIGNATURES[letter], str(core.position))
+    entry = LogEntry(SIGNATURES[letter], str(core.progress.position))
     if letter == "L":
-        return core.complete_load(epoch, 0, b"", now=0.0)
+        return core.progress.complete_load(epoch, 0, b"", now=0.0)
     if letter in "CP":
-        return core.complete_checkpoint(epoch, now=0.0)[0]
+        return core.progress.complete_checkpoint(epoch, now=0.0)[0]
     if letter == "E":
-        return core.complete_close(epoch, entry, now=0.0)
-    return core.complete(epoch, entry, synchronising=letter != "B", now=0.0)[0]
+        return core.progress.complete_close(epoch, entry, now=0.0)
+    return core.progress.complete(epoch, entry, synchronising=letter != "B", now=0.0)[0]

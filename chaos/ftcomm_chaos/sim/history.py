@@ -67,15 +67,21 @@ class RecordingMonitor(Monitor):
                 _started(record), record.world.now, f"{record}:1"
             )
         members = tuple((m.worker_id, m.incarnation) for m in plan.members)
-        self._write(record, Planned(plan.epoch, plan.rank, core.position, plan.frontier, members))
+        self._write(
+            record, Planned(plan.epoch, plan.rank, core.progress.position, plan.frontier, members)
+        )
 
     def on_point(self, record: "SimulatedProcess", name: str) -> None:
         """The script has made a call, if it was not inside already: an attempt is no new call."""
         if name in CALL_POINTS and record.port not in self._inside:
             core = record.core
-            loads = core.signature[:1] == LOAD.signature[:1]  # may be early, so it is asked first
-            kind = Kind.LOAD if loads else self.sim.program.calls[core.position].kind
-            self._enter(record, Kind.CHECKPOINT if name == OFFERED else kind, core.position)
+            loads = (
+                core.progress.call.signature[:1] == LOAD.signature[:1]
+            )  # may be early, so it is asked first
+            kind = Kind.LOAD if loads else self.sim.program.calls[core.progress.position].kind
+            self._enter(
+                record, Kind.CHECKPOINT if name == OFFERED else kind, core.progress.position
+            )
 
     def on_result(
         self,
@@ -106,7 +112,7 @@ class RecordingMonitor(Monitor):
     def on_checkpoint(self, record: "SimulatedProcess", position: Position, version: int) -> None:
         """A checkpoint returns."""
         super().on_checkpoint(record, position, version)
-        checkpoint = record.core.checkpoint
+        checkpoint = record.core.checkpoints.committed
         state = None if checkpoint is None else packed(checkpoint.value)
         self._return(record, Kind.CHECKPOINT, position, state, epoch=None, version=version)
 
@@ -115,13 +121,13 @@ class RecordingMonitor(Monitor):
         super().on_end(record, how)
         if record.port not in self._lines:
             return
-        core, error = record.core, record.core.error
+        core, error = record.core, record.core.view.error
         if error is not None:
             name, cause = type(error).__name__, error.cause
-            self._write(record, Over(name, cause, core.epoch, core.position))
+            self._write(record, Over(name, cause, core.view.epoch, core.progress.position))
             call = self._inside.pop(record.port, None)
             if call is not None:
-                raised = Raised(call.position, call.kind, name, cause, core.epoch, call.input)
+                raised = Raised(call.position, call.kind, name, cause, core.view.epoch, call.input)
                 self._write(record, raised)
         finished = error is None or isinstance(error, errors.JobFinishedError)
         self._write(record, Ended(CLOSED if finished else type(error).__name__))
@@ -142,7 +148,7 @@ class RecordingMonitor(Monitor):
         """
         owners = {place.nonce for place in self.sim.tracker.journal.places}
         return any(
-            record.ended is not None and record.core.identity.nonce not in owners
+            record.ended is not None and record.core.contact.identity.nonce not in owners
             for record in self.sim.network.processes.values()
             if record.port in self._lines
         )
@@ -151,8 +157,8 @@ class RecordingMonitor(Monitor):
 
     def _enter(self, record: "SimulatedProcess", kind: Kind, position: Position) -> None:
         call = self.sim.program.calls.get(position)
-        passed = _digest(() if call is None else call.source(record.core.rank))
-        signature = "" if kind is Kind.CHECKPOINT else record.core.signature.hex()
+        passed = _digest(() if call is None else call.source(record.core.view.rank))
+        signature = "" if kind is Kind.CHECKPOINT else record.core.progress.call.signature.hex()
         entered = Entered(position, kind.name.lower(), signature, "", passed)
         self._inside[record.port] = entered
         self._write(record, entered)
@@ -170,8 +176,8 @@ class RecordingMonitor(Monitor):
         if record.port not in self._inside:  # it was served, and has passed no point
             self._enter(record, kind, position)
         call, core = self._inside.pop(record.port), record.core
-        how, when = (SERVED, core.epoch) if epoch is None else (EXECUTED, epoch)
-        local = None if version is None else core.locals.get(version, core.rank)
+        how, when = (SERVED, core.view.epoch) if epoch is None else (EXECUTED, epoch)
+        local = None if version is None else core.checkpoints.locals.get(version, core.view.rank)
         self._write(
             record,
             Returned(
@@ -195,15 +201,15 @@ def _started(record: "SimulatedProcess") -> Started:
     core = record.core
     return Started(
         format=FORMAT,
-        job=core.job_id,
+        job=core.contact.job_id,
         worker=record.worker_id,
-        incarnation=core.incarnation,
-        rank=core.rank,
-        size=core.world_size,
+        incarnation=core.contact.incarnation,
+        rank=core.view.rank,
+        size=core.contact.world_size,
         pid=record.port,
         host=ONE_CLOCK,
-        detect_within=core.limits.detect_within,
-        replicas=core.limits.replicas,
+        detect_within=core.contact.limits.detect_within,
+        replicas=core.contact.limits.replicas,
     )
 
 

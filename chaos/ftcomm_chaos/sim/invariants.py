@@ -65,14 +65,14 @@ class Monitor:
         self._note_done(process, position, epoch)
         self.next[process.port] = position.next()
         if program.calls[position].kind is Kind.CLOSE:
-            self.closed.add(process.core.rank)
+            self.closed.add(process.core.view.rank)
         self.check_copies()
 
     def _note_done(
         self, process: "SimulatedProcess", position: Position, epoch: int | None
     ) -> None:
         if epoch is None:
-            left = any(not member.present for member in process.core.members)
+            left = any(not member.present for member in process.core.view.members)
             served = position in self.executed or left
             process.require(served, f"{position} was served, but nobody has executed it")
         else:
@@ -90,7 +90,7 @@ class Monitor:
 
     def _check_proof(self, process: "SimulatedProcess", position: Position) -> None:
         """Executing a synchronising collective: every member has come this far (R3)."""
-        for member in process.core.members:
+        for member in process.core.view.members:
             reached = self.next.get(member.port, START)
             process.require(
                 reached >= position,
@@ -104,11 +104,11 @@ class Monitor:
         core, report = process.core, process.last_report
         pinned = {
             Position(0, run.version, seqno)
-            for run in (() if report is None or process.settled == core.epoch else report.runs)
+            for run in (() if report is None or process.settled == core.view.epoch else report.runs)
             for seqno in run.seqnos()
         }
-        index = core.keep_order.index(core.rank)
-        stride = keep_stride(len(core.keep_order), self.sim.settings.replicas)
+        index = core.view.keep_order.index(core.view.rank)
+        stride = keep_stride(len(core.view.keep_order), self.sim.settings.replicas)
         extra = [
             held
             for held in core.log.positions()
@@ -130,18 +130,22 @@ class Monitor:
     ) -> None:
         """load_checkpoint returns `version` and its states, the common one and the local one."""
         program = self.sim.program
-        local = program.locals.get((version if program.keeps_locals else 0, process.core.rank))
+        local = program.locals.get((version if program.keeps_locals else 0, process.core.view.rank))
         expected = (program.states.get(version), local)
         process.require(states == expected, f"states {states} of version {version}, not {expected}")
         process.require(position.version == PRELUDE, "loaded twice")
         if epoch is not None:
             self._check_proof(process, position)
         for other in self._members(process):
-            ahead = other.core.position.version
+            ahead = other.core.progress.position.version
             process.require(ahead <= version, f"loaded {version}, but {other} is at {ahead} (R6)")
-            ran = epoch is not None and other.core.position.past_load and other is not process
+            ran = (
+                epoch is not None
+                and other.core.progress.position.past_load
+                and other is not process
+            )
             same = (
-                other.core.epoch == epoch
+                other.core.view.epoch == epoch
                 and self.done.get(Position(0, 0, -1), {}).get(other.port) == epoch
             )
             process.require(not ran or same, f"load was executed again; {other} had it (R6)")
@@ -154,10 +158,16 @@ class Monitor:
         process.require(position == due, f"checkpoint at {position} where {due} was due")
         for other in self._members(process):
             core = other.core
-            if not core.position.past_load:
+            if not core.progress.position.past_load:
                 continue
-            held = core.checkpoint is not None and core.checkpoint.version >= version
-            offered = core.tentative is not None and core.tentative.version == version
+            held = (
+                core.checkpoints.committed is not None
+                and core.checkpoints.committed.version >= version
+            )
+            offered = (
+                core.checkpoints.tentative is not None
+                and core.checkpoints.tentative.version == version
+            )
             process.require(
                 held or offered, f"{version} is committed, but {other} has no copy (R6)"
             )
@@ -166,16 +176,16 @@ class Monitor:
 
     def _members(self, process: "SimulatedProcess") -> list["SimulatedProcess"]:
         processes = [
-            self.sim.network.processes.get(m.port) for m in process.core.members if m.present
+            self.sim.network.processes.get(m.port) for m in process.core.view.members if m.present
         ]
-        return [x for x in processes if x is not None and x.is_member_of(process.core.epoch)]
+        return [x for x in processes if x is not None and x.is_member_of(process.core.view.epoch)]
 
     # --- epochs: R1 ---------------------------------------------------------------------------
 
     def on_report(self, process: "SimulatedProcess", report: Report) -> None:
         """A report says what is so."""
         process.require(
-            report.position == process.core.position, f"{report} is not where it stands"
+            report.position == process.core.progress.position, f"{report} is not where it stands"
         )
         done = [
             p for p, processes in self.done.items() if process.port in processes and p.seqno >= 0
@@ -211,8 +221,10 @@ class Monitor:
             report is not None and report.epoch == plan.epoch, "a plan without a report"
         )
         assert report is not None
-        moved = process.core.position != report.position
-        committed = moved and process.core.position == report.position.at_version(plan.commit)
+        moved = process.core.progress.position != report.position
+        committed = moved and process.core.progress.position == report.position.at_version(
+            plan.commit
+        )
         process.require(not moved or committed, "the position moved between report and plan")
 
     # --- copies: R3 ---------------------------------------------------------------------------
@@ -221,7 +233,7 @@ class Monitor:
         """While nothing is being repaired, every needed result is held often enough."""
         current = self.sim.current_processes()
         if len(current) == self.sim.world_size:
-            lowest = min(process.core.position for process in current)
+            lowest = min(process.core.progress.position for process in current)
             self.stable_below = max(self.stable_below, lowest)
         processes = self.sim.settled_processes()
         if not processes:
@@ -233,8 +245,10 @@ class Monitor:
         self._check_local_copies(processes)
 
     def _check_results_kept(self, processes: list["SimulatedProcess"]) -> None:
-        self.whole = {x.port: max(x.core.position, x.core.frontier) for x in processes}
-        top = max(process.core.position for process in processes)
+        self.whole = {
+            x.port: max(x.core.progress.position, x.core.view.frontier) for x in processes
+        }
+        top = max(process.core.progress.position for process in processes)
         enough = min(self.sim.settings.replicas, self.sim.world_size)
         for position, call in self.sim.program.calls.items():
             kept = position.version in (PRELUDE, top.version) and position < top
@@ -243,7 +257,7 @@ class Monitor:
             holders = [
                 process for process in processes if process.core.log.get(position) is not None
             ]
-            past = [process for process in processes if process.core.position > position]
+            past = [process for process in processes if process.core.progress.position > position]
             due = [process for process in processes if self.whole[process.port] > position]
             # Nobody can know that it is stable before every member has completed it.
             wanted = processes[:enough] if position < self.stable_below else past
@@ -264,11 +278,16 @@ class Monitor:
         program = self.sim.program
         for process in processes:
             core = process.core
-            version = core.position.version
+            version = core.progress.position.version
             if version <= 0 or not program.keeps_locals:
                 continue
-            owners = local_owners(core.keep_order, core.rank, core.limits.local_replicas)
-            held = {owner: core.locals.get(version, owner) for owner in (core.rank, *owners)}
+            owners = local_owners(
+                core.view.keep_order, core.view.rank, core.contact.limits.local_replicas
+            )
+            held = {
+                owner: core.checkpoints.locals.get(version, owner)
+                for owner in (core.view.rank, *owners)
+            }
             due = {owner: program.locals[version, owner] for owner in held}
             process.require(held == due, f"local states {held}, due are {due} (R6)")
 
@@ -312,7 +331,7 @@ class Monitor:
             raise Violation(f"{fatal_decision.cause}: but any one of {left} is enough (R15)")
         if NOT_KEPT in fatal_decision.cause and not self.sim.settings.keeps_results:
             return
-        fatal = len(self.owners - {process.core.identity.nonce for process in current})
+        fatal = len(self.owners - {process.core.contact.identity.nonce for process in current})
         settings = self.sim.settings
         local = fatal_decision.cause.startswith(LOCAL_LOST)
         copies = settings.local_replicas + 1 if local else settings.replicas
@@ -336,7 +355,7 @@ class Monitor:
         connected = any(conn.process is process and conn.joined for conn in tracker.conns.values())
         patience = self.sim.settings.reattach_within
         away = not connected and self.sim.world.now >= process.lost_at + patience
-        return process.core.closed and (process.paused_until is not None or away)
+        return process.core.progress.closed and (process.paused_until is not None or away)
 
     def _stayed_empty(self, fatal_decision: FatalDecision) -> bool:
         """The launcher was too slow, as conditions have it."""
@@ -368,12 +387,19 @@ class Monitor:
     def _could_help(process: "SimulatedProcess", fatal_decision: FatalDecision) -> bool:
         core = process.core
         if fatal_decision.cause.startswith("every member"):
-            return core.caught_up > 0
+            return core.view.caught_up > 0
         if fatal_decision.cause.startswith("checkpoint"):
-            held = [c.version for c in (core.checkpoint, core.tentative) if c is not None]
+            held = [
+                c.version
+                for c in (core.checkpoints.committed, core.checkpoints.tentative)
+                if c is not None
+            ]
             return fatal_decision.position.version in held
         if fatal_decision.cause.startswith(LOCAL_LOST):
-            return core.locals.get(fatal_decision.position.version, fatal_decision.rank) is not None
+            return (
+                core.checkpoints.locals.get(fatal_decision.position.version, fatal_decision.rank)
+                is not None
+            )
         return core.log.get(fatal_decision.position) is not None
 
     def on_finished(self, process: "SimulatedProcess", position: Position) -> None:
@@ -399,9 +425,9 @@ class Monitor:
         if kind == "finished":
             return
         if kind in ("FencedError", "EvictedError"):
-            owner = any(p.nonce == process.core.identity.nonce for p in journal.places)
+            owner = any(p.nonce == process.core.contact.identity.nonce for p in journal.places)
             process.require(not owner, "fenced, but the place is its own (R1)")
-            process.require(process.core.state is WorkerState.FAILED, "fenced, but not ended")
+            process.require(process.core.view.state is WorkerState.FAILED, "fenced, but not ended")
         elif kind == "TrackerLostError":  # woke up, or found the way back, when all was over
             process.require(self.sim.tracker.ended, "lost a tracker that is there")
             self.sim.counters["never heard the end"] += 1

@@ -154,7 +154,7 @@ class Simulation:
         return [
             process
             for process in self.network.processes.values()
-            if process.alive and process.core.identity.nonce in owners
+            if process.alive and process.core.contact.identity.nonce in owners
         ]
 
     def settled_processes(self) -> list[SimulatedProcess]:
@@ -164,7 +164,8 @@ class Simulation:
             return []
         processes = self.current_processes()
         is_quiescent = all(
-            process.core.state is WorkerState.RUNNING and process.core.epoch == roster.epoch
+            process.core.view.state is WorkerState.RUNNING
+            and process.core.view.epoch == roster.epoch
             for process in processes
         )
         newest = {
@@ -221,11 +222,13 @@ class Simulation:
         for process in self.network.processes.values():
             if process.alive:
                 core = process.core
+                view = core.view
                 parts.append(
-                    f"{process} is {core.state.name} at {core.position} of {core.frontier} in "
-                    f"epoch {core.epoch}/{core.revoke_epoch}, suspects {core.suspects}, fetching "
-                    f"{sorted(core.pending_fetches)}, blocked on {process.blocked_on}, "
-                    f"attached {core.attached}, log {core.log.runs()}"
+                    f"{process} is {view.state.name} at {core.progress.position} of "
+                    f"{view.frontier} in epoch {view.epoch}/{view.revoke_epoch}, "
+                    f"suspects {view.suspects}, fetching "
+                    f"{sorted(view.pending_fetches)}, blocked on {process.blocked_on}, "
+                    f"attached {core.contact.attached}, log {core.log.runs()}"
                 )
         return "\n  ".join(parts)
 

@@ -19,8 +19,8 @@ def digest_for(hub: Hub, rank: int) -> Digest | None:
     Checked are pairs on two hosts, pairs that a third rank relays, and all where everything is TCP.
     """
     core = hub.core
-    near = core.members[rank].host == core.members[core.rank].host
-    if near and hub.settings.transport != "tcp" and core.relay_to(rank) is None:
+    near = core.view.members[rank].host == core.view.members[core.view.rank].host
+    if near and hub.settings.transport != "tcp" and core.view.relay_to(rank) is None:
         return None
     return hub.digest
 

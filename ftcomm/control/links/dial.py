@@ -62,7 +62,7 @@ async def connect(
         OSError, UnicodeError, trio.TooSlowError: it did not work.
     """
     _may_dial(driver, rank, share)
-    member = driver.hub.core.members[rank]
+    member = driver.hub.core.view.members[rank]
     with trio.fail_after(deadline_s):
         stream = await trio.open_tcp_stream(member.address, member.port)
     return stream.socket
@@ -92,8 +92,8 @@ async def open_locally(
         OSError: a planned fault.
     """
     core = driver.hub.core
-    member = core.members[rank]
-    if driver.hub.settings.transport == "tcp" or member.host != core.identity.host:
+    member = core.view.members[rank]
+    if driver.hub.settings.transport == "tcp" or member.host != core.contact.identity.host:
         return None
     _may_dial(driver, rank, ALONE)
     near = await connect_locally(member.address, member.port)
@@ -145,10 +145,14 @@ async def proven(
 ) -> trio.socket.SocketType:
     """The socket behind its handshake; closed if that fails."""
     core = driver.hub.core
-    own = core.members[core.rank]
-    context = DataContext(core.job_id, epoch, core.rank, to_rank, own.incarnation, *share).encode()
+    own = core.view.members[core.view.rank]
+    context = DataContext(
+        core.contact.job_id, epoch, core.view.rank, to_rank, own.incarnation, *share
+    ).encode()
     try:
-        await client_handshake(sock, epoch_key(driver.hub.token, core.job_id, epoch), role, context)
+        await client_handshake(
+            sock, epoch_key(driver.hub.token, core.contact.job_id, epoch), role, context
+        )
     except BaseException:
         sock.close()
         raise

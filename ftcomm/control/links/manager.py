@@ -150,7 +150,7 @@ class Listener:
         hub = self._driver.hub
         context = DataContext.decode(shake.request.context)
         role = shake.request.role
-        if role not in LINK_ROLES or context.job_id != hub.core.job_id:
+        if role not in LINK_ROLES or context.job_id != hub.core.contact.job_id:
             raise ProtocolError(f"a link for {role} of job {context.job_id}")
         await wait_for_epoch(self._driver, context.epoch)
         member = self._member(role, context)
@@ -164,12 +164,12 @@ class Listener:
         """Who dials: a member that wants this rank, or one for which the plan makes it a relay."""
         core = self._driver.hub.core
         if role == "relay":
-            wanted = core.relays_between(context.from_rank, context.to_rank)
+            wanted = core.view.relays_between(context.from_rank, context.to_rank)
         else:
-            wanted = context.to_rank == core.rank
-        if not wanted or context.from_rank >= len(core.members):
+            wanted = context.to_rank == core.view.rank
+        if not wanted or context.from_rank >= len(core.view.members):
             raise ProtocolError(f"a link for {role} {context.from_rank} to {context.to_rank}")
-        return core.members[context.from_rank]
+        return core.view.members[context.from_rank]
 
 
 async def wait_for_epoch(driver: Driver, epoch: int) -> None:
@@ -180,11 +180,13 @@ async def wait_for_epoch(driver: Driver, epoch: int) -> None:
     """
     core = driver.hub.core
     while True:
-        live = core.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
-        if live and core.epoch == epoch:
+        live = core.view.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
+        if live and core.view.epoch == epoch:
             return
-        if epoch < core.revoke_epoch or (epoch == core.epoch and not live):
-            raise ProtocolError(f"a link of epoch {epoch}, this side is at {core.revoke_epoch}")
+        if epoch < core.view.revoke_epoch or (epoch == core.view.epoch and not live):
+            raise ProtocolError(
+                f"a link of epoch {epoch}, this side is at {core.view.revoke_epoch}"
+            )
         await driver.changed.wait()
 
 
@@ -212,7 +214,7 @@ def hand_over(driver: Driver, opened: Opened, epoch: int, rank: int) -> None:
 
 async def open_link(driver: Driver, epoch: int, rank: int) -> Opened:
     """What a data link to a member will be made of; errors are those of `open_peer`."""
-    if driver.hub.core.relay_to(rank) is not None:
+    if driver.hub.core.view.relay_to(rank) is not None:
         return Opened([await open_peer(driver, epoch, rank, "data")])
     near = await open_locally(driver, epoch, rank, "data", to_rank=rank)
     if near is not None:
@@ -227,7 +229,7 @@ async def open_peer(driver: Driver, epoch: int, rank: int, role: str) -> trio.so
         RelayLost: the plan's relay to `rank` cannot be reached.
         OSError, PeerClosed, trio.TooSlowError, FtcommError: it did not work.
     """
-    via = driver.hub.core.relay_to(rank)
+    via = driver.hub.core.view.relay_to(rank)
     if via is None:
         return await open_direct(driver, epoch, rank, role, to_rank=rank)
     sock = await open_through(driver, epoch, rank, via)
@@ -255,7 +257,7 @@ async def _dial(driver: Driver, epoch: int, rank: int, busy: set[tuple[int, int]
     with trio.CancelScope() as scope:
         driver.epoch_scopes.add(scope)
         try:
-            if driver.hub.core.epoch == epoch:
+            if driver.hub.core.view.epoch == epoch:
                 await _dial_patiently(driver, epoch, rank)
         finally:
             driver.epoch_scopes.discard(scope)

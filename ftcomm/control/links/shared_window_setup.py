@@ -38,7 +38,7 @@ def may_have_shared_window(hub: Hub) -> bool:
         return False
     if why_no_shared_memory() is not None:
         return False
-    return all(member.host == core.identity.host for member in core.members)
+    return all(member.host == core.contact.identity.host for member in core.view.members)
 
 
 def locate_shared_window(driver: Driver, epoch: int) -> None:
@@ -50,7 +50,7 @@ async def _locate(driver: Driver, epoch: int) -> None:
     with trio.CancelScope() as scope:
         driver.epoch_scopes.add(scope)
         try:
-            if driver.hub.core.epoch == epoch:
+            if driver.hub.core.view.epoch == epoch:
                 await _open_shared_window(driver, epoch)
         except (*BROKEN, NoSharedMemory) as error:
             driver.hub.log.info("this rank keeps results of its own: %s", describe(error))
@@ -60,7 +60,7 @@ async def _locate(driver: Driver, epoch: int) -> None:
 
 async def _open_shared_window(driver: Driver, epoch: int) -> None:
     core = driver.hub.core
-    if core.rank == 0:
+    if core.view.rank == 0:
         own_shared_window(driver, epoch)
         return
     near = await open_locally(driver, epoch, 0, "common", to_rank=0)
@@ -72,8 +72,8 @@ async def _open_shared_window(driver: Driver, epoch: int) -> None:
         if fd is not None:
             os.close(fd)
         raise NoSharedMemory(offer.failure or "rank 0's descriptor did not arrive")
-    ranks = len(core.members)
-    memory = receive_shared_window(fd, ranks, rank=core.rank, epoch=epoch, nonce=offer.nonce)
+    ranks = len(core.view.members)
+    memory = receive_shared_window(fd, ranks, rank=core.view.rank, epoch=epoch, nonce=offer.nonce)
     if driver.hub.add_shared_window(memory):
         driver.hub.log.info("large results are kept in common with all ranks")
 
@@ -107,9 +107,9 @@ def own_shared_window(driver: Driver, epoch: int) -> SharedWindow:
         ProtocolError: this is not rank 0, or the epoch is over.
     """
     hub = driver.hub
-    if hub.core.rank != 0:
-        raise ProtocolError(f"rank {hub.core.rank} has no shared window to give")
-    if hub.core.epoch != epoch:  # who asked would join a later epoch's, and not know it
+    if hub.core.view.rank != 0:
+        raise ProtocolError(f"rank {hub.core.view.rank} has no shared window to give")
+    if hub.core.view.epoch != epoch:  # who asked would join a later epoch's, and not know it
         raise ProtocolError(f"epoch {epoch} is over")
     if hub.shared_window is not None:
         return hub.shared_window
@@ -117,7 +117,7 @@ def own_shared_window(driver: Driver, epoch: int) -> SharedWindow:
         raise NoSharedMemory(
             why_no_shared_memory() or "results of this group are not kept in common"
         )
-    ranks, settings = len(hub.core.members), hub.settings
+    ranks, settings = len(hub.core.view.members), hub.settings
     # each rank may log so much, and of each result as many of them as keep it
     logged = settings.log_limit * ranks // min(ranks, settings.replicas)
     nbytes, nonce = min(logged, memory_limit() // 2), secrets.token_bytes(NONCE_BYTES)

@@ -96,7 +96,9 @@ def test_who_lacks_the_package_is_told_so(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_small_calls_take_the_way_that_sends_them_as_bits() -> None:
     factory = builder(world_size=2)
-    hub: Any = SimpleNamespace(faults=None, settings=JobSettings(), core=None)
+    hub: Any = SimpleNamespace(
+        faults=None, settings=JobSettings(), core=SimpleNamespace(view=None, progress=None)
+    )
     plane: Any = SimpleNamespace(persistent_moves=lambda form: ("moves",))
     ways = [
         persistent(hub, plane, factory.allreduce(x, CallOptions(), "train.py:1").form, bool)

@@ -35,7 +35,9 @@ DIGEST = digest_named("crc32")
 
 def a_hub(*, hosts=("a", "b"), transport="auto", relay=None, digest=DIGEST):
     members = [SimpleNamespace(host=host) for host in hosts]
-    core = SimpleNamespace(members=members, rank=0, relay_to=lambda rank: relay)
+    core = SimpleNamespace(
+        view=SimpleNamespace(members=members, rank=0, relay_to=lambda rank: relay)
+    )
     settings = JobSettings(transport=transport)
     return SimpleNamespace(core=core, settings=settings, digest=digest, recovered=Recovered())
 

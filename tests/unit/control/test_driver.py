@@ -74,6 +74,6 @@ async def test_the_jobs_settings_hold_for_the_core_from_the_welcome_on(
     core = WorkerMachine(identity, MachineLimits(), now=0.0)
     hub = Hub(core, WorkerOptions(tracker_timeout=7.0), b"")
     Driver(hub, nursery).apply(Received(Welcome("job", 1, 1, 2, 0, job.to_wire())))
-    assert core.limits == MachineLimits(1.5, 3, 1, 7.0)
+    assert core.contact.limits == MachineLimits(1.5, 3, 1, 7.0)
     assert hub.settings == job
     hub.close()

@@ -18,13 +18,13 @@ class Side:
     """What a listener sees of its worker: the core's state, and when that changes."""
 
     def __init__(self) -> None:
-        self.hub = SimpleNamespace(core=SimpleNamespace())
+        self.hub = SimpleNamespace(core=SimpleNamespace(view=SimpleNamespace()))
         self.changed = trio.Event()
         self.is_at(WorkerState.RUNNING, epoch=1, revoke_epoch=1)
 
     def is_at(self, state: WorkerState, *, epoch: int, revoke_epoch: int) -> None:
         core: Any = self.hub.core
-        core.state, core.epoch, core.revoke_epoch = state, epoch, revoke_epoch
+        core.view.state, core.view.epoch, core.view.revoke_epoch = state, epoch, revoke_epoch
         self.changed.set()
         self.changed = trio.Event()
 
@@ -35,7 +35,7 @@ async def test_a_link_of_an_epoch_to_come_waits_for_the_plan_and_no_longer() -> 
 
     async def wait() -> None:
         await wait_for_epoch(side, 2)
-        entered.append(side.hub.core.state.value)
+        entered.append(side.hub.core.view.state.value)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)

@@ -32,7 +32,9 @@ def a_blocked_worker() -> Any:
     hub = SimpleNamespace(
         settings=SETTINGS,
         progress=SimpleNamespace(peers=(1,), step=2, since=0.0),
-        core=SimpleNamespace(position=START, epoch=1),
+        core=SimpleNamespace(
+            progress=SimpleNamespace(position=START), view=SimpleNamespace(epoch=1)
+        ),
         deadline=None,
         log_bytes=int,
     )
@@ -74,7 +76,9 @@ async def test_a_rank_that_computes_and_calls_nothing_beats_five_times_in_detect
     [
         # another tracker, or another incarnation
         lambda driver: setattr(driver, "outbox", object()),
-        lambda driver: setattr(driver.hub.core, "epoch", 2),  # what was said of 1 counts no more
+        lambda driver: setattr(
+            driver.hub.core.view, "epoch", 2
+        ),  # what was said of 1 counts no more
         lambda driver: setattr(driver.hub.progress, "step", 3),
     ],
     ids=["connection", "epoch", "step"],
@@ -124,7 +128,7 @@ class HubOfACallThatEnds:
     def __init__(self) -> None:
         self.progress = WaitProgress()
         self.settings = SimpleNamespace(heartbeat_every=0.001, detect_within=600.0)
-        self.core = SimpleNamespace(position=START)
+        self.core = SimpleNamespace(progress=SimpleNamespace(position=START))
         self._looks = 0
 
     @property

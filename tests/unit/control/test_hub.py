@@ -21,7 +21,7 @@ from ftcomm.transport.socket_link import SocketLink
 def hub() -> Iterator[Hub]:
     identity = Identity("0", b"n" * 16, "here", "127.0.0.1", 1)
     hub = Hub(WorkerMachine(identity, MachineLimits(), now=0.0), WorkerOptions(), b"")
-    hub.core.state, hub.core.epoch = WorkerState.RUNNING, 3
+    hub.core.view.state, hub.core.view.epoch = WorkerState.RUNNING, 3
     yield hub
     hub.close()
 
@@ -43,7 +43,7 @@ def test_a_link_is_taken_in_its_own_epoch_alone_and_once_for_a_pair(hub: Hub) ->
     taken = {epoch: hub.add_link(epoch, a_link(1)) for epoch in (2, 4)}
     taken[3] = hub.add_link(3, a_link(1))
     again = hub.add_link(3, a_link(1))
-    hub.core.state = WorkerState.STOPPED
+    hub.core.view.state = WorkerState.STOPPED
     stopped = hub.add_link(3, a_link(2))
     assert (taken, again, stopped) == ({2: False, 4: False, 3: True}, False, False)
 

@@ -24,7 +24,7 @@ MUCH_LATER_S = 10_000.0  # on the test's clock
 def driver() -> Any:
     events: list[Any] = []
     members = [SimpleNamespace(host="here")] * 3
-    core = SimpleNamespace(members=members, rank=0, relay_to=lambda _: None)
+    core = SimpleNamespace(view=SimpleNamespace(members=members, rank=0, relay_to=lambda _: None))
     hub = SimpleNamespace(settings=SETTINGS, core=core)
     return SimpleNamespace(hub=hub, apply=events.append, events=events)
 

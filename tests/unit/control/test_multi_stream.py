@@ -253,5 +253,5 @@ async def test_a_relayed_link_has_one_connection(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(manager, "open_peer", open_peer)
     driver = a_dialler(0, 3)
-    driver.hub.core.relay_to = lambda _: 2
+    driver.hub.core.view.relay_to = lambda _: 2
     assert await manager.open_link(driver, EPOCH, 1) == ([(EPOCH, 1, "data")], None)

@@ -18,11 +18,13 @@ pytestmark = pytest.mark.trio
 ROUTES = (("tracker", 4711),)
 
 
-def driver_of(core: dict[str, Any]) -> Any:
-    """What the link to the tracker sees of a worker that stands at `core`."""
+def driver_of(job_id: str, needs_tracker: bool) -> Any:
+    """What the link to the tracker sees of a worker in the job `job_id`."""
     hub = SimpleNamespace(
         lock=threading.Lock(),
-        core=SimpleNamespace(attached=False, **core),
+        core=SimpleNamespace(
+            contact=SimpleNamespace(attached=False, job_id=job_id), needs_tracker=needs_tracker
+        ),
         options=WorkerOptions(routes=ROUTES, connect_timeout=600, tracker_timeout=700),
         log=JobLogger(LogContext()),
     )
@@ -34,15 +36,16 @@ async def refuse(*_: object) -> NoReturn:
 
 
 @pytest.mark.parametrize(
-    ("core", "said"),
+    ("job_id", "needs_tracker", "said"),
     [
-        ({"job_id": ""}, "waiting up to 600 s (FTCOMM_CONNECT_TIMEOUT)"),
-        ({"job_id": "j", "needs_tracker": True}, "waiting up to 700 s (FTCOMM_TRACKER_TIMEOUT)"),
-        ({"job_id": "j", "needs_tracker": False}, ""),
+        ("", True, "waiting up to 600 s (FTCOMM_CONNECT_TIMEOUT)"),
+        ("j", True, "waiting up to 700 s (FTCOMM_TRACKER_TIMEOUT)"),
+        ("j", False, ""),
     ],
 )
 async def test_a_worker_that_waits_says_so_after_seconds_and_each_minute(
-    core: dict[str, Any],
+    job_id: str,
+    needs_tracker: bool,
     said: str,
     autojump_clock: trio.testing.MockClock,
     monkeypatch: pytest.MonkeyPatch,
@@ -50,6 +53,6 @@ async def test_a_worker_that_waits_says_so_after_seconds_and_each_minute(
 ) -> None:
     monkeypatch.setattr(tracker_client, "_one_connection", refuse)
     with caplog.at_level(logging.INFO, "ftcomm"), trio.move_on_after(150):
-        await keep_tracker_link(driver_of(core), refuse)
+        await keep_tracker_link(driver_of(job_id, needs_tracker), refuse)
     line = f"no tracker answers at tracker:4711 (refused); {said}"
     assert caplog.messages == ([line] * 3 if said else [])

@@ -32,11 +32,8 @@ def a_driver(rank: int, ports: list[int], relay: int | None = None) -> Any:
         Member(r, f"w{r}", 1, "here", "127.0.0.1", port) for r, port in enumerate(ports)
     )
     core = SimpleNamespace(
-        members=members,
-        rank=rank,
-        job_id="job",
-        identity=SimpleNamespace(host="here"),
-        relay_to=lambda _: relay,
+        view=SimpleNamespace(members=members, rank=rank, relay_to=lambda _: relay),
+        contact=SimpleNamespace(job_id="job", identity=SimpleNamespace(host="here")),
     )
     hub = SimpleNamespace(
         core=core,
@@ -166,7 +163,9 @@ async def test_the_end_of_the_epoch_ends_the_pipe() -> None:
 
 async def test_only_the_relay_of_the_plan_passes_bytes_on() -> None:
     core = SimpleNamespace(
-        rank=2, members=("m0", "m1", "m2", "m3"), relays_between=lambda a, b: {a, b} == {0, 1}
+        view=SimpleNamespace(
+            rank=2, members=("m0", "m1", "m2", "m3"), relays_between=lambda a, b: {a, b} == {0, 1}
+        )
     )
     driver: Any = SimpleNamespace(hub=SimpleNamespace(core=core))
     listener = Listener(driver, lambda *_: None)  # type: ignore[arg-type,return-value]  # unused here

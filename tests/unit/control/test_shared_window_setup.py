@@ -38,11 +38,13 @@ class Rank:
 
     def __init__(self, nursery: trio.Nursery, rank: int, hosts: tuple[str, ...] = ("h", "h")):
         core = SimpleNamespace(
-            rank=rank,
-            epoch=EPOCH,
-            state=WorkerState.RUNNING,
-            members=[SimpleNamespace(host=host) for host in hosts],
-            identity=SimpleNamespace(host=hosts[rank]),
+            view=SimpleNamespace(
+                rank=rank,
+                epoch=EPOCH,
+                state=WorkerState.RUNNING,
+                members=[SimpleNamespace(host=host) for host in hosts],
+            ),
+            contact=SimpleNamespace(identity=SimpleNamespace(host=hosts[rank])),
         )
         self.hub: Any = Hub.__new__(Hub)
         self.hub.core, self.hub.settings, self.hub.shared_window = (
@@ -149,7 +151,7 @@ async def test_who_asks_for_an_epoch_that_rank_0_has_left_gets_no_later_ones_mem
     before = descriptors()
     async with trio.open_nursery() as nursery:
         asked = Rank(nursery, 0)
-        asked.hub.core.epoch += 1
+        asked.hub.core.view.epoch += 1
         later = own_shared_window(asked.driver, EPOCH + 1)
         near, far = trio.socket.socketpair()
         with near:
@@ -170,7 +172,7 @@ async def test_what_comes_for_an_epoch_that_is_over_is_given_up(
         take = shared_window_setup.receive_shared_window
 
         def take_late(*arguments: Any, **named: Any) -> SharedWindow:
-            asking.hub.core.epoch += 1
+            asking.hub.core.view.epoch += 1
             return take(*arguments, **named)
 
         monkeypatch.setattr(shared_window_setup, "receive_shared_window", take_late)

@@ -57,7 +57,9 @@ class Pair:
 
     def links(self) -> list[Any]:
         taken: list[Any] = []
-        core = SimpleNamespace(members=[HERE, HERE], rank=0, relay_to=lambda _: None)
+        core = SimpleNamespace(
+            view=SimpleNamespace(members=[HERE, HERE], rank=0, relay_to=lambda _: None)
+        )
         hub = SimpleNamespace(
             core=core,
             settings=JobSettings(),

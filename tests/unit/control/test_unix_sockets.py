@@ -30,11 +30,8 @@ class Host:
     def __init__(self, nursery: trio.Nursery, listeners: list[Any], port: int) -> None:
         members = tuple(Member(rank, f"w{rank}", 1, "here", "127.0.0.1", port) for rank in range(2))
         core = SimpleNamespace(
-            members=members,
-            rank=0,
-            job_id="job",
-            identity=SimpleNamespace(host="here"),
-            relay_to=lambda _: None,
+            view=SimpleNamespace(members=members, rank=0, relay_to=lambda _: None),
+            contact=SimpleNamespace(job_id="job", identity=SimpleNamespace(host="here")),
         )
         hub = SimpleNamespace(
             core=core,

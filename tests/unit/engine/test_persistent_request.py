@@ -43,18 +43,21 @@ class Plane:
         return np.empty(count, dtype)
 
     def cut_short(self, _: BaseException) -> None:
-        self.core.call = NO_CALL
+        self.core.progress.call = NO_CALL
 
 
 def one_way(count: int = 3) -> tuple[Any, Plane, PersistentRequest]:
     """Its core, its data plane, and the fast path itself, of results of `count` elements."""
-    core = SimpleNamespace(epoch=1, position=START, is_quiescent=True, call=NO_CALL)
+    core = SimpleNamespace(
+        view=SimpleNamespace(epoch=1),
+        progress=SimpleNamespace(position=START, is_quiescent=True, call=NO_CALL),
+    )
 
     def complete_next(*_: Any) -> list[Any]:
-        core.call = NO_CALL
+        core.progress.call = NO_CALL
         return []
 
-    core.complete_next = complete_next
+    core.progress.complete_next = complete_next
     form = CollectiveSpec(
         Kind.ALLREDUCE, SIGNATURE, "x.py:1", SIGNATURE, SCHEDULE, FLOATS, (count,),
         recvbuf_count=count, nbytes=8 * count,
@@ -73,7 +76,7 @@ def test_nothing_is_in_flight_after_a_call_cut_short_anywhere(moves_all: bool, c
         plane.moves_all = moves_all
         if not interrupted(lambda w=way: w.run(x), number, persistent_request):
             break
-        assert core.call == NO_CALL, number
+        assert core.progress.call == NO_CALL, number
     assert number > 50
 
 
@@ -86,14 +89,14 @@ def test_nothing_is_in_flight_when_there_is_no_memory(monkeypatch: pytest.Monkey
     monkeypatch.setattr(persistent_request, "CallHeader", full)
     with pytest.raises(MemoryError):
         way.run(np.ones(3))
-    assert core.call == NO_CALL
+    assert core.progress.call == NO_CALL
 
 
 def test_a_result_that_the_log_lets_go_leaves_its_memory_to_the_next() -> None:
     core, _, way = one_way(POOLED)
     pool = way._hub.pool
     dropped = [LoggedResult(pool.take(POOLED, FLOATS), (POOLED,))]
-    core.complete_next = lambda *_: dropped
+    core.progress.complete_next = lambda *_: dropped
     assert way.run(np.ones(POOLED)) is not None
     assert pool.nbytes == 8 * POOLED
 
@@ -105,14 +108,14 @@ class Way:
     """In place of an fast path: a group of one, whose results a log keeps."""
 
     def __init__(self, engine: Any) -> None:
-        self.core, self.log = engine, []  # type: tuple[Any, list[np.ndarray[Any, Any]]]
+        self.progress, self.log = engine, []  # type: tuple[Any, list[np.ndarray[Any, Any]]]
 
     def run(
         self, sendbuf: np.ndarray[Any, Any], place: np.ndarray[Any, Any] | None = None
     ) -> LoggedResult:
         assert place is None, "results are kept"
         self.log.append(sendbuf.copy())
-        self.core.position = self.core.position.next()
+        self.progress.position = self.progress.position.next()
         return LoggedResult(self.log[-1], sendbuf.shape)
 
 

@@ -41,8 +41,8 @@ class Noting(DataPlane):
 def hub() -> Iterator[Hub]:
     identity = Identity("0", b"n" * 16, "here", "127.0.0.1", 1)
     core = WorkerMachine(identity, MachineLimits(), now=0.0)
-    core.rank, core.world_size, core.keep_order = 0, 3, (0, 1, 2)
-    core.keep_local = lambda *_: True  # type: ignore[method-assign]  # what is kept is not the point
+    core.view.rank, core.contact.world_size, core.view.keep_order = 0, 3, (0, 1, 2)
+    core.progress.keep_local = lambda *_: True  # type: ignore[method-assign]  # what is kept is not the point
     hub = Hub(core, WorkerOptions(), b"")
     yield hub
     hub.close()
@@ -103,7 +103,7 @@ class Told(Noting):
         self.largest = 0
         self._sent = [0, 0, 0]
         self._control: Any = SimpleNamespace(driver=SimpleNamespace(act=self.suspected.append))
-        self._core.keep_local = self._keep  # type: ignore[method-assign]  # noted
+        self._core.progress.keep_local = self._keep  # type: ignore[method-assign]  # noted
 
     def _keep(self, _epoch: int, _version: int, rank: int, value: bytes) -> bool:
         self.kept[rank] = value
@@ -138,7 +138,7 @@ def test_local_states_come_in_pieces_and_are_whole(
 def test_a_default_comes_in_pieces_and_is_whole(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunking, "FIRST_PIECE_BYTES", 100)
     plane = Told(hub)
-    hub.core.rank, plane.told, plane.states = 1, 9001, STATES[::-1]
+    hub.core.view.rank, plane.told, plane.states = 1, 9001, STATES[::-1]
     assert plane.broadcast_default(b"", SIGNATURE, "t.py:1", TURN) == STATES[2]
     stages = [stage for stage, _ in plane.ran]
     assert stages == list(range(len(stages)))
@@ -151,7 +151,7 @@ GIB = 1 << 30
 def test_what_is_announced_and_does_not_come_takes_no_memory(hub: Hub) -> None:
     plane = Told(hub)
     assert not plane.copy_locals(b"", [0, 0, 8 * GIB], SIGNATURE, "t.py:1", TURN)
-    hub.core.rank, plane.told = 1, 8 * GIB
+    hub.core.view.rank, plane.told = 1, 8 * GIB
     assert plane.broadcast_default(b"", SIGNATURE, "t.py:1", TURN) is None
     assert plane.largest == chunking.FIRST_PIECE_BYTES
 
@@ -159,7 +159,7 @@ def test_what_is_announced_and_does_not_come_takes_no_memory(hub: Hub) -> None:
 def test_who_announces_what_no_state_can_have_is_suspected(hub: Hub) -> None:
     plane, much = Told(hub), 2**64 - 1
     assert not plane.copy_locals(b"", [0, 0, much], SIGNATURE, "t.py:1", TURN)
-    hub.core.rank, plane.told = 1, much
+    hub.core.view.rank, plane.told = 1, much
     assert plane.broadcast_default(b"", SIGNATURE, "t.py:1", TURN) is None
     cause = f"it announces a state of {much} bytes, the most is {1 << 40}"
     assert plane.suspected == [LinkDown(1, 2, cause), LinkDown(1, 0, cause)]
@@ -169,7 +169,7 @@ def test_who_announces_what_no_state_can_have_is_suspected(hub: Hub) -> None:
 def test_the_ranks_of_this_host_decide_how_long_is_tried(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub.core.grouping = (0, 0, 1)
+    hub.core.view.grouping = (0, 0, 1)
     monkeypatch.setattr("ftcomm.execution.data_plane.spins_before_sleep", lambda ranks: 7 * ranks)
     links: dict[int, Any] = {}
     driver = SimpleNamespace(request_links=lambda *_: links.update({1: "a link", 2: "a link"}))

@@ -12,17 +12,23 @@ from ftcomm.diagnostics.recorder import Recorder
 from ftcomm.errors import ConfigError, FencedError
 from ftcomm.protocol.messages import Member
 from ftcomm.protocol.position import START
+from ftcomm.recovery.machine import WorkerMachine
 from ftcomm.recovery.states import Identity, MachineLimits
-from ftcomm.recovery.worker_state import CallProgress
 from ftcomm_chaos.history import read_history
 
 LOG = JobLogger(LogContext())
 
 
-def member_of(epoch: int) -> CallProgress:
-    core = CallProgress(Identity("w1", b"nonce", "host", "", 0), MachineLimits(), now=0.0)
-    core.epoch, core.rank, core.world_size, core.incarnation, core.job_id = epoch, 0, 1, 2, "job"
-    core.members = (Member(0, "w1", 2, "host", "", 0),)
+def member_of(epoch: int) -> WorkerMachine:
+    core = WorkerMachine(Identity("w1", b"nonce", "host", "", 0), MachineLimits(), now=0.0)
+    (
+        core.view.epoch,
+        core.view.rank,
+        core.contact.world_size,
+        core.contact.incarnation,
+        core.contact.job_id,
+    ) = epoch, 0, 1, 2, "job"
+    core.view.members = (Member(0, "w1", 2, "host", "", 0),)
     return core
 
 
@@ -37,9 +43,9 @@ def test_each_plan_and_the_end_of_a_process_are_noted_once(tmp_path: Path) -> No
     recorder, core = Recorder(tmp_path, LOG), member_of(epoch=3)
     recorder.note(core)
     recorder.note(core)
-    core.epoch, core.position = 5, START.next()
+    core.view.epoch, core.progress.position = 5, START.next()
     recorder.note(core)
-    core.error = FencedError("the place is taken")
+    core.view.error = FencedError("the place is taken")
     recorder.note(core)
     recorder.note(core)
     recorder.end("FencedError", "the place is taken")

@@ -19,58 +19,58 @@ CHECKPOINT = Signature(Kind.CHECKPOINT, count=1).encode()
 
 
 def held(core: WorkerMachine) -> tuple[LocalStates, ...]:
-    return core.report().locals
+    return core.progress.report().locals
 
 
 def saved(version: int = 1) -> WorkerMachine:
     """Rank 0 of two, in version 0, with its own part of version 1 saved."""
     core = a_member()
-    core.begin_load(LOAD, "t.py:1")
-    assert core.complete_load(1, "w0", b"", now=0.0) is Completion.DONE
+    core.progress.begin_load(LOAD, "t.py:1")
+    assert core.progress.complete_load(1, "w0", b"", now=0.0) is Completion.DONE
     execute(core, "g")
-    assert core.offer_checkpoint("w1", b"d", "mine") == version
+    assert core.progress.offer_checkpoint("w1", b"d", "mine") == version
     return core
 
 
 def test_own_and_copies_of_others_are_committed_together() -> None:
     core = saved()
     assert held(core) == (LocalStates(1, (0,)),)
-    assert core.keep_local(1, 1, 1, "theirs")
+    assert core.progress.keep_local(1, 1, 1, "theirs")
     assert held(core) == (LocalStates(1, (0, 1)),)
-    assert core.complete_checkpoint(1, now=0.0)[0] is Completion.DONE
-    assert (held(core), core.locals.get(1, 0)) == ((LocalStates(1, (0, 1)),), "mine")
+    assert core.progress.complete_checkpoint(1, now=0.0)[0] is Completion.DONE
+    assert (held(core), core.checkpoints.locals.get(1, 0)) == ((LocalStates(1, (0, 1)),), "mine")
 
 
 def test_the_copies_of_an_old_version_go_when_the_next_is_committed() -> None:
     core = saved()
-    core.complete_checkpoint(1, now=0.0)
-    core.offer_checkpoint("w2", b"e", "newer")
+    core.progress.complete_checkpoint(1, now=0.0)
+    core.progress.offer_checkpoint("w2", b"e", "newer")
     assert held(core) == (LocalStates(1, (0,)), LocalStates(2, (0,)))
-    core.complete_checkpoint(1, now=0.0)
+    core.progress.complete_checkpoint(1, now=0.0)
     assert held(core) == (LocalStates(2, (0,)),)
 
 
 def test_a_version_without_local_states_ends_them() -> None:
     core = saved()
-    core.complete_checkpoint(1, now=0.0)
-    core.offer_checkpoint("w2", b"e")
-    core.complete_checkpoint(1, now=0.0)
+    core.progress.complete_checkpoint(1, now=0.0)
+    core.progress.offer_checkpoint("w2", b"e")
+    core.progress.complete_checkpoint(1, now=0.0)
     assert held(core) == ()
 
 
 def test_a_copy_that_comes_after_the_report_or_in_another_epoch_is_refused() -> None:
     core = saved()
     hear(core, Revoke(2, "rank 1 died"))
-    assert not core.keep_local(1, 1, 1, "late")
+    assert not core.progress.keep_local(1, 1, 1, "late")
     hear(core, plan(2, at(0, 1)))
-    assert not core.keep_local(1, 1, 1, "stale")
+    assert not core.progress.keep_local(1, 1, 1, "stale")
     assert held(core) == (LocalStates(1, (0,)),)
 
 
 def test_a_plan_that_does_not_commit_takes_the_copies_away() -> None:
     """Another process of rank 1 may save something else; then both would be held for one state."""
     core = saved()
-    core.keep_local(1, 1, 1, "theirs")
+    core.progress.keep_local(1, 1, 1, "theirs")
     hear(core, Revoke(2, "rank 1 died"))
     assert held(core) == (LocalStates(1, (0, 1)),)
     hear(core, plan(2, at(0, 1)))
@@ -92,11 +92,11 @@ def test_nothing_is_committed_while_one_is_still_fetching() -> None:
     hear(core, Revoke(2, "rank 1 died"))
     hear(core, plan(2, at(1, 0), commit=1, locals=(LocalFetch(1, 1),)))
     execute(core, "h")
-    core.offer_checkpoint("w2", b"e", "newer")
-    assert core.begin(CHECKPOINT, "t.py:1") is NextStep.WAIT
+    core.progress.offer_checkpoint("w2", b"e", "newer")
+    assert core.progress.begin(CHECKPOINT, "t.py:1") is NextStep.WAIT
     core.handle(LocalFetched(2, 1, 1, "theirs"), now=0.0)
     core.handle(FetchEnded(2, 1), now=0.0)
-    assert core.begin(CHECKPOINT, "t.py:1") is NextStep.EXECUTE
+    assert core.progress.begin(CHECKPOINT, "t.py:1") is NextStep.EXECUTE
 
 
 def a_replacement(**changes: Any) -> WorkerMachine:
@@ -105,11 +105,11 @@ def a_replacement(**changes: Any) -> WorkerMachine:
 
 def test_load_waits_for_ones_own_local_state() -> None:
     core = a_replacement(locals=(LocalFetch(1, 0), LocalFetch(1, 1)))
-    assert core.known_version == 4
+    assert core.view.known_version == 4
     core.handle(CheckpointFetched(1, 4, "w4"), now=0.0)
-    assert core.begin_load(LOAD, "t.py:1") is NextStep.WAIT
+    assert core.progress.begin_load(LOAD, "t.py:1") is NextStep.WAIT
     assert core.handle(LocalFetched(1, 4, 0, "mine"), now=0.0) == [Wake()]
-    assert core.begin_load(LOAD, "t.py:1") == Checkpoint(4, "w4")
+    assert core.progress.begin_load(LOAD, "t.py:1") == Checkpoint(4, "w4")
     assert held(core) == (LocalStates(4, (0,)),)
 
 
@@ -118,7 +118,7 @@ def test_a_local_state_may_come_before_its_checkpoint() -> None:
     core.handle(LocalFetched(1, 4, 0, "mine"), now=0.0)
     assert held(core) == (LocalStates(4, (0,)),)
     core.handle(CheckpointFetched(1, 4, "w4"), now=0.0)
-    assert core.begin_load(LOAD, "t.py:1") == Checkpoint(4, "w4")
+    assert core.progress.begin_load(LOAD, "t.py:1") == Checkpoint(4, "w4")
 
 
 def test_what_was_fetched_for_an_old_plan_is_dropped() -> None:
@@ -148,4 +148,4 @@ def test_one_source_is_asked_once_for_everything() -> None:
 
 
 def test_the_version_is_not_known_before_anyone_has_loaded() -> None:
-    assert a_member().known_version is None
+    assert a_member().view.known_version is None

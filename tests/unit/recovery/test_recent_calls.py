@@ -19,14 +19,14 @@ def answer(core: WorkerMachine, version: int = -1) -> Calls:
 
 
 def load(core: WorkerMachine) -> None:
-    assert core.begin_load(LOAD, "t.py:2") is NextStep.EXECUTE
-    assert core.complete_load(1, b"default", b"", now=0.0) is Completion.DONE
+    assert core.progress.begin_load(LOAD, "t.py:2") is NextStep.EXECUTE
+    assert core.progress.complete_load(1, b"default", b"", now=0.0) is Completion.DONE
 
 
 def save(core: WorkerMachine) -> None:
-    core.offer_checkpoint(b"state", b"digest")
-    assert core.begin(SAVE, "t.py:3") is NextStep.EXECUTE
-    assert core.complete_checkpoint(1, now=0.0)[0] is Completion.DONE
+    core.progress.offer_checkpoint(b"state", b"digest")
+    assert core.progress.begin(SAVE, "t.py:3") is NextStep.EXECUTE
+    assert core.progress.complete_checkpoint(1, now=0.0)[0] is Completion.DONE
 
 
 def test_calls_of_all_versions_are_told_in_order_with_the_one_in_flight() -> None:
@@ -36,7 +36,7 @@ def test_calls_of_all_versions_are_told_in_order_with_the_one_in_flight() -> Non
     execute(core, "b")
     execute(core, "c")
     save(core)
-    core.begin(SIG, "t.py:9")
+    core.progress.begin(SIG, "t.py:9")
     assert answer(core) == Calls(
         at(1, 0),
         (
@@ -74,28 +74,28 @@ def test_short_versions_do_not_push_calls_out() -> None:
 def test_a_call_whose_input_was_not_needed_is_told_as_the_log_has_it() -> None:
     core = a_member(frontier=at(-1, 1))
     core.log.add(at(-1, 0), LogEntry(SIG, "a"))
-    core.begin(b"", "t.py:4")
-    assert core.replay(now=0.0) is Completion.DONE
+    core.progress.begin(b"", "t.py:4")
+    assert core.progress.replay(now=0.0) is Completion.DONE
     assert answer(core).calls == (CallMade(at(-1, 0), SIG, "t.py:4"),)
 
 
 def test_a_prelude_that_was_cut_short_is_not_compared_with_a_whole_one() -> None:
     core = a_member(frontier=at(3, 0), prelude_length=7)
-    core.checkpoint = Checkpoint(3, b"state")
+    core.checkpoints.committed = Checkpoint(3, b"state")
     core.log.add(at(-1, 0), LogEntry(SIG, "a"))
-    core.begin(SIG, "t.py:1")
-    core.replay(now=0.0)
-    found = core.begin_load(LOAD, "t.py:2")
+    core.progress.begin(SIG, "t.py:1")
+    core.progress.replay(now=0.0)
+    found = core.progress.begin_load(LOAD, "t.py:2")
     assert isinstance(found, Checkpoint)
-    assert core.replay_load(found, now=0.0) is Completion.DONE
+    assert core.progress.replay_load(found, now=0.0) is Completion.DONE
     assert answer(core) == Calls(at(3, 0), (CallMade(at(-1, 7), LOAD, "t.py:2"),), 3, b"")
 
 
 def test_the_state_that_is_given_to_a_checkpoint_is_described() -> None:
     core = a_member()
     load(core)
-    core.offer_checkpoint(b"state", b"digest")
-    core.begin(SAVE, "t.py:3")
+    core.progress.offer_checkpoint(b"state", b"digest")
+    core.progress.begin(SAVE, "t.py:3")
     assert answer(core, 1).digest == b"digest"
     assert hear(core, AskCalls(1))[1:] == [DescribeState(1, b"state")]
     assert hear(core, AskCalls(2))[1:] == []
@@ -104,7 +104,7 @@ def test_the_state_that_is_given_to_a_checkpoint_is_described() -> None:
 def test_a_peer_is_reported_where_it_is() -> None:
     core = a_member()
     execute(core, "a")
-    core.begin(SIG, "t.py:1")
+    core.progress.begin(SIG, "t.py:1")
     (effect,) = core.handle(MismatchSeen(1, 1, SAVE, "t.py:3", at(-1, 0)), now=0.0)
     said = Mismatch(1, at(-1, 1), SIG, "t.py:1", 1, at(-1, 0), SAVE, "t.py:3")
     assert effect == SendControl(said)

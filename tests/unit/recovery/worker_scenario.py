@@ -60,7 +60,7 @@ def a_member(
 
 
 def execute(core: WorkerMachine, value: str) -> None:
-    assert core.begin(SIG, "t.py:1") is NextStep.EXECUTE
+    assert core.progress.begin(SIG, "t.py:1") is NextStep.EXECUTE
     entry = LogEntry(SIG, value)
-    outcome, _ = core.complete(core.epoch, entry, synchronising=True, now=0.0)
+    outcome, _ = core.progress.complete(core.view.epoch, entry, synchronising=True, now=0.0)
     assert outcome is Completion.DONE

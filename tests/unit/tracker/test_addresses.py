@@ -20,7 +20,7 @@ import ftcomm
 with ftcomm.init() as comm:
     comm.load_checkpoint(default=0)
     print("sum", int(comm.allreduce(comm.rank + 1)))
-    members = comm._session.engine._core.members
+    members = comm._session.engine._core.view.members
     print("addresses", *sorted({member.address for member in members}))
 """
 

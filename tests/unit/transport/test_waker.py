@@ -34,7 +34,7 @@ class Busy:
 def hub() -> Iterator[Hub]:
     identity = Identity("0", b"n" * 16, "here", "127.0.0.1", 1)
     core = WorkerMachine(identity, MachineLimits(), now=0.0)
-    core.grouping = (0, 0)
+    core.view.grouping = (0, 0)
     hub = Hub(core, WorkerOptions(), b"")
     yield hub
     hub.close()

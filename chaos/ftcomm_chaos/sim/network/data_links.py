@@ -34,12 +34,12 @@ class Network:
             return False
         if not stream.silent:
             far = stream.other(process)
-            self._deliver(stream, far, far.on_frame, epoch, process.core.rank, frame)
+            self._deliver(stream, far, far.on_frame, epoch, process.core.view.rank, frame)
         return True
 
     def connect(self, process: "SimulatedProcess", rank: int) -> None:
         """Open the link to `rank` in the present epoch, as a schedule needs it."""
-        self._stream(process.core.epoch, process, rank)
+        self._stream(process.core.view.epoch, process, rank)
 
     def is_linked(self, process: "SimulatedProcess", rank: int) -> bool:
         """Whether the link is there, or known to be broken; frames need no handshake."""
@@ -47,7 +47,7 @@ class Network:
         return True
 
     def _stream(self, epoch: int, process: "SimulatedProcess", rank: int) -> FrameStream | None:
-        port = process.core.members[rank].port
+        port = process.core.view.members[rank].port
         low, high = sorted((process.port, port))
         known = self.streams.get((epoch, low, high))
         if known is not None:
@@ -56,7 +56,7 @@ class Network:
         if way is None or far is None:
             process.on_link_broken(epoch, rank)
             return None
-        ends, ranks = (process, far), (process.core.rank, rank)
+        ends, ranks = (process, far), (process.core.view.rank, rank)
         stream = FrameStream(epoch, ends, ranks, silent=way.hurdle is not None, via=way.via)
         self.streams[epoch, low, high] = stream
         return stream
@@ -82,12 +82,12 @@ class Network:
     def way(self, epoch: int, process: "SimulatedProcess", rank: int) -> NetworkPath | None:
         """How `process` reaches a rank of its epoch; None if it does not."""
         core = process.core
-        far, relay = self.processes.get(core.members[rank].port), core.relay_to(rank)
+        far, relay = self.processes.get(core.view.members[rank].port), core.view.relay_to(rank)
         if far is None or not far.accepts(epoch):
             return None
         if relay is None:
             return self.barriers.straight(process, far)
-        via = self.processes[core.members[relay].port]
+        via = self.processes[core.view.members[relay].port]
         way = self.barriers.through(epoch, process, via, far)
         if isinstance(way, NetworkPath):
             return way
@@ -166,7 +166,7 @@ class Network:
 
     def fetch(self, process: "SimulatedProcess", order: StartFetch) -> None:
         """Begin what the core ordered."""
-        far = self.processes[process.core.members[order.source].port]
+        far = self.processes[process.core.view.members[order.source].port]
         link = FetchLink(self.world, process, far, order)
         self.fetches = [f for f in self.fetches if not f.over] + [link]
         self.world.after(self.world.transit(), link.ask)

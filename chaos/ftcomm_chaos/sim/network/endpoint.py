@@ -101,8 +101,8 @@ def dial(
 ) -> HandshakeRun:
     """`process` begins to talk to `rank` of its epoch over a connection that it has opened."""
     core = process.core
-    own = core.members[core.rank]
-    context = DataContext(JOB, epoch, core.rank, rank, own.incarnation).encode()
+    own = core.view.members[core.view.rank]
+    context = DataContext(JOB, epoch, core.view.rank, rank, own.incarnation).encode()
     key = epoch_key(TOKEN, JOB, epoch)
     talk = HandshakeRun(end, ClientHandshake(key, role=role, context=context, nonce=fresh))
     talk.begin()

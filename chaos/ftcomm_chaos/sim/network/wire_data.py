@@ -95,7 +95,7 @@ class LinkEnd:
             self.process.on_link_broken(self.epoch, self.rank)
 
     def _take(self, data: bytes) -> None:
-        if self.epoch == self.process.core.epoch:
+        if self.epoch == self.process.core.view.epoch:
             self.process.blocked_since = self.net.world.now
         for frame in self._frames.feed(data):
             self.process.on_frame(self.epoch, self.rank, frame)
@@ -108,7 +108,7 @@ class LinkEnd:
     def dial(self) -> None:
         """One attempt to connect, unless the epoch is over."""
         core = self.process.core
-        live = core.epoch == self.epoch and core.state in (
+        live = core.view.epoch == self.epoch and core.view.state in (
             WorkerState.RUNNING,
             WorkerState.CATCHING_UP,
         )

@@ -49,7 +49,7 @@ class WireFetch:
     def ask(self) -> None:
         """Dial the source; one attempt, as in production."""
         core = self.process.core
-        if core.epoch != self.epoch or core.state is not WorkerState.CATCHING_UP:
+        if core.view.epoch != self.epoch or core.view.state is not WorkerState.CATCHING_UP:
             return
         way = self.net.way(self.epoch, self.process, self.source)
         if way is None:
@@ -189,7 +189,7 @@ class FetchServer:
     def _take(self, data: bytes) -> None:
         for request in self._requests.feed(data):
             assert isinstance(request, FetchRequest), request
-            asker = self.net.processes[self.process.core.members[self.rank].port]
+            asker = self.net.processes[self.process.core.view.members[self.rank].port]
             self._items = items_of(self.process, asker, request)
             self._pack(self.net.world.now + self._packing_s(request))
 
@@ -214,7 +214,7 @@ class FetchServer:
     def _goes_on(self) -> bool:
         """Whether the fetcher and the epoch are still there; if not, the connection is closed."""
         core = self.process.core
-        live = core.epoch == self.epoch and core.state in (
+        live = core.view.epoch == self.epoch and core.view.state in (
             WorkerState.RUNNING,
             WorkerState.CATCHING_UP,
         )

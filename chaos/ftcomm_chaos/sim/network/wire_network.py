@@ -50,18 +50,18 @@ class WireNetwork(Network):
 
     def connect(self, process: "SimulatedProcess", rank: int) -> None:
         """The lower rank dials, the higher one waits for it."""
-        self._link(process, process.core.epoch, rank)
+        self._link(process, process.core.view.epoch, rank)
 
     def is_linked(self, process: "SimulatedProcess", rank: int) -> bool:
         """Whether the handshake is done, or the link is known to be broken."""
-        return self._link(process, process.core.epoch, rank).is_settled
+        return self._link(process, process.core.view.epoch, rank).is_settled
 
     def _link(self, process: "SimulatedProcess", epoch: int, rank: int) -> LinkEnd:
         link = self._links.get((process.port, epoch, rank))
         if link is None:
             link = LinkEnd(self, process, epoch, rank)
             self._links[process.port, epoch, rank] = link
-            if process.core.rank < rank:
+            if process.core.view.rank < rank:
                 self.world.after(self.world.between(0.0, 0.002), process.deliver, link.dial)
         return link
 
@@ -79,11 +79,11 @@ class WireNetwork(Network):
 
     def open(self, process: "SimulatedProcess", rank: int, epoch: int, way: NetworkPath) -> End:
         """Connect `process` to `rank`, whose process will welcome it; the dialling end."""
-        far = self.processes[process.core.members[rank].port]
+        far = self.processes[process.core.view.members[rank].port]
         pipe = Pipe(self.world, process, far)
         for owner, end in zip((process, far), pipe.ends, strict=True):
             self._ends[owner.port].append((epoch, end))
-        ranks = (process.core.rank, rank)
+        ranks = (process.core.view.rank, rank)
         stream = WireStream(epoch, (process, far), ranks, via=way.via, pipe=pipe)
         self._pipes = [s for s in self._pipes if s.pipe and s.pipe.is_open] + [stream]
         if way.hurdle is not None:
@@ -171,23 +171,25 @@ class LinkWelcome:
         """An older epoch is dropped, a newer one waits for its plan (rule R1)."""
         core, context = self.process.core, self._context
         assert context is not None
-        live = core.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
+        live = core.view.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
         if self._talk.end.over:
             return
-        if live and core.epoch == context.epoch:
+        if live and core.view.epoch == context.epoch:
             self._admit(context)
-        elif context.epoch < core.revoke_epoch or (context.epoch == core.epoch and not live):
+        elif context.epoch < core.view.revoke_epoch or (
+            context.epoch == core.view.epoch and not live
+        ):
             self._talk.end.close()
         else:
             self.process.parked.append(self._look)
 
     def _admit(self, context: DataContext) -> None:
         core = self.process.core
-        member = core.members[context.from_rank]
+        member = core.view.members[context.from_rank]
         if (context.job_id, context.to_rank, context.incarnation) != (
-            JOB, core.rank, member.incarnation,
+            JOB, core.view.rank, member.incarnation,
         ):  # fmt: skip
-            raise ProtocolError(f"rank {core.rank} is called by {context}")
+            raise ProtocolError(f"rank {core.view.rank} is called by {context}")
         self._talk.use_key(epoch_key(TOKEN, JOB, context.epoch))
 
     def _ready(self) -> None:

@@ -38,9 +38,10 @@ def execute(
     base: int,
 ) -> Thread:
     """Run the schedule of `call` over the present epoch's links; None if the attempt has failed."""
+    core = process.core
     schedule = schedule_for(
-        call.kind, process.core.world_size, process.core.rank, call.count, call.item_bytes,
-        algorithm=call.algorithm, root=call.root, grouping=process.core.grouping,
+        call.kind, core.contact.world_size, core.view.rank, call.count, call.item_bytes,
+        algorithm=call.algorithm, root=call.root, grouping=core.view.grouping,
     )  # fmt: skip
     return (yield from run(process, schedule, signature, source, base))
 
@@ -54,8 +55,10 @@ def run(
 ) -> Thread:
     """Run `schedule`, its frames numbered from `base`; None if the attempt has failed."""
     core = process.core
-    epoch, position = process.turn = core.epoch, core.position
-    process.require(core.state is not WorkerState.FINISHED, "all have closed, but it has not (R8)")
+    epoch, position = process.turn = core.view.epoch, core.progress.position
+    process.require(
+        core.view.state is not WorkerState.FINISHED, "all have closed, but it has not (R8)"
+    )
     for peer in schedule.peers:
         process.net.connect(process, peer)
     if not (yield from _linked(process, schedule, base)):
@@ -66,7 +69,7 @@ def run(
 
 def _linked(process: "SimulatedProcess", schedule: Schedule, base: int) -> Thread:
     """Wait until every peer of the schedule is connected; False if the epoch has ended."""
-    epoch = process.core.epoch
+    epoch = process.core.view.epoch
     process.step, process.blocked_since = base - 1, process.world.now
     try:
         while True:
@@ -126,9 +129,9 @@ def _steps(
 def has_moved(process: "SimulatedProcess", epoch: int) -> bool:
     """The epoch is over for this thread: the control thread has interrupted it."""
     return (
-        process.core.epoch != epoch
-        or process.core.is_frozen
-        or process.core.state is WorkerState.FAILED
+        process.core.view.epoch != epoch
+        or process.core.view.is_frozen
+        or process.core.view.state is WorkerState.FAILED
     )
 
 

@@ -37,7 +37,7 @@ class FetchLink:
 
     def ask(self) -> None:
         """The request reaches the source."""
-        if self.over or self.process.core.epoch != self.epoch:
+        if self.over or self.process.core.view.epoch != self.epoch:
             return  # a later epoch has come before the connection was there
         way = self.process.net.way(self.epoch, self.process, self.source)
         if way is None:
@@ -46,7 +46,7 @@ class FetchLink:
         self.via = way.via
         if way.hurdle is not None:
             self.world.after(self.process.sim.settings.detect_within, self.fail, "nothing comes")
-        elif self.far.core.epoch < self.epoch:
+        elif self.far.core.view.epoch < self.epoch:
             self.far.parked.append(self.ask)  # newer waits (rule R1)
         else:
             self.step()
@@ -60,10 +60,10 @@ class FetchLink:
         if self.over:
             return
         core = self.far.core
-        if not self.far.alive or core.epoch != self.epoch:
+        if not self.far.alive or core.view.epoch != self.epoch:
             self.fail("the source has gone")
             return
-        if core.state not in (WorkerState.RUNNING, WorkerState.CATCHING_UP):
+        if core.view.state not in (WorkerState.RUNNING, WorkerState.CATCHING_UP):
             self.fail("the source has stopped")
             return
         event = next(self._items, None)
@@ -94,17 +94,17 @@ def items_of(
     """What `far` sends to `process`; a plan names only holders of what it says (rule R2)."""
     core, load, epoch = far.core, order.load, order.epoch
     if load > PRELUDE:
-        held = core.checkpoint
+        held = core.checkpoints.committed
         if held is None or held.version != load:
             raise Violation(f"{far} was named as a holder of checkpoint {load}, but has {held}")
         yield CheckpointFetched(epoch, load, packed(held.value))
     version = order.local_version
     for rank in order.locals:
-        local = core.locals.get(version, rank)
+        local = core.checkpoints.locals.get(version, rank)
         if local is None:
             raise Violation(
                 f"{far} was named as a holder of the local state of rank {rank} in "
-                f"{version} for {process}, but has {core.locals.report()}"
+                f"{version} for {process}, but has {core.checkpoints.locals.report()}"
             )
         yield LocalFetched(epoch, version, rank, local)
     for run in order.runs:

@@ -194,7 +194,7 @@ class SimulatedProcess:
         """Try to reach the tracker, with back-off, until the core has had enough."""
         if not self.alive or self.conn is not None:
             return
-        if self.core.state in (WorkerState.FAILED, WorkerState.FINISHED):
+        if self.core.view.state in (WorkerState.FAILED, WorkerState.FINISHED):
             return
         if not self.sim.tracker.accept(self):
             self.world.after(self.world.between(0.05, 0.4), self.deliver, self.dial)
@@ -219,11 +219,11 @@ class SimulatedProcess:
             self.heard_after_resume = True
         self.hear(Received(message))
         if isinstance(message, Fenced):
-            ended = self.core.state in (WorkerState.FAILED, WorkerState.FINISHED)
+            ended = self.core.view.state in (WorkerState.FAILED, WorkerState.FINISHED)
             self.require(ended, "was told that it is fenced, and goes on (R1)")
-        if isinstance(message, Plan) and self.core.epoch == message.epoch:
+        if isinstance(message, Plan) and self.core.view.epoch == message.epoch:
             self._on_plan(message)
-        if isinstance(message, Settled) and self.core.epoch == message.epoch:
+        if isinstance(message, Settled) and self.core.view.epoch == message.epoch:
             self.settled = message.epoch
 
     def _on_plan(self, plan: Plan) -> None:
@@ -254,7 +254,9 @@ class SimulatedProcess:
             return
         effects = self.core.handle(event, now=self.world.now)
         if self.world.tracing and not isinstance(event, Beat):
-            self.world.trace(f"{self} {_short(event)} -> {self.core.state.name} {_names(effects)}")
+            self.world.trace(
+                f"{self} {_short(event)} -> {self.core.view.state.name} {_names(effects)}"
+            )
         for effect in effects:
             self._carry_out(effect)
 
@@ -263,8 +265,8 @@ class SimulatedProcess:
             case SendControl(message):
                 self._send_control(message)
             case CloseLinks():
-                over = self.core.state in (WorkerState.FAILED, WorkerState.FINISHED)
-                self.net.close(self, None if over else self.core.revoke_epoch)
+                over = self.core.view.state in (WorkerState.FAILED, WorkerState.FINISHED)
+                self.net.close(self, None if over else self.core.view.revoke_epoch)
                 self._look_again()
             case StartFetch():
                 self.net.fetch(self, effect)
@@ -300,32 +302,38 @@ class SimulatedProcess:
 
     def accepts(self, epoch: int) -> bool:
         """Whether a link of `epoch` is or will be good here."""
-        over = self.core.state in (WorkerState.FAILED, WorkerState.FINISHED)
-        return self.alive and not over and self.core.revoke_epoch <= epoch
+        over = self.core.view.state in (WorkerState.FAILED, WorkerState.FINISHED)
+        return self.alive and not over and self.core.view.revoke_epoch <= epoch
 
     def on_frame(self, epoch: int, rank: int, frame: Frame) -> None:
         """A data frame has arrived: older is dropped, newer waits (rule R1)."""
-        if epoch < self.core.epoch:
+        if epoch < self.core.view.epoch:
             return
         self.inbox[epoch, rank].append(frame)
-        if epoch == self.core.epoch:
+        if epoch == self.core.view.epoch:
             self.blocked_since = self.world.now
             self.poke()
 
     def on_link_broken(self, epoch: int, rank: int) -> None:
         """The kernel knows that a link is dead; the user's thread finds out when it uses it."""
         self.broken.add((epoch, rank))
-        if epoch == self.core.epoch:
+        if epoch == self.core.view.epoch:
             self.poke()
 
     def is_member_of(self, epoch: int) -> bool:
         """Whether this process still counts in `epoch`'s membership."""
-        return self.alive and self.core.epoch == epoch and self.core.state is not WorkerState.FAILED
+        return (
+            self.alive
+            and self.core.view.epoch == epoch
+            and self.core.view.state is not WorkerState.FAILED
+        )
 
     def require(self, condition: bool, text: str) -> None:
         """Raise a `Violation` that names this incarnation."""
         if not condition:
-            raise Violation(f"{self} at {self.core.position} in epoch {self.core.epoch}: {text}")
+            raise Violation(
+                f"{self} at {self.core.progress.position} in epoch {self.core.view.epoch}: {text}"
+            )
 
 
 def _short(event: Event) -> str:

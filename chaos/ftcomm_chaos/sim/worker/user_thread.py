@@ -44,7 +44,7 @@ def script(process: "SimulatedProcess") -> Thread:
     yield from _wait_for(process, WorkerState.RUNNING)
     process.point("joined")
     for call in program.prelude:
-        if program.skips and program.loads and core.frontier.past_load:
+        if program.skips and program.loads and core.view.frontier.past_load:
             break  # a restarted script may load early (R6)
         yield from _think(process)
         yield from _called(process, functools.partial(_collective, process, call))
@@ -58,11 +58,11 @@ def script(process: "SimulatedProcess") -> Thread:
                 state = next_state(state, result)
             yield from _think(process)
             if version < len(program.versions) - 1:
-                local = next_local(local, state, core.rank)
+                local = next_local(local, state, core.view.rank)
                 yield from _saved(process, state, local)
             version += 1
     yield from _called(process, functools.partial(_leave_together, process))
-    process.sim.monitor.on_finished(process, core.position)
+    process.sim.monitor.on_finished(process, core.progress.position)
 
 
 def _leave_together(process: "SimulatedProcess") -> Thread:
@@ -89,10 +89,10 @@ def _called(process: "SimulatedProcess", body: Callable[[], Thread]) -> Thread:
 def _cut_short(process: "SimulatedProcess") -> None:
     """As the data plane does: half of a frame may be on a link, so new links are needed."""
     core = process.core
-    core.call = NO_CALL
-    turn = (core.epoch, core.position)
-    if process.turn == turn and core.world_size > 1:
-        process.hear(LinkDown(core.epoch, core.rank, "a call was cut short"))
+    core.progress.call = NO_CALL
+    turn = (core.view.epoch, core.progress.position)
+    if process.turn == turn and core.contact.world_size > 1:
+        process.hear(LinkDown(core.view.epoch, core.view.rank, "a call was cut short"))
 
 
 def _saved(process: "SimulatedProcess", state: int, local: int) -> Thread:
@@ -110,9 +110,9 @@ def _saved(process: "SimulatedProcess", state: int, local: int) -> Thread:
 
 
 def _wait_for(process: "SimulatedProcess", state: WorkerState) -> Thread:
-    while process.core.state is not state:
-        if process.core.error is not None:
-            raise process.core.error
+    while process.core.view.state is not state:
+        if process.core.view.error is not None:
+            raise process.core.view.error
         yield None
 
 
@@ -123,15 +123,15 @@ def _think(process: "SimulatedProcess") -> Thread:
 def _collective(process: "SimulatedProcess", call: SimulatedCall) -> Thread:
     core, signature = process.core, _signature(process, call)
     while True:
-        position = core.position
-        step = core.begin(signature, SITE)
+        position = core.progress.position
+        step = core.progress.begin(signature, SITE)
         if step is NextStep.WAIT:
             yield None
         elif isinstance(step, LogEntry):
             if step.signature != signature:
-                _accuse(process, core.epoch, step.signature)
+                _accuse(process, core.view.epoch, step.signature)
                 continue
-            if (yield from _replay(process, core.replay)):
+            if (yield from _replay(process, core.progress.replay)):
                 process.sim.monitor.on_result(process, position, step.value, epoch=None)
                 return step.value
         else:
@@ -143,15 +143,16 @@ def _collective(process: "SimulatedProcess", call: SimulatedCall) -> Thread:
 def _attempt(
     process: "SimulatedProcess", call: SimulatedCall, signature: bytes, position: Position
 ) -> Thread:
-    core, epoch = process.core, process.core.epoch
+    core, epoch = process.core, process.core.view.epoch
     process.point("entered")
-    work = yield from execute(process, call, signature, call.source(core.rank), 0)
+    work = yield from execute(process, call, signature, call.source(core.view.rank), 0)
     if work is None:
         return None
     value, sync = tuple(work), synchronising(call.kind)
     entry = LogEntry(signature, value, call.nbytes_of(value))
     done = yield from _settle(
-        process, lambda: core.complete(epoch, entry, synchronising=sync, now=process.world.now)[0]
+        process,
+        lambda: core.progress.complete(epoch, entry, synchronising=sync, now=process.world.now)[0],
     )
     if not done:
         return None
@@ -186,21 +187,21 @@ def _replay(process: "SimulatedProcess", replay: Any, *arguments: Any) -> Thread
 
 
 def _load(process: "SimulatedProcess") -> Thread:
-    core = process.core
+    core, progress = process.core, process.core.progress
     while True:
-        step = core.begin_load(LOAD.signature, SITE)
-        position, epoch = core.position, core.epoch
+        step = core.progress.begin_load(LOAD.signature, SITE)
+        position, epoch = core.progress.position, core.view.epoch
         if step is NextStep.WAIT:
             yield None
         elif isinstance(step, Checkpoint):
-            if (yield from _replay(process, core.replay_load, step)):
+            if (yield from _replay(process, core.progress.replay_load, step)):
                 return _loaded(process, position, step.version, step.value, None)
         elif isinstance(step, LogEntry):
             _accuse(process, epoch, step.signature)
         else:
             process.point("entered")
             default = SimulatedCall(Kind.BROADCAST, 1, 0)
-            source = (default_state(core.rank),)
+            source = (default_state(core.view.rank),)
             work = yield from execute(process, default, LOAD.signature, source, 0)
             if work is None:
                 continue
@@ -211,7 +212,8 @@ def _load(process: "SimulatedProcess") -> Thread:
                 continue
             state = work[0]
             if (yield from _settle(
-                process, lambda: core.complete_load(epoch, state, b"", now=process.world.now)  # noqa: B023 - run now
+                process,
+                lambda: progress.complete_load(epoch, state, b"", now=process.world.now),  # noqa: B023 - run now
             )):  # fmt: skip
                 loaded = _loaded(process, position, 0, state, epoch)
                 process.point("completed")
@@ -221,28 +223,32 @@ def _load(process: "SimulatedProcess") -> Thread:
 def _loaded(
     process: "SimulatedProcess", position: Position, version: int, state: int, epoch: int | None
 ) -> tuple[int, int, int]:
-    local = process.core.locals.get(version, process.core.rank)
+    local = process.core.checkpoints.locals.get(version, process.core.view.rank)
     if local is None:
-        local = default_local(process.core.rank)
+        local = default_local(process.core.view.rank)
     process.sim.monitor.on_load(process, position, version, (state, local), epoch=epoch)
     return version, state, local
 
 
 def _checkpoint(process: "SimulatedProcess", state: int, local: int) -> Thread:
-    core, position, call = process.core, process.core.position, process.sim.program.checkpoint
+    core, position, call = (
+        process.core,
+        process.core.progress.position,
+        process.sim.program.checkpoint,
+    )
     lazy = process.sim.conditions.lazy
     kept: int | UsersState = UsersState(state) if lazy else state
     # of a lazy one nothing is compared
     digest = state_digest(0 if lazy else _given(process, state))
     keeps = process.sim.program.keeps_locals
-    version = core.offer_checkpoint(kept, digest, local if keeps else None)
+    version = core.progress.offer_checkpoint(kept, digest, local if keeps else None)
     process.point("offered")
-    while core.position.version < version:
-        step = core.begin(call.signature, SITE)
+    while core.progress.position.version < version:
+        step = core.progress.begin(call.signature, SITE)
         if step is NextStep.WAIT:
             yield None
         elif isinstance(step, LogEntry):
-            _accuse(process, core.epoch, step.signature)
+            _accuse(process, core.view.epoch, step.signature)
         else:
             yield from _agree(process, digest, local if keeps else None)
     process.sim.monitor.on_checkpoint(process, position, version)
@@ -253,7 +259,7 @@ def _checkpoint(process: "SimulatedProcess", state: int, local: int) -> Thread:
 
 def _agree(process: "SimulatedProcess", digest: bytes, local: int | None) -> Thread:
     """All ranks compare their digests and copy their local states; then it is committed."""
-    core, epoch = process.core, process.core.epoch
+    core, epoch = process.core, process.core.view.epoch
     signature = process.sim.program.checkpoint.signature
     process.point("entered")
     gather = SimulatedCall(Kind.ALLGATHER, 1)
@@ -269,7 +275,7 @@ def _agree(process: "SimulatedProcess", digest: bytes, local: int | None) -> Thr
     if local is not None and not (yield from _copy_locals(process, local, signature, epoch)):
         return
     done = yield from _settle(
-        process, lambda: core.complete_checkpoint(epoch, now=process.world.now)[0]
+        process, lambda: core.progress.complete_checkpoint(epoch, now=process.world.now)[0]
     )
     if done:
         process.point("completed")
@@ -277,14 +283,14 @@ def _agree(process: "SimulatedProcess", digest: bytes, local: int | None) -> Thr
 
 def _copy_locals(process: "SimulatedProcess", local: int, signature: bytes, epoch: int) -> Thread:
     """Send the own state to each holder, keep the others'; a barrier proves that all have."""
-    core, size = process.core, process.core.world_size
+    core, size = process.core, process.core.contact.world_size
     base = STAGE
-    for distance in local_distances(size, core.limits.local_replicas):
-        schedule = shift(core.keep_order, core.rank, distance, (1,) * size)
+    for distance in local_distances(size, core.contact.limits.local_replicas):
+        schedule = shift(core.view.keep_order, core.view.rank, distance, (1,) * size)
         work = yield from run(process, schedule, signature, (local,), base)
         sender = schedule.steps[0].recv_from
-        version = core.position.version + 1
-        if work is None or not core.keep_local(epoch, version, sender, work[0]):
+        version = core.progress.position.version + 1
+        if work is None or not core.progress.keep_local(epoch, version, sender, work[0]):
             return False
         process.point("copied")
         base += STAGE
@@ -295,24 +301,24 @@ def _copy_locals(process: "SimulatedProcess", local: int, signature: bytes, epoc
 
 def _close(process: "SimulatedProcess") -> Thread:
     core = process.core
-    position = core.position
-    while not core.closed:
-        step = core.begin(CLOSE.signature, SITE)
-        epoch = core.epoch
+    position = core.progress.position
+    while not core.progress.closed:
+        step = core.progress.begin(CLOSE.signature, SITE)
+        epoch = core.view.epoch
         if step is NextStep.WAIT:
             yield None
         elif isinstance(step, LogEntry):
             if step.signature != CLOSE.signature:
-                _accuse(process, core.epoch, step.signature)
+                _accuse(process, core.view.epoch, step.signature)
                 continue
-            if (yield from _replay(process, core.replay_close)):
+            if (yield from _replay(process, core.progress.replay_close)):
                 process.sim.monitor.on_result(process, position, (), epoch=None)
         else:
             process.point("entered")
             work = yield from execute(process, SimulatedCall(Kind.BARRIER), CLOSE.signature, (), 0)
             if work is not None and (yield from _settle(
                 process,
-                lambda: core.complete_close(
+                lambda: core.progress.complete_close(
                     epoch, LogEntry(CLOSE.signature, ()), now=process.world.now  # noqa: B023 - run now
                 ),
             )):  # fmt: skip
@@ -320,7 +326,7 @@ def _close(process: "SimulatedProcess") -> Thread:
 
 
 def _accuse(process: "SimulatedProcess", epoch: int, theirs: bytes) -> None:
-    peer = (process.core.rank + 1) % process.core.world_size
+    peer = (process.core.view.rank + 1) % process.core.contact.world_size
     process.hear(MismatchSeen(epoch, peer, theirs, SITE))
 
 
@@ -335,7 +341,7 @@ def _given(process: "SimulatedProcess", state: int) -> int:
 
 
 def _is_odd(process: "SimulatedProcess") -> bool:
-    if process.sim.odd_one != (process.core.rank, process.core.position):
+    if process.sim.odd_one != (process.core.view.rank, process.core.progress.position):
         return False
     process.sim.counters["odd calls"] += 1
     return True

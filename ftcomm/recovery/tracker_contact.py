@@ -1,0 +1,132 @@
+"""TrackerContact: who this process is to the tracker, and whether the tracker still counts it.
+
+A process that did not run for a while may have been replaced meanwhile.  It completes nothing
+before the tracker has answered a heartbeat, or a hello, that was sent after the gap (rule R1).
+"""
+
+from ftcomm.protocol.messages import Hello, Welcome
+from ftcomm.recovery.epoch_view import EpochView
+from ftcomm.recovery.states import Identity, MachineLimits
+
+
+class TrackerContact:
+    """Attachment, heartbeats and job of one process. Times are monotonic, in seconds.
+
+    Attributes:
+        identity: of this process.
+        limits: of the job; changed by `set_limits` alone.
+        max_silence: seconds without a heartbeat after which the tracker must confirm this process.
+        job_id: of the job, empty before the first welcome.
+        incarnation: the tracker's number for this process among those of its worker, from 1.
+        world_size: number of ranks.
+        settings: of the job, as the tracker has sent them.
+        attached: a control connection is open.
+        detached_because: why there is none.
+        last_beat: time of the newest heartbeat.
+        needs_confirmation: number of the heartbeat whose answer is awaited, 0 for none.
+        starves: the user's thread has waited for long without a byte.
+    """
+
+    def __init__(self, identity: Identity, limits: MachineLimits, *, now: float) -> None:
+        self.identity = identity
+        self.job_id = ""
+        self.incarnation = 0
+        self.world_size = 0
+        self.settings: tuple[tuple[str, str], ...] = ()
+        self.attached = False
+        self.detached_because = "no route to it"
+        self.last_beat = now
+        self.needs_confirmation = 0
+        self.starves = False
+        self._beats = 0
+        self._hello_beats = 0  # heartbeats made before the newest hello
+        self._needed_since: float | None = None
+        self.set_limits(limits)
+
+    def set_limits(self, limits: MachineLimits) -> None:
+        """Apply the limits that follow from the job's settings."""
+        self.limits = limits
+        self.max_silence = limits.detect_within / 2
+
+    def attach(self, view: EpochView, *, closed: bool) -> Hello:
+        """Note an open connection; return its first message. It repeats suspicions (rule R13)."""
+        self.attached = True
+        self._hello_beats = self._beats
+        return Hello(
+            worker_id=self.identity.worker_id,
+            nonce=self.identity.nonce,
+            incarnation=self.incarnation,
+            host=self.identity.host,
+            address=self.identity.address,
+            port=self.identity.port,
+            plan_epoch=view.epoch,
+            revoke_epoch=view.revoke_epoch,
+            suspects=view.suspects,
+            closed=closed,
+            tables=self.identity.tables,
+            asked=self.identity.asked,
+            pid=self.identity.pid,
+            start=self.identity.start,
+            group=self.identity.group,
+            python=self.identity.python,
+        )
+
+    def detach(self, reason: str) -> None:
+        """Note that the connection has ended, and why."""
+        self.attached = False
+        self.detached_because = reason
+
+    def welcome(self, welcome: Welcome) -> None:
+        """Take the tracker's word that this process is a member, or a spare (rule R1)."""
+        self.job_id = welcome.job_id
+        self.incarnation = welcome.incarnation
+        self.world_size = welcome.world_size
+        self.settings = welcome.settings
+        if self._hello_beats >= self.needs_confirmation:  # else it answers an older hello
+            self.needs_confirmation = 0
+
+    def beat(self, now: float, blocked_ms: int) -> int:
+        """Count one heartbeat, and notice that this process did not run for a while (rule R1).
+
+        Args:
+            now: the time.
+            blocked_ms: milliseconds that the user's thread has waited without a byte.
+
+        Returns:
+            the heartbeat's number.
+        """
+        gap = now - self.last_beat
+        self.last_beat = now
+        self._beats += 1
+        if gap > self.max_silence:
+            self.needs_confirmation = self._beats
+        self.starves = blocked_ms >= self.limits.detect_within * 1000
+        return self._beats
+
+    def acknowledge(self, number: int) -> bool:
+        """Take the answer to heartbeat `number`; True if it confirms this process after a gap."""
+        if self.needs_confirmation and number >= self.needs_confirmation:
+            self.needs_confirmation = 0
+            return True
+        return False
+
+    def must_confirm_first(self, now: float) -> bool:
+        """True if this process did not run for a while: it may have been replaced (rule R1)."""
+        return bool(self.needs_confirmation) or now - self.last_beat > self.max_silence
+
+    def reason_lost(self, now: float, *, needed: bool) -> str:
+        """The reason why the tracker counts as lost, empty while it does not.
+
+        Args:
+            now: the time.
+            needed: nothing can go on without the tracker, or perhaps nothing can.
+        """
+        if self.attached or not needed:
+            self._needed_since = None
+            return ""
+        if self._needed_since is None:
+            self._needed_since = now
+        timeout = self.limits.tracker_timeout
+        if now - self._needed_since < timeout:
+            return ""
+        return f"the tracker could not be reached for {timeout:.0f} s ({self.detached_because})"
