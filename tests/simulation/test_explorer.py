@@ -1,6 +1,9 @@
 """Every order of events of small jobs."""
 
+import enum
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -11,8 +14,13 @@ from ftcomm_chaos.cli import main
 from ftcomm_chaos.explorer.search import explore
 from ftcomm_chaos.explorer.state_table import CoreStore
 from ftcomm_chaos.explorer.workload import Script
+from ftcomm_tracker.core.events import ConnectionLost
+from ftcomm_tracker.core.group_state import Group, Peer
+from ftcomm_tracker.core.recovery_record import OpenIncident
+from ftcomm_tracker.core.roster import Roster
 from tests.helpers.background import run_beside
 from tests.unit.recovery.worker_scenario import SIG, a_member
+from tests.unit.tracker.roster_scenario import running
 
 # The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, P the same
 # with local states, E close.
@@ -115,3 +123,47 @@ def test_an_object_that_two_parts_of_a_core_share_is_one_object_in_every_copy() 
     step, _ = store.call(store.put(a_member()), lose_a_link, "reset")
     assert step is NextStep.WAIT, "the user's thread does not see what the control thread was told"
     store.check()
+
+
+def fields(part: Any) -> list[str]:
+    """The names of all fields of an object, with or without a dictionary."""
+    return [*getattr(part, "__dict__", ()), *getattr(type(part), "__slots__", ())]
+
+
+def parts_of(part: Any) -> Iterator[Any]:
+    """The tracker's objects that can change, from the roster down, and their containers."""
+    parameters = getattr(type(part), "__dataclass_params__", None)
+    if isinstance(part, enum.Enum) or (parameters is not None and parameters.frozen):
+        return
+    if isinstance(part, dict | list | set):
+        yield part
+        for inner in part.values() if isinstance(part, dict) else part:
+            yield from parts_of(inner)
+    elif type(part).__module__.startswith("ftcomm_tracker.") and fields(part):
+        yield part
+        for name in fields(part):
+            yield from parts_of(getattr(part, name))
+
+
+def test_a_state_of_the_roster_has_all_of_its_fields() -> None:
+    """A field that is left out makes two states one; a part with two owners comes back as two."""
+    scenario = running(2)
+    scenario.tell(ConnectionLost(1, "killed"))
+    roster, store = scenario.roster, CoreStore()
+    frozen = store.freeze(roster)
+    parts = list(parts_of(roster))
+    assert len({id(part) for part in parts}) == len(parts)
+    assert {type(part) for part in parts} > {Roster, Group, Peer, OpenIncident}
+
+    owners = [part for part in parts if not isinstance(part, dict | list | set)]
+    unseen = []
+    for owner in owners:
+        for name in fields(owner):
+            value = getattr(owner, name)
+            setattr(owner, name, ("changed", value is None))
+            if store.freeze(roster) == frozen:
+                unseen.append((type(owner).__name__, name))
+            setattr(owner, name, value)
+    assert unseen == []
+    assert store.freeze(roster) == frozen
+    assert store.freeze(store[store.put(roster)]) == frozen

@@ -23,7 +23,8 @@ def monitor_of(
         barriers.put_up(frozenset(barred), PathLoss.SILENT)
     places = [SimpleNamespace(worker_id=name) for name in workers]
     tracker = SimpleNamespace(
-        journal=SimpleNamespace(closed_ranks=(), places=places), roster=SimpleNamespace(slots={})
+        journal=SimpleNamespace(closed_ranks=(), places=places),
+        roster=SimpleNamespace(members=SimpleNamespace(slots={})),
     )
     return Monitor(
         SimpleNamespace(

@@ -30,9 +30,9 @@ def test_what_a_tracker_does_in_large_groups_alone_is_due_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every deadline is in the future once it was looked at; so small, groups become small too."""
-    monkeypatch.setattr("ftcomm_tracker.core.worker_messages.SMALL_GROUP", 2)
+    monkeypatch.setattr("ftcomm_tracker.core.group_state.SMALL_GROUP", 2)
     monkeypatch.setattr("ftcomm_tracker.core.roster.SMALL_GROUP", 2)
-    monkeypatch.setattr("ftcomm_tracker.core.worker_messages.LOOK_S_PER_MEMBER", 0.1)
+    monkeypatch.setattr("ftcomm_tracker.core.group_state.LOOK_S_PER_MEMBER", 0.1)
     sweep = run_seeds(range(100))
     assert [(failure.replay, failure.what) for failure in sweep.failures] == []
 

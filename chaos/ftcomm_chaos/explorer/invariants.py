@@ -29,9 +29,10 @@ def check_copies(model: "Model") -> None:
     cores = [model.core(process) for process in model.processes.values()]
     roster = model.roster
     is_quiescent = all(
-        core.view.state is WorkerState.RUNNING and core.view.epoch == roster.epoch for core in cores
+        core.view.state is WorkerState.RUNNING and core.view.epoch == roster.epochs.in_force
+        for core in cores
     )
-    if not is_quiescent or roster.state.name != "RUNNING" or roster.awaiting_fetch:
+    if not is_quiescent or roster.state.name != "RUNNING" or roster.epochs.awaiting_fetch:
         return
     cores = [model.core(process) for process in model.processes.values() if not process.over]
     if len(cores) < model.script.ranks:
@@ -91,5 +92,6 @@ def check_stuck(model: "Model") -> None:
     if waiting:
         raise Violation(
             f"nothing can happen any more, but {waiting}; the tracker is "
-            f"{model.roster.state.name} in epoch {model.roster.epoch}/{model.journal.epoch}"
+            f"{model.roster.state.name} in epoch"
+            f" {model.roster.epochs.in_force}/{model.journal.epoch}"
         )

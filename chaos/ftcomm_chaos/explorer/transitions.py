@@ -52,10 +52,10 @@ def _fetch(order: StartFetch) -> PendingFetch:
 def tell(roster: Roster, event: TrackerEvent) -> tuple[Effect, ...]:
     """Feed the roster; what decides nothing is forgotten, so that equal states are equal bytes."""
     effects = tuple(roster.handle(event, now=0.0))
-    roster.incidents = []
-    if roster.incident is not None:
-        roster.incident.reason = "x"
-        roster.incident.victims = []
+    roster.epochs.incidents = []
+    if roster.epochs.incident is not None:
+        roster.epochs.incident.reason = "x"
+        roster.epochs.incident.victims = []
     return effects
 
 

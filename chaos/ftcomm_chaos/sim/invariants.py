@@ -369,7 +369,7 @@ class Monitor:
         plan. With a relay it takes both.
         """
         journal, roster = self.sim.tracker.journal, self.sim.tracker.roster
-        left = set(journal.closed_ranks) - set(roster.slots)
+        left = set(journal.closed_ranks) - set(roster.members.slots)
         names = {p.worker_id for rank, p in enumerate(journal.places) if rank not in left}
         barred = sum(pair <= names for pair in self.sim.network.barriers.ever)
         reasons = barred + self._each_plan_lost_a_link()

@@ -160,12 +160,16 @@ class Simulation:
     def settled_processes(self) -> list[SimulatedProcess]:
         """All members, if nothing at all is being repaired; else none."""
         roster = self.tracker.roster
-        if not self.tracker.up or roster.state is not JobState.RUNNING or roster.awaiting_fetch:
+        if (
+            not self.tracker.up
+            or roster.state is not JobState.RUNNING
+            or roster.epochs.awaiting_fetch
+        ):
             return []
         processes = self.current_processes()
         is_quiescent = all(
             process.core.view.state is WorkerState.RUNNING
-            and process.core.view.epoch == roster.epoch
+            and process.core.view.epoch == roster.epochs.in_force
             for process in processes
         )
         newest = {

@@ -129,7 +129,7 @@ def test_a_group_that_is_complete_is_not_bounded_any_more() -> None:
     assert scenario.roster.state is JobState.RUNNING
     missing = scenario.roster.snapshot(0.0)["missing"]
     assert missing is None
-    scenario.roster.on_time()
+    scenario.tick(0.0)
     assert scenario.roster.next_deadline() == 2.5  # when a silent worker is late
 
 

@@ -116,7 +116,10 @@ def test_without_a_third_rank_one_end_is_given_up_and_its_place_is_free() -> Non
     ((conn, told),) = scenario.said(2, report(3))
     assert (conn, isinstance(told, Refused) and told.error) == (2, "EvictedError")
     assert "worker w1 (rank 1) and worker w0 (rank 0) cannot reach each other" in told.reason
-    assert (scenario.roster.state, list(scenario.roster.empty_since)) == (JobState.COLLECTING, [1])
+    assert (scenario.roster.state, list(scenario.roster.members.empty_since)) == (
+        JobState.COLLECTING,
+        [1],
+    )
 
 
 def test_that_one_is_given_up_is_journalled_before_it_is_told() -> None:
@@ -148,7 +151,7 @@ def given_up() -> ScenarioRun:
     scenario = running(2)
     for epoch in (1, 2):
         fails(scenario, epoch, (1, 2))
-    assert list(scenario.roster.empty_since) == [1]
+    assert list(scenario.roster.members.empty_since) == [1]
     return scenario
 
 
@@ -204,7 +207,7 @@ def test_who_alone_has_completed_something_is_not_given_up() -> None:
         scenario.said(1, Suspect(epoch, (1,), "reset"))
         scenario.said(1, report(epoch + 1))
         scenario.said(2, report(epoch + 1, at(-1, 1), runs=(RUN,)))
-    assert list(scenario.roster.empty_since) == [0]
+    assert list(scenario.roster.members.empty_since) == [0]
 
 
 def test_where_neither_end_can_be_given_up_the_link_and_the_relay_take_turns() -> None:
@@ -294,7 +297,7 @@ def test_a_plan_in_which_a_rank_still_fetches_does_not_show_that_links_work() ->
         for conn in (2, 3):
             held = report(epoch + 1, Position(0, -1, 1), runs=(RUN,))
             last = scenario.said(conn, held)
-        assert scenario.roster.awaiting_fetch == {0}
+        assert scenario.roster.epochs.awaiting_fetch == {0}
     assert [message.routes for _, message in last if isinstance(message, Plan)] == [
         (Route(0, 1, 2),)
     ] * 3

@@ -205,7 +205,7 @@ def test_a_silent_worker_is_named_late_then_evicted() -> None:
     scenario.now = 4.0
     scenario.said(1, Heartbeat(1, 1, START))
     scenario.tick(5.0)
-    assert sorted(scenario.roster.empty_since) == [1]
+    assert sorted(scenario.roster.members.empty_since) == [1]
     assert scenario.roster.state is JobState.COLLECTING
 
 
@@ -314,7 +314,7 @@ def test_a_reconnect_while_the_group_forms_counts_once() -> None:
     scenario = ScenarioRun(2)
     scenario.joined(1, hello("w0"))
     scenario.joined(2, hello("w0", incarnation=1))
-    assert (scenario.roster.state, sorted(scenario.roster.peers)) == (JobState.FORMING, [2])
+    assert (scenario.roster.state, sorted(scenario.roster.members.peers)) == (JobState.FORMING, [2])
 
 
 def test_the_tracker_leaves_when_everyone_has_been_told_and_has_gone() -> None:

@@ -15,7 +15,7 @@ def test_a_restarted_tracker_goes_on_in_the_old_epoch_if_all_agree() -> None:
     back = {"incarnation": 1, "plan_epoch": 1, "revoke_epoch": 1}
     scenario.joined(1, hello("w0", **back))
     assert names(scenario.joined(2, hello("w1", **back))) == [(2, "Welcome")]
-    assert (scenario.roster.state, scenario.roster.epoch) == (JobState.RUNNING, 1)
+    assert (scenario.roster.state, scenario.roster.epochs.in_force) == (JobState.RUNNING, 1)
     assert scenario.said(1, Fetched(1)) == []
     assert scenario.said(2, Fetched(1)) == [(1, Settled(1)), (2, Settled(1))]
 

@@ -75,6 +75,17 @@ class Durable:
             return f"has ended: {self.fatal_decision.error}: {self.fatal_decision.cause}"
         return ""
 
+    def rank_of(self, worker_id: str) -> int | None:
+        """The rank whose place that worker owns; None if it has none."""
+        for rank, place in enumerate(self.places):
+            if place.worker_id == worker_id:
+                return rank
+        return None
+
+    def has_closed(self, worker_id: str) -> bool:
+        """True if that worker's rank has completed its close()."""
+        return any(self.places[rank].worker_id == worker_id for rank in self.closed_ranks)
+
     def incarnation_of(self, worker_id: str) -> int:
         """The number of the newest incarnation of `worker_id`, 0 if it has had none."""
         index = bisect_left(self.incarnations, (worker_id, 0))

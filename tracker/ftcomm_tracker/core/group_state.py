@@ -1,18 +1,22 @@
-"""Rank slots: the roster's data, and the small things that everything else does with it.
+"""The group's state: objects that each keep one matter, and `Group`, which has them all.
 
-The roster is one machine, written in layers of which each calls only those below it::
+`roster.Roster` owns a `Group`, and the functions of these modules change it.  Each module calls
+only those below it::
 
-    roster     events in, deadlines, the view for people
-    hearing    what members say, and what their silence says
-    admission  who joins, who takes a place, who is fenced
-    epochs     announcing, collecting, deciding, ending
-    routing    links that fail: relays, and who is given up
-    slots      data: peers, places, what is durable; effects out
+    roster           events in, deadlines
+    worker_messages  what members say, and what their silence says
+    admission        who joins, who takes a place, who is fenced
+    epochs           announcing, collecting, deciding, ending
+    relay_routing    links that fail: relays, and who is given up
+    group_state      data: members, epochs, links, what is durable; effects out
+
+Each object has one owner.  A copy of a roster by its
+parts is therefore a whole copy: no part is shared by two objects.
 """
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ftcomm.config.job_settings import JobSettings
@@ -40,6 +44,8 @@ from ftcomm_tracker.core.silent_links import Pair
 from ftcomm_tracker.core.worker_exits import WorkerExits
 
 SMALL_GROUP = 64  # workers up to whom all are looked at on every event: that costs microseconds
+# Between two looks at all who are blocked: 0.2 s with 2,000, of which looking takes a hundredth.
+LOOK_S_PER_MEMBER = 1e-4
 
 
 class JobState(enum.Enum):
@@ -68,8 +74,197 @@ class Peer:
     fetched: int = 0  # epoch whose plan it said to have fetched everything for
 
 
-class RankSlots:
-    """Who is connected, who sits where, what is journalled. Not thread-safe; one task owns it."""
+@dataclass(slots=True)
+class Members:
+    """Who is connected, and who has which rank.
+
+    Attributes:
+        peers: every worker's connection, by its number.
+        slots: by rank, the connection of its worker.
+        empty_since: by rank that nobody has and that is awaited, since when.
+        deaths: how the workers' processes ended.
+        look_again_at: before then no peer can have been silent for too long.
+    """
+
+    peers: dict[int, Peer] = field(default_factory=dict)
+    slots: dict[int, int] = field(default_factory=dict)
+    empty_since: dict[int, float] = field(default_factory=dict)
+    deaths: WorkerExits = field(default_factory=WorkerExits)
+    look_again_at: float = float("-inf")
+
+    def in_slots(self) -> list[Peer]:
+        """The peers that have a rank."""
+        return [self.peers[conn] for conn in self.slots.values()]
+
+    def progress(self) -> Position:
+        """The highest position that any member was heard to be at."""
+        return max((peer.position for peer in self.in_slots()), default=START)
+
+    def is_connected(self, worker_id: str) -> bool:
+        """True if an incarnation of that worker is connected, as a member or a spare."""
+        return any(peer.hello.worker_id == worker_id for peer in self.peers.values())
+
+    def vacant(self) -> list[int]:
+        """Ranks that are awaited and that nobody has."""
+        return [rank for rank in self.empty_since if rank not in self.slots]
+
+    def rank_of_conn(self, conn: int) -> int | None:
+        """The rank of a connection; None for a spare's, and for one that is gone."""
+        peer = self.peers.get(conn)
+        return None if peer is None else peer.rank
+
+    def fill_slot(self, conn: int, rank: int) -> None:
+        """Give `rank` to the worker of this connection."""
+        self.slots[rank] = conn
+        self.peers[conn].rank = rank
+
+    def forget(self, conn: int) -> int | None:
+        """Remove a connection; return the rank that it had."""
+        rank = self.rank_of_conn(conn)
+        self.peers.pop(conn, None)
+        if rank is not None:
+            del self.slots[rank]
+        return rank
+
+    def check(self) -> None:
+        """Assert that ranks and connections agree."""
+        assert all(self.peers[conn].rank == rank for rank, conn in self.slots.items())
+        assert not self.empty_since.keys() & self.slots.keys()
+
+
+@dataclass(slots=True)
+class EpochState:
+    """The plan in force, and the recovery under way.
+
+    Attributes:
+        highest_version: the highest checkpoint version that anybody has named.
+        in_force: epoch of the plan in force, 0 before the first.
+        reports: by rank, what members have reported for the coming epoch.
+        awaiting_fetch: ranks that have yet to get what the plan gives them.
+        incident: the recovery under way.
+        incidents: the records of the newest recoveries.
+        reattach_by: when a restarted tracker stops waiting for its workers.
+        grace_until: while all seems lost, until when a closed member that is away may come back.
+        had_grace: that time has passed once in this epoch.
+    """
+
+    highest_version: int
+    in_force: int = 0
+    reports: dict[int, Report] = field(default_factory=dict)
+    awaiting_fetch: set[int] = field(default_factory=set)
+    incident: OpenIncident | None = None
+    incidents: list[dict[str, Any]] = field(default_factory=list)
+    reattach_by: float = float("inf")
+    grace_until: float = float("inf")
+    had_grace: bool = False
+
+    def heard_version(self, version: int) -> None:
+        """Note a checkpoint version that somebody has named."""
+        self.highest_version = max(self.highest_version, version)
+
+    def reason(self) -> str:
+        """Why the epoch changes, for a message."""
+        return self.incident.reason[:500] if self.incident is not None else "recovery"
+
+    def begin_collecting(self) -> None:
+        """Await the reports of all members anew."""
+        self.reports = {}
+        self.awaiting_fetch = set()
+        self.grace_until, self.had_grace = float("inf"), False
+
+
+@dataclass(slots=True)
+class LinkFailures:
+    """Which links have failed, what is done about it, and how often that begins an epoch.
+
+    Attributes:
+        pairs: the pairs of ranks and of hosts that have failed.
+        routes: relays of the plan in force.
+        repaired_at: when the plan in force shows which links work.
+        parted: by a pair for which one end was replaced, the end that was not, and its nonce.
+        epoch_at: when links last began an epoch.
+        suspicion: reason and ranks that the limit on such epochs holds back.
+        streak: where the job stood, since when, and when last, while links alone kept it from going
+            on.
+    """
+
+    pairs: Pairs = field(default_factory=Pairs)
+    routes: tuple[Route, ...] = ()
+    repaired_at: float = float("inf")
+    parted: dict[Pair, tuple[int, bytes]] = field(default_factory=dict)
+    epoch_at: float = float("-inf")
+    suspicion: tuple[str, tuple[int, ...]] | None = None
+    streak: tuple[Position, float, float] | None = None
+
+    def begin_collecting(self) -> None:
+        """Release what was held back, since an epoch begins and no plan runs."""
+        self.suspicion = None
+        self.repaired_at = float("inf")
+
+    def failing_for(self, progress: Position, now: float, patience_s: float) -> float:
+        """Note that links failed again; return for how long nothing else has happened."""
+        start = now
+        if self.streak is not None:
+            where, since, last = self.streak
+            if progress == where and now - last <= patience_s:
+                start = since
+        self.streak = (progress, start, now)
+        return now - start
+
+
+@dataclass(slots=True)
+class BlockedScan:
+    """When the blocked ranks are compared: in a large group not for each of their heartbeats.
+
+    Attributes:
+        scanned_at: when they were last.
+        due: when they are to be.
+        is_long: one of them has been blocked for `detect_within`.
+    """
+
+    scanned_at: float = float("-inf")
+    due: float = float("inf")
+    is_long: bool = False
+
+    def begin(self, now: float, size: int) -> bool:
+        """True if the scan may begin; else it is due later, since it costs all `size` members.
+
+        When many wait for one, all their heartbeats say so.
+        """
+        if size > SMALL_GROUP:
+            due = self.scanned_at + size * LOOK_S_PER_MEMBER
+            if now < due:
+                self.due = due
+                return False
+            self.scanned_at = now
+        self.due = float("inf")  # also if the group has become small since it was set
+        return True
+
+
+@dataclass(slots=True)
+class JobEnd:
+    """The end of the job: what is asked before it, and who has heard of it.
+
+    Attributes:
+        untold: worker ids of members that have not been told how the job ended; they may be
+            dialling just now.
+        inquiry: into a mismatch that was reported.
+        over_at: when the tracker leaves, whoever has heard.
+        is_reported: the driver knows of the end.
+    """
+
+    untold: set[str]
+    inquiry: Inquiry | None = None
+    over_at: float = float("inf")
+    is_reported: bool = False
+
+    def told(self, worker_id: str) -> None:
+        """Note that this worker has heard how the job ended."""
+        self.untold.discard(worker_id)
+
+
+class Group:
+    """All that the tracker knows of its job, and the effects of the event in hand."""
 
     def __init__(
         self, settings: JobSettings, durable: Durable, *, generation: int, now: float
@@ -78,156 +273,88 @@ class RankSlots:
         self.durable = durable
         self.generation = generation
         self.state = JobState.FORMING
-        self.epoch = 0  # of the plan in force
-        self.highest_version = durable.version
-        self.peers: dict[int, Peer] = {}
-        self.slots: dict[int, int] = {}  # rank -> connection
-        self.empty_since: dict[int, float] = {}
-        self.reports: dict[int, Report] = {}
-        self.awaiting_fetch: set[int] = set()
-        self.incident: OpenIncident | None = None
-        self.deaths = WorkerExits()
-        self.incidents: list[dict[str, Any]] = []
-        self._link_epoch_at = float("-inf")
-        self._link_suspicion: tuple[str, tuple[int, ...]] | None = (
-            None  # held back by the limit on link epochs
-        )
-        # Where the job stood, since when, and when last, while links alone kept it from going on.
-        self._links_failed: tuple[Position, float, float] | None = None
-        self.routes: tuple[Route, ...] = ()  # of the plan in force
-        self._pairs = Pairs()
-        self._repaired_at = float("inf")  # when the plan in force shows which links work
-        # By a pair for which one end was replaced: the end that was not, and its incarnation.
-        self._parted: dict[Pair, tuple[int, bytes]] = {}
-        self._look_again_at = float("-inf")  # before then nobody can have been silent for too long
-        # In a large group those who are blocked are not looked at for each of their heartbeats:
-        # when they were last, when they are due, and whether one has been blocked for long.
-        self._blocked_at, self._blocked_due = float("-inf"), float("inf")
-        self._long_blocked = False
-        self._reattach_by = float("inf")
-        # While all seems lost: until when a closed member that is away may come back and save it.
-        self._grace_until = float("inf")
-        self._had_grace = False
-        self._inquiry: Inquiry | None = None  # into a mismatch that was reported
-        self._over_at = float("inf")
-        self._ended = False
-        self._effects: list[Effect] = []
-        self._now = now
-        # Members that have not been told how the job ended; they may be dialling just now.
-        self._untold = {place.worker_id for place in durable.places}
-        self._launches = Launches()
-        self._forming = Forming(settings.form_within)
+        self.now = now
+        self.effects: list[Effect] = []
+        self.members = Members()
+        self.epochs = EpochState(durable.version)
+        self.links = LinkFailures()
+        self.blocked = BlockedScan()
+        self.launches = Launches()
+        self.forming = Forming(settings.form_within)
+        self.end = JobEnd({place.worker_id for place in durable.places})
         if durable.fatal_decision is not None or durable.final_version >= 0:
-            self._over(now + settings.reattach_within)
+            self.over(now + settings.reattach_within)
         elif durable.places:
             self.state = JobState.REATTACHING
-            self._reattach_by = now + settings.reattach_within
-            self.empty_since = {
+            self.epochs.reattach_by = now + settings.reattach_within
+            self.members.empty_since = {
                 rank: now for rank in range(durable.world_size) if rank not in durable.closed_ranks
             }
         elif durable.incarnations:  # somebody came before this tracker was started
-            self._forming.begin(now)
-
-    def progress(self) -> Position:
-        """The highest position that any member was heard to be at."""
-        return max((peer.position for peer in self._in_slots()), default=START)
+            self.forming.begin(now)
 
     @property
     def awaits_reports(self) -> bool:
         """True while a connected member has yet to say for the coming epoch how far it is."""
-        return self.state is JobState.COLLECTING and len(self.reports) < len(self.slots)
-
-    def has_closed(self, worker_id: str) -> bool:
-        """True if that worker's rank has completed its close()."""
-        return any(
-            self.durable.places[rank].worker_id == worker_id for rank in self.durable.closed_ranks
-        )
-
-    def is_connected(self, worker_id: str) -> bool:
-        """True if an incarnation of that worker is connected, as a member or a spare."""
-        return any(peer.hello.worker_id == worker_id for peer in self.peers.values())
+        collecting = self.state is JobState.COLLECTING
+        return collecting and len(self.epochs.reports) < len(self.members.slots)
 
     def misses(self, worker_id: str) -> bool:
-        """True while there is a place for that worker, and none of its processes is connected."""
+        """True while that worker has a place, and none of its incarnations is connected."""
         formed = bool(self.durable.places)
-        has_place = not formed or self._rank_of(worker_id) is not None
-        return has_place and not self.is_connected(worker_id)
+        has_place = not formed or self.durable.rank_of(worker_id) is not None
+        return has_place and not self.members.is_connected(worker_id)
 
-    def incarnation_of(self, worker_id: str) -> int:
-        """How many incarnations of `worker_id` have been numbered."""
-        return self.durable.incarnation_of(worker_id)
-
-    def _in_slots(self) -> Iterable[Peer]:
-        return [self.peers[conn] for conn in self.slots.values()]
-
-    def _vacant(self) -> list[int]:
-        return [rank for rank in self.empty_since if rank not in self.slots]
-
-    def _lost_hosts(self) -> tuple[list[tuple[str, list[str]]], list[str]]:
+    def lost_hosts(self) -> tuple[list[tuple[str, list[str]]], list[str]]:
         """Hosts of which everybody is away, with their workers; and the others who are away."""
-        if not self.empty_since:
+        if not self.members.empty_since:
             return [], []
         places = self.durable.places
-        away = {places[rank].worker_id for rank in self.empty_since}
+        away = {places[rank].worker_id for rank in self.members.empty_since}
         return lost_hosts({place.worker_id: place.host for place in places}, away)
 
-    def _rank_of(self, worker_id: str) -> int | None:
-        for rank, place in enumerate(self.durable.places):
-            if place.worker_id == worker_id:
-                return rank
-        return None
+    def closed_and_away(self) -> list[int]:
+        """Ranks that have closed and whose worker is not connected."""
+        return sorted(set(self.durable.closed_ranks) - set(self.members.slots))
 
-    def _rank_of_conn(self, conn: int) -> int | None:
-        peer = self.peers.get(conn)
-        return None if peer is None else peer.rank
-
-    def _sit(self, conn: int, rank: int) -> None:
-        self.slots[rank] = conn
-        self.peers[conn].rank = rank
-
-    def _heard_version(self, version: int) -> None:
-        self.highest_version = max(self.highest_version, version)
-
-    def _refresh(self, peers: Iterable[Peer]) -> None:
+    def refresh(self, peers: Iterable[Peer]) -> None:
+        """Note that these were heard now."""
         for peer in peers:
-            peer.last_heard = self._now
+            peer.last_heard = self.now
             peer.late = False
 
-    def _drop(self, conn: int, reason: str) -> None:
-        self._forget(conn)
-        self._effects.append(Disconnect(conn, reason))
-
-    def _forget(self, conn: int) -> None:
-        rank = self._rank_of_conn(conn)
-        self.peers.pop(conn, None)
+    def forget(self, conn: int) -> None:
+        """Remove a connection that is gone, and what it reported."""
+        rank = self.members.forget(conn)
         if rank is not None:
-            del self.slots[rank]
-            self.reports.pop(rank, None)
+            self.epochs.reports.pop(rank, None)
 
-    def _persist(self, **changes: Any) -> None:
+    def drop(self, conn: int, reason: str) -> None:
+        """Close a connection, and forget it."""
+        self.forget(conn)
+        self.effects.append(Disconnect(conn, reason))
+
+    def persist(self, **changes: Any) -> None:
+        """Change what is durable; it is written before any later effect (rule R13)."""
         self.durable = replace(self.durable, **changes)
-        self._effects.append(Persist(self.durable))
+        self.effects.append(Persist(self.durable))
 
-    def _send(self, conn: int, message: Any) -> None:
-        self._effects.append(Send(conn, message))
+    def send(self, conn: int, message: Any) -> None:
+        """Send a message to a worker."""
+        self.effects.append(Send(conn, message))
 
-    def _note(self, level: str, text: str) -> None:
-        self._effects.append(Note(level, text))
+    def note(self, level: str, text: str) -> None:
+        """Write a line to the tracker's log."""
+        self.effects.append(Note(level, text))
 
-    def _reason(self) -> str:
-        return self.incident.reason[:500] if self.incident is not None else "recovery"
-
-    def _over(self, until: float) -> None:
+    def over(self, until: float) -> None:
+        """End the job; the tracker stays until then at most."""
         self.state = JobState.OVER
-        self._over_at = until
-
-    def _told(self, worker_id: str) -> None:
-        self._untold.discard(worker_id)
+        self.end.over_at = until
 
     def check_invariants(self) -> None:
-        """What may never be, whatever workers send."""
-        assert self.epoch <= self.durable.epoch
-        assert all(self.peers[conn].rank == rank for rank, conn in self.slots.items())
-        assert not self.empty_since.keys() & self.slots.keys()
-        assert self.state is not JobState.RUNNING or not self.empty_since
-        assert self.reports.keys() <= self.slots.keys()
+        """Assert what holds after every event, whatever workers send."""
+        self.members.check()
+        assert self.epochs.in_force <= self.durable.epoch
+        assert self.epochs.reports.keys() <= self.members.slots.keys()
+        assert self.state is not JobState.RUNNING or not self.members.empty_since

@@ -15,9 +15,19 @@ States::
 
 from typing import Any, assert_never
 
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.messages import HeartbeatAck
 from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
+from ftcomm_tracker.core.admission import assign_spare, on_joined
+from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.core.epochs import (
+    begin_epoch,
+    conclude,
+    end_grace,
+    end_with_error,
+    report_end,
+)
 from ftcomm_tracker.core.events import (
     ConnectionLost,
     Died,
@@ -33,315 +43,281 @@ from ftcomm_tracker.core.events import (
     Supervised,
     Tick,
 )
-from ftcomm_tracker.core.group_formation import Launched, missing_list, missing_workers
-from ftcomm_tracker.core.group_state import SMALL_GROUP, JobState, Peer
-from ftcomm_tracker.core.reporting.lost_hosts import host_text
-from ftcomm_tracker.core.reporting.status_rows import peer_row
-from ftcomm_tracker.core.worker_messages import WorkerMessages
+from ftcomm_tracker.core.group_formation import Launched
+from ftcomm_tracker.core.group_state import SMALL_GROUP, EpochState, Group, JobState, Members, Peer
+from ftcomm_tracker.core.relay_routing import plan_has_lasted
+from ftcomm_tracker.core.reporting.job_status import missing_text_of, snapshot, standing_of
+from ftcomm_tracker.core.worker_messages import (
+    compare_blocked,
+    evict_silent,
+    link_epoch,
+    look_at_blocked,
+    on_given_up,
+    on_lost,
+    on_said,
+    replace_deadline,
+)
 
 
-class Roster(WorkerMessages):
+class Roster:
     """All of the tracker's decisions. Not thread-safe; one task owns it."""
+
+    def __init__(
+        self, settings: JobSettings, durable: Durable, *, generation: int, now: float
+    ) -> None:
+        """Begin with what the journal says.
+
+        Args:
+            settings: of the job.
+            durable: what was journalled last.
+            generation: of this tracker, one higher at each start.
+            now: seconds, on the clock of all events.
+        """
+        self._group = Group(settings, durable, generation=generation, now=now)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Take one event; return what the server must do, in order."""
-        self._now = now
+        group = self._group
+        group.now = now
         match event:
             case Joined(conn, hello):
-                self.on_joined(conn, hello)
-                self._compare_blocked()  # what was said before the last one came back
+                on_joined(group, conn, hello)
+                compare_blocked(group)  # what was said before the last one came back
             case Said(conn, message):
-                if conn in self.peers:
-                    self.on_said(self.peers[conn], message)
+                if conn in group.members.peers:
+                    on_said(group, group.members.peers[conn], message)
             case ConnectionLost(conn, reason):
-                self.on_lost(conn, reason)
+                on_lost(group, conn, reason)
             case LivenessAsserted() | Died() | GivenUp():
-                self.on_told(event)
+                self._on_told(event)
             case Supervised():
-                self.on_supervised(event)
+                self._on_supervised(event)
             case Stalled():
-                self.on_stalled()
+                self._on_stalled()
             case StopAsked(reason):
-                self._fatal_decision(
-                    "JobStoppedError", f"the job was stopped: {reason}", self.progress()
+                end_with_error(
+                    group,
+                    "JobStoppedError",
+                    f"the job was stopped: {reason}",
+                    group.members.progress(),
                 )
             case Tick():
                 pass
             case _:
                 assert_never(event)
-        self.on_time()
-        effects, self._effects = self._effects, []
+        self._on_time()
+        effects, group.effects = group.effects, []
         self._check_after(event, effects)
         return effects
 
-    def on_stalled(self) -> None:
-        """Whoever could not be heard meanwhile has its whole time again."""
-        self._refresh(self.peers.values())
-        self.empty_since = dict.fromkeys(self.empty_since, self._now)
-        self._links_failed = None
-        self._forming.stalled(self._now)
-        if self._inquiry is not None:
-            self._inquiry.began = self._now
-        if self._grace_until < float("inf"):
-            self._grace_until = self._now + self.settings.reattach_within
-        if self.state is JobState.REATTACHING:
-            self._reattach_by = self._now + self.settings.reattach_within
+    def _on_stalled(self) -> None:
+        """Give whoever could not be heard meanwhile its whole time again."""
+        group = self._group
+        group.refresh(group.members.peers.values())
+        group.members.empty_since = dict.fromkeys(group.members.empty_since, group.now)
+        group.links.streak = None
+        group.forming.stalled(group.now)
+        if group.end.inquiry is not None:
+            group.end.inquiry.began = group.now
+        if group.epochs.grace_until < float("inf"):
+            group.epochs.grace_until = group.now + group.settings.reattach_within
+        if group.state is JobState.REATTACHING:
+            group.epochs.reattach_by = group.now + group.settings.reattach_within
 
-    def on_supervised(self, event: Supervised) -> None:
+    def _on_supervised(self, event: Supervised) -> None:
         """Remember the process; who waits for it can be told its number."""
-        if not self._launches.knows(event.worker_id, event.host, event.pid):
-            joined = self.is_connected(event.worker_id)
-            since = self._now - event.age_s
-            self._launches.note(
+        group = self._group
+        if not group.launches.knows(event.worker_id, event.host, event.pid):
+            joined = group.members.is_connected(event.worker_id)
+            since = group.now - event.age_s
+            group.launches.note(
                 event.worker_id, Launched(event.host, event.pid, since, has_joined=joined)
             )
-            self._forming.watch(self._now)
+            group.forming.watch(group.now)
 
     def _check_after(self, event: Event, effects: list[Effect]) -> None:
         """Check the invariants; in a large group not where nobody can have moved."""
-        if len(self.peers) <= SMALL_GROUP or not _moves_nobody(event, effects):
-            self.check_invariants()
+        group = self._group
+        if len(group.members.peers) <= SMALL_GROUP or not _moves_nobody(event, effects):
+            group.check_invariants()
 
     def next_deadline(self) -> float | None:
         """When `handle(Tick())` is due, on the clock that `now` comes from."""
-        if self.state is JobState.OVER:
-            return None if self._ended else self._over_at
-        times = [self._blocked_due]
-        if self.peers:  # until then nobody can be late; to ask each costs all of them every time
-            times.append(self._look_again_at)
-        if self.state is JobState.FORMING:
-            times.append(self._forming.due)
-        elif self.state is JobState.REATTACHING:  # who is away then is awaited by another rule
-            times.append(self._reattach_by)
-        elif self.durable.places:
-            times += [since + self.settings.replace_within for since in self.empty_since.values()]
-        if self.state is JobState.RUNNING:
-            times.append(self._repaired_at)
-        times.append(self._grace_until)
-        if self._inquiry is not None:
-            times.append(self._inquiry.due)
-        if self._link_suspicion is not None:
-            times.append(self._link_epoch_at + self.settings.detect_within)
+        group = self._group
+        if group.state is JobState.OVER:
+            return None if group.end.is_reported else group.end.over_at
+        times = [group.blocked.due]
+        if group.members.peers:  # until then nobody can be late; to ask each costs all of them
+            times.append(group.members.look_again_at)
+        if group.state is JobState.FORMING:
+            times.append(group.forming.due)
+        elif group.state is JobState.REATTACHING:  # who is away then is awaited by another rule
+            times.append(group.epochs.reattach_by)
+        elif group.durable.places:
+            times += [
+                since + group.settings.replace_within
+                for since in group.members.empty_since.values()
+            ]
+        if group.state is JobState.RUNNING:
+            times.append(group.links.repaired_at)
+        times.append(group.epochs.grace_until)
+        if group.end.inquiry is not None:
+            times.append(group.end.inquiry.due)
+        if group.links.suspicion is not None:
+            times.append(group.links.epoch_at + group.settings.detect_within)
         soonest = min(times, default=None)
         return None if soonest == float("inf") else soonest
 
-    def on_told(self, event: LivenessAsserted | Died | GivenUp) -> None:
-        """Whoever starts a worker says what it sees of the worker's process."""
+    def _on_told(self, event: LivenessAsserted | Died | GivenUp) -> None:
+        """Take what a launcher says of a worker's process."""
+        group = self._group
         match event:
             case LivenessAsserted(worker_id):
-                self._refresh(p for p in self.peers.values() if p.hello.worker_id == worker_id)
+                group.refresh(
+                    p for p in group.members.peers.values() if p.hello.worker_id == worker_id
+                )
             case Died():
-                self.on_died(event)
+                self._on_died(event)
             case GivenUp(worker_id, reason):
-                self.on_given_up(worker_id, reason)
+                on_given_up(group, worker_id, reason)
 
-    def on_died(self, died: Died) -> None:
-        """Whoever started a worker's process says how it ended."""
-        rank = self._rank_of(died.worker_id)
-        if rank is None or rank in self.durable.closed_ranks:
+    def _on_died(self, died: Died) -> None:
+        """Record how a worker's process ended, as its launcher says."""
+        group = self._group
+        rank = group.durable.rank_of(died.worker_id)
+        if rank is None or rank in group.durable.closed_ranks:
             return
-        conn = self.slots.get(rank)
-        connected = None if conn is None else self.peers[conn].hello
-        death = self.deaths.note(died, self.durable.places[rank].host, connected)
-        if self.incident is not None:
-            self.incident.note_death(death)
+        conn = group.members.slots.get(rank)
+        connected = None if conn is None else group.members.peers[conn].hello
+        death = group.members.deaths.note(died, group.durable.places[rank].host, connected)
+        if group.epochs.incident is not None:
+            group.epochs.incident.note_death(death)
 
-    def on_time(self) -> None:
-        """Whatever is due by now."""
-        if self.state is JobState.OVER:
+    def _on_time(self) -> None:
+        """Do whatever is due by now."""
+        group = self._group
+        if group.state is JobState.OVER:
             # Before the group has formed nobody can be missed by name: who is on its way has until
             # the farewell's end to hear why there is no job.
-            formed = bool(self.durable.places)
-            everyone_knows = formed and not self.peers and not self._untold
-            if not self._ended and (self._now >= self._over_at or everyone_knows):
-                self._end()
+            formed = bool(group.durable.places)
+            everyone_knows = formed and not group.members.peers and not group.end.untold
+            if not group.end.is_reported and (group.now >= group.end.over_at or everyone_knows):
+                report_end(group)
             return
-        inquiry = self._inquiry
-        if inquiry is not None and inquiry.is_over(self._now, self.slots.keys()):
-            self._conclude(inquiry)
+        inquiry = group.end.inquiry
+        if inquiry is not None and inquiry.is_over(group.now, group.members.slots.keys()):
+            conclude(group, inquiry)
             return
-        self._evict_silent()
-        if self._now >= self._blocked_due:
-            self._look_at_blocked()
-        if self.state is JobState.FORMING and self._now >= self._forming.due:
+        evict_silent(group)
+        if group.now >= group.blocked.due:
+            look_at_blocked(group)
+        if group.state is JobState.FORMING and group.now >= group.forming.due:
             self._look_at_who_is_missing()
-        self._replace_deadline()
-        if self.state is JobState.REATTACHING and self._now >= self._reattach_by:
-            away = set(self.empty_since) | (set(self.durable.closed_ranks) - set(self.slots))
-            missing = [self.durable.places[rank].worker_id for rank in sorted(away)]
-            self.empty_since = dict.fromkeys(self.empty_since, self._now)
-            self._begin_epoch(f"workers {', '.join(missing)} did not come back to the tracker")
-            for rank in sorted(self.empty_since):
-                self._assign_spare(rank)
-        if self._now >= self._grace_until:
-            self._end_grace()
-        for rank in self._vacant():  # one that was given up while the plan was made
-            self._assign_spare(rank)
-        if self.state is JobState.RUNNING and self._now >= self._repaired_at:
-            self._plan_has_lasted()
-        held = self._link_suspicion
-        if held is not None and self._now >= self._link_epoch_at + self.settings.detect_within:
-            self._link_suspicion = None
-            self._link_epoch(*held)
+        replace_deadline(group)
+        if group.state is JobState.REATTACHING and group.now >= group.epochs.reattach_by:
+            self._stop_waiting()
+        if group.now >= group.epochs.grace_until:
+            end_grace(group)
+        for rank in group.members.vacant():  # one that was given up while the plan was made
+            assign_spare(group, rank)
+        if group.state is JobState.RUNNING and group.now >= group.links.repaired_at:
+            plan_has_lasted(group)
+        held = group.links.suspicion
+        if held is not None and group.now >= group.links.epoch_at + group.settings.detect_within:
+            group.links.suspicion = None
+            link_epoch(group, *held)
+
+    def _stop_waiting(self) -> None:
+        """Go on without the workers that did not come back to a restarted tracker."""
+        group, members, durable = self._group, self._group.members, self._group.durable
+        away = sorted({*members.empty_since, *group.closed_and_away()})
+        missing = [durable.places[rank].worker_id for rank in away]
+        members.empty_since = dict.fromkeys(members.empty_since, group.now)
+        begin_epoch(group, f"workers {', '.join(missing)} did not come back to the tracker")
+        for rank in sorted(members.empty_since):
+            assign_spare(group, rank)
 
     def _look_at_who_is_missing(self) -> None:
         """Say who keeps the group from forming; end the job when that has lasted too long."""
-        size = self.durable.world_size
-        here = f"{len(self.peers)} of {size} workers are here; missing: {self._missing_words()}"
-        left_s = self._forming.ends_at - self._now
+        group = self._group
+        size = group.durable.world_size
+        missing = missing_text_of(group)
+        here = f"{len(group.members.peers)} of {size} workers are here; missing: {missing}"
+        left_s = group.forming.ends_at - group.now
         if left_s <= 0:
-            within_s = self.settings.form_within
-            self._fatal_decision(
+            within_s = group.settings.form_within
+            end_with_error(
+                group,
                 "RankLostError",
                 f"the group was not complete {within_s:g} s after its first worker came: {here}",
-                self.progress(),
+                group.members.progress(),
             )
-        elif self._forming.is_reminder_due(self._now):
+        elif group.forming.is_reminder_due(group.now):
             end = f"; the job fails in {left_s:.0f} s" if left_s < float("inf") else ""
-            self._note("warning", f"the group is not complete: {here}{end}")
+            group.note("warning", f"the group is not complete: {here}{end}")
 
-    def _missing_words(self) -> str:
-        missing = self._missing(self._now)
-        return ", ".join(missing_list(missing["workers"], missing["unnamed"]))
+    @property
+    def settings(self) -> JobSettings:
+        """The job's settings."""
+        return self._group.settings
 
-    def _missing(self, now: float) -> dict[str, Any]:
-        """Who has yet to come before the group can form, as JSON-able values."""
-        durable = self.durable
-        names, unnamed = missing_workers(
-            durable.world_size,
-            {peer.hello.worker_id for peer in self.peers.values()},
-            self._launches.workers,
-            [name for name, _ in durable.incarnations],
-        )
-        ends_s = self._forming.ends_at - now
-        return {
-            "ends_s": None if ends_s == float("inf") else round(ends_s, 3),
-            "workers": [
-                {
-                    "worker_id": name,
-                    "was_here": durable.incarnation_of(name) > 0,
-                    "starting": self._launches.row(name, now),
-                }
-                for name in names
-            ],
-            "unnamed": unnamed,
-        }
+    @property
+    def durable(self) -> Durable:
+        """What the journal holds once the effects so far are carried out."""
+        return self._group.durable
+
+    @property
+    def state(self) -> JobState:
+        """Where the job stands."""
+        return self._group.state
+
+    @property
+    def members(self) -> Members:
+        """Who is connected, to look at."""
+        return self._group.members
+
+    @property
+    def epochs(self) -> EpochState:
+        """The plan in force and the recovery under way, to look at."""
+        return self._group.epochs
+
+    @property
+    def awaits_reports(self) -> bool:
+        """True while a connected member has yet to say for the coming epoch how far it is."""
+        return self._group.awaits_reports
+
+    def progress(self) -> Position:
+        """The highest position that any member was heard to be at."""
+        return self._group.members.progress()
+
+    def has_closed(self, worker_id: str) -> bool:
+        """True if that worker's rank has completed its close()."""
+        return self._group.durable.has_closed(worker_id)
+
+    def is_connected(self, worker_id: str) -> bool:
+        """True if an incarnation of that worker is connected, as a member or a spare."""
+        return self._group.members.is_connected(worker_id)
+
+    def misses(self, worker_id: str) -> bool:
+        """True while that worker has a place, and none of its incarnations is connected."""
+        return self._group.misses(worker_id)
+
+    def plan_sent(self, now: float) -> None:
+        """Note that the plan is sent: the record says what deciding and sending took."""
+        if self._group.epochs.incident is not None:
+            self._group.epochs.incident.planned_at = now
 
     def standing_of(self, worker_id: str, number: int) -> WorkerStatusReply:
         """What a supervisor of `worker_id` must know, in answer to its question `number`."""
-        fatal_decision = self.durable.fatal_decision
-        return WorkerStatusReply(
-            number=number,
-            connected=self.is_connected(worker_id),
-            missed=self.misses(worker_id),
-            closed=self.has_closed(worker_id),
-            progress=self.progress(),
-            state=self.state.value,
-            epoch=self.epoch,
-            detect_within_ms=round(self.settings.detect_within * 1000),
-            over=fatal_decision is not None or self.durable.final_version >= 0,
-            error=fatal_decision.error if fatal_decision else "",
-            cause=fatal_decision.cause if fatal_decision else "",
-        )
+        return standing_of(self._group, worker_id, number)
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """The job for `status`, as JSON-able values."""
-        fatal_decision = self.durable.fatal_decision
-        progress = self.progress()
-        return {
-            "job_id": self.durable.job_id,
-            "state": self.state.value,
-            "epoch": self.epoch,
-            "announced_epoch": self.durable.epoch,
-            "generation": self.generation,
-            "world_size": self.durable.world_size,
-            "progress": str(progress),
-            "detect_within_s": self.settings.detect_within,
-            "replace_within_s": self.settings.replace_within,
-            "streams": self.settings.streams,
-            "reattach_s": round(self._reattach_by - now, 3)
-            if self.state is JobState.REATTACHING
-            else None,
-            "missing": self._missing(now) if self.state is JobState.FORMING else None,
-            "hope_s": round(self._grace_until - now, 3) if self._awaited_in_grace() else None,
-            "recovery": self._recovery(now),
-            "members": [
-                self._member_row(rank, now, progress) for rank in range(len(self.durable.places))
-            ],
-            "spares": [p.hello.worker_id for _, p in sorted(self.peers.items()) if p.rank is None],
-            "waiting_for": self._waiting_for(now),
-            "lost_hosts": [
-                {"host": host, "workers": names} for host, names in self._lost_hosts()[0]
-            ],
-            "routes": self._route_rows(),
-            "incidents": self.incidents[-10:],
-            "verdict": None
-            if fatal_decision is None
-            else {"error": fatal_decision.error, "cause": fatal_decision.cause},
-            "final_version": self.durable.final_version,
-        }
-
-    def _recovery(self, now: float) -> dict[str, Any] | None:
-        incident = self.incident
-        if incident is None:
-            return None
-        return {
-            "epoch": incident.epoch,
-            "reason": incident.reason,
-            "since_s": round(now - incident.started_at, 3),
-        }
-
-    def _member_row(self, rank: int, now: float, furthest: Position) -> dict[str, Any]:
-        place = self.durable.places[rank]
-        conn = self.slots.get(rank)
-        empty_since = self.empty_since.get(rank)
-        death = self.deaths.of(place.worker_id) if conn is None else None
-        return {
-            "rank": rank,
-            "worker_id": place.worker_id,
-            "incarnation": place.incarnation,
-            "host": place.host,
-            "connected": conn is not None,
-            "closed": rank in self.durable.closed_ranks,
-            "gone_s": None if empty_since is None else round(now - empty_since, 3),
-            "death": None if death is None else death.to_dict(),
-            "starting": self._launches.row(place.worker_id, now) if conn is None else None,
-            "reported": rank in self.reports,
-            "fetching": self.state is JobState.RUNNING and rank in self.awaiting_fetch,
-            **peer_row(
-                None if conn is None else self.peers[conn],
-                epoch=self.epoch,
-                furthest=furthest,
-                now=now,
-            ),
-        }
-
-    def _waiting_for(self, now: float) -> list[str]:
-        if self.state is JobState.FORMING:
-            missing = self._missing(now)
-            return [
-                f"{who} to join" for who in missing_list(missing["workers"], missing["unnamed"])
-            ]
-        names = [place.worker_id for place in self.durable.places]
-        hosts, others = self._lost_hosts()
-        absent = [f"{host_text(*lost)} to come back" for lost in hosts]
-        absent += [f"worker {name} to come back" for name in others]
-        if self.state is JobState.COLLECTING:
-            silent = sorted(set(self.slots) - set(self.reports))
-            absent += [f"the report of worker {names[rank]}" for rank in silent]
-            absent += [
-                f"worker {names[rank]} to come back, though it has closed"
-                for rank in self._awaited_in_grace()
-            ]
-        return absent
-
-    def _awaited_in_grace(self) -> list[int]:
-        """Closed members that are awaited, since they may hold what nobody else does."""
-        return self._closed_and_away() if self._grace_until < float("inf") else []
+        return snapshot(self._group, now)
 
 
 def _moves_nobody(event: Event, effects: list[Effect]) -> bool:
-    """What a member or a launcher said has led to an answer at most."""
+    """Return whether the event has led to an answer at most."""
     if isinstance(event, Supervised):
         return not effects
     return isinstance(event, Said) and all(

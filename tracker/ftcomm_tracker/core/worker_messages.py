@@ -26,10 +26,21 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import MAX_SEQNO, PRELUDE, Position
 from ftcomm.protocol.signature import agree, is_open
-from ftcomm_tracker.core.admission import Admission
-from ftcomm_tracker.core.group_state import SMALL_GROUP, JobState, Peer
+from ftcomm_tracker.core.admission import assign_spare
+from ftcomm_tracker.core.epochs import (
+    begin_epoch,
+    close_incident,
+    end_with_error,
+    inquire,
+    on_answer,
+    on_closed,
+    try_plan,
+    try_settle,
+)
+from ftcomm_tracker.core.group_state import Group, JobState, Members, Peer
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
 from ftcomm_tracker.core.recovery_record import Loss
+from ftcomm_tracker.core.relay_routing import note_failed_pair
 from ftcomm_tracker.core.reporting.lost_hosts import host_text
 from ftcomm_tracker.core.silent_links import CLOSED, RankProgress, starving_pairs
 
@@ -40,341 +51,360 @@ FATAL_REPORTS = frozenset(
     for kind in (CollectiveMismatchError, CollectiveTimeoutError, LogLimitError, StateChangedError)
 )
 
-# Between two looks at all who are blocked: 0.2 s with 2,000, of which looking takes a hundredth.
-LOOK_S_PER_MEMBER = 1e-4
+
+def on_said(group: Group, peer: Peer, message: WorkerMessage) -> None:
+    """Dispatch a worker's message; any message is a sign of activity."""
+    group.refresh([peer])
+    rank = group.members.rank_of_conn(peer.conn)
+    match message:
+        case Heartbeat():
+            _on_heartbeat(group, peer, rank, message)
+        case Report() if rank is not None:
+            _on_report(group, peer, rank, message)
+        case Suspect() if rank is not None:
+            _on_suspect(group, rank, message)
+        case Mismatch() if rank is not None:
+            _on_mismatch(group, rank, message)
+        case Fetched(epoch) if rank is not None:
+            peer.fetched = epoch
+            _on_fetched(group, rank, epoch)
+        case Resumed() if rank is not None:
+            _on_resumed(group, rank, message)
+        case Closed(version) if rank is not None:
+            on_closed(group, rank, version)
+        case Calls() | Leaves() if rank is not None:
+            on_answer(group, rank, message)
+        case FatalReport() if rank is not None:
+            _on_fatal_report(group, peer, rank, message)
+        case Leave(reason):
+            group.drop(peer.conn, reason)
+            words = f"worker {peer.hello.worker_id} left: {reason}"
+            _after_loss(group, rank, words, loss=Loss.LEFT)
+        case _:
+            pass  # a spare has nothing to say, and a second Hello says nothing new
 
 
-class WorkerMessages(Admission):
-    """Reports, suspicions, mismatches, losses; any message is a sign of activity."""
+def _on_heartbeat(group: Group, peer: Peer, rank: int | None, beat: Heartbeat) -> None:
+    """Answer; look whether those who are blocked disagree, or all wait on a silent link."""
+    if peer.heartbeat is None or beat.position != peer.heartbeat.position:
+        peer.stands_since = group.now
+    peer.heartbeat = beat
+    peer.position = max(peer.position, beat.position)
+    group.send(peer.conn, HeartbeatAck(beat.number))
+    if rank is not None:
+        group.epochs.heard_version(beat.position.version)
+    if beat.blocked is not None:
+        group.blocked.is_long |= _is_long_blocked(beat, group.settings.detect_within)
+        look_at_blocked(group)
 
-    def on_said(self, peer: Peer, message: WorkerMessage) -> None:
-        """Dispatch a worker's message; any message is a sign of activity."""
-        self._refresh([peer])
-        rank = self._rank_of_conn(peer.conn)
-        match message:
-            case Heartbeat():
-                self.on_heartbeat(peer, rank, message)
-            case Report() if rank is not None:
-                self.on_report(peer, rank, message)
-            case Suspect() if rank is not None:
-                self.on_suspect(rank, message)
-            case Mismatch() if rank is not None:
-                self.on_mismatch(rank, message)
-            case Fetched(epoch) if rank is not None:
-                peer.fetched = epoch
-                self.on_fetched(rank, epoch)
-            case Resumed() if rank is not None:
-                self.on_resumed(rank, message)
-            case Closed(version) if rank is not None:
-                self._on_closed(rank, version)
-            case Calls() | Leaves() if rank is not None:
-                self.on_answer(rank, message)
-            case FatalReport() if rank is not None:
-                self.on_fatal_report(peer, rank, message)
-            case Leave(reason):
-                self._drop(peer.conn, reason)
-                words = f"worker {peer.hello.worker_id} left: {reason}"
-                self._after_loss(rank, words, loss=Loss.LEFT)
-            case _:
-                pass  # a spare has nothing to say, and a second Hello says nothing new
 
-    def on_heartbeat(self, peer: Peer, rank: int | None, beat: Heartbeat) -> None:
-        """Answer; look whether those who are blocked disagree, or all wait on a silent link."""
-        if peer.heartbeat is None or beat.position != peer.heartbeat.position:
-            peer.stands_since = self._now
-        peer.heartbeat = beat
-        peer.position = max(peer.position, beat.position)
-        self._send(peer.conn, HeartbeatAck(beat.number))
-        if rank is not None:
-            self._heard_version(beat.position.version)
-        if beat.blocked is not None:
-            self._long_blocked |= self._is_long_blocked(beat, self.settings.detect_within)
-            self._look_at_blocked()
+def look_at_blocked(group: Group) -> None:
+    """Look at all who are blocked, at once in a small group and later in a large one."""
+    if not group.blocked.begin(group.now, len(group.members.slots)):
+        return
+    compare_blocked(group)
+    if group.state is JobState.RUNNING and group.blocked.is_long:
+        _look_for_silent_links(group)
+    group.blocked.is_long = False
 
-    def _look_at_blocked(self) -> None:
-        """At once in a small group, at most so often in a large one: to look costs all members.
 
-        When many wait for one, all their heartbeats say so.
-        """
-        if len(self.slots) > SMALL_GROUP:
-            due = self._blocked_at + len(self.slots) * LOOK_S_PER_MEMBER
-            if self._now < due:
-                self._blocked_due = due
-                return
-            self._blocked_at = self._now
-        self._blocked_due = float("inf")  # also if the group has become small since it was set
-        self._compare_blocked()
-        if self.state is JobState.RUNNING and self._long_blocked:
-            self._look_for_silent_links()
-        self._long_blocked = False
-
-    def _compare_blocked(self) -> None:
-        if self.state is not JobState.RUNNING:
-            return
-        blocked = self._blocked_ranks()
-        sides = [
-            (rank, beat.position, beat.blocked)
-            for rank, beat in blocked.items()
-            if beat.blocked is not None
-        ]
-        firsts: dict[Position, tuple[int, Blocked]] = {}
-        for rank, position, theirs in sides:
-            other, first = firsts.setdefault(position, (rank, theirs))
-            if is_open(first.signature):  # which tells less of what the others must have called
-                firsts[position] = rank, theirs
-            if not agree(theirs.signature, first.signature):
-                calls = (
-                    Side(other, position, first.signature, first.site),
-                    Side(rank, position, theirs.signature, theirs.site),
-                )
-                self._inquire(Evidence(position, calls))
-                return
-
-    def _look_for_silent_links(self) -> None:
-        """Somebody has waited long without a byte: find the links, if links it is (rule R12)."""
-        if not starving_pairs(self._stands(self.settings.detect_within)):
-            return
-        # One failure is seldom alone: what has lasted for half as long by now is of the same cut,
-        # or of another one that came with it. Each that is left for later costs an epoch more.
-        pairs = starving_pairs(self._stands(self.settings.detect_within / 2))
-        named = ", ".join(f"{one} and {other}" for one, other in pairs)
-        reason = f"silent link: ranks {named} wait, and nothing comes between them"
-        for one, other in pairs:
-            self._note_failed_pair(one, other, "no byte comes, though one has sent")
-        self._suspicion(reason, tuple(sorted({rank for pair in pairs for rank in pair})))
-
-    def _stands(self, limit_s: float) -> dict[int, RankProgress]:
-        """Where those stand that have stood there for `limit_s` seconds, by rank."""
-        stands = {}
-        for rank, conn in self.slots.items():
-            stand = self._stand(self.peers[conn], limit_s)
-            if stand is not None:
-                stands[rank] = stand
-        # Who has closed and is gone has sent all that it owed; what was on the way may be lost.
-        stands.update(
-            {rank: CLOSED for rank in self.durable.closed_ranks if rank not in self.slots}
-        )
-        return stands
-
-    def _is_long_blocked(self, beat: Heartbeat, limit_s: float) -> bool:
-        return beat.blocked is not None and beat.blocked.blocked_ms >= limit_s * 1000
-
-    def _stand(self, peer: Peer, limit_s: float) -> RankProgress | None:
-        """Where a member has stood for `limit_s`; None if it moves, or is not in the plan."""
-        beat = peer.heartbeat
-        if beat is None or beat.epoch != self.epoch:
-            return None
-        if beat.blocked is not None and self._is_long_blocked(beat, limit_s):
-            return RankProgress(beat.position, beat.blocked.step, beat.blocked.peers)
-        if self._now >= peer.stands_since + limit_s:
-            return RankProgress(beat.position)
-        return None
-
-    def _blocked_ranks(self) -> dict[int, Heartbeat]:
-        beats = {}
-        for rank, conn in sorted(self.slots.items()):
-            beat = self.peers[conn].heartbeat
-            if beat is not None and beat.blocked is not None and beat.epoch == self.epoch:
-                beats[rank] = beat
-        return beats
-
-    def on_report(self, peer: Peer, rank: int, report: Report) -> None:
-        """Only a report of the epoch being collected counts; an older one is dropped (R1)."""
-        if self.state is not JobState.COLLECTING or report.epoch != self.durable.epoch:
-            return
-        if not _is_possible(report):
-            self._drop(peer.conn, "it reported what cannot be")
-            self._after_loss(rank, f"worker {peer.hello.worker_id} sent an impossible report")
-            return
-        peer.position = max(peer.position, report.position)
-        self._heard_version(max(report.position.version, report.committed))
-        self.reports[rank] = report
-        if self.incident is not None:
-            self.incident.note_report(peer.hello.worker_id, self._now)
-        self._try_plan()
-
-    def on_suspect(self, rank: int, message: Suspect) -> None:
-        """A data link broke: the next epoch at once, unless this one is already stopping."""
-        if self.state is JobState.REATTACHING:
-            peer = self.peers[self.slots[rank]]
-            peer.hello = replace(peer.hello, suspects=message.ranks)
-        if self.state is not JobState.RUNNING or message.epoch != self.epoch:
-            return
-        for other in message.ranks:
-            self._note_failed_pair(rank, other, message.reason)
-        names = ", ".join(str(other) for other in message.ranks if other != rank)
-        lost = f"lost its link to rank {names}" if names else "needs new links"
-        self._suspicion(f"rank {rank} {lost}: {message.reason}", message.ranks)
-
-    def _suspicion(self, reason: str, ranks: tuple[int, ...]) -> None:
-        """At most one epoch per `detect_within` for links alone; a later one is held back."""
-        if self._now >= self._link_epoch_at + self.settings.detect_within:
-            self._link_epoch(reason, ranks)
-        else:
-            self._link_suspicion = (reason, ranks)
-
-    def _link_epoch(self, reason: str, ranks: tuple[int, ...]) -> None:
-        if self.state is not JobState.RUNNING:
-            return
-        progress = self.progress()
-        if self._links_fail_without_end(progress):
-            self._fatal_decision("RankLostError", f"links keep failing: {reason}", progress)
-            return
-        self._link_epoch_at = self._now
-        self._begin_epoch(reason, suspects=ranks)
-
-    def _links_fail_without_end(self, progress: Position) -> bool:
-        """True if one failure has followed the other for `replace_within`, and nothing else."""
-        patience = 3 * self.settings.detect_within  # a recovery in between, and a wait for its turn
-        start = self._now
-        if self._links_failed is not None:
-            where, since, last = self._links_failed
-            if progress == where and self._now - last <= patience:
-                start = since
-        self._links_failed = (progress, start, self._now)
-        return self._now - start >= self.settings.replace_within
-
-    def on_mismatch(self, rank: int, seen: Mismatch) -> None:
-        """The job ends: nobody's report is awaited (rule R7), only answers, for a short while."""
-        if seen.epoch != self.epoch and self.state is not JobState.REATTACHING:
-            return  # of an older epoch: who still sees it says so again (rule R1)
-        own = Side(rank, seen.position, seen.signature, seen.site)
-        peer = Side(
-            seen.peer, seen.peer_position, seen.peer_signature, seen.peer_site, seen.peer == rank
-        )
-        version = seen.position.version + 1 if seen.states else PRELUDE
-        self._inquire(Evidence(seen.position, (own, peer), version))
-
-    def on_fatal_report(self, peer: Peer, rank: int, found: FatalReport) -> None:
-        """Decide at once: the report is about a position, so it holds in any epoch."""
-        if found.error not in FATAL_REPORTS:
-            self._drop(peer.conn, f"it found {found.error!r:.80}, which is not a worker's to say")
-            self._after_loss(rank, f"worker {peer.hello.worker_id} sent an impossible fatal report")
-            return
-        cause = found.cause
-        if found.error == CollectiveTimeoutError.__name__:
-            cause += self._who_does_not_wait(rank)
-        self._fatal_decision(found.error, cause, found.position, rank)
-
-    def _who_does_not_wait(self, finder: int) -> str:
-        """For the error of a timeout: who is absent, and who computes while others wait."""
-        waiting = {finder, *self._blocked_ranks(), *self.durable.closed_ranks}
-        absent = [rank for rank in range(self.durable.world_size) if rank not in self.slots]
-        busy = [rank for rank in sorted(self.slots) if rank not in waiting]
-        text = ""
-        for ranks, what in ((absent, "absent"), (busy, "there and waiting for nobody")):
-            if ranks:
-                text += f"; {what}: rank {', '.join(map(str, ranks))}"
-        return text
-
-    def on_fetched(self, rank: int, epoch: int) -> None:
-        """When the last member has what the plan gave it, what was reported may be unpinned."""
-        if self.state is JobState.RUNNING and epoch == self.epoch and rank in self.awaiting_fetch:
-            self.awaiting_fetch.discard(rank)
-            self._try_settle()
-
-    def on_resumed(self, rank: int, message: Resumed) -> None:
-        """A member has completed its first collective of the epoch."""
-        incident = self.incident
-        if incident is None or message.epoch != self.epoch or self.state is not JobState.RUNNING:
-            return
-        incident.resumed[rank] = message
-        if len(incident.resumed) + len(self.durable.closed_ranks) < len(self.slots):
-            return  # said before all are compared, which each of so many would do
-        if set(self.slots) - set(self.durable.closed_ranks) <= set(incident.resumed):
-            self._close_incident(completed=True)
-
-    def on_lost(self, conn: int, reason: str) -> None:
-        """A control connection ended: its place is empty, and the epoch changes at once."""
-        peer = self.peers.get(conn)
-        if peer is None:
-            return
-        rank = self._rank_of_conn(conn)
-        self._forget(conn)
-        self._after_loss(rank, f"lost worker {peer.hello.worker_id}: {reason}")
-
-    def _after_loss(
-        self, rank: int | None, reason: str, *, silent_s: float = 0.0, loss: Loss = Loss.DIED
-    ) -> None:
-        if rank is None or self.state is JobState.OVER:
-            return
-        self.reports.pop(rank, None)
-        # its work is done: nobody waits for it or replaces it
-        if rank in self.durable.closed_ranks:
-            self.awaiting_fetch.discard(rank)
-            if self.state is JobState.COLLECTING:
-                self._try_plan()
-            elif self.state is JobState.RUNNING:
-                self._try_settle()
-            return
-        self.empty_since.setdefault(rank, self._now)
-        victim = self.durable.places[rank].worker_id
-        if self.state is JobState.RUNNING:
-            reason = f"{reason} (rank {rank})"
-            self._begin_epoch(reason, victim=victim, silent_s=silent_s, loss=loss)
-        elif self.state is JobState.COLLECTING:
-            if self.incident is not None:
-                self.incident.note_victim(victim, self.deaths.of(victim))
-            self._note(
-                "info", f"epoch {self.durable.epoch}, not yet planned: {reason} (rank {rank})"
+def compare_blocked(group: Group) -> None:
+    """Compare the calls that blocked ranks stand in; two that differ begin an inquiry."""
+    if group.state is not JobState.RUNNING:
+        return
+    blocked = _blocked_ranks(group.members, group.epochs.in_force)
+    sides = [
+        (rank, beat.position, beat.blocked)
+        for rank, beat in blocked.items()
+        if beat.blocked is not None
+    ]
+    firsts: dict[Position, tuple[int, Blocked]] = {}
+    for rank, position, theirs in sides:
+        other, first = firsts.setdefault(position, (rank, theirs))
+        if is_open(first.signature):  # which tells less of what the others must have called
+            firsts[position] = rank, theirs
+        if not agree(theirs.signature, first.signature):
+            calls = (
+                Side(other, position, first.signature, first.site),
+                Side(rank, position, theirs.signature, theirs.site),
             )
-            self._note_lost_host(victim)
-        self._assign_spare(rank)
-
-    def _note_lost_host(self, victim: str) -> None:
-        """The last worker of a host is away too: the recovery is that of a host."""
-        for host, names in self._lost_hosts()[0]:
-            if victim in names:
-                self._note("warning", f"{host_text(host, names)} is lost")
-                if self.incident is not None:
-                    self.incident.note_host(host_text(host, names))
-
-    def on_given_up(self, worker_id: str, reason: str) -> None:
-        """Nobody will start this worker again: the same error for everyone."""
-        self._told(worker_id)  # none of its incarnations is left to wait for
-        rank = self._rank_of(worker_id)
-        if rank is None and not self.durable.places:
-            rank = -1
-        if rank is None or rank in self.durable.closed_ranks or self.state is JobState.OVER:
+            inquire(group, Evidence(position, calls))
             return
-        self._fatal_decision("RankLostError", reason, self.progress(), rank)
 
-    def _evict_silent(self) -> None:
-        if self._now < self._look_again_at:
-            return
-        detect_within = self.settings.detect_within
-        for peer in list(self.peers.values()):  # a spare whose machine vanished says nothing too
-            silent = self._now - peer.last_heard
-            name = peer.hello.worker_id
-            # Compared as `next_deadline` computes it: a difference may round the other way, and
-            # then a tick at the deadline finds nothing due, again and again.
-            if self._now >= peer.last_heard + detect_within:
-                rank = self._rank_of_conn(peer.conn)
-                self._drop(peer.conn, f"no heartbeat for {silent:.1f} s")
-                words = f"no heartbeat of worker {name} for {silent:.1f} s"
-                self._after_loss(rank, words, silent_s=silent)
-            elif self._now >= peer.last_heard + detect_within / 2 and not peer.late:
-                peer.late = True
-                self._note("warning", f"worker {name} is late: no heartbeat for {silent:.1f} s")
-        # Until then nobody who is heard of, or who joins, from now on can be due: with many
-        # workers, to look at all of them at every heartbeat of one is most of the tracker's work.
-        due = [p.last_heard + detect_within / (1 if p.late else 2) for p in self.peers.values()]
-        self._look_again_at = min([self._now + detect_within / 2, *due])
 
-    def _replace_deadline(self) -> None:
-        if self.state in (JobState.OVER, JobState.REATTACHING) or not self.durable.places:
+def _look_for_silent_links(group: Group) -> None:
+    """Somebody has waited long without a byte: find the links, if links it is (rule R12)."""
+    if not starving_pairs(_stands(group, group.settings.detect_within)):
+        return
+    # One failure is seldom alone: what has lasted for half as long by now is of the same cut,
+    # or of another one that came with it. Each that is left for later costs an epoch more.
+    pairs = starving_pairs(_stands(group, group.settings.detect_within / 2))
+    named = ", ".join(f"{one} and {other}" for one, other in pairs)
+    reason = f"silent link: ranks {named} wait, and nothing comes between them"
+    for one, other in pairs:
+        note_failed_pair(group, one, other, "no byte comes, though one has sent")
+    _suspicion(group, reason, tuple(sorted({rank for pair in pairs for rank in pair})))
+
+
+def _stands(group: Group, limit_s: float) -> dict[int, RankProgress]:
+    """Where those stand that have stood there for `limit_s` seconds, by rank."""
+    stands = {}
+    for rank, conn in group.members.slots.items():
+        stand = _stand(group, group.members.peers[conn], limit_s)
+        if stand is not None:
+            stands[rank] = stand
+    # Who has closed and is gone has sent all that it owed; what was on the way may be lost.
+    stands.update(
+        {rank: CLOSED for rank in group.durable.closed_ranks if rank not in group.members.slots}
+    )
+    return stands
+
+
+def _is_long_blocked(beat: Heartbeat, limit_s: float) -> bool:
+    return beat.blocked is not None and beat.blocked.blocked_ms >= limit_s * 1000
+
+
+def _stand(group: Group, peer: Peer, limit_s: float) -> RankProgress | None:
+    """Where a member has stood for `limit_s`; None if it moves, or is not in the plan."""
+    beat = peer.heartbeat
+    if beat is None or beat.epoch != group.epochs.in_force:
+        return None
+    if beat.blocked is not None and _is_long_blocked(beat, limit_s):
+        return RankProgress(beat.position, beat.blocked.step, beat.blocked.peers)
+    if group.now >= peer.stands_since + limit_s:
+        return RankProgress(beat.position)
+    return None
+
+
+def _blocked_ranks(members: Members, epoch: int) -> dict[int, Heartbeat]:
+    beats = {}
+    for rank, conn in sorted(members.slots.items()):
+        beat = members.peers[conn].heartbeat
+        if beat is not None and beat.blocked is not None and beat.epoch == epoch:
+            beats[rank] = beat
+    return beats
+
+
+def _on_report(group: Group, peer: Peer, rank: int, report: Report) -> None:
+    """Only a report of the epoch being collected counts; an older one is dropped (R1)."""
+    if group.state is not JobState.COLLECTING or report.epoch != group.durable.epoch:
+        return
+    if not _is_possible(report):
+        group.drop(peer.conn, "it reported what cannot be")
+        _after_loss(group, rank, f"worker {peer.hello.worker_id} sent an impossible report")
+        return
+    peer.position = max(peer.position, report.position)
+    group.epochs.heard_version(max(report.position.version, report.committed))
+    group.epochs.reports[rank] = report
+    if group.epochs.incident is not None:
+        group.epochs.incident.note_report(peer.hello.worker_id, group.now)
+    try_plan(group)
+
+
+def _on_suspect(group: Group, rank: int, message: Suspect) -> None:
+    """A data link broke: the next epoch at once, unless this one is already stopping."""
+    if group.state is JobState.REATTACHING:
+        peer = group.members.peers[group.members.slots[rank]]
+        peer.hello = replace(peer.hello, suspects=message.ranks)
+    if group.state is not JobState.RUNNING or message.epoch != group.epochs.in_force:
+        return
+    for other in message.ranks:
+        note_failed_pair(group, rank, other, message.reason)
+    names = ", ".join(str(other) for other in message.ranks if other != rank)
+    lost = f"lost its link to rank {names}" if names else "needs new links"
+    _suspicion(group, f"rank {rank} {lost}: {message.reason}", message.ranks)
+
+
+def _suspicion(group: Group, reason: str, ranks: tuple[int, ...]) -> None:
+    """At most one epoch per `detect_within` for links alone; a later one is held back."""
+    if group.now >= group.links.epoch_at + group.settings.detect_within:
+        link_epoch(group, reason, ranks)
+    else:
+        group.links.suspicion = (reason, ranks)
+
+
+def link_epoch(group: Group, reason: str, ranks: tuple[int, ...]) -> None:
+    """Begin an epoch for links alone, or end the job if that goes on without end."""
+    if group.state is not JobState.RUNNING:
+        return
+    progress = group.members.progress()
+    patience_s = 3 * group.settings.detect_within  # a recovery between, and a wait for its turn
+    failing_s = group.links.failing_for(progress, group.now, patience_s)
+    if failing_s >= group.settings.replace_within:
+        end_with_error(group, "RankLostError", f"links keep failing: {reason}", progress)
+        return
+    group.links.epoch_at = group.now
+    begin_epoch(group, reason, suspects=ranks)
+
+
+def _on_mismatch(group: Group, rank: int, seen: Mismatch) -> None:
+    """The job ends: nobody's report is awaited (rule R7), only answers, for a short while."""
+    if seen.epoch != group.epochs.in_force and group.state is not JobState.REATTACHING:
+        return  # of an older epoch: who still sees it says so again (rule R1)
+    own = Side(rank, seen.position, seen.signature, seen.site)
+    peer = Side(
+        seen.peer, seen.peer_position, seen.peer_signature, seen.peer_site, seen.peer == rank
+    )
+    version = seen.position.version + 1 if seen.states else PRELUDE
+    inquire(group, Evidence(seen.position, (own, peer), version))
+
+
+def _on_fatal_report(group: Group, peer: Peer, rank: int, found: FatalReport) -> None:
+    """Decide at once: the report is about a position, so it holds in any epoch."""
+    if found.error not in FATAL_REPORTS:
+        group.drop(peer.conn, f"it found {found.error!r:.80}, which is not a worker's to say")
+        _after_loss(group, rank, f"worker {peer.hello.worker_id} sent an impossible fatal report")
+        return
+    cause = found.cause
+    if found.error == CollectiveTimeoutError.__name__:
+        cause += _who_does_not_wait(group, rank)
+    end_with_error(group, found.error, cause, found.position, rank)
+
+
+def _who_does_not_wait(group: Group, finder: int) -> str:
+    """For the error of a timeout: who is absent, and who computes while others wait."""
+    waiting = {
+        finder,
+        *_blocked_ranks(group.members, group.epochs.in_force),
+        *group.durable.closed_ranks,
+    }
+    absent = [rank for rank in range(group.durable.world_size) if rank not in group.members.slots]
+    busy = [rank for rank in sorted(group.members.slots) if rank not in waiting]
+    text = ""
+    for ranks, what in ((absent, "absent"), (busy, "there and waiting for nobody")):
+        if ranks:
+            text += f"; {what}: rank {', '.join(map(str, ranks))}"
+    return text
+
+
+def _on_fetched(group: Group, rank: int, epoch: int) -> None:
+    """When the last member has what the plan gave it, what was reported may be unpinned."""
+    if (
+        group.state is JobState.RUNNING
+        and epoch == group.epochs.in_force
+        and rank in group.epochs.awaiting_fetch
+    ):
+        group.epochs.awaiting_fetch.discard(rank)
+        try_settle(group)
+
+
+def _on_resumed(group: Group, rank: int, message: Resumed) -> None:
+    """A member has completed its first collective of the epoch."""
+    incident = group.epochs.incident
+    if (
+        incident is None
+        or message.epoch != group.epochs.in_force
+        or group.state is not JobState.RUNNING
+    ):
+        return
+    incident.resumed[rank] = message
+    if len(incident.resumed) + len(group.durable.closed_ranks) < len(group.members.slots):
+        return  # said before all are compared, which each of so many would do
+    if set(group.members.slots) - set(group.durable.closed_ranks) <= set(incident.resumed):
+        close_incident(group, completed=True)
+
+
+def on_lost(group: Group, conn: int, reason: str) -> None:
+    """A control connection ended: its place is empty, and the epoch changes at once."""
+    peer = group.members.peers.get(conn)
+    if peer is None:
+        return
+    rank = group.members.rank_of_conn(conn)
+    group.forget(conn)
+    _after_loss(group, rank, f"lost worker {peer.hello.worker_id}: {reason}")
+
+
+def _after_loss(
+    group: Group, rank: int | None, reason: str, *, silent_s: float = 0.0, loss: Loss = Loss.DIED
+) -> None:
+    if rank is None or group.state is JobState.OVER:
+        return
+    group.epochs.reports.pop(rank, None)
+    # its work is done: nobody waits for it or replaces it
+    if rank in group.durable.closed_ranks:
+        group.epochs.awaiting_fetch.discard(rank)
+        if group.state is JobState.COLLECTING:
+            try_plan(group)
+        elif group.state is JobState.RUNNING:
+            try_settle(group)
+        return
+    group.members.empty_since.setdefault(rank, group.now)
+    victim = group.durable.places[rank].worker_id
+    if group.state is JobState.RUNNING:
+        reason = f"{reason} (rank {rank})"
+        begin_epoch(group, reason, victim=victim, silent_s=silent_s, loss=loss)
+    elif group.state is JobState.COLLECTING:
+        if group.epochs.incident is not None:
+            group.epochs.incident.note_victim(victim, group.members.deaths.of(victim))
+        group.note("info", f"epoch {group.durable.epoch}, not yet planned: {reason} (rank {rank})")
+        _note_lost_host(group, victim)
+    assign_spare(group, rank)
+
+
+def _note_lost_host(group: Group, victim: str) -> None:
+    """The last worker of a host is away too: the recovery is that of a host."""
+    for host, names in group.lost_hosts()[0]:
+        if victim in names:
+            group.note("warning", f"{host_text(host, names)} is lost")
+            if group.epochs.incident is not None:
+                group.epochs.incident.note_host(host_text(host, names))
+
+
+def on_given_up(group: Group, worker_id: str, reason: str) -> None:
+    """Nobody will start this worker again: the same error for everyone."""
+    group.end.told(worker_id)  # none of its incarnations is left to wait for
+    rank = group.durable.rank_of(worker_id)
+    if rank is None and not group.durable.places:
+        rank = -1
+    if rank is None or rank in group.durable.closed_ranks or group.state is JobState.OVER:
+        return
+    end_with_error(group, "RankLostError", reason, group.members.progress(), rank)
+
+
+def evict_silent(group: Group) -> None:
+    """Drop the peers that have said nothing for `detect_within`."""
+    if group.now < group.members.look_again_at:
+        return
+    detect_within = group.settings.detect_within
+    for peer in list(
+        group.members.peers.values()
+    ):  # a spare whose machine vanished says nothing too
+        silent = group.now - peer.last_heard
+        name = peer.hello.worker_id
+        # Compared as `next_deadline` computes it: a difference may round the other way, and
+        # then a tick at the deadline finds nothing due, again and again.
+        if group.now >= peer.last_heard + detect_within:
+            rank = group.members.rank_of_conn(peer.conn)
+            group.drop(peer.conn, f"no heartbeat for {silent:.1f} s")
+            words = f"no heartbeat of worker {name} for {silent:.1f} s"
+            _after_loss(group, rank, words, silent_s=silent)
+        elif group.now >= peer.last_heard + detect_within / 2 and not peer.late:
+            peer.late = True
+            group.note("warning", f"worker {name} is late: no heartbeat for {silent:.1f} s")
+    # Until then nobody who is heard of, or who joins, from now on can be due: with many
+    # workers, to look at all of them at every heartbeat of one is most of the tracker's work.
+    due = [
+        p.last_heard + detect_within / (1 if p.late else 2) for p in group.members.peers.values()
+    ]
+    group.members.look_again_at = min([group.now + detect_within / 2, *due])
+
+
+def replace_deadline(group: Group) -> None:
+    """End the job if a rank was not replaced within `replace_within`."""
+    if group.state in (JobState.OVER, JobState.REATTACHING) or not group.durable.places:
+        return
+    for rank, since in sorted(group.members.empty_since.items()):
+        if group.now >= since + group.settings.replace_within:
+            name = group.durable.places[rank].worker_id
+            end_with_error(
+                group,
+                "RankLostError",
+                f"worker {name} (rank {rank}) is gone and was not replaced within "
+                f"{group.settings.replace_within:.0f} s",
+                group.members.progress(),
+                rank,
+            )
             return
-        for rank, since in sorted(self.empty_since.items()):
-            if self._now >= since + self.settings.replace_within:
-                name = self.durable.places[rank].worker_id
-                self._fatal_decision(
-                    "RankLostError",
-                    f"worker {name} (rank {rank}) is gone and was not replaced within "
-                    f"{self.settings.replace_within:.0f} s",
-                    self.progress(),
-                    rank,
-                )
-                return
 
 
 def _is_possible(report: Report) -> bool:

@@ -1,0 +1,157 @@
+"""The job for `status` and for supervisors, as JSON-able values: pure."""
+
+from typing import Any
+
+from ftcomm.protocol.operator_messages import WorkerStatusReply
+from ftcomm.protocol.position import Position
+from ftcomm_tracker.core.group_formation import missing_list, missing_workers
+from ftcomm_tracker.core.group_state import Group, JobState
+from ftcomm_tracker.core.relay_routing import route_rows
+from ftcomm_tracker.core.reporting.lost_hosts import host_text
+from ftcomm_tracker.core.reporting.status_rows import peer_row
+
+
+def standing_of(group: Group, worker_id: str, number: int) -> WorkerStatusReply:
+    """What a supervisor of `worker_id` must know, in answer to its question `number`."""
+    fatal_decision = group.durable.fatal_decision
+    return WorkerStatusReply(
+        number=number,
+        connected=group.members.is_connected(worker_id),
+        missed=group.misses(worker_id),
+        closed=group.durable.has_closed(worker_id),
+        progress=group.members.progress(),
+        state=group.state.value,
+        epoch=group.epochs.in_force,
+        detect_within_ms=round(group.settings.detect_within * 1000),
+        over=fatal_decision is not None or group.durable.final_version >= 0,
+        error=fatal_decision.error if fatal_decision else "",
+        cause=fatal_decision.cause if fatal_decision else "",
+    )
+
+
+def snapshot(group: Group, now: float) -> dict[str, Any]:
+    """The job for `status`, as JSON-able values."""
+    fatal_decision = group.durable.fatal_decision
+    progress = group.members.progress()
+    return {
+        "job_id": group.durable.job_id,
+        "state": group.state.value,
+        "epoch": group.epochs.in_force,
+        "announced_epoch": group.durable.epoch,
+        "generation": group.generation,
+        "world_size": group.durable.world_size,
+        "progress": str(progress),
+        "detect_within_s": group.settings.detect_within,
+        "replace_within_s": group.settings.replace_within,
+        "streams": group.settings.streams,
+        "reattach_s": round(group.epochs.reattach_by - now, 3)
+        if group.state is JobState.REATTACHING
+        else None,
+        "missing": _missing(group, now) if group.state is JobState.FORMING else None,
+        "hope_s": round(group.epochs.grace_until - now, 3) if _awaited_in_grace(group) else None,
+        "recovery": _recovery(group, now),
+        "members": [
+            _member_row(group, rank, now, progress) for rank in range(len(group.durable.places))
+        ],
+        "spares": [
+            p.hello.worker_id for _, p in sorted(group.members.peers.items()) if p.rank is None
+        ],
+        "waiting_for": _waiting_for(group, now),
+        "lost_hosts": [{"host": host, "workers": names} for host, names in group.lost_hosts()[0]],
+        "routes": route_rows(group.links, group.durable),
+        "incidents": group.epochs.incidents[-10:],
+        "verdict": None
+        if fatal_decision is None
+        else {"error": fatal_decision.error, "cause": fatal_decision.cause},
+        "final_version": group.durable.final_version,
+    }
+
+
+def _recovery(group: Group, now: float) -> dict[str, Any] | None:
+    incident = group.epochs.incident
+    if incident is None:
+        return None
+    return {
+        "epoch": incident.epoch,
+        "reason": incident.reason,
+        "since_s": round(now - incident.started_at, 3),
+    }
+
+
+def _member_row(group: Group, rank: int, now: float, furthest: Position) -> dict[str, Any]:
+    place = group.durable.places[rank]
+    conn = group.members.slots.get(rank)
+    empty_since = group.members.empty_since.get(rank)
+    death = group.members.deaths.of(place.worker_id) if conn is None else None
+    return {
+        "rank": rank,
+        "worker_id": place.worker_id,
+        "incarnation": place.incarnation,
+        "host": place.host,
+        "connected": conn is not None,
+        "closed": rank in group.durable.closed_ranks,
+        "gone_s": None if empty_since is None else round(now - empty_since, 3),
+        "death": None if death is None else death.to_dict(),
+        "starting": group.launches.row(place.worker_id, now) if conn is None else None,
+        "reported": rank in group.epochs.reports,
+        "fetching": group.state is JobState.RUNNING and rank in group.epochs.awaiting_fetch,
+        **peer_row(
+            None if conn is None else group.members.peers[conn],
+            epoch=group.epochs.in_force,
+            furthest=furthest,
+            now=now,
+        ),
+    }
+
+
+def _waiting_for(group: Group, now: float) -> list[str]:
+    if group.state is JobState.FORMING:
+        away = _missing(group, now)
+        return [f"{who} to join" for who in missing_list(away["workers"], away["unnamed"])]
+    names = [place.worker_id for place in group.durable.places]
+    hosts, others = group.lost_hosts()
+    absent = [f"{host_text(*lost)} to come back" for lost in hosts]
+    absent += [f"worker {name} to come back" for name in others]
+    if group.state is JobState.COLLECTING:
+        silent = sorted(set(group.members.slots) - set(group.epochs.reports))
+        absent += [f"the report of worker {names[rank]}" for rank in silent]
+        absent += [
+            f"worker {names[rank]} to come back, though it has closed"
+            for rank in _awaited_in_grace(group)
+        ]
+    return absent
+
+
+def _awaited_in_grace(group: Group) -> list[int]:
+    """Closed members that are awaited, since they may hold what nobody else does."""
+    return group.closed_and_away() if group.epochs.grace_until < float("inf") else []
+
+
+def _missing(group: Group, now: float) -> dict[str, Any]:
+    """Who has yet to come before the group can form, as JSON-able values."""
+    durable = group.durable
+    names, unnamed = missing_workers(
+        durable.world_size,
+        {peer.hello.worker_id for peer in group.members.peers.values()},
+        group.launches.workers,
+        [name for name, _ in durable.incarnations],
+    )
+    ends_s = group.forming.ends_at - now
+    return {
+        "ends_s": None if ends_s == float("inf") else round(ends_s, 3),
+        "workers": [
+            {
+                "worker_id": name,
+                "was_here": durable.incarnation_of(name) > 0,
+                "starting": group.launches.row(name, now),
+            }
+            for name in names
+        ],
+        "unnamed": unnamed,
+    }
+
+
+def missing_text_of(group: Group) -> str:
+    """The workers that have yet to come, in words."""
+    missing = _missing(group, group.now)
+    return ", ".join(missing_list(missing["workers"], missing["unnamed"]))
