@@ -3,6 +3,7 @@
 import datetime as dt
 import math
 import time
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,25 @@ class Limit(NamedTuple):
     def is_past(self) -> bool:
         """The time is over."""
         return time.monotonic() >= self.at
+
+
+class QueuedLimit(NamedTuple):
+    """The limit of a nonblocking call that waits for its turn.
+
+    Attributes:
+        limit: of the call.
+        signature: of the call, as far as it is known.
+        site: the line that made it.
+    """
+
+    limit: Limit
+    signature: bytes
+    site: str
+
+
+def earliest(limits: Iterable[QueuedLimit | None]) -> QueuedLimit | None:
+    """Return the limit that passes first; None where no call has one."""
+    return min((queued for queued in limits if queued), key=lambda q: q.limit.at, default=None)
 
 
 def limit_from(since: float | None, seconds: float) -> Limit:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import trio
 
-from ftcomm.config.deadline import Limit
+from ftcomm.config.deadline import Limit, QueuedLimit
 from ftcomm.config.environment import JobSettings, WorkerOptions
 from ftcomm.diagnostics.exit_hook import abandon_in_children
 from ftcomm.diagnostics.fault_injection import FaultInjector, LinkAction
@@ -56,6 +56,10 @@ class Recovered:
         self.corrupted += 1
 
 
+def _no_limit() -> None:
+    """No call waits for its turn."""
+
+
 class Deadline(NamedTuple):
     """A call in flight that may not take longer.
 
@@ -85,6 +89,7 @@ class Hub:
         recovered: what was recovered so far.
         digest: what the job's setting `checksum` names, None for none.
         deadline: of the user's call that is running, None without one.
+        queued_limit: returns the first limit of the calls that wait behind the running one.
         recorder: of this process's history, None where none is asked for.
         causes_told: what keeps links from sharing memory and was said in the log; once is enough.
     """
@@ -109,6 +114,7 @@ class Hub:
         self.log = JobLogger(self.context)
         self.planned_at = self.caught_up_at = time.monotonic()
         self.deadline: Deadline | None = None
+        self.queued_limit: Callable[[], QueuedLimit | None] = _no_limit
         self.recovered = Recovered()
         self.log_bytes: Callable[[], int] = int  # of the results that the communicator keeps
         self.faults: FaultInjector | None = None

@@ -118,6 +118,7 @@ async def _keep_beating(driver: Driver) -> None:
         deadline = hub.deadline  # read once: the user's thread may end the call meanwhile
         if deadline is not None:
             _look_at_deadline(driver, deadline)
+        _look_at_queue(driver)
         await trio.sleep_until(woken_at + period)
 
 
@@ -131,23 +132,44 @@ def _blocked_on(hub: Hub, ran_since: float) -> tuple[tuple[int, ...], float]:
 
 
 def _look_at_deadline(driver: Driver, deadline: Deadline) -> None:
-    """A call that took too long ends the job: the tracker tells all, this rank included."""
+    """End the job by a call that took too long: the tracker tells all, this rank included."""
     if not deadline.limit.is_past:
         return
     hub = driver.hub
+    call, site, waited = _running_call(hub)
+    if deadline.closed_at is not None:
+        call, site = "close()", deadline.closed_at
+        waited = "had closed and was waiting for others to close"
+    seconds = deadline.limit.seconds
+    cause = overdue(hub.core.view.rank, call, site, seconds, f"it {waited}")
+    driver.apply(FatalFound(CollectiveTimeoutError.__name__, cause, deadline.position))
+
+
+def _look_at_queue(driver: Driver) -> None:
+    """End the job by a queued call that took too long, whatever the call before it waits for."""
+    hub = driver.hub
+    queued = hub.queued_limit()
+    if queued is None or not queued.limit.is_past:
+        return
+    position = hub.core.progress.position
+    call, site, waited = _running_call(hub)
+    waited = f"it was waiting for its turn behind earlier calls: {call} at {site} {waited}"
+    text = signature_text(queued.signature)
+    cause = overdue(hub.core.view.rank, text, queued.site, queued.limit.seconds, waited)
+    driver.apply(FatalFound(CollectiveTimeoutError.__name__, cause, position))
+
+
+def _running_call(hub: Hub) -> tuple[str, str, str]:
+    """The call that the user's thread is in, its line, and what it was doing."""
     with hub.lock:
         signature, site = hub.core.progress.call.signature, hub.core.progress.call.site
         state, epoch = hub.core.view.state, hub.core.view.revoke_epoch
     peers = hub.progress.peers
     call = signature_text(signature) if signature else "a collective"
-    if deadline.closed_at is not None:
-        call, site = "close()", deadline.closed_at
-        waited = "it had closed and was waiting for others to close"
-    elif peers:
-        waited = f"it was waiting for rank {', '.join(map(str, peers))}"
+    if peers:
+        waited = f"was waiting for rank {', '.join(map(str, peers))}"
     elif state is WorkerState.RUNNING:
-        waited = "it was not waiting for anyone just then"
+        waited = "was not waiting for anyone just then"
     else:
-        waited = f"it was waiting for the group to form again in epoch {epoch}"
-    cause = overdue(hub.core.view.rank, call, site, deadline.limit.seconds, waited)
-    driver.apply(FatalFound(CollectiveTimeoutError.__name__, cause, deadline.position))
+        waited = f"was waiting for the group to form again in epoch {epoch}"
+    return call, site or "an unknown line", waited

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn, ParamSpec, TypeVar
 
-from ftcomm.config.deadline import Limit, overdue
+from ftcomm.config.deadline import Limit, QueuedLimit, overdue
 from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.engine.input_check import is_same_input, other_input_error
@@ -53,6 +53,10 @@ class DistributedEngine(EngineView):
     def report_log(self, nbytes: Callable[[], int]) -> None:
         """Tell the tracker, with each heartbeat, how much the log holds."""
         self._hub.log_bytes = nbytes
+
+    def report_queue(self, earliest: Callable[[], QueuedLimit | None]) -> None:
+        """Have the control thread ask, with each heartbeat, which queued limit passes first."""
+        self._hub.queued_limit = earliest
 
     # --- calls --------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NoReturn, ParamSpec, Protocol, TypeVar
 
 from ftcomm.collectives.dtypes import AnyDtype
-from ftcomm.config.deadline import Limit
+from ftcomm.config.deadline import Limit, QueuedLimit
 from ftcomm.control.hub import Recovered
 from ftcomm.engine.persistent_request import PersistentRequest
 from ftcomm.errors import FtcommError
@@ -83,6 +83,9 @@ class Engine(Protocol):
 
     def report_log(self, nbytes: Callable[[], int]) -> None:
         """Have the tracker know how much the log holds."""
+
+    def report_queue(self, earliest: Callable[[], QueuedLimit | None]) -> None:
+        """Have the control thread ask which queued limit passes first."""
 
     def within(
         self,

@@ -6,7 +6,7 @@ from typing import NoReturn, ParamSpec, TypeVar
 import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
-from ftcomm.config.deadline import Limit
+from ftcomm.config.deadline import Limit, QueuedLimit
 from ftcomm.config.environment import JobSettings
 from ftcomm.control.hub import Recovered
 from ftcomm.errors import FtcommError
@@ -52,6 +52,9 @@ class SingleProcessEngine:
 
     def report_log(self, nbytes: Callable[[], int]) -> None:
         """There is nobody to be told."""
+
+    def report_queue(self, earliest: Callable[[], QueuedLimit | None]) -> None:
+        """Do nothing: no call here waits for another rank."""
 
     def wait_until_member(self) -> None:
         """There is nobody to wait for."""

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+from ftcomm.config.deadline import QueuedLimit
 from ftcomm.nonblocking.callbacks import Callback
 
 R = TypeVar("R")
@@ -15,6 +16,7 @@ class QueuedCall(Generic[R]):
     Attributes:
         work: what is called when its turn has come; None once it is done.
         what: the kind of call, for messages.
+        limit: of the call's time, waiting for its turn included; None for no limit.
         has_place: it will run, or fail, whether its handle is kept or not.
         is_due: asked before it may have its turn, None where it always may.
         on_done: told its error, or None, when it is done; under a lock: it may not wait.
@@ -28,16 +30,18 @@ class QueuedCall(Generic[R]):
         "has_place",
         "is_done",
         "is_due",
+        "limit",
         "on_done",
         "value",
         "what",
         "work",
     )
 
-    def __init__(self, work: Callable[[], R], what: str) -> None:
+    def __init__(self, work: Callable[[], R], what: str, limit: QueuedLimit | None = None) -> None:
         """A call that runs as `work` when its turn has come."""
         self.work: Callable[[], R] | None = work
         self.what = what
+        self.limit = limit
         self.has_place = False
         self.is_due: Callable[[], bool] | None = None
         self.on_done: Callable[[BaseException | None], None] | None = None

@@ -5,7 +5,7 @@ from typing import ParamSpec, TypeVar
 
 from ftcomm.api.collectives import CollectiveCalls
 from ftcomm.api.session import Session
-from ftcomm.config.deadline import Limit
+from ftcomm.config.deadline import Limit, QueuedLimit
 from ftcomm.nonblocking.handle import Handle, QueuedCall
 from ftcomm.nonblocking.queue import LEAVE_WITHIN_S, RequestQueue
 from ftcomm.nonblocking.task_engine import QueueAccess, TaskEngine
@@ -33,8 +33,7 @@ class NonblockingCalls:
     The input is not copied: it belongs to the call, as ``out=`` does, until the handle's `wait` has
     returned.  An input function is called on another thread, at most once.  At most 1,024 calls
     wait for their turn; one more waits here.  A `deadline` counts from here: waiting for the turn
-    is a part of it, and a call whose time is over by its turn ends the job as any other does.
-
+    is a part of it, and the job ends when it passes, even while an earlier call is blocked.
 
     Attributes:
         queue: where the calls wait; the first of them starts its thread.
@@ -45,6 +44,7 @@ class NonblockingCalls:
         self.queue = session.guard.pending = RequestQueue(session.guard)
         self._task_engines: list[TaskEngine] = []
         session.background = self
+        session.engine.report_queue(self.queue.earliest_limit)
 
     def submit(
         self, build: Callable[P, Submission[R]], /, *arguments: P.args, **options: P.kwargs
@@ -62,7 +62,9 @@ class NonblockingCalls:
         def work() -> R:
             return session.run_built(limit, submission)
 
-        return QueuedCall(work, submission.request.kind.name.lower())
+        request = submission.request
+        queued = limit and QueuedLimit(limit, request.known, request.site)
+        return QueuedCall(work, request.kind.name.lower(), queued)
 
     def place(self, call: QueuedCall[R]) -> QueuedCall[R]:
         """Put a call in line; if that is cut short, it has no place, or this process leaves."""

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from ftcomm.api.call_guard import CallGuard, called_in_callback
 from ftcomm.api.call_lock import CallLock
+from ftcomm.config.deadline import QueuedLimit, earliest
 from ftcomm.errors import ClosedError, ForkError, ThreadError
 from ftcomm.nonblocking.callbacks import Callback, Callbacks
 from ftcomm.nonblocking.handle import QueuedCall
@@ -218,6 +219,11 @@ class RequestQueue:
         """A pending call may have become due; from any thread."""
         with self._lock:
             self._arrived.notify()
+
+    def earliest_limit(self) -> QueuedLimit | None:
+        """Return the first limit of the calls that wait behind a running one; from any thread."""
+        with self._lock:
+            return earliest(c.limit for c in self._waiting) if self._running else None
 
     def end(self, abort: Callable[[], None], finish: Callable[[], None]) -> None:
         """The communicator ends: nothing runs any more.

@@ -185,6 +185,17 @@ def timed_pending(record: Recorder) -> Any:
     handles[-1].wait()
 
 
+def behind_blocked(record: Recorder) -> Any:
+    """Rank 0's second call has a limit, and its first one waits for rank 1 without one."""
+    comm, rank = record.comm, record.comm.rank
+    record.load(None)
+    comm.iallreduce(np.ones(3)).wait()
+    record.wait_at("0.1")
+    handles = [comm.iallreduce(np.ones(3))]
+    handles.append(comm.ibarrier(deadline=record.spec["deadline"] if rank == 0 else None))
+    handles[-1].wait()
+
+
 def late_turn(record: Recorder) -> Any:
     """Rank 0's call has its turn only when its time is over; the others wait for it there."""
     comm, limit = record.comm, record.spec["deadline"]
@@ -250,6 +261,7 @@ PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     "tasks": tasks,
     "unlike_pending": unlike_pending,
     "timed_pending": timed_pending,
+    "behind_blocked": behind_blocked,
     "late_turn": late_turn,
     "left_while_pending": left_while_pending,
     "interrupted_wait": interrupted_wait,

@@ -46,6 +46,27 @@ def test_a_calls_own_limit_ends_the_job_for_all(bench: Bench) -> None:
     assert "at pending_programs.py:" in text
 
 
+def test_a_queued_calls_own_limit_ends_the_job_while_an_earlier_call_is_blocked(
+    bench: Bench,
+) -> None:
+    program: dict[str, Any] = {
+        "program": "behind_blocked",
+        "deadline": 0.6,
+        "gates": {"1:0.1": "gate"},
+    }
+    with bench.job(Plan(2, program, exits=(80,) * 2)) as job:
+        job.start_tracker()
+        job.start_all()
+        job.wait_for("tracker", text="CollectiveTimeoutError")
+        job.open_gate("gate")
+        job.finish()
+        said = said_by_all(job, "CollectiveTimeoutError", 2)
+        assert job.tracker_status() == 80
+    assert "rank 0 gave barrier() at pending_programs.py:" in said
+    assert "it was waiting for its turn behind earlier calls: allreduce(op=sum, float64[3])" in said
+    assert " was waiting for rank 1" in said
+
+
 def test_a_call_whose_time_is_over_by_its_turn_ends_the_job_for_all(bench: Bench) -> None:
     plan = Plan(2, {"program": "late_turn", "deadline": 0.3}, exits=(80,) * 2)
     with bench.job(plan) as job:

@@ -36,6 +36,7 @@ def a_blocked_worker() -> Any:
             progress=SimpleNamespace(position=START), view=SimpleNamespace(epoch=1)
         ),
         deadline=None,
+        queued_limit=lambda: None,
         log_bytes=int,
     )
     return SimpleNamespace(hub=hub, outbox=object(), apply=apply, said=said)
@@ -124,6 +125,7 @@ class HubOfACallThatEnds:
     """The user's thread ends its call as soon as its deadline has been looked at."""
 
     log_bytes = int
+    queued_limit = staticmethod(lambda: None)
 
     def __init__(self) -> None:
         self.progress = WaitProgress()

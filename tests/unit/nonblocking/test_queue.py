@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ftcomm.api.call_guard import CallGuard
+from ftcomm.config.deadline import Limit, QueuedLimit
 from ftcomm.errors import ClosedError, ForkError, FtcommError, JobLostError, ThreadError
 from ftcomm.nonblocking.handle import Handle, QueuedCall
 from ftcomm.nonblocking.queue import MAX_PENDING, RequestQueue
@@ -19,13 +20,13 @@ WITHIN_S = 60.0  # a hang is a failure; nothing here takes a second
 
 
 class Line:
-    """A gate with its turns, and calls that block until they are released."""
+    """A call guard with its queue, and calls that block until they are released."""
 
     def __init__(self) -> None:
         self.reached = 0
         self.given_up: list[FtcommError] = []
         self.guard = CallGuard(self._judge, lambda: self.reached, self.given_up.append)
-        self.turns = self.guard.pending = RequestQueue(self.guard)
+        self.queue = self.guard.pending = RequestQueue(self.guard)
         self.judge: Callable[[FtcommError], bool] = lambda _: False
         self.ran: list[Any] = []
         self.doors: list[threading.Event] = []
@@ -34,31 +35,31 @@ class Line:
     def _judge(self, error: FtcommError) -> bool:
         return self.judge(error)
 
-    def begin(self, value: Any = None, recvbuf: Callable[[], Any] | None = None) -> Handle[Any]:
+    def begin(self, value: Any = None, work: Callable[[], Any] | None = None) -> Handle[Any]:
         def default() -> Any:
             self.ran.append(value)
             return value
 
-        with self.turns.one_user():
-            return Handle(self.turns.put(QueuedCall(recvbuf or default, "a call")), self.turns)
+        with self.queue.one_user():
+            return Handle(self.queue.put(QueuedCall(work or default, "a call")), self.queue)
 
     def blocked(self) -> tuple[Handle[Any], threading.Event]:
         """A call that runs, and what lets it go."""
         entered, door = threading.Event(), threading.Event()
 
-        def recvbuf() -> str:
+        def work() -> str:
             entered.set()
             assert door.wait(WITHIN_S)
             return "went through"
 
         self.doors.append(door)
-        handle = self.begin(recvbuf=recvbuf)
+        handle = self.begin(work=work)
         assert entered.wait(WITHIN_S)
         return handle, door
 
     def end(self) -> None:
         self.guard.is_closed = True
-        self.turns.end(lambda: self.ended.append("abort"), lambda: self.ended.append("finish"))
+        self.queue.end(lambda: self.ended.append("abort"), lambda: self.ended.append("finish"))
 
 
 @pytest.fixture
@@ -88,10 +89,10 @@ def in_thread(function: Callable[[], Any]) -> list[Any]:
 
 
 def raiser(error: BaseException) -> Callable[[], None]:
-    def recvbuf() -> None:
+    def work() -> None:
         raise error
 
-    return recvbuf
+    return work
 
 
 # --- order --------------------------------------------------------------------------------------
@@ -134,13 +135,13 @@ def test_a_call_waits_until_it_is_due(line: Line) -> None:
     due = threading.Event()
     late = QueuedCall(lambda: line.ran.append("late"), "x")
     late.is_due = due.is_set
-    with line.turns.one_user():
-        line.turns.put(late)
+    with line.queue.one_user():
+        line.queue.put(late)
     behind = line.begin("behind")
-    line.turns.look_again()
+    line.queue.look_again()
     assert (late.is_done, behind.done(), line.ran) == (False, False, [])
     due.set()
-    line.turns.look_again()
+    line.queue.look_again()
     behind.wait()
     assert line.ran == ["late", "behind"]
 
@@ -161,7 +162,7 @@ def test_a_call_too_many_waits_for_room(line: Line) -> None:
 def test_an_error_takes_along_all_that_was_called_before_it_was_heard(line: Line) -> None:
     _, door = line.blocked()
     error = ValueError("the third")
-    failing, behind = line.begin(recvbuf=raiser(error)), line.begin("behind")
+    failing, behind = line.begin(work=raiser(error)), line.begin("behind")
     door.set()
     with pytest.raises(ValueError, match="the third"):
         behind.wait()
@@ -173,9 +174,9 @@ def test_an_error_takes_along_all_that_was_called_before_it_was_heard(line: Line
 
 
 def test_a_call_made_after_an_error_that_nobody_has_heard_of_fails_at_once(line: Line) -> None:
-    failing = line.begin(recvbuf=raiser(ValueError("unheard")))
-    with line.turns._lock:
-        assert line.turns._changed.wait_for(failing.done, WITHIN_S)
+    failing = line.begin(work=raiser(ValueError("unheard")))
+    with line.queue._lock:
+        assert line.queue._changed.wait_for(failing.done, WITHIN_S)
     late = line.begin("late")
     assert late.done()
     with pytest.raises(ValueError, match="unheard"):
@@ -184,7 +185,7 @@ def test_a_call_made_after_an_error_that_nobody_has_heard_of_fails_at_once(line:
 
 
 def test_an_error_of_a_handle_that_was_dropped_leaves_the_next_synchronous_call(line: Line) -> None:
-    line.begin(recvbuf=raiser(ValueError("dropped")))
+    line.begin(work=raiser(ValueError("dropped")))
     gc.collect()
     with pytest.raises(ValueError, match="dropped"), line.guard:
         line.ran.append("never")
@@ -202,7 +203,7 @@ def test_an_end_of_the_job_is_raised_by_what_is_pending_and_by_every_later_call(
 
     line.judge = judge
     _, door = line.blocked()
-    handles = [line.begin(recvbuf=raiser(lost)), line.begin("behind")]
+    handles = [line.begin(work=raiser(lost)), line.begin("behind")]
     door.set()
     for ask in (handles[0].wait, handles[1].wait, line.guard.__enter__, line.begin):
         with pytest.raises(JobLostError, match="all is lost"):
@@ -246,14 +247,14 @@ def test_any_thread_may_wait(line: Line) -> None:
 def test_a_function_inside_a_call_can_neither_wait_nor_call(line: Line) -> None:
     got: list[Any] = []
 
-    def recvbuf() -> None:
+    def work() -> None:
         for forbidden in (later.wait, line.guard.__enter__, line.begin):
             with pytest.raises(ThreadError) as caught:
                 forbidden()
             got.append(caught.type)
 
     _, door = line.blocked()
-    inside, later = line.begin(recvbuf=recvbuf), line.begin("later")
+    inside, later = line.begin(work=work), line.begin("later")
     door.set()
     inside.wait()
     assert (got, later.wait()) == ([ThreadError] * 3, "later")
@@ -261,7 +262,7 @@ def test_a_function_inside_a_call_can_neither_wait_nor_call(line: Line) -> None:
 
 def test_of_two_threads_that_call_at_once_one_is_refused(line: Line) -> None:
     _, door = line.blocked()
-    with line.turns.one_user():
+    with line.queue.one_user():
         refused = in_thread(line.begin) + in_thread(line.guard.__enter__)
     assert [type(error) for error in refused] == [ThreadError] * 2
     door.set()
@@ -273,7 +274,7 @@ def test_of_two_threads_that_call_at_once_one_is_refused(line: Line) -> None:
 def test_who_leaves_ends_what_runs_and_drops_what_waits(line: Line) -> None:
     running, door = line.blocked()
     waiting = line.begin("never")
-    line.turns.end(door.set, lambda: line.ended.append("finish"))
+    line.queue.end(door.set, lambda: line.ended.append("finish"))
     assert (running.wait(), line.ended, line.ran) == ("went through", ["finish"], [])
     with pytest.raises(ClosedError, match="ended before this call had its turn"):
         waiting.wait()
@@ -285,7 +286,7 @@ def test_a_users_function_that_does_not_end_is_not_waited_for(
     monkeypatch.setattr("ftcomm.nonblocking.queue.LEAVE_WITHIN_S", 0.001)
     _, door = line.blocked()
     finished = threading.Event()
-    line.turns.end(lambda: None, finished.set)
+    line.queue.end(lambda: None, finished.set)
     assert not finished.is_set()  # its sockets are still in use
     door.set()
     assert finished.wait(WITHIN_S)
@@ -334,13 +335,29 @@ def test_a_call_knows_since_when_it_waited_for_those_before_it(
         return 17.5
 
     monkeypatch.setattr("ftcomm.api.call_guard.time", SimpleNamespace(monotonic=now))
-    line.begin(recvbuf=lambda: asked.wait(WITHIN_S))
+    line.begin(work=lambda: asked.wait(WITHIN_S))
     with line.guard:
         said = [line.guard.asked_at(), line.guard.asked_at()]
     asked.clear()
-    line.begin(recvbuf=lambda: asked.wait(WITHIN_S))
+    line.begin(work=lambda: asked.wait(WITHIN_S))
     with contextlib.suppress(ZeroDivisionError), line.guard:
         raise ZeroDivisionError  # before it has asked
     with line.guard:
         said.append(line.guard.asked_at())
     assert said == [17.5, None, None]
+
+
+def test_the_limit_that_passes_first_is_that_of_a_queued_call(line: Line) -> None:
+    """The running call has a limit of its own, which its thread has told elsewhere."""
+    limits = [QueuedLimit(Limit(9.0, at), b"", f"job.py:{at}") for at in (30.0, 10.0, 20.0)]
+    assert line.queue.earliest_limit() is None
+    first, door = line.blocked()
+    calls = [QueuedCall(lambda: None, "x", limit) for limit in (limits[0], None, *limits[1:])]
+    with line.queue.one_user():
+        for call in calls:
+            line.queue.put(call)
+    assert line.queue.earliest_limit() == limits[1]
+    door.set()
+    first.wait()
+    Handle(calls[-1], line.queue).wait()
+    assert line.queue.earliest_limit() is None
