@@ -33,7 +33,7 @@ class OutputPolicy:
 
     def _copied(self, stored: LoggedResult) -> Result:
         flat = stored.flat
-        if flat.nbytes < Pool.MIN_BYTES:
+        if flat.nbytes < Pool.MIN_LENT_BYTES:
             return flat.reshape(stored.shape).copy()
         copy = self._engine.lend(len(flat), flat.dtype)
         copy[:] = flat
@@ -44,7 +44,7 @@ class OutputPolicy:
 
         The input is: the call is made again from it after a failure that cost nobody a result.
         """
-        large = not self._keeps_results and out.nbytes >= Pool.MIN_BYTES
+        large = not self._keeps_results and out.nbytes >= Pool.MIN_LENT_BYTES
         if not large or not out.flags.c_contiguous or np.may_share_memory(out, sendbuf):
             return None
         return out.reshape(-1)

@@ -100,7 +100,7 @@ class PersistentCalls:
             self._known.clear()
         code, at = spot
         share, row = self._quota.share_of(form.nbytes), self._session.call_stats.row(form.kind)
-        flat, pooled = len(form.shape) == 1, form.nbytes >= Pool.MIN_BYTES
+        flat, pooled = len(form.shape) == 1, form.nbytes >= Pool.MIN_LENT_BYTES
         repeat = PersistentCall(code, persistent, form, share, row, form.nbytes, flat, pooled)
         self._known[id(code), at, op, x.shape, x.dtype] = repeat
 

@@ -130,7 +130,12 @@ class Pool:
         nbytes: that wait to be taken.
     """
 
-    MIN_BYTES = 64 * 1024  # below, the allocator's own lists are as fast
+    # Below, the allocator's own lists are as fast.  Results of a version are freed all at once, and
+    # the allocator returns what that leaves at the end of its heap: of 16 KiB and more, the page
+    # faults of the next version cost more than this class does.
+    MIN_BYTES = 16 * 1024
+    # A user mostly drops one result at a time, which the allocator keeps.
+    MIN_LENT_BYTES = 64 * 1024
     # Of what users were given: a step's results of one program, and no more memory than nobody
     # misses who has released it.
     MAX_LENT = 16
@@ -169,7 +174,7 @@ class Pool:
     def lend(self, count: int, dtype: AnyDtype) -> Array:
         """As `take`, for the user, who may write to it and drops it some time."""
         nbytes = count * dtype.itemsize
-        if nbytes < self.MIN_BYTES:
+        if nbytes < self.MIN_LENT_BYTES:
             return np.empty(count, dtype)
         size = size_class(nbytes)
         memory = self._left_over(size)
@@ -206,7 +211,8 @@ class Pool:
         """A version's log is gone: keep its memory for the next ones.
 
         Args:
-            dropped: the log's values; emptied, because the list must not hold on to them.
+            dropped: the log's values, the oldest first; emptied, because the list must not hold on
+                to them.
         """
         self._version += 1
         oldest = self._version - KEPT_VERSIONS
@@ -214,6 +220,7 @@ class Pool:
             while shelf and shelf[0][0] <= oldest:
                 self._pop(size, 0)
         self._lent = [lent for lent in self._lent if lent[0] > oldest]
+        dropped.reverse()  # the newest last: it may still be in a cache, and is taken first
         while dropped:
             self.give(dropped.pop())
         self._in_use = 0  # also what calls had taken that came to nothing

@@ -14,7 +14,7 @@ from ftcomm.memory.pool import LoggedResult, Pool
 from ftcomm.requests.request import CollectiveSpec
 from tests.unit.engine.test_persistent_request import Way
 
-POOLED = Pool.MIN_BYTES // 8
+POOLED = Pool.MIN_LENT_BYTES // 8
 SHAPES = [(3,), (2, 2), (0,), (), (POOLED,), (2, POOLED)]
 PERSISTENT = "ftcomm.engine.single_process.SingleProcessEngine.persistent"
 CALL = {

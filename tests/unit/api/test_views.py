@@ -19,7 +19,15 @@ from tests.unit.engine.test_persistent_request import Way
 Array = np.ndarray[Any, Any]
 
 NAMES = [name for name in DTYPE_NAMES.values() if name not in ("none", "bfloat16")]
-SHAPES = [(), (0,), (3,), (2, 0, 4), (2, 3), (Pool.MIN_BYTES // 2,), (2, Pool.MIN_BYTES // 4)]
+SHAPES = [
+    (),
+    (0,),
+    (3,),
+    (2, 0, 4),
+    (2, 3),
+    (Pool.MIN_LENT_BYTES // 2,),
+    (2, Pool.MIN_LENT_BYTES // 4),
+]
 # Results of one rank are its input: they have no more dimensions than rows.
 CALLS: dict[str, Callable[[Communicator, Array], Array]] = {
     "allreduce": lambda comm, x: comm.allreduce(x, "max", copy=False),
@@ -89,10 +97,12 @@ def test_what_a_script_writes_to_a_loaded_state_is_not_in_the_checkpoint() -> No
 
 def test_memory_under_a_view_is_not_taken_again() -> None:
     pool = Pool()
-    stored = LoggedResult(pool.take(Pool.MIN_BYTES, np.dtype(np.uint8)), (Pool.MIN_BYTES,))
+    stored = LoggedResult(
+        pool.take(Pool.MIN_LENT_BYTES, np.dtype(np.uint8)), (Pool.MIN_LENT_BYTES,)
+    )
     view = stored.read_only()
     held = [stored]
     del stored
     pool.give(held.pop())
     assert pool.nbytes == 0
-    assert view.size == Pool.MIN_BYTES
+    assert view.size == Pool.MIN_LENT_BYTES

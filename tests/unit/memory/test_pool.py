@@ -15,6 +15,7 @@ from ftcomm.memory.pool import LoggedResult, Pool, dtype_from_wire, size_class, 
 
 F32 = np.dtype(np.float32)
 COUNT = Pool.MIN_BYTES // 4
+LENT = Pool.MIN_LENT_BYTES // 4
 
 
 def address(array: np.ndarray[Any, Any]) -> int:
@@ -72,6 +73,15 @@ def test_small_results_are_left_to_the_allocator() -> None:
     dropped = [logged(pool, COUNT - 1)]
     pool.give(dropped.pop())
     assert pool.nbytes == 0
+
+
+def test_the_memory_of_a_versions_newest_result_is_taken_first() -> None:
+    pool = Pool()
+    log = [logged(pool) for _ in range(3)]
+    addresses = [address(stored.flat) for stored in log]
+    pool.renew(log)
+    taken = [logged(pool) for _ in range(3)]
+    assert [address(stored.flat) for stored in taken] == addresses[::-1]
 
 
 def test_memory_goes_when_some_versions_have_not_needed_it() -> None:
@@ -158,27 +168,27 @@ def test_of_what_does_not_fit_the_oldest_goes_first() -> None:
 
 def test_what_the_user_was_lent_is_taken_again_when_nothing_refers_to_it() -> None:
     pool = Pool()
-    result = pool.lend(COUNT, F32).reshape(2, -1)
+    result = pool.lend(LENT, F32).reshape(2, -1)
     where, row = address(result), result[1]
     del result
-    other = pool.lend(COUNT, F32)
+    other = pool.lend(LENT, F32)
     assert not np.shares_memory(other, row)
     del row
-    assert address(pool.take(COUNT, F32)) == where
+    assert address(pool.take(LENT, F32)) == where
 
 
 def test_what_a_user_has_let_go_of_gives_way_to_what_is_lent() -> None:
     pool = Pool()
-    held = [pool.lend(count, F32) for count in (COUNT, COUNT, 8 * COUNT)]
+    held = [pool.lend(count, F32) for count in (LENT, LENT, 8 * LENT)]
     del held[0], held[0]
-    larger = pool.lend(4 * COUNT, F32)
-    assert [memory.nbytes for _, memory in pool._lent] == [32 * COUNT, 16 * COUNT]
+    larger = pool.lend(4 * LENT, F32)
+    assert [memory.nbytes for _, memory in pool._lent] == [32 * LENT, 16 * LENT]
     assert not np.shares_memory(larger, held[0])
 
 
 def test_little_is_remembered_of_what_users_were_lent() -> None:
     pool = Pool()
-    held = [pool.lend(count, F32) for count in range(COUNT, COUNT + 2 * Pool.MAX_LENT)]
+    held = [pool.lend(count, F32) for count in range(LENT, LENT + 2 * Pool.MAX_LENT)]
     assert len(pool._lent) == Pool.MAX_LENT < len(held)
     held.append(pool.lend(Pool.MAX_LENT_BYTES, np.dtype(np.uint8)))
     assert len(pool._lent) == 1
@@ -188,7 +198,7 @@ def test_little_is_remembered_of_what_users_were_lent() -> None:
 
 def test_lent_memory_goes_when_some_versions_have_not_needed_it() -> None:
     pool = Pool()
-    pool.lend(COUNT, F32)
+    pool.lend(LENT, F32)
     held = []
     for _ in range(KEPT_VERSIONS):
         pool.renew([])
@@ -205,10 +215,10 @@ def test_no_two_results_in_use_share_memory(moves: list[int]) -> None:
     views: list[np.ndarray[Any, Any]] = []
     for move in moves:
         if move in (2, 3):
-            views.append(pool.lend(COUNT + move, F32).reshape(-1, 1))
+            views.append(pool.lend(LENT + move, F32).reshape(-1, 1))
             del views[: -move - 1]
         elif move % 2 == 0:
-            held.append(logged(pool, COUNT + move % 3))
+            held.append(logged(pool, LENT + move % 3))
         elif held:
             index = move % len(held)
             if move > 5:
