@@ -418,7 +418,7 @@ class DataPlane:
             return True
         hub.close_retired()
         own, grouping = self._view.rank, self._view.grouping
-        self._executor.spins = spins_before_sleep(grouping.count(grouping[own]))
+        self._executor.waiter.spins = spins_before_sleep(grouping.count(grouping[own]))
         self._control.driver.request_links(epoch, [rank for rank in missing if rank > own])
         hub.progress.since = time.monotonic()
         try:

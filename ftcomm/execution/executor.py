@@ -8,7 +8,6 @@ there is one, sends every step through the streams, which can stop in the middle
 
 import functools
 from collections.abc import Callable, Mapping
-from time import monotonic
 
 import numpy as np
 
@@ -36,19 +35,25 @@ from ftcomm.protocol.frame_header import (
 )
 from ftcomm.transport.interruptions import Interrupted, LinkLost
 from ftcomm.transport.link import Link
-from ftcomm.transport.waiting import (
-    CLOCK_EVERY,
-    SPIN_LIMIT_S,
-    SPINS_SHARED,
-    Waiter,
-    WaitProgress,
-    let_others_run,
-)
+from ftcomm.transport.waiting import Waiter, WaitProgress
 from ftcomm.transport.waker import Waker
 
 NO_REDUCTION, INCOMING_FIRST = Reduce.NONE, Reduce.INCOMING_FIRST  # looked up once
 _EMPTY: Array = np.empty(0, np.uint8)
 _Given = tuple[Mapping[int, Link], CallHeader, Array, Array, Reducer | None]
+
+
+class ScratchBuffer:
+    """Bytes for what comes in and is reduced at once; kept, since fresh pages cost a copy."""
+
+    def __init__(self) -> None:
+        self._memory: Array = np.empty(REDUCE_SEGMENT_BYTES, np.uint8)
+
+    def take(self, nbytes: int) -> Array:
+        """Exactly `nbytes`, until the next call of this."""
+        if len(self._memory) < nbytes:
+            self._memory = np.empty(nbytes, np.uint8)
+        return self._memory[:nbytes]
 
 
 class Executor:
@@ -57,7 +62,7 @@ class Executor:
     Attributes:
         progress: whom this thread is waiting for, for the control thread to read.
         probe: called as ``probe(point, step)`` in the middle of each transfer, or None.
-        tries: how often nothing may have come or gone before this thread sleeps.
+        waiter: sleeps while no link may move.
     """
 
     _call: CallHeader
@@ -65,10 +70,8 @@ class Executor:
     def __init__(self, waker: Waker, probe: Probe | None = None) -> None:
         self.progress = WaitProgress()
         self.probe = probe
-        self.spins = SPINS_SHARED
-        self._spins_until = 0.0  # monotonic time: a step that may not move tries until then
         self._waker = waker
-        self._waiter = Waiter(waker, self.progress)
+        self.waiter = Waiter(waker, self.progress)
         self._head = bytearray(HEADER_BYTES)  # of the frame that is being sent
         self._other_head = bytearray(HEADER_BYTES)  # of one that comes in with another length
         self._expected = self._head
@@ -77,7 +80,7 @@ class Executor:
         self._small_view = memoryview(self._small)
         self._moves = Moves(self._small)
         self._quiet = IgnoredFpErrors()
-        self._scratch: Array = np.empty(REDUCE_SEGMENT_BYTES, np.uint8)
+        self._scratch = ScratchBuffer()
         # of the call that is running
         self._links: Mapping[int, Link] = {}
         self._source: Array = _EMPTY
@@ -140,7 +143,7 @@ class Executor:
                 got += more
                 spins = 0 if more else spins + 1
                 if not more:
-                    self._block(spins, link, None)
+                    self.waiter.pause(spins, link, None)
         except LinkLost as lost:
             if self._waker.is_set:
                 raise Interrupted from lost
@@ -303,7 +306,7 @@ class Executor:
             else:
                 spins += 1
                 sending = None if outgoing is None else outgoing.link
-                self._block(spins, link if got < total else None, sending)
+                self.waiter.pause(spins, link if got < total else None, sending)
         if not checked:
             self._accept(link.rank, tag, move.receives)
 
@@ -317,20 +320,6 @@ class Executor:
         if more == 0:
             raise LinkLost(link.rank, "the peer closed the connection")
         return more
-
-    def _block(self, spins: int, receiving: Link | None, sending: Link | None) -> None:
-        may_spin = spins < self.spins and not self._waker.is_set
-        if may_spin and (spins % CLOCK_EVERY or self._may_spin(spins)):
-            let_others_run()
-        else:
-            self._waiter.wait(receiving, sending)
-
-    def _may_spin(self, spins: int) -> bool:
-        """The tries since the clock was first read have taken little time."""
-        now = monotonic()
-        if spins == CLOCK_EVERY:
-            self._spins_until = now + SPIN_LIMIT_S
-        return now < self._spins_until
 
     # --- large steps ------------------------------------------------------------------------------
 
@@ -361,16 +350,10 @@ class Executor:
             own=self._source[part] if step.own_in_sendbuf else out,
             out=out,
             reducer=reducer,
-            scratch=self._segments(length if whole else REDUCE_SEGMENT_BYTES),
+            scratch=self._scratch.take(length if whole else REDUCE_SEGMENT_BYTES),
             probe=self.probe,
             tag=tag,
         )
-
-    def _segments(self, nbytes: int) -> Array:
-        """Scratch of exactly `nbytes`; kept for the next call, since fresh pages cost a copy."""
-        if len(self._scratch) < nbytes:
-            self._scratch = np.empty(nbytes, np.uint8)
-        return self._scratch[:nbytes]
 
     def _pump(self, outgoing: Outgoing | None, incoming: Incoming | None) -> None:
         """Advance both halves until both are done."""
@@ -391,7 +374,7 @@ class Executor:
                     raise Interrupted
                 continue
             spins += 1
-            self._block(
+            self.waiter.pause(
                 spins,
                 None if incoming is None else incoming.link,
                 None if outgoing is None else outgoing.link,

@@ -216,7 +216,7 @@ class SharedResultExecutor(Executor):
             own=own,
             out=out,
             reducer=self._reducer,
-            scratch=self._segments(REDUCE_SEGMENT_BYTES),
+            scratch=self._scratch.take(REDUCE_SEGMENT_BYTES),
             probe=self.probe,
             tag=step.tag,
         )

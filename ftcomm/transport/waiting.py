@@ -52,15 +52,41 @@ class WaitProgress:
 
 
 class Waiter:
-    """Sleeps until a link is ready; owned by the thread that runs collectives."""
+    """Tries for a while, then sleeps until a link is ready; for the thread that runs collectives.
 
-    __slots__ = ("_is_dirty", "_poll", "_waker", "progress")
+    Attributes:
+        progress: whom the thread waits for, for the control thread to read.
+        spins: empty tries before it sleeps.
+    """
+
+    __slots__ = ("_is_dirty", "_poll", "_spins_until", "_waker", "progress", "spins")
 
     def __init__(self, waker: Waker, progress: WaitProgress) -> None:
         self.progress = progress
         self._waker = waker
         self._poll = self._new_poll()
         self._is_dirty = False  # links are registered, of a wait that goes on or was cut short
+        self.spins = SPINS_SHARED
+        self._spins_until = 0.0  # monotonic time: a step that may not move tries until then
+
+    def pause(self, spins: int, receiving: Link | None, sending: Link | None) -> None:
+        """Let others run, or sleep as `wait` does, after so many empty tries in a row.
+
+        Raises:
+            Interrupted: the waker is set.
+        """
+        may_spin = spins < self.spins and not self._waker.is_set
+        if may_spin and (spins % CLOCK_EVERY or self._may_spin(spins)):
+            let_others_run()
+        else:
+            self.wait(receiving, sending)
+
+    def _may_spin(self, spins: int) -> bool:
+        """The tries since the clock was first read have taken little time."""
+        now = time.monotonic()
+        if spins == CLOCK_EVERY:
+            self._spins_until = now + SPIN_LIMIT_S
+        return now < self._spins_until
 
     def _new_poll(self) -> "select.poll":  # quoted, for systems that have none
         poll = select.poll()

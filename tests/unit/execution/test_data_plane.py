@@ -176,4 +176,4 @@ def test_the_ranks_of_this_host_decide_how_long_is_tried(
     plane = DataPlane(hub, SimpleNamespace(driver=driver))  # type: ignore[arg-type]  # asked only for links
     monkeypatch.setattr(plane, "_must_ask", lambda _: False)
     assert plane._ensure_links(schedule_for(Kind.BARRIER, 3, 0, 0, 1), links, 1)
-    assert plane._executor.spins == 14
+    assert plane._executor.waiter.spins == 14

@@ -42,7 +42,7 @@ def drain(rank, link):
         try:
             got = link.recv_into(buffer)
         except BlockingIOError:
-            rank.executor._waiter.wait(link, None)
+            rank.executor.waiter.wait(link, None)
             continue
         if got == 0:
             return heard
@@ -60,7 +60,7 @@ def test_a_peer_that_is_killed_in_the_middle_has_said_what_it_had_said(megabytes
             try:
                 heard += buffer[: near.recv_into(buffer)]
             except BlockingIOError:
-                rank.executor._waiter.wait(near, None)
+                rank.executor.waiter.wait(near, None)
         os.kill(child, signal.SIGKILL)
         (rest,) = harness.together(functools.partial(drain, rank, near))
         heard += rest
@@ -72,13 +72,13 @@ def test_a_peer_that_is_killed_in_the_middle_has_said_what_it_had_said(megabytes
 def wait_until_interrupted(rank, link):
     """A bell may have been rung for what has been taken already: a wait may end for nothing."""
     while True:
-        rank.executor._waiter.wait(link, None)
+        rank.executor.waiter.wait(link, None)
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_peer_that_is_stopped_is_waited_for_and_goes_on():
     def echo(link):
-        waiter = harness.Rank(0).executor._waiter
+        waiter = harness.Rank(0).executor.waiter
         while True:
             try:
                 raw = harness.take(link, 100)
@@ -109,6 +109,6 @@ def test_a_peer_that_is_stopped_is_waited_for_and_goes_on():
                 try:
                     heard += harness.take(near, 100)
                 except BlockingIOError:
-                    rank.executor._waiter.wait(near, None)
+                    rank.executor.waiter.wait(near, None)
             assert heard == b"still there?"
     assert os.waitpid(child, 0)[1] == 0

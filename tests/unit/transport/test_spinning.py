@@ -1,10 +1,10 @@
 """How long a rank looks for a peer before it sleeps, and says for whom."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ftcomm.execution import executor
 from ftcomm.execution.executor import Executor
 from ftcomm.transport import waiting
 from ftcomm.transport.interruptions import Interrupted
@@ -32,11 +32,11 @@ def yields_before_the_wait(each_takes_s: float, monkeypatch: pytest.MonkeyPatch)
     def sleep(*_: Any) -> None:
         raise Interrupted
 
-    monkeypatch.setattr(executor, "let_others_run", let_others_run)
-    monkeypatch.setattr(executor, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(waiting, "let_others_run", let_others_run)
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(waiting.Waiter, "wait", sleep)
     one = Executor(Waker())
-    one.spins = SPINS_ALONE
+    one.waiter.spins = SPINS_ALONE
     link: Any = IdleLink()
     with pytest.raises(Interrupted):
         one.read_ahead(link)
