@@ -5,25 +5,26 @@ say that it is complete, or find that the epoch was revoked meanwhile and ask ag
 execute; the input is never written; the result is logged before anything is returned.
 """
 
-import time
 from collections.abc import Callable
 from typing import NoReturn, ParamSpec, TypeVar
 
+from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.config.deadline import Limit, QueuedLimit, overdue
 from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.engine.input_check import is_same_input, other_input_error
+from ftcomm.engine.locked_machine import Answer, LockedMachine
 from ftcomm.engine.persistent_request import PersistentRequest, persistent
-from ftcomm.engine.view import EngineView
 from ftcomm.errors import ClosedError, CollectiveTimeoutError, FtcommError, LogLimitError
 from ftcomm.execution.data_plane import DataPlane, Turn
-from ftcomm.memory.pool import EMPTY, LoggedResult
-from ftcomm.protocol.messages import Resumed
+from ftcomm.memory.pool import EMPTY, Array, LoggedResult
+from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import is_compatible, signature_text
 from ftcomm.recovery.events import FatalFound, Leaving, MismatchSeen, OwnCloseDone
-from ftcomm.recovery.machine import Checkpoint, Completion, NextStep, WorkerState
+from ftcomm.recovery.machine import Checkpoint, NextStep, WorkerState
 from ftcomm.recovery.recent_calls import Called
 from ftcomm.recovery.result_log import LogEntry
+from ftcomm.requests.builder import Group
 from ftcomm.requests.request import (
     AnyRequest,
     CheckpointPayload,
@@ -36,19 +37,92 @@ from ftcomm.state.layout import Packed
 
 LENGTH_BYTES = 8  # of a local state, beside the digest
 
-Answer = NextStep | LogEntry | Checkpoint | None
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class DistributedEngine(EngineView):
+class DistributedEngine:
     """An engine of a group under a tracker; used by one thread."""
 
     def __init__(self, hub: Hub, control: ControlThread) -> None:
-        super().__init__(hub)
+        self._hub = hub
+        self._core = hub.core
+        self._view = hub.core.view
+        self._progress = hub.core.progress
         self._control = control
         self._plane = DataPlane(hub, control)
-        self._resumed_epoch = 0
+        self._machine = LockedMachine(hub, control)
+        self.recovered = hub.recovered
+
+    # --- what a request depends on --------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """This worker's place; it never changes."""
+        return self._view.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of places."""
+        return self._core.contact.world_size
+
+    @property
+    def group(self) -> Group:
+        """The group as requests depend on it."""
+        core, settings = self._core, self._hub.settings
+        return Group(
+            rank=core.view.rank,
+            world_size=core.contact.world_size,
+            grouping=core.view.grouping,
+            algorithm=settings.algorithm,
+            table=settings.table,
+            pythons=lambda: tuple(member.python for member in core.view.members),
+        )
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose plan is in force."""
+        return self._view.epoch
+
+    @property
+    def position(self) -> Position:
+        """The collective that this worker will complete next."""
+        return self._progress.position
+
+    @property
+    def error(self) -> FtcommError | None:
+        """What ended this communicator, None while it runs."""
+        return self._view.error
+
+    @property
+    def log_limit(self) -> int:
+        """Bytes of results that the job allows between two checkpoints."""
+        return self._hub.settings.log_limit
+
+    @property
+    def call_deadline(self) -> float | None:
+        """Seconds that a call may take where its caller says nothing else; None is no limit."""
+        return self._hub.settings.call_deadline or None
+
+    @property
+    def keeps_results(self) -> bool:
+        """The job's setting ``replay`` is on: what a call returns is in the log too."""
+        return self._hub.settings.keeps_results
+
+    @property
+    def watches_states(self) -> bool:
+        """Whether to find out who writes to what a lazy checkpoint holds."""
+        return self._hub.options.debug is not None
+
+    def lend(self, count: int, dtype: AnyDtype) -> Array:
+        """Memory for a result that the user gets; taken back when the user has released it."""
+        with self._hub.lock:
+            return self._hub.pool.lend(count, dtype)
+
+    @property
+    def replicas(self) -> int:
+        """Copies of each stable result."""
+        return self._hub.settings.replicas
 
     def report_log(self, nbytes: Callable[[], int]) -> None:
         """Tell the tracker, with each heartbeat, how much the log holds."""
@@ -66,7 +140,7 @@ class DistributedEngine(EngineView):
         Raises:
             FtcommError: refused, or the tracker could not be reached.
         """
-        self._wait_for(lambda: self._view.state is WorkerState.RUNNING)
+        self._machine.wait_for(lambda: self._view.state is WorkerState.RUNNING)
         self._hub.fault("ranked")
 
     def within(
@@ -106,7 +180,7 @@ class DistributedEngine(EngineView):
 
     def persistent(self, form: CollectiveSpec) -> PersistentRequest | None:
         """Calls of `form` in few steps; None where each has something to do in between."""
-        return persistent(self._hub, self._plane, form, self._complete)
+        return persistent(self._hub, self._plane, form, self._machine.complete)
 
     def run(self, request: AnyRequest) -> LoggedResult:
         """One collective, served or executed; the log owns what is returned."""
@@ -125,7 +199,7 @@ class DistributedEngine(EngineView):
 
     def _run_open(self, opened: OpenBroadcast) -> LoggedResult:
         while True:
-            answer, turn = self._ask(self._progress.begin, opened.known, opened.site)
+            answer, turn = self._machine.ask(self._progress.begin, opened.known, opened.site)
             if answer is NextStep.EXECUTE:
                 signature = self._plane.learn(opened, turn)
                 if signature is not None:
@@ -150,7 +224,7 @@ class DistributedEngine(EngineView):
     def _served_or_due(self, lazy: DeferredInput) -> LoggedResult | None:
         """What the log has for a lazy call; None when it is to be executed."""
         while True:
-            answer, _ = self._ask(self._progress.begin, b"", lazy.site)
+            answer, _ = self._machine.ask(self._progress.begin, b"", lazy.site)
             if answer is NextStep.EXECUTE:
                 return None
             if isinstance(answer, LogEntry):
@@ -163,14 +237,14 @@ class DistributedEngine(EngineView):
         if not is_compatible(lazy.known, entry.signature):
             with self._hub.lock:
                 self._progress.call = Called(lazy.known, lazy.site)  # for the error about the two
-            return self._serve(entry, lazy.known, self._replay)
+            return self._serve(entry, lazy.known, self._machine.replay)
         lazy.check(entry.value)
-        return self._settle(self._replay)
+        return self._machine.replay()
 
     def _run(self, call: Request) -> LoggedResult:
         form, core = call.form, self._core
         while True:
-            answer, turn = self._ask(core.progress.begin, form.signature, form.site)
+            answer, turn = self._machine.ask(core.progress.begin, form.signature, form.site)
             if answer is NextStep.EXECUTE:
                 stored = self._execute(call, turn)
                 if stored is not None and self._kept(call, turn[0], stored):
@@ -180,7 +254,7 @@ class DistributedEngine(EngineView):
                     call.check(answer.value)
                 if not is_same_input(call, answer.signature, answer.value, self.rank):
                     self.condemn(other_input_error(call, self.rank, self.position))
-                elif self._serve(answer, form.signature, self._replay):
+                elif self._serve(answer, form.signature, self._machine.replay):
                     return self._done(answer.value)
             else:
                 self._hub.sleep()
@@ -197,7 +271,16 @@ class DistributedEngine(EngineView):
         if call.check is not None:
             call.check(stored)
         entry = LogEntry(call.form.signature, stored, stored.flat.nbytes)
-        return self._complete(epoch, entry, call.synchronising)
+        return self._machine.complete(epoch, entry, call.synchronising)
+
+    def _serve(self, entry: LogEntry, signature: bytes, replay: Callable[[], bool]) -> bool:
+        """The result exists: it must be of the same collective (rule R7, in replay)."""
+        if entry.signature != signature:
+            # an earlier incarnation of this rank, or the others without it, ran something else here
+            view = self._view
+            self._plane.accuse(MismatchSeen(view.epoch, view.rank, entry.signature, ""))
+            return False
+        return replay()
 
     def _done(self, stored: LoggedResult) -> LoggedResult:
         self._hub.fault("done")
@@ -217,16 +300,15 @@ class DistributedEngine(EngineView):
     def _commit(self, version: int, saving: CheckpointPayload, signature: bytes, site: str) -> None:
         """Return when `version` is committed: by this rank's own collective, or by a plan."""
         while True:
-            answer, turn = self._ask(self._begin_checkpoint, version, signature, site)
+            answer, turn = self._machine.ask(self._begin_checkpoint, version, signature, site)
             if answer is None:  # a plan has committed it meanwhile
                 return
             if answer is NextStep.EXECUTE:
-                if self._agree(saving, signature, site, turn) and self._complete_confirmed(
-                    self._complete_checkpoint, turn[0]
-                ):
+                agreed = self._agree(saving, signature, site, turn)
+                if agreed and self._machine.complete_checkpoint(turn[0]):
                     return
             elif isinstance(answer, LogEntry):  # others ran a collective here: not one program
-                self._serve(answer, signature, self._replay)
+                self._serve(answer, signature, self._machine.replay)
             else:
                 self._hub.sleep()
 
@@ -270,17 +352,15 @@ class DistributedEngine(EngineView):
 
     def _load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
         while True:
-            answer, turn = self._ask(self._progress.begin_load, signature, site)
+            answer, turn = self._machine.ask(self._progress.begin_load, signature, site)
             if isinstance(answer, Checkpoint):
-                if self._settle(self._replay_load, answer):
+                if self._machine.replay_load(answer):
                     return answer
             elif isinstance(answer, LogEntry):
-                self._serve(answer, signature, self._replay)
+                self._serve(answer, signature, self._machine.replay)
             elif answer is NextStep.EXECUTE:
                 value = self._plane.broadcast_default(raw, signature, site, turn)
-                if value is not None and self._complete_confirmed(
-                    self._complete_load, turn[0], value
-                ):
+                if value is not None and self._machine.complete_load(turn[0], value):
                     return Checkpoint(0, value)
             else:
                 self._hub.sleep()
@@ -291,7 +371,7 @@ class DistributedEngine(EngineView):
         self._hub.fault("done")
         self._renew_deadline(call.form.site)
         self._control.driver.act(OwnCloseDone())
-        self._wait_for(lambda: self._view.state is WorkerState.FINISHED)
+        self._machine.wait_for(lambda: self._view.state is WorkerState.FINISHED)
 
     def _renew_deadline(self, site: str) -> None:
         """The close is complete, and its deadline holds on while others are served."""
@@ -303,13 +383,12 @@ class DistributedEngine(EngineView):
     def _close(self, call: Request) -> None:
         form = call.form
         while not self._progress.closed:
-            answer, turn = self._ask(self._progress.begin, form.signature, form.site)
+            answer, turn = self._machine.ask(self._progress.begin, form.signature, form.site)
             if answer is NextStep.EXECUTE:
                 if self._plane.execute(call, turn) is not None:
-                    entry = LogEntry(form.signature, EMPTY)
-                    self._complete_confirmed(self._complete_close, turn[0], entry)
+                    self._machine.complete_close(turn[0], LogEntry(form.signature, EMPTY))
             elif isinstance(answer, LogEntry):
-                self._serve(answer, form.signature, self._replay_close)
+                self._serve(answer, form.signature, self._machine.replay_close)
             else:
                 self._hub.sleep()
 
@@ -328,109 +407,10 @@ class DistributedEngine(EngineView):
     def end_by(self, error: FtcommError) -> NoReturn:
         """`condemn`, and raise the fatal decision here."""
         self.condemn(error)
-        self._wait_for(lambda: False)
+        self._machine.wait_for(lambda: False)
         raise error
 
     def stop(self) -> None:
         """End the control thread and close every socket of this process."""
         self._control.stop()
         self._hub.close()
-
-    # --- one attempt --------------------------------------------------------------------------
-
-    def _ask(self, ask: Callable[..., Answer], *arguments: object) -> tuple[Answer, Turn]:
-        """What to do now. `wake` is cleared first, so that no change after the look is missed."""
-        hub, core = self._hub, self._core
-        hub.wake.clear()
-        with hub.lock:
-            answer = ask(*arguments)
-            if answer is NextStep.EXECUTE:
-                hub.interrupt.clear()
-            return answer, (core.view.epoch, core.progress.position)
-
-    def _serve(self, entry: LogEntry, signature: bytes, replay: Callable[[], Completion]) -> bool:
-        """The result exists: it must be of the same collective (rule R7, in replay)."""
-        if entry.signature != signature:
-            # an earlier incarnation of this rank, or the others without it, ran something else here
-            core = self._core
-            self._plane.accuse(MismatchSeen(core.view.epoch, core.view.rank, entry.signature, ""))
-            return False
-        return self._settle(replay)
-
-    def _replay(self) -> Completion:
-        return self._counted(self._progress.replay(now=time.monotonic()))
-
-    def _replay_load(self, checkpoint: Checkpoint) -> Completion:
-        return self._counted(self._progress.replay_load(checkpoint, now=time.monotonic()))
-
-    def _replay_close(self) -> Completion:
-        return self._progress.replay_close(now=time.monotonic())
-
-    def _counted(self, outcome: Completion) -> Completion:
-        self.recovered.replays += outcome is Completion.DONE
-        return outcome
-
-    # --- completing ---------------------------------------------------------------------------
-
-    def _complete(self, epoch: int, entry: LogEntry, synchronising: bool) -> bool:
-        """Log and advance in one critical section; False if the epoch was revoked."""
-        return self._complete_confirmed(self._log, epoch, entry, synchronising)
-
-    def _log(self, epoch: int, entry: LogEntry, synchronising: bool) -> Completion:
-        outcome, dropped = self._progress.complete(
-            epoch, entry, synchronising=synchronising, now=time.monotonic()
-        )
-        while dropped:
-            self._hub.pool.give(dropped.pop())
-        return outcome
-
-    def _complete_checkpoint(self, epoch: int) -> Completion:
-        outcome, dropped = self._progress.complete_checkpoint(epoch, now=time.monotonic())
-        if outcome is Completion.DONE:
-            self._hub.pool.renew(dropped)
-        return outcome
-
-    def _complete_load(self, epoch: int, value: Packed) -> Completion:
-        return self._progress.complete_load(epoch, value, b"", now=time.monotonic())
-
-    def _complete_close(self, epoch: int, entry: LogEntry) -> Completion:
-        return self._progress.complete_close(epoch, entry, now=time.monotonic())
-
-    def _complete_confirmed(self, attempt: Callable[..., Completion], *arguments: object) -> bool:
-        """Complete; the first time in an epoch, say so."""
-        done = self._settle(attempt, *arguments)
-        if done and self._view.epoch != self._resumed_epoch:
-            self._note_resumed()
-        return done
-
-    def _settle(self, attempt: Callable[..., Completion], *arguments: object) -> bool:
-        """Attempt until the tracker has been heard where it must be (rule R1)."""
-        while True:
-            self._hub.wake.clear()
-            with self._hub.lock:
-                outcome = attempt(*arguments)
-            if outcome is not Completion.CONFIRM_FIRST:
-                return outcome is Completion.DONE
-            self._hub.sleep()
-
-    def _note_resumed(self) -> None:
-        """Tell the tracker what the recovery cost here, once for an epoch."""
-        hub, core = self._hub, self._core
-        self._resumed_epoch = core.view.epoch
-        fetch_ms = max(int((hub.caught_up_at - hub.planned_at) * 1000), 0)
-        link_ms = max(int((time.monotonic() - hub.caught_up_at) * 1000), 0)
-        self._control.driver.send(
-            Resumed(core.view.epoch, fetch_ms, link_ms, core.view.fetched, core.progress.replayed)
-        )
-
-    # --- waiting ------------------------------------------------------------------------------
-
-    def _wait_for(self, condition: Callable[[], bool]) -> None:
-        while True:
-            self._hub.wake.clear()
-            with self._hub.lock:
-                if self._view.error is not None:
-                    raise self._view.error
-                if condition():
-                    return
-            self._hub.sleep()

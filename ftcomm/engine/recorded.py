@@ -13,7 +13,7 @@ from ftcomm.engine.engine import DistributedEngine
 from ftcomm.errors import ClosedError, FtcommError
 from ftcomm.memory.pool import EMPTY, LoggedResult
 from ftcomm.protocol.signature import Kind
-from ftcomm.recovery.states import Checkpoint, Completion
+from ftcomm.recovery.states import Checkpoint
 from ftcomm.requests.request import (
     DIGEST_BYTES,
     AnyRequest,
@@ -39,7 +39,6 @@ class RecordingEngine(DistributedEngine):
     def __init__(self, hub: Hub, control: ControlThread, recorder: Recorder) -> None:
         super().__init__(hub, control)
         self._recorder = recorder
-        self._executed_in: int | None = None  # the epoch, None while the call is not executed
         self._end = (LEFT, "")
 
     def persistent(self, form: CollectiveSpec) -> None:
@@ -106,17 +105,9 @@ class RecordingEngine(DistributedEngine):
             self._end = (type(error).__name__, error.cause)
         self._recorder.end(*self._end)
 
-    def _complete_confirmed(self, attempt: Callable[..., Completion], *arguments: object) -> bool:
-        done = super()._complete_confirmed(attempt, *arguments)
-        if done:
-            epoch = arguments[0]
-            assert isinstance(epoch, int), "every attempt to complete begins with its epoch"
-            self._executed_in = epoch
-        return done
-
     def _how(self) -> tuple[str, int]:
         """How the last call got its result, and in which epoch."""
-        epoch = self._executed_in
+        epoch = self._machine.executed_in
         return (SERVED, self.epoch) if epoch is None else (EXECUTED, epoch)
 
     @contextlib.contextmanager
@@ -130,7 +121,7 @@ class RecordingEngine(DistributedEngine):
     ) -> Iterator[_Given]:
         """Write down that a call is entered, and what becomes of it."""
         position, name, given = self.position, kind.name.lower(), _Given()
-        self._executed_in = None
+        self._machine.executed_in = None
         self._recorder.write(Entered(position, name, signature.hex(), site, input_digest(), local))
         try:
             yield given

@@ -15,7 +15,7 @@ from ftcomm_chaos.explorer.search import explore
 from ftcomm_chaos.explorer.state_table import CoreStore
 from ftcomm_chaos.explorer.workload import Script
 from ftcomm_tracker.core.events import ConnectionLost
-from ftcomm_tracker.core.group_state import Group, Peer
+from ftcomm_tracker.core.group_state import GroupState, Peer
 from ftcomm_tracker.core.recovery_record import OpenIncident
 from ftcomm_tracker.core.roster import Roster
 from tests.helpers.background import run_beside
@@ -153,7 +153,7 @@ def test_a_state_of_the_roster_has_all_of_its_fields() -> None:
     frozen = store.freeze(roster)
     parts = list(parts_of(roster))
     assert len({id(part) for part in parts}) == len(parts)
-    assert {type(part) for part in parts} > {Roster, Group, Peer, OpenIncident}
+    assert {type(part) for part in parts} > {Roster, GroupState, Peer, OpenIncident}
 
     owners = [part for part in parts if not isinstance(part, dict | list | set)]
     unseen = []

@@ -11,9 +11,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
 
-from ftcomm_tracker.standard_streams import UNWRITTEN, StandardOutputError, hold_standard_streams
-
-INTERRUPTED = 128 + signal.SIGINT  # the exit status after Ctrl-C
+from ftcomm_tracker.standard_streams import (
+    INTERRUPTED,
+    UNWRITTEN,
+    StandardOutputError,
+    hold_standard_streams,
+)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ in ``| head``, wants no more.
 import errno
 import io
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, TextIO
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 UNWRITTEN = 1  # exit status of a command whose output could not be written
+INTERRUPTED = 128 + signal.SIGINT  # exit status of a command that Ctrl-C has ended
 
 
 class StandardOutputError(OSError):

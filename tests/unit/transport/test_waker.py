@@ -9,7 +9,7 @@ import pytest
 from ftcomm.collectives.schedules.recursive_doubling import barrier
 from ftcomm.config.environment import WorkerOptions
 from ftcomm.control.hub import Hub
-from ftcomm.engine.engine import DistributedEngine
+from ftcomm.engine.locked_machine import LockedMachine
 from ftcomm.execution.data_plane import DataPlane
 from ftcomm.recovery.machine import WorkerMachine
 from ftcomm.recovery.states import Completion, Identity, MachineLimits, NextStep
@@ -56,27 +56,27 @@ def test_what_is_said_behind_a_look_at_the_core_is_still_there_for_the_sleep(
     hub: Hub, control: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "lock", Busy(hub.wake))
-    DistributedEngine(hub, control)._ask(lambda: NextStep.WAIT)
+    LockedMachine(hub, control).ask(lambda: NextStep.WAIT)
     assert hub.wake.is_set
 
 
 def test_what_is_said_behind_an_attempt_is_still_there_for_the_sleep(
     hub: Hub, control: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, slept = DistributedEngine(hub, control), note_sleeps(hub, monkeypatch)
+    machine, slept = LockedMachine(hub, control), note_sleeps(hub, monkeypatch)
     monkeypatch.setattr(hub, "lock", Busy(hub.wake))
     outcomes = [Completion.CONFIRM_FIRST, Completion.DONE]
-    assert engine._settle(lambda: outcomes.pop(0))
+    assert machine._settle(lambda: outcomes.pop(0))
     assert slept == [True]
 
 
 def test_what_is_said_behind_a_condition_is_still_there_for_the_sleep(
     hub: Hub, control: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, slept = DistributedEngine(hub, control), note_sleeps(hub, monkeypatch)
+    machine, slept = LockedMachine(hub, control), note_sleeps(hub, monkeypatch)
     monkeypatch.setattr(hub, "lock", Busy(hub.wake))
     answers = [False, True]
-    engine._wait_for(lambda: answers.pop(0))
+    machine.wait_for(lambda: answers.pop(0))
     assert slept == [True]
 
 
@@ -123,10 +123,10 @@ def test_a_waker_that_is_set_while_it_is_cleared_stays_set(monkeypatch: pytest.M
 def test_an_interrupt_is_forgotten_when_the_next_collective_may_begin_and_not_before(
     hub: Hub, control: Any
 ) -> None:
-    engine, after = DistributedEngine(hub, control), []
+    machine, after = LockedMachine(hub, control), []
     hub.interrupt.set()
     for step in (NextStep.WAIT, NextStep.EXECUTE):
-        engine._ask(lambda step=step: step)
+        machine.ask(lambda step=step: step)
         after.append(hub.interrupt.is_set)
     assert after == [True, False]
 

@@ -12,9 +12,8 @@ from click.shell_completion import CompletionItem
 
 from ftcomm.config.platforms import require_groups
 from ftcomm.errors import ConfigError, FtcommError
-from ftcomm_tracker.entry import INTERRUPTED
 from ftcomm_tracker.launcher.signals import leaves_of, raising_interrupts
-from ftcomm_tracker.standard_streams import StandardOutputError
+from ftcomm_tracker.standard_streams import INTERRUPTED, StandardOutputError
 
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)

@@ -20,7 +20,7 @@ from ftcomm_tracker.core.events import (
     Disconnect,
     Send,
 )
-from ftcomm_tracker.core.group_state import Group, JobState, Peer
+from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
 
 MAX_SPARES = 64  # connected workers without a place; more are refused
 # Worker ids that a job may ever see. Each is journalled for good, so that its processes stay
@@ -32,7 +32,7 @@ MAX_WORKER_IDS = 10_000
 MAX_EPOCHS_AHEAD = 10_000
 
 
-def on_joined(group: Group, conn: int, hello: Hello) -> None:
+def on_joined(group: GroupState, conn: int, hello: Hello) -> None:
     """Number this incarnation, or recognise it; refuse what cannot be a member."""
     if group.durable.fatal_decision is not None:  # the same words for everyone, however late
         group.end.told(hello.worker_id)
@@ -67,7 +67,7 @@ def _owns_a_place(durable: Durable, hello: Hello) -> bool:
     return bool(nonce) and nonce == hello.nonce
 
 
-def _is_displaced(group: Group, hello: Hello) -> bool:
+def _is_displaced(group: GroupState, hello: Hello) -> bool:
     """A numbered process that has been a member, or that a later one of its id has followed."""
     if not hello.incarnation or _owns_a_place(group.durable, hello):
         return False
@@ -79,7 +79,7 @@ def _is_displaced(group: Group, hello: Hello) -> bool:
     return was_member or hello.incarnation < newest or group.state is JobState.OVER
 
 
-def _refusal(group: Group, hello: Hello) -> Refused | None:
+def _refusal(group: GroupState, hello: Hello) -> Refused | None:
     durable = group.durable
     if durable.final_version >= 0:
         if hello.closed:
@@ -126,12 +126,12 @@ def _refusal(group: Group, hello: Hello) -> Refused | None:
     return None
 
 
-def _refuse(group: Group, conn: int, refusal: Refused) -> None:
+def _refuse(group: GroupState, conn: int, refusal: Refused) -> None:
     group.effects += [Send(conn, refusal), Disconnect(conn, refusal.reason)]
     group.note("warning", f"refused a worker: {refusal.reason}")
 
 
-def _come_back(group: Group, conn: int, hello: Hello, rank: int) -> None:
+def _come_back(group: GroupState, conn: int, hello: Hello, rank: int) -> None:
     """The incarnation that owns the place has a new connection."""
     old = group.members.slots.get(rank)
     if old is not None:
@@ -145,14 +145,14 @@ def _come_back(group: Group, conn: int, hello: Hello, rank: int) -> None:
     _after_filling_slot(group, conn, rank)
 
 
-def _come_back_as_spare(group: Group, conn: int, hello: Hello) -> None:
+def _come_back_as_spare(group: GroupState, conn: int, hello: Hello) -> None:
     """A numbered incarnation that has never been a member has a new connection."""
     for old in [p.conn for p in group.members.peers.values() if p.hello.nonce == hello.nonce]:
         group.drop(old, "replaced by a newer connection of the same process")
     _add_spare(group, conn, hello, hello.incarnation)
 
 
-def _fence(group: Group, conn: int, hello: Hello) -> None:
+def _fence(group: GroupState, conn: int, hello: Hello) -> None:
     """Its place belongs to a later process or to a spare: it may not act any more (rule R1)."""
     rank = group.durable.rank_of(hello.worker_id)
     place = None if rank is None else group.durable.places[rank]
@@ -164,7 +164,7 @@ def _fence(group: Group, conn: int, hello: Hello) -> None:
     group.effects += [Send(conn, Fenced(reason)), Disconnect(conn, "fenced")]
 
 
-def _new_incarnation(group: Group, conn: int, hello: Hello, rank: int | None) -> None:
+def _new_incarnation(group: GroupState, conn: int, hello: Hello, rank: int | None) -> None:
     if rank in group.durable.closed_ranks:
         _refuse(
             group,
@@ -189,14 +189,14 @@ def _new_incarnation(group: Group, conn: int, hello: Hello, rank: int | None) ->
         _add_spare(group, conn, hello, incarnation)
 
 
-def _fence_older(group: Group, worker_id: str) -> None:
+def _fence_older(group: GroupState, worker_id: str) -> None:
     """A later incarnation always wins over an earlier one."""
     for peer in [p for p in group.members.peers.values() if p.hello.worker_id == worker_id]:
         group.send(peer.conn, Fenced(f"a newer process has joined as worker {worker_id}"))
         group.drop(peer.conn, "fenced by a newer incarnation")
 
 
-def _take_place(group: Group, conn: int, hello: Hello, incarnation: int, rank: int) -> None:
+def _take_place(group: GroupState, conn: int, hello: Hello, incarnation: int, rank: int) -> None:
     """A new incarnation fills `rank`: its predecessor is fenced for good."""
     previous = group.durable.places[rank].worker_id
     place = RankOwner(hello.worker_id, incarnation, hello.nonce, hello.host)
@@ -215,7 +215,7 @@ def _take_place(group: Group, conn: int, hello: Hello, incarnation: int, rank: i
     _after_filling_slot(group, conn, rank)
 
 
-def _add_spare(group: Group, conn: int, hello: Hello, incarnation: int) -> None:
+def _add_spare(group: GroupState, conn: int, hello: Hello, incarnation: int) -> None:
     """No place of its own: take an empty one, help to form the group, or wait."""
     if not group.durable.places:
         group.members.peers[conn] = Peer(conn, hello, incarnation, group.now)
@@ -232,11 +232,11 @@ def _add_spare(group: Group, conn: int, hello: Hello, incarnation: int) -> None:
         _welcome(group, conn)
 
 
-def _is_full(group: Group) -> bool:
+def _is_full(group: GroupState) -> bool:
     return len(group.members.peers) >= group.durable.world_size + MAX_SPARES
 
 
-def assign_spare(group: Group, rank: int) -> None:
+def assign_spare(group: GroupState, rank: int) -> None:
     """Give an empty place to a spare, if there is one."""
     if group.state is not JobState.COLLECTING or len(group.members.peers) == len(
         group.members.slots
@@ -248,7 +248,7 @@ def assign_spare(group: Group, rank: int) -> None:
     _take_place(group, spare, peer.hello, peer.incarnation, rank)
 
 
-def _form(group: Group) -> None:
+def _form(group: GroupState) -> None:
     """Enough workers: ranks follow sorted worker ids, for good (rule R5)."""
     if len(group.members.peers) < group.durable.world_size:
         return
@@ -266,14 +266,14 @@ def _form(group: Group) -> None:
     begin_epoch(group, "the group is complete")
 
 
-def _fill_slot(group: Group, conn: int, hello: Hello, incarnation: int, rank: int) -> None:
+def _fill_slot(group: GroupState, conn: int, hello: Hello, incarnation: int, rank: int) -> None:
     group.members.peers[conn] = Peer(conn, hello, incarnation, group.now)
     group.members.fill_slot(conn, rank)
     group.members.empty_since.pop(rank, None)
     _welcome(group, conn)
 
 
-def _after_filling_slot(group: Group, conn: int, rank: int) -> None:
+def _after_filling_slot(group: GroupState, conn: int, rank: int) -> None:
     group.members.deaths.forget(group.members.peers[conn].hello.worker_id)
     if group.state is JobState.COLLECTING:
         hello = group.members.peers[conn].hello
@@ -288,7 +288,7 @@ def _after_filling_slot(group: Group, conn: int, rank: int) -> None:
         begin_epoch(group, f"rank {rank} reconnected")
 
 
-def _try_reattach(group: Group) -> None:
+def _try_reattach(group: GroupState) -> None:
     """All are back: go on as if nothing had happened, unless somebody disagrees (R13)."""
     if group.members.empty_since or set(group.durable.closed_ranks) - set(group.members.slots):
         return  # who has closed may alone hold what a new incarnation needs: it is awaited too
@@ -302,7 +302,7 @@ def _try_reattach(group: Group) -> None:
     begin_epoch(group, "workers came back to the tracker in different epochs or with suspicions")
 
 
-def _go_on_in(group: Group, epoch: int) -> None:
+def _go_on_in(group: GroupState, epoch: int) -> None:
     if epoch > group.durable.epoch:  # the journal has lost its last write
         group.persist(epoch=epoch)
     group.epochs.in_force = epoch
@@ -318,7 +318,7 @@ def _go_on_in(group: Group, epoch: int) -> None:
     try_settle(group)
 
 
-def _welcome(group: Group, conn: int) -> None:
+def _welcome(group: GroupState, conn: int) -> None:
     peer = group.members.peers[conn]
     group.send(
         conn,

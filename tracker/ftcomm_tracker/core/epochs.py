@@ -19,7 +19,7 @@ from ftcomm_tracker.core.events import (
     IncidentClosed,
     JobEnded,
 )
-from ftcomm_tracker.core.group_state import Group, JobState, Members
+from ftcomm_tracker.core.group_state import GroupState, JobState, Members
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Inquiry, ranks_to_ask
 from ftcomm_tracker.core.plan import Decided, Facts, plan
 from ftcomm_tracker.core.recovery_record import Loss, OpenIncident
@@ -32,7 +32,7 @@ FAREWELL_S = 5.0
 
 
 def begin_epoch(
-    group: Group,
+    group: GroupState,
     reason: str,
     *,
     victim: str | None = None,
@@ -63,7 +63,7 @@ def begin_epoch(
         group.send(conn, Revoke(epoch, reason[:500]))
 
 
-def try_plan(group: Group) -> None:
+def try_plan(group: GroupState) -> None:
     """Decide once every place has reported; a closed one that has left is not awaited."""
     if group.members.empty_since or group.awaits_reports or group.end.inquiry is not None:
         return
@@ -119,7 +119,7 @@ def try_plan(group: Group) -> None:
     try_settle(group)
 
 
-def _is_in_grace(group: Group) -> bool:
+def _is_in_grace(group: GroupState) -> bool:
     """What is missing may be with a member that has closed and has only lost its connection.
 
     Nobody waits for such a one, except as the last resort, and as long as a restarted tracker
@@ -138,7 +138,7 @@ def _is_in_grace(group: Group) -> bool:
     return True
 
 
-def end_grace(group: Group) -> None:
+def end_grace(group: GroupState) -> None:
     """It did not come back."""
     group.epochs.grace_until, group.epochs.had_grace = float("inf"), True
     try_plan(group)
@@ -152,14 +152,14 @@ def _all_replaced(durable: Durable, members: Members) -> bool:
     return bool(firsts) and all(firsts[r] != places[r].nonce for r in members.slots)
 
 
-def try_settle(group: Group) -> None:
+def try_settle(group: GroupState) -> None:
     """Tell the members that the plan is settled, once nobody fetches any more."""
     if not group.epochs.awaiting_fetch:
         for conn in group.members.slots.values():
             group.send(conn, Settled(group.epochs.in_force))
 
 
-def close_incident(group: Group, *, completed: bool) -> None:
+def close_incident(group: GroupState, *, completed: bool) -> None:
     """Write the record of the recovery under way, if there is one."""
     if group.epochs.incident is None:
         return
@@ -169,7 +169,7 @@ def close_incident(group: Group, *, completed: bool) -> None:
     group.effects.append(IncidentClosed(record))
 
 
-def on_closed(group: Group, rank: int, version: int) -> None:
+def on_closed(group: GroupState, rank: int, version: int) -> None:
     """A rank has closed; when all have, that is journalled before anyone is told (R8)."""
     if rank in group.durable.closed_ranks or group.state is JobState.OVER:
         return
@@ -194,7 +194,7 @@ def on_closed(group: Group, rank: int, version: int) -> None:
 
 
 def end_with_error(
-    group: Group, error: str, cause: str, position: Position, rank: int = -1
+    group: GroupState, error: str, cause: str, position: Position, rank: int = -1
 ) -> None:
     """Terminal: journalled, then said to all; the first fatal decision sticks."""
     if group.state is JobState.OVER:
@@ -212,7 +212,7 @@ def end_with_error(
 # --- mismatches -----------------------------------------------------------------------------
 
 
-def inquire(group: Group, evidence: Evidence) -> None:
+def inquire(group: GroupState, evidence: Evidence) -> None:
     """The job is going to end by a mismatch: ask what the ranks have called, to name it."""
     if group.end.inquiry is not None or group.state is JobState.OVER:
         return
@@ -222,7 +222,7 @@ def inquire(group: Group, evidence: Evidence) -> None:
         group.send(group.members.slots[rank], AskCalls(evidence.version))
 
 
-def on_answer(group: Group, rank: int, answer: Calls | Leaves) -> None:
+def on_answer(group: GroupState, rank: int, answer: Calls | Leaves) -> None:
     """A rank has said what it has called, or what is in its state."""
     inquiry = group.end.inquiry
     if inquiry is None or group.state is JobState.OVER or rank not in inquiry.asked:
@@ -233,7 +233,7 @@ def on_answer(group: Group, rank: int, answer: Calls | Leaves) -> None:
         inquiry.leaves.setdefault(rank, answer)
 
 
-def conclude(group: Group, inquiry: Inquiry) -> None:
+def conclude(group: GroupState, inquiry: Inquiry) -> None:
     """The fatal decision, with the answers that are there."""
     found = explain(inquiry.evidence, inquiry.calls, inquiry.leaves, _restarted(group.durable))
     end_with_error(group, CollectiveMismatchError.__name__, found.cause, found.position, found.rank)
@@ -249,7 +249,7 @@ def _restarted(durable: Durable) -> dict[int, str]:
     }
 
 
-def report_end(group: Group) -> None:
+def report_end(group: GroupState) -> None:
     """Tell the driver how the job has ended."""
     group.end.is_reported = True
     fatal_decision = group.durable.fatal_decision

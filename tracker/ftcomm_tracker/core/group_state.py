@@ -1,7 +1,7 @@
-"""The group's state: objects that each keep one matter, and `Group`, which has them all.
+"""The group's state: objects that each keep one matter, and `GroupState`, which has them all.
 
-`roster.Roster` owns a `Group`, and the functions of these modules change it.  Each module calls
-only those below it::
+`roster.Roster` owns a `GroupState`, and the functions of these modules change it.  Each module
+calls only those below it::
 
     roster           events in, deadlines
     worker_messages  what members say, and what their silence says
@@ -263,7 +263,7 @@ class JobEnd:
         self.untold.discard(worker_id)
 
 
-class Group:
+class GroupState:
     """All that the tracker knows of its job, and the effects of the event in hand."""
 
     def __init__(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from ftcomm.protocol.messages import Member, Refused, Report, Route
 from ftcomm.protocol.position import PRELUDE, START
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.group_state import Group, LinkFailures, Members
+from ftcomm_tracker.core.group_state import GroupState, LinkFailures, Members
 from ftcomm_tracker.core.link_failures import (
     Failing,
     HostPair,
@@ -24,7 +24,7 @@ from ftcomm_tracker.core.silent_links import Pair, pair_of
 REPAIRED_AFTER = 4
 
 
-def note_failed_pair(group: Group, one: int, other: int, cause: str) -> None:
+def note_failed_pair(group: GroupState, one: int, other: int, cause: str) -> None:
     """The link between two ranks failed in the plan in force."""
     if one == other or max(one, other) >= len(group.durable.places):
         return
@@ -45,7 +45,7 @@ def note_failed_pair(group: Group, one: int, other: int, cause: str) -> None:
         group.links.pairs.note_cut(hosts, incarnations, epoch=group.epochs.in_force, cause=cause)
 
 
-def plan_has_lasted(group: Group) -> None:
+def plan_has_lasted(group: GroupState) -> None:
     """Called when `REPAIRED_AFTER` is over."""
     # Who fetches has dialled for longer than that perhaps, and nothing has worked yet.
     if group.epochs.awaiting_fetch:
@@ -55,7 +55,7 @@ def plan_has_lasted(group: Group) -> None:
     group.links.pairs.forget_repaired(group.epochs.in_force)
 
 
-def decide_routes(group: Group, facts: Facts) -> Unrecoverable | None:
+def decide_routes(group: GroupState, facts: Facts) -> Unrecoverable | None:
     """Choose the next plan's relays.
 
     Where no relay helps and the job does not go on, one end is given up: its place is then
@@ -101,7 +101,7 @@ def _was_parted_before(links: LinkFailures, durable: Durable, pair: Pair) -> boo
     return partner >= 0 and durable.places[partner].nonce == nonce
 
 
-def _part(group: Group, pair: Pair, failing: Mapping[Pair, Failing], facts: Facts) -> bool:
+def _part(group: GroupState, pair: Pair, failing: Mapping[Pair, Failing], facts: Facts) -> bool:
     """These two cannot reach each other in any way: give one up, unless something is lost."""
     first, second = ends_to_give_up(failing, pair)
     for rank, partner in ((first, second), (second, first)):
@@ -112,7 +112,7 @@ def _part(group: Group, pair: Pair, failing: Mapping[Pair, Failing], facts: Fact
     return False
 
 
-def _can_do_without(group: Group, rank: int, facts: Facts) -> bool:
+def _can_do_without(group: GroupState, rank: int, facts: Facts) -> bool:
     """True if nothing is lost with this member: the others have all that it has completed."""
     nothing = Report(
         facts.epoch, START, PRELUDE, PRELUDE, b"", (), -1, 0, (), b"", "", False
@@ -125,7 +125,7 @@ def _can_do_without(group: Group, rank: int, facts: Facts) -> bool:
     return now.frontier == then.frontier
 
 
-def _give_up(group: Group, rank: int, partner: int, cause: str) -> None:
+def _give_up(group: GroupState, rank: int, partner: int, cause: str) -> None:
     """Empty the place: a new incarnation, perhaps on another host, may reach the partner."""
     places = list(group.durable.places)
     name, other = places[rank].worker_id, places[partner].worker_id
@@ -145,7 +145,7 @@ def _give_up(group: Group, rank: int, partner: int, cause: str) -> None:
         group.epochs.incident.note_victim(name)
 
 
-def _cannot_go_on(group: Group, pair: Pair, cause: str) -> Unrecoverable:
+def _cannot_go_on(group: GroupState, pair: Pair, cause: str) -> Unrecoverable:
     names = [f"worker {group.durable.places[rank].worker_id} (rank {rank})" for rank in pair]
     return Unrecoverable(
         "RankLostError",

@@ -44,7 +44,14 @@ from ftcomm_tracker.core.events import (
     Tick,
 )
 from ftcomm_tracker.core.group_formation import Launched
-from ftcomm_tracker.core.group_state import SMALL_GROUP, EpochState, Group, JobState, Members, Peer
+from ftcomm_tracker.core.group_state import (
+    SMALL_GROUP,
+    EpochState,
+    GroupState,
+    JobState,
+    Members,
+    Peer,
+)
 from ftcomm_tracker.core.relay_routing import plan_has_lasted
 from ftcomm_tracker.core.reporting.job_status import missing_text_of, snapshot, standing_of
 from ftcomm_tracker.core.worker_messages import (
@@ -73,7 +80,7 @@ class Roster:
             generation: of this tracker, one higher at each start.
             now: seconds, on the clock of all events.
         """
-        self._group = Group(settings, durable, generation=generation, now=now)
+        self._group = GroupState(settings, durable, generation=generation, now=now)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Take one event; return what the server must do, in order."""

@@ -37,7 +37,7 @@ from ftcomm_tracker.core.epochs import (
     try_plan,
     try_settle,
 )
-from ftcomm_tracker.core.group_state import Group, JobState, Members, Peer
+from ftcomm_tracker.core.group_state import GroupState, JobState, Members, Peer
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
 from ftcomm_tracker.core.recovery_record import Loss
 from ftcomm_tracker.core.relay_routing import note_failed_pair
@@ -52,7 +52,7 @@ FATAL_REPORTS = frozenset(
 )
 
 
-def on_said(group: Group, peer: Peer, message: WorkerMessage) -> None:
+def on_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
     """Dispatch a worker's message; any message is a sign of activity."""
     group.refresh([peer])
     rank = group.members.rank_of_conn(peer.conn)
@@ -84,7 +84,7 @@ def on_said(group: Group, peer: Peer, message: WorkerMessage) -> None:
             pass  # a spare has nothing to say, and a second Hello says nothing new
 
 
-def _on_heartbeat(group: Group, peer: Peer, rank: int | None, beat: Heartbeat) -> None:
+def _on_heartbeat(group: GroupState, peer: Peer, rank: int | None, beat: Heartbeat) -> None:
     """Answer; look whether those who are blocked disagree, or all wait on a silent link."""
     if peer.heartbeat is None or beat.position != peer.heartbeat.position:
         peer.stands_since = group.now
@@ -98,7 +98,7 @@ def _on_heartbeat(group: Group, peer: Peer, rank: int | None, beat: Heartbeat) -
         look_at_blocked(group)
 
 
-def look_at_blocked(group: Group) -> None:
+def look_at_blocked(group: GroupState) -> None:
     """Look at all who are blocked, at once in a small group and later in a large one."""
     if not group.blocked.begin(group.now, len(group.members.slots)):
         return
@@ -108,7 +108,7 @@ def look_at_blocked(group: Group) -> None:
     group.blocked.is_long = False
 
 
-def compare_blocked(group: Group) -> None:
+def compare_blocked(group: GroupState) -> None:
     """Compare the calls that blocked ranks stand in; two that differ begin an inquiry."""
     if group.state is not JobState.RUNNING:
         return
@@ -132,7 +132,7 @@ def compare_blocked(group: Group) -> None:
             return
 
 
-def _look_for_silent_links(group: Group) -> None:
+def _look_for_silent_links(group: GroupState) -> None:
     """Somebody has waited long without a byte: find the links, if links it is (rule R12)."""
     if not starving_pairs(_stands(group, group.settings.detect_within)):
         return
@@ -146,7 +146,7 @@ def _look_for_silent_links(group: Group) -> None:
     _suspicion(group, reason, tuple(sorted({rank for pair in pairs for rank in pair})))
 
 
-def _stands(group: Group, limit_s: float) -> dict[int, RankProgress]:
+def _stands(group: GroupState, limit_s: float) -> dict[int, RankProgress]:
     """Where those stand that have stood there for `limit_s` seconds, by rank."""
     stands = {}
     for rank, conn in group.members.slots.items():
@@ -164,7 +164,7 @@ def _is_long_blocked(beat: Heartbeat, limit_s: float) -> bool:
     return beat.blocked is not None and beat.blocked.blocked_ms >= limit_s * 1000
 
 
-def _stand(group: Group, peer: Peer, limit_s: float) -> RankProgress | None:
+def _stand(group: GroupState, peer: Peer, limit_s: float) -> RankProgress | None:
     """Where a member has stood for `limit_s`; None if it moves, or is not in the plan."""
     beat = peer.heartbeat
     if beat is None or beat.epoch != group.epochs.in_force:
@@ -185,7 +185,7 @@ def _blocked_ranks(members: Members, epoch: int) -> dict[int, Heartbeat]:
     return beats
 
 
-def _on_report(group: Group, peer: Peer, rank: int, report: Report) -> None:
+def _on_report(group: GroupState, peer: Peer, rank: int, report: Report) -> None:
     """Only a report of the epoch being collected counts; an older one is dropped (R1)."""
     if group.state is not JobState.COLLECTING or report.epoch != group.durable.epoch:
         return
@@ -201,7 +201,7 @@ def _on_report(group: Group, peer: Peer, rank: int, report: Report) -> None:
     try_plan(group)
 
 
-def _on_suspect(group: Group, rank: int, message: Suspect) -> None:
+def _on_suspect(group: GroupState, rank: int, message: Suspect) -> None:
     """A data link broke: the next epoch at once, unless this one is already stopping."""
     if group.state is JobState.REATTACHING:
         peer = group.members.peers[group.members.slots[rank]]
@@ -215,7 +215,7 @@ def _on_suspect(group: Group, rank: int, message: Suspect) -> None:
     _suspicion(group, f"rank {rank} {lost}: {message.reason}", message.ranks)
 
 
-def _suspicion(group: Group, reason: str, ranks: tuple[int, ...]) -> None:
+def _suspicion(group: GroupState, reason: str, ranks: tuple[int, ...]) -> None:
     """At most one epoch per `detect_within` for links alone; a later one is held back."""
     if group.now >= group.links.epoch_at + group.settings.detect_within:
         link_epoch(group, reason, ranks)
@@ -223,7 +223,7 @@ def _suspicion(group: Group, reason: str, ranks: tuple[int, ...]) -> None:
         group.links.suspicion = (reason, ranks)
 
 
-def link_epoch(group: Group, reason: str, ranks: tuple[int, ...]) -> None:
+def link_epoch(group: GroupState, reason: str, ranks: tuple[int, ...]) -> None:
     """Begin an epoch for links alone, or end the job if that goes on without end."""
     if group.state is not JobState.RUNNING:
         return
@@ -237,7 +237,7 @@ def link_epoch(group: Group, reason: str, ranks: tuple[int, ...]) -> None:
     begin_epoch(group, reason, suspects=ranks)
 
 
-def _on_mismatch(group: Group, rank: int, seen: Mismatch) -> None:
+def _on_mismatch(group: GroupState, rank: int, seen: Mismatch) -> None:
     """The job ends: nobody's report is awaited (rule R7), only answers, for a short while."""
     if seen.epoch != group.epochs.in_force and group.state is not JobState.REATTACHING:
         return  # of an older epoch: who still sees it says so again (rule R1)
@@ -249,7 +249,7 @@ def _on_mismatch(group: Group, rank: int, seen: Mismatch) -> None:
     inquire(group, Evidence(seen.position, (own, peer), version))
 
 
-def _on_fatal_report(group: Group, peer: Peer, rank: int, found: FatalReport) -> None:
+def _on_fatal_report(group: GroupState, peer: Peer, rank: int, found: FatalReport) -> None:
     """Decide at once: the report is about a position, so it holds in any epoch."""
     if found.error not in FATAL_REPORTS:
         group.drop(peer.conn, f"it found {found.error!r:.80}, which is not a worker's to say")
@@ -261,7 +261,7 @@ def _on_fatal_report(group: Group, peer: Peer, rank: int, found: FatalReport) ->
     end_with_error(group, found.error, cause, found.position, rank)
 
 
-def _who_does_not_wait(group: Group, finder: int) -> str:
+def _who_does_not_wait(group: GroupState, finder: int) -> str:
     """For the error of a timeout: who is absent, and who computes while others wait."""
     waiting = {
         finder,
@@ -277,7 +277,7 @@ def _who_does_not_wait(group: Group, finder: int) -> str:
     return text
 
 
-def _on_fetched(group: Group, rank: int, epoch: int) -> None:
+def _on_fetched(group: GroupState, rank: int, epoch: int) -> None:
     """When the last member has what the plan gave it, what was reported may be unpinned."""
     if (
         group.state is JobState.RUNNING
@@ -288,7 +288,7 @@ def _on_fetched(group: Group, rank: int, epoch: int) -> None:
         try_settle(group)
 
 
-def _on_resumed(group: Group, rank: int, message: Resumed) -> None:
+def _on_resumed(group: GroupState, rank: int, message: Resumed) -> None:
     """A member has completed its first collective of the epoch."""
     incident = group.epochs.incident
     if (
@@ -304,7 +304,7 @@ def _on_resumed(group: Group, rank: int, message: Resumed) -> None:
         close_incident(group, completed=True)
 
 
-def on_lost(group: Group, conn: int, reason: str) -> None:
+def on_lost(group: GroupState, conn: int, reason: str) -> None:
     """A control connection ended: its place is empty, and the epoch changes at once."""
     peer = group.members.peers.get(conn)
     if peer is None:
@@ -315,7 +315,12 @@ def on_lost(group: Group, conn: int, reason: str) -> None:
 
 
 def _after_loss(
-    group: Group, rank: int | None, reason: str, *, silent_s: float = 0.0, loss: Loss = Loss.DIED
+    group: GroupState,
+    rank: int | None,
+    reason: str,
+    *,
+    silent_s: float = 0.0,
+    loss: Loss = Loss.DIED,
 ) -> None:
     if rank is None or group.state is JobState.OVER:
         return
@@ -341,7 +346,7 @@ def _after_loss(
     assign_spare(group, rank)
 
 
-def _note_lost_host(group: Group, victim: str) -> None:
+def _note_lost_host(group: GroupState, victim: str) -> None:
     """The last worker of a host is away too: the recovery is that of a host."""
     for host, names in group.lost_hosts()[0]:
         if victim in names:
@@ -350,7 +355,7 @@ def _note_lost_host(group: Group, victim: str) -> None:
                 group.epochs.incident.note_host(host_text(host, names))
 
 
-def on_given_up(group: Group, worker_id: str, reason: str) -> None:
+def on_given_up(group: GroupState, worker_id: str, reason: str) -> None:
     """Nobody will start this worker again: the same error for everyone."""
     group.end.told(worker_id)  # none of its incarnations is left to wait for
     rank = group.durable.rank_of(worker_id)
@@ -361,7 +366,7 @@ def on_given_up(group: Group, worker_id: str, reason: str) -> None:
     end_with_error(group, "RankLostError", reason, group.members.progress(), rank)
 
 
-def evict_silent(group: Group) -> None:
+def evict_silent(group: GroupState) -> None:
     """Drop the peers that have said nothing for `detect_within`."""
     if group.now < group.members.look_again_at:
         return
@@ -389,7 +394,7 @@ def evict_silent(group: Group) -> None:
     group.members.look_again_at = min([group.now + detect_within / 2, *due])
 
 
-def replace_deadline(group: Group) -> None:
+def replace_deadline(group: GroupState) -> None:
     """End the job if a rank was not replaced within `replace_within`."""
     if group.state in (JobState.OVER, JobState.REATTACHING) or not group.durable.places:
         return

@@ -5,13 +5,13 @@ from typing import Any
 from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.group_formation import missing_list, missing_workers
-from ftcomm_tracker.core.group_state import Group, JobState
+from ftcomm_tracker.core.group_state import GroupState, JobState
 from ftcomm_tracker.core.relay_routing import route_rows
 from ftcomm_tracker.core.reporting.lost_hosts import host_text
 from ftcomm_tracker.core.reporting.status_rows import peer_row
 
 
-def standing_of(group: Group, worker_id: str, number: int) -> WorkerStatusReply:
+def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusReply:
     """What a supervisor of `worker_id` must know, in answer to its question `number`."""
     fatal_decision = group.durable.fatal_decision
     return WorkerStatusReply(
@@ -29,7 +29,7 @@ def standing_of(group: Group, worker_id: str, number: int) -> WorkerStatusReply:
     )
 
 
-def snapshot(group: Group, now: float) -> dict[str, Any]:
+def snapshot(group: GroupState, now: float) -> dict[str, Any]:
     """The job for `status`, as JSON-able values."""
     fatal_decision = group.durable.fatal_decision
     progress = group.members.progress()
@@ -67,7 +67,7 @@ def snapshot(group: Group, now: float) -> dict[str, Any]:
     }
 
 
-def _recovery(group: Group, now: float) -> dict[str, Any] | None:
+def _recovery(group: GroupState, now: float) -> dict[str, Any] | None:
     incident = group.epochs.incident
     if incident is None:
         return None
@@ -78,7 +78,7 @@ def _recovery(group: Group, now: float) -> dict[str, Any] | None:
     }
 
 
-def _member_row(group: Group, rank: int, now: float, furthest: Position) -> dict[str, Any]:
+def _member_row(group: GroupState, rank: int, now: float, furthest: Position) -> dict[str, Any]:
     place = group.durable.places[rank]
     conn = group.members.slots.get(rank)
     empty_since = group.members.empty_since.get(rank)
@@ -104,7 +104,7 @@ def _member_row(group: Group, rank: int, now: float, furthest: Position) -> dict
     }
 
 
-def _waiting_for(group: Group, now: float) -> list[str]:
+def _waiting_for(group: GroupState, now: float) -> list[str]:
     if group.state is JobState.FORMING:
         away = _missing(group, now)
         return [f"{who} to join" for who in missing_list(away["workers"], away["unnamed"])]
@@ -122,12 +122,12 @@ def _waiting_for(group: Group, now: float) -> list[str]:
     return absent
 
 
-def _awaited_in_grace(group: Group) -> list[int]:
+def _awaited_in_grace(group: GroupState) -> list[int]:
     """Closed members that are awaited, since they may hold what nobody else does."""
     return group.closed_and_away() if group.epochs.grace_until < float("inf") else []
 
 
-def _missing(group: Group, now: float) -> dict[str, Any]:
+def _missing(group: GroupState, now: float) -> dict[str, Any]:
     """Who has yet to come before the group can form, as JSON-able values."""
     durable = group.durable
     names, unnamed = missing_workers(
@@ -151,7 +151,7 @@ def _missing(group: Group, now: float) -> dict[str, Any]:
     }
 
 
-def missing_text_of(group: Group) -> str:
+def missing_text_of(group: GroupState) -> str:
     """The workers that have yet to come, in words."""
     missing = _missing(group, group.now)
     return ", ".join(missing_list(missing["workers"], missing["unnamed"]))
