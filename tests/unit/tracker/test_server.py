@@ -310,9 +310,13 @@ async def test_its_own_stall_costs_nobody_his_place(
 
 
 async def test_a_tracker_that_was_stopped_and_replaced_ends_before_it_hears_anything(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
+    tmp_path: Path,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It has nothing to write, so it would not notice, and go on speaking to the workers."""
+    # the next look at the state directory, which would notice too, is not due
+    monkeypatch.setattr("ftcomm_tracker.server.server.STATE_DIR_LOOK_S", 3600.0)
     job = await open_job(ServeOptions(1, state_dir=tmp_path))
     with pytest.RaisesGroup(SupersededError):
         async with trio.open_nursery() as nursery:
