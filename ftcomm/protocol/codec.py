@@ -1,27 +1,26 @@
 """Control messages as bytes: a 4-byte big-endian length, then msgpack ``[type code, field, ...]``.
 
-Every message has one row in `SCHEMAS`: its code, its fields in order and the bounds of each.
-Codes are never reused; a changed row means a new `PROTOCOL_VERSION` (see `handshake`).  A frame
-whose bytes do not fit its row exactly is refused, and so is everything after it.
+Every message has its code in `MESSAGES`; its row in `SCHEMAS`, the fields in order and the bounds
+of each, follows from its dataclass.  Codes are never reused; a changed row means a new
+`PROTOCOL_VERSION` (see `handshake`).  A frame whose bytes do not fit its row exactly is refused,
+and so is everything after it.
 """
 
 import struct
 
 from ftcomm.errors import ProtocolError
+from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
 from ftcomm.protocol.link_messages import Relayed, Sharing
-from ftcomm.protocol.message_splitting import RUNS_OF_A_FRAME, Joiner, split
+from ftcomm.protocol.message_splitting import Joiner, split
 from ftcomm.protocol.messages import (
     AllClosed,
     AskCalls,
-    Blocked,
-    CallMade,
     Calls,
     Closed,
     ControlMessage,
     FatalDecision,
     FatalReport,
     Fenced,
-    Fetch,
     Fetched,
     FetchEnd,
     FetchItem,
@@ -31,22 +30,16 @@ from ftcomm.protocol.messages import (
     Heartbeat,
     HeartbeatAck,
     Hello,
-    Leaf,
     Leave,
     Leaves,
-    LocalFetch,
-    LocalStates,
-    Member,
     MemberDelta,
     Mismatch,
     More,
     Plan,
-    PositionRange,
     Refused,
     Report,
     Resumed,
     Revoke,
-    Route,
     Settled,
     Suspect,
     Welcome,
@@ -68,239 +61,66 @@ from ftcomm.protocol.operator_messages import (
     WorkerStatusReply,
     WorkerStatusRequest,
 )
-from ftcomm.protocol.position import PRELUDE, Position
-from ftcomm.protocol.schema import Bool, Bytes, Int, Many, Maybe, Pair, Record, Text
-from ftcomm.protocol.signature import SIGNATURE_BYTES
-
-MAX_WORLD_SIZE = 2048  # ranks; so many are measured (benchmarks/tracker_scale.py)
-MAX_CONTROL_FRAME = (
-    256 * 1024
-)  # bytes; a plan of MAX_WORLD_SIZE ranks, of which each is fetched from
-MAX_TEXT = 1024  # bytes; longer prose belongs in a log file
-MAX_NAME = 64  # bytes; Linux's own limit of a host name, and ample for a worker id
-MAX_ADDRESS = 255  # bytes; a DNS name is at most 253
-MAX_PYTHON = 32  # bytes; an implementation's name and a minor version
-MAX_BLOB = 4096  # bytes; nonces and digests are 32
-MAX_LOCAL_VERSIONS = 2  # a committed and a tentative one
-MAX_ROUTES = 1024  # relayed pairs; a job with more has lost its network
-MAX_DIMS = 64  # what numpy 2 allows
-MAX_CALLS = 65  # the last 64 completed calls and the one in flight
-MAX_LEAVES = 512  # parts of a state that are compared one by one; so many fit a frame
-MAX_PATH = 200  # bytes; where in a state a part is, in the user's own keys
-MAX_ITEM_BYTES = 1 << 40  # one served result; far above any log limit, far below overflow
+from ftcomm.protocol.schema import record_of
 
 _LENGTH = struct.Struct(">I")
 
-U32 = Int(0, 2**32 - 1)
-VERSION = Int(PRELUDE, 2**31 - 1)  # also -1 for "none"
-RANK = Int(0, MAX_WORLD_SIZE - 1)
-RANK_OR_NONE = Int(-1, MAX_WORLD_SIZE - 1)
-PORT = Int(0, 65535)
-USER_PORT = Int(1024, 65535)  # those that a system chooses; services of the host are below
-SEQNO_OR_NONE = Int(-1, 2**32 - 1)
-TICKS = Int(0, 2**53)  # of the kernel's clock since the machine began
-FLAG = Bool()
-NAME = Text(MAX_NAME)
-ADDRESS = Text(MAX_ADDRESS)
-PYTHON = Text(MAX_PYTHON)
-TEXT = Text(MAX_TEXT)
-PROSE = Text(MAX_TEXT, cut=True)
-DOCUMENT = Text(MAX_CONTROL_FRAME - 16)
-BLOB = Bytes(MAX_BLOB)
-SIGNATURE = Bytes(SIGNATURE_BYTES)
-DIGESTS = Bytes(16 * MAX_WORLD_SIZE)
-RANKS = Many(RANK, MAX_WORLD_SIZE)
-SETTINGS = Many(Pair(TEXT), 64)
-POSITION = Record(Position, branch=U32, version=VERSION, seqno=U32)
-RUN = Record(PositionRange, version=VERSION, lo=U32, hi=U32, step=Int(1, 2**31 - 1))
-RUNS = Many(RUN, RUNS_OF_A_FRAME)
-FETCH = Record(Fetch, source=RANK, run=RUN)
-FETCHES = Many(FETCH, RUNS_OF_A_FRAME)
-LOCAL_STATES = Record(LocalStates, version=VERSION, ranks=RANKS)
-LOCAL_FETCH = Record(LocalFetch, source=RANK, rank=RANK)
-BLOCKED = Record(
-    Blocked,
-    signature=SIGNATURE,
-    site=PROSE,
-    peers=Many(RANK, MAX_WORLD_SIZE),
-    blocked_ms=U32,
-    step=SEQNO_OR_NONE,
-)
-ROUTE = Record(Route, a=RANK, b=RANK, via=RANK)
-MEMBER = Record(
-    Member,
-    rank=RANK,
-    worker_id=NAME,
-    incarnation=U32,
-    host=NAME,
-    address=ADDRESS,
-    port=PORT,
-    present=FLAG,
-    python=PYTHON,
-)
-
-SITE = Text(MAX_ADDRESS, cut=True)
-CALL_MADE = Record(CallMade, position=POSITION, signature=SIGNATURE, site=SITE)
-LEAF = Record(
-    Leaf, path=Text(MAX_PATH, cut=True), what=Text(MAX_NAME, cut=True), digest=Bytes(MAX_NAME)
-)
-
-SCHEMAS: dict[int, Record] = {
+MESSAGES: dict[int, type] = {
     # worker to tracker
-    1: Record(
-        Hello,
-        worker_id=NAME,
-        nonce=BLOB,
-        incarnation=U32,
-        host=NAME,
-        address=ADDRESS,
-        port=PORT,
-        plan_epoch=U32,
-        revoke_epoch=U32,
-        suspects=RANKS,
-        closed=FLAG,
-        tables=BLOB,
-        asked=SETTINGS,
-        pid=U32,
-        start=TICKS,
-        group=U32,
-        release=NAME,
-        python=PYTHON,
-    ),
-    2: Record(
-        Report,
-        epoch=U32,
-        position=POSITION,
-        committed=VERSION,
-        tentative=VERSION,
-        digest=BLOB,
-        runs=RUNS,
-        prelude_length=SEQNO_OR_NONE,
-        caught_up=U32,
-        suspects=RANKS,
-        signature=SIGNATURE,
-        site=PROSE,
-        closed=FLAG,
-        locals=Many(LOCAL_STATES, MAX_LOCAL_VERSIONS),
-    ),
-    3: Record(
-        Heartbeat,
-        number=U32,
-        epoch=U32,
-        position=POSITION,
-        blocked=Maybe(BLOCKED),
-        log_bytes=Int(0, 2**63 - 1),
-    ),
-    4: Record(Suspect, epoch=U32, ranks=RANKS, reason=PROSE),
-    5: Record(
-        Mismatch,
-        epoch=U32,
-        position=POSITION,
-        signature=SIGNATURE,
-        site=PROSE,
-        peer=RANK,
-        peer_position=POSITION,
-        peer_signature=SIGNATURE,
-        peer_site=PROSE,
-        states=FLAG,
-    ),
-    6: Record(Fetched, epoch=U32),
-    7: Record(Resumed, epoch=U32, fetch_ms=U32, link_ms=U32, fetched=U32, replayed=U32),
-    8: Record(Closed, version=VERSION),
-    9: Record(Leave, reason=PROSE),
-    10: Record(FatalReport, epoch=U32, position=POSITION, error=NAME, cause=PROSE),
-    11: Record(
-        Calls, position=POSITION, calls=Many(CALL_MADE, MAX_CALLS), loaded=VERSION, digest=BLOB
-    ),
-    12: Record(Leaves, version=VERSION, leaves=Many(LEAF, MAX_LEAVES)),
+    1: Hello,
+    2: Report,
+    3: Heartbeat,
+    4: Suspect,
+    5: Mismatch,
+    6: Fetched,
+    7: Resumed,
+    8: Closed,
+    9: Leave,
+    10: FatalReport,
+    11: Calls,
+    12: Leaves,
     # tracker to worker
-    16: Record(
-        Welcome,
-        job_id=NAME,
-        generation=U32,
-        incarnation=U32,
-        world_size=Int(1, MAX_WORLD_SIZE),
-        epoch=U32,
-        settings=SETTINGS,
-    ),
-    17: Record(Refused, error=NAME, reason=PROSE, version=VERSION),
-    18: Record(Revoke, epoch=U32, reason=PROSE),
-    19: Record(
-        Plan,
-        epoch=U32,
-        rank=RANK_OR_NONE,
-        frontier=POSITION,
-        prelude_length=SEQNO_OR_NONE,
-        commit=VERSION,
-        load=VERSION,
-        load_from=RANKS,
-        fetches=FETCHES,
-        locals=Maybe(Many(LOCAL_FETCH, MAX_WORLD_SIZE)),
-        routes=Many(ROUTE, MAX_ROUTES),
-    ),
-    20: Record(Settled, epoch=U32),
-    21: Record(HeartbeatAck, number=U32),
-    22: Record(
-        FatalDecision, error=NAME, cause=PROSE, epoch=U32, position=POSITION, rank=RANK_OR_NONE
-    ),
-    23: Record(Fenced, reason=PROSE),
-    24: Record(AllClosed, version=VERSION),
-    25: Record(MemberDelta, members=Many(MEMBER, MAX_WORLD_SIZE), grouping=RANKS),
-    26: Record(AskCalls, version=VERSION),
+    16: Welcome,
+    17: Refused,
+    18: Revoke,
+    19: Plan,
+    20: Settled,
+    21: HeartbeatAck,
+    22: FatalDecision,
+    23: Fenced,
+    24: AllClosed,
+    25: MemberDelta,
+    26: AskCalls,
     # operators
-    32: Record(StatusRequest),
-    33: Record(StatusReply, document=DOCUMENT),
-    34: Record(StopRequest, reason=PROSE),
-    35: Record(Done),
-    36: Record(WorkerStatusRequest, number=U32, worker_id=NAME, host=NAME, pid=U32, age_ms=U32),
-    37: Record(
-        WorkerStatusReply,
-        number=U32,
-        connected=FLAG,
-        missed=FLAG,
-        closed=FLAG,
-        progress=POSITION,
-        state=NAME,
-        epoch=U32,
-        detect_within_ms=U32,
-        over=FLAG,
-        error=NAME,
-        cause=PROSE,
-    ),
-    38: Record(LivenessAssertion, worker_id=NAME),
-    39: Record(GivenUpNotice, worker_id=NAME, reason=PROSE),
-    40: Record(DialBack, port=USER_PORT, nonce=BLOB),
-    41: Record(DialedBack, address=ADDRESS, cause=PROSE),
-    42: Record(DeathNotice, worker_id=NAME, pid=U32, how=PROSE),
-    43: Record(KillRequest, worker_id=NAME),
-    44: Record(KillReply, sent=FLAG),
-    45: Record(KillOrder, worker_id=NAME),
+    32: StatusRequest,
+    33: StatusReply,
+    34: StopRequest,
+    35: Done,
+    36: WorkerStatusRequest,
+    37: WorkerStatusReply,
+    38: LivenessAssertion,
+    39: GivenUpNotice,
+    40: DialBack,
+    41: DialedBack,
+    42: DeathNotice,
+    43: KillRequest,
+    44: KillReply,
+    45: KillOrder,
     # between workers, on a fetch link
-    48: Record(
-        FetchRequest, epoch=U32, load=VERSION, runs=RUNS, local_version=VERSION, locals=RANKS
-    ),
-    49: Record(
-        FetchItem,
-        what=NAME,
-        position=POSITION,
-        signature=SIGNATURE,
-        dtype=Int(0, 255),
-        shape=Many(Int(0, MAX_ITEM_BYTES), MAX_DIMS),
-        nbytes=Int(0, MAX_ITEM_BYTES),
-        rank=RANK_OR_NONE,
-        digests=DIGESTS,
-    ),
-    50: Record(FetchEnd, missing=PROSE),
+    48: FetchRequest,
+    49: FetchItem,
+    50: FetchEnd,
     # between workers, on a relay link
-    51: Record(Relayed, failure=PROSE),
+    51: Relayed,
     # between workers of one host, on a data link
-    52: Record(Sharing, nonce=BLOB, failure=PROSE),
+    52: Sharing,
     # between workers, on a fetch link again
-    53: Record(FetchWait),
+    53: FetchWait,
     # before a message whose list does not fit its frame
-    64: Record(More, runs=RUNS, fetches=FETCHES),
+    64: More,
 }
-_CODES = {schema.build: code for code, schema in SCHEMAS.items()}
+SCHEMAS = {code: record_of(kind) for code, kind in MESSAGES.items()}
+_CODES = {kind: code for code, kind in MESSAGES.items()}
 
 
 def encode(message: Frame) -> bytes:

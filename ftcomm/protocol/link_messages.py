@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
+from ftcomm.protocol.field_types import Blob, Prose
+
 
 @dataclass(frozen=True, slots=True)
 class Relayed:
     """The relay has a connection to the wanted rank, or `failure` says why not."""
 
-    failure: str = ""
+    failure: Prose = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,5 +20,5 @@ class Sharing:
     it wrote into the segment; the last, from the dialler, has none: what it says holds for both.
     """
 
-    nonce: bytes = b""
-    failure: str = ""
+    nonce: Blob = b""
+    failure: Prose = ""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ftcomm.errors import ProtocolError
+from ftcomm.protocol.field_types import RUNS_OF_A_FRAME
 from ftcomm.protocol.messages import (
     ControlMessage,
     FetchRequest,
@@ -18,7 +19,6 @@ from ftcomm.protocol.messages import (
     Report,
 )
 
-RUNS_OF_A_FRAME = 4096  # of 26 bytes at most: 104 KiB, within a frame
 MAX_FRAMES = 8  # of one message
 MAX_RUNS = MAX_FRAMES * RUNS_OF_A_FRAME
 

@@ -1,54 +1,95 @@
 """Control messages between worker and tracker: plain frozen values, no behaviour.
 
-`codec` turns them into bytes and refuses whatever does not fit their schema.  A control frame is
-at most 256 KiB; nothing bulky travels here.
+The annotations are also the messages' schema: `codec` derives from them what it writes and what it
+accepts.  A control frame is at most 256 KiB; nothing bulky travels here.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from ftcomm import __version__
+from ftcomm.protocol.field_types import (
+    MAX_CALLS,
+    MAX_LEAVES,
+    MAX_LOCAL_VERSIONS,
+    MAX_ROUTES,
+    MAX_WORLD_SIZE,
+    RUNS_OF_A_FRAME,
+    U32,
+    Address,
+    Blob,
+    DtypeCode,
+    InputDigests,
+    ItemBytes,
+    LeafDigest,
+    LeafKind,
+    LeafPath,
+    LogBytes,
+    Name,
+    PackedSignature,
+    Port,
+    Prose,
+    Python,
+    Rank,
+    RankOrNone,
+    Ranks,
+    SeqnoOrNone,
+    SettingPairs,
+    Shape,
+    Site,
+    Stride,
+    Ticks,
+    WorldSize,
+)
 from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.link_messages import Relayed, Sharing
 from ftcomm.protocol.operator_messages import OperatorMessage
-from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.protocol.position import PRELUDE, Position, Version
+from ftcomm.protocol.schema import NOT_SENT, AtMost
 
 
 @dataclass(frozen=True, slots=True)
 class PositionRange:
     """The positions ``(branch, version, lo), lo+step, ... < hi`` of one version."""
 
-    version: int
-    lo: int
-    hi: int
-    step: int = 1
+    version: Version
+    lo: U32
+    hi: U32
+    step: Stride = 1
 
     def seqnos(self) -> range:
         """The sequence numbers that the run names."""
         return range(self.lo, self.hi, self.step)
 
 
+PositionRanges = Annotated[tuple[PositionRange, ...], AtMost(RUNS_OF_A_FRAME)]
+
+
 @dataclass(frozen=True, slots=True)
 class Fetch:
     """One order of a plan: get the results of `run` from rank `source`."""
 
-    source: int
+    source: Rank
     run: PositionRange
+
+
+Fetches = Annotated[tuple[Fetch, ...], AtMost(RUNS_OF_A_FRAME)]
 
 
 @dataclass(frozen=True, slots=True)
 class LocalStates:
     """Version `version` has local states; those of `ranks` are held (Report)."""
 
-    version: int
-    ranks: tuple[int, ...]
+    version: Version
+    ranks: Ranks
 
 
 @dataclass(frozen=True, slots=True)
 class LocalFetch:
     """One order of a plan: get the local state of `rank` from rank `source`."""
 
-    source: int
-    rank: int
+    source: Rank
+    rank: Rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +99,23 @@ class Member:
     ``python`` is empty where nobody is present.
     """
 
-    rank: int
-    worker_id: str
-    incarnation: int
-    host: str
-    address: str
-    port: int
+    rank: Rank
+    worker_id: Name
+    incarnation: U32
+    host: Name
+    address: Address
+    port: Port
     present: bool = True
-    python: str = ""
+    python: Python = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """Ranks `a` < `b` cannot reach each other; `via` passes their bytes on (rule R12)."""
 
-    a: int
-    b: int
-    via: int
+    a: Rank
+    b: Rank
+    via: Rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +127,11 @@ class Blocked:
     is behind.  -1 is before the first step, where links are made.
     """
 
-    signature: bytes
-    site: str
-    peers: tuple[int, ...]
-    blocked_ms: int
-    step: int = -1
+    signature: PackedSignature
+    site: Prose
+    peers: Ranks
+    blocked_ms: U32
+    step: SeqnoOrNone = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +139,8 @@ class CallMade:
     """One call of a worker's script; ``signature`` is empty if it was not known."""
 
     position: Position
-    signature: bytes
-    site: str
+    signature: PackedSignature
+    site: Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +150,9 @@ class Leaf:
     Of a container that is taken apart, ``digest`` stands for its keys in order.
     """
 
-    path: str
-    what: str
-    digest: bytes
+    path: LeafPath
+    what: LeafKind
+    digest: LeafDigest
 
 
 # --- worker to tracker ------------------------------------------------------------------------
@@ -130,23 +171,23 @@ class Hello:
     ``python`` is the interpreter with its minor version: hashes of functions hold within one.
     """
 
-    worker_id: str
-    nonce: bytes
-    incarnation: int
-    host: str
-    address: str
-    port: int
-    plan_epoch: int
-    revoke_epoch: int
-    suspects: tuple[int, ...]
+    worker_id: Name
+    nonce: Blob
+    incarnation: U32
+    host: Name
+    address: Address
+    port: Port
+    plan_epoch: U32
+    revoke_epoch: U32
+    suspects: Ranks
     closed: bool
-    tables: bytes
-    asked: tuple[tuple[str, str], ...] = ()
-    pid: int = 0
-    start: int = 0
-    group: int = 0
-    release: str = __version__
-    python: str = ""
+    tables: Blob
+    asked: SettingPairs = ()
+    pid: U32 = 0
+    start: Ticks = 0
+    group: U32 = 0
+    release: Name = __version__
+    python: Python = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,19 +201,19 @@ class Report:
     names every version held, committed or tentative, that has local states.
     """
 
-    epoch: int
+    epoch: U32
     position: Position
-    committed: int
-    tentative: int
-    digest: bytes
-    runs: tuple[PositionRange, ...]
-    prelude_length: int
-    caught_up: int
-    suspects: tuple[int, ...]
-    signature: bytes
-    site: str
+    committed: Version
+    tentative: Version
+    digest: Blob
+    runs: PositionRanges
+    prelude_length: SeqnoOrNone
+    caught_up: U32
+    suspects: Ranks
+    signature: PackedSignature
+    site: Prose
     closed: bool
-    locals: tuple[LocalStates, ...] = ()
+    locals: Annotated[tuple[LocalStates, ...], AtMost(MAX_LOCAL_VERSIONS)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,20 +223,20 @@ class Heartbeat:
     `log_bytes` is what the results kept since the last checkpoint count with (rule R9).
     """
 
-    number: int
-    epoch: int
+    number: U32
+    epoch: U32
     position: Position
     blocked: Blocked | None = None
-    log_bytes: int = 0
+    log_bytes: LogBytes = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
     """Data links to `ranks` broke while `epoch` was running."""
 
-    epoch: int
-    ranks: tuple[int, ...]
-    reason: str
+    epoch: U32
+    ranks: Ranks
+    reason: Prose
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,14 +247,14 @@ class Mismatch:
     that both call the same ``checkpoint()``, and the digests of their states differ.
     """
 
-    epoch: int
+    epoch: U32
     position: Position
-    signature: bytes
-    site: str
-    peer: int
+    signature: PackedSignature
+    site: Prose
+    peer: Rank
     peer_position: Position
-    peer_signature: bytes
-    peer_site: str
+    peer_signature: PackedSignature
+    peer_site: Prose
     states: bool = False
 
 
@@ -224,10 +265,10 @@ class FatalReport:
     The tracker takes only some names; see `ftcomm_tracker.core.worker_messages`.
     """
 
-    epoch: int
+    epoch: U32
     position: Position
-    error: str
-    cause: str
+    error: Name
+    cause: Prose
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,49 +280,49 @@ class Calls:
     """
 
     position: Position
-    calls: tuple[CallMade, ...]
-    loaded: int
-    digest: bytes
+    calls: Annotated[tuple[CallMade, ...], AtMost(MAX_CALLS)]
+    loaded: Version
+    digest: Blob
 
 
 @dataclass(frozen=True, slots=True)
 class Leaves:
     """The parts of the state that this rank gives to checkpoint ``version``: answers `AskCalls`."""
 
-    version: int
-    leaves: tuple[Leaf, ...]
+    version: Version
+    leaves: Annotated[tuple[Leaf, ...], AtMost(MAX_LEAVES)]
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
     """All fetches of the plan of `epoch` have arrived here."""
 
-    epoch: int
+    epoch: U32
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
     """First collective completed in `epoch`, with what the recovery cost here."""
 
-    epoch: int
-    fetch_ms: int
-    link_ms: int
-    fetched: int
-    replayed: int
+    epoch: U32
+    fetch_ms: U32
+    link_ms: U32
+    fetched: U32
+    replayed: U32
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
     """This worker's own close() has completed."""
 
-    version: int
+    version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
     """This worker ends without having closed: an exception left the ``with`` block."""
 
-    reason: str
+    reason: Prose
 
 
 # --- tracker to worker ------------------------------------------------------------------------
@@ -291,29 +332,29 @@ class Leave:
 class Welcome:
     """Answer to `Hello`: the job, this process's number and the job's settings."""
 
-    job_id: str
-    generation: int
-    incarnation: int
-    world_size: int
-    epoch: int
-    settings: tuple[tuple[str, str], ...]
+    job_id: Name
+    generation: U32
+    incarnation: U32
+    world_size: WorldSize
+    epoch: U32
+    settings: SettingPairs
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
     """Answer to a `Hello` that cannot join; ``error`` is the name of the exception to raise."""
 
-    error: str
-    reason: str
-    version: int = -1
+    error: Name
+    reason: Prose
+    version: Version = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
     """The membership is about to change: stop, report for `epoch`."""
 
-    epoch: int
-    reason: str
+    epoch: U32
+    reason: Prose
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,8 +364,8 @@ class MemberDelta:
     ``grouping`` is with the first one only, since it never changes in a job.  See `member_deltas`.
     """
 
-    members: tuple[Member, ...]
-    grouping: Grouping = ()
+    members: Annotated[tuple[Member, ...], AtMost(MAX_WORLD_SIZE)]
+    grouping: Ranks = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,32 +381,32 @@ class Plan:
     It and ``members`` are the same for all: they travel in `MemberDelta` messages before the plan.
     """
 
-    epoch: int
-    rank: int
+    epoch: U32
+    rank: RankOrNone
     frontier: Position
-    prelude_length: int
-    commit: int
-    load: int
-    load_from: tuple[int, ...]
-    fetches: tuple[Fetch, ...]
-    locals: tuple[LocalFetch, ...] | None = None
-    routes: tuple[Route, ...] = ()
-    members: tuple[Member, ...] = ()
-    grouping: Grouping = ()
+    prelude_length: SeqnoOrNone
+    commit: Version
+    load: Version
+    load_from: Ranks
+    fetches: Fetches
+    locals: Annotated[tuple[LocalFetch, ...], AtMost(MAX_WORLD_SIZE)] | None = None
+    routes: Annotated[tuple[Route, ...], AtMost(MAX_ROUTES)] = ()
+    members: Annotated[tuple[Member, ...], NOT_SENT] = ()
+    grouping: Annotated[Grouping, NOT_SENT] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
     """Every member has fetched what the plan of `epoch` gave it: pins may go."""
 
-    epoch: int
+    epoch: U32
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAck:
     """The tracker has read heartbeat `number` and still counts the sender as a member."""
 
-    number: int
+    number: U32
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,32 +416,32 @@ class AskCalls:
     ``version`` is the checkpoint whose states differ, -1 if that is not the question.
     """
 
-    version: int
+    version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class FatalDecision:
     """Terminal for the job: every rank raises the exception class named by `error`."""
 
-    error: str
-    cause: str
-    epoch: int
+    error: Name
+    cause: Prose
+    epoch: U32
     position: Position
-    rank: int
+    rank: RankOrNone
 
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
     """This process's place has been given away."""
 
-    reason: str
+    reason: Prose
 
 
 @dataclass(frozen=True, slots=True)
 class AllClosed:
     """All ranks have closed, and that is journalled: stop serving and leave."""
 
-    version: int
+    version: Version
 
 
 # --- between workers, on a fetch link (served from the log by the control thread) ------------
@@ -413,11 +454,11 @@ class FetchRequest:
     In this order; the local states are those of version `local_version`.
     """
 
-    epoch: int
-    load: int
-    runs: tuple[PositionRange, ...]
-    local_version: int = PRELUDE
-    locals: tuple[int, ...] = ()
+    epoch: U32
+    load: Version
+    runs: PositionRanges
+    local_version: Version = PRELUDE
+    locals: Ranks = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,14 +470,14 @@ class FetchItem:
     ``digests`` are those of the inputs, 16 bytes a rank, where the job verifies them.
     """
 
-    what: str
+    what: Name
     position: Position
-    signature: bytes
-    dtype: int
-    shape: tuple[int, ...]
-    nbytes: int
-    rank: int = -1
-    digests: bytes = b""
+    signature: PackedSignature
+    dtype: DtypeCode
+    shape: Shape
+    nbytes: ItemBytes
+    rank: RankOrNone = -1
+    digests: InputDigests = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,7 +489,7 @@ class FetchWait:
 class FetchEnd:
     """Everything asked for has been sent, or `missing` says what is not held."""
 
-    missing: str = ""
+    missing: Prose = ""
 
 
 # --- any of these ways ------------------------------------------------------------------------
@@ -461,8 +502,8 @@ class More:
     It comes before the `Report`, the `FetchRequest` or the `Plan` that ends the list.
     """
 
-    runs: tuple[PositionRange, ...] = ()
-    fetches: tuple[Fetch, ...] = ()
+    runs: PositionRanges = ()
+    fetches: Fetches = ()
 
 
 WorkerMessage = (

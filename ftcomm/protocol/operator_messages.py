@@ -6,6 +6,7 @@ is over: a `WorkerStatusReply` whose number is 0.
 
 from dataclasses import dataclass
 
+from ftcomm.protocol.field_types import U32, Address, Blob, Document, Name, Prose, UserPort
 from ftcomm.protocol.position import Position
 
 
@@ -18,14 +19,14 @@ class StatusRequest:
 class StatusReply:
     """The job's state as one JSON document."""
 
-    document: str
+    document: Document
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
     """An operator ends the job for all, with a reason that every rank will raise."""
 
-    reason: str
+    reason: Prose
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,11 @@ class WorkerStatusRequest:
     It says which process of `host` runs as that worker, and for how long: ``pid`` 0 is none.
     """
 
-    number: int
-    worker_id: str
-    host: str
-    pid: int
-    age_ms: int
+    number: U32
+    worker_id: Name
+    host: Name
+    pid: U32
+    age_ms: U32
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,33 +58,33 @@ class WorkerStatusReply:
     ``error`` is empty, else by that exception with that cause.
     """
 
-    number: int
+    number: U32
     connected: bool
     missed: bool
     closed: bool
     progress: Position
-    state: str
-    epoch: int
-    detect_within_ms: int
+    state: Name
+    epoch: U32
+    detect_within_ms: U32
     over: bool
-    error: str = ""
-    cause: str = ""
+    error: Name = ""
+    cause: Prose = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DeathNotice:
     """A supervisor says how its worker's process `pid` ended, and why as far as it knows."""
 
-    worker_id: str
-    pid: int
-    how: str
+    worker_id: Name
+    pid: U32
+    how: Prose
 
 
 @dataclass(frozen=True, slots=True)
 class KillRequest:
     """An operator wants a worker's process killed by whoever has started it."""
 
-    worker_id: str
+    worker_id: Name
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,22 +98,22 @@ class KillReply:
 class KillOrder:
     """The tracker tells a supervisor, unasked, to kill its worker's process."""
 
-    worker_id: str
+    worker_id: Name
 
 
 @dataclass(frozen=True, slots=True)
 class LivenessAssertion:
     """A supervisor saw its worker's process use the CPU: it is alive, heartbeats or not."""
 
-    worker_id: str
+    worker_id: Name
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUpNotice:
     """A supervisor will not start this worker again."""
 
-    worker_id: str
-    reason: str
+    worker_id: Name
+    reason: Prose
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +124,16 @@ class DialBack:
     was the tracker.
     """
 
-    port: int
-    nonce: bytes
+    port: UserPort
+    nonce: Blob
 
 
 @dataclass(frozen=True, slots=True)
 class DialedBack:
     """The tracker has dialled `address`, from which it is asked, or `cause` says why not."""
 
-    address: str
-    cause: str
+    address: Address
+    cause: Prose
 
 
 OperatorMessage = (

@@ -6,20 +6,25 @@ last collective of its version; once committed, the next position is
 ``(branch, version + 1, 0)``.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from ftcomm.protocol.field_types import U32
+from ftcomm.protocol.schema import Int
 
 PRELUDE = -1
 # Collectives in one version, and results that one report may list: more would make a plan take
 # seconds. A program that needs more calls checkpoint() in between.
 MAX_SEQNO = 1 << 22
 
+Version = Annotated[int, Int(PRELUDE, 2**31 - 1)]  # also -1 for "none"
+
 
 class Position(NamedTuple):
     """``(branch, version, seqno)``; a worker's own position is what it will complete next."""
 
-    branch: int
-    version: int
-    seqno: int
+    branch: U32
+    version: Version
+    seqno: U32
 
     @property
     def past_load(self) -> bool:

@@ -1,13 +1,19 @@
 """Field kinds: what one value of a control message may be, checked in both directions.
 
+A message is declared once, as a dataclass whose annotations carry the bounds (`field_types`), and
+`record_of` derives its row from them.
+
 A kind turns a value into plain msgpack data (`write`) and reads it back from a peer (`read`).
 The two directions blame different people: what we try to send and may not is our own defect
 (`ValueError`), what a peer sent and may not is a `ProtocolError`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.msgpack_reader import Plain, Reader
@@ -181,9 +187,9 @@ class Maybe(Field):
 class Record(Field):
     """An array of named values of one class, in a fixed order, none missing and none extra."""
 
-    def __init__(self, build: Callable[..., Any], /, **fields: Field) -> None:
+    def __init__(self, build: Callable[..., Any], fields: Mapping[str, Field]) -> None:
         self.build = build
-        self.fields = fields
+        self.fields = dict(fields)
         self.name = getattr(build, "__name__", "record")
         self._kinds = tuple(fields.values())
 
@@ -209,3 +215,74 @@ class Record(Field):
 def cut_text(text: str, limit: int) -> str:
     """`text` in at most `limit` UTF-8 bytes, never ending in half a character."""
     return text.encode("utf-8", "replace")[:limit].decode("utf-8", "ignore")
+
+
+# --- from annotations to kinds ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """The bound of an annotated ``tuple[X, ...]``."""
+
+    count: int
+
+
+NOT_SENT: Final = object()  # annotates a field that another message carries
+
+
+@cache
+def record_of(declared: type) -> Record:
+    """The row of a dataclass or named tuple, from its annotations, in their order.
+
+    Raises:
+        TypeError: a field has no bounds.
+    """
+    fields: dict[str, Field] = {}
+    for name, annotation in declared.__annotations__.items():
+        if NOT_SENT in getattr(annotation, "__metadata__", ()):
+            continue
+        try:
+            fields[name] = _field_of(annotation)
+        except TypeError as error:
+            raise TypeError(f"{declared.__name__}.{name}: {error}") from None
+    return Record(declared, fields)
+
+
+def _field_of(annotation: Any) -> Field:
+    """The kind that an annotation declares."""
+    arguments = get_args(annotation)
+    match get_origin(annotation):
+        case origin if origin is Annotated:
+            return _bounded(*arguments)
+        case origin if origin in (Union, UnionType):
+            return _optional(arguments)
+        case origin if origin is tuple:
+            return _pair(arguments)
+    if annotation is bool:
+        return Bool()
+    if is_dataclass(annotation) or hasattr(annotation, "_fields"):  # the latter is a named tuple's
+        return record_of(annotation)
+    raise TypeError(f"{annotation!r} has no bounds")
+
+
+def _bounded(of: Any, bound: Any) -> Field:
+    if isinstance(bound, Field):
+        return bound
+    if isinstance(bound, AtMost):
+        item, _ = get_args(of)
+        return Many(_field_of(item), bound.count)
+    raise TypeError(f"{bound!r} is no bound")
+
+
+def _optional(members: tuple[Any, ...]) -> Field:
+    item, none = members
+    if none is not type(None):
+        raise TypeError("a union other than with None")
+    return Maybe(_field_of(item))
+
+
+def _pair(items: tuple[Any, ...]) -> Field:
+    first, second = items
+    if first is not second:
+        raise TypeError("a tuple that is neither bounded by AtMost nor a pair of one type")
+    return Pair(_field_of(first))

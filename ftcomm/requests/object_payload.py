@@ -15,7 +15,7 @@ from ftcomm.collectives.dtypes import dtype_code, dtype_of
 from ftcomm.config.plurals import counted
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.pool import Array
-from ftcomm.protocol.codec import MAX_DIMS
+from ftcomm.protocol.field_types import MAX_DIMS
 from ftcomm.requests.arguments import as_elements
 from ftcomm.state.serializer import pack_state, unpack_state
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ftcomm.protocol.codec import MAX_LEAVES
+from ftcomm.protocol.field_types import MAX_LEAVES
 from ftcomm.protocol.messages import Leaf
 from ftcomm.state.layout import Packed
 from ftcomm.state.serializer import pack_state, unpack_state

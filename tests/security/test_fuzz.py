@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from ftcomm.errors import FtcommError, ProtocolError, TrackerLostError
 from ftcomm.memory.pool import dtype_from_wire, stored_from_wire
-from ftcomm.protocol.codec import MAX_CONTROL_FRAME, decode_body, encode
+from ftcomm.protocol.codec import decode_body, encode
+from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
 from ftcomm.protocol.handshake import (
     ClientHandshake,
 )

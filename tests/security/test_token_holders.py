@@ -8,7 +8,8 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from ftcomm.protocol.codec import MAX_CONTROL_FRAME, encode
+from ftcomm.protocol.codec import encode
+from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
 from ftcomm.protocol.handshake import DataContext
 from ftcomm.protocol.link_messages import Sharing
 from ftcomm.protocol.messages import (

@@ -9,7 +9,7 @@ import pytest
 
 from ftcomm.collectives.function_label import MAX_FILE_BYTES, MAX_NAME_BYTES, function_label
 from ftcomm.collectives.op_argument import Reduction, reduction
-from ftcomm.protocol.codec import MAX_ADDRESS
+from ftcomm.protocol.field_types import MAX_ADDRESS
 from ftcomm.protocol.signature import function_of_site, site_with_function
 
 FILE = Path(__file__).name

@@ -23,7 +23,7 @@ from ftcomm.collectives.schedules.pipelined_chain import SEGMENT_BYTES
 from ftcomm.collectives.schedules.schedule import NOBODY, REDUCE_SEGMENT_BYTES, Schedule
 from ftcomm.collectives.selection import allgatherv_schedule, choose_algorithm, schedule_for
 from ftcomm.execution.data_plane import STAGE
-from ftcomm.protocol.codec import MAX_WORLD_SIZE
+from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 from ftcomm.protocol.host_groups import Grouping, grouping_of, is_hierarchical, members_of
 from ftcomm.protocol.signature import Algorithm, Kind
 from ftcomm.testing.hierarchical_reference import expected_shares, expected_tree

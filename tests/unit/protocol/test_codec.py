@@ -12,16 +12,8 @@ from hypothesis import strategies as st
 
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol import codec
-from ftcomm.protocol.codec import (
-    MAX_CONTROL_FRAME,
-    MAX_TEXT,
-    MAX_WORLD_SIZE,
-    SCHEMAS,
-    Decoder,
-    decode_body,
-    encode,
-    frame_length,
-)
+from ftcomm.protocol.codec import SCHEMAS, Decoder, decode_body, encode, frame_length
+from ftcomm.protocol.field_types import MAX_CONTROL_FRAME, MAX_TEXT, MAX_WORLD_SIZE
 from ftcomm.protocol.messages import (
     Blocked,
     ControlMessage,

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.codec import MAX_CONTROL_FRAME, Decoder
+from ftcomm.protocol.codec import Decoder
+from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
 from ftcomm.protocol.member_deltas import (
     MEMBERS_PER_DELTA,
     MemberDeltaReader,

@@ -3,8 +3,9 @@
 import pytest
 
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.codec import MAX_CONTROL_FRAME, Decoder, encode
-from ftcomm.protocol.message_splitting import MAX_FRAMES, MAX_RUNS, RUNS_OF_A_FRAME, split
+from ftcomm.protocol.codec import Decoder, encode
+from ftcomm.protocol.field_types import MAX_CONTROL_FRAME, RUNS_OF_A_FRAME
+from ftcomm.protocol.message_splitting import MAX_FRAMES, MAX_RUNS, split
 from ftcomm.protocol.messages import (
     Fetch,
     FetchRequest,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from ftcomm.protocol import document
-from ftcomm.protocol.codec import MAX_CONTROL_FRAME, MAX_WORLD_SIZE
+from ftcomm.protocol.field_types import MAX_CONTROL_FRAME, MAX_WORLD_SIZE
 from ftcomm.protocol.frame_header import HEADER_BYTES
 from ftcomm.protocol.handshake import PROTOCOL_VERSION, ROLES
 from ftcomm.protocol.schema import Field

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ftcomm.protocol.codec import MAX_LEAVES, decode_body, encode
+from ftcomm.protocol.codec import decode_body, encode
+from ftcomm.protocol.field_types import MAX_LEAVES
 from ftcomm.protocol.messages import Leaf, Leaves
 from ftcomm.state.leaf_digests import leaves_of
 from ftcomm.state.serializer import pack_state

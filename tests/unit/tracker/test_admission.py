@@ -4,13 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 from ftcomm import __version__
-from ftcomm.protocol.codec import (
+from ftcomm.protocol.codec import Decoder
+from ftcomm.protocol.field_types import (
     MAX_ADDRESS,
     MAX_CONTROL_FRAME,
     MAX_NAME,
     MAX_ROUTES,
     MAX_WORLD_SIZE,
-    Decoder,
 )
 from ftcomm.protocol.member_deltas import MEMBERS_PER_DELTA, MemberDeltaWriter
 from ftcomm.protocol.message_splitting import MAX_RUNS

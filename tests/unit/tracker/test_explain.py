@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ftcomm.protocol.codec import MAX_CONTROL_FRAME
+from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
 from ftcomm.protocol.messages import Blocked, Closed, Heartbeat, Resumed
 from ftcomm.protocol.signature import Kind, OpCode, Signature
 from ftcomm_tracker.core.durable_state import Durable

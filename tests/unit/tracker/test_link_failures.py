@@ -2,7 +2,7 @@
 
 import pytest
 
-from ftcomm.protocol.codec import MAX_ROUTES
+from ftcomm.protocol.field_types import MAX_ROUTES
 from ftcomm.protocol.messages import Route
 from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.link_failures import (

@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftcomm.errors import ConfigError
-from ftcomm.protocol.codec import MAX_WORLD_SIZE, MEMBER, encode
+from ftcomm.protocol.codec import encode
+from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 from ftcomm.protocol.host_groups import Grouping, is_grouping
 from ftcomm.protocol.messages import AllClosed, FatalDecision, Member, Revoke, Welcome
 from ftcomm.protocol.position import Position
+from ftcomm.protocol.schema import record_of
+
+_MEMBER = record_of(Member)
 
 FORMAT = 2
 
@@ -193,9 +197,9 @@ class Durable:
         if self.fatal_decision is not None:
             encode(self.fatal_decision)
         for place in self.places:
-            MEMBER.write(Member(0, place.worker_id, place.incarnation, place.host, "", 0))
+            _MEMBER.write(Member(0, place.worker_id, place.incarnation, place.host, "", 0))
         for worker_id, number in self.incarnations:
-            MEMBER.write(Member(0, worker_id, number, "", "", 0))
+            _MEMBER.write(Member(0, worker_id, number, "", "", 0))
 
 
 def _raw(value: Any) -> bytes:

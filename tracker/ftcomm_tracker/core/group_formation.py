@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ftcomm.protocol.codec import MAX_WORLD_SIZE
+from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 
 REMIND_EVERY_S = 30.0  # long enough for imports and a slow file system, short for who looks on
 MAX_NAMED = 8  # missing workers in one line

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
-from ftcomm.protocol.codec import MAX_ROUTES
+from ftcomm.protocol.field_types import MAX_ROUTES
 from ftcomm.protocol.messages import Route
 from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.silent_links import Pair, pair_of

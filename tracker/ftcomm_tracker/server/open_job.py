@@ -20,7 +20,7 @@ import trio
 from ftcomm.config.environment import job_settings
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.errors import ConfigError
-from ftcomm.protocol.codec import MAX_WORLD_SIZE
+from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.server.file_limit import allow_open_files

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from ftcomm.config.plurals import counted
-from ftcomm.protocol.codec import MAX_CONTROL_FRAME
+from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
 
 MAX_DOCUMENT = MAX_CONTROL_FRAME - 1024  # bytes; ASCII, so characters are bytes
 SCHEMA = 1  # of the document: raised when a field goes or changes its meaning, not when one comes
