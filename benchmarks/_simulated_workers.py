@@ -18,6 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from ftcomm.config.backoff import TRACKER_BACKOFF
 from ftcomm.config.environment import read_token
 from ftcomm.errors import FtcommError
 from ftcomm.protocol.codec import decode_body, encode, frame_length
@@ -43,7 +44,6 @@ from ftcomm.protocol.position import START, Position
 from ftcomm.recovery.replica_placement import keep_stride, kept_seqnos
 
 JITTER = random.Random(0)  # noqa: S311 - when to dial and beat
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # as a real worker's, between two dials
 RECENT = 2  # results that are not known to be stable
 WORKS_AT = Position(0, 3, 50)  # a checkpoint, and fifty results since
 SHARED_BYTES = 1024  # frames above are the same for all workers, who would decode them side by side
@@ -127,7 +127,7 @@ class Worker:
         self._position = START
         self._index = self._size = 0
         self._epoch = self._revoked = self._number = 0
-        self._pause = FIRST_PAUSE_S
+        self._failures = 0
         self._over = False
         self._dial()
 
@@ -157,8 +157,8 @@ class Worker:
     def _lost(self) -> None:
         self.die()
         self._over = False
-        self._crowd.later(self._pause * JITTER.uniform(0.5, 1.0), self._dial)
-        self._pause = min(self._pause * 2, LONGEST_PAUSE_S)
+        self._failures += 1
+        self._crowd.later(TRACKER_BACKOFF.delay_s(self._failures, JITTER.random()), self._dial)
 
     def _readable(self) -> None:
         if self._over:
@@ -229,7 +229,7 @@ class Worker:
         crowd = self._crowd
         match message:
             case Welcome():
-                self._joined, self._pause = True, FIRST_PAUSE_S
+                self._joined, self._failures = True, 0
                 self._size = message.world_size
                 crowd.welcomed += 1
                 crowd.later(JITTER.uniform(0, crowd.heartbeat_every), self._beat)

@@ -27,7 +27,7 @@ from ftcomm.collectives.schedules.pipelined_chain import SEGMENT_BYTES, chain_br
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.schedule import Schedule
-from ftcomm.config.algorithm_table import CHOICES, DEFAULT_TABLE, MAX_RANKS, Row
+from ftcomm.config.algorithm_table import CHOICES, DEFAULT_TABLE, Row
 from ftcomm.config.environment import VARIABLES
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.recovery.diagram import state_diagram
@@ -49,7 +49,6 @@ RAISED_BY = {
     errors.LogLimitError: EVERY_RANK,
     errors.CollectiveTimeoutError: EVERY_RANK,
     errors.StateChangedError: EVERY_RANK,
-    errors.RolledBackError: EVERY_RANK,
     errors.JobFinishedError: "who joins too late",
     errors.JobStoppedError: EVERY_RANK,
     errors.FencedError: THIS_PROCESS,
@@ -137,9 +136,10 @@ def default_algorithm_table() -> str:
     rows = ["| kind | ranks | algorithm |", "|---|---|---|"]
     for kind in CHOICES:
         least = 2
-        for row in getattr(DEFAULT_TABLE, kind):
+        table = getattr(DEFAULT_TABLE, kind)
+        for row in table:
             ranks = f"{least}" if least == row.up_to_ranks else f"{least} to {row.up_to_ranks}"
-            if row.up_to_ranks == MAX_RANKS:
+            if row is table[-1]:
                 ranks = f"{least} and more"
             rows.append(f"| {kind} | {ranks} | {_rules_text(row)} |")
             least = row.up_to_ranks + 1

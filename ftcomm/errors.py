@@ -126,13 +126,6 @@ class CollectiveTimeoutError(FtcommError, TimeoutError):
     default_remedy = "see what the named ranks were doing; raise the deadline if they were busy"
 
 
-class RolledBackError(FtcommError):
-    """The job went back to an older checkpoint (opt-in)."""
-
-    exit_code = 76
-    default_remedy = "load_checkpoint() again and go on from the version that it returns"
-
-
 class JobFinishedError(FtcommError):
     """All ranks have closed; there is nothing left to join."""
 

@@ -26,14 +26,13 @@ from typing import Any, Final
 
 from ftcomm.config.plurals import counted
 from ftcomm.errors import ConfigError
+from ftcomm.protocol.field_types import MAX_ITEM_BYTES, MAX_WORLD_SIZE
 
 BUILT_IN: Final = "default"  # the text that names the table below
 CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "allreduce": ("recursive_doubling", "halving_doubling", "ring"),
     "broadcast": ("binomial", "chain"),
 }
-MAX_RANKS = 1024  # as many as a job can have
-MAX_BYTES = 1 << 40  # of one array; as on the wire
 MAX_ROWS = 16  # of one kind; a row for each doubling of the ranks is 10
 MAX_TEXT = 1000  # bytes of the line; a setting on the wire has 1,024
 _RULE = re.compile(r"(\d{1,13})=([a-z_]{1,32})")
@@ -221,7 +220,7 @@ def _rows(value: object, where: str, kind: str) -> tuple[Row, ...]:
     for index, each in enumerate(_list(value, where, kind)):
         key = f"{kind}[{index}]"
         raw = _keys(each, where, key, ("up_to_ranks", "algorithms"))
-        ranks = _whole(raw["up_to_ranks"], where, f"{key}.up_to_ranks", 1, MAX_RANKS)
+        ranks = _whole(raw["up_to_ranks"], where, f"{key}.up_to_ranks", 1, MAX_WORLD_SIZE)
         rows.append(Row(ranks, _rules(raw["algorithms"], where, f"{key}.algorithms", kind)))
     _ascending([row.up_to_ranks for row in rows], where, kind, "up_to_ranks")
     return tuple(rows)
@@ -231,7 +230,7 @@ def _rules(value: object, where: str, key: str, kind: str) -> tuple[SizeRule, ..
     rules = []
     for index, each in enumerate(_list(value, where, key)):
         raw = _keys(each, where, f"{key}[{index}]", ("from_bytes", "use"))
-        lo = _whole(raw["from_bytes"], where, f"{key}[{index}].from_bytes", 0, MAX_BYTES)
+        lo = _whole(raw["from_bytes"], where, f"{key}[{index}].from_bytes", 0, MAX_ITEM_BYTES)
         use = raw["use"]
         if use not in CHOICES[kind]:
             raise ConfigError(

@@ -17,6 +17,7 @@ from typing import Any, Final
 from ftcomm.config.algorithm_table import BUILT_IN, table_in_file
 from ftcomm.config.job_settings import JobSettings, between, named_in, number, one_of
 from ftcomm.errors import ConfigError
+from ftcomm.protocol.field_types import MAX_NAME
 
 __all__ = [
     "JOINED",
@@ -40,7 +41,6 @@ __all__ = [
 
 MIN_TOKEN_CHARS = 64  # hex characters: 256 bits
 MAX_TOKEN_CHARS = 1024  # a token file is one line, not a document
-MAX_NAME = 64  # bytes of a worker id or host; as on the wire
 MAX_TABLE_BYTES = 64 * 1024  # an algorithm table's file; its content in one line has 1,000
 WILDCARDS: Final = ("0.0.0.0", "::")  # noqa: S104 - all addresses: to listen on, not to dial
 JOINED: Final = "FTCOMM_JOINED"

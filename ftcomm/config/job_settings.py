@@ -15,6 +15,10 @@ from ftcomm.errors import ConfigError
 from ftcomm.protocol.handshake import MAX_STREAMS
 
 MIN_DETECT_WITHIN_S = 0.1  # below, a busy scheduler's own pauses look like death
+# The tracker answers every heartbeat. After so many times `detect_within` without a byte it counts
+# as lost. Counted in windows: after a stop of this process the first one is over at once.
+SILENT_WINDOWS: Final = 3
+PACKING_SIGNS: Final = 4  # within `detect_within`: one may be late, and another after it
 ALGORITHMS: Final = ("auto", "ring", "recursive_doubling", "halving_doubling", "hierarchical")
 TRANSPORTS: Final = ("auto", "shm", "unix", "tcp")
 VERIFY: Final = ("none", "inputs")

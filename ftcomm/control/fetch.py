@@ -13,6 +13,7 @@ import numpy as np
 import trio
 
 from ftcomm.collectives.chunking import STATE_LIMIT, pieces
+from ftcomm.config.job_settings import PACKING_SIGNS
 from ftcomm.control.driver import Driver
 from ftcomm.control.idle_timeout import IdleTimeoutStream
 from ftcomm.control.links.checksums import checked_stream
@@ -43,8 +44,6 @@ from ftcomm.recovery.events import (
 from ftcomm.recovery.fetch_orders import ExpectedItems, Item, items_of
 from ftcomm.state.layout import Packed, behind_each_other
 from ftcomm.state.lazy import LazyState
-
-SIGNS = 4  # of packing within `detect_within`: one may be late, and another after it
 
 # --- the holder's side ------------------------------------------------------------------------
 
@@ -136,7 +135,7 @@ async def _packed(driver: Driver, sock: ByteStream, state: LazyState) -> Packed 
 
     Packing has a task of its own, so that nothing ever cuts a message to the fetcher in two.
     """
-    every = driver.hub.settings.detect_within / SIGNS
+    every = driver.hub.settings.detect_within / PACKING_SIGNS
     done, packed = trio.open_memory_channel[Packed | StateChangedError | None](1)
     driver.nursery.start_soon(_pack, state, done)
     while True:

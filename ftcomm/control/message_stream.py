@@ -7,13 +7,15 @@ from typing import Protocol
 
 import trio
 
-from ftcomm.protocol.codec import decode_body, encode, frame_length
-from ftcomm.protocol.handshake import NONCE_BYTES, ClientHandshake, ServerHandshake
+from ftcomm.protocol.codec import LENGTH_BYTES, decode_body, encode, frame_length
+from ftcomm.protocol.handshake import (
+    HANDSHAKE_DEADLINE_S,
+    NONCE_BYTES,
+    ClientHandshake,
+    ServerHandshake,
+)
 from ftcomm.protocol.message_splitting import Joiner
 from ftcomm.protocol.messages import ControlMessage
-
-HANDSHAKE_DEADLINE_S = 5.0  # a slow round trip is 1 s; five times is not slow
-LENGTH_BYTES = 4
 
 
 class ByteStream(Protocol):

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from ftcomm.config.backoff import TRACKER_BACKOFF
+from ftcomm.config.job_settings import SILENT_WINDOWS
 from ftcomm.control.driver import OUTBOX_MESSAGES, Driver
 from ftcomm.control.message_stream import PeerClosed, client_handshake, send_message
 from ftcomm.diagnostics.logs import Reminder
@@ -18,19 +20,13 @@ from ftcomm.errors import (
     ProtocolVersionError,
     TrackerLostError,
 )
-from ftcomm.protocol.codec import Decoder
+from ftcomm.protocol.codec import READ_BYTES, Decoder
 from ftcomm.protocol.handshake import control_key
 from ftcomm.protocol.member_deltas import MemberDeltaReader
 from ftcomm.protocol.messages import WorkerMessage
 from ftcomm.recovery.events import Attached, Detached, Received
 
 DIAL_DEADLINE_S = 5.0  # one address; a SYN that is not answered is retried by the kernel meanwhile
-FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 1.0  # a restarted tracker is found within about this time
-READ_BYTES = 64 * 1024
-# The tracker answers every heartbeat. After so many times detect_within without a byte it counts
-# as lost. Counted in windows: after a stop of this process the first one is over at once.
-SILENT_WINDOWS = 3
 
 LOST = (OSError, UnicodeError, PeerClosed, trio.TooSlowError, ProtocolError)
 Listen = Callable[[trio.socket.SocketType], Awaitable[None]]
@@ -39,14 +35,14 @@ Listen = Callable[[trio.socket.SocketType], Awaitable[None]]
 async def keep_tracker_link(driver: Driver, listen: Listen) -> None:
     """Stay connected to the tracker until this process has no more part in the job."""
     joining_until = time.monotonic() + driver.hub.options.connect_timeout
-    pause = FIRST_PAUSE_S
+    failures = 0
     silence = Reminder(trio.current_time())
     while not driver.hung_up.is_set():
         reason = "no route to the tracker"
         for host, port in driver.hub.options.routes or ():
             try:
                 await _one_connection(driver, host, port, listen)
-                reason, pause = "the tracker closed the connection", FIRST_PAUSE_S
+                reason, failures = "the tracker closed the connection", 0
             except (AuthenticationError, ProtocolVersionError, ConfigError) as error:
                 if not _is_a_stranger(driver, error):
                     driver.fail(error)
@@ -68,8 +64,8 @@ async def keep_tracker_link(driver: Driver, listen: Listen) -> None:
         elif silence.is_due(trio.current_time()):
             _say_that_it_waits(driver, reason)
         driver.hub.log.debug("tracker: %s; dialling again", reason)
-        await trio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
-        pause = min(pause * 2, LONGEST_PAUSE_S)
+        failures += 1
+        await trio.sleep(TRACKER_BACKOFF.delay_s(failures, random.random()))  # noqa: S311 - jitter
 
 
 def _is_a_stranger(driver: Driver, error: FtcommError) -> bool:

@@ -28,7 +28,7 @@ from ftcomm.protocol.signature import RAGGED, Kind
 from ftcomm.recovery.events import LinkDown, MismatchSeen
 from ftcomm.recovery.recent_calls import NO_CALL
 from ftcomm.recovery.replica_placement import local_distances
-from ftcomm.requests.request import CollectiveSpec, OpenBroadcast, Request, stored_rows
+from ftcomm.requests.request import NOTHING, CollectiveSpec, OpenBroadcast, Request, stored_rows
 from ftcomm.state.layout import Packed, behind_each_other
 from ftcomm.transport.interruptions import Interrupted, LinkLost, SignatureMismatch
 from ftcomm.transport.link import Link
@@ -44,7 +44,6 @@ VERIFY_STAGE = 3  # behind the stages of every kind
 _BYTE: AnyDtype = np.dtype(np.uint8)
 _OF_ROWS = (*RAGGED, Kind.ALLGATHER_OBJECT)
 
-_NOTHING: Array = np.empty(0, np.uint8)
 
 Turn = tuple[int, Position]  # permission to execute: the epoch and position that the core gave
 
@@ -131,7 +130,7 @@ class DataPlane:
             sendbuf = recvbuf
         stage = 0
         if form.announcement is not None:
-            if not self._run(form.announcement, header, _NOTHING, _NOTHING):
+            if not self._run(form.announcement, header, NOTHING, NOTHING):
                 return None
             stage = 1
         if not self._run(schedule, header, sendbuf, recvbuf, form.reducer, stage=stage):
@@ -295,7 +294,7 @@ class DataPlane:
 
     def _barrier(self, header: CallHeader, *, stage: int = 1) -> bool:
         schedule = self._schedule(Kind.BARRIER, 0, 1)
-        return self._run(schedule, header, _NOTHING, _NOTHING, stage=stage)
+        return self._run(schedule, header, NOTHING, NOTHING, stage=stage)
 
     def _schedule(self, kind: Kind, count: int, itemsize: int, root: int = -1) -> Schedule:
         core, settings = self._core, self._hub.settings

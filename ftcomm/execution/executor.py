@@ -33,13 +33,13 @@ from ftcomm.protocol.frame_header import (
     PREFIX_BYTES,
     SHARED_RESULT_FLAG,
 )
+from ftcomm.requests.request import NOTHING
 from ftcomm.transport.interruptions import Interrupted, LinkLost
 from ftcomm.transport.link import Link
 from ftcomm.transport.waiting import Waiter, WaitProgress
 from ftcomm.transport.waker import Waker
 
 NO_REDUCTION, INCOMING_FIRST = Reduce.NONE, Reduce.INCOMING_FIRST  # looked up once
-_EMPTY: Array = np.empty(0, np.uint8)
 _Given = tuple[Mapping[int, Link], CallHeader, Array, Array, Reducer | None]
 
 
@@ -83,8 +83,8 @@ class Executor:
         self._scratch = ScratchBuffer()
         # of the call that is running
         self._links: Mapping[int, Link] = {}
-        self._source: Array = _EMPTY
-        self._work: Array = _EMPTY
+        self._source: Array = NOTHING
+        self._work: Array = NOTHING
         self._reducer: Reducer | None = None
 
     def run(
@@ -171,7 +171,7 @@ class Executor:
                 raise Interrupted from lost
             raise
         finally:
-            self._source = self._work = _EMPTY  # the caller's arrays are the caller's
+            self._source = self._work = NOTHING  # the caller's arrays are the caller's
 
     def _run_moves(self, moves: tuple[Move, ...], header: CallHeader) -> None:
         epoch, (branch, version, seqno), _ = header

@@ -18,8 +18,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-import numpy as np
-
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.reductions import Array, Reducer
 from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES, Schedule, Step
@@ -37,11 +35,10 @@ from ftcomm.protocol.frame_header import (
     SHARED_RESULT_FLAG,
 )
 from ftcomm.protocol.signature import Algorithm, Kind
+from ftcomm.requests.request import NOTHING
 from ftcomm.transport.interruptions import LinkLost
 from ftcomm.transport.link import Link
 from ftcomm.transport.shared_window import SharedWindow
-
-_NOTHING: Array = np.empty(0, np.uint8)
 
 
 def suits_shared_window(schedule: Schedule, itemsize: int) -> bool:
@@ -102,7 +99,7 @@ class _Run:
     places: ResultSlots
     is_shared_result: bool = False
     recvbuf: Array | None = None
-    partial: Array = field(default_factory=lambda: _NOTHING)
+    partial: Array = field(default_factory=lambda: NOTHING)
     partial_lo: int = 0
 
     @property
@@ -176,7 +173,7 @@ class SharedResultExecutor(Executor):
     ) -> Array:
         """As `run`, for a schedule that `suits_shared_window`; returns the result."""
         run = _Run(schedule, header, sendbuf, places)
-        self._guarded((links, header, sendbuf, _NOTHING, reducer), self._run_halves, run)
+        self._guarded((links, header, sendbuf, NOTHING, reducer), self._run_halves, run)
         if run.is_shared_result:
             return places.memory.sealed().view(sendbuf.dtype)
         assert run.recvbuf is not None, "the last reduction needed it"

@@ -64,6 +64,8 @@ from ftcomm.protocol.operator_messages import (
 from ftcomm.protocol.schema import record_of
 
 _LENGTH = struct.Struct(">I")
+LENGTH_BYTES = _LENGTH.size
+READ_BYTES = 64 * 1024  # many control messages; a larger one takes several reads
 
 MESSAGES: dict[int, type] = {
     # worker to tracker

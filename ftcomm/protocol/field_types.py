@@ -25,7 +25,9 @@ MAX_DIMS = 64  # what numpy 2 allows
 MAX_CALLS = 65  # the last 64 completed calls and the one in flight
 MAX_LEAVES = 512  # parts of a state that are compared one by one; so many fit a frame
 MAX_ITEM_BYTES = 1 << 40  # one served result; far above any log limit, far below overflow
-RUNS_OF_A_FRAME = 4096  # of 26 bytes at most: 104 KiB, within a frame
+# Of 26 bytes at most: 104 KiB, within a frame. What small results would add to a report beyond
+# that is kept by replica holders alone.
+RUNS_OF_A_FRAME = 4096
 
 U32 = Annotated[int, Int(0, 2**32 - 1)]
 Rank = Annotated[int, Int(0, MAX_WORLD_SIZE - 1)]

@@ -6,9 +6,8 @@ other version there are none.  At most two are known at a time: the committed an
 
 from typing import Any
 
+from ftcomm.protocol.field_types import MAX_LOCAL_VERSIONS
 from ftcomm.protocol.messages import LocalStates
-
-VERSIONS_KNOWN = 2  # committed and tentative
 
 
 class LocalStore:
@@ -55,5 +54,7 @@ class LocalStore:
 
     def report(self) -> tuple[LocalStates, ...]:
         """Whose local states are held, by version."""
-        assert len(self._held) <= VERSIONS_KNOWN, f"local states of versions {sorted(self._held)}"
+        assert len(self._held) <= MAX_LOCAL_VERSIONS, (
+            f"local states of versions {sorted(self._held)}"
+        )
         return tuple(LocalStates(v, tuple(self._held[v])) for v in sorted(self._held))

@@ -8,12 +8,13 @@ position at which two processes differ is found by comparing theirs.
 from collections import deque
 from typing import NamedTuple
 
+from ftcomm.protocol.field_types import MAX_CALLS
 from ftcomm.protocol.messages import CallMade
 from ftcomm.protocol.position import Position
 
 # Calls that are kept. A root that is ahead is at most 63 broadcasts ahead: the 64th one in
 # a row ends with a barrier (`ftcomm.requests.builder.FLUSH_BROADCASTS`).
-CALLS_KEPT = 64
+CALLS_KEPT = MAX_CALLS - 1  # the call in flight is told with them
 
 
 class Called(NamedTuple):

@@ -13,13 +13,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ftcomm.protocol.field_types import RUNS_OF_A_FRAME
 from ftcomm.protocol.messages import PositionRange
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.recovery.kept_by_all import KeptByAll
 from ftcomm.recovery.replica_placement import is_replica_holder
 
-# of a report; what small results would add beyond that is kept by replica holders alone
-MAX_RUNS = 4096
 GAPS_BETWEEN_COUNTS = 1024  # results that go from between others; each makes a run or two
 _NOTHING = Position(0, PRELUDE - 1, 0)  # below all positions
 
@@ -199,7 +198,7 @@ class ResultLog:
 
         def is_long(kept: int) -> bool:
             rest = set(extras[kept:])
-            return len(self._runs_of(p for p in held if p not in rest)) > MAX_RUNS
+            return len(self._runs_of(p for p in held if p not in rest)) > RUNS_OF_A_FRAME
 
         kept = bisect_left(range(len(extras) + 1), True, key=is_long) - 1
         if kept == len(extras):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 # Of a Unix socket: a seventh faster for 100 MB than the system's default of 208 KiB, and both ends'
 # share of it fits into a second-level cache.
 LOCAL_BUFFER_BYTES = 2 * 1024 * 1024
-_RST_ON_CLOSE = struct.pack("ii", 1, 0)
+RST_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of no time: what is unsent is given up
 _SO_NOSIGPIPE = 0x1022  # of <sys/socket.h> on macOS, where Python may have no MSG_NOSIGNAL
 
 
@@ -57,7 +57,7 @@ class SocketLink:
 
     def reset(self) -> None:
         """Fault injection: have the kernel send RST now; the owner finds a dead descriptor."""
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RST_ON_CLOSE)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RST_ON_CLOSE)
         replace_by_dead(self._sock)  # closes the connection: with the lingering off, by RST
 
     def close(self) -> None:

@@ -3,9 +3,10 @@
 import statistics
 from collections.abc import Callable, Iterator
 
+from ftcomm.config.job_settings import MIB
 from ftcomm.diagnostics.history import Over, Resources
 from ftcomm_chaos.checkers.epochs import FENCED
-from ftcomm_chaos.checkers.violation import MIB, Case, RuleViolation
+from ftcomm_chaos.checkers.violation import Case, RuleViolation
 from ftcomm_chaos.history.harness_events import ANYONE, STOP, FaultFired
 from ftcomm_chaos.history.model import HistoryLine, IncarnationRecord, lines_of
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ftcomm.config.job_settings import MIB
 from ftcomm_chaos.faults.fault_kinds import (
     TRACKER,
     FaultKind,
@@ -18,8 +19,6 @@ from ftcomm_chaos.faults.fault_kinds import (
     register,
 )
 from ftcomm_chaos.faults.small_disk import FILLER, SmallDisk, missing
-
-MIB = 1 << 20
 
 
 @dataclass(slots=True)

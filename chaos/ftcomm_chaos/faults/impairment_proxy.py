@@ -6,11 +6,11 @@ target, `down` is back.  A change of impairments holds at once, for open connect
 
 import contextlib
 import socket
-import struct
 from dataclasses import dataclass, field
 
 import trio
 
+from ftcomm.transport.socket_link import RST_ON_CLOSE
 from ftcomm_chaos.faults.impairments import CUTS, FAIR, FIN, RST, ImpairedStream, Impairments, Piece
 
 READ_BYTES = 64 * 1024
@@ -18,7 +18,6 @@ MAX_HELD_BYTES = 4 * 1024 * 1024  # under way in one direction: then the sender 
 MAX_PIECES = 100_000  # under way in one direction, where they are a byte each
 CONNECT_WITHIN_S = 10.0
 LINGER_S = 5.0  # behind a FIN: closed with bytes unread, a socket would send RST
-RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER of no time: what is unsent is given up
 
 BROKEN = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError)
 
@@ -194,5 +193,5 @@ async def _end_with_fin(stream: trio.SocketStream) -> None:
 def _close(stream: trio.SocketStream, *, reset: bool) -> None:
     if reset:
         with contextlib.suppress(OSError):
-            stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+            stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RST_ON_CLOSE)
     stream.socket.close()

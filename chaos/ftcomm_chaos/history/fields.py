@@ -4,11 +4,11 @@ import json
 from typing import Any, Never
 
 from ftcomm.diagnostics.history import MAX_TEXT
+from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 from ftcomm.protocol.position import PRELUDE, Position
 
 MAX_WHOLE = 1 << 62  # nothing that is counted comes near
 MAX_SECONDS = 1e12  # 30,000 years: an uptime is less
-MAX_MEMBERS = 2048  # workers of a job
 HEX = frozenset("0123456789abcdef")
 
 
@@ -95,8 +95,8 @@ class Fields:
     def members(self, name: str) -> tuple[tuple[str, int], ...]:
         """``[[worker id, incarnation], ...]``."""
         value = self._value(name)
-        if not isinstance(value, list) or not 0 < len(value) <= MAX_MEMBERS:
-            self._wrong(name, f"a list of 1 to {MAX_MEMBERS} members")
+        if not isinstance(value, list) or not 0 < len(value) <= MAX_WORLD_SIZE:
+            self._wrong(name, f"a list of 1 to {MAX_WORLD_SIZE} members")
         for member in value:
             pair = isinstance(member, list) and len(member) == 2
             if not pair or not isinstance(member[0], str) or not _is_whole(member[1]):

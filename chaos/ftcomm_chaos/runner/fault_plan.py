@@ -25,12 +25,12 @@ import ftcomm_chaos.runner.signal_faults  # noqa: F401 - these register their ki
 from ftcomm.diagnostics.fault_injection import InjectedFault as Address
 from ftcomm.diagnostics.fault_injection import parse_faults
 from ftcomm.errors import ConfigError
+from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 from ftcomm_chaos.faults.fault_kinds import ALL, KINDS, RANDOM, TRACKER, Fault, FaultKind, Target
 from ftcomm_tracker.server.fault_injection import parse_tracker_faults
 
 LONGEST_S = 7 * 86400.0  # a plan for longer than a week is a slip
 MAX_ENTRIES = 10_000
-MAX_WORKERS_NAMED = 2048
 RANK_VERSION_SEQNO = 3  # numbers before the incarnation in an address of the library
 NOTE = "note"  # what the library does at a position for faults that it cannot do itself
 # Points at which a process has not been told how many incarnations were before its own.
@@ -317,7 +317,7 @@ def _target(raw: Any, world_size: int) -> Target:
     if raw in (RANDOM, ALL, TRACKER):
         return Target(raw)
     named = raw if isinstance(raw, list) else [raw]
-    if not named or len(named) > MAX_WORKERS_NAMED or not all(map(_is_natural, named)):
+    if not named or len(named) > MAX_WORLD_SIZE or not all(map(_is_natural, named)):
         remedy = f"write a worker's number, a list of them, {RANDOM}, {ALL} or {TRACKER}"
         raise ConfigError(f"is {_short(raw)}", remedy=remedy)
     if max(named) >= world_size:

@@ -8,11 +8,11 @@ import trio
 from ftcomm.control.driver import Driver
 from ftcomm.control.links.shm_setup import offer_segment, shares_memory
 from ftcomm.control.links.unix_sockets import connect_locally
-from ftcomm.control.message_stream import HANDSHAKE_DEADLINE_S, PeerClosed, client_handshake
+from ftcomm.control.message_stream import PeerClosed, client_handshake
 from ftcomm.diagnostics.fault_injection import LinkAction
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import AuthenticationError, ProtocolError, ProtocolVersionError
-from ftcomm.protocol.handshake import DataContext, epoch_key
+from ftcomm.protocol.handshake import HANDSHAKE_DEADLINE_S, DataContext, epoch_key
 from ftcomm.transport.shm_segment import Segment
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import trio
 
+from ftcomm.config.backoff import ACCEPT_PAUSE_S, LINK_ATTEMPTS, LINK_BACKOFF
 from ftcomm.config.environment import WILDCARDS, parse_endpoint
 from ftcomm.control.driver import Driver
 from ftcomm.control.links.checksums import checked_link
@@ -20,15 +21,15 @@ from ftcomm.control.links.relay import open_through, serve_relay
 from ftcomm.control.links.shared_window_setup import serve_shared_window
 from ftcomm.control.links.shm_setup import answer_offer, shares_memory
 from ftcomm.control.links.unix_sockets import listen_locally
-from ftcomm.control.message_stream import (
-    HANDSHAKE_DEADLINE_S,
-    send_at_once,
-    server_hello,
-    server_proof,
-)
+from ftcomm.control.message_stream import send_at_once, server_hello, server_proof
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ConfigError, ProtocolError
-from ftcomm.protocol.handshake import DataContext, epoch_key
+from ftcomm.protocol.handshake import (
+    HANDSHAKE_DEADLINE_S,
+    MAX_UNAUTHENTICATED,
+    DataContext,
+    epoch_key,
+)
 from ftcomm.protocol.messages import Member
 from ftcomm.recovery.events import LinkDown
 from ftcomm.recovery.machine import WorkerState
@@ -37,10 +38,6 @@ from ftcomm.transport.shm_link import SharedLink
 from ftcomm.transport.shm_segment import Segment
 from ftcomm.transport.socket_link import SocketLink
 from ftcomm.transport.striped_link import StripedLink
-
-MAX_UNAUTHENTICATED = 64  # connections; at the limit the oldest is dropped (rule R9)
-DIAL_ATTEMPTS = 4  # an honest dialler that was dropped at the limit tries again before it suspects
-DIAL_PAUSE_S = 0.05
 
 LINK_ROLES = ("data", "fetch", "relay", "common")
 
@@ -95,7 +92,7 @@ class Listener:
                     conn, _ = await sock.accept()
                 except OSError as error:  # out of descriptors, or the dialler went away
                     self._driver.hub.log.warning("accepting a link failed: %s", error)
-                    await trio.sleep(DIAL_PAUSE_S)
+                    await trio.sleep(ACCEPT_PAUSE_S)
                     continue
                 self._driver.nursery.start_soon(self._welcome, conn)
 
@@ -267,12 +264,12 @@ async def _dial(driver: Driver, epoch: int, rank: int, busy: set[tuple[int, int]
 async def _dial_patiently(driver: Driver, epoch: int, rank: int) -> None:
     driver.hub.fault("linking")
     lost: Exception | None = None
-    for attempt in range(DIAL_ATTEMPTS):
+    for failures in range(1, LINK_ATTEMPTS + 1):
         try:
             opened = await open_link(driver, epoch, rank)
         except BROKEN as error:
             lost = error
-            await trio.sleep(DIAL_PAUSE_S * (attempt + random.random()))  # noqa: S311 - jitter
+            await trio.sleep(LINK_BACKOFF.delay_s(failures, random.random()))  # noqa: S311 - jitter
             continue
         hand_over(driver, opened, epoch, rank)
         return

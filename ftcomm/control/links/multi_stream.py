@@ -13,9 +13,8 @@ import trio
 
 from ftcomm.control.driver import Driver
 from ftcomm.control.links.dial import ALONE, BROKEN, Share, open_by_tcp
-from ftcomm.control.message_stream import HANDSHAKE_DEADLINE_S
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.handshake import DataContext
+from ftcomm.protocol.handshake import HANDSHAKE_DEADLINE_S, DataContext
 
 # Connections of one attempt that are under way at once: more would cost less time, but a few
 # diallers would then fill the other end's list of connections that have not proven themselves.

@@ -12,10 +12,10 @@ import trio
 
 from ftcomm.control.driver import Driver
 from ftcomm.control.links.dial import BROKEN, RelayLost, connect, open_direct
-from ftcomm.control.message_stream import HANDSHAKE_DEADLINE_S, receive_message, send_message
+from ftcomm.control.message_stream import receive_message, send_message
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.handshake import DataContext
+from ftcomm.protocol.handshake import HANDSHAKE_DEADLINE_S, DataContext
 from ftcomm.protocol.link_messages import Relayed
 from ftcomm.recovery.events import LinkDown
 

@@ -22,9 +22,10 @@ from ftcomm.control.driver import Driver
 from ftcomm.control.hub import Hub
 from ftcomm.control.links.dial import BROKEN, open_locally
 from ftcomm.control.links.shm_setup import receive_with, send_with
-from ftcomm.control.message_stream import HANDSHAKE_DEADLINE_S, send_message
+from ftcomm.control.message_stream import send_message
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ProtocolError
+from ftcomm.protocol.handshake import HANDSHAKE_DEADLINE_S
 from ftcomm.protocol.link_messages import Sharing
 from ftcomm.transport.shared_window import SharedWindow, create_shared_window, receive_shared_window
 from ftcomm.transport.shm_layout import NONCE_BYTES

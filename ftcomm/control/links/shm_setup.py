@@ -24,8 +24,6 @@ from ftcomm.config.job_settings import JobSettings
 from ftcomm.config.platforms import why_no_shared_memory
 from ftcomm.control.driver import Driver
 from ftcomm.control.message_stream import (
-    HANDSHAKE_DEADLINE_S,
-    LENGTH_BYTES,
     PeerClosed,
     receive_exactly,
     receive_message,
@@ -33,7 +31,8 @@ from ftcomm.control.message_stream import (
     send_message,
 )
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.codec import decode_body, encode, frame_length
+from ftcomm.protocol.codec import LENGTH_BYTES, decode_body, encode, frame_length
+from ftcomm.protocol.handshake import HANDSHAKE_DEADLINE_S
 from ftcomm.protocol.link_messages import Sharing
 from ftcomm.protocol.messages import Frame
 from ftcomm.transport.shm_layout import NONCE_BYTES

@@ -23,6 +23,7 @@ from ftcomm.config.algorithm_table import (
 from ftcomm.config.environment import WorkerOptions, job_settings, read_algorithm_table
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.errors import ConfigError
+from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 from ftcomm_tracker.cli.main import main
 
 SMALL = """
@@ -162,6 +163,13 @@ def test_a_table_that_the_wire_cannot_carry_is_refused_before_the_job_begins() -
     document = {"allreduce": [row(up_to_ranks=n, algorithms=rules) for n in (1, 2, 3)]}
     with pytest.raises(ConfigError, match="bytes in one line, at most 1000"):
         table_in_file(json.dumps(document).encode(), "t.json")
+
+
+def test_a_row_may_reach_as_far_as_a_job_may() -> None:
+    line = SMALL_LINE.replace("broadcast 1024", f"broadcast {MAX_WORLD_SIZE}")
+    assert JobSettings(algorithm_table=line).table.broadcast[-1].up_to_ranks == MAX_WORLD_SIZE
+    with pytest.raises(ConfigError, match=r"up_to_ranks.*1 to 2048"):
+        JobSettings(algorithm_table=line.replace("2048", "2049"))
 
 
 @pytest.mark.parametrize(

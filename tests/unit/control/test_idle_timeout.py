@@ -7,12 +7,12 @@ import pytest
 import trio
 import trio.testing
 
-from ftcomm.config.job_settings import JobSettings
+from ftcomm.config.job_settings import SILENT_WINDOWS, JobSettings
 from ftcomm.control import fetch
 from ftcomm.control.fetch import _fetch_from
 from ftcomm.control.links import manager
 from ftcomm.control.links.manager import Listener
-from ftcomm.control.tracker_client import SILENT_WINDOWS, _read_some
+from ftcomm.control.tracker_client import _read_some
 from ftcomm.recovery.events import FetchEnded, StartFetch
 
 pytestmark = pytest.mark.trio

@@ -11,8 +11,8 @@ import pytest
 import trio
 import trio.testing
 
-from ftcomm.config.job_settings import JobSettings
-from ftcomm.control.fetch import SIGNS, _serve, serve_fetch
+from ftcomm.config.job_settings import PACKING_SIGNS, JobSettings
+from ftcomm.control.fetch import _serve, serve_fetch
 from ftcomm.control.idle_timeout import IdleTimeoutStream
 from ftcomm.control.links.checksums import checked_stream
 from ftcomm.control.links.dial import BROKEN
@@ -105,14 +105,14 @@ async def test_a_holder_says_that_it_packs_until_it_has(
         async with a_holder(state) as driver:
             driver.nursery.start_soon(_serve, driver, near, 1)
             await send_message(far, FetchRequest(1, 1, ()))
-            times = await signs_of_packing(far, 3 * SIGNS)
+            times = await signs_of_packing(far, 3 * PACKING_SIGNS)
             state.lift()
             head = await after_packing(far)
             assert isinstance(head, FetchItem)
             assert head.nbytes == len(STATE)
             assert await far.recv(len(STATE)) == STATE
             assert await receive_message(far) == FetchEnd()
-    assert times == [LIMIT_S / SIGNS * number for number in range(1, 3 * SIGNS + 1)]
+    assert times == [LIMIT_S / PACKING_SIGNS * number for number in range(1, 3 * PACKING_SIGNS + 1)]
 
 
 async def test_the_news_that_a_state_has_changed_comes_from_the_packing(

@@ -87,7 +87,7 @@ def test_a_process_that_is_numbered_but_alone_is_warned() -> None:
 def test_every_error_is_a_name_of_the_package() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     named = {kind.__name__ for kind in kinds if issubclass(kind, FtcommError)}
-    assert named - {"RolledBackError"} <= set(ftcomm.__all__)  # nothing raises that one yet
+    assert named <= set(ftcomm.__all__)
 
 
 def test_with_the_log_on_debug_the_traceback_is_whole() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftcomm.protocol.field_types import RUNS_OF_A_FRAME
 from ftcomm.protocol.host_groups import grouping_of
 from ftcomm.protocol.messages import PositionRange
 from ftcomm.protocol.position import Position
@@ -16,7 +17,7 @@ from ftcomm.recovery.replica_placement import (
     local_owners,
     local_replica_holders,
 )
-from ftcomm.recovery.result_log import GAPS_BETWEEN_COUNTS, MAX_RUNS, LogEntry, ResultLog, compress
+from ftcomm.recovery.result_log import GAPS_BETWEEN_COUNTS, LogEntry, ResultLog, compress
 
 
 def at(version: int, seqno: int) -> Position:
@@ -123,7 +124,7 @@ def test_mixed_sizes_make_no_report_longer_than_it_may_be() -> None:
     for seqno in range(going):  # two of three are small
         execute(log, at(0, seqno), KEEP_BY_ALL_BYTES + (seqno % 3 == 0))
     runs = log.runs()
-    assert len(runs) <= MAX_RUNS + 1  # the newest result is in nobody's budget yet
+    assert len(runs) <= RUNS_OF_A_FRAME + 1  # the newest result is in nobody's budget yet
     kept = {seqno for run in runs for seqno in run.seqnos()}
     assert kept >= set(range(0, going, 4))
     assert len(kept & set(range(6000))) == 4_500  # the oldest stay
@@ -135,7 +136,7 @@ def test_what_a_report_has_listed_is_not_dropped_because_there_is_too_much() -> 
     for seqno in range(last):
         execute(log, at(0, seqno), KEEP_BY_ALL_BYTES + (seqno < large or seqno % 3 == 0))
     log.pin()
-    assert len(log.runs()) > MAX_RUNS
+    assert len(log.runs()) > RUNS_OF_A_FRAME
     listed = set(log.positions())
     for seqno in range(last, last + 3 * GAPS_BETWEEN_COUNTS):
         execute(log, at(0, seqno), KEEP_BY_ALL_BYTES + (seqno % 3 == 0))

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
+from ftcomm_tracker.core.reporting.lost_hosts import MAX_NAMED
 
 REMIND_EVERY_S = 30.0  # long enough for imports and a slow file system, short for who looks on
-MAX_NAMED = 8  # missing workers in one line
 MAX_ROWS = 256  # missing workers in a status document, which must fit one control frame
 MAX_LAUNCHED = 2 * MAX_WORLD_SIZE  # worker ids with a launcher; more are not remembered
 

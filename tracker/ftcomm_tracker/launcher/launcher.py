@@ -26,6 +26,7 @@ from ftcomm_tracker.launcher.child_process import DRAIN_DEADLINE_S, Child, start
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.oom_counter import MemoryKills
 from ftcomm_tracker.launcher.restart_policy import (
+    MAX_LAST_LINE,
     PLACE_TAKEN,
     Finished,
     GiveUp,
@@ -43,7 +44,6 @@ TERM_GRACE_S = 5.0  # between SIGTERM and SIGKILL
 END_GRACE_S = 30.0  # after a fatal decision: a script may want to write down what it has
 STRAGGLERS_AFTER_S = 2.0  # a worker that is in a call, or calls soon, ends within that
 STATUS_PERIOD_S = 0.25
-MAX_LINE_IN_REASON = 300  # characters; every rank's error repeats them
 # A fenced process's place was taken by another that has ended well if the job has; a worker that
 # came after the end had nothing to do.
 _GOOD = (0, FencedError.exit_code, JobFinishedError.exit_code)
@@ -270,7 +270,7 @@ class Launcher:
         if child.tail:
             self._console.say(f"the last lines of worker {child.worker_id}:")
             self._console.say("\n".join(f"  | {line}" for line in child.tail))
-            reason = f"{reason}; its last line: {child.tail[-1][-MAX_LINE_IN_REASON:]}"
+            reason = f"{reason}; its last line: {child.tail[-1][-MAX_LAST_LINE:]}"
         self._job.post(GivenUp(child.worker_id, reason))
 
     async def _obey_signals(self, signals: AsyncIterator[int]) -> None:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from ftcomm.config.job_settings import MIN_DETECT_WITHIN_S
+from ftcomm.config.backoff import TRACKER_BACKOFF
+from ftcomm.config.job_settings import MIN_DETECT_WITHIN_S, SILENT_WINDOWS
 from ftcomm.diagnostics.logs import Reminder
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import (
@@ -40,10 +41,7 @@ from ftcomm_tracker.operator.client import open_operator
 from ftcomm_tracker.server.listener import join_address
 
 DIAL_DEADLINE_S = 10.0  # one address, handshake included; twice the tracker's own deadline
-FIRST_PAUSE_S = 0.05
-LONGEST_PAUSE_S = 1.0  # a restarted tracker is found within about this time
 MAX_DEATHS = 8  # kept while the tracker is away; older ones tell of recoveries that are over
-SILENT_WINDOWS = 3  # times `detect_within` without an answer after which a connection is lost
 LONGEST_AGE_S = 30 * 86400.0  # of a process, as it is told: the field has 32 bits of milliseconds
 
 log = logging.getLogger("ftcomm_tracker")
@@ -169,13 +167,13 @@ class RemoteJob:
             AuthenticationError, ProtocolVersionError: what answers is not our tracker, and ours
                 has never answered.
         """
-        pause = FIRST_PAUSE_S
+        failures = 0
         silence = Reminder(trio.current_time())
         while not self.over.is_set():
             for host, port in self._routes:
                 try:
                     await self._one_connection(host, port)
-                    pause = FIRST_PAUSE_S
+                    failures = 0
                     self._why_not = "it ended the connection"
                 except (AuthenticationError, ProtocolVersionError) as error:
                     if self._standing is None:
@@ -192,8 +190,8 @@ class RemoteJob:
                     return
             if silence.is_due(trio.current_time()):
                 self._say_that_none_answers()
-            await trio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
-            pause = min(pause * 2, LONGEST_PAUSE_S)
+            failures += 1
+            await trio.sleep(TRACKER_BACKOFF.delay_s(failures, random.random()))  # noqa: S311 - jitter
 
     def _say_that_none_answers(self) -> None:
         names = self._names()

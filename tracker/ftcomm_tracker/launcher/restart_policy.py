@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from ftcomm.config.backoff import RESTART_BACKOFF
 from ftcomm.config.plurals import counted
 from ftcomm.errors import (
     CollectiveMismatchError,
@@ -31,8 +32,7 @@ from ftcomm.errors import (
 )
 from ftcomm.protocol.position import START, Position
 
-MAX_LAST_LINE = 300  # characters of a worker's last line, which every record of its death repeats
-BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0)  # before the first, second, ... in one version
+MAX_LAST_LINE = 300  # characters of a worker's last line, which records and errors repeat
 
 # The whole job is over and every rank knows: the tracker has said so, or says so to the rest.
 _JOB_OVER: tuple[type[FtcommError], ...] = (
@@ -157,7 +157,7 @@ class RestartPolicy:
         since, restarts = self._spells.get(worker, (version, 0))
         restarts = restarts + 1 if since == version else 1
         self._spells[worker] = (version, restarts)
-        return BACKOFF_S[min(restarts, len(BACKOFF_S)) - 1]
+        return RESTART_BACKOFF.delay_s(restarts)
 
 
 def cause_of(status: int, tail: Sequence[str], memory: str) -> str:

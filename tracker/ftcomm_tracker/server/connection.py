@@ -13,17 +13,15 @@ from collections.abc import AsyncGenerator
 import trio
 
 from ftcomm.errors import AuthenticationError, ProtocolError, ProtocolVersionError
-from ftcomm.protocol.codec import Decoder, encode
+from ftcomm.protocol.codec import READ_BYTES, Decoder, encode
 from ftcomm.protocol.handshake import NONCE_BYTES, HandshakeRequest, ServerHandshake
 from ftcomm.protocol.member_deltas import MemberDeltaWriter
 from ftcomm.protocol.messages import ControlMessage, Hello, Member, Plan, WorkerMessage
 
-HANDSHAKE_DEADLINE_S = 5.0  # up to the first message; a slow round trip is 1 s
 MAX_QUEUED_BYTES = 4 << 20  # 16 frames of the largest size; a healthy peer's queue is empty
 SEND_DEADLINE_S = 30.0  # for what the kernel did not take at once; a stopped worker is out by then
 FLUSH_DEADLINE_S = 2.0  # how long a connection that is being ended may take its last messages
 BATCH_BYTES = 16 * 1024  # more is sent as it is: the bytes of a roll are shared by all connections
-READ_BYTES = 64 * 1024  # many control messages; a larger one takes several reads
 
 
 class Connection:

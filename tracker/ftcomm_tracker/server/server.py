@@ -16,6 +16,7 @@ from typing import NoReturn, assert_never
 import trio
 
 import ftcomm
+from ftcomm.config.backoff import ACCEPT_PAUSE_S
 from ftcomm.errors import FtcommError, ProtocolError
 from ftcomm.protocol.member_deltas import MemberDeltaWriter
 from ftcomm.protocol.messages import ControlMessage, Hello, Plan
@@ -59,7 +60,6 @@ from ftcomm_tracker.server.unauthenticated import RateLimitedLog, Unauthenticate
 # Between two looks at the state directory: whether it is there, and still this tracker's.
 STATE_DIR_LOOK_S = 1.0
 PROGRESS_LOOK_S = 1.0  # so exact is the age of a checkpoint; workers' heartbeats are no faster
-ACCEPT_PAUSE_S = 0.1  # at the limit of open files; a worker waits for seconds
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 import trio
 
 from ftcomm.errors import ProtocolError
-from ftcomm_tracker.server.connection import HANDSHAKE_DEADLINE_S
+from ftcomm.protocol.handshake import HANDSHAKE_DEADLINE_S, MAX_UNAUTHENTICATED
 
-MAX_UNAUTHENTICATED = 64  # rule R9; at the limit the oldest makes room
 LINES_AT_ONCE = 20  # a whole job with a wrong token is still told worker by worker
 LINES_PER_S = 1.0  # a scanner tries hundreds of times a second, for months
 

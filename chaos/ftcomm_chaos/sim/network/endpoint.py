@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 TOKEN = b"the token of every simulated job"
 JOB = "sim"
-HANDSHAKE_DEADLINE_S = 5.0  # as in production
 
 
 class HandshakeRun:

@@ -3,8 +3,10 @@
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from ftcomm.config.job_settings import SILENT_WINDOWS
 from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.handshake import (
+    HANDSHAKE_DEADLINE_S,
     ClientHandshake,
     HandshakeRequest,
     ServerHandshake,
@@ -14,14 +16,13 @@ from ftcomm.protocol.member_deltas import MemberDeltaReader, MemberDeltaWriter
 from ftcomm.protocol.messages import Member, Plan
 from ftcomm_chaos.sim.network.byte_pipe import Pipe
 from ftcomm_chaos.sim.network.control_connection import ControlConn
-from ftcomm_chaos.sim.network.endpoint import HANDSHAKE_DEADLINE_S, TOKEN, HandshakeRun, nonce
+from ftcomm_chaos.sim.network.endpoint import TOKEN, HandshakeRun, nonce
 from ftcomm_tracker.core.events import ConnectionLost
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.tracker import SimulatedTracker
     from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
-SILENT_WINDOWS = 3  # of `detect_within`; then a worker takes its tracker for lost
 KEY = control_key(TOKEN)
 
 

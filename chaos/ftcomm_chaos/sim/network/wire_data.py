@@ -4,11 +4,13 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ftcomm.config.backoff import LINK_ATTEMPTS, LINK_BACKOFF
 from ftcomm.protocol.frame_header import HEADER_BYTES, FrameHeader, pack_header, unpack_header
+from ftcomm.protocol.handshake import HANDSHAKE_DEADLINE_S
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.events import LinkDown
 from ftcomm.recovery.machine import WorkerState
-from ftcomm_chaos.sim.network.endpoint import HANDSHAKE_DEADLINE_S, HandshakeRun, dial
+from ftcomm_chaos.sim.network.endpoint import HandshakeRun, dial
 from ftcomm_chaos.sim.network.frames import Frame
 
 if TYPE_CHECKING:
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
     from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 ITEM = struct.Struct("<d")
-DIAL_ATTEMPTS = 4  # as in production
-DIAL_PAUSE_S = 0.05
 WHOLE_NUMBERS = (Kind.LOAD, Kind.CHECKPOINT)  # states and digests; they fit a float64
 
 
@@ -135,8 +135,8 @@ class LinkEnd:
         world = self.net.world
         if self.broken:
             return
-        if self._attempts < DIAL_ATTEMPTS:
-            pause = DIAL_PAUSE_S * (self._attempts - 1 + world.rng.random())
+        if self._attempts < LINK_ATTEMPTS:
+            pause = LINK_BACKOFF.delay_s(self._attempts, world.rng.random())
             world.after(pause, self.process.deliver, self.dial)
         else:
             self.fail()

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ftcomm.config.job_settings import PACKING_SIGNS
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.codec import Decoder, decode_body, encode, frame_length
+from ftcomm.protocol.codec import LENGTH_BYTES, Decoder, decode_body, encode, frame_length
 from ftcomm.protocol.messages import FetchEnd, FetchItem, FetchRequest, FetchWait
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.events import (
@@ -26,11 +27,9 @@ if TYPE_CHECKING:
     from ftcomm_chaos.sim.network.wire_network import WireNetwork
     from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
-PREFIX_BYTES = 4
 SLOWLY = 0.1  # share of items that are long in coming
 PACKED_SLOWLY = 0.5  # share of lazy checkpoints whose packing may outlast the fetcher's patience
 LONGEST_PACKING = 4.0  # times `detect_within`
-SIGNS = 4  # of packing within `detect_within`, as in production
 RESULT = struct.Struct("<d")
 STATE = struct.Struct("<q")
 
@@ -135,12 +134,12 @@ class ItemReader:
             yield self._event(item, raw)
 
     def _next_message(self) -> bool:
-        if len(self._bytes) < PREFIX_BYTES:
+        if len(self._bytes) < LENGTH_BYTES:
             return False
-        length = frame_length(self._bytes[:PREFIX_BYTES])
-        if len(self._bytes) < PREFIX_BYTES + length:
+        length = frame_length(self._bytes[:LENGTH_BYTES])
+        if len(self._bytes) < LENGTH_BYTES + length:
             return False
-        message = decode_body(self._cut(PREFIX_BYTES + length)[PREFIX_BYTES:])
+        message = decode_body(self._cut(LENGTH_BYTES + length)[LENGTH_BYTES:])
         if isinstance(message, FetchItem):
             self._due.take(message)
             self._item = message
@@ -208,7 +207,7 @@ class FetchServer:
             self._send_one()
         elif self._goes_on():
             self._talk.send(encode(FetchWait()))
-            sign = world.now + self.process.sim.settings.detect_within / SIGNS
+            sign = world.now + self.process.sim.settings.detect_within / PACKING_SIGNS
             world.at(min(until, sign), self.process.deliver, self._pack, until)
 
     def _goes_on(self) -> bool:

@@ -5,12 +5,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.handshake import DataContext, HandshakeRequest, ServerHandshake, epoch_key
+from ftcomm.protocol.handshake import (
+    HANDSHAKE_DEADLINE_S,
+    DataContext,
+    HandshakeRequest,
+    ServerHandshake,
+    epoch_key,
+)
 from ftcomm.recovery.events import StartFetch
 from ftcomm.recovery.machine import WorkerState
 from ftcomm_chaos.sim.network.byte_pipe import End, Pipe
 from ftcomm_chaos.sim.network.data_links import Network
-from ftcomm_chaos.sim.network.endpoint import HANDSHAKE_DEADLINE_S, JOB, TOKEN, HandshakeRun, nonce
+from ftcomm_chaos.sim.network.endpoint import JOB, TOKEN, HandshakeRun, nonce
 from ftcomm_chaos.sim.network.frames import Frame, FrameStream
 from ftcomm_chaos.sim.network.wire_data import LinkEnd, frame_bytes
 from ftcomm_chaos.sim.network.wire_fetch import FetchServer, WireFetch

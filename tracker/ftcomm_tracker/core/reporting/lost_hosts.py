@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-MAX_NAMED = 8  # workers of a host in one sentence
+MAX_NAMED = 8  # workers, or ranks, in one sentence
 
 
 def lost_hosts(

@@ -7,10 +7,10 @@ from typing import Any
 
 from ftcomm.config.plurals import counted
 from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
+from ftcomm_tracker.core.reporting.lost_hosts import MAX_NAMED
 
 MAX_DOCUMENT = MAX_CONTROL_FRAME - 1024  # bytes; ASCII, so characters are bytes
 SCHEMA = 1  # of the document: raised when a field goes or changes its meaning, not when one comes
-MAX_NAMED = 8  # ranks in one sentence
 
 
 def status_document(snapshot: Mapping[str, Any]) -> str:
@@ -129,7 +129,7 @@ def _remark(member: Mapping[str, Any]) -> str:
 
 
 def ranks(numbers: Sequence[int]) -> str:
-    """``rank 1``, ``ranks 1, 2 and 5``; at most eight are named."""
+    """``rank 1``, ``ranks 1, 2 and 5``; at most `MAX_NAMED` are named."""
     if len(numbers) > MAX_NAMED:
         return f"{len(numbers)} ranks ({', '.join(map(str, numbers[:MAX_NAMED]))} ...)"
     if not numbers:
