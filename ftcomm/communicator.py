@@ -116,7 +116,7 @@ class Communicator:
 
     @property
     def worker_id(self) -> str:
-        """What names this worker over its restarts."""
+        """Name of this worker, the same over its restarts."""
         return self._session.worker_id
 
     @property
@@ -221,7 +221,7 @@ class Communicator:
 
     @property
     def restored_from(self) -> RestoredFrom | None:
-        """Where the state of `load_checkpoint` came from; None before it.
+        """Source of the state of `load_checkpoint`; None before that call.
 
         ``default``: a fresh start, with rank 0's default.  ``memory``: a checkpoint that members of
         the job kept in their memory.

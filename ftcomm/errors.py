@@ -235,5 +235,5 @@ def exit_code_of(name: str) -> int:
 
 
 def remedy_of(name: str) -> str:
-    """What to do about the error class called `name`, empty if nothing is known."""
+    """Return the remedy for the error class called `name`; empty if none is known."""
     return (error_named(name) or FtcommError).default_remedy

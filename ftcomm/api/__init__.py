@@ -1,1 +1,1 @@
-"""What a public method does before a request exists and after it is done."""
+"""Work of a public method before its request exists and after the call is done."""

@@ -13,7 +13,7 @@ from ftcomm.errors import ClosedError, ForkError, FtcommError, ThreadError
 
 
 class PendingCalls(Protocol):
-    """Who holds the gate while nobody is inside: the nonblocking calls."""
+    """Nonblocking calls, which hold the gate while no thread is inside."""
 
     def hand_back(self, frame: FrameType) -> bool:
         """Wait for all that is pending, then take the gate for the call that runs as `frame`.
@@ -57,7 +57,7 @@ class CallGuard:
         reached: Callable[[], Any],
         give_up: Callable[[FtcommError], None],
     ) -> None:
-        """What the gate asks of its communicator.
+        """Requirements of the gate on its communicator.
 
         Args:
             judge: acts on an error that leaves a call; True if it ends the communicator.

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 
 class Holder(NamedTuple):
-    """Who has a call lock.
+    """Holder of a call lock.
 
     Attributes:
         frame: of the call; None where it is not one call that has it.
@@ -76,7 +76,7 @@ class CallLock:
         del self.holder[0]
 
     def left_by(self) -> Holder | None:
-        """Whose call was left without giving back, of this thread; None: it is free, or held."""
+        """Return this thread's call that ended without releasing; None if there is no such call."""
         holder = self.holder.get(0)
         if holder is None or holder[1] != get_ident():
             return None

@@ -113,7 +113,7 @@ _METHODS: Final = frozenset(
 
 
 def hint_for_communicator(name: str) -> str | None:
-    """What to use in place of an attribute that a communicator has not; None if nobody has it."""
+    """Name the replacement of an attribute that a communicator lacks; None if there is no hint."""
     for library, names in FOREIGN_NAMES.items():
         if name in names:
             return f"use {names[name]}; for {library}'s names see docs/porting.md"

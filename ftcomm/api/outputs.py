@@ -24,7 +24,7 @@ class OutputPolicy:
         self._keeps_results = engine.keeps_results
 
     def to(self, out: Result | None = None, *, copy: bool) -> Callable[[LoggedResult], Result]:
-        """What the user gets of a result, who never gets the log's own memory writable."""
+        """Build the output policy of a result: copies and views, never writable log memory."""
         if out is not None:
             return functools.partial(_filled if self._keeps_results else _made_or_filled, out)
         if not copy:
@@ -40,7 +40,7 @@ class OutputPolicy:
         return copy.reshape(stored.shape)
 
     def place_in(self, out: Result, sendbuf: Array) -> Result | None:
-        """Where nothing is replayed, `out` itself: its content after an error is not kept then.
+        """Return `out` itself if nothing is replayed; an error then leaves its content undefined.
 
         The input is: the call is made again from it after a failure that cost nobody a result.
         """

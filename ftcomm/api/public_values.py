@@ -7,7 +7,7 @@ RestoredFrom = Literal["default", "memory"]
 
 
 class Restored(NamedTuple):
-    """Where a job goes on, as ``load_checkpoint`` returns it.
+    """Place at which a job continues, as ``load_checkpoint`` returns it.
 
     Attributes:
         version: number of checkpoints committed before; 0 on a fresh start.
@@ -34,7 +34,7 @@ class RestoredLocal(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class CallPosition:
-    """Where a communicator stands: the collective that it will complete next.
+    """Position of a communicator: the collective that it will complete next.
 
     Positions are ordered as the program runs.  Text is as in errors and logs: ``version.seqno``.
 

@@ -68,7 +68,7 @@ class CallStats:
         return self._rows[kind]
 
     def snapshot(self) -> dict[str, KindStats]:
-        """What has been counted so far."""
+        """Return the counts so far."""
         return {
             kind.name.lower(): KindStats(int(count), int(nbytes), seconds)
             for kind in Kind

@@ -179,7 +179,7 @@ def _constant(value: Any) -> bytes:
 
 
 def _global_name(value: Any) -> str | None:
-    """Where every rank finds the same class or C function; None for other objects."""
+    """Name the place where every rank finds a class or C function; None for other objects."""
     if isinstance(value, np.ufunc):
         is_numpys = getattr(np, value.__name__, None) is value
         return f"numpy.{value.__name__}" if is_numpys else None
@@ -201,7 +201,7 @@ def _global_name(value: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """What is hashed of a code object, made once for each.
+    """Hashed parts of a code object, made once for each.
 
     Attributes:
         digest: of instructions and constants, those of nested functions among them.
@@ -235,7 +235,7 @@ def _nested(code: types.CodeType) -> Iterable[types.CodeType]:
 
 
 def _code_bytes(code: types.CodeType) -> bytes:
-    """What a code object does; not its name, file and lines."""
+    """Encode what a code object does, without its name, file and lines."""
     counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     constants = [_constant_bytes(constant) for constant in code.co_consts]

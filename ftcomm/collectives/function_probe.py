@@ -72,7 +72,7 @@ def _operand(values: tuple[int, ...], dtype: AnyDtype) -> Array:
 
 
 def _result(function: Any, accumulator: Array, operand: Array) -> Array:
-    """What `function` makes of two arrays, if that is one of the same dtype and shape."""
+    """Apply `function` to two arrays; accept only a result of the same dtype and shape."""
     try:
         with np.errstate(all="ignore"):
             result = np.asarray(function(accumulator, operand))

@@ -80,7 +80,7 @@ class Reduction:
     is_declared: bool = True
 
     def __call__(self, accumulator: Array, operand: Array) -> Any:
-        """What the function itself returns."""
+        """Return the result of the function itself."""
         return self.function(accumulator, operand)
 
     @property
@@ -136,7 +136,7 @@ def reduction(
 
 
 def resolve_op(op: UncheckedOp) -> str | Reduction:
-    """What an ``op`` stands for: the name of an operation, or a function that can be hashed.
+    """Resolve an ``op`` to the name of an operation, or to a function that can be hashed.
 
     Raises:
         TypeError: `op` is neither name nor function, or a function without code or name.

@@ -164,7 +164,7 @@ def make_reducer(
 
 
 def float_combine(op: str) -> Combine:
-    """What a named operation does with two arrays of floats."""
+    """Return the function that combines two arrays of floats for a named operation."""
     return _COMBINES[op]
 
 
@@ -180,7 +180,7 @@ def _named_reducer(op: str, dtype: AnyDtype) -> Reducer:
 
 
 def _remedy(op: str, kind: str) -> str:
-    """What to pass in place of `op` on a dtype of a kind that it is not defined for."""
+    """Name a replacement for `op` on a kind of dtype that does not support it."""
     match op, kind:
         case "sum" | "prod", "b":
             logical = "or" if op == "sum" else "and"

@@ -1,4 +1,4 @@
-"""Which algorithm runs: by the job's table of constants, the same on all ranks.
+"""Selection of the algorithm by the job's table of constants, equal on all ranks.
 
 Nothing measured at run time enters here (rule R5).  Schedules are made once per shape and kept.
 """
@@ -60,7 +60,7 @@ def tables_digest() -> bytes:
 
 
 def synchronising(kind: Kind) -> bool:
-    """Whether executing `kind` proves that every rank has completed what came before (R3).
+    """Tell whether executing `kind` proves that every rank has completed the calls before (R3).
 
     Kinds without a schedule of their own execute a barrier or an allgather at their position, and
     so synchronise.
@@ -154,7 +154,7 @@ def _schedule(
     root: int,
     grouping: Grouping,
 ) -> Schedule:
-    """What was chosen is all that is left of a table here, so one memory serves all tables."""
+    """Build the schedule of a choice; independent of the table, so one cache serves all tables."""
     if kind is Kind.BARRIER:
         return barrier(world_size, rank)
     if chosen is Algorithm.HIERARCHICAL:

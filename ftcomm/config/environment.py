@@ -110,7 +110,7 @@ SCHEDULERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """What belongs to this process alone.
+    """Options of this process alone.
 
     Attributes:
         routes: addresses of the tracker in the order to try; None is a group of one.
@@ -397,7 +397,7 @@ def _or_process(environ: Mapping[str, str] | None) -> Mapping[str, str]:
 
 
 def _asked(arguments: Mapping[str, Any], env: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """What a worker wants to find in the job, checked and in canonical text."""
+    """List the job settings that a worker expects, checked and in canonical text."""
     settings = JobSettings.from_environment(arguments, environ=_with_table(env))
     named = {name for name, _ in named_in(env)}
     named.update(name for name, value in arguments.items() if value is not None)

@@ -33,7 +33,7 @@ _UNITS.update({"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12})
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """What holds for the whole job; set at the tracker, read-only for workers.
+    """Settings of the whole job; set at the tracker, read-only for workers.
 
     Attributes:
         detect_within: seconds within which a silent member is noticed; other periods follow it.
@@ -112,7 +112,7 @@ class JobSettings:
 
     @property
     def table(self) -> AlgorithmTable:
-        """What ``algorithm_table`` names."""
+        """Table that ``algorithm_table`` names."""
         return table_in_text(self.algorithm_table)
 
     @property
@@ -122,7 +122,7 @@ class JobSettings:
 
     @property
     def keeps_results(self) -> bool:
-        """Whether results are logged, so that they can be replayed."""
+        """True if results are logged, so that they can be replayed."""
         return self.replay == "on"
 
     def to_wire(self) -> tuple[tuple[str, str], ...]:

@@ -23,7 +23,7 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """Who has joined: the process, its worker id, and the addresses of the job's tracker."""
+    """Identity of a joined process: its worker id, and the addresses of the job's tracker."""
 
     process: ProcessName
     routes: frozenset[str]

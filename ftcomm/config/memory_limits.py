@@ -1,4 +1,4 @@
-"""How much memory this process may use: the machine's, or less where a control group says so.
+"""Memory limit of this process: the machine's, or less under a control group.
 
 A container's limit is not what the machine's size says.  A group is inside others, each with a
 limit of its own, and the least one holds; in a container the outer ones may not be visible.
@@ -18,7 +18,7 @@ _V1_FILES = ("memory.limit_in_bytes",)
 
 
 class _Mount(NamedTuple):
-    """Where a hierarchy of control groups is seen.
+    """Mount point of a hierarchy of control groups.
 
     Attributes:
         root: the group that is seen there.

@@ -1,4 +1,4 @@
-"""How much memory a pool may hold, by what its user has needed in the last versions; pure."""
+"""Bound of a pool's memory, from the use in the last versions; pure."""
 
 from collections import deque
 

@@ -1,4 +1,4 @@
-"""What this system lacks for groups of several processes, said before anything is tried.
+"""Features that this system lacks for groups of several processes, reported before any attempt.
 
 Linux has everything; macOS has what is needed, less what `docs/operations.md` lists; Windows has
 the group of one.
@@ -40,7 +40,7 @@ def require_groups(what: str) -> None:
 
 
 def why_no_shared_memory() -> str | None:
-    """What this machine lacks for links over shared memory, as a sentence; None: nothing."""
+    """Explain in a sentence why this machine has no shared-memory links; None if it has them."""
     if not hasattr(os, "memfd_create"):
         return f"this interpreter has no memfd_create ({sys.platform})"
     machine = platform.machine()

@@ -73,7 +73,7 @@ def this_process() -> ProcessName:
 
 
 def start_of(pid: int) -> int | None:
-    """When a process began, in ticks since the machine did; None if none is found."""
+    """Return the start of a process in clock ticks since boot; None if it is not found."""
     stat = _stat_of(pid)
     return None if stat is None else start_in(stat)
 

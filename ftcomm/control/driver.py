@@ -157,7 +157,7 @@ class Driver:
         self._send(Leaves(version, leaves))
 
     def set_address(self, address: str, port: int) -> None:
-        """Where others reach this worker; known once the listener is bound."""
+        """Set the address at which others reach this worker, known once the listener is bound."""
         core = self.hub.core
         core.contact.identity = replace(core.contact.identity, address=address, port=port)
 

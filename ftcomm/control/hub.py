@@ -35,7 +35,7 @@ from ftcomm.transport.waker import Waker
 
 @dataclass(slots=True)
 class Recovered:
-    """What users may know: counters over all epochs, and the links of the present one.
+    """Counters over all epochs and the links of the present one, for users.
 
     Attributes:
         epochs: plans taken.

@@ -19,7 +19,7 @@ from ftcomm.protocol.messages import ControlMessage
 
 
 class ByteStream(Protocol):
-    """What sending and receiving need of a trio socket."""
+    """Methods of a trio socket that sending and receiving need."""
 
     def send(self, data: memoryview, /) -> Awaitable[int]:
         """Send some of it; returns how many bytes."""

@@ -63,7 +63,7 @@ class ControlThread:
             self._ready.set()
 
     def fail_from_outside(self, error: FtcommError) -> None:
-        """Whatever runs or waits on another thread raises `error`; for any thread."""
+        """Raise `error` in every call that runs or waits on another thread; for any thread."""
         with self._hub.lock:
             self._hub.core.fail(error)
         self._hub.retire_links()

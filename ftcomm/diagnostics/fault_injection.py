@@ -55,7 +55,7 @@ _LINK_FAULT = re.compile(
 
 
 class LinkAction(enum.Enum):
-    """What is wrong with the direct links between two ranks."""
+    """Fault of the direct links between two ranks."""
 
     REFUSE = "refuse"
     REFUSE_ONE = "refuse_one"
@@ -192,7 +192,7 @@ class FaultInjector:
                 return
 
     def of_link(self, rank: int, other: int) -> LinkAction | None:
-        """What is wrong with links between this rank and another; recorded by the lower one."""
+        """Return the fault of links between this rank and another; the lower rank records it."""
         fault = self._links.get((min(rank, other), max(rank, other)))
         if fault is None:
             return None

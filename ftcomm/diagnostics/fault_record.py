@@ -1,4 +1,4 @@
-"""What is written down of an injected fault before it acts: which one, in which process, and when.
+"""Record of an injected fault, written before it acts: its name, process and time.
 
 A reader may come late: the process may have died of the fault, and another one may have its place.
 So a record says all that a reader needs, and a reader looks at nothing that holds only now.

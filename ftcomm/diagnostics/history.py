@@ -160,7 +160,7 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the process takes: `rss` bytes of memory and `fds` open descriptors."""
+    """Resources of the process: `rss` bytes of memory and `fds` open descriptors."""
 
     event: ClassVar[str] = "resources"
     rss: int

@@ -28,7 +28,7 @@ logging.getLogger(LOGGER_NAME).addHandler(logging.NullHandler())
 
 @dataclass(slots=True)
 class LogContext:
-    """Where a communicator stands; its owner assigns fields, each line reads them when emitted.
+    """Position of a communicator for its log lines; the owner assigns fields, each line reads them.
 
     Single assignments are atomic under the interpreter's lock, so threads share one without
     another lock; a line may show an epoch and a position that never stood side by side.
@@ -86,7 +86,7 @@ def _is_heard(logger: logging.Logger | None) -> bool:
 
 
 class Reminder:
-    """When to say that something is still awaited: after a few seconds, then each minute."""
+    """Times of reminders that something is still awaited: after a few seconds, then each minute."""
 
     def __init__(self, now: float) -> None:
         """Begin to wait at `now`, on any clock."""

@@ -1,4 +1,4 @@
-"""Why a connection or a file could not be used, in words for people."""
+"""Explanations of why a connection or a file could not be used."""
 
 import errno
 

@@ -134,7 +134,7 @@ class Recorder:
 
 
 def taken_resources() -> Resources:
-    """What this process takes now.
+    """Measure the resources that this process uses now.
 
     Raises:
         OSError: the system does not say.

@@ -91,7 +91,7 @@ class DistributedEngine:
 
     @property
     def error(self) -> FtcommError | None:
-        """What ended this communicator, None while it runs."""
+        """Error that ended this communicator; None while it runs."""
         return self._view.error
 
     @property
@@ -111,7 +111,7 @@ class DistributedEngine:
 
     @property
     def watches_states(self) -> bool:
-        """Whether to find out who writes to what a lazy checkpoint holds."""
+        """True if writes to the content of a lazy checkpoint must be detected."""
         return self._hub.options.debug is not None
 
     def lend(self, count: int, dtype: AnyDtype) -> Array:
@@ -222,7 +222,7 @@ class DistributedEngine:
             raise
 
     def _served_or_due(self, lazy: DeferredInput) -> LoggedResult | None:
-        """What the log has for a lazy call; None when it is to be executed."""
+        """Return the logged result of a lazy call; None when the call must be executed."""
         while True:
             answer, _ = self._machine.ask(self._progress.begin, b"", lazy.site)
             if answer is NextStep.EXECUTE:

@@ -18,7 +18,7 @@ Answer = NextStep | LogEntry | Checkpoint | None
 
 
 class LockedMachine:
-    """What to do at a position, and that it is done; used by the user's thread.
+    """Access of the user's thread to the machine: ask for the next step, report completion.
 
     Attributes:
         executed_in: the epoch in which a call was last completed by executing it; reset to None by

@@ -1,4 +1,4 @@
-"""How many bytes the log may hold, counted from what all ranks know alike (rule R9).
+"""Bytes that the log may hold, counted from values that all ranks know alike (rule R9).
 
 That is the signature, or the sizes that ranks have told each other.  So all of them warn at the
 same position and raise at the same position: before anything is sent where the signature says the
@@ -47,7 +47,7 @@ class LogQuota:
         return nbytes
 
     def share_of(self, nbytes: int) -> int:
-        """What a result of `nbytes` counts with."""
+        """Return the bytes that a result of `nbytes` is charged."""
         return int(nbytes * self._share)
 
     def check(self, nbytes: int) -> None:

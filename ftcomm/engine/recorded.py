@@ -26,7 +26,7 @@ from ftcomm.state.layout import Packed
 
 @dataclass(slots=True)
 class _Given:
-    """What a call gives, filled in while it runs."""
+    """Inputs of a call, filled in while it runs."""
 
     result: str = ""
     version: int | None = None
@@ -106,7 +106,7 @@ class RecordingEngine(DistributedEngine):
         self._recorder.end(*self._end)
 
     def _how(self) -> tuple[str, int]:
-        """How the last call got its result, and in which epoch."""
+        """Return the source of the last call's result, and its epoch."""
         epoch = self._machine.executed_in
         return (SERVED, self.epoch) if epoch is None else (EXECUTED, epoch)
 
@@ -141,7 +141,7 @@ class RecordingEngine(DistributedEngine):
 
 
 def digest(raw: bytes | memoryview) -> str:
-    """What stands for these bytes in a history."""
+    """Return the digest that represents these bytes in a history."""
     return hashlib.blake2b(raw, digest_size=DIGEST_BYTES).hexdigest()
 
 

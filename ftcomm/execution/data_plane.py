@@ -256,7 +256,7 @@ class DataPlane:
         return payload if self._barrier(header, stage=2) else None
 
     def _told_length(self, blob: Array, root: int, header: CallHeader) -> int | None:
-        """How many bytes the root has, as it says itself."""
+        """Return the length in bytes that the root announces."""
         length: Array = np.array([len(blob) if self._view.rank == root else 0], np.uint64)
         schedule = self._schedule(Kind.BROADCAST, 1, 8, root=root)
         return int(length[0]) if self._run(schedule, header, length, length) else None
@@ -266,7 +266,7 @@ class DataPlane:
         return self._run(schedule, header, payload, payload, stage=stage)
 
     def _is_sane(self, rank: int, nbytes: int, header: CallHeader) -> bool:
-        """Whether a state may have so many bytes; else `rank`, which says so, is suspected."""
+        """Tell whether a state may have so many bytes; if not, suspect `rank`, the announcer."""
         if nbytes <= STATE_LIMIT:
             return True
         cause = f"it announces a state of {nbytes} bytes, the most is {STATE_LIMIT}"

@@ -1,4 +1,4 @@
-"""Is this header the one that the schedule expects?  If not, who is to blame?"""
+"""Comparison of a frame's header with the schedule, and the rank to blame for a mismatch."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from ftcomm.transport.interruptions import LinkLost, SignatureMismatch
 
 
 class CallHeader(NamedTuple):
-    """What all frames of one call have in common; `suffix` is signature and call site."""
+    """Common part of all frames of one call; `suffix` is signature and call site."""
 
     epoch: int
     position: Position

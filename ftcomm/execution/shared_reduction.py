@@ -42,7 +42,7 @@ from ftcomm.transport.shared_window import SharedWindow
 
 
 def suits_shared_window(schedule: Schedule, itemsize: int) -> bool:
-    """Whether a call of `schedule` is made in shared window where there is some.
+    """Tell whether a call of `schedule` uses the shared window where there is one.
 
     The same on all ranks.  It pays where blocks are too large for one frame: below that a call
     waits more than it copies.
@@ -65,7 +65,7 @@ def scratch_elements(schedule: Schedule) -> int:
 
 
 class ResultSlots(NamedTuple):
-    """Where the result of a call may be made.
+    """Memory in which the result of a call may be made.
 
     Attributes:
         memory: in common with all ranks.
@@ -129,15 +129,15 @@ class _Run:
             self.recvbuf = self.places.own()
 
     def sends(self, step: Step) -> Array:
-        """What leaves in a step of the first half."""
+        """Return the block that a step of the first half sends."""
         return self._operand(step.send_lo, step.send_hi, fresh=step.send_from_sendbuf)
 
     def owns(self, step: Step) -> Array:
-        """What meets the block that comes in a step of the first half."""
+        """Return the own block that a step of the first half combines with the incoming one."""
         return self._operand(step.recv_lo, step.recv_hi, fresh=step.own_in_sendbuf)
 
     def keep(self, index: int, step: Step) -> Array:
-        """Where the reduction of a step goes that is not the last one."""
+        """Return the destination of a step's reduction, for all steps but the last."""
         if not step.own_in_sendbuf:
             return self.owns(step)
         scratch = self.places.scratch

@@ -1,4 +1,4 @@
-"""Which calls are made in memory that all ranks of a host have in common, and when it is there."""
+"""Selection of the calls that use the shared window, and the time from which it is available."""
 
 import functools
 
@@ -19,7 +19,7 @@ _BYTE: AnyDtype = np.dtype(np.uint8)
 
 
 class SharedResults:
-    """What the thread that makes the calls knows of shared window."""
+    """State of the shared window, for the thread that makes the calls."""
 
     def __init__(self, hub: Hub, control: ControlThread) -> None:
         self._hub = hub
@@ -69,7 +69,7 @@ class SharedResults:
             self._left.append(memory)
 
     def places(self, form: CollectiveSpec, memory: SharedWindow) -> ResultSlots:
-        """Where a call of `form` is made; `give_back` ends it."""
+        """Return the memory for the result of a call of `form`; `give_back` releases it."""
         assert form.schedule is not None, "calls of one schedule"
         hub, dtype = self._hub, as_executed(form.dtype)
         with hub.lock:

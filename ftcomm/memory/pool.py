@@ -55,7 +55,7 @@ class LoggedResult:
 
 
 def _references(stored: LoggedResult) -> tuple[int, int]:
-    """How many references there are to a result's elements and to the memory under them."""
+    """Count the references to a result's elements and to the memory under them."""
     flat, base = stored.flat, stored.flat.base
     return sys.getrefcount(flat), sys.getrefcount(base)
 
@@ -65,7 +65,7 @@ _UNSHARED = _references(LoggedResult(np.empty(8, np.uint8).view(np.float32), (2,
 
 
 def _references_to(lent: "_Lent") -> int:
-    """How many references there are to lent memory; each of a user's views of it has one."""
+    """Count the references to lent memory; each of a user's views of it has one."""
     return sys.getrefcount(lent[1])
 
 

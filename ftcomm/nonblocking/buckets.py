@@ -16,7 +16,7 @@ BUCKET_BYTES = 4 * 1024 * 1024
 
 
 def cut(sizes: Iterable[tuple[int, str]], bucket_bytes: int) -> list[tuple[int, ...]]:
-    """Which arrays go together.
+    """Divide the arrays into groups that are sent together.
 
     In the given order each array joins the open bucket of its dtype.  If that would pass
     `bucket_bytes`, the bucket is closed and the array opens the next one; so an array that is

@@ -96,7 +96,7 @@ class Dependencies:
 
     @property
     def pending(self) -> int:
-        """How many tasks are not done."""
+        """Number of tasks that are not done."""
         return len(self._tasks)
 
     def push(
@@ -118,7 +118,7 @@ class Dependencies:
         return self._decide([] if entry.variables else [task], entry.variables)
 
     def saved(self, keys: Iterable[Hashable]) -> Saved:
-        """What a push of a task that uses `keys` will change."""
+        """Return the state that a push of a task with `keys` will change."""
         found = ((key, self._variables.get(key)) for key in keys)
         return {key: None if entry is None else entry.copied() for key, entry in found}
 

@@ -67,7 +67,7 @@ class QueuedCall(Generic[R]):
 
 
 class Waited(Protocol):
-    """What a handle asks to wait for its call."""
+    """Operations that a handle needs to wait for its call."""
 
     def wait_for(self, call: QueuedCall[Any], timeout: float | None) -> None:
         """Return when `call` is done.

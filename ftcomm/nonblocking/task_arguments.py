@@ -24,7 +24,7 @@ class Variable:
 
 
 def key(variable: Any) -> Hashable:
-    """What stands for it among the dependencies, as long as it is kept alive."""
+    """Return the key of an object among the dependencies, valid while the object is kept alive."""
     if isinstance(variable, Variable):
         return variable
     if isinstance(variable, np.ndarray):
@@ -34,7 +34,7 @@ def key(variable: Any) -> Hashable:
 
 
 def listed(variables: Iterable[Any]) -> tuple[Any, ...]:
-    """What `read` or `mutate` names."""
+    """List the objects that `read` or `mutate` names."""
     if isinstance(variables, (np.ndarray, Variable)):  # an array of arrays would be taken for many
         raise TypeError("read and mutate are lists: put brackets around a single one")
     return tuple(variables)
@@ -51,7 +51,7 @@ def checked_array(array: Any) -> Array:
 
 
 def checked_workers(workers: Any) -> int:
-    """How many threads a user wants."""
+    """Check the number of threads that a user wants."""
     try:
         count = operator.index(workers)
     except TypeError:

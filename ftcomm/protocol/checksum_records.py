@@ -80,7 +80,7 @@ class RecordReader:
         self._number = 0
 
     def space(self) -> memoryview:
-        """Where to put what arrives next; never empty when `take` has nothing to give."""
+        """Return the memory for the next bytes; never empty when `take` returns nothing."""
         return self._view[self._filled :]
 
     def arrived(self, count: int) -> None:

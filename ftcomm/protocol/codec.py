@@ -144,7 +144,7 @@ def _frame(message: Frame) -> bytes:
 
 
 def decode_body(body: bytes) -> Frame:
-    """What one frame's body carries.
+    """Decode the body of one frame.
 
     Raises:
         ProtocolError: it is not exactly one message of `SCHEMAS`.

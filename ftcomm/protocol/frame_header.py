@@ -34,7 +34,7 @@ MAX_PAYLOAD = 1 << 40  # no array of one step is a tebibyte; a larger length is 
 
 
 class FrameHeader(NamedTuple):
-    """What a peer's frame says of itself."""
+    """Fields of a peer's frame header."""
 
     epoch: int
     position: Position

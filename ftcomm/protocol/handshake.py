@@ -46,7 +46,7 @@ _CONTEXT = struct.Struct(">IHHIIBB")
 
 @dataclass(frozen=True, slots=True)
 class HandshakeRequest:
-    """Who the client claims to be, not yet proven."""
+    """Identity that the client claims, not yet proven."""
 
     role: str
     context: bytes
@@ -133,7 +133,7 @@ class _Phase(enum.Enum):
 
 
 class _Side:
-    """What both sides share: the phase, the amount due, and that the first failure sticks."""
+    """Common state of both sides: the phase, the bytes due, and the first failure, if any."""
 
     def __init__(self, nonce: bytes) -> None:
         if len(nonce) != NONCE_BYTES:
@@ -144,7 +144,7 @@ class _Side:
 
     @property
     def bytes_wanted(self) -> int:
-        """How many bytes `receive` needs next, exactly; 0 when none are due."""
+        """Exact number of bytes that `receive` needs next; 0 when none are due."""
         return self._wanted
 
     @property
@@ -198,7 +198,7 @@ class ClientHandshake(_Side):
         self._transcript = b""
 
     def hello(self) -> bytes:
-        """What to send first."""
+        """Return the first bytes to send."""
         return self._hello
 
     def _step(self, phase: _Phase, raw: bytes) -> bytes:
@@ -235,7 +235,7 @@ class ClientHandshake(_Side):
 
 
 def _refusal(key: bytes) -> AuthenticationError:
-    """Why the server's proof does not fit `key`, as far as that is known here."""
+    """Explain why the server's proof does not fit `key`, as far as that is known here."""
     if key == control_key(b""):
         return AuthenticationError(
             "the server holds a token, and this process was given no token file",
@@ -333,7 +333,7 @@ def _another_version(whose: str, version: int, release: bytes = b"") -> Protocol
 
 
 def release_of(version: int, name: str = "") -> str:
-    """Which ftcomm speaks a protocol version; `name` is what it calls itself, if it has said so."""
+    """Name the ftcomm release of a protocol version; `name` is the peer's own name, if received."""
     if name or version in RELEASES:
         return f"ftcomm {name or RELEASES[version]}"
     if version > max(RELEASES):

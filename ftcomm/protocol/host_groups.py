@@ -19,7 +19,7 @@ def grouping_of(hosts: Sequence[str]) -> Grouping:
 
 
 def is_grouping(numbers: Sequence[int]) -> bool:
-    """Whether `numbers` could come from `grouping_of`."""
+    """Tell whether `numbers` could come from `grouping_of`."""
     return tuple(numbers) == grouping_of([str(number) for number in numbers])
 
 
@@ -45,5 +45,5 @@ def is_hierarchical(grouping: Grouping) -> bool:
 
 
 def are_neighbours(grouping: Grouping) -> bool:
-    """Whether the ranks of each host follow one another."""
+    """Tell whether the ranks of each host follow one another."""
     return list(grouping) == sorted(grouping)

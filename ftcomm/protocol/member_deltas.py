@@ -27,7 +27,7 @@ class MemberDeltaWriter:
         self._frames: dict[int, tuple[Members, tuple[bytes, ...]]] = {}
 
     def frames(self, plan: Plan, told: Members) -> list[bytes]:
-        """What to send for `plan` to one who was sent the members `told` before, () if none.
+        """Encode `plan` for a receiver that was sent the members `told` before, () if none.
 
         Members that are unchanged as a whole should be the same tuple: it is not compared again.
         """
@@ -66,7 +66,7 @@ class MemberDeltaReader:
         self._grouping: Grouping = ()
 
     def take(self, message: ControlMessage) -> ControlMessage | None:
-        """What to act on: a plan with its members, any other message as it is, nothing for a roll.
+        """Return a plan with its members, any other message unchanged, and None for a member delta.
 
         Raises:
             ProtocolError: a roll leaves out a place that was never told, or a plan's own place.

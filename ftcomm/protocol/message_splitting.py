@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def split(message: Frame) -> list[Frame]:
-    """What to send for `message`: each part has a list that fits its frame.
+    """Split `message` into messages whose lists fit their frames.
 
     Raises:
         ValueError: it has more than `MAX_RUNS` runs.

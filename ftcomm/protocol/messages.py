@@ -120,7 +120,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """What a worker that has been blocked in a collective for a while says of it.
+    """Report of a worker that has been blocked in a collective for a while.
 
     ``peers`` are the ranks that it waits for; no byte has come or gone for ``blocked_ms``.  It
     stands in the schedule's step ``step``: of two ranks at one position, the one in the lower step
@@ -370,7 +370,7 @@ class MemberDelta:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the tracker decided for one member in `epoch` (design, Decide).
+    """Decision of the tracker for one member in `epoch` (design, Decide).
 
     ``commit`` is the tentative version that is now committed (-1: none).  ``load`` is the
     checkpoint version that this member must fetch from one of ``load_from`` (-1: none).

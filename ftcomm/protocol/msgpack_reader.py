@@ -51,7 +51,7 @@ class Reader:
             raise ProtocolError(f"array expected: {_why(error)}") from None
 
     def at_nil(self) -> bool:
-        """Whether the next value is nil; nothing is consumed."""
+        """Tell whether the next value is nil; nothing is consumed."""
         return self._next_byte() == _NIL
 
     def scalar(self) -> Scalar:

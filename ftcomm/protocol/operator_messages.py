@@ -50,7 +50,7 @@ class WorkerStatusRequest:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatusReply:
-    """What decides whether a worker is started again.
+    """Answer that decides whether a worker is started again.
 
     ``connected``: one of its incarnations is.  ``missed``: none is, though there is a place for it.
     ``closed``: its rank has completed its close().

@@ -22,7 +22,7 @@ assert _LAYOUT.size == SIGNATURE_BYTES
 
 
 class Kind(enum.IntEnum):
-    """Which collective; the value is on the wire, so numbers are never reused."""
+    """Kind of collective; the value is on the wire, so numbers are never reused."""
 
     ALLREDUCE = 1
     BROADCAST = 2
@@ -74,7 +74,7 @@ class Algorithm(enum.IntEnum):
 
 
 class Wire(enum.IntEnum):
-    """How elements travel; SAME means as they are, the others name what they are rounded to."""
+    """Format of elements on the wire; SAME keeps the dtype, the others name the rounded format."""
 
     SAME = 0
     BF16 = 1
@@ -121,7 +121,7 @@ _OF_CHECKPOINTS = {WITH_LOCAL: "with a local state", LAZY: "lazy"}
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What one rank says it is calling.
+    """Description of the collective that one rank calls.
 
     Attributes:
         kind: the collective.
@@ -284,7 +284,7 @@ def _op_texts(signatures: tuple[Signature, Signature], sites: tuple[str, str]) -
 
 
 def is_compatible(known: bytes, whole: bytes) -> bool:
-    """Whether `whole` may be the signature of which only `known` is known so far.
+    """Tell whether `whole` may be the signature of which only `known` is known so far.
 
     Kind, reduction, algorithm, wire and root are known; what follows from the input is not.
     """
@@ -300,7 +300,7 @@ def is_compatible(known: bytes, whole: bytes) -> bool:
 
 
 def is_open(raw: bytes) -> bool:
-    """Whether these are the 40 bytes of a rank that is given a broadcast's dtype and shape."""
+    """Tell whether these are the 40 bytes of a rank that receives a broadcast's dtype and shape."""
     return len(raw) == SIGNATURE_BYTES and raw[0] == Kind.BROADCAST and raw[_DTYPE_AT] == 0
 
 
@@ -316,7 +316,7 @@ def scalar_of(raw: bytes) -> Scalar:
 
 
 def agree(one: bytes, other: bytes) -> bool:
-    """Whether two ranks call the same collective: equal bytes, where both know all of them."""
+    """Tell whether two ranks call the same collective: equal bytes where both know all of them."""
     if one == other:
         return True
     if not (is_open(one) or is_open(other)):

@@ -70,7 +70,7 @@ class EpochView:
         )
 
     def is_catching_up(self, epoch: int) -> bool:
-        """Whether what is fetched for the plan of `epoch` is still awaited (rule R1)."""
+        """Tell whether data fetched for the plan of `epoch` is still awaited (rule R1)."""
         return epoch == self.epoch and self.state is WorkerState.CATCHING_UP
 
     @property
@@ -79,7 +79,7 @@ class EpochView:
         return self.frontier.version if self.frontier.past_load else None
 
     def allows_completion(self, epoch: int) -> bool:
-        """Whether what was executed in `epoch` may be completed: nothing has ended that epoch."""
+        """Tell whether a call executed in `epoch` may be completed: the epoch has not ended."""
         if epoch != self.epoch or not self.is_live:
             return False
         return not self.suspects and self.accusation is None

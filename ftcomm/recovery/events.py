@@ -1,4 +1,4 @@
-"""What the worker core is told and what it asks its driver to do: frozen values."""
+"""Events of the worker core and the effects that it asks of its driver: frozen values."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -13,7 +13,7 @@ from ftcomm.recovery.events import StartFetch
 
 
 def flaw_in(plan: Plan) -> str:
-    """Why nobody can carry `plan` out, empty for all that a tracker of ours makes."""
+    """Explain why `plan` cannot be carried out; empty for every plan of a correct tracker."""
     if not 0 <= plan.rank < len(plan.grouping):
         return f"the plan of epoch {plan.epoch} is for rank {plan.rank}, which has no place in it"
     if plan.load > PRELUDE and not plan.load_from:
@@ -22,7 +22,7 @@ def flaw_in(plan: Plan) -> str:
 
 
 def fetch_orders(plan: Plan) -> list[StartFetch]:
-    """What this member must ask of whom, by rank; the holders of a checkpoint are dealt out."""
+    """Return this member's fetches by rank; the parts of a checkpoint are dealt to its holders."""
     runs: dict[int, list[PositionRange]] = {}
     owners: dict[int, list[int]] = {}
     loader = -1
@@ -59,7 +59,7 @@ class Item(NamedTuple):
 
 
 def items_of(order: StartFetch | FetchRequest) -> Iterator[Item]:
-    """What is asked for, in the order in which a holder sends it."""
+    """Yield the requested items in the order in which a holder sends them."""
     if order.load > PRELUDE:
         yield Item("checkpoint", Position(0, order.load, 0))
     for rank in order.locals:
@@ -70,7 +70,7 @@ def items_of(order: StartFetch | FetchRequest) -> Iterator[Item]:
 
 
 class ExpectedItems:
-    """What a holder has still to send of an order: each item once, nothing else, and all of it."""
+    """Items that a holder still owes for an order: each once, nothing else, and all of them."""
 
     def __init__(self, order: StartFetch) -> None:
         self._order = order

@@ -54,7 +54,7 @@ class KeptByAll:
         self.version, self._spent, self.end, self._closed = version, 0, 0, False
 
     def keeps(self, position: Position, nbytes: int) -> bool:
-        """Whether a result that was passed stays here, whoever its replica holders are."""
+        """Tell whether a given result stays here, independent of its replica holders."""
         if position.version == self.version:
             end = self.end
         else:
@@ -63,7 +63,7 @@ class KeptByAll:
 
     @property
     def is_open(self) -> bool:
-        """Whether the next small result of this version may be kept too."""
+        """True if the next small result of this version may be kept too."""
         return not self._closed
 
     def end_at(self, position: Position) -> None:

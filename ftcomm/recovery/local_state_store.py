@@ -36,7 +36,7 @@ class LocalStore:
         return self._held.get(version, {}).get(rank)
 
     def lacks(self, version: int, rank: int) -> bool:
-        """Whether `version` has local states and that of `rank` is not here yet."""
+        """Tell whether `version` has local states and that of `rank` is not here yet."""
         return version in self._held and rank not in self._held[version]
 
     def commit(self, version: int) -> None:
@@ -53,7 +53,7 @@ class LocalStore:
             self._held[version] = {rank: held[rank]}
 
     def report(self) -> tuple[LocalStates, ...]:
-        """Whose local states are held, by version."""
+        """List the ranks whose local states are held, by version."""
         assert len(self._held) <= MAX_LOCAL_VERSIONS, (
             f"local states of versions {sorted(self._held)}"
         )

@@ -22,7 +22,7 @@ def keep_stride(world_size: int, replicas: int) -> int:
 
 
 def is_replica_holder(index: int, seqno: int, stride: int) -> bool:
-    """Whether the rank at `index` of the keep order keeps `seqno`; at least `replicas` do."""
+    """Tell whether the rank at `index` of the keep order keeps `seqno`; at least `replicas` do."""
     return index % stride == seqno % stride
 
 
@@ -35,12 +35,12 @@ def kept_seqnos(index: int, end: int, stride: int) -> range:
 
 
 def local_copies(world_size: int, local_replicas: int) -> int:
-    """How many other ranks hold a copy of each rank's local state."""
+    """Return the number of other ranks that hold a copy of each rank's local state."""
     return min(local_replicas, world_size - 1)
 
 
 def local_distances(world_size: int, local_replicas: int) -> tuple[int, ...]:
-    """How far behind its owner in the keep order each replica holder of a local state is.
+    """Return each replica holder's distance behind the owner of a local state in the keep order.
 
     As far apart as they can be: owner and replica holders are on different hosts as long as no host
     has more than ``n // (local_replicas + 1)`` ranks.

@@ -170,7 +170,7 @@ class ResultLog:
         return self._drop(goes)
 
     def _stays(self, position: Position) -> bool:
-        """Whether this member keeps a stable result until its version is over."""
+        """Tell whether this member keeps a stable result until its version is over."""
         if is_replica_holder(self._index, position.seqno, self._stride):
             return True
         entry = self._entries.get(position)

@@ -16,7 +16,7 @@ from typing import Any
 
 
 class WorkerState(enum.Enum):
-    """Where this incarnation stands in the job; see the module's text."""
+    """State of this incarnation in the job; see the module's text."""
 
     DETACHED = "DETACHED"
     STOPPED = "STOPPED"
@@ -68,7 +68,7 @@ _IN_WORDS = {
 
 
 def state_in_words(state: WorkerState, stop_reason: str, error: Exception | None) -> str:
-    """What a log line says of a change to `state`.
+    """Describe a change to `state` for a log line.
 
     Args:
         state: the new one.
@@ -80,14 +80,14 @@ def state_in_words(state: WorkerState, stop_reason: str, error: Exception | None
 
 
 class NextStep(enum.Enum):
-    """What the user's thread must do at its position, when it is neither served nor refused."""
+    """Next step of the user's thread at its position, when it is neither served nor refused."""
 
     EXECUTE = "execute"
     WAIT = "wait"
 
 
 class Completion(enum.Enum):
-    """What became of an attempt to complete a position."""
+    """Outcome of an attempt to complete a position."""
 
     DONE = "done"
     REVOKED = "revoked"  # discard the result; ask `begin` again
@@ -96,7 +96,7 @@ class Completion(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this process is; drawn and measured by the driver, once per incarnation."""
+    """Identity of this process; drawn and measured by the driver, once per incarnation."""
 
     worker_id: str
     nonce: bytes
@@ -113,7 +113,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
-    """What the core needs of the job's settings; times are in seconds."""
+    """Job settings that the core needs; times are in seconds."""
 
     detect_within: float = 5.0
     replicas: int = 2

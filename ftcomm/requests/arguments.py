@@ -1,4 +1,4 @@
-"""What a user passes to a collective: as elements, and as the signature that all ranks compare."""
+"""Arguments of a collective: as elements, and as the signature that all ranks compare."""
 
 import operator
 from typing import Any
@@ -45,7 +45,7 @@ def scalar_type(x: Any) -> Scalar:
 
 
 def _as_array(x: Any) -> Array:
-    """What numpy makes of `x`, if that is all of it."""
+    """Convert `x` with numpy, if the result represents all of it."""
     kind = type(x).__name__
     if x is None:
         raise TypeError("the input is None; pass an array: its dtype and shape count on every rank")
@@ -96,7 +96,7 @@ def rounded(sendbuf: Array, wire: str) -> Array:
 
 
 def result_dtype(elements: AnyDtype, wire: str | None) -> AnyDtype:
-    """What the user gets where elements of this dtype have travelled in the format `wire`."""
+    """Return the user's dtype for elements of this dtype that travelled in the format `wire`."""
     return elements if wire is None else _FLOAT32
 
 

@@ -149,7 +149,7 @@ class RequestBuilder:
         return Request(form, sendbuf)
 
     def _resolved(self, op: UncheckedOp) -> str | Reduction:
-        """What `op` stands for on every rank.
+        """Resolve `op` to the same operation on every rank.
 
         Raises:
             TypeError, ValueError: it is no op, or ranks cannot compare it.

@@ -30,7 +30,7 @@ def anything(_: object) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CollectiveSpec:
-    """What all calls from one line of the user's code with arguments of one shape share.
+    """Common part of all calls from one line of the user's code with arguments of one shape.
 
     Made once and kept, so that a small call computes nothing twice.
 
@@ -102,11 +102,11 @@ class Request:
 
     @property
     def site(self) -> str:
-        """Where the user called it."""
+        """Location of the call in the user's code."""
         return self.form.site
 
     def digest(self, rank: int) -> bytes:
-        """What `rank` passed, in 16 bytes; zeros where its content does not count."""
+        """Return a 16-byte digest of the input of `rank`; zeros if its content does not count."""
         form = self.form
         if form.kind in _OF_THE_ROOT and form.root != rank:
             return bytes(DIGEST_BYTES)
@@ -121,7 +121,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CheckpointPayload:
-    """What one rank gives to a checkpoint.
+    """Contribution of one rank to a checkpoint.
 
     Attributes:
         state: packed, equal on all ranks; or as it is, packed only if somebody asks.

@@ -61,7 +61,7 @@ def _digest(content: Any) -> bytes:
 
 
 def _text(value: Any) -> str:
-    """What `value` is; all of it where that is short."""
+    """Describe `value`; include all of it where that is short."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype.name}{list(value.shape)}"
     if isinstance(value, (dict, list, tuple)):

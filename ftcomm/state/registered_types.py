@@ -31,7 +31,7 @@ _OF_PYTHON = frozenset(("builtins", "collections", "numpy"))  # modules whose ty
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """How one type travels.
+    """Encoding of one registered type.
 
     Attributes:
         name: module and qualified name, by which the bytes say which type it is.
@@ -108,17 +108,17 @@ def converted(value: Any) -> Converted | None:
 
 
 def registered(name: str) -> Registration | None:
-    """What is registered under `name`."""
+    """Return the registration under `name`."""
     return _by_name.get(name)
 
 
 def is_registered(value: Any) -> bool:
-    """Whether values of exactly this type are registered."""
+    """Tell whether values of exactly this type are registered."""
     return type(value) in _by_type
 
 
 def refusal(value: Any, where: str) -> TypeError:
-    """Why a state cannot hold `value`, and what to do."""
+    """Build the error that explains why a state cannot hold `value`, and how to change it."""
     kind, name = type(value), getattr(value, "__qualname__", None)
     called = f"a {kind.__name__}"
     if callable(value) and isinstance(name, str):

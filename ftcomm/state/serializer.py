@@ -210,7 +210,7 @@ def _ext(code: int, items: list[Any]) -> msgpack.ExtType:
 
 
 def _factory_code(value: Any, where: str) -> int:
-    """Which of `FACTORIES` a defaultdict has.
+    """Return the index in `FACTORIES` of a defaultdict's factory.
 
     Raises:
         TypeError: another one.

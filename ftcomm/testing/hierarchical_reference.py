@@ -1,4 +1,4 @@
-"""What hierarchical allreduces give, from their written definition; see `hierarchical`.
+"""Reference results of hierarchical allreduces, from their written definition; see `hierarchical`.
 
 Shares no code with the schedules, like the rest of `reference`.
 """

@@ -92,7 +92,7 @@ class CheckedLink:
             raise OSError(error.cause) from error
 
     def poll_for(self, *, reading: bool, writing: bool) -> Sequence[tuple[int, int]]:
-        """What the link below says, unless something is here already."""
+        """Return the descriptors to poll of the link below; none if data is here already."""
         if reading and self._may_give():
             return ()
         return self._link.poll_for(reading=reading, writing=writing)

@@ -1,4 +1,4 @@
-"""How a run of the executor ends when it does not end well; the engine turns these into decisions.
+"""Abnormal ends of an executor's run; the engine turns them into decisions.
 
 None of them reaches a user.  They are values of the data plane: which link, which header.
 """

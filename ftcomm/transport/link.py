@@ -23,7 +23,7 @@ class Link(Protocol):
 
     @property
     def kind(self) -> str:
-        """What it is made of."""
+        """Kind of transport below the link."""
 
     def sendmsg(self, buffers: Iterable[Buffer], ancdata: tuple[()], flags: int, /) -> int:
         """Take as much as there is room for now, at least a byte; returns how many bytes.

@@ -19,7 +19,7 @@ class UnreadLink:
 
     @property
     def kind(self) -> str:
-        """What the link is made of."""
+        """Kind of the underlying link."""
         return self._link.kind
 
     def sendmsg(self, buffers: Iterable[Buffer], ancdata: tuple[()], flags: int, /) -> int:

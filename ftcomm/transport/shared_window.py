@@ -60,7 +60,7 @@ class _Watch(weakref.ref[Bytes]):
 
 
 class _Flags:
-    """What ranks say of allocations: that they may still look there.
+    """Flags of the ranks for each allocation: set while the rank may still read it.
 
     Apart from the memory, so that nothing here refers to that in a circle: its pages go with its
     last user, and not when a collector of garbage comes.
@@ -84,7 +84,7 @@ class _Flags:
         self._map[self._layout.flags(row)] = b"\1" * self._layout.ranks
 
     def is_free(self, row: int) -> bool:
-        """Whether no rank does any more."""
+        """Tell whether no rank reads an allocation any more."""
         return not any(self._map[self._layout.flags(row)])
 
     def looked_at(self, ranks: list[int]) -> list[int]:
@@ -186,7 +186,7 @@ class SharedWindow:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all ranks have joined."""
+        """True once all ranks have joined."""
         if not self._is_complete:
             self._is_complete = 0 not in self._map[self._layout.joined()]
         return self._is_complete
@@ -243,7 +243,7 @@ class SharedWindow:
     # --- the others -------------------------------------------------------------------------------
 
     def placed(self, position: Position, nbytes: int) -> Bytes:
-        """Where rank 0, which has said so in a frame, has placed the result of `position`.
+        """Return the result of `position`, which rank 0 has placed and announced in a frame.
 
         Raises:
             ProtocolError: what it has written contradicts that.

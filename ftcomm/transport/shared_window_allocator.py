@@ -35,7 +35,7 @@ class Allocation(NamedTuple):
 
 
 class NewAllocation(NamedTuple):
-    """What a result gets, and what has to be done for it, in this order.
+    """Allocation of a result, with the steps that it requires, in this order.
 
     Attributes:
         allocation: for the result.

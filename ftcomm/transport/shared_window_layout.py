@@ -1,4 +1,4 @@
-"""Where things are in shared window, and what its head must say; no I/O.
+"""Layout of the shared window and the required content of its head; no I/O.
 
     page 0      head | a byte for each rank that has joined | what rank 0 has placed last
     flags       a row for each allocation, in it a byte for each rank: it may still look there
@@ -59,7 +59,7 @@ class WindowLayout:
         return PAGE + -(-ROWS * self.ranks // PAGE) * PAGE
 
     def extent(self, row: int) -> slice:
-        """Where the allocation of that row is said."""
+        """Return the part that holds the place of that row's allocation."""
         start = self._extents_at + row * _EXTENT.size
         return slice(start, start + _EXTENT.size)
 
@@ -78,7 +78,7 @@ def pack_window_head(layout: WindowLayout, nonce: bytes) -> bytes:
 
 
 def unpack_window_head(raw: bytes, nbytes: int, ranks: int, nonce: bytes) -> WindowLayout:
-    """What somebody else's shared window says of itself.
+    """Read the layout from the head of another rank's shared window.
 
     Args:
         raw: its first page.
@@ -103,12 +103,12 @@ def unpack_window_head(raw: bytes, nbytes: int, ranks: int, nonce: bytes) -> Win
 
 
 def pack_extent(allocation: Allocation) -> bytes:
-    """Where `allocation` is."""
+    """Encode the place of `allocation`."""
     return _EXTENT.pack(allocation.start, allocation.nbytes)
 
 
 def unpack_extent(raw: bytes, layout: WindowLayout) -> Span:
-    """Where an allocation is, as rank 0 says.
+    """Decode the place of an allocation that rank 0 wrote.
 
     Raises:
         ProtocolError: it is nowhere in this memory.
@@ -120,7 +120,7 @@ def unpack_extent(raw: bytes, layout: WindowLayout) -> Span:
 
 
 def gaps(spans: Iterable[Span], nbytes: int) -> list[Span]:
-    """What is in none of `spans`, of memory of so many bytes."""
+    """List the gaps between `spans` in memory of so many bytes."""
     found, at = [], 0
     for span in (*sorted(spans), Span(nbytes, 0)):
         if span.start > at:
@@ -130,7 +130,7 @@ def gaps(spans: Iterable[Span], nbytes: int) -> list[Span]:
 
 
 def placed_part() -> slice:
-    """Where rank 0 writes what it has placed."""
+    """Return the part in which rank 0 writes the place of a result."""
     return slice(_PLACED_AT, _PLACED_AT + _PLACED.size)
 
 
@@ -140,7 +140,7 @@ def pack_placed(position: Position, allocation: Allocation, nbytes: int) -> byte
 
 
 def unpack_placed(raw: bytes, layout: WindowLayout, position: Position, nbytes: int) -> Allocation:
-    """Where the result of `position` is.
+    """Decode the place of the result of `position`.
 
     Raises:
         ProtocolError: that is not what is written there, or it is nowhere in this memory.

@@ -1,4 +1,4 @@
-"""Which ranks still have a memory mapped: a lock on a byte of it for each, as long as its mapping.
+"""Mappings of a shared window by rank: a lock on one byte for each, held while it is mapped.
 
 The kernel ends a lock with the last descriptor of its owner's, and a mapping has one of its own. So
 a lock outlives nothing that looks into the memory: it goes when the process dies, however that
@@ -30,7 +30,7 @@ if sys.platform == "linux":
         return True
 
     def is_locked(fd: int, byte: int) -> bool:
-        """Whether another descriptor's lock is on a byte; true if that is not to be known."""
+        """Tell whether another descriptor locks a byte; True if that cannot be determined."""
         asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
         try:
             found = _LOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))

@@ -1,4 +1,4 @@
-"""Where things are in a shared segment, and what its head must say; no I/O.
+"""Layout of a shared segment and the required content of its head; no I/O.
 
 A segment is a page of words, each of 8 bytes in the processor's own order, and behind it one ring
 of bytes for each direction.  Every word has one writer.  Words of different writers lie 128 bytes
@@ -82,7 +82,7 @@ def pack_head(ring_bytes: int, nonce: bytes) -> bytes:
 
 
 def answer_part() -> slice:
-    """Where the listener writes its nonce."""
+    """Return the part in which the listener writes its nonce."""
     return slice(_ANSWER_AT, _HEAD.size)
 
 

@@ -220,7 +220,7 @@ class SharedLink:
         return count
 
     def _look(self) -> int:
-        """How many bytes have arrived; 0: the peer has ended."""
+        """Count the bytes that have arrived; 0 means that the peer has closed."""
         counters, where, read = self._counters, self._at_their_written, self._read
         for _ in range(SPIN_LIMIT):
             arrived = counters[where]

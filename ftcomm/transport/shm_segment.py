@@ -25,7 +25,7 @@ _NOEXEC_SEAL = 8  # MFD_NOEXEC_SEAL, which some systems demand since Linux 6.3
 
 
 class NoSharedMemory(Exception):  # noqa: N818 - a reason, not an error: sockets do as well
-    """Why this process and a peer cannot share memory."""
+    """Error that explains why this process and a peer cannot share memory."""
 
 
 class Segment:
@@ -52,7 +52,7 @@ class Segment:
 
     @property
     def answer(self) -> bytes:
-        """What the listener has written to show that it sees this memory."""
+        """Nonce of the listener, which shows that it sees this memory."""
         return self.map[answer_part()]
 
     @answer.setter

@@ -33,7 +33,7 @@ def spins_before_sleep(ranks: int) -> int:
 
 
 class WaitProgress:
-    """What a blocked thread tells the control thread.
+    """Report of a blocked thread to the control thread.
 
     Read in this order: if a new wait has begun meanwhile, `since` says that it is young.
 

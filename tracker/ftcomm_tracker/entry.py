@@ -1,4 +1,4 @@
-"""Where the commands start: standard streams and Ctrl-C are settled before anything is imported.
+"""Entry points of the commands: standard streams and Ctrl-C are set up before any import.
 
 The imports take a fifth of a second and more.  Ctrl-C in that time would end the command with a
 traceback of whatever module was being read.

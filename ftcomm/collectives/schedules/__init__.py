@@ -1,1 +1,1 @@
-"""Which rank sends which segment when; pure."""
+"""Schedules: the rank that sends, the segment and the step; pure."""

@@ -45,7 +45,7 @@ SHARES_FROM_BYTES: tuple[tuple[int, int], ...] = (
 
 
 class HostLayout:
-    """Where one rank stands in its grouping.
+    """Place of one rank in its grouping.
 
     Attributes:
         groups: the ranks of each group, ascending.

@@ -22,12 +22,12 @@ class _Columns:
         self.bounds = (0, *accumulate(counts))
 
     def owner(self, host: int, column: int) -> int:
-        """Whose block a group has in a column."""
+        """Return the rank whose block a group has in a column."""
         group = self.at.groups[host]
         return group[column] if column < len(group) else NO_BLOCK
 
     def held_by(self, index: int) -> list[int]:
-        """Whose blocks the rank at `index` of this group has when those of other hosts are here."""
+        """List the ranks whose blocks `index` of this group has after the inter-host exchange."""
         at = self.at
         columns = range(index, at.largest, len(at.ranks))
         owners = [self.owner(host, column) for column in columns for host in range(len(at.groups))]

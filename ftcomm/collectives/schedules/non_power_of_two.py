@@ -11,7 +11,7 @@ from ftcomm.collectives.schedules.schedule import Reduce, Step
 
 
 class Fold:
-    """Who has which place in a group of `world_size` ranks.
+    """Mapping of the ranks of a group of `world_size` to places.
 
     Attributes:
         rounds: log2 of the number of places.
@@ -30,7 +30,7 @@ class Fold:
         return rank - self._extra if self.is_fresh(rank) else rank // 2
 
     def rank_at(self, place: int) -> int:
-        """Who has the place; places and their ranks are in one order."""
+        """Return the rank at a place; places and their ranks are in one order."""
         return 2 * place + 1 if place < self._extra else place + self._extra
 
     def steps(

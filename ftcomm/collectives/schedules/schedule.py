@@ -19,7 +19,7 @@ REDUCE_SEGMENT_BYTES = 256 * 1024
 
 
 class Reduce(enum.IntEnum):
-    """What to do with an incoming block."""
+    """Treatment of an incoming block."""
 
     NONE = 0
     INCOMING_FIRST = 1
@@ -64,7 +64,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """What one rank does in one collective; compared and hashed by identity, so cache it.
+    """Steps of one rank in one collective; compared and hashed by identity, so cache it.
 
     Attributes:
         sendbuf_count: elements of sendbuf that are read (0: none are).

@@ -1,1 +1,1 @@
-"""Who is connected to whom, and how the connections are made."""
+"""Connections between workers: who is connected to whom, and how a connection is made."""

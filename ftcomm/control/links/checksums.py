@@ -1,4 +1,4 @@
-"""Where checksums guard what workers send each other, and streams of the control thread under them.
+"""Checksums between workers: the pairs that use them, and their control-thread streams.
 
 Both ends of a pair must cut their stream alike, so the rule looks only at what both know: the
 job's settings and the plan.  Within a host no network can damage anything, whichever of Unix

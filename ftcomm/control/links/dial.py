@@ -25,7 +25,7 @@ class RelayLost(Exception):  # noqa: N818 - an event on the way to the relay
 
 
 class Share(NamedTuple):
-    """Which of a link's connections one is: see `DataContext`."""
+    """Index of one connection among those of its link: see `DataContext`."""
 
     attempt: int = 0
     stream: int = 0

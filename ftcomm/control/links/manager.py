@@ -158,7 +158,7 @@ class Listener:
         return role, context
 
     def _member(self, role: str, context: DataContext) -> Member:
-        """Who dials: a member that wants this rank, or one for which the plan makes it a relay."""
+        """Return the member that dials: it wants this rank, or this rank as a relay."""
         core = self._driver.hub.core
         if role == "relay":
             wanted = core.view.relays_between(context.from_rank, context.to_rank)
@@ -188,7 +188,7 @@ async def wait_for_epoch(driver: Driver, epoch: int) -> None:
 
 
 class Opened(NamedTuple):
-    """What a data link will be made of: authenticated connections, and memory if there is any."""
+    """Parts of a future data link: authenticated connections, and shared memory if there is any."""
 
     conns: Sequence[trio.socket.SocketType]
     segment: Segment | None = None
@@ -210,7 +210,7 @@ def hand_over(driver: Driver, opened: Opened, epoch: int, rank: int) -> None:
 
 
 async def open_link(driver: Driver, epoch: int, rank: int) -> Opened:
-    """What a data link to a member will be made of; errors are those of `open_peer`."""
+    """Open the parts of a data link to a member; errors are those of `open_peer`."""
     if driver.hub.core.view.relay_to(rank) is not None:
         return Opened([await open_peer(driver, epoch, rank, "data")])
     near = await open_locally(driver, epoch, rank, "data", to_rank=rank)

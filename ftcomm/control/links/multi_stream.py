@@ -90,7 +90,7 @@ class _Attempt:
 
 
 class HalfBundle:
-    """What has come of one attempt.
+    """Connections of one attempt so far.
 
     Attributes:
         age: of the attempt: a later one of the same rank has a higher one.

@@ -1,4 +1,4 @@
-"""How the ranks of a group on one host come to shared window.
+"""Setup of the shared window between the ranks of a group on one host.
 
 Rank 0 makes it when it or another one first wants it, and gives its descriptor to each rank that
 asks, behind the handshake of a Unix socket between the two:
@@ -33,7 +33,7 @@ from ftcomm.transport.shm_segment import NoSharedMemory
 
 
 def may_have_shared_window(hub: Hub) -> bool:
-    """Whether results may be kept in common: all ranks are on one host, and keep some."""
+    """Tell whether a shared window may hold results: all ranks are on one host and log results."""
     core, settings = hub.core, hub.settings
     if not settings.keeps_results or settings.transport not in ("auto", "shm"):
         return False

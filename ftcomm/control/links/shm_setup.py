@@ -1,4 +1,4 @@
-"""How two workers of one host come to share memory, behind the handshake of their Unix socket.
+"""Setup of shared memory between two workers of one host, after their socket's handshake.
 
     dialler                                      listener
     makes a segment, writes a nonce into it
@@ -48,7 +48,7 @@ _FD_BYTES = array.array("i").itemsize
 
 
 def shares_memory(settings: JobSettings) -> bool:
-    """Whether workers of one host speak of a segment at all; the same answer on both sides."""
+    """Tell whether workers of one host negotiate a segment; both sides compute the same answer."""
     return settings.transport in ("auto", "shm")
 
 

@@ -1,4 +1,4 @@
-"""What the exit statuses of workers and commands mean: one table, from the errors themselves."""
+"""Exit statuses of workers and commands in one table, from the errors themselves."""
 
 import inspect
 from dataclasses import dataclass

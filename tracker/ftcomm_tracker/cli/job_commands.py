@@ -130,7 +130,7 @@ async def _clean(dry_run: bool, state_dir: Path | None) -> int:
 
 
 def _named(state_dir: Path) -> list[Path]:
-    """What is to be removed of a directory that the user names.
+    """List the files to remove in a directory that the user names.
 
     Raises:
         ConfigError: it is no state directory, or a tracker serves from it.

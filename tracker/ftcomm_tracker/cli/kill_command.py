@@ -54,7 +54,7 @@ async def _kill(where: TrackerAddress, worker: str) -> int:
 
 
 def _row_of(document: Mapping[str, Any], worker: str) -> Mapping[str, Any]:
-    """What the tracker knows of a member; empty where it is one of too many to be shown.
+    """Return the tracker's row of a member; empty if the document leaves that member out.
 
     Raises:
         ConfigError: the job has no such worker.

@@ -1,4 +1,4 @@
-"""What all commands share: kinds of options, and how a command ends."""
+"""Common parts of all commands: kinds of options, and the end of a command."""
 
 import functools
 import sys

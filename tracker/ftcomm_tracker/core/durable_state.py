@@ -1,4 +1,4 @@
-"""What the tracker journals before it acts: small, whole, plain values (rule R13)."""
+"""Journal records of the tracker, written before it acts: small, complete, plain values (R13)."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -72,7 +72,7 @@ class Durable:
 
     @property
     def end(self) -> str:
-        """How the job ended, as the rest of a sentence; empty while it has not."""
+        """End of the job as the rest of a sentence; empty while it runs."""
         if self.final_version >= 0:
             return f"has finished at version {self.final_version}"
         if self.fatal_decision is not None:

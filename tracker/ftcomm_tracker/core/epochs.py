@@ -120,7 +120,7 @@ def try_plan(group: GroupState) -> None:
 
 
 def _is_in_grace(group: GroupState) -> bool:
-    """What is missing may be with a member that has closed and has only lost its connection.
+    """Tell whether a closed member that lost its connection may still have the missing result.
 
     Nobody waits for such a one, except as the last resort, and as long as a restarted tracker
     waits for its workers.

@@ -1,4 +1,4 @@
-"""What the roster is told and what it asks the server to do: frozen values."""
+"""Events of the roster and the effects that it asks of the server: frozen values."""
 
 from dataclasses import dataclass
 from typing import Any

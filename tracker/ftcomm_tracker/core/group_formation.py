@@ -99,12 +99,12 @@ class Forming:
 
     @property
     def ends_at(self) -> float:
-        """When the job fails if the group is not complete; infinity before anybody has come."""
+        """Time at which an incomplete group fails the job; infinity before the first worker."""
         return float("inf") if self._since is None else self._since + self.form_within
 
     @property
     def due(self) -> float:
-        """When there is something to say or to decide."""
+        """Time of the next message or decision."""
         return min(self._remind_at, self.ends_at)
 
     def is_reminder_due(self, now: float) -> bool:

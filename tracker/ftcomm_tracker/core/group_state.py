@@ -49,7 +49,7 @@ LOOK_S_PER_MEMBER = 1e-4
 
 
 class JobState(enum.Enum):
-    """Where the job stands; see the module's text."""
+    """State of the job; see the module's text."""
 
     FORMING = "FORMING"
     REATTACHING = "REATTACHING"
@@ -76,7 +76,7 @@ class Peer:
 
 @dataclass(slots=True)
 class Members:
-    """Who is connected, and who has which rank.
+    """Connected workers, and the rank of each.
 
     Attributes:
         peers: every worker's connection, by its number.
@@ -163,7 +163,7 @@ class EpochState:
         self.highest_version = max(self.highest_version, version)
 
     def reason(self) -> str:
-        """Why the epoch changes, for a message."""
+        """Explain in a message why the epoch changes."""
         return self.incident.reason[:500] if self.incident is not None else "recovery"
 
     def begin_collecting(self) -> None:
@@ -175,7 +175,7 @@ class EpochState:
 
 @dataclass(slots=True)
 class LinkFailures:
-    """Which links have failed, what is done about it, and how often that begins an epoch.
+    """Failed links, their treatment, and the limit on epochs that they begin.
 
     Attributes:
         pairs: the pairs of ranks and of hosts that have failed.
@@ -214,7 +214,7 @@ class LinkFailures:
 
 @dataclass(slots=True)
 class BlockedScan:
-    """When the blocked ranks are compared: in a large group not for each of their heartbeats.
+    """Schedule of the comparison of blocked ranks: in a large group, not at each heartbeat.
 
     Attributes:
         scanned_at: when they were last.

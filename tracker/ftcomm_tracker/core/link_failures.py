@@ -84,14 +84,14 @@ def host_pair(one: str, other: str) -> HostPair:
 
 @dataclass(slots=True)
 class HostReachability:
-    """Which rank is on which host, and between which hosts nothing passes, for one decision."""
+    """Host of each rank and the separated pairs of hosts, for one decision."""
 
     of_rank: Mapping[int, str] = field(default_factory=dict)
     cuts: Mapping[HostPair, Cut] = field(default_factory=dict)
     nonces: Mapping[int, bytes] = field(default_factory=dict)
 
     def suspected_between(self, one: int, other: int) -> Cut | None:
-        """What is held against the hosts of these two incarnations."""
+        """Return the suspected cut between the hosts of these two incarnations."""
         hosts = self.of_rank.get(one, ""), self.of_rank.get(other, "")
         cut = self.cuts.get(host_pair(*hosts))
         if cut is None:
@@ -154,7 +154,7 @@ class Pairs:
         }
 
     def cuts(self, nonces: Collection[bytes]) -> dict[HostPair, Cut]:
-        """What is known of hosts; of those of which nobody lives any more, nothing."""
+        """Return the known cuts between hosts; forget those without a living incarnation."""
         living = set(nonces)
         self._cuts = {hosts: cut for hosts, cut in self._cuts.items() if cut.incarnations & living}
         return dict(self._cuts)

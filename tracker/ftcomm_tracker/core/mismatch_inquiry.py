@@ -32,7 +32,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of a mismatch before anybody is asked.
+    """Evidence of a mismatch before any rank is asked.
 
     Attributes:
         position: where the rank stands that has reported it.
@@ -65,7 +65,7 @@ class Inquiry:
 
     @property
     def due(self) -> float:
-        """When the decision is made with the answers that are there."""
+        """Time of the decision, which uses the answers received by then."""
         return self.began + (ANSWER_WITHIN_S if self._awaits_calls else LEAVES_WITHIN_S)
 
     def is_over(self, now: float, in_slots: AbstractSet[int]) -> bool:

@@ -29,7 +29,7 @@ from ftcomm_tracker.core.plan_local_state import (
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the tracker knows beyond the reports.
+    """Facts that the tracker knows beyond the reports.
 
     Attributes:
         epoch: the epoch that is being decided.
@@ -316,7 +316,7 @@ def _fetches(
     held: Mapping[int, Mapping[int, list[range]]],
     stride: int,
 ) -> list[Fetch] | Position:
-    """What this member must get from whom; or the first position that it needs and nobody holds.
+    """List this member's fetches; or return the first position it needs that no rank holds.
 
     First what it has yet to replay, then what it should keep for others and does not hold: copies
     are made again where fewer than `replicas` live.
@@ -343,7 +343,7 @@ def _must_load(rank: int, survey: _Survey) -> bool:
 
 
 def _spans(rank: int, survey: _Survey) -> list[tuple[int, int, int]]:
-    """What this member has yet to replay, as (version, first, end) in position order."""
+    """List the spans that this member has yet to replay: (version, first, end), in order."""
     position, frontier = survey.positions[rank], survey.frontier
     if position.past_load or not frontier.past_load:
         return [(position.version, position.seqno, frontier.seqno)]

@@ -13,7 +13,7 @@ Holders = Mapping[int, Sequence[int]]  # by owner: the ranks that reported its l
 
 
 def local_holders(reports: Mapping[int, Report], version: int) -> Holders | None:
-    """Who holds whose local state of `version`; None if the version has none, as far as known."""
+    """Return the holders of each local state of `version`; None if no local state is known."""
     found: dict[int, list[int]] = {}
     known = False
     for rank, report in sorted(reports.items()):
@@ -28,7 +28,7 @@ def local_holders(reports: Mapping[int, Report], version: int) -> Holders | None
 def all_copied(
     reports: Mapping[int, Report], version: int, keep_order: Sequence[int], local_replicas: int
 ) -> bool:
-    """Whether the tentative `version` is as safe as a committed one, as to its local states.
+    """Tell whether the local states of the tentative `version` have all their copies.
 
     Every member past its load holds all that it should, and nobody's local state is missing.  Less
     would do to load it, but not to keep it: what its owner alone holds dies with one process.
@@ -46,7 +46,7 @@ def all_copied(
 def local_fetches(
     rank: int, holders: Holders, keep_order: Sequence[int], local_replicas: int
 ) -> tuple[LocalFetch, ...] | None:
-    """What `rank` must get: its own local state, and copies of those that it keeps for others.
+    """List the local states for `rank`: its own, and the copies that it keeps for others.
 
     None if nobody holds its own.  Another's that nobody holds is not fetched: its owner has closed
     and gone, or is told itself.

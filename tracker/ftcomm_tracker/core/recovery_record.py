@@ -9,7 +9,7 @@ from ftcomm_tracker.core.events import Death, Incident
 
 
 class Loss(enum.Enum):
-    """How a worker was lost; what to do about it differs."""
+    """Kind of loss of a worker, which determines the response."""
 
     DIED = enum.auto()  # its connection ended, or it fell silent
     LEFT = enum.auto()  # by its own word: an exception, or its script's end without close()

@@ -83,7 +83,7 @@ def decide_routes(group: GroupState, facts: Facts) -> Unrecoverable | None:
 
 
 def _reachability(links: LinkFailures, durable: Durable) -> HostReachability:
-    """Where everybody is, and which hosts are known to be separated."""
+    """Return the host of each member, and the separated pairs of hosts."""
     places = durable.places
     nonces = {rank: place.nonce for rank, place in enumerate(places)}
     cuts = links.pairs.cuts(nonces.values())

@@ -149,7 +149,7 @@ class Roster:
             group.check_invariants()
 
     def next_deadline(self) -> float | None:
-        """When `handle(Tick())` is due, on the clock that `now` comes from."""
+        """Return the time at which `handle(Tick())` is due, on the clock of `now`."""
         group = self._group
         if group.state is JobState.OVER:
             return None if group.end.is_reported else group.end.over_at
@@ -270,17 +270,17 @@ class Roster:
 
     @property
     def durable(self) -> Durable:
-        """What the journal holds once the effects so far are carried out."""
+        """Content of the journal once the effects so far are carried out."""
         return self._group.durable
 
     @property
     def state(self) -> JobState:
-        """Where the job stands."""
+        """Present state of the job."""
         return self._group.state
 
     @property
     def members(self) -> Members:
-        """Who is connected, to look at."""
+        """Connected members, read-only."""
         return self._group.members
 
     @property
@@ -315,7 +315,7 @@ class Roster:
             self._group.epochs.incident.planned_at = now
 
     def standing_of(self, worker_id: str, number: int) -> WorkerStatusReply:
-        """What a supervisor of `worker_id` must know, in answer to its question `number`."""
+        """Answer question `number` of the supervisor of `worker_id`."""
         return standing_of(self._group, worker_id, number)
 
     def snapshot(self, now: float) -> dict[str, Any]:

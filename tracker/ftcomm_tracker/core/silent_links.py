@@ -1,4 +1,4 @@
-"""Which links have died quietly: a pure look at where all ranks stand and whom they wait for (R12).
+"""Detection of links that died silently: pure, from the ranks' positions and waits (R12).
 
 A rank waits for another, and no byte comes.  That alone says nothing: the other may compute, or may
 itself wait for a third.  But steps are numbered alike on all ranks, and a rank that stands in a
@@ -28,7 +28,7 @@ def pair_of(one: int, other: int) -> Pair:
 
 @dataclass(frozen=True, slots=True)
 class RankProgress:
-    """Where one rank stands, as its heartbeats say.
+    """Progress of one rank, from its heartbeats.
 
     Attributes:
         position: the collective that it completes next; it has stood there for long.

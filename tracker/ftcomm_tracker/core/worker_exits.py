@@ -1,4 +1,4 @@
-"""How workers' processes ended, as those say who reaped them: what the tracker keeps of it. Pure.
+"""Exits of workers' processes, as their launchers report them: the tracker's record. Pure.
 
 A launcher or supervisor sees how a process ended; the tracker only sees that a connection ended.
 The two come in either order.
@@ -26,5 +26,5 @@ class WorkerExits:
         self._of.pop(worker_id, None)
 
     def of(self, worker_id: str) -> Death | None:
-        """How the worker's last process ended; None if one runs, or nobody has said."""
+        """Return the end of the worker's last process; None if one runs, or no end was reported."""
         return self._of.get(worker_id)

@@ -147,7 +147,7 @@ def _look_for_silent_links(group: GroupState) -> None:
 
 
 def _stands(group: GroupState, limit_s: float) -> dict[int, RankProgress]:
-    """Where those stand that have stood there for `limit_s` seconds, by rank."""
+    """Return the progress of ranks whose position has not changed for `limit_s` seconds."""
     stands = {}
     for rank, conn in group.members.slots.items():
         stand = _stand(group, group.members.peers[conn], limit_s)
@@ -165,7 +165,7 @@ def _is_long_blocked(beat: Heartbeat, limit_s: float) -> bool:
 
 
 def _stand(group: GroupState, peer: Peer, limit_s: float) -> RankProgress | None:
-    """Where a member has stood for `limit_s`; None if it moves, or is not in the plan."""
+    """Return a member's progress if unchanged for `limit_s`; else, or outside the plan, None."""
     beat = peer.heartbeat
     if beat is None or beat.epoch != group.epochs.in_force:
         return None
@@ -278,7 +278,7 @@ def _who_does_not_wait(group: GroupState, finder: int) -> str:
 
 
 def _on_fetched(group: GroupState, rank: int, epoch: int) -> None:
-    """When the last member has what the plan gave it, what was reported may be unpinned."""
+    """Unpin the reported results when the last member has fetched what the plan gave it."""
     if (
         group.state is JobState.RUNNING
         and epoch == group.epochs.in_force
@@ -413,7 +413,7 @@ def replace_deadline(group: GroupState) -> None:
 
 
 def _is_possible(report: Report) -> bool:
-    """What no honest worker sends must not reach the decision, which trusts its arithmetic."""
+    """Tell whether an honest worker can send this; the decision relies on consistent reports."""
     position = report.position
     held = sum(len(run.seqnos()) for run in report.runs)
     ends = [run.hi for run in report.runs]

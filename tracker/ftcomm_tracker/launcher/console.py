@@ -1,4 +1,4 @@
-"""What the launcher prints: workers' lines with their rank, its own words, a live area.
+"""Output of the launcher: workers' lines with their rank, its own messages, a live area.
 
 Writing to a terminal or a pipe can block for as long as its reader likes; the tracker in the
 same process must go on.  So one task writes, in a helper thread, what the others have queued.

@@ -22,7 +22,7 @@ LAST_WORDS_S = 2.0  # at the end, for a reader that takes nothing of what is lef
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """How the lines of a command look, and where they are kept beside the console.
+    """Format of a command's lines, and the folder for their copies.
 
     Attributes:
         log_format: ``text`` or ``json``.

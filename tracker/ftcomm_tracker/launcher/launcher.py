@@ -52,7 +52,7 @@ MISSED = ", and the process that took its place has ended"
 
 
 class Job(Protocol):
-    """What the launcher needs of the tracker in its process; `server.Server` is one."""
+    """Methods that the launcher needs of the tracker in its process; `server.Server` has them."""
 
     over: trio.Event
     outcome: JobEnded | None
@@ -85,7 +85,7 @@ class Job(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """What to run, and how patiently.
+    """Command to run, and the limits on its restarts.
 
     Attributes:
         workers: ids.
@@ -243,7 +243,7 @@ class Launcher:
         return None
 
     async def _is_missed(self, worker_id: str, how: str) -> bool:
-        """Whether the process that took a worker's place has ended too: nobody else starts one.
+        """Tell whether a worker's replacement has also ended, so that no other launcher starts one.
 
         It may have been a child of the worker, which has been killed with it.
         """

@@ -24,7 +24,7 @@ class LineSplitter:
         return lines
 
     def end(self) -> bytes:
-        """What is left of a line, as a line."""
+        """Return the incomplete rest as a line."""
         rest, self._rest = self._rest, b""
         return rest + b"\n" if rest else b""
 

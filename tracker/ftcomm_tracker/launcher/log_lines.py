@@ -15,7 +15,7 @@ _STREAMS = {1: "stdout", 2: "stderr"}
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """How lines are rendered.
+    """Format of lines.
 
     Attributes:
         as_json: one JSON object a line, instead of text.
@@ -26,7 +26,7 @@ class LineFormat:
     clock: Callable[[], float]
 
     def own(self, level: str, text: str) -> bytes:
-        """What the command itself says, with `level` as `logging` names it; it may have lines."""
+        """Format a message of the command; `level` is named as in `logging`."""
         moment = datetime.fromtimestamp(self.clock(), tz=UTC)
         if self.as_json:
             stamp = moment.isoformat(timespec="milliseconds")
@@ -57,7 +57,7 @@ class LineFormat:
 
 
 def last_state(line: bytes) -> bytes:
-    """What a terminal would show of `line`, in which carriage returns begin it anew."""
+    """Return the text that a terminal shows of `line`, which carriage returns overwrite."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 

@@ -45,7 +45,7 @@ def _share_of_last_cache(caches: Path) -> int:
 
 
 def _count(cpus: str) -> int:
-    """How many processors a list as ``0-3,8`` names."""
+    """Count the processors in a list such as ``0-3,8``."""
     count = 0
     for part in cpus.split(","):
         first, _, last = part.partition("-")

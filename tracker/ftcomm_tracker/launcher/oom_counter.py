@@ -1,4 +1,4 @@
-"""How many processes the kernel has killed for want of memory: what a launcher compares.
+"""Count of processes that the kernel killed for lack of memory, compared by a launcher.
 
 The kernel counts in the cgroup of those whom it kills (``memory.events``; with cgroups of version 1
 ``memory.oom_control``), and for the whole machine.  Nobody says which process it was; but a
@@ -35,7 +35,7 @@ class MemoryKills:
         self._kills = [kill for kill in self._kills if kill[0] > now - RECENT_S][-MAX_KEPT:]
 
     def take(self, now: float) -> str:
-        """Who has counted a recent kill that is not explained yet; empty if nobody has."""
+        """Name the counter with a recent unexplained kill; empty if there is none."""
         self.look(now)
         return self._kills.pop(0)[1] if self._kills else ""
 

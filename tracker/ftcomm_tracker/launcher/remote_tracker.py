@@ -50,7 +50,7 @@ _LOST = (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSl
 
 
 class RemoteJob:
-    """What `launch.Job` asks for, learnt from a tracker over the network.
+    """Implementation of `launch.Job` for a tracker over the network.
 
     Attributes:
         over: set once the tracker has said how the job ended; `outcome` is then known.

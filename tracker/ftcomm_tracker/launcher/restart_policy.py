@@ -1,4 +1,4 @@
-"""Which worker the launcher starts again, and when: a pure decision per exit.
+"""Policy of restarts: the worker to start and the time, one pure decision per exit.
 
 Per worker, after an exit: has its rank closed?  Then it is done.  Is the exit status one by which
 a typed error says that starting it again cannot help?  Then it is left; but where a process
@@ -190,7 +190,7 @@ def describe_exit(status: int, memory: str = "") -> str:
 
 
 def describe(decision: Decision) -> str:
-    """What the launcher will do, in words."""
+    """Describe the launcher's decision in words."""
     match decision:
         case RestartAfter(0.0):
             return "starting it again"

@@ -87,7 +87,7 @@ async def _serve(server: Server, whole: trio.CancelScope, failures: list[FtcommE
 
 
 def _environment(job: OpenJob, console: Console) -> dict[str, str]:
-    """What every worker gets: this process's environment and where its tracker is."""
+    """Build the environment of every worker: this process's own and the tracker's address."""
     environment = process_environment()
     for name, _ in job.settings.to_wire():
         # Settings are the job's; a variable that an option overrides must not contradict it.

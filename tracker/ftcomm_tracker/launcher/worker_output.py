@@ -1,4 +1,4 @@
-"""What a worker prints, on its way from its pipes to whoever shows it.
+"""Output of a worker, from its pipes to its consumers.
 
 A reader that sleeps in the kernel is woken by each write into its pipe, which costs the writer
 more than the write.  So the pipes are large, and after a read this reader leaves them alone for

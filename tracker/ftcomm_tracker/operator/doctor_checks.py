@@ -1,4 +1,4 @@
-"""What `doctor` finds on one machine, and how it judges numbers: without a network."""
+"""Checks of `doctor` on one machine, and the judgement of figures: without a network."""
 
 import importlib
 import platform
@@ -91,7 +91,7 @@ def _free_bytes() -> int | None:
 
 
 def check_worker_id(options: WorkerOptions) -> Check:
-    """What a worker that is started like this command would be called."""
+    """Report the worker id of a worker that is started like this command."""
     if options.worker_id is None:
         todo = "set FTCOMM_WORKER_ID for each worker, or run this as your scheduler runs workers"
         return Check("worker_id", "warn", "nothing here names a worker", todo)
@@ -111,7 +111,7 @@ def check_token(path: Path | None) -> Check:
 
 
 def judge_round_trip(seconds: float) -> Check:
-    """How long a TCP connect took."""
+    """Judge the duration of a TCP connect."""
     text = f"connected in {seconds * 1000:.1f} ms"
     if seconds <= ROUND_TRIP_LONG_S:
         return Check("connect", "ok", text)

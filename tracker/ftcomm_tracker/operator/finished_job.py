@@ -18,7 +18,7 @@ from ftcomm_tracker.server.recovery_log import last_incidents
 
 @dataclass(frozen=True, slots=True)
 class LastState:
-    """What the journal of a directory said last.
+    """Last record in the journal of a directory.
 
     Attributes:
         state_dir: the directory.
@@ -52,7 +52,7 @@ class LastState:
 
 
 def last_state(state_dir: Path) -> LastState | None:
-    """What the journal of `state_dir` said last; None if nothing has been written there.
+    """Return the last record in the journal of `state_dir`; None if nothing was written.
 
     Raises:
         ConfigError: the journal is damaged, or of another format.

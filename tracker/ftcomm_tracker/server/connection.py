@@ -130,7 +130,7 @@ class Connection:
             await self._peer_ended.wait()
 
     async def messages(self) -> AsyncGenerator[ControlMessage, None]:
-        """What the peer says, until it ends or is cut; nothing of what it says after `finish`.
+        """Yield the peer's messages until it closes or is disconnected; none after `finish`.
 
         Raises:
             ProtocolError: it sent something that is not a message.
@@ -179,7 +179,7 @@ async def authenticate(stream: trio.SocketStream, key: bytes) -> HandshakeReques
 
 
 def _check_waits(stream: trio.SocketStream) -> None:
-    """Whoever calls must still be there: who has hung up has not seen our proof of the token.
+    """Check that the caller is still connected, and so has seen our proof of the token.
 
     Raises:
         ProtocolError: it has hung up, as workers do while this process is stopped.
@@ -238,7 +238,7 @@ async def receive_exactly(stream: trio.SocketStream, count: int, begun: bytes = 
 
 
 def of_a_member(message: ControlMessage) -> WorkerMessage:
-    """What a worker said after its hello.
+    """Convert a worker's message after its hello into an event.
 
     Raises:
         ProtocolError: no member says so.

@@ -1,4 +1,4 @@
-"""What the roster has yet to hear: events from all connections, in the order in which they came."""
+"""Queue of events for the roster from all connections, in order of arrival."""
 
 from collections.abc import Callable
 

@@ -10,7 +10,7 @@ BESIDE_WORKERS = 256
 
 
 def files_needed(world_size: int) -> int:
-    """How many files a tracker of `world_size` workers may have open at a time."""
+    """Return the number of files that a tracker of `world_size` workers may have open."""
     return world_size + BESIDE_WORKERS
 
 

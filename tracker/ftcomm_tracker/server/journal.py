@@ -45,7 +45,7 @@ class SupersededError(FtcommError):
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """Where the last tracker of a state directory served."""
+    """Address of the last tracker of a state directory."""
 
     host: str
     port: int
@@ -234,7 +234,7 @@ class Journal:
 
 
 def remembered(state_dir: Path) -> Remembered | None:
-    """Where the last tracker of `state_dir` served; None if there was none.
+    """Return the address of the last tracker of `state_dir`; None if there was none.
 
     Reads only: a `status` command must not take a generation.
     """

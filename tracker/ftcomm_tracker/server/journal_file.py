@@ -119,7 +119,7 @@ def _cut_short(path: Path, how: str) -> "JournalError":
 
 
 def _missing_pages(path: Path) -> str:
-    """How much of the file is missing by its own header, in words; empty if that fits."""
+    """Describe the missing part of the file by its own header; empty if the size fits."""
     with path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
     size = path.stat().st_size

@@ -42,7 +42,7 @@ def _remedy(error: OSError | UnicodeError) -> str:
 
 
 def dial_address(listener: trio.SocketListener) -> tuple[str, int]:
-    """What workers dial: the bound address, or this machine's name if that is all addresses."""
+    """Return the address that workers dial: the bound one, or the host name for a wildcard."""
     host, port = listener.socket.getsockname()[:2]
     return (socket.gethostname() if host in WILDCARDS else str(host)), int(port)
 

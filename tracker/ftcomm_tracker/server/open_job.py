@@ -41,7 +41,7 @@ TOKEN_NAME = "token"  # noqa: S105 - the name of a file
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What the operator asked for; None takes what the journal remembers, then the default.
+    """Options of the operator; None takes the journal's value, then the default.
 
     Attributes:
         settings: job settings given explicitly, by name.

@@ -33,7 +33,7 @@ OPERATOR_IDLE_S = 30.0  # a command asks within milliseconds, a supervisor each 
 
 
 class TrackerOperations(Protocol):
-    """What operators may see and do; `server.Server` is one."""
+    """Operations and views for operators; `server.Server` implements them."""
 
     @property
     def detect_within_s(self) -> float:
@@ -62,7 +62,7 @@ class TrackerOperations(Protocol):
         """Kill a worker that this process has started; False if it has not, or none runs."""
 
     def standing_of(self, worker_id: str, number: int) -> WorkerStatusReply:
-        """What a supervisor wants to know."""
+        """Return the facts that a supervisor asks for."""
 
 
 class Operators:

@@ -1,4 +1,4 @@
-"""What is written down once a minute of a running job: where it stands, and how fast it goes."""
+"""Progress lines of a running job, one a minute: its position and its rate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -106,7 +106,7 @@ class Server:
 
     @property
     def address(self) -> tuple[str, int]:
-        """What workers dial."""
+        """Address that workers dial."""
         return dial_address(self._listener)
 
     def post(self, event: Event, then: Callable[[], object] | None = None) -> None:
@@ -171,7 +171,7 @@ class Server:
         return self.launcher_kills is not None and self.launcher_kills(worker_id)
 
     def standing_of(self, worker_id: str, number: int) -> WorkerStatusReply:
-        """What a supervisor wants to know, in answer to its question `number`."""
+        """Answer question `number` of the supervisor of `worker_id`."""
         return self._roster.standing_of(worker_id, number)
 
     def summary(self) -> str:
@@ -263,7 +263,7 @@ class Server:
             whole.cancel()
 
     def _repair_state_dir(self) -> None:
-        """What is journalled into a deleted file is lost with this process."""
+        """Write the journal again if its directory was deleted, which would lose its records."""
         if self._journal.repair():
             self._token.put_back()
             log.warning(

@@ -63,7 +63,7 @@ class StateLock:
 
 
 def owner_of(state_dir: Path) -> str:
-    """Who holds the lock, in words."""
+    """Describe the process that holds the lock."""
     try:
         text = (state_dir / LOCK_NAME).read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -14,7 +14,7 @@ TOKEN_BYTES = 32  # 64 hex characters, what `read_token` demands at least
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """Where the job's token is, and what it is."""
+    """Path and content of the job's token file."""
 
     path: Path
     token: bytes

@@ -1,4 +1,4 @@
-"""Who has connected and not yet proven itself: bounded in number, in time, and in the log."""
+"""Peers that have connected and not authenticated: bounded in number, time and log lines."""
 
 import contextlib
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ class RateLimitedLog:
         self._left_out = 0
 
     def line(self, text: str, *, now: float) -> str | None:
-        """What to log instead of `text`: nothing, or the text and how many were left out."""
+        """Return the line to log for `text`: None, or the text and the number of lines left out."""
         earned = max(now - self._asked_at, 0.0) * LINES_PER_S
         self._asked_at = now
         self._credit = min(self._credit + earned, float(LINES_AT_ONCE))

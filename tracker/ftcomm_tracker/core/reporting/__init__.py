@@ -1,1 +1,1 @@
-"""What the core says of itself: status and explanations; pure."""
+"""Reports of the core: status and explanations; pure."""

@@ -1,4 +1,4 @@
-"""Why a job waits: from a status document to sentences, with the evidence and what to do. Pure.
+"""Explanations of why a job waits: from a status document to sentences with evidence; pure.
 
 The document is a moment's; what it shows is what the tracker knows, which is what workers said.
 """
@@ -143,7 +143,7 @@ def _hoping(document: Mapping[str, Any]) -> Diagnosis:
 
 
 def _away(document: Mapping[str, Any]) -> list[Diagnosis]:
-    """Whose places are empty: lost hosts as hosts, the others one by one."""
+    """Diagnose the empty rank slots: lost hosts as hosts, the others one by one."""
     rows = [row for row in _open(document) if not row["connected"]]
     grouped = {name for lost in document["lost_hosts"] for name in lost["workers"]}
     hosts = [

@@ -12,7 +12,7 @@ from ftcomm_tracker.core.reporting.status_rows import peer_row
 
 
 def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusReply:
-    """What a supervisor of `worker_id` must know, in answer to its question `number`."""
+    """Answer question `number` of the supervisor of `worker_id`."""
     fatal_decision = group.durable.fatal_decision
     return WorkerStatusReply(
         number=number,
@@ -128,7 +128,7 @@ def _awaited_in_grace(group: GroupState) -> list[int]:
 
 
 def _missing(group: GroupState, now: float) -> dict[str, Any]:
-    """Who has yet to come before the group can form, as JSON-able values."""
+    """List the workers that are missing before the group can form, as JSON-able values."""
     durable = group.durable
     names, unnamed = missing_workers(
         durable.world_size,

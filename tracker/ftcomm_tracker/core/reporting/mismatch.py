@@ -128,7 +128,7 @@ def _labelled_site(group: Sequence[Side]) -> str:
 
 
 def _ahead(position: Position, calls: Mapping[int, Calls]) -> list[str]:
-    """Who has called more since than the others, and what it is in now."""
+    """Describe the ranks that have made more calls since than others, and their current calls."""
     later = {
         rank: [made for made in said.calls if made.position > position]
         for rank, said in calls.items()
@@ -162,7 +162,7 @@ def _unknown(
 def _hints(
     ranks: Iterable[int], version: int, calls: Mapping[int, Calls], restarted: Mapping[int, str]
 ) -> list[str]:
-    """Who of them was restarted; if it was since the last checkpoint, the usual cause."""
+    """Describe the restarted ranks; a restart after the last checkpoint is the usual cause."""
     texts, recent = [], False
     for rank in sorted(set(ranks) & restarted.keys())[:MOST_GROUPS]:
         loaded = calls[rank].loaded if rank in calls else PRELUDE

@@ -37,7 +37,7 @@ def _fewer_wait(snapshot: Mapping[str, Any]) -> bool:
 
 
 def _interest(fewer_wait: bool, row: Mapping[str, Any]) -> int:
-    """Who reads this looks for the odd ones: the lower, the sooner shown."""
+    """Rank a row by its interest to the reader: lower values are shown first."""
     usual = ("blocked", "up", "closed") if fewer_wait else ("up", "blocked", "closed")
     state = state_of(row)
     return usual.index(state) + 1 if state in usual else 0
@@ -156,5 +156,5 @@ def incident_line(incident: Mapping[str, Any]) -> str:
 
 
 def death_text(death: Mapping[str, Any]) -> str:
-    """How one process ended, in words."""
+    """Describe in words how one process ended."""
     return f"worker {death['worker']} (pid {death['pid']} on {death['host']}) {death['how']}"

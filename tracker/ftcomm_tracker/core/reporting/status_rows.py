@@ -1,4 +1,4 @@
-"""What a status document says of one member's connection: pure."""
+"""Rows of a status document, one for each member's connection: pure."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def peer_row(peer: Peer | None, *, epoch: int, furthest: Position, now: float) -
 
 
 def lag(position: Position, furthest: Position) -> str:
-    """How far behind: ``"0"``, ``"3"`` collectives, or ``"2v"`` checkpoints."""
+    """Format the lag of a member: ``"0"``, ``"3"`` collectives, or ``"2v"`` checkpoints."""
     versions = furthest.version - position.version
     return f"{versions}v" if versions > 0 else str(max(furthest.seqno - position.seqno, 0))
 
