@@ -28,8 +28,8 @@ from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.schedule import Schedule
 from ftcomm.config.algorithm_table import CHOICES, DEFAULT_TABLE, Row
-from ftcomm.config.environment import VARIABLES
-from ftcomm.config.job_settings import JobSettings
+from ftcomm.config.environment import WORKER_VARIABLES
+from ftcomm.config.job_settings import SETTINGS
 from ftcomm.recovery.diagram import state_diagram
 from ftcomm_chaos.checkers import rule_table
 from ftcomm_chaos.runner.fault_plan import kinds_table
@@ -80,22 +80,19 @@ def error_table() -> str:
 
 
 def job_setting_table() -> str:
-    """Variables of the settings that belong to the whole job."""
-    rows = []
-    for name, value in JobSettings().to_wire():
-        variable = f"FTCOMM_{name.upper()}"
-        meaning = VARIABLES[variable].removeprefix("job: ").rpartition(" (")[0]
-        rows.append(f"| `{variable}` | {meaning} | {value} |")
-    return "\n".join(["| variable | meaning | default |", "|---|---|---|", *rows])
+    """Variables and options of the settings that belong to the whole job."""
+    rows = [
+        f"| `{setting.variable}` | `{setting.option}` | {setting.kind.meaning} |"
+        f" {setting.kind.values} | {setting.default_text} |"
+        for setting in SETTINGS.values()
+    ]
+    head = ["| variable | option | meaning | values | default |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows])
 
 
 def worker_setting_table() -> str:
     """Variables that belong to one process."""
-    rows = [
-        f"| `{name}` | {meaning} |"
-        for name, meaning in VARIABLES.items()
-        if not meaning.startswith("job: ")
-    ]
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in WORKER_VARIABLES.items()]
     return "\n".join(["| variable | meaning (default) |", "|---|---|", *rows])
 
 

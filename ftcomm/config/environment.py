@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ftcomm.config.algorithm_table import BUILT_IN, table_in_file
-from ftcomm.config.job_settings import JobSettings, between, named_in, number, one_of
+from ftcomm.config.job_settings import SETTINGS, JobSettings, Setting, named_in
+from ftcomm.config.setting_kinds import between, number, one_of
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.field_types import MAX_NAME
 
@@ -23,6 +24,7 @@ __all__ = [
     "JOINED",
     "VARIABLES",
     "WILDCARDS",
+    "WORKER_VARIABLES",
     "JobSettings",
     "WorkerOptions",
     "job_settings",
@@ -50,7 +52,7 @@ UNBUFFERED: Final = "PYTHONUNBUFFERED"
 DEBUGS: Final = ("checkpoints",)
 LOG_LEVELS: Final = ("debug", "info", "warning")
 
-VARIABLES: Final[dict[str, str]] = {
+WORKER_VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_TRACKER": "host:port[,host:port] of the tracker, several are routes to one tracker;"
     " IPv6 as [::1]:port; `none` is a group of one whatever the scheduler says",
     "FTCOMM_WORKER_ID": "what names this worker over its restarts, unique in the job;"
@@ -72,30 +74,17 @@ VARIABLES: Final[dict[str, str]] = {
     " joined; its children may not join under its worker id",
     OUTPUT: "set by run and supervise, for nobody else to set; lines: from init() on the process"
     " writes what it prints line by line",
-    "FTCOMM_DETECT_WITHIN": "job: seconds within which a silent worker is noticed (5.0)",
-    "FTCOMM_REPLICAS": "job: members that keep each result and checkpoint (2)",
-    "FTCOMM_LOCAL_REPLICAS": "job: other members that keep each rank's local state (2)",
-    "FTCOMM_LOG_LIMIT": "job: bytes of results kept per worker between checkpoints; 512MiB or"
-    " 2GiB will do (2147483648)",
-    "FTCOMM_KEEP_BY_ALL": "job: bytes of results of up to 1 MiB that every worker keeps, of a"
-    " version and of the prelude; 0 for none (268435456)",
-    "FTCOMM_ALGORITHM": "job: of every allreduce: auto, ring, recursive_doubling,"
-    " halving_doubling or hierarchical (auto)",
-    "FTCOMM_ALGORITHM_TABLE": "job: a file, TOML or JSON, by which auto chooses; see"
-    " algorithms.md (default)",
-    "FTCOMM_TRANSPORT": "job: auto (shared memory within a host, TCP between), shm, unix or tcp"
-    " (auto)",
-    "FTCOMM_STREAMS": "job: TCP connections of each pair of workers, 1 to 16 (1)",
-    "FTCOMM_CALL_DEADLINE": "job: seconds that a collective may take where its caller names no"
-    " deadline; 0 is no limit (0)",
-    "FTCOMM_FORM_WITHIN": "job: seconds from the first worker's arrival until all must be there"
-    " (600)",
-    "FTCOMM_REPLACE_WITHIN": "job: seconds that a place may stay empty (600)",
-    "FTCOMM_REATTACH_WITHIN": "job: seconds that a restarted tracker waits for its workers (30)",
-    "FTCOMM_MAX_INCARNATIONS": "job: incarnations of one worker id (100)",
-    "FTCOMM_VERIFY": "job: none, or inputs: compare what a restarted worker passes (none)",
-    "FTCOMM_REPLAY": "job: on, or off: keep no results, lose the job where one is needed (on)",
-    "FTCOMM_CHECKSUM": "job: none, crc32 or xxh3: of what goes between two hosts (none)",
+}
+
+
+def _meaning(setting: Setting) -> str:
+    kind = setting.kind
+    return f"job: {kind.meaning} [{kind.values}] ({setting.default_text})"
+
+
+VARIABLES: Final[dict[str, str]] = {
+    **WORKER_VARIABLES,
+    **{setting.variable: _meaning(setting) for setting in SETTINGS.values()},
 }
 
 # Schedulers and launchers that number their processes: index variable, world size variable.

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Callable, Iterator
 
-from ftcomm.config.job_settings import MIB
+from ftcomm.config.setting_kinds import MIB
 from ftcomm.diagnostics.history import Over, Resources
 from ftcomm_chaos.checkers.epochs import FENCED
 from ftcomm_chaos.checkers.violation import Case, RuleViolation

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ftcomm.config.job_settings import MIB
+from ftcomm.config.setting_kinds import MIB
 from ftcomm.diagnostics.history import Entered, Planned, Raised, Returned
 from ftcomm.protocol.position import Position
 from ftcomm_chaos.history.model import History, HistoryLine, IncarnationRecord, lines_of

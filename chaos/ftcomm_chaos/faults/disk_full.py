@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ftcomm.config.job_settings import MIB
+from ftcomm.config.setting_kinds import MIB
 from ftcomm_chaos.faults.fault_kinds import (
     TRACKER,
     FaultKind,

@@ -1,5 +1,6 @@
 """Settings come from arguments, then the environment, and are refused by name."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ftcomm.config.environment import (
     read_token,
     variable_table,
 )
+from ftcomm.config.job_settings import SETTINGS
 from ftcomm.errors import ConfigError
 
 TOKEN = "0123456789abcdef" * 4
@@ -90,6 +92,13 @@ def test_overrides_beat_variables_and_variables_beat_defaults() -> None:
 def test_a_setting_out_of_range_is_refused_by_its_variable(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"FTCOMM_{name.upper()} is"):
         JobSettings(**{name: value})  # a whole-number or float range
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_default_reads_back_from_how_a_person_writes_it(name: str) -> None:
+    setting = SETTINGS[name]
+    assert setting.kind.read(name, setting.default_text) == setting.default
+    assert setting.kind.read(name, setting.kind.canonical(setting.default)) == setting.default
 
 
 def test_what_replay_compares_needs_replay() -> None:
@@ -330,8 +339,13 @@ def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_every_job_setting_has_a_variable_and_a_line_of_help() -> None:
-    names = {f"FTCOMM_{name.upper()}" for name, _ in JobSettings().to_wire()}
-    assert names <= set(VARIABLES)
+    fields = [field.name for field in dataclasses.fields(JobSettings)]
+    assert list(SETTINGS) == fields == [name for name, _ in JobSettings().to_wire()]
+    assert {setting.variable for setting in SETTINGS.values()} <= set(VARIABLES)
+    assert VARIABLES["FTCOMM_LOG_LIMIT"] == (
+        "job: bytes of results kept per worker between two checkpoints"
+        " [1 to 1024TiB, such as 512MiB or 2GiB] (2GiB)"
+    )
     assert variable_table().count("\n") == len(VARIABLES) + 1
 
 

@@ -13,7 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 import ftcomm
-from ftcomm_tracker.cli.main import Size, main
+from ftcomm.config.job_settings import SETTINGS
+from ftcomm_tracker.cli.main import main
+from ftcomm_tracker.cli.setting_options import Size
 from tests.unit.tracker.serving import Serving, serve
 from tests.unit.tracker.test_launcher import environment
 
@@ -147,6 +149,15 @@ def test_help_teaches_and_version_is_the_packages() -> None:
     assert invoke("--version") == (0, f"ftcomm-tracker, version {ftcomm.__version__}\n")
     for command in ("serve", "run", "supervise", "status", "explain", "doctor", "stop"):
         assert invoke(command, "--help")[0] == 0
+
+
+@pytest.mark.parametrize("command", ["serve", "run"])
+def test_every_job_setting_is_an_option_without_a_default_of_its_own(command: str) -> None:
+    arguments = ["-n", "2", *(["true"] if command == "run" else [])]
+    with main.commands[command].make_context(command, arguments) as context:
+        options = {option.name: option.opts for option in context.command.params}
+        found = {name: (options[name], context.params[name]) for name in SETTINGS}
+    assert found == {name: ([setting.option], None) for name, setting in SETTINGS.items()}
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,8 @@ from typing import Any
 import click
 
 import ftcomm
-from ftcomm.config.environment import WorkerOptions, read_algorithm_table
-from ftcomm.config.job_settings import ALGORITHMS, CHECKSUMS, REPLAY, TRANSPORTS, VERIFY, bytes_in
-from ftcomm.errors import ConfigError, exit_code_of
-from ftcomm.protocol.handshake import MAX_STREAMS
+from ftcomm.config.environment import WorkerOptions
+from ftcomm.errors import exit_code_of
 from ftcomm_tracker.cli.help_commands import completion, help_command
 from ftcomm_tracker.cli.job_commands import clean, list_jobs
 from ftcomm_tracker.cli.kill_command import kill
@@ -25,6 +23,7 @@ from ftcomm_tracker.cli.options import (
     run_and_exit,
     with_options,
 )
+from ftcomm_tracker.cli.setting_options import SETTING_OPTIONS
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.console_session import LogOptions, with_console
 from ftcomm_tracker.launcher.log_lines import FORMATS
@@ -81,34 +80,6 @@ Examples:
 """
 
 
-class Size(click.ParamType[int]):
-    """A number of bytes: 1000000, 512MiB, 2GiB."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse a number with an optional unit."""
-        if isinstance(value, int):
-            return value
-        try:
-            return bytes_in(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class TableFile(click.ParamType[str]):
-    """A file with an algorithm table, which is read at once."""
-
-    name = "file"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The setting's text."""
-        try:
-            return read_algorithm_table(value)
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
-
-
 _PLACE_OPTIONS = (
     click.option("-n", "--workers", "world_size", type=int, help="Number of workers."),
     click.option("--host", help="Address to listen on [default: 127.0.0.1]."),
@@ -117,82 +88,6 @@ _PLACE_OPTIONS = (
         "--token-file",
         type=FILE,
         help="The job's token; made if absent [default: STATE_DIR/token].",
-    ),
-)
-_SETTING_OPTIONS = (
-    click.option(
-        "--detect-within", type=float, help="Seconds until a silent worker is out [default: 5]."
-    ),
-    click.option("--replicas", type=int, help="Members that keep each result [default: 2]."),
-    click.option(
-        "--local-replicas",
-        type=int,
-        help="Other members that keep each rank's local state [default: 2].",
-    ),
-    click.option("--log-limit", type=Size(), help="Log bytes per worker [default: 2GiB]."),
-    click.option(
-        "--call-deadline",
-        type=float,
-        help="Seconds that a call may take if it names no deadline [default: no limit].",
-    ),
-    click.option(
-        "--keep-by-all",
-        type=Size(),
-        help="Bytes of small results that every worker keeps [default: 256MiB].",
-    ),
-    click.option(
-        "--form-within",
-        type=float,
-        help="Seconds from the first worker's arrival until all must be there, or the job fails"
-        " [default: 600].",
-    ),
-    click.option(
-        "--replace-within",
-        type=float,
-        help="Seconds that a place may stay empty before the job fails [default: 600].",
-    ),
-    click.option(
-        "--reattach-within",
-        type=float,
-        help="Seconds that a restarted tracker waits for its workers [default: 30].",
-    ),
-    click.option(
-        "--algorithm", type=click.Choice(ALGORITHMS), help="For every allreduce [default: auto]."
-    ),
-    click.option(
-        "--algorithm-table",
-        type=TableFile(),
-        help="By which auto chooses; TOML or JSON, see docs/algorithms.md [default: built in].",
-    ),
-    click.option(
-        "--transport",
-        type=click.Choice(TRANSPORTS),
-        help="Within a host; between hosts it is TCP. auto: shared memory, or Unix sockets where"
-        " there is none; shm: refuse workers without; unix, tcp: only that [default: auto].",
-    ),
-    click.option(
-        "--streams",
-        type=click.IntRange(1, MAX_STREAMS),
-        help="TCP connections of each pair, where a network limits a single one [default: 1].",
-    ),
-    click.option(
-        "--max-incarnations", type=int, help="Incarnations of one worker id [default: 100]."
-    ),
-    click.option(
-        "--verify",
-        type=click.Choice(VERIFY),
-        help="inputs: compare what a restarted worker passes with what it passed [default: none].",
-    ),
-    click.option(
-        "--replay",
-        type=click.Choice(REPLAY),
-        help="off: keep no results; a death between checkpoints ends the job [default: on].",
-    ),
-    click.option(
-        "--checksum",
-        type=click.Choice(CHECKSUMS),
-        help="Of what workers on two hosts send each other; xxh3 is the faster and needs the "
-        "package xxhash on every worker [default: none].",
     ),
 )
 _RESTART_OPTIONS = (
@@ -255,7 +150,7 @@ def main() -> None:
     is_flag=True,
     help="Serve in the place of a tracker that still runs on the state directory; it ends.",
 )
-@with_options(_SETTING_OPTIONS)
+@with_options(SETTING_OPTIONS)
 @with_options(_LOG_OPTIONS)
 @click.option("--faults", envvar="FTCOMM_TRACKER_FAULTS", hidden=True)
 @click.option("--faults-log", envvar="FTCOMM_FAULTS_LOG", type=FILE, hidden=True)
@@ -284,7 +179,7 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
     help="The tracker's journal, token and incidents.jsonl; another one for each job, since what"
     " the workers held goes with them [default: a temporary one].",
 )
-@with_options(_SETTING_OPTIONS)
+@with_options(SETTING_OPTIONS)
 @with_options(_RESTART_OPTIONS)
 @with_options(_LOG_OPTIONS)
 @WORKER_COMMAND

@@ -1,0 +1,217 @@
+"""Kinds of settings: which values one may have, how text becomes a value, and back; pure."""
+
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ftcomm.config.algorithm_table import table_in_text
+from ftcomm.errors import ConfigError
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+GIB: Final = 1 << 30
+TIB: Final = 1 << 40
+_UNITS: Final = {
+    "": 1,
+    "B": 1,
+    "KIB": KIB,
+    "MIB": MIB,
+    "GIB": GIB,
+    "TIB": TIB,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SettingKind(ABC):
+    """The bounds of a setting, and what it means.
+
+    Attributes:
+        meaning: one line for the command line, the environment's help and the documents.
+    """
+
+    meaning: str
+
+    @abstractmethod
+    def read(self, name: str, text: str) -> Any:
+        """Return the value that `text` names, not yet checked.
+
+        Raises:
+            ConfigError: it names none.
+        """
+
+    @abstractmethod
+    def check(self, name: str, value: Any) -> None:
+        """Refuse a value of the setting `name`.
+
+        Raises:
+            ConfigError: it is out of range, or of another type.
+        """
+
+    @abstractmethod
+    def canonical(self, value: Any) -> str:
+        """Return one text for equal values: 5, 5.0 and "5" from different sources are equal."""
+
+    def shown(self, value: Any) -> str:
+        """Return the value as a person would write it."""
+        return self.canonical(value)
+
+    @property
+    @abstractmethod
+    def values(self) -> str:
+        """Which values are allowed, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number(SettingKind):
+    """A number from `lo` to `hi`, both included."""
+
+    lo: float
+    hi: float
+
+    def read(self, name: str, text: str) -> float:
+        value: float = number(name, text, float)
+        return value
+
+    def check(self, name: str, value: Any) -> None:
+        between(name, value, self.lo, self.hi)
+
+    def canonical(self, value: Any) -> str:
+        return str(float(value))
+
+    def shown(self, value: Any) -> str:
+        return f"{value:g}"
+
+    @property
+    def values(self) -> str:
+        return f"{self.lo} to {self.hi}"
+
+
+@dataclass(frozen=True, slots=True)
+class WholeNumber(SettingKind):
+    """A whole number from `lo` to `hi`, both included."""
+
+    lo: int
+    hi: int
+
+    def read(self, name: str, text: str) -> int:
+        value: int = number(name, text, int)
+        return value
+
+    def check(self, name: str, value: Any) -> None:
+        between(name, value, self.lo, self.hi, whole=True)
+
+    def canonical(self, value: Any) -> str:
+        return str(int(value))
+
+    @property
+    def values(self) -> str:
+        return f"{self.lo} to {self.hi}"
+
+
+@dataclass(frozen=True, slots=True)
+class ByteSize(WholeNumber):
+    """A number of bytes, in text with a unit if one likes."""
+
+    def read(self, name: str, text: str) -> int:
+        try:
+            return bytes_in(text)
+        except ValueError as error:
+            raise ConfigError(f"{variable_of(name)}: {error}") from None
+
+    def shown(self, value: Any) -> str:
+        for unit, factor in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+            if value and value % factor == 0:
+                return f"{value // factor}{unit}"
+        return str(value)
+
+    @property
+    def values(self) -> str:
+        return f"{self.shown(self.lo)} to {self.shown(self.hi)}, such as 512MiB or 2GiB"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(SettingKind):
+    """One of a few words."""
+
+    choices: tuple[str, ...]
+
+    def read(self, name: str, text: str) -> str:
+        del name
+        return text
+
+    def check(self, name: str, value: Any) -> None:
+        one_of(name, value, self.choices)
+
+    def canonical(self, value: Any) -> str:
+        return str(value)
+
+    @property
+    def values(self) -> str:
+        return ", ".join(self.choices)
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmTableText(SettingKind):
+    """An algorithm table in one line; a person names a file that holds it."""
+
+    def read(self, name: str, text: str) -> str:
+        del name
+        return text
+
+    def check(self, name: str, value: Any) -> None:
+        del name
+        table_in_text(value)
+
+    def canonical(self, value: Any) -> str:
+        return str(value)
+
+    @property
+    def values(self) -> str:
+        return "default, or the name of a TOML or JSON file"
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of a setting."""
+    return f"FTCOMM_{name.upper()}"
+
+
+def bytes_in(text: str) -> int:
+    """The size that `text` names: 1000000, 512MiB, 1.5 GiB.
+
+    Raises:
+        ValueError: it names none.
+    """
+    # Digits are bounded: Python refuses to read endless ones, and a float has no room for them.
+    match = re.fullmatch(r"(\d{1,20})(\.\d{1,20})?\s*([A-Z]*)", text.strip().upper(), re.ASCII)
+    if match is None or match[3] not in _UNITS:
+        raise ValueError(f"{text!r} is not a size such as 512MiB or 2GiB")
+    unit = _UNITS[match[3]]
+    return int(match[1]) * unit + int(float(match[2] or 0) * unit)
+
+
+def number(name: str, text: str, kind: type) -> Any:
+    """`text` as an int or float, refused by the name of its variable."""
+    try:
+        return kind(text)
+    except ValueError:
+        raise ConfigError(f"{variable_of(name)} is {text!r}, not a number") from None
+
+
+def between(name: str, value: float, lo: float, hi: float, *, whole: bool = False) -> None:
+    """Refuse by name a value that is not a number from `lo` to `hi`, both included."""
+    kinds: tuple[type, ...] = (int,) if whole else (int, float)
+    fits = isinstance(value, kinds) and not isinstance(value, bool)
+    if not (fits and lo <= value <= hi):  # also true of NaN
+        what = "a whole number from" if whole else "a number from"
+        raise ConfigError(f"{variable_of(name)} is {value!r}, must be {what} {lo} to {hi}")
+
+
+def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse by name a value that is none of `choices`."""
+    if value not in choices:
+        raise ConfigError(f"{variable_of(name)} is {value!r}, must be {' or '.join(choices)}")

@@ -1,0 +1,71 @@
+"""Options of the commands that begin a job: one for each job setting, made from its declaration."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ftcomm.config.environment import read_algorithm_table
+from ftcomm.config.job_settings import SETTINGS, Setting
+from ftcomm.config.setting_kinds import (
+    AlgorithmTableText,
+    ByteSize,
+    Choice,
+    Number,
+    WholeNumber,
+    bytes_in,
+)
+from ftcomm.errors import ConfigError
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes: 1000000, 512MiB, 2GiB."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse a number with an optional unit."""
+        if isinstance(value, int):
+            return value
+        try:
+            return bytes_in(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class TableFile(click.ParamType[str]):
+    """A file with an algorithm table, which is read at once."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The setting's text."""
+        try:
+            return read_algorithm_table(value)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _type_of(setting: Setting) -> click.ParamType[Any]:
+    """How the option reads its value; the settings themselves check ranges."""
+    match setting.kind:
+        case Choice(choices=choices):
+            return click.Choice(choices)
+        case AlgorithmTableText():
+            return TableFile()
+        case ByteSize():
+            return Size()
+        case WholeNumber():
+            return click.INT
+        case Number():
+            return click.FLOAT
+    raise AssertionError(f"no option reads {setting.kind!r}")
+
+
+def _option(setting: Setting) -> Callable[..., Any]:
+    meaning = setting.kind.meaning
+    text = f"{meaning[0].upper()}{meaning[1:]} [default: {setting.default_text}]."
+    return click.option(setting.option, type=_type_of(setting), help=text)
+
+
+SETTING_OPTIONS = tuple(map(_option, SETTINGS.values()))
