@@ -71,7 +71,7 @@ class Step:
                 self.work()
             self.comm.allreduce(gradient, out=out)
 
-    def asynchronous(self) -> None:
+    def nonblocking(self) -> None:
         """Each gradient is summed during the work of the layers behind it."""
         handles = []
         for gradient, out in zip(self.gradients, self.sums, strict=True):
@@ -96,7 +96,7 @@ def main() -> None:
         step = Step(comm, options)
         step.synchronous()
         step.calibrate(options.ratio)
-        runs = {"alone": step.alone, "sync": step.synchronous, "async": step.asynchronous}
+        runs = {"alone": step.alone, "sync": step.synchronous, "async": step.nonblocking}
         times: dict[str, list[float]] = {name: [] for name in runs}
         for number in range(WARM_UP + options.rounds):
             for name, run in runs.items():

@@ -53,7 +53,7 @@ def measure(compute: str, options: argparse.Namespace) -> dict[str, Any]:
             stderr=sys.stderr,
         )
         times: dict[str, list[float]] = json.loads(out.read_text())
-    alone, synchronous, asynchronous = (
+    alone, synchronous, nonblocking = (
         statistics.median(times[name]) * 1000 for name in ("alone", "sync", "async")
     )
     return {
@@ -63,8 +63,8 @@ def measure(compute: str, options: argparse.Namespace) -> dict[str, Any]:
         "layers": options.layers,
         "alone_ms": round(alone, 2),
         "sync_ms": round(synchronous, 2),
-        "async_ms": round(asynchronous, 2),
-        "hidden": round((synchronous - asynchronous) / (synchronous - alone), 3),
+        "async_ms": round(nonblocking, 2),
+        "hidden": round((synchronous - nonblocking) / (synchronous - alone), 3),
         "rounds": rounds,
     }
 

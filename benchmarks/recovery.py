@@ -73,10 +73,10 @@ def plan_faults(action: str, world_size: int, count: int) -> str:
 
     A killed or stopped worker begins another incarnation; a reset ends none.
     """
-    ends_a_life = not action.endswith("reset")
+    ends_a_process = not action.endswith("reset")
     return ",".join(
         f"{index % world_size}.{index + 1}.{SEQNO}"
-        f".{index // world_size if ends_a_life else 0}@{action}"
+        f".{index // world_size if ends_a_process else 0}@{action}"
         for index in range(count)
     )
 

@@ -141,7 +141,7 @@ class Killer:
     def on_line(self, line: str) -> None:
         """Watch the output; strike when the training is half done."""
         if line.startswith(f"[0] step {KILL_AFTER_STEP}:"):
-            (self.pid,) = lives(self._folder, VICTIM)
+            (self.pid,) = processes_of(self._folder, VICTIM)
             self.at = time.time()
             os.kill(self.pid, signal.SIGKILL)
         elif f"worker {VICTIM} was killed by SIGKILL" in line:
@@ -149,7 +149,7 @@ class Killer:
             print(f"  --- kill -9 {self.pid}: {line.partition('ftcomm: ')[2]} ---", flush=True)
 
 
-def lives(folder: Path, worker: int) -> list[int]:
+def processes_of(folder: Path, worker: int) -> list[int]:
     """Process numbers of a worker's incarnations, in order."""
     return [int(pid) for pid in (folder / f"worker-{worker}.pids").read_text().split()]
 
@@ -159,12 +159,12 @@ def show_incident(folder: Path, killer: Killer) -> None:
     if not killer.seen:
         raise DemoError("the worker was not killed")
     incident = incident_of(folder / "state" / "incidents.jsonl")
-    starts = [len(lives(folder, worker)) for worker in range(WORKERS)]
+    starts = [len(processes_of(folder, worker)) for worker in range(WORKERS)]
     if starts != [1 + (worker == VICTIM) for worker in range(WORKERS)]:
         raise DemoError(f"only worker {VICTIM} should have been started twice, not {starts}")
     clock = time.strftime("%H:%M:%S", time.localtime(killer.at)) + f"{killer.at % 1:.3f}"[1:]
-    next_life = lives(folder, VICTIM)[1]
-    print(f"  who       worker {VICTIM}, process {killer.pid}; process {next_life} took its place")
+    next_pid = processes_of(folder, VICTIM)[1]
+    print(f"  who       worker {VICTIM}, process {killer.pid}; process {next_pid} took its place")
     print(f"  when      {clock}, at collective {incident['frontier']} (version.number)")
     replayed, fetched = incident["replayed"], incident["fetched"]
     print(f"  given     the last checkpoint; {replayed} results replayed, {fetched} sent by others")

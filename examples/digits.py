@@ -185,7 +185,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--learning-rate", type=float, default=0.05, help="length of a step (%(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of all luck (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (%(default)s)")
     parser.add_argument("--save", type=Path, help="file for the state, written after each epoch")
     parser.add_argument("--resume", type=Path, help="go on from a file that an earlier job saved")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds to rest after a step")

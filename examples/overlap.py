@@ -95,7 +95,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--learning-rate", type=float, default=0.02, help="length of a step (%(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of all luck (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (%(default)s)")
     parser.add_argument("--wait", action="store_true", help="compute nothing during a sum")
     return parser.parse_args(arguments)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.conformance.counter import TALLY
+from tests.conformance.counter import FAULT_COUNTER
 from tests.conformance.sums import Sums
 
 # Hundreds of processes are started; each would compile the library again.
@@ -48,7 +48,7 @@ def litter_stays_with_pytest(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(autouse=True)
 def _count(record_property: Callable[[str, object], None]) -> Iterator[None]:
-    kills, stops = TALLY.kills, TALLY.stops
+    kills, stops = FAULT_COUNTER.kills, FAULT_COUNTER.stops
     yield
-    record_property("kills", TALLY.kills - kills)
-    record_property("stops", TALLY.stops - stops)
+    record_property("kills", FAULT_COUNTER.kills - kills)
+    record_property("stops", FAULT_COUNTER.stops - stops)

@@ -29,7 +29,7 @@ class CallGuard:
     A class and not a generator function: entering one takes a third of the time.
 
     Attributes:
-        is_closed: no call is let in any more.
+        is_closed: no call is admitted any more.
         error: what ended the communicator, raised by every later call; None after a plain close.
         pending: who else may hold the gate, None where nobody does.
         lock: who is inside.
@@ -148,7 +148,7 @@ class CallGuard:
         return waited[1]
 
     def refuse(self) -> NoReturn:
-        """Say why no call is let in."""
+        """Say why no call is admitted."""
         if self.is_inherited:
             raise ForkError("this communicator belongs to the parent process")
         if self.is_closed:

@@ -1,4 +1,4 @@
-"""Repeating: a call like one before it, from the same place, goes the fast path."""
+"""Persistent calls: a call like one before it, from the same place, goes the fast path."""
 
 from dataclasses import dataclass
 from sys import _getframe
@@ -32,7 +32,7 @@ class PersistentCall:
 
     Attributes:
         code: of the user's function; held, because its identity is part of the key.
-        express: how to run one.
+        persistent: how to run one.
         share: of the log, that one takes.
         row: of the call statistics.
         nbytes: of the result.

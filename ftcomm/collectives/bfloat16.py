@@ -26,7 +26,7 @@ from ftcomm.collectives.op_argument import Array, UncheckedOp, resolve_op
 from ftcomm.collectives.reductions import Combine, Reducer, float_combine, op_code
 
 # Elements that are widened at a time: two operands and the sum in float32 stay in a second-level
-# cache. Part of the canonical order, as the cell is: at a block's end numpy's loops end too.
+# cache. Part of the canonical order, as the segment is: at a block's end numpy's loops end too.
 BLOCK = 16 * 1024
 _OPS = ("sum", "prod", "min", "max", "mean")
 _QUIET_BIT = np.uint16(0x40)  # of a NaN: what is left of its payload may be all zeros

@@ -1,6 +1,6 @@
 """Reductions: which operation on which dtype, and how two operands become one.
 
-A `Reducer` combines 1-D cells and keeps the order of its operands, because ``x + y`` and ``y + x``
+A `Reducer` combines segments and keeps the order of its operands, because ``x + y`` and ``y + x``
 differ in NaN payloads.  Integers wrap, and the mean is the sum divided once at the end.  Numpy adds
 bools by *or*: whoever sums them wants to count, so it is refused.
 """
@@ -105,7 +105,7 @@ class Reducer:
         op_hash: names a user's function in the signature, else 0.
         combine: ``combine(accumulator, operand, out)``; `out` is neither of the two, or exactly
             one of them.
-        whole: the operation must see whole arrays in rank order, not cells.
+        whole: the operation must see whole arrays in rank order, not segments.
         floating: may raise floating-point warnings, which are the same on no two machines and
             so are silenced.
         divide: ``divide(work, world_size)`` turns a sum into the mean, in place.

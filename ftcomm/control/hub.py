@@ -83,7 +83,7 @@ class Hub:
         links: data links of the present epoch by rank; made by the control thread, used by the
             user's, which alone closes them.
         retired: links of older epochs, shut down, to be closed by the user's thread.
-        common: memory that all ranks have in common in the present epoch, if they have come to it.
+        shared_window: of the present epoch, once all ranks have joined it.
         planned_at: monotonic time at which the present epoch's plan was taken.
         caught_up_at: monotonic time at which its fetches had ended.
         recovered: what was recovered so far.

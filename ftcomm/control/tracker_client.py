@@ -44,7 +44,7 @@ async def keep_tracker_link(driver: Driver, listen: Listen) -> None:
                 await _one_connection(driver, host, port, listen)
                 reason, failures = "the tracker closed the connection", 0
             except (AuthenticationError, ProtocolVersionError, ConfigError) as error:
-                if not _is_a_stranger(driver, error):
+                if not _is_another_tracker(driver, error):
                     driver.fail(error)
                     return
                 reason = f"{host}:{port}: {describe(error)}"
@@ -68,7 +68,7 @@ async def keep_tracker_link(driver: Driver, listen: Listen) -> None:
         await trio.sleep(TRACKER_BACKOFF.delay_s(failures, random.random()))  # noqa: S311 - jitter
 
 
-def _is_a_stranger(driver: Driver, error: FtcommError) -> bool:
+def _is_another_tracker(driver: Driver, error: FtcommError) -> bool:
     """Somebody took the address while our tracker is away; it was proven once, so it may return."""
     return bool(driver.hub.core.contact.job_id) and not isinstance(error, ConfigError)
 

@@ -1,4 +1,4 @@
-"""Express: a call like one before it, in a healthy epoch, in few Python steps.
+"""Persistent requests: a call like one before it, in a healthy epoch, in few Python steps.
 
 A call of a few bytes takes as long as its Python does, and of one of 100 KB that is half.  What
 follows from the form of a call is made once, here; what the core would be asked is answered by one

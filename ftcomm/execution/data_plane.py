@@ -52,7 +52,7 @@ class DataPlane:
     """Links and executor of one communicator; used by the user's thread alone.
 
     Attributes:
-        common: memory that this rank has in common with others.
+        shared_window: that this rank shares with others of its host.
     """
 
     def __init__(self, hub: Hub, control: ControlThread) -> None:

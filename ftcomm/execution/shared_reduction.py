@@ -1,4 +1,4 @@
-"""An allreduce whose result lies in memory that all its ranks have in common.
+"""An allreduce whose result lies in a shared window of all its ranks.
 
 For schedules of two halves: first the operands are exchanged and reduced until each rank ends with
 a block of its own, then the blocks are collected.  The first half stays as it is: the same blocks,
@@ -68,7 +68,7 @@ class ResultSlots(NamedTuple):
     """Memory in which the result of a call may be made.
 
     Attributes:
-        memory: in common with all ranks.
+        memory: the shared window of all ranks.
         own: makes a place of this rank's own.
         scratch: of `scratch_elements`.
     """

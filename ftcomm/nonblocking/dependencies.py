@@ -60,7 +60,7 @@ class _Variable:
         return not (self.line or self.readers or self.is_mutated or self.flaw)
 
     def advance(self) -> list[int]:
-        """Let in from the head of the line whoever may be there at once."""
+        """Admit from the head of the line all that may run at once."""
         admit = []
         while self.line and not self.is_mutated:
             claim = self.line[0]
@@ -157,7 +157,7 @@ class Dependencies:
         return entry.variables
 
     def _decide(self, ready: list[int], moved: Iterable[Hashable]) -> Sequence[Ready | Skip]:
-        """Let in whom the lines of the `moved` variables have room for; skip, and go on."""
+        """Admit all for whom the lines of the `moved` variables have room; skip the others."""
         decided: list[Ready | Skip] = []
         keys = deque(moved)
         while ready or keys:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from ftcomm.errors import ConfigError, ProtocolError
 
 # Payload of one record. Twice over the processor's second-level cache: to be received, compared and
-# handed on. As large as a cell, so that large frames cost no more calls than without records.
+# handed on. As large as a segment, so that large frames cost no more calls than without records.
 MAX_RECORD_BYTES = 128 * 1024
 RECORD_HEAD = struct.Struct("<IIQ")
 HEAD_BYTES = RECORD_HEAD.size

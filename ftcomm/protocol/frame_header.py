@@ -20,7 +20,7 @@ from ftcomm.protocol.signature import SIGNATURE_BYTES, SITE_BYTES
 
 FRAME_MAGIC = 0xF7C1  # the low byte is the version of this layout
 DATA_FRAME = 1
-SHARED_RESULT_FLAG = 1  # the result of this call is made in memory that all ranks have in common
+SHARED_RESULT_FLAG = 1  # the result of this call lies in a shared window
 
 PREFIX = struct.Struct("<HBBIIiIIQ")
 PREFIX_BYTES = 32

@@ -69,7 +69,8 @@ class MemberDeltaReader:
         """Return a plan with its members, any other message unchanged, and None for a member delta.
 
         Raises:
-            ProtocolError: a roll leaves out a place that was never told, or a plan's own place.
+            ProtocolError: a member delta leaves out a place that was never sent, or the
+                receiver's own place.
         """
         match message:
             case MemberDelta(members, grouping):
@@ -88,7 +89,9 @@ class MemberDeltaReader:
 
     def _put(self, member: Member) -> None:
         if member.rank > len(self._places):
-            raise ProtocolError(f"a roll names rank {member.rank} before {len(self._places)}")
+            raise ProtocolError(
+                f"a member delta names rank {member.rank} before {len(self._places)}"
+            )
         if member.rank == len(self._places):
             self._places.append(member)
         else:

@@ -55,6 +55,7 @@ from ftcomm.recovery.events import (
     SendControl,
     Wake,
 )
+from ftcomm.recovery.fatal_errors import error_class, fatal_error
 from ftcomm.recovery.fetch_orders import fetch_orders, flaw_in
 from ftcomm.recovery.replica_placement import keep_stride
 from ftcomm.recovery.result_log import LogEntry, ResultLog
@@ -68,7 +69,6 @@ from ftcomm.recovery.states import (
     WorkerState,
 )
 from ftcomm.recovery.tracker_contact import TrackerContact
-from ftcomm.recovery.verdicts import error_class, verdict_error
 
 
 class WorkerMachine:
@@ -141,7 +141,7 @@ class WorkerMachine:
             case AskCalls(version):
                 return self.on_ask_calls(version)
             case FatalDecision():
-                return self._fail("Verdict", verdict_error(message))
+                return self._fail("Verdict", fatal_error(message))
             case Fenced(reason):
                 return self._fail("Fenced", self._error(errors.FencedError, reason))
             case Refused(error, reason, _version):

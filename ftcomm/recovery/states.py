@@ -91,7 +91,9 @@ class Completion(enum.Enum):
 
     DONE = "done"
     REVOKED = "revoked"  # discard the result; ask `begin` again
-    CONFIRM_FIRST = "hear first"  # this process was stopped: the tracker must be heard first (R1)
+    CONFIRM_FIRST = (
+        "confirm first"  # this process was stopped: the tracker must confirm it first (R1)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,7 +195,7 @@ AnyRequest = Request | DeferredInput | OpenBroadcast
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Submission(Generic[R]):
-    """A public call, built and not run: what its blocking and its nonblocking form have in common.
+    """A public call, built and not run: shared by its blocking and its nonblocking form.
 
     Attributes:
         request: for the engine.

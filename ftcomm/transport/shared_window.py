@@ -176,7 +176,7 @@ class SharedWindow:
         self.nonce = nonce
 
     def join(self) -> None:
-        """From now on this rank makes every call in common that suits it and is flagged so.
+        """From now on this rank makes every call in the window that suits it and is flagged so.
 
         Said by the thread that makes the calls, between two of them: one that has begun without
         this memory could not make sense of the flag.

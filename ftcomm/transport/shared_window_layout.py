@@ -37,7 +37,7 @@ class WindowLayout:
     """Sizes of one shared window.
 
     Attributes:
-        ranks: that have it in common.
+        ranks: that share it.
         nbytes: for results, whole pages.
     """
 
@@ -83,7 +83,7 @@ def unpack_window_head(raw: bytes, nbytes: int, ranks: int, nonce: bytes) -> Win
     Args:
         raw: its first page.
         nbytes: of the whole, as the system says.
-        ranks: that should have it in common.
+        ranks: that should share it.
         nonce: what its maker has said that it wrote there.
 
     Raises:

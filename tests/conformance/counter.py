@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Tally:
+class FaultCounter:
     """Counts of what the kernel reported, not of what was planned."""
 
     kills: int = 0
@@ -16,4 +16,4 @@ class Tally:
         self.stops += stops
 
 
-TALLY = Tally()  # of this process
+FAULT_COUNTER = FaultCounter()  # of this process

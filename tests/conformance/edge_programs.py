@@ -48,7 +48,7 @@ def empty(record: Recorder) -> Any:
 def scribbler(record: Recorder) -> Any:
     """Overwrites every result as soon as it has it: it is the user's own; inputs stay as they were.
 
-    The arrays are of both ways to send: in one piece, and in cells.
+    The arrays are of both ways to send: in one piece, and in segments.
     """
     comm = record.comm
     first, _ = record.load(None)

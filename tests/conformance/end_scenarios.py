@@ -31,7 +31,7 @@ ALL_DEAD = "every member that took part in the job has died"
 def everyone_dies(place: str) -> Run:
     """New incarnations of all are told that the job is lost; none is ever given a rank (R2).
 
-    Seen to fail, in version 0, when a tracker forgets which lives the first plan was sent to.
+    Seen to fail, in version 0, when a tracker forgets which processes the first plan was sent to.
     """
 
     def run(bench: Bench) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from ftcomm.diagnostics.fault_record import FaultRecord
 from ftcomm_tracker.server.fault_injection import TRACKER
-from tests.conformance.counter import TALLY
+from tests.conformance.counter import FAULT_COUNTER
 from tests.conformance.forker import die_with_parent
 from tests.conformance.plans import ROOT, WALL_S, BrokenError, Forker, Plan, worker_environment
 from tests.conformance.verdict import Event, Record
@@ -67,7 +67,7 @@ class Job(Record):
             self._tracker.kill()
             self._tracker.wait()
         self._deadline = time.monotonic() + WALL_S
-        TALLY.add(kills=self.deaths(), stops=len(self.of("stopped")))
+        FAULT_COUNTER.add(kills=self.deaths(), stops=len(self.of("stopped")))
         with contextlib.suppress(BrokenError):  # the first error is the one to hear of
             self.wait(lambda _: not self.running)
         self._selector.close()

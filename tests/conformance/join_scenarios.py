@@ -16,7 +16,7 @@ from tests.conformance.scenario import (
     expect,
     planned,
 )
-from tests.conformance.unauthenticated import Strangers, listeners_of
+from tests.conformance.unauthenticated import UnauthenticatedPeers, listeners_of
 
 FENCED = 75  # exit status of FencedError
 GATED = {**QUIET, "gates": {"1.10": "gate"}}
@@ -26,7 +26,7 @@ GATED = {**QUIET, "gates": {"1.10": "gate"}}
 # ------------------------------------------------------------------------
 
 
-def dies_among_strangers(*faults: str, **settings: object) -> Run:
+def dies_among_unauthenticated_peers(*faults: str, **settings: object) -> Run:
     """Workers die at first steps; tracker and workers are visited by who is none (R9).
 
     More clients are silent than a listener takes; the oldest make room, so every worker comes
@@ -35,7 +35,7 @@ def dies_among_strangers(*faults: str, **settings: object) -> Run:
 
     def run(bench: Bench) -> None:
         plan = Plan(4, GATED, faults, {"transport": "tcp", **settings})
-        with bench.job(plan) as job, Strangers() as unauthenticated:
+        with bench.job(plan) as job, UnauthenticatedPeers() as unauthenticated:
             job.start_tracker()
             host, _, port = job.address.rpartition(":")
             unauthenticated.visit((host, int(port)))
@@ -86,12 +86,12 @@ def started_again_while_it_works(bench: Bench) -> None:
         all_at_gate(job, "gate")
         old = job.running[job.newest(1)]
         job.start(1)
-        _wait_for_new_life(job)
+        _wait_for_new_incarnation(job)
         job.open_gate("gate")
         job.finish()
         job.check_against(bench.reference(job.plan))
         later = [e["pos"] for e in _of_worker(job, "result") if e["pid"] == old][-1]
-        expect("last result of the earlier life", later, "1.9")
+        expect("last result of the earlier incarnation", later, "1.9")
 
 
 # --- F33: a result waits for a process that has been replaced
@@ -120,19 +120,19 @@ def resumed_with_a_result_waiting(transport: str) -> Run:
             job.wait_for("result", rank=0, pos="1.8")  # it has left for rank 1 too
             job.wait_for("tracker", text="no heartbeat of worker 1")
             job.start(1)
-            _wait_for_new_life(job)
+            _wait_for_new_incarnation(job)
             os.kill(old, signal.SIGCONT)
-            expect("exit of the old life", job.wait_for("exit", name=name)["status"], FENCED)
+            expect("exit of the old incarnation", job.wait_for("exit", name=name)["status"], FENCED)
             job.open_gate("late gate")
             job.finish()
             job.check_against(bench.reference(Plan(4, program)))
             last = [e["pos"] for e in _of_worker(job, "result") if e["pid"] == old][-1]
-            expect("last result of the old life", last, "1.7")
+            expect("last result of the old incarnation", last, "1.7")
 
     return run
 
 
-def _wait_for_new_life(job: Job) -> None:
+def _wait_for_new_incarnation(job: Job) -> None:
     job.wait(lambda e: e["kind"] == "joined" and e["worker"] == "1" and e["epoch"] > 1)
 
 
@@ -156,10 +156,12 @@ def dies_three_times(address: str) -> Run:
 
 def _scenarios() -> Iterator[Scenario]:
     for point in ("connected", "authenticated", "ranked"):
-        run = dies_among_strangers(f"2.-1.0.0@{point}", "1.1.12.0@enter")
+        run = dies_among_unauthenticated_peers(f"2.-1.0.0@{point}", "1.1.12.0@enter")
         yield Scenario(f"F18-{point}", run, quick=point == "ranked")
     # Rank 0 has dialled rank 1; of its other neighbour on the ring it has no link yet.
-    linking = dies_among_strangers("0.0.0.0@linking", "2.1.12.0@enter", algorithm="ring")
+    linking = dies_among_unauthenticated_peers(
+        "0.0.0.0@linking", "2.1.12.0@enter", algorithm="ring"
+    )
     yield Scenario("F18-linking", linking)
     for place, point in (
         ("-1.0", "connected"),

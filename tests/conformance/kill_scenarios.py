@@ -116,8 +116,8 @@ def _scenarios() -> Iterator[Scenario]:
             run = planned(fault, program=ring, algorithm="ring", transport="tcp")
             yield Scenario(f"F13-{part}-{action}", run, quick=quick)
     replica_holders = [f"{i % 4}.1.{3 + 2 * i}.{i // 4}@enter" for i in range(8)]
-    slow_keepers = planned(*replica_holders, n=4, program={"program": "many", "steps": 24})
-    yield Scenario("F28", slow_keepers, quick=True)
+    slow_holders = planned(*replica_holders, n=4, program={"program": "many", "steps": 24})
+    yield Scenario("F28", slow_holders, quick=True)
     broadcast = {"program": "many", "steps": 24, "kinds": "broadcast"}
     yield Scenario("F28-broadcast", planned(*replica_holders, n=4, program=broadcast))
     for seqno in (0, 2, 5, 9, 10):

@@ -34,7 +34,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.conformance.counter import TALLY
+from tests.conformance.counter import FAULT_COUNTER
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "mushroom.py"
@@ -146,7 +146,7 @@ class Job:
             for line in lines:
                 self.told.hear(line.decode())
 
-    def listen_until_calm(self) -> bool:
+    def listen_until_undisturbed(self) -> bool:
         """Wait for the end of the last recovery; False if the job's end came first."""
         while self._open and not self.told.is_quiescent:
             self._listen_more()
@@ -273,7 +273,7 @@ def run_with_kills(folder: Path, world_size: int, row: Row, kills: int, seed: in
     dice = random.Random(seed)
     job = Job(folder / f"{world_size}-seed-{seed}", world_size, way)
     try:
-        while len(job.killed) < kills and job.listen_until_calm():
+        while len(job.killed) < kills and job.listen_until_undisturbed():
             job.listen(dice.uniform(0, LONGEST_WAIT_S))
             if not job.told.models:
                 job.kill(dice, way.at_once)
@@ -285,7 +285,7 @@ def run_with_kills(folder: Path, world_size: int, row: Row, kills: int, seed: in
     row.jobs += 1
     row.moments += job.moments
     row.kills += job.told.reaped
-    TALLY.add(kills=len(job.told.reaped))
+    FAULT_COUNTER.add(kills=len(job.told.reaped))
     row.spent_ms += job.recoveries_ms()
     shutil.rmtree(job.folder)
     return job.moments

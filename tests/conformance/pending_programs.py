@@ -27,8 +27,8 @@ class Line:
     def call(self, step: int) -> None:
         """The next call, nonblocking or not: a matter of this rank alone."""
         name, arguments, wanted = self._choose(step)
-        how = self.record.spec.get("how", "asynchronous")
-        waits = {"asynchronous": False, "synchronous": True, "mixed": (step + self.rank) % 3 == 0}
+        how = self.record.spec.get("how", "nonblocking")
+        waits = {"nonblocking": False, "synchronous": True, "mixed": (step + self.rank) % 3 == 0}
         prefix = "" if waits[how] else "i"
         self.calls.append((getattr(self.comm, f"{prefix}{name}")(*arguments), wanted))
 

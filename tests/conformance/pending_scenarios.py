@@ -20,7 +20,7 @@ KILLS = (
 def same_bytes_however_called(bench: Bench) -> None:
     """Synchronous on some ranks where others are nonblocking is no mismatch, and no other bits."""
     expected = bench.reference(Plan(3, {**PENDING, "how": "synchronous"}))
-    for how in ("asynchronous", "mixed"):
+    for how in ("nonblocking", "mixed"):
         plan = Plan(3, {**PENDING, "how": how}, KILLS)
         with bench.job(plan) as job:
             job.run()
@@ -47,7 +47,7 @@ def _large(how: str) -> Run:
 def _scenarios() -> Iterator[Scenario]:
     yield Scenario("A-however", same_bytes_however_called, quick=True)
     yield Scenario("A-prelude", dies_in_the_prelude, quick=True)
-    for how in ("asynchronous", "mixed"):
+    for how in ("nonblocking", "mixed"):
         yield Scenario(f"A-large-{how}", _large(how), quick=how == "mixed")
     # bytes of float32: 600 + 4 + 0, 10,000; of float64: 5,600, 12,800, 72
     program = {"program": "bucketed", "bucket_bytes": 8000, "buckets": 5}

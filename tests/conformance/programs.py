@@ -12,20 +12,20 @@ from typing import Any
 
 import ftcomm
 from tests.conformance import (
-    common_programs,
     edge_programs,
     kept_programs,
     kinds,
     lazy_programs,
     local_programs,
     pending_programs,
+    shared_window_programs,
     training_programs,
     view_programs,
 )
 from tests.conformance.recorder import Events, Recorder, digest
 
 PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
-    **common_programs.PROGRAMS,
+    **shared_window_programs.PROGRAMS,
     **edge_programs.PROGRAMS,
     **kept_programs.PROGRAMS,
     **kinds.PROGRAMS,

@@ -92,14 +92,14 @@ def _deaths(dice: random.Random, replicas: int) -> Iterator[Death]:
                 points = ["enter", "done", "loading"]
                 yield _death(call, rank, f"-1.0.{processes[rank]}", points, dice)
                 processes[rank] += 1
-        index = _next_calm(index) + dice.randrange(LONGEST_GAP)
+        index = _next_undisturbed(index) + dice.randrange(LONGEST_GAP)
 
 
 def _death(call: Call, rank: int, place: str, points: list[str], dice: random.Random) -> Death:
     return Death(call, rank, f"{rank}.{place}@{dice.choice(points)}")
 
 
-def _next_calm(index: int) -> int:
+def _next_undisturbed(index: int) -> int:
     """The first call before which all have executed one with whoever died at `index`."""
     later = range(index + 1, len(CALLS))
     return next((i + 1 for i in later if CALLS[i].synchronising), len(CALLS))

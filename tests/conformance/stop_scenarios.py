@@ -54,7 +54,7 @@ def stopped_and_replaced(bench: Bench) -> None:
         os.kill(pid, signal.SIGCONT)
         job.open_gate("its gate")
         ended = job.wait_for("exit", name=old)
-        expect("exit of the fenced life", ended["status"], 75)
+        expect("exit of the fenced incarnation", ended["status"], 75)
         job.open_gate("its gate")
         job.open_gate("gate")
         job.finish()

@@ -3,7 +3,13 @@
 import pytest
 
 from tests.conformance.random_scenarios import QUICK, SEEDS
-from tests.conformance.schedules import BROADCASTS, CALLS, CHECKPOINT, _next_calm, random_plan
+from tests.conformance.schedules import (
+    BROADCASTS,
+    CALLS,
+    CHECKPOINT,
+    _next_undisturbed,
+    random_plan,
+)
 
 
 @pytest.mark.parametrize("seed", [0, 7])
@@ -18,7 +24,7 @@ def test_no_fault_is_planned_twice() -> None:
 
 def test_a_burst_waits_for_a_collective_that_all_execute_after_the_last_one() -> None:
     """Not for a broadcast, which goes on without the dead."""
-    waits = {CALLS[i].seqno: _next_calm(i) - i for i in range(CHECKPOINT + 1)}
+    waits = {CALLS[i].seqno: _next_undisturbed(i) - i for i in range(CHECKPOINT + 1)}
     to_the_sum = {seqno: BROADCASTS.stop - seqno + 1 for seqno in (0, *BROADCASTS)}
     assert waits == {**to_the_sum, 9: 2, 10: 2, 11: 2}
 

@@ -18,7 +18,7 @@ _LISTENING = "0A"  # a socket's state in /proc/net/tcp
 Address = tuple[str, int]
 
 
-class Strangers:
+class UnauthenticatedPeers:
     """Their connections; silent ones stay open until the block is left."""
 
     def __init__(self) -> None:

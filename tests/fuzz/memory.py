@@ -149,7 +149,7 @@ def feed_taken(raw: bytes) -> None:
         take_segment(fd, SEGMENT_NONCE).close()
 
 
-def feed_common_head(raw: bytes) -> None:
+def feed_window_head(raw: bytes) -> None:
     """The first page of shared window of two ranks."""
     assert unpack_window_head(raw, COMMON.total, COMMON.ranks, SEGMENT_NONCE) == COMMON
 

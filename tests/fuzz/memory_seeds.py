@@ -18,12 +18,12 @@ def segment_heads() -> dict[str, bytes]:
     return {f"{size}": pack_head(size, SEGMENT_NONCE) for size in (MIN_RING_BYTES, RING_BYTES)}
 
 
-def common_heads() -> dict[str, bytes]:
+def window_heads() -> dict[str, bytes]:
     layouts = {"as-expected": COMMON, "of-three": replace(COMMON, ranks=3)}
     return {name: pack_window_head(layout, SEGMENT_NONCE) for name, layout in layouts.items()}
 
 
-def common_places() -> dict[str, bytes]:
+def window_allocations() -> dict[str, bytes]:
     """At both ends of the memory, and behind it."""
     position, nbytes = PLACED
     regions = {
@@ -35,7 +35,7 @@ def common_places() -> dict[str, bytes]:
     return {name: pack_placed(position, region, nbytes) for name, region in regions.items()}
 
 
-def common_extents() -> dict[str, bytes]:
+def window_extents() -> dict[str, bytes]:
     """The same without a row."""
     regions = {
         "all": Allocation(0, COMMON.nbytes, 0),
@@ -46,18 +46,18 @@ def common_extents() -> dict[str, bytes]:
     return {name: pack_extent(region) for name, region in regions.items()}
 
 
-def common_pages() -> dict[str, bytes]:
+def window_pages() -> dict[str, bytes]:
     """A head, who has joined, and a place."""
 
     def page(placed: bytes, joined: bytes) -> bytes:
         raw = bytearray(placed_part().stop)
-        head = common_heads()["as-expected"]
+        head = window_heads()["as-expected"]
         raw[: len(head)] = head
         raw[COMMON.joined()] = joined
         raw[placed_part()] = placed
         return bytes(raw)
 
-    places = common_places()
+    places = window_allocations()
     return {
         "placed": page(places["last"], b"\1\1"),
         "behind": page(places["behind"], b"\1\1"),

@@ -393,7 +393,7 @@ def histories() -> dict[str, bytes]:
         {"event": "fault", "t": 1, "kind": "kill", "target": "w0", "seconds": 0},
     ]
     told = b"".join(json.dumps(line).encode() + b"\n" for line in harness)
-    return {"life": b"".join(recorded(event, 1.5) for event in incarnation), "harness": told}
+    return {"incarnation": b"".join(recorded(event, 1.5) for event in incarnation), "harness": told}
 
 
 def traces() -> dict[str, bytes]:
@@ -407,8 +407,8 @@ def plans() -> dict[str, bytes]:
         {"at": at, "kind": "sigkill"},
         {"at": {"position": "1.2@plan_sent#2"}, "kind": "sigkill", "target": "tracker"},
     ]
-    luck = random_plan(kill_every_s=1.0, stop_every_s=2.0, tracker_every_s=3.0)
-    return {"written": json.dumps(written).encode(), "random": json.dumps(luck).encode()}
+    drawn = random_plan(kill_every_s=1.0, stop_every_s=2.0, tracker_every_s=3.0)
+    return {"written": json.dumps(written).encode(), "random": json.dumps(drawn).encode()}
 
 
 def job_entries() -> dict[str, bytes]:

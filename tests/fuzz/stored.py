@@ -91,7 +91,7 @@ def feed_document(raw: bytes) -> Durable:
     for number, place in enumerate(durable.places, 1):
         who = hello(place.worker_id, nonce=place.nonce, incarnation=place.incarnation)
         sent += scenario.joined(number, who)
-    sent += scenario.joined(len(durable.places) + 1, hello("stranger"))
+    sent += scenario.joined(len(durable.places) + 1, hello("unknown"))
     for _, message in sent:
         encode(message)
     scenario.roster.snapshot(scenario.now)

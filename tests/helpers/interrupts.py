@@ -1,4 +1,4 @@
-"""Interrupts: Ctrl-C at every place of a call, one after the other, without any luck.
+"""Interrupts: Ctrl-C at every place of a call, one after the other, in a fixed order.
 
 Two kinds of places.  `ANYWHERE` is before each opcode, more than the interpreter can do.
 `BY_SIGNAL` is where it looks for signals: when a function begins, at a jump back, and when a call

@@ -24,7 +24,7 @@ ROUNDS = 200
 DIES_IN = 140
 VERSION_ROUNDS = 50
 POOLED = 40_000
-STREAMED = (393_216, 262_145)  # cell by cell; three ranks share out the first evenly
+STREAMED = (393_216, 262_145)  # segment by segment; three ranks share out the first evenly
 
 
 class Counter:

@@ -40,7 +40,7 @@ class Peer:
     NAME = "failing"
     missing = staticmethod(lambda: None)
     environment = staticmethod(lambda: {})
-    commands = staticmethod(lambda n, folder: [[sys.executable, "-c", "raise OSError('no luck')"]])
+    commands = staticmethod(lambda n, folder: [[sys.executable, "-c", "raise OSError('no peer')"]])
 
 with tempfile.TemporaryDirectory() as folder:
     try:
@@ -51,7 +51,7 @@ with tempfile.TemporaryDirectory() as folder:
 
 
 def test_a_peer_that_does_not_start_says_why() -> None:
-    assert run("-c", FAILING_PEER) == [{"reason": "OSError: no luck"}]
+    assert run("-c", FAILING_PEER) == [{"reason": "OSError: no peer"}]
 
 
 @pytest.mark.slow

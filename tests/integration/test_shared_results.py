@@ -1,4 +1,4 @@
-"""Large results lie in memory that all ranks have in common, and outlive whoever dies over them."""
+"""Large results lie in a shared window, and outlive every process that dies over them."""
 
 import pytest
 

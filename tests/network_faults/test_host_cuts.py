@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.trio, pytest.mark.process, pytest.mark.slow, pytest.ma
 GATE = 6
 HOSTS = "abcd"
 RANKS = 8
-FOUND_IN = 2  # epochs: the first failure, and the one that shows that it was no bad luck
+FOUND_IN = 2  # epochs: the first failure, and the one that shows that it was no accident
 
 
 async def model_of(

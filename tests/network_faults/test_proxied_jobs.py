@@ -31,7 +31,7 @@ def free_ports(count: int) -> list[int]:
         return [sock.getsockname()[1] for sock in socks]
 
 
-class Weathered:
+class ImpairedJob:
     """A job, a proxy in front of each worker, and one in front of the tracker."""
 
     def __init__(self, made: Job, nursery: trio.Nursery) -> None:
@@ -65,15 +65,15 @@ class Weathered:
 @contextlib.asynccontextmanager
 async def impaired_job(
     folder: Path,
-    before: Callable[[Weathered], None] | None = None,
+    before: Callable[[ImpairedJob], None] | None = None,
     *,
     n: int = 3,
     detect_s: float = 5.0,
     options: Sequence[str] = (),
-) -> AsyncIterator[Weathered]:
+) -> AsyncIterator[ImpairedJob]:
     """A job at its gate; `before` makes impairments before the workers start."""
     async with trio.open_nursery() as nursery, job(folder, n, [GATE]) as made:
-        stage = Weathered(made, nursery)
+        stage = ImpairedJob(made, nursery)
         if before is not None:
             before(stage)
         await stage.begin("--detect-within", str(detect_s), *options)
@@ -82,7 +82,7 @@ async def impaired_job(
         nursery.cancel_scope.cancel()
 
 
-async def same_model(stage: Weathered, reference: Reference) -> None:
+async def same_model(stage: ImpairedJob, reference: Reference) -> None:
     assert await stage.job.models() == {await reference(stage.job.n)}, stage.job.scenario()
     assert {status for _, status in stage.job.statuses} == {0}, stage.job.scenario()
     assert stage.carried() > 1_000_000  # the data really went this way
@@ -193,7 +193,7 @@ async def test_control_links_that_are_half_open_are_noticed(
         await same_model(stage, reference)
 
 
-async def ends_in_a_mismatch(stage: Weathered) -> None:
+async def ends_in_a_mismatch(stage: ImpairedJob) -> None:
     for worker in range(stage.job.n):
         assert await stage.job.end_of(str(worker)) == CollectiveMismatchError.exit_code
 

@@ -7,7 +7,7 @@ from tests.security.tracker_under_attack import DOORS, AttackedJob, Door
 
 @pytest.fixture(scope="session")
 def attacked_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedJob]:
-    attacked_job = AttackedJob(tmp_path_factory.mktemp("fortress"))
+    attacked_job = AttackedJob(tmp_path_factory.mktemp("attacked"))
     yield attacked_job
     attacked_job.close()
 

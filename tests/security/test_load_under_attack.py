@@ -29,7 +29,7 @@ SUM = [1.0, 3.0, 5.0, 7.0]
 
 
 @pytest.fixture
-def besieged(tmp_path: Path) -> Iterator[AttackedJob]:
+def attacked(tmp_path: Path) -> Iterator[AttackedJob]:
     attacked_job = AttackedJob(tmp_path)
     yield attacked_job
     attacked_job.close()
@@ -49,27 +49,27 @@ def sums(attacked_job: AttackedJob) -> list[object]:
     return [step["sum"] for step in attacked_job.step()]
 
 
-def test_a_worker_that_dies_under_attack_is_replaced_and_goes_on(besieged: AttackedJob) -> None:
-    besieged.step()
-    with crowds(besieged, 200):
-        forget(besieged.workers[1])
-        besieged.workers[1] = besieged.worker(1)
-        besieged.line(besieged.workers[1])
-        assert besieged.replay(besieged.workers[1])["sum"] == SUM
-        assert sums(besieged) == [SUM, SUM]
-    assert besieged.status()["members"][1]["incarnation"] == 2
+def test_a_worker_that_dies_under_attack_is_replaced_and_goes_on(attacked: AttackedJob) -> None:
+    attacked.step()
+    with crowds(attacked, 200):
+        forget(attacked.workers[1])
+        attacked.workers[1] = attacked.worker(1)
+        attacked.line(attacked.workers[1])
+        assert attacked.replay(attacked.workers[1])["sum"] == SUM
+        assert sums(attacked) == [SUM, SUM]
+    assert attacked.status()["members"][1]["incarnation"] == 2
 
 
 @pytest.mark.parametrize("door", [DOORS[0], DOORS[1]], ids=["tracker", "worker"])
 def test_exhausted_descriptors_end_nobody_and_come_back(tmp_path: Path, door: str) -> None:
-    """Fewer than the unauthenticated peers that are let in: accepting fails until they hang up."""
+    """Fewer descriptors than unauthenticated peers: accepting fails until they hang up."""
     attacked_job = AttackedJob(tmp_path)
     try:
         attacked_job.step()
-        besieged = attacked_job.process_of(door)
+        attacked = attacked_job.process_of(door)
         # Only now: a tracker that may open so few files from the beginning does not start.
-        resource.prlimit(besieged, resource.RLIMIT_NOFILE, (48, 48))
-        before = descriptors(besieged)
+        resource.prlimit(attacked, resource.RLIMIT_NOFILE, (48, 48))
+        before = descriptors(attacked)
         with ExitStack() as crowd:
             for _ in range(100):
                 crowd.enter_context(attacked_job.doors[door].knock())
@@ -95,12 +95,12 @@ def until_at_most(pid: int, count: int) -> None:
 
 
 def test_a_squatter_at_the_trackers_address_costs_no_member_its_place(
-    besieged: AttackedJob,
+    attacked: AttackedJob,
 ) -> None:
     """The tracker is away; somebody who has another token takes its address and answers."""
-    besieged.step()
-    forget(besieged.tracker)
-    with socket.create_server(besieged.address) as listener:
+    attacked.step()
+    forget(attacked.tracker)
+    with socket.create_server(attacked.address) as listener:
         listener.settimeout(PATIENCE_S)
         for _ in range(2):  # each worker, or one of them twice
             conn, _ = listener.accept()
@@ -111,30 +111,30 @@ def test_a_squatter_at_the_trackers_address_costs_no_member_its_place(
                 assert Caller(conn).until_end() == b"", (
                     "a worker proved itself to an unauthenticated peer"
                 )
-    besieged.tracker = besieged.start("tracker", "serve", "--state-dir", str(besieged.state))
-    assert f"job={besieged.job} " in besieged.line(besieged.tracker)
-    assert sums(besieged) == [SUM, SUM]
-    while besieged.status()["state"] == "REATTACHING":
+    attacked.tracker = attacked.start("tracker", "serve", "--state-dir", str(attacked.state))
+    assert f"job={attacked.job} " in attacked.line(attacked.tracker)
+    assert sums(attacked) == [SUM, SUM]
+    while attacked.status()["state"] == "REATTACHING":
         pass
-    besieged.must_be_unharmed("tracker")
+    attacked.must_be_unharmed("tracker")
 
 
 @pytest.mark.slow
-def test_after_the_attack_everyone_is_idle(besieged: AttackedJob) -> None:
+def test_after_the_attack_everyone_is_idle(attacked: AttackedJob) -> None:
     """Heartbeats go on. The bound is far above what was measured, for a busy machine's sake."""
-    besieged.step()
-    for door in besieged.doors.values():
+    attacked.step()
+    for door in attacked.doors.values():
         batter(door, 300)
     for name in DOORS:
-        if name in besieged.doors:
-            besieged.must_be_unharmed(name)
-    pids = {"tracker": besieged.tracker.pid, "worker": besieged.workers[0].pid}
+        if name in attacked.doors:
+            attacked.must_be_unharmed(name)
+    pids = {"tracker": attacked.tracker.pid, "worker": attacked.workers[0].pid}
     before = {name: cpu_s(pid) for name, pid in pids.items()}
-    let_heartbeats_go_on(besieged, 30.0)
+    let_heartbeats_go_on(attacked, 30.0)
     used = {name: (cpu_s(pid) - before[name]) / 30.0 for name, pid in pids.items()}
     report = {name: f"{100 * share:.2f} %" for name, share in used.items()}
     report["honest callers, ms"] = (
-        f"median {statistics.median(besieged.joined_ms):.1f}, most {max(besieged.joined_ms):.1f}"
+        f"median {statistics.median(attacked.joined_ms):.1f}, most {max(attacked.joined_ms):.1f}"
     )
     print(json.dumps(report))  # noqa: T201 - the measurement, for `pytest -s`
     assert max(used.values()) < 0.05

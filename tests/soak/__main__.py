@@ -25,7 +25,7 @@ from tests.conformance.plans import ROOT, worker_environment
 from tests.soak.figures import Figures
 
 SAY_EVERY_S = 10.0
-MOST_VIOLATIONS = 20  # enough to see what they have in common
+MOST_VIOLATIONS = 20  # enough to see what they share
 END_WITHIN_S = 240.0  # after the time: the last job of each kind comes to its end
 
 

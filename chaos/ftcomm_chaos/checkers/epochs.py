@@ -31,11 +31,11 @@ def epochs_grow(case: Case) -> Iterator[RuleViolation]:
 def one_membership(case: Case) -> Iterator[RuleViolation]:
     """All who take an epoch's plan take the same members and the same frontier."""
     for taken in case.plans.values():
-        first_life, first = taken[0]
+        first_record, first = taken[0]
         for record, plan in taken[1:]:
             ours, theirs = plan.event, first.event
             if (ours.members, ours.frontier) != (theirs.members, theirs.frontier):
-                what = f"has other members or another frontier than {first_life.name}"
+                what = f"has other members or another frontier than {first_record.name}"
                 yield _about(record, plan, "one-membership", what, first.at)
 
 

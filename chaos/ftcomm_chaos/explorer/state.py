@@ -52,7 +52,7 @@ class ModelProcess(NamedTuple):
 
 
 class Parts:
-    """What the states of one search have in common."""
+    """Shared parts of the states of one search."""
 
     def __init__(self, script: Script) -> None:
         self.script = script

@@ -30,7 +30,7 @@ def _wait_for_orders(folder):
         if way == "asleep":
             ctypes.PyDLL(None).usleep(int(seconds * 1e6))
             return
-        # One call, and no byte code in it after which another thread might be let in.
+        # One call, and no byte code in it after which another thread might run.
         end = time.monotonic() + seconds
         next(filter(end.__lt__, iter(time.monotonic, None)))
 

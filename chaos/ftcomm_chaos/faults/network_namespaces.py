@@ -197,7 +197,7 @@ def _hold(end: contextlib.ExitStack, make: list[str]) -> int:
         text=True,
         start_new_session=True,  # a Ctrl-C is for the job
     )
-    end.callback(_let_go, holder)
+    end.callback(_release, holder)
     assert holder.stdout is not None
     if holder.stdout.readline() != "up\n":
         assert holder.stderr is not None
@@ -205,6 +205,6 @@ def _hold(end: contextlib.ExitStack, make: list[str]) -> int:
     return holder.pid
 
 
-def _let_go(holder: "subprocess.Popen[str]") -> None:
+def _release(holder: "subprocess.Popen[str]") -> None:
     holder.kill()
     holder.communicate(timeout=END_WITHIN_S)

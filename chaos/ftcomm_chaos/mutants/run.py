@@ -64,7 +64,7 @@ def check_all(mutants: Sequence[Mutant], *, jobs: int = 1) -> Iterator[MutantRes
 
 
 def check_unmutated(mutants: Sequence[Mutant]) -> str:
-    """Run the layers of `mutants` where nothing is planted; what they find there, or nothing."""
+    """Run the layers of `mutants` without a mutant; return what they find, or nothing."""
     with tempfile.TemporaryDirectory(prefix="ftcomm-mutant-") as name:
         copy_tree(Path(name))
         status, output = run_unmutated([mutant.layer for mutant in mutants], Path(name))

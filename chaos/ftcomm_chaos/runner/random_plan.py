@@ -1,4 +1,4 @@
-"""Luck: plans of faults that come at random, and the dice by which they do."""
+"""Random plans: faults that come at random, and the generators that draw them."""
 
 import random
 from typing import Any

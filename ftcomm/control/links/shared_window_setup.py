@@ -76,7 +76,7 @@ async def _open_shared_window(driver: Driver, epoch: int) -> None:
     ranks = len(core.view.members)
     memory = receive_shared_window(fd, ranks, rank=core.view.rank, epoch=epoch, nonce=offer.nonce)
     if driver.hub.add_shared_window(memory):
-        driver.hub.log.info("large results are kept in common with all ranks")
+        driver.hub.log.info("large results lie in shared windows")
 
 
 async def serve_shared_window(driver: Driver, sock: trio.socket.SocketType, epoch: int) -> None:
@@ -116,7 +116,7 @@ def own_shared_window(driver: Driver, epoch: int) -> SharedWindow:
         return hub.shared_window
     if not may_have_shared_window(hub):
         raise NoSharedMemory(
-            why_no_shared_memory() or "results of this group are not kept in common"
+            why_no_shared_memory() or "results of this group do not lie in shared windows"
         )
     ranks, settings = len(hub.core.view.members), hub.settings
     # each rank may log so much, and of each result as many of them as keep it

@@ -29,7 +29,7 @@ with ftcomm.init() as comm:
         assert pathlib.Path(sys.argv[1]).parent == pathlib.Path(os.environ["FTCOMM_CHAOS_OUT"])
 """
 
-# What a restarted worker computes is not what the first one did: here, of unseeded luck.
+# What a restarted worker computes is not what the first one did: here, of an unseeded generator.
 UNSEEDED = GOOD.replace("np.random.default_rng([step, comm.rank])", "np.random.default_rng()")
 
 # What was counted since the start is not in the checkpoint, so a restart loses it.

@@ -171,7 +171,7 @@ def test_a_random_plan_is_a_plan_like_any_other() -> None:
     assert random_plan() == []
 
 
-def test_luck_follows_from_seed_run_and_entry_alone() -> None:
+def test_a_random_plan_follows_from_seed_run_and_entry_alone() -> None:
     first, second = check_plan(random_plan(kill_every_s=1, stop_every_s=1), 2)
     draws = [
         dice_of(seed, run, entry).random()

@@ -131,7 +131,7 @@ def test_the_file_that_the_script_names_is_compared(tmp_path: Path) -> None:
     ],
     ids=["unseeded", "lost-update", "skips"],
 )
-def test_a_script_with_a_planted_mutant_is_a_violation(
+def test_a_script_with_a_mutant_is_a_violation(
     tmp_path: Path, script: str, reasons: list[str]
 ) -> None:
     status, report, said = chaos(tmp_path, script, KILL)

@@ -12,7 +12,7 @@ from ftcomm_chaos.runner.signal_faults import ByLibrary, SignalFault
 
 
 @dataclass(eq=False)
-class Life:
+class ChildProcess:
     """A process that may have ended without our having seen it."""
 
     who: str
@@ -45,7 +45,7 @@ class Job:
 
 
 def job(*, ended: str = "") -> Any:
-    return Job({worker: Life(worker, worker in ended) for worker in "012"})
+    return Job({worker: ChildProcess(worker, worker in ended) for worker in "012"})
 
 
 @pytest.mark.trio

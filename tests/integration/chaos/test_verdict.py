@@ -8,7 +8,7 @@ from ftcomm_chaos.report.run_record import RunRecord
 from ftcomm_chaos.report.verdict import Demands, RunExit, differs, judge
 from tests.integration.chaos.scenarios import killed_once, process, run
 
-CALM = run("without faults")
+UNDISTURBED = run("without faults")
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ CALM = run("without faults")
     ],
 )
 def test_what_is_wrong_with_a_run_is_a_violation(broken: RunRecord, complaint: str) -> None:
-    verdict = judge(CALM, [broken], Demands())
+    verdict = judge(UNDISTURBED, [broken], Demands())
     assert verdict.outcome is RunExit.VIOLATED
     assert any(complaint in reason for reason in verdict.reasons), verdict.reasons
 
@@ -34,7 +34,7 @@ def test_what_is_wrong_with_a_run_is_a_violation(broken: RunRecord, complaint: s
 def test_a_victim_that_lived_is_a_violation() -> None:
     broken = killed_once()
     broken.deliveries[0].confirmed = False
-    verdict = judge(CALM, [broken], Demands())
+    verdict = judge(UNDISTURBED, [broken], Demands())
     assert (verdict.outcome, len(verdict.reasons)) == (RunExit.VIOLATED, 1)
 
 
@@ -45,9 +45,9 @@ def test_a_script_that_fails_without_faults_is_a_violation() -> None:
 @pytest.mark.parametrize(
     ("reference", "runs", "demands", "reason"),
     [
-        (CALM, [run()], Demands(), "0 faults were delivered, at least 1 are needed"),
-        (CALM, [killed_once()], Demands(least_delivered=2), "at least 2 are needed"),
-        (CALM, [killed_once()], Demands(missed=["fault 2"]), "not delivered: fault 2"),
+        (UNDISTURBED, [run()], Demands(), "0 faults were delivered, at least 1 are needed"),
+        (UNDISTURBED, [killed_once()], Demands(least_delivered=2), "at least 2 are needed"),
+        (UNDISTURBED, [killed_once()], Demands(missed=["fault 2"]), "not delivered: fault 2"),
         (run(result=""), [killed_once(result="")], Demands(), "so nothing was compared"),
     ],
 )
@@ -60,8 +60,10 @@ def test_what_was_not_tested_is_no_pass(
 
 
 def test_equal_results_and_a_delivered_fault_pass() -> None:
-    assert judge(CALM, [killed_once()], Demands()) == judge(CALM, [killed_once()] * 2, Demands())
-    assert judge(CALM, [killed_once()], Demands()).outcome is RunExit.PASSED
+    assert judge(UNDISTURBED, [killed_once()], Demands()) == judge(
+        UNDISTURBED, [killed_once()] * 2, Demands()
+    )
+    assert judge(UNDISTURBED, [killed_once()], Demands()).outcome is RunExit.PASSED
 
 
 @pytest.mark.parametrize(
@@ -74,10 +76,10 @@ def test_equal_results_and_a_delivered_fault_pass() -> None:
 def test_a_script_that_differs_from_itself_is_told_so(
     broken: RunRecord, again: RunRecord, where: str
 ) -> None:
-    assert differs(CALM, [broken])
-    verdict = judge(CALM, [broken], Demands(), again=again)
+    assert differs(UNDISTURBED, [broken])
+    verdict = judge(UNDISTURBED, [broken], Demands(), again=again)
     assert f"too, in {where}: the script does not compute the same twice" in verdict.reasons[0]
 
 
 def test_a_script_is_run_again_only_where_something_differs() -> None:
-    assert not differs(CALM, [killed_once(), killed_once(status=72, result="77aa")])
+    assert not differs(UNDISTURBED, [killed_once(), killed_once(status=72, result="77aa")])

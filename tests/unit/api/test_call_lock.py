@@ -113,7 +113,7 @@ def test_a_call_cut_short_anywhere_lets_the_next_one_in() -> None:
 
 
 def test_a_call_inside_of_a_call_is_refused_wherever_it_is_made() -> None:
-    """By a callback, a signal's handler, or a finalizer; one before or after it is let in."""
+    """By a callback, a signal's handler, or a finalizer; one before or after it is admitted."""
     seen: list[str] = []
     for number in places():
         calls = Calls()

@@ -116,7 +116,7 @@ def plan_behind_the_fence(scenario: ScenarioRun) -> None:
     line["t"] = scenario.find("harness", "fault")["t"] + STEP_S / 10
 
 
-def a_life_by_a_lower_number(scenario: ScenarioRun) -> None:
+def an_incarnation_by_a_lower_number(scenario: ScenarioRun) -> None:
     """What lived first on rank 1 is its third incarnation."""
     scenario.files["w1-3"] = scenario.files.pop("w1-1")
     scenario.find("w1-3", "start")["incarnation"] = 3

@@ -92,7 +92,7 @@ def test_nothing_is_in_flight_when_there_is_no_memory(monkeypatch: pytest.Monkey
     assert core.progress.call == NO_CALL
 
 
-def test_a_result_that_the_log_lets_go_leaves_its_memory_to_the_next() -> None:
+def test_a_result_that_the_log_releases_leaves_its_memory_to_the_next() -> None:
     core, _, way = one_way(POOLED)
     pool = way._hub.pool
     dropped = [LoggedResult(pool.take(POOLED, FLOATS), (POOLED,))]
@@ -178,10 +178,10 @@ PATH = (communicator, collectives, persistent_calls, outputs, session, call_guar
 
 
 @pytest.mark.parametrize("where", [ANYWHERE, BY_SIGNAL])
-@pytest.mark.parametrize("is_express", [True, False])
+@pytest.mark.parametrize("is_fast", [True, False])
 @pytest.mark.parametrize("count", [4, POOLED])
 def test_a_call_cut_short_can_be_made_again_or_this_process_has_ended(
-    ways: list[Way], count: int, is_express: bool, where: str
+    ways: list[Way], count: int, is_fast: bool, where: str
 ) -> None:
     """It ends if its result is lost, and with it the knowledge of how far the script has come."""
     called, lost, x, out = 0, 0, np.ones(count), np.empty(count)
@@ -191,7 +191,7 @@ def test_a_call_cut_short_can_be_made_again_or_this_process_has_ended(
         def call(comm: Communicator = comm) -> None:
             comm.allreduce(x, out=out)
 
-        for _ in range(is_express):
+        for _ in range(is_fast):
             call()
         reached = comm.seqno
         if not interrupted(call, number, *PATH, where=where):

@@ -75,7 +75,7 @@ def test_where_there_can_be_none_it_is_not_sought(monkeypatch: pytest.MonkeyPatc
     assert group.sought == []
 
 
-def test_the_call_that_finds_it_joins_and_each_lets_go_of_what_is_dropped(
+def test_the_call_that_finds_it_joins_and_each_releases_what_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     group = Group(monkeypatch)

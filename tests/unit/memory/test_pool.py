@@ -177,7 +177,7 @@ def test_what_the_user_was_lent_is_taken_again_when_nothing_refers_to_it() -> No
     assert address(pool.take(LENT, F32)) == where
 
 
-def test_what_a_user_has_let_go_of_gives_way_to_what_is_lent() -> None:
+def test_what_a_user_has_released_gives_way_to_what_is_lent() -> None:
     pool = Pool()
     held = [pool.lend(count, F32) for count in (LENT, LENT, 8 * LENT)]
     del held[0], held[0]

@@ -52,9 +52,9 @@ def test_every_collective_has_a_sister_with_the_same_arguments() -> None:
     ours = {name for name in names if f"i{name}" in names}
     assert ours == set(CALLS)
     for name in ours:
-        asynchronous = inspect.signature(getattr(ftcomm.Communicator, f"i{name}"))
+        nonblocking = inspect.signature(getattr(ftcomm.Communicator, f"i{name}"))
         synchronous = inspect.signature(getattr(ftcomm.Communicator, name))
-        assert asynchronous.parameters == synchronous.parameters, name
+        assert nonblocking.parameters == synchronous.parameters, name
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -193,7 +193,7 @@ def test_a_broadcast_counts_towards_the_flush_at_its_turn(comm: ftcomm.Communica
     assert [number for number, flush in enumerate(flushed, 1) if flush] == [64, 128]
 
 
-def test_no_nonblocking_call_goes_the_express_way(
+def test_no_nonblocking_call_takes_the_fast_path(
     comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That runs at once, on the thread that calls."""

@@ -62,9 +62,9 @@ def allowed(door: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.parametrize("is_asynchronous_again", [True, False])
+@pytest.mark.parametrize("is_nonblocking_again", [True, False])
 def test_an_nonblocking_call_cut_short_can_be_made_again_or_this_process_has_ended(
-    is_first: bool, is_asynchronous_again: bool
+    is_first: bool, is_nonblocking_again: bool
 ) -> None:
     called = lost = 0
     x = np.ones(3)
@@ -80,7 +80,7 @@ def test_an_nonblocking_call_cut_short_can_be_made_again_or_this_process_has_end
         with requests._lock:  # so that the engine's ownership is back, if it was taken
             assert requests._changed.wait_for(requests._is_idle, WITHIN_S)
         try:
-            if is_asynchronous_again:
+            if is_nonblocking_again:
                 comm.iallreduce(x).wait(WITHIN_S)
             else:
                 comm.allreduce(x)

@@ -56,7 +56,7 @@ def test_all_who_were_told_the_same_get_the_same_bytes() -> None:
     assert [mine is theirs for mine, theirs in pairs] == [True] * -(-600 // MEMBERS_PER_DELTA)
 
 
-def test_the_largest_roll_fits_its_frame() -> None:
+def test_the_largest_member_delta_fits_its_frame() -> None:
     large = Member(2047, "w" * 64, 2**32 - 1, "h" * 64, "a" * 255, 65535, True, "p" * 32)
     plan = plan_of((large,) * 2048)
     assert max(map(len, MemberDeltaWriter().frames(plan, ()))) <= MAX_CONTROL_FRAME
@@ -79,9 +79,9 @@ def test_what_is_no_part_of_a_plan_passes_as_it_is() -> None:
     assert MemberDeltaReader().take(Settled(3)) == Settled(3)
 
 
-def test_a_roll_with_a_gap_and_a_plan_for_nobody_are_refused() -> None:
+def test_a_member_delta_with_a_gap_and_a_plan_for_nobody_are_refused() -> None:
     reader = MemberDeltaReader()
-    with pytest.raises(ProtocolError, match="a roll names rank 1 before 0"):
+    with pytest.raises(ProtocolError, match="a member delta names rank 1 before 0"):
         reader.take(MemberDelta(members(2)[1:]))
     with pytest.raises(ProtocolError, match="a plan for rank 0 of 0 members"):
         reader.take(plan_of(()))

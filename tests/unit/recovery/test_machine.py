@@ -99,7 +99,7 @@ def test_a_result_that_arrives_after_the_report_is_discarded() -> None:
     assert core.progress.begin(SIG, "t.py:1") is NextStep.EXECUTE
 
 
-def test_a_laggard_fetches_serves_itself_in_order_and_then_executes() -> None:
+def test_a_lagging_rank_fetches_serves_itself_in_order_and_then_executes() -> None:
     core = a_member()
     hear(core, Revoke(2, "rank 1 died"))
     effects = hear(core, plan(2, at(-1, 2), fetches=(Fetch(1, PositionRange(-1, 0, 2)),)))
@@ -270,7 +270,7 @@ def test_close_is_served_when_a_member_closed_and_then_left() -> None:
     assert core.progress.closed
 
 
-def a_second_life(version: int, prelude_length: int) -> WorkerMachine:
+def a_second_incarnation(version: int, prelude_length: int) -> WorkerMachine:
     """In epoch 1, with checkpoint `version` fetched, at the beginning of its prelude."""
     core = a_member(at(version, 0), prelude_length=prelude_length, load=version, load_from=(1,))
     core.handle(CheckpointFetched(1, version, f"w{version}"), now=0.0)
@@ -279,7 +279,7 @@ def a_second_life(version: int, prelude_length: int) -> WorkerMachine:
 
 
 def test_a_plan_between_the_look_and_the_load_makes_the_worker_look_again() -> None:
-    core = a_second_life(3, prelude_length=0)
+    core = a_second_incarnation(3, prelude_length=0)
     seen = core.progress.begin_load(LOAD, "t.py:1")
     assert isinstance(seen, Checkpoint)
     hear(core, Revoke(2, "someone died"))
@@ -293,7 +293,7 @@ def test_a_plan_between_the_look_and_the_load_makes_the_worker_look_again() -> N
 
 
 def test_a_prelude_that_is_longer_than_the_jobs_is_a_mismatch_not_a_wait() -> None:
-    core = a_second_life(2, prelude_length=0)
+    core = a_second_incarnation(2, prelude_length=0)
     assert core.progress.begin(SIG, "t.py:1") == LogEntry(LOAD, None)
 
 
@@ -305,7 +305,7 @@ def test_a_load_where_the_others_called_something_else_is_a_mismatch_not_a_wait(
 
 
 def test_a_stopped_process_hears_the_tracker_before_it_replays_too() -> None:
-    core = a_second_life(2, prelude_length=0)
+    core = a_second_incarnation(2, prelude_length=0)
     seen = core.progress.begin_load(LOAD, "t.py:1")
     assert isinstance(seen, Checkpoint)
     assert core.progress.replay_load(seen, now=4.0) is Completion.CONFIRM_FIRST
@@ -411,7 +411,7 @@ def test_the_rest_of_a_prelude_that_is_left_out_is_kept_within_its_budget() -> N
     )
 
 
-def a_calm_member() -> WorkerMachine:
+def a_quiescent_member() -> WorkerMachine:
     core = a_member()
     for value in ("a", "b"):
         execute(core, value)
@@ -430,7 +430,7 @@ def a_calm_member() -> WorkerMachine:
     ],
 )
 def test_whatever_is_heard_sends_the_next_call_the_long_way(event: Any) -> None:
-    core = a_calm_member()
+    core = a_quiescent_member()
     position = core.progress.position
     core.handle(event, now=0.1)
     assert core.progress.complete_next(LogEntry(b"s" * 40, "c"), 0.1) is None
@@ -438,7 +438,7 @@ def test_whatever_is_heard_sends_the_next_call_the_long_way(event: Any) -> None:
 
 
 def test_a_process_that_did_not_run_for_a_while_completes_nothing_at_once() -> None:
-    core = a_calm_member()
+    core = a_quiescent_member()
     assert (
         core.progress.complete_next(
             LogEntry(b"s" * 40, "c"), 0.51 * core.contact.limits.detect_within
@@ -453,9 +453,9 @@ def test_a_process_that_did_not_run_for_a_while_completes_nothing_at_once() -> N
     )
 
 
-def test_a_member_that_is_behind_or_has_replayed_is_not_calm() -> None:
+def test_a_member_that_is_behind_or_has_replayed_is_not_quiescent() -> None:
     assert not a_member(frontier=at(-1, 1)).progress.is_quiescent
-    core = a_calm_member()
+    core = a_quiescent_member()
     core.progress.position = at(-1, 0)  # as one whose next results are in its log
     core.progress.replay(now=0.0)
     assert not core.progress.is_quiescent

@@ -151,13 +151,13 @@ def test_everything_is_held_until_it_is_proven_stable() -> None:
     assert log.positions() == [at(0, 0), at(0, 1), at(0, 2)]
 
 
-def test_a_proof_lets_go_of_what_others_keep_and_only_below_itself() -> None:
+def test_a_proof_releases_what_others_keep_and_only_below_itself() -> None:
     log = filled(at(0, 0), at(0, 1), at(0, 2), at(0, 3))
     dropped = log.prove_stable(at(0, 3))
     assert (dropped, log.positions()) == (["0.1"], [at(0, 0), at(0, 2), at(0, 3)])
 
 
-def test_a_pin_holds_what_a_proof_lets_go_until_the_plan_is_settled() -> None:
+def test_a_pin_holds_what_a_proof_releases_until_the_plan_is_settled() -> None:
     log = filled(at(0, 0), at(0, 1))
     log.pin()
     while_pinned = log.prove_stable(at(0, 2))

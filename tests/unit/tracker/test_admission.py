@@ -1,4 +1,4 @@
-"""Stories of who is let in, who is fenced, and what no honest worker says."""
+"""Scenarios: who is admitted, who is fenced, and what no honest worker says."""
 
 from dataclasses import replace
 from typing import Any

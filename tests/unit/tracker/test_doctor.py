@@ -185,12 +185,12 @@ async def test_only_the_trackers_own_nonce_counts() -> None:
     async with listening() as sock, trio.open_nursery() as nursery:
         address = sock.getsockname()
 
-        async def stranger_then_tracker() -> None:
+        async def other_server_then_tracker() -> None:
             for words in (b"GET / HTTP/1.1\r\n\r\n", b"n" * 31, b"n" * 32):
                 async with await trio.open_tcp_stream(*address) as stream:
                     await stream.send_all(words)
 
-        nursery.start_soon(stranger_then_tracker)
+        nursery.start_soon(other_server_then_tracker)
         assert await doctor._hear(sock, b"n" * 32)
 
 

@@ -28,13 +28,13 @@ def lost_without_the_closed_one() -> ScenarioRun:
     return scenario
 
 
-def verdict_of(scenario: ScenarioRun) -> FatalDecision | None:
+def fatal_decision_of(scenario: ScenarioRun) -> FatalDecision | None:
     return scenario.roster.durable.fatal_decision
 
 
 def test_the_job_is_not_lost_while_it_may_come_back() -> None:
     scenario = lost_without_the_closed_one()
-    assert (scenario.roster.state, verdict_of(scenario)) == (JobState.COLLECTING, None)
+    assert (scenario.roster.state, fatal_decision_of(scenario)) == (JobState.COLLECTING, None)
     assert scenario.roster.next_deadline() is not None
     waiting = scenario.roster.snapshot(1.0)["waiting_for"]
     assert waiting == ["worker w0 to come back, though it has closed"]
@@ -43,7 +43,7 @@ def test_the_job_is_not_lost_while_it_may_come_back() -> None:
     scenario.tell(Joined(4, hello("w0", plan_epoch=1, revoke_epoch=1, closed=True)))
     sent = sends(scenario.tell_said(4, report(2, at(-1, 2), committed=-1, runs=HELD, closed=True)))
     plans = {conn: message for conn, message in sent if isinstance(message, Plan)}
-    assert (scenario.roster.state, verdict_of(scenario), sorted(plans)) == (
+    assert (scenario.roster.state, fatal_decision_of(scenario), sorted(plans)) == (
         JobState.RUNNING,
         None,
         [3, 4],
@@ -56,9 +56,9 @@ def test_it_is_awaited_no_longer_than_a_worker_of_a_restarted_tracker() -> None:
     for beat in range(1, 8):  # w1 lives on
         scenario.now = 1.0 + 4.0 * beat
         scenario.tell_said(3, report(2, caught_up=0))
-    assert verdict_of(scenario) is None
+    assert fatal_decision_of(scenario) is None
     scenario.tick(1.0 + SETTINGS.reattach_within)
-    fatal_decision = verdict_of(scenario)
+    fatal_decision = fatal_decision_of(scenario)
     assert fatal_decision is not None
     assert fatal_decision.error == "JobLostError"
 
@@ -67,12 +67,12 @@ def test_a_tracker_that_was_stopped_waits_anew() -> None:
     scenario = lost_without_the_closed_one()
     scenario.now = 100.0
     scenario.tell(Stalled())
-    assert verdict_of(scenario) is None
+    assert fatal_decision_of(scenario) is None
     for beat in range(1, 8):
         scenario.now = 100.0 + 4.0 * beat
         scenario.tell_said(3, report(2, caught_up=0))
     scenario.tick(100.0 + SETTINGS.reattach_within)
-    assert verdict_of(scenario) is not None
+    assert fatal_decision_of(scenario) is not None
 
 
 def test_when_nobody_has_closed_the_job_is_lost_at_once() -> None:
@@ -82,6 +82,6 @@ def test_when_nobody_has_closed_the_job_is_lost_at_once() -> None:
     for rank in (0, 1):
         scenario.joined(3 + rank, hello(f"w{rank}", "b"))
         scenario.said(3 + rank, report(2, caught_up=0))
-    fatal_decision = verdict_of(scenario)
+    fatal_decision = fatal_decision_of(scenario)
     assert fatal_decision is not None
     assert fatal_decision.error == "JobLostError"

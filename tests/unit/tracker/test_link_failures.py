@@ -15,7 +15,7 @@ from ftcomm_tracker.core.link_failures import (
 )
 from tests.unit.tracker.roster_scenario import at
 
-LIVES = {0: b"a", 1: b"b", 2: b"c", 3: b"d"}
+PROCESSES = {0: b"a", 1: b"b", 2: b"c", 3: b"d"}
 
 
 def fail(
@@ -25,7 +25,7 @@ def fail(
     progress: Position = START,
     via: int | None = None,
 ) -> None:
-    processes = (LIVES[pair[0]], LIVES[pair[1]])
+    processes = (PROCESSES[pair[0]], PROCESSES[pair[1]])
     pairs.note_failure(pair, processes, epoch=epoch, progress=progress, cause="reset", via=via)
 
 
@@ -33,7 +33,7 @@ def failing(plans: int = 2, spoilt: tuple[int, ...] = (), *, stuck: bool = False
     return Failing((b"", b""), 1, plans, START, stuck, "reset", spoilt)
 
 
-def unreachable(pairs: Pairs, processes: dict[int, bytes] = LIVES) -> list[tuple[int, int]]:
+def unreachable(pairs: Pairs, processes: dict[int, bytes] = PROCESSES) -> list[tuple[int, int]]:
     return [
         pair for pair, failing in pairs.of_incarnations(processes).items() if failing.is_unreachable
     ]
@@ -71,24 +71,24 @@ def test_a_relayed_pair_stays_relayed_however_long_the_plan_lasts() -> None:
     fail(pairs, 3, via=2)
     pairs.forget_repaired(4)
     assert unreachable(pairs) == [(0, 1)]
-    assert pairs.of_incarnations(LIVES)[0, 1].spoilt == ()
+    assert pairs.of_incarnations(PROCESSES)[0, 1].spoilt == ()
 
 
 def test_only_failures_of_the_same_two_processes_count() -> None:
     pairs = Pairs()
     fail(pairs, 1)
     fail(pairs, 2)
-    assert unreachable(pairs, {**LIVES, 1: b"new"}) == []
-    assert pairs.of_incarnations(LIVES) == {}
+    assert unreachable(pairs, {**PROCESSES, 1: b"new"}) == []
+    assert pairs.of_incarnations(PROCESSES) == {}
 
 
 def test_a_job_that_goes_on_between_two_failures_is_not_stuck() -> None:
     pairs = Pairs()
     fail(pairs, 1)
     fail(pairs, 2, progress=at(0, 1))
-    assert not pairs.of_incarnations(LIVES)[0, 1].stuck
+    assert not pairs.of_incarnations(PROCESSES)[0, 1].stuck
     fail(pairs, 3, progress=at(0, 1))
-    assert pairs.of_incarnations(LIVES)[0, 1].stuck
+    assert pairs.of_incarnations(PROCESSES)[0, 1].stuck
 
 
 @pytest.mark.parametrize(

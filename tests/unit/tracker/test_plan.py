@@ -71,7 +71,7 @@ def test_a_fresh_group_starts_at_the_beginning_and_fetches_nothing() -> None:
     assert [(p.load, p.fetches, p.commit) for p in decision.plans.values()] == [(-1, (), -1)] * 2
 
 
-def test_a_laggard_fetches_what_another_completed() -> None:
+def test_a_lagging_rank_fetches_what_another_completed() -> None:
     ahead = report(at(0, 3), PositionRange(0, 0, 3))
     decision = decided(ahead, report(at(0, 2), PositionRange(0, 0, 2)))
     assert decision.frontier == at(0, 3)

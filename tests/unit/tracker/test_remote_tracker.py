@@ -152,10 +152,10 @@ async def refuse_two_callers(address: tuple[str, int]) -> None:
     async with listener:
         for _ in range(2):  # the second shows that the first was not the end
             async with await listener.accept() as stream:
-                stranger = ServerHandshake(os.urandom(NONCE_BYTES))
-                while stranger.request is None:
-                    stranger.receive(await receive_exactly(stream, stranger.bytes_wanted))
-                await stream.send_all(stranger.use_key(b"another key"))
+                other = ServerHandshake(os.urandom(NONCE_BYTES))
+                while other.request is None:
+                    other.receive(await receive_exactly(stream, other.bytes_wanted))
+                await stream.send_all(other.use_key(b"another key"))
                 assert not await stream.receive_some(), (
                     "it proved itself to an unauthenticated peer"
                 )

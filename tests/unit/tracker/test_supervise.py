@@ -90,7 +90,7 @@ print("model", weights.tobytes().hex())
     assert found[0][1].removeprefix("[0]") == found[1][1].removeprefix("[1]")
 
 
-def test_a_worker_that_holds_the_interpreter_is_vouched_for_over_the_network(
+def test_a_worker_that_holds_the_interpreter_has_its_liveness_asserted_over_the_network(
     tmp_path: Path,
 ) -> None:
     with serve(tmp_path / "state", "-n", "2", "--detect-within", "1") as (tracker, ready):

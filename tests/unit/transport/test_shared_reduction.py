@@ -198,7 +198,7 @@ def test_a_result_that_one_rank_holds_is_kept_from_all():
     assert second[0].tolist() == [2] * count
 
 
-def test_a_dropped_result_is_let_go_of_at_once_not_when_somebody_collects(no_collector):
+def test_a_dropped_result_is_released_at_once_not_when_somebody_collects(no_collector):
     memories, count = harness.shared_window(2, ROOM), least(2, 4)
     schedules = [ring_allreduce(2, rank, count) for rank in range(2)]
     with harness.group(2) as ranks:

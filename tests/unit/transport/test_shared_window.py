@@ -172,7 +172,7 @@ def test_a_rank_that_has_not_looked_yet_keeps_its_place(pair: list[SharedWindow]
     assert address(place(pair[0])) != was
 
 
-def test_only_rank_0_keeps_account_of_what_was_let_go(pair: list[SharedWindow]) -> None:
+def test_only_rank_0_keeps_account_of_what_was_released(pair: list[SharedWindow]) -> None:
     for _ in range(3 * PAGES):
         place(pair[0])
         pair[1].placed(HERE, PAGE)

@@ -74,7 +74,7 @@ def test_a_allocation_is_of_whole_pages_all_of_them_new(nbytes: int, count: int)
     ]
 
 
-def test_a_allocation_is_used_again_when_rank_0_and_all_others_have_let_go_of_it() -> None:
+def test_a_allocation_is_used_again_when_rank_0_and_all_others_have_released_it() -> None:
     held = Held(8)
     first = held.new(2)
     second = held.new(2)  # rank 0 holds the first one
@@ -86,7 +86,7 @@ def test_a_allocation_is_used_again_when_rank_0_and_all_others_have_let_go_of_it
     assert len({first, second, third}) == 3
 
 
-def test_what_the_flags_say_before_rank_0_has_let_go_makes_nothing_free() -> None:
+def test_what_the_flags_say_before_rank_0_has_released_it_makes_nothing_free() -> None:
     held = Held(2)
     assert held.new(2)
     assert held.allocations.take(PAGE) is None

@@ -93,7 +93,7 @@ class Forming:
         self._remind_at = min(self._remind_at, now + REMIND_EVERY_S)
 
     def stalled(self, now: float) -> None:
-        """The tracker did not run for a while: who could not be heard has the whole time again."""
+        """Give members the whole time again: the tracker did not run and could not hear them."""
         if self._since is not None:
             self._since = now
 

@@ -2,7 +2,7 @@
 
 On Linux the kernel kills a worker whose launcher is gone (PR_SET_PDEATHSIG), tells of an exit
 through a pidfd, and shows in /proc whether a silent worker is computing.  Elsewhere a worker may
-outlive a launcher that was killed, a thread waits for each exit, and nobody is vouched for.
+outlive a launcher that was killed, a thread waits for each exit, and no liveness is asserted.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class Child:
         worker_id: which worker it is.
         process: the running process, leader of its own process group.
         tail: its last lines of output, both streams.
-        cpu_ticks: processor time at the last look, for vouching.
+        cpu_ticks: processor time at the last look, for liveness assertions.
         stopped: it was stopped (SIGSTOP, not a debugger) at the last look.
     """
 

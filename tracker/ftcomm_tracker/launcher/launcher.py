@@ -313,7 +313,7 @@ class Launcher:
                     self._look_at(child, trio.current_time())
 
     def _look_at(self, child: Child, now: float) -> None:
-        """Vouch for one that computes; end one that is stopped and has lost its place.
+        """Assert the liveness of one that computes; end one that is stopped and has lost its place.
 
         A stopped process cannot come back by itself, and as long as it exists it is not started
         again: its place would stay empty until the job fails.

@@ -21,7 +21,8 @@ from ftcomm.protocol.messages import ControlMessage, Hello, Member, Plan, Worker
 MAX_QUEUED_BYTES = 4 << 20  # 16 frames of the largest size; a healthy peer's queue is empty
 SEND_DEADLINE_S = 30.0  # for what the kernel did not take at once; a stopped worker is out by then
 FLUSH_DEADLINE_S = 2.0  # how long a connection that is being ended may take its last messages
-BATCH_BYTES = 16 * 1024  # more is sent as it is: the bytes of a roll are shared by all connections
+# More is sent as it is: the bytes of a member delta are shared by all connections.
+BATCH_BYTES = 16 * 1024
 
 
 class Connection:

@@ -12,7 +12,7 @@ def error_class(name: str) -> type[errors.FtcommError]:
     return errors.ProtocolError
 
 
-def verdict_error(fatal_decision: FatalDecision) -> errors.FtcommError:
+def fatal_error(fatal_decision: FatalDecision) -> errors.FtcommError:
     """The exception that every rank raises for a job-wide fatal decision: same type, same words."""
     rank = fatal_decision.rank if fatal_decision.rank >= 0 else None
     return error_class(fatal_decision.error)(

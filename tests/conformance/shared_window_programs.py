@@ -1,4 +1,4 @@
-"""Programs whose results are made in memory that all ranks have in common."""
+"""Programs whose results lie in a shared window."""
 
 import mmap
 import threading
