@@ -63,7 +63,7 @@ class SettingKind(ABC):
     @property
     @abstractmethod
     def values(self) -> str:
-        """Which values are allowed, in words."""
+        """The allowed values, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +114,23 @@ class WholeNumber(SettingKind):
 
 
 @dataclass(frozen=True, slots=True)
-class ByteSize(WholeNumber):
-    """A number of bytes, in text with a unit if one likes."""
+class ByteSize(SettingKind):
+    """A number of bytes from `lo` to `hi`, both included; its text may have a unit."""
+
+    lo: int
+    hi: int
 
     def read(self, name: str, text: str) -> int:
         try:
             return bytes_in(text)
         except ValueError as error:
             raise ConfigError(f"{variable_of(name)}: {error}") from None
+
+    def check(self, name: str, value: Any) -> None:
+        between(name, value, self.lo, self.hi, whole=True)
+
+    def canonical(self, value: Any) -> str:
+        return str(int(value))
 
     def shown(self, value: Any) -> str:
         for unit, factor in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
