@@ -18,7 +18,7 @@ TOOLS = ("nft", "tc")
 
 
 def missing() -> str:
-    """What this machine lacks; empty if nothing."""
+    """Name what this machine lacks; empty if nothing."""
     absent = [tool for tool in TOOLS if shutil.which(tool) is None]
     if absent:
         return f"needs {', '.join(absent)}"

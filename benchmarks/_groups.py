@@ -26,7 +26,7 @@ class Peer(Protocol):
     NAME: str
 
     def missing(self) -> str | None:
-        """What is not installed, None if everything is."""
+        """Name what is not installed; None if everything is."""
 
     def commands(self, world_size: int, folder: Path) -> list[list[str]]:
         """Command lines which together start all ranks; each calls `take_turns`."""
@@ -36,7 +36,7 @@ class Peer(Protocol):
 
 
 class PeerFailed(Exception):  # noqa: N818 - said in the table, not an error of the benchmark
-    """Why a group cannot go on."""
+    """Reason for which a group cannot continue."""
 
 
 class Group:

@@ -13,7 +13,7 @@ DEVICE = "eth0"
 
 
 def sent_bytes() -> int:
-    """What has left this host so far, headers of all layers included."""
+    """Count the bytes that left this host so far, headers of all layers included."""
     lines = Path("/proc/self/net/dev").read_text(encoding="ascii").splitlines()
     (line,) = (line for line in lines if line.strip().startswith(f"{DEVICE}:"))
     return int(line.partition(":")[2].split()[8])

@@ -1,4 +1,4 @@
-"""What a reader must know of the machine to compare two runs."""
+"""Description of the machine, to compare two runs."""
 
 import importlib.metadata
 import os

@@ -1,4 +1,4 @@
-"""What this machine can do at best: memory copied and added, bytes through the loopback."""
+"""Limits of this machine: memory copied and added, bytes through the loopback."""
 
 import os
 import socket

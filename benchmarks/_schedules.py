@@ -23,7 +23,7 @@ class Costs:
 
 
 def finish(schedules: Sequence[Schedule], itemsize: int, costs: Costs) -> float:
-    """When the last rank is done, all having begun at 0.
+    """Return the time at which the last rank is done, all having begun at 0.
 
     Raises:
         ValueError: the schedules wait for each other.
@@ -83,7 +83,7 @@ def predict(
 
 
 def are_alike(first: Schedule, other: Schedule) -> bool:
-    """Whether `other` is `first` seen from its own rank: same steps, neighbours and sizes."""
+    """Tell whether `other` is `first` seen from its own rank: same steps, neighbours and sizes."""
     return list(_seen_from(first)) == list(_seen_from(other))
 
 

@@ -78,7 +78,7 @@ def more_ranks_table(lines: list[Line]) -> str:
 
 
 def recoveries_table(lines: list[Line]) -> str:
-    """What a fault costs."""
+    """Tabulate the cost of each fault."""
     found = {(line["fault"], line["phase"]): line for line in lines if "fault" in line}
     rows = [
         [text, _short(found[key]["p50"]), _short(found[key]["p99"])]

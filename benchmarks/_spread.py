@@ -20,7 +20,7 @@ def summary(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def ratio(rounds: Sequence[Sequence[float]], own_rounds: Sequence[Sequence[float]]) -> float:
-    """How many times ours another takes: the median over rounds of the ratio of medians.
+    """Return the other's time over ours: the median over rounds of the ratio of medians.
 
     Both of a round were measured one shortly after the other, so what slows the machine down for a
     while is in both.
@@ -49,7 +49,7 @@ def paired_ratio(rounds: Sequence[tuple[Sequence[float], Sequence[float]]]) -> d
 
 
 def _left_out(rounds: int) -> int:
-    """How many of the smallest, and of the largest, values lie outside the median's interval.
+    """Count the values on each side that lie outside the median's interval.
 
     The true median lies below the k + 1 smallest ratios only if at most k of all fall below it:
     a sum of binomial coefficients.

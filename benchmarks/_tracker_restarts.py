@@ -59,7 +59,7 @@ class Job:
         return subprocess.Popen([sys.executable, str(WORKER), str(self._folder)], env=environment)
 
     def restart_tracker(self) -> tuple[float, float, float]:
-        """When it was killed, when it was ready again, and when all ranks were back at it."""
+        """Return the times of the kill, of the new tracker, and of the last rank's return to it."""
         killed = time.monotonic()
         self._tracker.kill()
         self._tracker.wait()

@@ -95,7 +95,7 @@ class Contest:
         return _figures({name: seconds[name] for name in self.groups})
 
     def _calls(self, name: str, nbytes: int, turn_s: float) -> int:
-        """How many calls fit a turn, from a first try that is not counted."""
+        """Estimate the calls that fit a turn, from a first try that is not counted."""
         found = self._turn(name, nbytes, WARM_UP_CALLS if nbytes <= 1 << 20 else 1)
         fitting = int(turn_s / min(found)) if found else 0  # the others met something else
         most = min(MOST_CALLS, TURN_BYTES // nbytes)

@@ -63,7 +63,7 @@ def time_of(algorithm: Algorithm, world_size: int, nbytes: int, costs: Costs) ->
 
 
 def counted(world_size: int, nbytes: int, processors: int) -> list[float]:
-    """How many alphas, betas and gammas are in the time of the algorithm that would be chosen."""
+    """Count the alphas, betas and gammas in the time of the algorithm that would be chosen."""
     algorithm = choose_algorithm(Kind.ALLREDUCE, world_size, nbytes)
     units = (Costs(1, 0, 0), Costs(0, 1, 0), Costs(0, 0, 1))
     turns = max(world_size / processors, 1.0)

@@ -1,4 +1,4 @@
-"""What the log costs: allreduce of float32 with ``--replay on`` and ``off``, in turn in one run.
+"""Cost of the log: allreduce of float32 with ``--replay on`` and ``off``, in turn in one run.
 
     python benchmarks/fault_tolerance_cost.py
     python benchmarks/fault_tolerance_cost.py --sizes 4,1048576 --how out --json
@@ -39,7 +39,7 @@ TURN_BYTES = 400_000_000  # a turn's results are kept
 
 
 class Job:
-    """What `Group` starts: one job of ftcomm with or without a log."""
+    """Job that `Group` starts: ftcomm with or without a log."""
 
     def __init__(self, replay: str, transport: str) -> None:
         self.NAME = f"replay {replay}"

@@ -1,4 +1,4 @@
-"""What the floor is made of: bytes on the wire, and time, against what cannot be beaten.
+"""Parts of the floor: bytes on the wire, and time, against the lower bounds.
 
     python benchmarks/floor.py
     python benchmarks/floor.py -n 2 --nbytes 10000000 --json
@@ -45,7 +45,7 @@ DEVICES = Path("/proc/net/dev")
 
 
 def least_bytes(world_size: int, nbytes: int) -> float:
-    """What each rank must send at least."""
+    """Return the least bytes that each rank must send."""
     return 2 * nbytes * (world_size - 1) / world_size
 
 

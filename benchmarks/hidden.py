@@ -1,4 +1,4 @@
-"""How much of the communication is hidden behind computing.
+"""Share of the communication that is hidden behind computing.
 
     python benchmarks/hidden.py
     python benchmarks/hidden.py -n 2 --nbytes 4000000 --layers 32 --json

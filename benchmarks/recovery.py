@@ -1,4 +1,4 @@
-"""What a fault costs: from the fault to the next completed collective on all survivors.
+"""Cost of a fault: from the fault to the next completed collective on all survivors.
 
     python benchmarks/recovery.py
     python benchmarks/recovery.py -n 4 --faults 20 --only "link reset" --json
@@ -117,7 +117,7 @@ def lost_times(folder: Path) -> Times:
 
 
 def phases(folder: Path) -> dict[str, Times]:
-    """What the tracker measured of each incident."""
+    """Return the tracker's times of each incident."""
     lines = (folder / "incidents.jsonl").read_text().splitlines()
     incidents = [json.loads(line)["ms"] for line in lines]
     return {name: [incident[name] for incident in incidents] for name in incidents[0]}

@@ -1,4 +1,4 @@
-"""What `--streams` gains where the network gives a single connection less than a host can send.
+"""Gain of `--streams` where the network gives one connection less than a host can send.
 
     python benchmarks/streams.py                       # 25 MB, 60 Mbit/s a connection
     python benchmarks/streams.py --streams 1,4 --mbit 400 --json

@@ -30,7 +30,7 @@ ALIKE = 1e-4  # of the models' mean weight
 
 
 def train(world_size: int, steps: int) -> dict[str, Any]:
-    """What rank 0 found."""
+    """Return the result of rank 0."""
     with tempfile.TemporaryDirectory(prefix="ftcomm-bench-") as folder:
         out = Path(folder) / "figures"
         tracker = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(world_size)]

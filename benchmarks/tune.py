@@ -65,7 +65,7 @@ class Tuning:
         return {name: round(float(us), 1) for name, us in zip(names, slowest, strict=True)}
 
     def _calls(self, kind: str, name: str, nbytes: int) -> int:
-        """How many calls fit a turn, the same on all ranks, from a try that is not counted."""
+        """Estimate the calls that fit a turn, the same on all ranks, from an uncounted try."""
         found = statistics.median(self._turn(kind, name, nbytes, FEWEST_CALLS))
         slowest = float(self._comm.allreduce(found, op="max"))
         most = min(MOST_CALLS, TURN_BYTES // nbytes)
@@ -111,7 +111,7 @@ def tune(arguments: argparse.Namespace, comm: ftcomm.Communicator) -> dict[str, 
 def table_with(
     figures: dict[str, Figures], ranks: int, margin: float, into: Path | None
 ) -> AlgorithmTable:
-    """What `into` holds, or the built-in table, with rows for `ranks`."""
+    """Return the table in `into`, or the built-in one, with rows for `ranks`."""
     table = DEFAULT_TABLE
     if into is not None and into.exists():
         table = table_in_file(into.read_bytes(), str(into))

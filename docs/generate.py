@@ -113,7 +113,7 @@ def _costs(schedules: list[Schedule], count: int) -> str:
 
 
 def algorithm_cost_table() -> str:
-    """What each algorithm takes, counted in its schedules."""
+    """Count the cost of each algorithm in its schedules."""
     allreduces = (doubling_allreduce, halving_allreduce, ring_allreduce)
     long = SEGMENTS * SEGMENT_BYTES
     chain_name = f"chain of {SEGMENTS} segments"

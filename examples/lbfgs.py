@@ -27,7 +27,7 @@ Objective = Callable[[Floats], Floats]  # weights to the gradient, and behind it
 
 
 def direction(gradient: Floats, pairs: Pairs) -> Floats:
-    """Where to go: minus the gradient times the inverse curvature that the pairs describe."""
+    """Return the step: minus the gradient times the inverse curvature that the pairs describe."""
     towards = -gradient
     shares = []
     for step, change in reversed(pairs):

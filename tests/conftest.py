@@ -1,4 +1,4 @@
-"""What all tests share: no litter, compiled code, an order, no clock, a count of real faults."""
+"""Common fixtures: no leftovers, compiled code, an order, no clock, a count of real faults."""
 
 import os
 import signal

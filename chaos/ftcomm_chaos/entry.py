@@ -1,4 +1,4 @@
-"""Where ``ftcomm-chaos`` starts: as ``ftcomm-tracker`` does, before anything is imported."""
+"""Entry point of ``ftcomm-chaos``: sets up the streams before any import, as ``ftcomm-tracker``."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""How many real processes were killed and stopped, for the figure at the end of a test run."""
+"""Counts of the real processes killed and stopped, for the figure at the end of a test run."""
 
 from dataclasses import dataclass
 

@@ -157,7 +157,7 @@ def _half_closed(bench: Bench, *, killed: int = 0, **settings: object) -> Iterat
 
 
 def the_closed_die(*closed: int) -> Run:
-    """Who has closed and told the tracker counts as done: nobody waits for it (R8).
+    """Count a rank that has closed and told the tracker as done: no rank waits for it (R8).
 
     Rank 3 dies too, so that a new incarnation has to close without them.  Seen to fail when a place
     that has closed is awaited in a recovery.
@@ -202,7 +202,7 @@ def tracker_and_a_closed_worker_die(bench: Bench) -> None:
 
 
 def a_worker_joins_a_finished_job(bench: Bench) -> None:
-    """Whether its worker id is a member's or new, it is told the final version (R8).
+    """Answer a late worker, known or new, with the final version (R8).
 
     Seen to fail when a tracker that is started again forgets that all have closed.
     """

@@ -85,7 +85,7 @@ def _become_worker(order: dict[str, Any]) -> NoReturn:
 
 
 def _run_here() -> int:
-    """What the interpreter does around a script: the exit status of its end."""
+    """Imitate the interpreter around a script, and return the exit status."""
     try:
         programs.main()
     except SystemExit as end:

@@ -174,7 +174,7 @@ class Job(Record):
         self.check()
 
     def _drain(self) -> None:
-        """What the workers wrote before they ended may come behind the news of their end."""
+        """Read the rest of the output of ended workers, which may arrive after the exits."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._pipe, 1 << 16):
                 for _ in self._taken(self._pipe, "pipe", data):

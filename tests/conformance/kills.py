@@ -58,7 +58,7 @@ class KillsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What is run, and how many die at one moment.
+    """Program to run, and the number of processes that die at one moment.
 
     Attributes:
         at_once: so many, or all but one if there are no more.
@@ -80,7 +80,7 @@ SMALL = Way(SMALL_RESULTS, at_once=OTHERS, pause_s=0.002, moments_a_job=3)
 
 @dataclass(slots=True)
 class Told:
-    """What the output of a job says so far."""
+    """Content of a job's output so far."""
 
     lines: list[str] = field(default_factory=list)
     models: set[str] = field(default_factory=set)
@@ -193,13 +193,13 @@ class Job:
         return digest
 
     def _killed_are_reaped(self) -> bool:
-        """Whom we killed has died of it, and nobody else; those of the last moment may not."""
+        """Tell whether exactly the killed processes died of it; those killed last may live."""
         reaped = Counter(self.told.reaped)
         return _workers_in(self.killed[:-1]) <= reaped <= _workers_in(self.killed)
 
     @property
     def moments(self) -> int:
-        """How often all whom we killed at once died of it."""
+        """Number of moments at which all killed processes died of the kill."""
         missed = sum(map(len, self.killed)) - len(self.told.reaped)
         return len(self.killed) - bool(missed)
 
@@ -234,7 +234,7 @@ def _workers_in(moments: list[dict[int, int]]) -> Counter[int]:
 
 @dataclass(slots=True)
 class Row:
-    """What was done to one world size."""
+    """Runs of one world size."""
 
     model: str
     jobs: int = 0

@@ -67,7 +67,7 @@ class _Kinds:
         self.ranks = range(self.size)
 
     def given(self, x: Any) -> Any:
-        """What is passed for `x`: a function that writes down that it was called, if asked for."""
+        """Return the argument for `x`: a function that records its call, if asked for."""
         if not self.record.spec.get("lazy"):
             return x
         position = f"{self.comm.version}.{self.comm.seqno}"

@@ -1,4 +1,4 @@
-"""What a scenario plans, and the processes that carry it out."""
+"""Plan of a scenario, and the processes that carry it out."""
 
 import dataclasses
 import json
@@ -51,17 +51,17 @@ class Plan:
 
     @property
     def deaths(self) -> int:
-        """How many processes must have died of a signal."""
+        """Number of processes that must have died of a signal."""
         fatal = [f for f in self.faults if "=" not in f or f.rpartition("=")[2].startswith("kill")]
         return len(fatal) + self.killed
 
     @property
     def stops(self) -> int:
-        """How many times a process must have been stopped."""
+        """Number of times that a process must have been stopped."""
         return sum(fault.endswith("=stop") for fault in self.faults) + self.stopped
 
     def records(self) -> list[str]:
-        """What the record of faults must say in the end, sorted."""
+        """Sorted lines that the record of faults must contain in the end."""
         return sorted(
             [
                 *(_recorded(fault) for fault in self.faults),

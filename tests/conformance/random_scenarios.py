@@ -12,7 +12,7 @@ QUICK = 4  # of them in the default run
 
 
 def schedules(seeds: Iterable[int]) -> Run:
-    """Whoever dies and whoever is stopped, every result is that of a run in peace.
+    """Compare every result under random kills and stops with the run without faults.
 
     Each plan's deaths, stops and fired faults are counted.  Seen to fail when nobody keeps stable
     results.

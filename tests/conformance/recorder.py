@@ -1,4 +1,4 @@
-"""What a program of the scenarios runs on: a communicator whose every call is written down.
+"""Communicator of the scenarios' programs, which records every call.
 
 Every worker writes one line for each call that returned, with the digest of the result's bytes, to
 the harness's event pipe; whatever any incarnation of any rank was given at a position must be what

@@ -1,4 +1,4 @@
-"""What a scenario is, and the steps that several of them share."""
+"""Scenarios, and the steps that several of them share."""
 
 import contextlib
 import dataclasses

@@ -37,7 +37,7 @@ class Call:
 
     @property
     def synchronising(self) -> bool:
-        """Whether who has executed it knows that all have come so far."""
+        """True if every rank that executed it knows that all ranks have come so far."""
         return self.seqno not in BROADCASTS
 
     @property

@@ -74,7 +74,7 @@ def _arrival() -> threading.Event:
 
 
 def is_shared_result(array: Array) -> bool:
-    """Whether the memory under an array is mapped, not this process's own."""
+    """Tell whether the memory under an array is mapped, not this process's own."""
     base: Any = array
     while isinstance(base, (np.ndarray, memoryview)):
         base = base.obj if isinstance(base, memoryview) else base.base

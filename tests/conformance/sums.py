@@ -1,4 +1,4 @@
-"""How many real processes all tests together killed and stopped, and whether that is enough.
+"""Sums of the processes that all tests killed and stopped, and the judgement of the sums.
 
 The counts travel with the reports of the tests, so that they add up however the tests are run.
 """
@@ -20,7 +20,7 @@ class Sums:
 
     @property
     def too_few(self) -> bool:
-        """Whether a run of all has shown less than it says."""
+        """True if a complete run has fewer faults than required."""
         few = self.counts["kills"] < LEAST_KILLS or self.counts["stops"] < LEAST_STOPS
         return self.judges and few
 

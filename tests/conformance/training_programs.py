@@ -85,7 +85,7 @@ def _train(record: Recorder, version: int, count: int, model: Array) -> Array:
 
 
 def _inputs(size: int, version: int, count: int, model: Array) -> list[Array]:
-    """What each rank gives to the reductions of a version."""
+    """List the arrays that each rank passes to the reductions of a version."""
     steps = np.arange(count, dtype=np.float32)
     return [
         np.float32(0.1) * (steps % (97 + of)) + np.resize(model, count) / (of + version + 1)

@@ -1,4 +1,4 @@
-"""What happened in a job of real processes, and whether that is what was planned.
+"""Verdict on a job of real processes: its events, compared with its plan.
 
 A job passes if every planned fault fired, exactly the planned deaths happened, and every result
 that any incarnation of any rank was given is bit for bit that of a run without faults.
@@ -34,7 +34,7 @@ class Record:
         return f"artefacts in {self.folder}; the last events:\n{tail}"
 
     def deaths(self) -> int:
-        """How many workers a signal has ended."""
+        """Count the workers that a signal has ended."""
         return sum(event["status"] < 0 for event in self.of("exit"))
 
     def of(self, kind: str) -> list[Event]:
@@ -85,7 +85,7 @@ class Record:
         return {event["pid"] for event in faults if "=kill" in event["text"]}
 
     def check_history(self) -> None:
-        """What the incarnations have written down breaks no rule.
+        """Check that the histories of the incarnations break no rule.
 
         Raises:
             BrokenError: naming the rules.
@@ -95,7 +95,7 @@ class Record:
             raise BrokenError("\n".join([*map(str, findings), self.scenario()]))
 
     def check_results(self, reference: Mapping[str, str]) -> None:
-        """Whatever anybody was given is what the reference run gave.
+        """Check that every result equals the reference run's.
 
         Raises:
             BrokenError: naming a position.
@@ -107,7 +107,7 @@ class Record:
                 )
 
     def check_against(self, reference: Mapping[str, str], *, ended: int | None = None) -> None:
-        """Whatever anybody was given is what the reference run gave, and nothing is missing.
+        """Check that every result equals the reference run's, and none is missing.
 
         Args:
             reference: see `Bench.reference`.

@@ -1,4 +1,4 @@
-"""How to feed what somebody who holds the token says to a fetcher, holder, tracker or worker."""
+"""Feeders of a token holder's messages to a fetcher, holder, tracker or worker."""
 
 import contextlib
 import logging
@@ -68,7 +68,7 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def feed_from_holder(raw: bytes) -> None:
-    """What a holder sends to a member that catches up: checkpoint, local states, results."""
+    """Feed a holder's answers to a restarted worker: checkpoint, local states, results."""
     core = a_member()
     hear(core, Revoke(2, "rank 1 died"))
     fetches = (Fetch(1, PositionRange(-1, 0, 2)),)
@@ -113,7 +113,7 @@ def _hub(core: WorkerMachine) -> Any:
 
 
 def feed_to_holder(raw: bytes) -> None:
-    """What a fetcher asks of a holder; the answer is one that a fetcher understands."""
+    """Feed a fetcher's questions to a holder, whose answer a fetcher must understand."""
     core = a_member()
     for seqno in range(3):
         core.log.add(Position(0, -1, seqno), LogEntry(SIGNATURE.encode(), EMPTY))
@@ -136,7 +136,7 @@ def _read_answer(answer: bytes) -> None:
 
 
 def feed_relay(raw: bytes) -> None:
-    """What a relay answers to who wants to be passed on."""
+    """Feed a relay's answers to a process that asks it for a path."""
     sock: Any = Script(raw)
     run(lambda: _hear_relay(sock, 2, 1))
 
@@ -176,7 +176,7 @@ class _NoDial:
 
 
 def feed_operator(raw: bytes) -> None:
-    """What an operator asks of the tracker."""
+    """Feed an operator's questions to the tracker."""
     desk: Any = _Desk()
     operators = Operators(desk)
     operators._dial_backs = _NoDial()  # type: ignore[assignment]  # nobody may be dialled here
@@ -196,7 +196,7 @@ def feed_operator(raw: bytes) -> None:
 
 
 def feed_tracker(raw: bytes) -> None:
-    """What members and a spare say; the tracker goes on, and can say what it has to."""
+    """Feed messages of members and a spare; the tracker continues, and can report its status."""
     scenario = running(2)
     sent = scenario.joined(3, hello("spare"))
     for number, message in enumerate(feed_stream(raw)):
@@ -215,7 +215,7 @@ def _tell(scenario: ScenarioRun, fresh: int, conn: int, message: Any) -> list[tu
 
 
 def feed_worker(raw: bytes) -> None:
-    """What a tracker says to a worker; the worker goes on or has one typed error."""
+    """Feed a tracker's messages to a worker, which continues or raises one typed error."""
     core = WorkerMachine(
         Identity("w0", b"n" * 16, "h", "127.0.0.1", 1000), MachineLimits(), now=0.0
     )

@@ -1,4 +1,4 @@
-"""How to feed what a peer says about shared memory, and what it writes there."""
+"""Feeders of a peer's messages about shared memory, and of its writes there."""
 
 import contextlib
 import logging
@@ -100,7 +100,7 @@ def _driver() -> Any:
 
 
 def feed_listener(raw: bytes) -> None:
-    """What a dialler says, with a descriptor of a real segment."""
+    """Feed a dialler's messages, with a descriptor of a real segment."""
     segment = make_segment(SEGMENT_NONCE, MIN_RING_BYTES)
     sock: Any = _Sharer(raw, segment.fd)
 
@@ -117,7 +117,7 @@ def feed_listener(raw: bytes) -> None:
 
 
 def feed_dialler(raw: bytes) -> None:
-    """What a listener answers; one that does not see the memory is not believed."""
+    """Feed a listener's answers; a listener that does not see the memory is rejected."""
     made: list[Segment] = []
 
     def make(nonce: bytes) -> Segment:
@@ -155,7 +155,7 @@ def feed_window_head(raw: bytes) -> None:
 
 
 def feed_placed(raw: bytes) -> None:
-    """What rank 0 has written of a place; there are always as many bytes of it."""
+    """Feed rank 0's record of a result's place; it always has the same number of bytes."""
     words = raw[:PLACED_BYTES].ljust(PLACED_BYTES, b"\0")
     region = unpack_placed(words, COMMON, *PLACED)
     assert 0 <= region.start <= region.start + PLACED[1] <= COMMON.nbytes
@@ -164,7 +164,7 @@ def feed_placed(raw: bytes) -> None:
 
 
 def feed_extent(raw: bytes) -> None:
-    """What rank 0 has written of where a region is; there are always as many bytes of it."""
+    """Feed rank 0's record of an allocation's extent; it always has the same number of bytes."""
     part = COMMON.extent(0)
     words = raw[: part.stop - part.start].ljust(part.stop - part.start, b"\0")
     span = unpack_extent(words, COMMON)

@@ -1,4 +1,4 @@
-"""How to feed what comes from memory of others, files, variables and command lines."""
+"""Feeders of input from shared memory, files, variables and command lines."""
 
 import contextlib
 import dataclasses

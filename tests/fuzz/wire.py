@@ -1,4 +1,4 @@
-"""How to feed what comes over connections: messages, headers, handshakes."""
+"""Feeders of connections' input: messages, headers, handshakes."""
 
 import contextlib
 from collections.abc import Iterable
@@ -104,7 +104,7 @@ def feed_signature(raw: bytes) -> Signature:
 
 
 def feed_context(raw: bytes) -> DataContext:
-    """What a data link says of itself."""
+    """Feed a data link's context."""
     context = DataContext.decode(raw)
     assert context.encode() == raw
     return context

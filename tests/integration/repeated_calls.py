@@ -68,7 +68,7 @@ def one_round(comm: Communicator, number: int) -> list[Any]:
 
 
 def numbers(comm: Communicator, number: int) -> list[Any]:
-    """What each number gives is of its type, executed or replayed."""
+    """Compute the result of each number, of its type, executed or replayed."""
     given = [number, 0.5 * number, np.float32(number)]
     got = [comm.allreduce(x, "max") for x in given]
     assert [type(x) for x in got] == [int, float, np.float32]

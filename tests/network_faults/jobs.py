@@ -143,7 +143,7 @@ class Job:
         return max(epoch for _, epoch in self._ends())
 
     def scenario(self) -> str:
-        """What everybody said, for a failure's text."""
+        """Join the output of all processes, for a failure's text."""
         voices = {"tracker": self.tracker, **{str(i): v for i, v in enumerate(self.workers)}}
         return "\n".join(f"{name}: {line}" for name, v in voices.items() for line in v.lines)
 

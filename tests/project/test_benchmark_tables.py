@@ -1,4 +1,4 @@
-"""What the benchmarks print for people."""
+"""Printed output of the benchmarks."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What `benchmarks/tune.py` makes of its figures."""
+"""Tables that `benchmarks/tune.py` makes of its figures."""
 
 from pathlib import Path
 from typing import Any

@@ -95,7 +95,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class Door:
-    """Where unauthenticated peers and honest callers knock, and what an honest one would say."""
+    """Address at which unauthenticated peers and honest callers connect, and the honest hello."""
 
     name: str
     address: Any
@@ -202,7 +202,7 @@ class AttackedJob:
 
     @property
     def watch(self) -> Path:
-        """Where the audit hooks write."""
+        """File that the audit hooks write."""
         return self.folder / "forbidden"
 
     def line(self, process: subprocess.Popen[bytes]) -> str:
@@ -252,7 +252,7 @@ class AttackedJob:
         return json.loads(self.line(worker))
 
     def hello(self, name: str, **changes: Any) -> Hello:
-        """What a worker of this job says first."""
+        """Return the first message of a worker of this job."""
         return replace(hello(name, nonce=os.urandom(16)), tables=tables_digest(), **changes)
 
     @contextmanager
@@ -287,7 +287,7 @@ class AttackedJob:
         assert not self.watch.exists() or self.watch.read_text() == ""
 
     def process_of(self, door: str) -> int:
-        """Who is behind a door."""
+        """Return the process that listens at an address."""
         return self.tracker.pid if door == "tracker" else self.workers[0].pid
 
     def close(self) -> None:
@@ -313,7 +313,7 @@ def forget(process: subprocess.Popen[bytes]) -> None:
 
 
 def descriptors(pid: int) -> int:
-    """How many a process has open."""
+    """Count the open descriptors of a process."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 

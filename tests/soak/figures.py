@@ -1,4 +1,4 @@
-"""What a soak has done so far and whether that is good: pure, so that it can be judged in tests."""
+"""Figures of a soak so far, and their judgement: pure, so that tests can use them."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ Series = Sequence[tuple[float, float]]  # seconds, value
 
 
 def growth(series: Series) -> float | None:
-    """How far the last third of `series` lies above the middle one, None if it is too short.
+    """Compare the last third of `series` with the middle one; None if it is too short.
 
     Medians, so that a peak in a recovery does not count; the first third warms up.
     """
@@ -58,7 +58,7 @@ class Figures:
 
     @property
     def leaks(self) -> list[str]:
-        """What grows: process and kind, and by how much."""
+        """Growing resources: process and kind, and the amount."""
         return [
             f"{name} grew by {value:.0f}"
             for name, value in sorted(self.growths.items())
@@ -67,7 +67,7 @@ class Figures:
 
     @property
     def too_few(self) -> list[str]:
-        """What there was less of than there should be in this time."""
+        """Counts that are below their minimum for this time."""
         hours = self.seconds / 3600
         wanted = {
             "simulated faults": (self.simulated_faults, SIMULATED_AN_HOUR * hours),

@@ -1,4 +1,4 @@
-"""How the processes of a soak speak to it, and what the kernel says of a process."""
+"""Messages of a soak's processes, and the kernel's figures of a process."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the long job of a soak computes: ``worker STOP_FILE``, for as long as there is no such file.
+"""Long job of a soak: ``worker STOP_FILE`` computes until that file exists.
 
 Every result and every loaded state is compared with what plain arithmetic gives.
 """

@@ -104,7 +104,7 @@ def committed_by_all(case: Case) -> Iterator[RuleViolation]:
 
 
 def _loaded(record: IncarnationRecord, version: int) -> bool:
-    """Whether it goes on from `version` or a later one."""
+    """Tell whether an incarnation continues from `version` or a later one."""
     return any(
         line.event.kind == LOAD and line.event.version is not None and line.event.version >= version
         for line in record.returns

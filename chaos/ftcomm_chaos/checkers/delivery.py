@@ -40,7 +40,7 @@ def call_shape(case: Case) -> Iterator[RuleViolation]:
 
 
 def _misfit(event: WorkerEvent, inside: HistoryLine[WorkerEvent] | None) -> str:
-    """What is wrong with `event` while the call `inside` is running; empty if nothing is."""
+    """Describe the fault of `event` while the call `inside` is running; empty if there is none."""
     call = None if inside is None else inside.event
     if isinstance(event, Entered):
         return "" if call is None else "entered a call within another"
@@ -124,7 +124,7 @@ def executed_by_all(case: Case) -> Iterator[RuleViolation]:
 
 
 def served_from_somewhere(case: Case) -> Iterator[RuleViolation]:
-    """What was served, somebody has executed: where all have lived to tell, they tell it."""
+    """Check that another process executed every served result, if all lived to record it."""
     if case.history.killed:
         return
     for deliveries in case.by_position.values():
@@ -135,7 +135,7 @@ def served_from_somewhere(case: Case) -> Iterator[RuleViolation]:
 
 
 def input_intact(case: Case) -> Iterator[RuleViolation]:
-    """What a script passes is the same after the call as before, also if the call raises."""
+    """Check that a call leaves the script's arguments unchanged, also if it raises."""
     for record in case.records:
         before: HistoryLine[Entered] | None = None
         for line in record.lines:

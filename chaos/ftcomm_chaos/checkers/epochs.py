@@ -40,7 +40,7 @@ def one_membership(case: Case) -> Iterator[RuleViolation]:
 
 
 def own_place(case: Case) -> Iterator[RuleViolation]:
-    """Who takes a plan has a place in it, always the same one, and nobody has two."""
+    """Check that a process with a plan has one constant rank in it, shared with no other."""
     for record in case.records:
         for plan in record.plans:
             event = plan.event
@@ -69,7 +69,7 @@ def incarnations_grow(case: Case) -> Iterator[RuleViolation]:
 
 
 def in_its_epoch(case: Case) -> Iterator[RuleViolation]:
-    """What a process executes in an epoch lies between that plan's position and the next one's."""
+    """Check that an epoch's calls lie between its plan's position and that of the next plan."""
     for record in case.records:
         plans = record.plans
         begins = {plan.event.epoch: plan for plan in reversed(plans)}

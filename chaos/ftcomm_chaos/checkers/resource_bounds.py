@@ -70,7 +70,7 @@ def all_end_in_time(case: Case) -> Iterator[RuleViolation]:
 
 
 def no_false_eviction(case: Case) -> Iterator[RuleViolation]:
-    """Who only stalls for less than the limit keeps its place."""
+    """Check that a process that stalls for less than the limit keeps its rank."""
     harness = case.history.harness
     if harness is None:
         return
@@ -90,7 +90,7 @@ def no_false_eviction(case: Case) -> Iterator[RuleViolation]:
 def _excuses(
     fault: HistoryLine[FaultFired], record: IncarnationRecord, over: HistoryLine[Over], case: Case
 ) -> bool:
-    """Whether a fault may have cost this incarnation its place."""
+    """Tell whether a fault may have cost this incarnation its rank."""
     event = fault.event
     concerned = event.target in (record.worker, ANYONE)
     limit = case.limits.stall_s * record.started.event.detect_within

@@ -30,7 +30,7 @@ UNTOLD_LOSSES = ("local state", "every member", "replay=off")
 
 
 def _verdicts(case: Case) -> list[tuple[IncarnationRecord, HistoryLine[Over]]]:
-    """Where each incarnation was told how the whole job ends."""
+    """List where each incarnation learnt the end of the whole job."""
     told = [(record, record.over) for record in case.records]
     return [(x, over) for x, over in told if over is not None and over.event.error not in LOCAL]
 
@@ -98,7 +98,7 @@ def mismatch_in_time(case: Case) -> Iterator[RuleViolation]:
 
 
 def _is_troubled(case: Case, since: float, until: float) -> bool:
-    """Whether a plan was taken, or something was broken, between two times."""
+    """Tell whether a plan was taken, or a fault acted, between two times."""
     harness = case.history.harness
     faults = () if harness is None else harness.faults
     broken = any(x.t <= until and x.t + x.event.seconds >= since for x in faults)

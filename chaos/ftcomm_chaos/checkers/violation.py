@@ -1,4 +1,4 @@
-"""What a checker is given, and what it says."""
+"""Input and output of a checker."""
 
 import functools
 from collections import defaultdict
@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class HistoryLimits:
-    """What "bounded" means.
+    """Limits within which a history counts as bounded.
 
     Attributes:
         mismatch_within_s: from the last rank's entering to `CollectiveMismatchError` on all.
@@ -73,7 +73,7 @@ class ReturnedCall:
 
     @property
     def event(self) -> Returned:
-        """What it was given."""
+        """Event of the call's return."""
         return self.line.event
 
     def violation(self, rule: str, what: str, *others: HistoryLine[Any]) -> RuleViolation:
@@ -97,7 +97,7 @@ class Case:
 
     @property
     def has_one_clock(self) -> bool:
-        """Whether times of two incarnations can be compared."""
+        """True if times of two incarnations can be compared."""
         return len({record.started.event.host for record in self.records}) == 1
 
     @functools.cached_property
@@ -133,7 +133,7 @@ class Case:
 
     @functools.cached_property
     def first_called(self) -> dict[tuple[int, Position], HistoryLine[Entered]]:
-        """When an incarnation of a rank first made a call, by rank and position."""
+        """First call of each position by an incarnation of each rank."""
         first: dict[tuple[int, Position], HistoryLine[Entered]] = {}
         for record, line in self.entered:
             known = first.setdefault((record.rank, line.event.position), line)

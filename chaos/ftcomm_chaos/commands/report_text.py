@@ -60,7 +60,7 @@ def verdict_lines(session: RunSession) -> list[str]:
 
 
 def fault_words(delivery: Delivery) -> str:
-    """What became of one fault."""
+    """Describe the outcome of one fault."""
     return f"not delivered: {delivery.failed}" if delivery.failed else delivery.what
 
 

@@ -166,7 +166,7 @@ def run(**given: Any) -> None:
 
 
 def _lacks(asked: GivenOptions) -> list[str]:
-    """What this machine lacks, each in words."""
+    """List what this machine lacks, each in words."""
     found = [] if sys.platform == "linux" else ["needs Linux (pidfd, /proc)"]
     if shutil.which(asked.command[0]) is None:
         found.append(f"there is no command {asked.command[0]!r}")
@@ -212,7 +212,7 @@ def _folder(asked: GivenOptions) -> Path:
 
 
 def _request(asked: GivenOptions) -> RunRequest:
-    """What is asked for, checked; its folder is made when nothing is left to refuse."""
+    """Check the request; make its folder once every check has passed."""
     trace = [] if asked.trace is None else read_trace(asked.trace)
     if asked.trace is None and (asked.min_lost or asked.trace_speed):
         raise ConfigError(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_first(model: "Model", port: int, position: Position, epoch: int) -> None:
-    """What `port` has executed in `epoch`, no other member had completed before it."""
+    """Check that no other member completed before it what `port` executed in `epoch`."""
     for process in model.processes.values():
         core = model.core(process)
         earlier = dict(process.done).get(position)

@@ -27,7 +27,7 @@ Path = tuple[Any, Move] | None  # the path before, which others share, and one m
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search came to; `complete` is False if it ended at its limit on states."""
+    """Outcome of a search; `complete` is False if it ended at its limit on states."""
 
     states: int
     moves: int
@@ -40,7 +40,7 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class SearchProgress:
-    """How far a search has come."""
+    """Progress of a search."""
 
     states: int
     frontier: int

@@ -24,7 +24,7 @@ Frozen = tuple[int, ...]  # the parts of one core in a table, the core itself la
 
 
 class _Kind(enum.Enum):
-    """How objects of one type are frozen."""
+    """Freezing method of the objects of one type."""
 
     VALUE = "a number in the table of values"
     SET = "the same, and thawed as a copy"

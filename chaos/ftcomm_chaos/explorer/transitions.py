@@ -1,4 +1,4 @@
-"""What a core does in one step of the explorer: each function of its arguments alone.
+"""Steps of a core in the explorer: each function depends on its arguments alone.
 
 The cabinet computes each once; a result is a plain value that many states share.
 """
@@ -20,7 +20,7 @@ SITE = "x"
 
 
 class PendingFetch(NamedTuple):
-    """What one process still takes from one rank: versions, local states, positions, in order."""
+    """Items that one process still takes from one rank: versions, local states, positions."""
 
     epoch: int
     source: int
@@ -28,7 +28,7 @@ class PendingFetch(NamedTuple):
 
 
 class CoreReply(NamedTuple):
-    """What a core answered: messages for the tracker, and fetches that begin."""
+    """Answer of a core: messages for the tracker, and fetches that begin."""
 
     messages: tuple[Any, ...]
     fetches: tuple[PendingFetch, ...]

@@ -9,7 +9,7 @@ from ftcomm.protocol.signature import Kind, Signature
 
 @dataclass(frozen=True)
 class Script:
-    """What every rank runs: kinds in order; a broadcast's root is rank 0.
+    """Calls of every rank: kinds in order; a broadcast's root is rank 0.
 
     The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, P checkpoint
     with a local state, E close.  A stable result has `replicas` replica holders; where they are

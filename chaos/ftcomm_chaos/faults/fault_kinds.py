@@ -1,4 +1,4 @@
-"""What a fault is: the protocol that every kind keeps, and the registry in which it is found.
+"""Fault kinds: the protocol that each of them implements, and their registry.
 
 A kind is registered once, by name, with the targets and parameters that it takes.  A plan
 (`plan`) is checked against that before anything starts, and makes one `Fault` of each entry.  The
@@ -27,12 +27,12 @@ EXACT = 1 << 53  # whole numbers below are floats without loss
 
 
 class NotDeliveredError(Exception):
-    """The fault could not be delivered: whom it was for has ended, or was never there."""
+    """The fault could not be delivered: its target has ended, or never existed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Whom a fault is for.
+    """Processes at which a fault is aimed.
 
     Attributes:
         kind: ``workers`` (those named), ``random`` (one that runs), ``all`` or ``tracker``.
@@ -63,7 +63,7 @@ class Target:
 
 @dataclass(slots=True)
 class Preparation:
-    """How one run is to be started; a fault that needs machinery changes it.
+    """Start of one run; a fault that needs machinery changes it.
 
     Attributes:
         folder: for the faults' own files of this run.
@@ -131,7 +131,7 @@ class RunningJob(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Whom a fault has hit.
+    """Processes that a fault has hit.
 
     Attributes:
         workers: ids; recoveries that name one of them are put down to this fault.
@@ -148,7 +148,7 @@ class Fault(Protocol):
     """One entry of a plan; it may be fired more than once if the plan says ``every``."""
 
     def missing(self) -> str:
-        """What this machine lacks for the fault, empty if nothing.  Starts nothing that stays."""
+        """Name what this machine lacks for the fault; empty if nothing. Leaves nothing behind."""
 
     async def prepare(self, run: Preparation) -> None:
         """Change how the run is started; called once for each run, before anything starts."""

@@ -1,4 +1,4 @@
-"""What impaired network does to one direction of a connection: pure, from a seed, byte by byte.
+"""Effect of an impaired network on one direction of a connection: pure, from a seed, by byte.
 
 Which bits are flipped and where the bytes are cut into pieces follows from the seed and from the
 bytes' places in the stream alone, and never from how they happened to arrive; a run can be had
@@ -137,7 +137,7 @@ class ImpairedStream:
         return bytes(changed)
 
     def _bit(self, place: int) -> int:
-        """Which bit is flipped there; by dice of its own, as arrival has a say in the pieces."""
+        """Choose the bit to flip; a separate generator makes it independent of how bytes arrive."""
         return random.Random(f"{self._seed}/bit {place}").randrange(BITS)  # noqa: S311 - impairments
 
     def _drawn_flips(self, first: int, mean: int) -> list[int]:
@@ -155,7 +155,7 @@ class ImpairedStream:
         return int(self._flip_dice.expovariate(1 / mean))
 
     def _due(self, count: int, impairments: Impairments, now: float) -> float:
-        """When `count` bytes leave: behind all before them, and no faster than the narrow place."""
+        """Return when `count` bytes leave: after all earlier bytes, and within the bandwidth."""
         self._free_at = max(self._free_at, now)
         if impairments.bytes_per_s:
             self._free_at += count / impairments.bytes_per_s

@@ -26,7 +26,7 @@ QUEUE_MS = 2000  # what waits longer at a slow link is dropped; TCP then sends m
 
 
 def missing(*, loss: bool = False, slow: bool = False) -> str:
-    """What this machine lacks for hosts, and for links that are slow or lose; empty if nothing."""
+    """Name what this machine lacks for hosts and for slow or lossy links; empty if nothing."""
     tools = [*TOOLS, *(["iptables"] if loss else []), *(["tc"] if slow else [])]
     absent = [tool for tool in tools if shutil.which(tool) is None]
     if absent:
@@ -96,7 +96,7 @@ class NamespaceHosts:
         return f"{NETWORK}.{FIRST_ADDRESS + self.names.index(name)}"
 
     def prefix(self, name: str) -> list[str]:
-        """What to put before a command so that it runs on a host; it execs the command."""
+        """Return the prefix of a command that runs on a host; it execs the command."""
         return self._enter(self._holders[name])
 
     def cut(

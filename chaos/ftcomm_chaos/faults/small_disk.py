@@ -26,7 +26,7 @@ class DiskError(Exception):
 
 
 def missing() -> str:
-    """What this machine lacks for a disk of its own; empty if nothing."""
+    """Name what this machine lacks for a separate disk; empty if nothing."""
     return _lacking() if sys.platform == "linux" else "needs Linux (mount namespaces)"
 
 

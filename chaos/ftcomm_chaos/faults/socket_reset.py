@@ -22,7 +22,7 @@ Address = tuple[str, int]
 
 
 def missing() -> str:
-    """What this machine lacks for borrowing another process's sockets; empty if nothing."""
+    """Name what this machine lacks for duplicating another process's sockets; empty if nothing."""
     if _LIBC is None:
         return "needs Linux (pidfd_getfd)"
     near, far = socket.socketpair()

@@ -57,7 +57,7 @@ class IncarnationRecord:
 
     @property
     def incarnation(self) -> int:
-        """Which incarnation of its worker id it is."""
+        """Number of this incarnation among those of its worker id."""
         return self.started.event.incarnation
 
     @property
@@ -77,7 +77,7 @@ class IncarnationRecord:
 
     @property
     def over(self) -> HistoryLine[Over] | None:
-        """Where it was told that it is over."""
+        """Line at which it learnt that the job is over."""
         return next(iter(lines_of(self.lines, Over)), None)
 
     @property
@@ -88,7 +88,7 @@ class IncarnationRecord:
 
 @dataclass(frozen=True, slots=True)
 class HarnessRecord:
-    """What a harness wrote down.
+    """Records of a harness.
 
     Attributes:
         spawned: processes that it started.
@@ -102,7 +102,7 @@ class HarnessRecord:
 
     @property
     def quiet_from(self) -> float | None:
-        """When the last fault was over, None if there was none."""
+        """End of the last fault; None if there was none."""
         return max((x.t + x.event.seconds for x in self.faults), default=None)
 
 

@@ -50,7 +50,7 @@ def _read(path: Path) -> Mutant:
 
 
 def misplaced(mutant: Mutant, root: Path = ROOT) -> str:
-    """Why the mutant does not apply any more; empty if it does."""
+    """Explain why the mutant no longer applies; empty if it does."""
     for edit in mutant.edits:
         count = (root / edit.file).read_text(encoding="utf-8").count(edit.old)
         if count != 1:

@@ -27,7 +27,7 @@ EVIDENCE_LENGTH = 110  # characters of such a line that a table has room for
 
 @dataclass(frozen=True)
 class MutantResult:
-    """What became of a mutant.
+    """Outcome of a mutant.
 
     Attributes:
         name: of the mutant.
@@ -82,7 +82,7 @@ def _caught(mutant: Mutant) -> tuple[bool, str]:
 
 
 def judge(status: int, output: str) -> tuple[bool, str]:
-    """Whether a layer that ended so has noticed a broken rule, and the words for it."""
+    """Tell whether a layer with this exit has noticed a broken rule, and describe the outcome."""
     broken = CRASHED.search(output)
     if broken:
         return False, f"breaks the program: {broken.group()[:-1]}"

@@ -1,1 +1,1 @@
-"""What a chaos run found, as a value and as a picture; pure."""
+"""Findings of a chaos run, as a value and as a picture; pure."""

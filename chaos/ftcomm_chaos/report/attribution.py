@@ -1,4 +1,4 @@
-"""Which recovery is due to which fault, and how long things took: pure, over records."""
+"""Attribution of recoveries to faults, and durations: pure, over records."""
 
 import math
 from collections.abc import Iterable, Sequence

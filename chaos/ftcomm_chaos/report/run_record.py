@@ -1,4 +1,4 @@
-"""What is written down of a run: plain values, from which verdict and reports are made."""
+"""Record of a run: plain values, from which verdict and reports are made."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Any

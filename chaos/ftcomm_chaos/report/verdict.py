@@ -10,7 +10,7 @@ from ftcomm_tracker.launcher.restart_policy import describe_exit
 
 
 class RunExit(IntEnum):
-    """How the command ends: its exit status."""
+    """Exit status of the command."""
 
     PASSED = 0
     VIOLATED = 1
@@ -20,7 +20,7 @@ class RunExit(IntEnum):
 
 @dataclass(slots=True)
 class Verdict:
-    """What the runs came to.
+    """Verdict on the runs.
 
     Attributes:
         outcome: the exit status.
@@ -33,7 +33,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What the runs have to show.
+    """Requirements on the runs.
 
     Attributes:
         missed: promised faults that were not delivered, in words.
@@ -85,7 +85,7 @@ def differs(reference: RunRecord, runs: Sequence[RunRecord]) -> bool:
 
 
 def _broken(run: RunRecord) -> list[str]:
-    """What is wrong with one run by itself."""
+    """List the faults of one run by itself."""
     found = []
     if run.status is None:
         found.append(

@@ -76,12 +76,12 @@ class AtPosition:
 
     @property
     def point(self) -> str:
-        """What is behind the at sign, without the number of a step."""
+        """Point behind the at sign, without the number of a step."""
         return self.address.partition("@")[2].partition("#")[0]
 
     @property
     def restarts(self) -> int | None:
-        """Which incarnation of its worker, from 1: addresses count from 0.  None of a tracker's."""
+        """Incarnation of the worker, from 1, while addresses count from 0; None for a tracker."""
         *position, restarts = self.address.partition("@")[0].split(".")
         return int(restarts) + 1 if len(position) == RANK_VERSION_SEQNO else None
 
@@ -163,7 +163,7 @@ def _must_go_together(entries: Sequence[PlanEntry]) -> None:
 
 
 def missing_for(entries: Sequence[PlanEntry]) -> list[str]:
-    """What this machine lacks for a plan, each thing once."""
+    """List what this machine lacks for a plan, each item once."""
     lacks = (entry.fault.missing() for entry in entries)
     return sorted({lack for lack in lacks if lack})
 

@@ -189,7 +189,7 @@ class _AtAddress:
     hit: tuple[Hit, Delivery] | None = None
 
     def runs_on(self) -> bool:
-        """Whether the process that was there is still its worker's newest, and runs."""
+        """Tell whether the process is still its worker's newest incarnation, and runs."""
         assert self.record is not None
         process = self.job.incarnation_of(self.record)
         return process is not None and self.job.process(process.who) is process

@@ -1,4 +1,4 @@
-"""What the histories of a run say: its last result, and the rules that it breaks."""
+"""Checks of a run's histories: its last result, and the rules that it breaks."""
 
 from ftcomm.diagnostics.history import Returned
 from ftcomm_chaos.checkers import HistoryLimits, check

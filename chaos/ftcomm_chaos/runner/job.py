@@ -68,13 +68,13 @@ class JobSpec:
 
     @property
     def history(self) -> Path:
-        """Where the library records what it did (``FTCOMM_HISTORY``)."""
+        """File in which the library records its events (``FTCOMM_HISTORY``)."""
         return self.folder / "history"
 
 
 @dataclass(slots=True)
 class LiveJob(ABC):
-    """What is common to both ways of running a job; keeps `fault.RunningJob`."""
+    """Common part of both ways of running a job; implements `fault.RunningJob`."""
 
     spec: JobSpec
     run_with: Preparation
@@ -142,7 +142,7 @@ class LiveJob(ABC):
         return trio.current_time() - self.began
 
     def time_of(self, record: FaultRecord) -> float:
-        """When the fault acted, in seconds since the run began."""
+        """Return when the fault acted, in seconds since the run began."""
         return record.at - self.began_monotonic
 
     async def until(self, condition: Callable[[ParsedOutput], bool]) -> None:

@@ -1,4 +1,4 @@
-"""What the output of a job says about its state: a pure reader of lines."""
+"""Parser of a job's output lines for the job's state; pure."""
 
 import re
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""How processes of a run tell the runner that they are there, without a change of the script.
+"""Announcements of a run's processes to the runner, without a change of the script.
 
 A shell of a few lines is put before the user's command.  It notes its process id and start in a
 pipe, sets what this worker's environment needs, and becomes the command.  The library and the
@@ -97,14 +97,14 @@ class Announcements:
         return ["/bin/sh", str(self._shim), *command]
 
     async def read(self) -> AsyncIterator[Note]:
-        """What is noted, as it comes; does not end."""
+        """Yield the notes in order of arrival; does not end."""
         while True:
             await trio.lowlevel.wait_readable(self._file)
             for note in self.take():
                 yield note
 
     def take(self) -> list[Note]:
-        """What has been noted and not been read, without waiting."""
+        """Return the notes that have not been read, without waiting."""
         notes: list[Note] = []
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._file, _READ_BYTES):

@@ -22,7 +22,7 @@ from ftcomm_chaos.runner.trace_replay import Replay
 
 @dataclass(frozen=True, slots=True)
 class ChaosRunOptions:
-    """How one run is to go.
+    """Options of one run.
 
     Attributes:
         entries: the faults.
@@ -120,7 +120,7 @@ def record_of(
     status: int | None,
     ended_at: float,
 ) -> RunRecord:
-    """What is written down of a run that is over; `status` is None where it had to be ended."""
+    """Return the record of a finished run; `status` is None if the runner had to end it."""
     record = RunRecord(
         name=spec.name,
         status=status,

@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What the user asked for, checked.
+    """Request of the user, checked.
 
     Attributes:
         job: the run without faults; the others are made after it.
@@ -53,7 +53,7 @@ class RunRequest:
 
     @property
     def result_name(self) -> str:
-        """What is compared, in words."""
+        """Name of the compared result."""
         return self.compare or "the last result"
 
     def entries(self) -> list[PlanEntry]:
@@ -63,7 +63,7 @@ class RunRequest:
 
 @dataclass(slots=True)
 class RunSession:
-    """What was run, and what it came to."""
+    """Runs of a session and their outcome."""
 
     request: RunRequest
     reference: RunRecord
@@ -134,7 +134,7 @@ async def _break_things(
 
 
 def never_delivered(request: RunRequest, runs: Sequence[RunRecord]) -> list[str]:
-    """What was to come again and again, and never came."""
+    """List the repeated faults that were never delivered."""
     done = {delivery.entry for run in runs for delivery in run.delivered}
     again = [entry for entry in request.entries() if not entry.once]
     return [str(entry) for entry in again if entry.number not in done]

@@ -95,7 +95,7 @@ class TrackerKill(SignalFault):
 
 @dataclass(slots=True)
 class ByLibrary:
-    """What the library alone can do, to itself, at an address."""
+    """Faults that only the library can inject, into its own process, at an address."""
 
     name: str
     deadly: bool

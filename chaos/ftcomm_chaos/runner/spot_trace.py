@@ -94,7 +94,7 @@ def _check_order(events: Iterable[NodeEvent]) -> None:
 
 
 class NodeAssignments:
-    """Who runs where: told of nodes, says which workers to start and which are lost."""
+    """Placement of workers on nodes: follows a trace, names the workers to start and those lost."""
 
     def __init__(self, workers: Iterable[str]) -> None:
         """All places are empty."""
@@ -134,7 +134,7 @@ class NodeAssignments:
 
 
 def losses(events: Iterable[NodeEvent], world_size: int) -> int:
-    """How many workers a trace takes from a job of that size that lasts as long as it."""
+    """Return the workers that a trace takes from a job of that size, over the trace's length."""
     places = NodeAssignments(str(index) for index in range(world_size))
     moves = itertools.chain.from_iterable(map(places.handle, events))
     return sum(isinstance(move, Lose) for move in moves)

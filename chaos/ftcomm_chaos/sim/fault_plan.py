@@ -1,4 +1,4 @@
-"""What is planned to go wrong in a seed: a list of faults, each on its own.
+"""Fault plan of a seed: a list of independent faults.
 
 Each seed draws a few kinds out of all (a swarm), so that runs differ in more than their timing.
 A plan is drawn by a source of randomness of its own, and each fault has another one for what it
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 class SimulatedFaultKind(enum.Enum):
-    """What can go wrong."""
+    """Kinds of faults in the simulation."""
 
     CRASH = "crash"
     CRASH_OTHER = "crash of another"
@@ -90,7 +90,7 @@ class SimulatedFault:
     name: str = ""
 
     def rng(self, seed: int) -> random.Random:
-        """What this fault decides by when it happens."""
+        """Return the generator from which this fault draws when it happens."""
         return random.Random(f"fault {self.number} of {seed}")  # noqa: S311 - drawn from the seed
 
     def __str__(self) -> str:

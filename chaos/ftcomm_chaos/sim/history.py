@@ -47,7 +47,7 @@ class RecordingMonitor(Monitor):
         self._inside: dict[int, Entered] = {}
 
     def history(self) -> History:
-        """What has been written down so far."""
+        """Return the history so far."""
         records = [
             IncarnationRecord(self._started[port], tuple(self._lines[port])) for port in self._lines
         ]
@@ -141,7 +141,7 @@ class RecordingMonitor(Monitor):
             raise Violation("; ".join(str(finding) for finding in findings))
 
     def _displaced_process_was_told(self) -> bool:
-        """Who had lost its place, to a spare or to a second process, was told how all ended too.
+        """Tell whether a process that lost its rank to another one also learnt the end of the job.
 
         It counts as a death, which a history does not show where the other one never had a plan;
         `on_verdict` knows.

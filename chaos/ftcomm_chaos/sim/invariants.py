@@ -100,7 +100,7 @@ class Monitor:
         self._check_released(process, position)
 
     def _check_released(self, process: "SimulatedProcess", proven: Position) -> None:
-        """What all have completed has gone, but for the own share and a plan's pins (R9)."""
+        """Check that results completed by all are released, except own shares and pins (R9)."""
         core, report = process.core, process.last_report
         pinned = {
             Position(0, run.version, seqno)

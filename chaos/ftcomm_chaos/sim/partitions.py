@@ -11,7 +11,7 @@ Names = frozenset[str]  # two worker ids
 
 
 class PathLoss(enum.Enum):
-    """What happens to who tries."""
+    """Effect of a partition on a process that connects."""
 
     REFUSED = "refused"
     SILENT = "silent"  # it connects, and then nothing comes
@@ -20,7 +20,7 @@ class PathLoss(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class NetworkPath:
-    """How one process reaches another: straight, or `via` a relay; `hurdle` if data is lost."""
+    """Path between two processes: direct, or `via` a relay; `hurdle` if data is lost."""
 
     via: "SimulatedProcess | None" = None
     hurdle: PathLoss | None = None
@@ -28,7 +28,7 @@ class NetworkPath:
 
 @dataclass(slots=True)
 class Partitions:
-    """What stands between workers, whichever incarnations they have."""
+    """Partitions between workers, for all their incarnations."""
 
     standing: dict[Names, PathLoss] = field(default_factory=dict)
     ever: set[Names] = field(default_factory=set)
@@ -43,7 +43,7 @@ class Partitions:
         self.standing.pop(names, None)
 
     def between(self, one: "SimulatedProcess", other: "SimulatedProcess") -> PathLoss | None:
-        """What stands between two incarnations; None if they reach each other."""
+        """Return the partition between two incarnations; None if they reach each other."""
         return self.standing.get(frozenset((one.worker_id, other.worker_id)))
 
     def straight(self, process: "SimulatedProcess", far: "SimulatedProcess") -> NetworkPath | None:

@@ -20,7 +20,7 @@ SLOW_LAUNCHERS = 0.06  # share in which nobody may be started in place of who ha
 
 @dataclass(frozen=True)
 class Conditions:
-    """What does not change while a job runs.
+    """Constants of a job's run.
 
     Attributes:
         world_size: places.

@@ -31,7 +31,7 @@ class Failure:
 
 @dataclass
 class Sweep:
-    """What a range of seeds came to."""
+    """Outcome of a range of seeds."""
 
     runs: int = 0
     events: int = 0

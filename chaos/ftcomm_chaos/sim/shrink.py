@@ -14,7 +14,7 @@ Numbers = tuple[int, ...]
 
 @dataclass(frozen=True)
 class FailedRun:
-    """How one run failed.
+    """Failure of one run.
 
     Attributes:
         place: the check that failed; two runs that fail at one place fail in the same way.

@@ -27,7 +27,7 @@ MAX_STEPS = 400_000  # events of one run; the longest honest one had a tenth
 
 @dataclass(frozen=True)
 class SimulationOutcome:
-    """How one run ended."""
+    """Outcome of one run."""
 
     seed: int
     fatal_decision: str  # "finished", or the verdict's error
@@ -88,7 +88,7 @@ class Simulation:
 
     @property
     def one_is_enough(self) -> bool:
-        """Whether any one member has all that the job needs, while nothing is being repaired."""
+        """True if any one member has all that the job needs, while no repair is under way."""
         settings, small = self.settings, not self.program.has_large_results
         kept = settings.keeps_results and settings.keep_by_all == max(KEPT_BY_ALL) and small
         return kept and self.world_size > 1 and not self.program.keeps_locals
@@ -106,7 +106,7 @@ class Simulation:
     # --- processes --------------------------------------------------------------------------------
 
     def host_of(self, worker_id: str) -> str:
-        """Where a worker runs."""
+        """Return the host of a worker."""
         return f"host{int(worker_id[1:]) % self.conditions.hosts}"
 
     def cut_hosts(self, one: str, other: str, hurdle: PathLoss) -> None:
@@ -219,7 +219,7 @@ class Simulation:
         )
 
     def pending(self) -> str:
-        """Why the job does not end."""
+        """Explain why the job does not end."""
         roster = self.tracker.roster
         parts = [f"the tracker is {roster.state.name if self.tracker.up else 'down'}"]
         parts += [f"waits for {roster.snapshot(self.world.now)['waiting_for']}"]

@@ -73,7 +73,7 @@ class SimulatedTracker:
         return self.conns.pop(conn.number, None) is not None
 
     def refuse(self, worker_id: str, seconds: float) -> None:
-        """What this worker dials is refused for a while."""
+        """Refuse the connections of this worker for a while."""
         self._refuses_until[worker_id] = self.world.now + seconds
 
     # --- faults -------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class SimulatedTracker:
         self._set_alarm()
 
     def _check_deadline(self) -> None:
-        """What was due is done: a tracker that is due again at once takes a core for nothing."""
+        """Check that no deadline is left in the past, which would make the tracker spin."""
         due = self.roster.next_deadline()
         if self.up and due is not None and due <= self.world.now:
             raise Violation(f"the tracker has nothing to do at {due:.4f}, and is due at once again")

@@ -75,7 +75,7 @@ CLOSE = SimulatedCall(Kind.CLOSE)
 
 @functools.lru_cache(maxsize=4096)
 def expected_result(call: SimulatedCall, grouping: Grouping) -> Value:
-    """What the collective gives on every rank."""
+    """Return the collective's result on every rank."""
     ranks = range(len(grouping))
     schedules = [
         schedule_for(
@@ -92,7 +92,7 @@ def expected_result(call: SimulatedCall, grouping: Grouping) -> Value:
 
 
 def default_state(rank: int) -> int:
-    """What `load_checkpoint` is given; only rank 0's counts."""
+    """Return the argument of `load_checkpoint`; only rank 0's counts."""
     return 1_000_003 + rank
 
 
@@ -112,12 +112,12 @@ def next_local(local: int, state: int, rank: int) -> int:
 
 
 def state_digest(state: int) -> bytes:
-    """What checkpoint compares."""
+    """Return the digest that a checkpoint compares."""
     return state.to_bytes(8, "big")
 
 
 class UsersState:
-    """What a lazy checkpoint holds: the user may write to it once the next one has returned."""
+    """Content of a lazy checkpoint: the user may write to it once the next one has returned."""
 
     def __init__(self, state: int) -> None:
         self.state = state
@@ -232,12 +232,12 @@ class Program:
 
     @property
     def has_large_results(self) -> bool:
-        """Whether a result may be too large for all to keep."""
+        """True if a result may be too large for every rank to keep."""
         return any(call.item_bytes > ITEM_BYTES for call in self.calls.values())
 
     @property
     def keeps_locals(self) -> bool:
-        """Whether checkpoints have local states."""
+        """True if checkpoints have local states."""
         return self.checkpoint is LOCAL_CHECKPOINT
 
     def expected(self, position: Position) -> Value:

@@ -65,7 +65,7 @@ class World:
         return lo + (hi - lo) * draw * draw
 
     def transit(self) -> float:
-        """How long a message is on its way."""
+        """Return the travel time of a message."""
         return self.between(0.0001, self.transit_s)
 
     def trace(self, text: str) -> None:

@@ -234,7 +234,7 @@ async def open_peer(driver: Driver, epoch: int, rank: int, role: str) -> trio.so
 
 
 def link_down(epoch: int, rank: int, error: Exception) -> LinkDown:
-    """Whom to suspect when `rank` was not reached: that rank, or the relay on the way to it."""
+    """Name the rank to suspect when `rank` was not reached: `rank`, or the relay of its link."""
     at_fault = error.via if isinstance(error, RelayLost) else rank
     return LinkDown(epoch, at_fault, f"cannot connect: {describe(error)}")
 

@@ -1,4 +1,4 @@
-"""What must work on every system: all imports, every public name, and a group of one."""
+"""Minimum for every system: all imports, every public name, and a group of one."""
 
 import numpy as np
 from pretend import import_everything

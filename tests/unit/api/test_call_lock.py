@@ -17,7 +17,7 @@ HERE = sys.modules[__name__]
 
 
 def in_thread(function: Callable[[], Any]) -> Any:
-    """What `function` returns or raises on another thread."""
+    """Return the result of `function` on another thread, or its exception."""
     got: list[Any] = []
 
     def run() -> None:

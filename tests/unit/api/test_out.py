@@ -54,7 +54,7 @@ def test_a_broadcast_may_be_in_place(monkeypatch: pytest.MonkeyPatch, replay: st
 
 
 def spoiled(wanted: np.ndarray[Any, Any]) -> list[Any]:
-    """What can take no such result."""
+    """List outputs that cannot hold such a result."""
     read_only = np.zeros(wanted.shape)
     read_only.flags.writeable = False
     return [

@@ -117,7 +117,7 @@ def plan_behind_the_fence(scenario: ScenarioRun) -> None:
 
 
 def an_incarnation_by_a_lower_number(scenario: ScenarioRun) -> None:
-    """What lived first on rank 1 is its third incarnation."""
+    """Give the first incarnation on rank 1 the number 3."""
     scenario.files["w1-3"] = scenario.files.pop("w1-1")
     scenario.find("w1-3", "start")["incarnation"] = 3
     for incarnation in ("w0-1", "w1-3", "w2-1"):

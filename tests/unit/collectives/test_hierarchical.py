@@ -126,7 +126,7 @@ def test_synchronising_kinds_have_a_path_from_every_rank_to_every_rank() -> None
 
 
 def test_steps_are_numbered_upwards_on_every_rank() -> None:
-    """Who has come farther than another is told by these numbers (rule R12)."""
+    """Check that step numbers rise on every rank, as comparisons of progress need (rule R12)."""
     for grouping in GROUPINGS:
         n = len(grouping)
         for rank in range(n):

@@ -1,4 +1,4 @@
-"""What users pass as ``op``: builtins that stand for a name, functions of their own, refusals."""
+"""Values of ``op``: builtins that mean a name, the user's functions, refusals."""
 
 import functools
 import math

@@ -1,4 +1,4 @@
-"""Which algorithm runs is a table; a file of one is taken whole or refused by file and key."""
+"""Table of algorithms; a file is accepted whole or refused by file and key."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a process may use: the least of the machine's memory and of all groups around it."""
+"""Memory limit of a process: the least of the machine's memory and all groups around it."""
 
 import os
 from pathlib import Path, PurePosixPath

@@ -1,4 +1,4 @@
-"""How much a pool may hold."""
+"""Bound of a pool's memory."""
 
 from ftcomm.config.peak_usage import KEPT_VERSIONS, SLACK_PARTS, Peaks
 

@@ -1,4 +1,4 @@
-"""Which pairs send under checksums, and streams of the control thread that do."""
+"""Pairs that send under checksums, and the streams of the control thread that do."""
 
 import sys
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What the driver promises to a process that is about to end."""
+"""Promises of the driver to a process that is about to end."""
 
 from typing import cast
 

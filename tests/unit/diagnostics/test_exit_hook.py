@@ -1,4 +1,4 @@
-"""What a script that an error of the library ends shows and returns."""
+"""Output and exit status of a script that an error of the library ends."""
 
 import subprocess
 import sys

@@ -22,7 +22,7 @@ def unbuffered() -> Iterator[tuple[io.TextIOWrapper, int]]:
 
 
 def join(stream: io.TextIOWrapper, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `init` does; standard error is not Python's own here, and stays as it is."""
+    """Call the part of `init` under test; standard error is not Python's own here and stays."""
     with monkeypatch.context() as patch:  # pytest sets the streams between two phases of a test
         patch.setattr(sys, "stdout", stream)
         patch.setattr(sys, "stderr", io.StringIO())

@@ -19,7 +19,7 @@ from tests.helpers.group import builder
 
 @dataclass
 class Rank:
-    """What an account and a call factory read of an engine."""
+    """Parts of an engine that a quota and a call factory read."""
 
     rank: int = 0
     world_size: int = 4
@@ -40,7 +40,7 @@ def quota(**changes: Any) -> LogQuota:
 
 
 def charge(account: LogQuota, call: Request) -> None:
-    """What a communicator does around a call that ends well."""
+    """Charge a result as a communicator does around a successful call."""
     account.check(call.form.nbytes)
     account.completed(call.form.nbytes)
 

@@ -1,4 +1,4 @@
-"""Which calls are made in shared window, and who is told when."""
+"""Calls that use the shared window, and the announcements of it."""
 
 from types import SimpleNamespace
 from typing import Any

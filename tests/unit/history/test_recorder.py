@@ -1,4 +1,4 @@
-"""What an incarnation writes down of itself."""
+"""Records that an incarnation writes of itself."""
 
 import logging
 import os

@@ -37,7 +37,7 @@ def comm() -> Iterator[ftcomm.Communicator]:
 
 
 def ran(handle: ftcomm.Handle[Any], function: Callable[[], Any]) -> Any:
-    """What `function` returns or raises in a callback of `handle`."""
+    """Return the result of `function` in a callback of `handle`, or its exception."""
     got: list[Any] = []
     ended = threading.Event()
 
@@ -58,7 +58,7 @@ def threads() -> list[str]:
 
 
 def blocked(comm: ftcomm.Communicator) -> threading.Event:
-    """What lets the callbacks go on, of which one has begun."""
+    """Return the event that releases the callbacks, of which one has begun."""
     entered, door = threading.Event(), threading.Event()
 
     def callback(_: object) -> None:

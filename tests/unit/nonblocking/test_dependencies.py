@@ -1,4 +1,4 @@
-"""Which tasks may run: any order that the rules allow gives what running one by one gives."""
+"""Order of tasks: every allowed order gives the result of running them one by one."""
 
 import copy
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ Programs = some.lists(
 
 
 class FailedError(Exception):
-    """What a task of a program raises."""
+    """Exception that a task of a program raises."""
 
 
 @dataclass

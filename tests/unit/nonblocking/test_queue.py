@@ -72,7 +72,7 @@ def line() -> Iterator[Line]:
 
 
 def in_thread(function: Callable[[], Any]) -> list[Any]:
-    """What `function` returns or raises on another thread."""
+    """Return the result of `function` on another thread, or its exception."""
     got: list[Any] = []
 
     def run() -> None:

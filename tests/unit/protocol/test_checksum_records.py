@@ -34,7 +34,7 @@ def record(digest: Digest, number: int, payload: bytes) -> bytes:
 
 
 def read_all(digest: Digest, stream: bytes, piece: int, wanted: int = 1000) -> bytes:
-    """What a reader hands out of a stream that arrives in pieces."""
+    """Return the bytes that a reader yields of a stream that arrives in pieces."""
     reader, read, target = RecordReader(digest), bytearray(), bytearray(wanted)
     for at in range(0, len(stream), piece):
         part = stream[at : at + piece]

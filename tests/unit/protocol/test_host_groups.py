@@ -1,4 +1,4 @@
-"""Which ranks shared a host: from hosts to numbers and back."""
+"""Groups of ranks by host: from hosts to numbers and back."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What a process keeps of its last calls, and tells when somebody has seen a mismatch."""
+"""Recent calls of a process, which it reports after a mismatch was detected."""
 
 from ftcomm.protocol.messages import AskCalls, CallMade, Calls, Mismatch
 from ftcomm.protocol.signature import Kind, Signature

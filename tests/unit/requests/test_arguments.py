@@ -1,4 +1,4 @@
-"""Whatever users pass as arrays: taken as it is, or refused by name with the position unchanged."""
+"""Arrays of users: accepted unchanged, or refused by name with the position unchanged."""
 
 from collections.abc import Iterator
 from pathlib import Path

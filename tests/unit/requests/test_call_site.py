@@ -34,7 +34,7 @@ def comm() -> Iterator[ftcomm.Communicator]:
 
 @pytest.fixture
 def sites(comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Where each call that the engine gets was made."""
+    """Record the call site of each call that the engine receives."""
     found: list[str] = []
     within = comm._session.engine.within
 

@@ -1,4 +1,4 @@
-"""What a lazy checkpoint holds: the user's arrays, in containers of its own."""
+"""Content of a lazy checkpoint: the user's arrays, in containers of its own."""
 
 import threading
 from collections.abc import Iterator

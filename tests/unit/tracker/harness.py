@@ -86,7 +86,7 @@ async def connect(address: tuple[str, int], role: str, key: bytes) -> AsyncItera
 
 
 def hello(worker_id: str, nonce: bytes | None = None, incarnation: int = 0) -> Hello:
-    """What a worker says first."""
+    """Return a worker's first message."""
     return Hello(
         worker_id=worker_id,
         nonce=nonce or worker_id.encode().ljust(16, b"."),

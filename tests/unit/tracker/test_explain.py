@@ -1,4 +1,4 @@
-"""Why a job waits: documents of a real roster, and the sentences made of them."""
+"""Explanations of a waiting job: documents of a real roster, and their sentences."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a tracker of many workers does once for many of them, it does not forget for any."""
+"""Large groups: work that the tracker batches is done for every worker."""
 
 from pathlib import Path
 from types import SimpleNamespace

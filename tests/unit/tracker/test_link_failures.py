@@ -212,7 +212,7 @@ def chosen(
 
 
 def test_two_hosts_whose_ranks_fail_in_two_plans_are_relayed_by_a_third_host() -> None:
-    """Whichever of their pairs it was; the others need not fail first."""
+    """Relay all pairs of two hosts once two pairs have failed; the others need not fail first."""
     pairs = Pairs()
     host_fails(pairs, 1, (0, 2))
     assert chosen(pairs) == {}

@@ -1,4 +1,4 @@
-"""Who is asked what the ranks have called, and for how long the answers are awaited."""
+"""Mismatch inquiry: the ranks that are asked, and the limit on waiting for answers."""
 
 from ftcomm.protocol.messages import AskCalls, CallMade, Calls, Leaf, Leaves, Mismatch
 from ftcomm.protocol.signature import Kind, Signature

@@ -288,7 +288,7 @@ def test_people_see_who_is_relayed_by_whom_and_why() -> None:
 
 
 def test_a_plan_in_which_a_rank_still_fetches_does_not_show_that_links_work() -> None:
-    """Who fetches dials for seconds; with a short `detect_within` the plan seemed to last."""
+    """Count no plan as lasting while a rank fetches, since its dials take seconds."""
     scenario = running(3)
     for epoch in (1, 2):
         pass_time(scenario, epoch, (1, 2, 3), REPAIRED_AFTER)
@@ -351,7 +351,7 @@ def test_two_cuts_between_hosts_are_found_in_two_epochs() -> None:
 
 
 def test_a_link_that_breaks_while_all_stop_is_no_failure() -> None:
-    """Whoever stops first shuts its links down, and others see that before they are told."""
+    """Ignore links that end while all ranks stop: a rank sees that before its own order."""
     scenario = four_hosts()
     for epoch in (1, 2):
         pass_time(scenario, epoch, CONNS)

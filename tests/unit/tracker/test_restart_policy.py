@@ -1,4 +1,4 @@
-"""Who is started again: scenarios of exits, and the decisions they lead to."""
+"""Restart policy: scenarios of exits, and the decisions."""
 
 import signal
 

@@ -417,7 +417,7 @@ def test_a_finding_of_another_name_is_not_believed() -> None:
 
 
 def test_who_waits_for_a_rank_that_has_closed_and_is_gone_is_helped() -> None:
-    """What that rank had sent may have been lost on the way, and nobody tells: its host is off."""
+    """Help a rank that waits for a closed and lost one, whose last data may not have arrived."""
     scenario = running(3)
     for conn in (2, 3):
         scenario.said(conn, Closed(0))

@@ -1,4 +1,4 @@
-"""Which link has died quietly: tables by hand, and every schedule with every pair cut."""
+"""Detection of silent links: tables by hand, and every schedule with every pair cut."""
 
 import itertools
 from collections.abc import Iterator
@@ -148,7 +148,7 @@ def test_while_a_rank_computes_no_healthy_link_is_blamed(n: int) -> None:
 
 @pytest.mark.parametrize("n", range(1, 34))
 def test_steps_are_numbered_upwards_on_every_rank(n: int) -> None:
-    """What `silence` rests on: a rank in a later step has sent what it owes in the earlier ones."""
+    """Check that a rank in a later step has sent its earlier steps' data, as `silence` assumes."""
     for schedules in all_schedules(n):
         for schedule in schedules:
             tags = [step.tag for step in schedule.steps]

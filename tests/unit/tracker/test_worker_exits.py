@@ -1,4 +1,4 @@
-"""Why workers died: what the tracker keeps of it, and what people and scripts are told."""
+"""Causes of workers' deaths: the tracker's record, and the reports to people and scripts."""
 
 from dataclasses import replace
 from pathlib import Path

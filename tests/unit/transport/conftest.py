@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """What refers to itself in a circle stays."""
+    """Keep objects in reference cycles alive."""
     gc.collect()
     gc.disable()
     yield

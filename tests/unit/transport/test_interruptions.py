@@ -1,4 +1,4 @@
-"""How a run ends when a peer dies, lies, or the control thread wants the thread back."""
+"""Ends of a run when a peer dies, sends wrong data, or the control thread interrupts."""
 
 import os
 import socket

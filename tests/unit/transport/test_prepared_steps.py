@@ -1,4 +1,4 @@
-"""What is kept of the schedules in use."""
+"""Cache of prepared schedules."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""How long a rank looks for a peer before it sleeps, and says for whom."""
+"""Spinning: how long a rank polls for a peer before it sleeps and reports the wait."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,7 @@ class IdleLink:
 
 
 def yields_before_the_wait(each_takes_s: float, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How often a rank gives its processor away, where each time takes so long."""
+    """Count the processor yields of a rank, where each takes so long."""
     clock, yields = [100.0], [0]
 
     def let_others_run() -> None:

@@ -48,7 +48,7 @@ def one_end(
 
 
 def layout(data: bytes, streams: int, stripe: int = STRIPE) -> list[bytes]:
-    """What each connection carries of the first bytes of a link."""
+    """List the first bytes of a link by the connection that carries them."""
     stripes = [data[at : at + stripe] for at in range(0, len(data), stripe)]
     return [b"".join(stripes[stream::streams]) for stream in range(streams)]
 

@@ -45,7 +45,7 @@ def pipes() -> Iterator[tuple[Any, Any]]:
 
 
 def polled(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
-    """What each poll of a new waiter looks at, in a list that grows."""
+    """List the descriptors of each poll of a new waiter; the list grows."""
     seen: list[set[int]] = []
     new_poll = select.poll
 

@@ -16,7 +16,7 @@ TOLD_S = (0.001, 0.1)  # until a kernel knows of a reset
 
 
 class Process(Protocol):
-    """Who owns an end: the tracker, or a worker's lifetime."""
+    """Owner of an end: the tracker, or an incarnation of a worker."""
 
     def deliver(self, action: Callable[..., None], *args: Any) -> None:
         """Run `action`, now or when the process goes on; never if it has ended."""
@@ -24,7 +24,7 @@ class Process(Protocol):
 
 @dataclass
 class Direction:
-    """What one end sends to the other.
+    """Bytes that one end sends to the other.
 
     Attributes:
         arrives: when the last piece that was sent arrives; a later one is not earlier.
@@ -164,7 +164,7 @@ class Pipe:
         sender.out.arrives = max(sender.out.arrives, self.world.now + seconds)
 
     def silence(self, *senders: End) -> None:
-        """What these send vanishes, and nobody is told."""
+        """Drop all messages from these processes, without notice to either side."""
         for sender in senders or self.ends:
             sender.out.silent = True
 

@@ -42,7 +42,7 @@ class Network:
         self._stream(process.core.view.epoch, process, rank)
 
     def is_linked(self, process: "SimulatedProcess", rank: int) -> bool:
-        """Whether the link is there, or known to be broken; frames need no handshake."""
+        """Tell whether the link exists, or is known to be broken; frames need no handshake."""
         del process, rank
         return True
 
@@ -80,7 +80,7 @@ class Network:
             far.deliver(action, *args)
 
     def way(self, epoch: int, process: "SimulatedProcess", rank: int) -> NetworkPath | None:
-        """How `process` reaches a rank of its epoch; None if it does not."""
+        """Return the path of `process` to a rank of its epoch; None if there is none."""
         core = process.core
         far, relay = self.processes.get(core.view.members[rank].port), core.view.relay_to(rank)
         if far is None or not far.accepts(epoch):

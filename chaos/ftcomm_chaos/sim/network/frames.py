@@ -1,4 +1,4 @@
-"""What passes between two workers in one epoch."""
+"""Frames between two workers in one epoch."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple

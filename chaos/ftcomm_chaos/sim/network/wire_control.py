@@ -27,7 +27,7 @@ KEY = control_key(TOKEN)
 
 
 class WiredControl(ControlConn):
-    """What a `ControlConn` is, over a `Pipe`."""
+    """Implementation of `ControlConn` over a `Pipe`."""
 
     def __init__(
         self, tracker: "SimulatedTracker", process: "SimulatedProcess", number: int

@@ -193,7 +193,7 @@ class FetchServer:
             self._pack(self.net.world.now + self._packing_s(request))
 
     def _packing_s(self, request: FetchRequest) -> float:
-        """How long the checkpoint is packed before anything can be sent."""
+        """Return how long packing the checkpoint delays the first byte."""
         sim, world = self.process.sim, self.net.world
         lazy = sim.conditions.lazy and request.load > PRELUDE
         if not lazy or not world.chance(PACKED_SLOWLY):
@@ -211,7 +211,7 @@ class FetchServer:
             world.at(min(until, sign), self.process.deliver, self._pack, until)
 
     def _goes_on(self) -> bool:
-        """Whether the fetcher and the epoch are still there; if not, the connection is closed."""
+        """Tell whether fetcher and epoch still exist; if not, close the connection."""
         core = self.process.core
         live = core.view.epoch == self.epoch and core.view.state in (
             WorkerState.RUNNING,

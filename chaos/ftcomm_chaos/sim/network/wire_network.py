@@ -59,7 +59,7 @@ class WireNetwork(Network):
         self._link(process, process.core.view.epoch, rank)
 
     def is_linked(self, process: "SimulatedProcess", rank: int) -> bool:
-        """Whether the handshake is done, or the link is known to be broken."""
+        """Tell whether the handshake is done, or the link is known to be broken."""
         return self._link(process, process.core.view.epoch, rank).is_settled
 
     def _link(self, process: "SimulatedProcess", epoch: int, rank: int) -> LinkEnd:

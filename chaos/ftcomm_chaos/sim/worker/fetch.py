@@ -91,7 +91,7 @@ class FetchLink:
 def items_of(
     far: "SimulatedProcess", process: "SimulatedProcess", order: StartFetch | FetchRequest
 ) -> Iterator[Item]:
-    """What `far` sends to `process`; a plan names only holders of what it says (rule R2)."""
+    """Yield the items that `far` sends to `process`; a plan names only true holders (rule R2)."""
     core, load, epoch = far.core, order.load, order.epoch
     if load > PRELUDE:
         held = core.checkpoints.committed

@@ -301,7 +301,7 @@ class SimulatedProcess:
     # --- data ---------------------------------------------------------------------------------
 
     def accepts(self, epoch: int) -> bool:
-        """Whether a link of `epoch` is or will be good here."""
+        """Tell whether a link of `epoch` is or will be valid here."""
         over = self.core.view.state in (WorkerState.FAILED, WorkerState.FINISHED)
         return self.alive and not over and self.core.view.revoke_epoch <= epoch
 
@@ -321,7 +321,7 @@ class SimulatedProcess:
             self.poke()
 
     def is_member_of(self, epoch: int) -> bool:
-        """Whether this process still counts in `epoch`'s membership."""
+        """Tell whether this process is still a member of `epoch`."""
         return (
             self.alive
             and self.core.view.epoch == epoch
