@@ -82,7 +82,7 @@ def highest(values: dict[str, int]) -> Measured:
 
 
 def counted(offenders: Iterable[str]) -> Measured:
-    """How many there are."""
+    """Count the offenders, and name the first ones."""
     found = list(offenders)
     return Measured(len(found), tuple(found[:WORST]))
 

@@ -59,7 +59,10 @@ def test_serve_after_sigkill_takes_up_job_and_address(serving, number: signal.Si
     process.kill()
     process.wait(timeout=30)
     status, text = invoke("status", "--state-dir", before["state_dir"])
-    assert (status, f"serve --state-dir {before['state_dir']} takes it up" in text) == (79, True)
+    assert (status, f"serve --state-dir {before['state_dir']} continues the job" in text) == (
+        79,
+        True,
+    )
     with serve(Path(before["state_dir"])) as (again, ready):
         assert ready == before
         assert again.stderr is not None

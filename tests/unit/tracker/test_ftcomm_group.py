@@ -4,6 +4,7 @@ import json
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -38,6 +39,30 @@ def test_the_environment_as_json() -> None:
 def test_json_belongs_behind_a_command() -> None:
     result = CliRunner().invoke(main, ["--json", "status"])
     assert (result.exit_code, "give it after the command" in result.output) == (2, True)
+
+
+@pytest.mark.parametrize("program", ["ftcomm", "ftcomm-tracker"])
+def test_an_error_begins_with_the_program_that_was_typed(program: str, tmp_path: Path) -> None:
+    group = main if program == "ftcomm" else tracker_group
+    arguments = ["clean", "--state-dir", str(tmp_path)]
+    result = CliRunner().invoke(group, arguments, prog_name=program)
+    said = result.stderr
+    assert (result.exit_code, said.startswith(f"{program}: "), f"`{program} list`" in said) == (
+        64,
+        True,
+        True,
+    )
+
+
+def test_a_warning_begins_with_the_program_that_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    damaged = tmp_path / "ftcomm" / "jobs" / "20260101-000000-abcdef.json"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text("[]")
+    result = CliRunner().invoke(main, ["list"], prog_name="ftcomm")
+    assert result.stderr == f"ftcomm: ignored {str(damaged)!r}: it is not a JSON object\n"
 
 
 def test_a_variable_cannot_write_to_the_terminal() -> None:

@@ -145,6 +145,15 @@ def test_clean_leaves_a_directory_that_a_tracker_holds(tmp_path: Path) -> None:
     assert (status, "serves the job in" in text) == (64, True), text
 
 
+def test_clean_leaves_a_job_whose_process_runs(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).touch()
+    running = entry(tmp_path, job_id="a")
+    elsewhere = ended(tmp_path, job_id="b", host="elsewhere")
+    assert invoke("clean") == (0, "nothing to remove\n")
+    assert [entry_path(job).exists() for job in (running, elsewhere)] == [True, True]
+    assert (tmp_path / FILE_NAME).exists()
+
+
 def test_clean_of_a_directory_without_a_job_is_refused(tmp_path: Path) -> None:
     status, text = invoke("clean", "--state-dir", str(tmp_path))
     assert (status, "is not the state directory of a job" in text) == (64, True), text

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ftcomm.errors import ConfigError
-from ftcomm_tracker.cli.options import DIRECTORY, run_and_exit
+from ftcomm_tracker.cli.options import DIRECTORY, program_name, run_and_exit, say_plainly
 from ftcomm_tracker.operator.finished_job import last_state
 from ftcomm_tracker.operator.job_registry import JobEntry, entry_path, read_registry
 from ftcomm_tracker.server.journal import FILE_NAME
@@ -66,7 +66,7 @@ async def _list(as_json: bool) -> int:
     registry = read_registry()
     rows = [{**asdict(entry), "state": state_of(entry)} for entry in registry.entries]
     for path, reason in registry.damaged.items():
-        click.echo(f"ftcomm-tracker: ignored {str(path)!r}: it {reason}", err=True)
+        say_plainly(f"ignored {str(path)!r}: it {reason}")
     if as_json:
         click.echo(json.dumps({"jobs": rows}))
         return 0
@@ -139,7 +139,7 @@ def _named(state_dir: Path) -> list[Path]:
     if not (state_dir / FILE_NAME).is_file():
         raise ConfigError(
             f"{state_dir} is not the state directory of a job: it has no {FILE_NAME}",
-            remedy="name a directory that `ftcomm-tracker list` shows",
+            remedy=f"name a directory that `{program_name()} list` shows",
         )
     found = _unserved(state_dir)
     if not found:
@@ -167,6 +167,6 @@ def _remove(path: Path) -> bool:
         else:
             path.unlink(missing_ok=True)
     except OSError as error:
-        click.echo(f"ftcomm-tracker: left {str(path)!r}: {error.strerror}", err=True)
+        say_plainly(f"left {str(path)!r}: {error.strerror}")
         return False
     return True

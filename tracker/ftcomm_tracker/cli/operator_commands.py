@@ -15,7 +15,14 @@ from ftcomm.config.environment import WorkerOptions, parse_address, read_token
 from ftcomm.errors import ConfigError, FtcommError, ProtocolError, TrackerLostError
 from ftcomm.protocol.messages import ControlMessage
 from ftcomm.protocol.operator_messages import Done, StatusReply, StatusRequest, StopRequest
-from ftcomm_tracker.cli.options import DIRECTORY, FILE, run_and_exit, with_options
+from ftcomm_tracker.cli.options import (
+    DIRECTORY,
+    FILE,
+    program_name,
+    run_and_exit,
+    say_plainly,
+    with_options,
+)
 from ftcomm_tracker.core.reporting.explain import explain as explain_document
 from ftcomm_tracker.core.reporting.explain import explanation
 from ftcomm_tracker.core.reporting.status import table
@@ -116,7 +123,7 @@ class TrackerAddress:
         if options.routes is None:
             raise ConfigError(
                 "no tracker is named",
-                remedy="give --tracker or --state-dir; `ftcomm-tracker list` shows your jobs",
+                remedy=f"give --tracker or --state-dir; `{program_name()} list` shows your jobs",
             )
         return options.routes, options.token_file
 
@@ -128,7 +135,7 @@ class TrackerAddress:
             try:
                 return await ask_tracker(route, token, request)
             except TrackerLostError as error:
-                click.echo(f"ftcomm-tracker: {error.cause}", err=True)
+                say_plainly(error.cause)
         try:
             return await ask_tracker(routes[-1], token, request)
         except TrackerLostError as error:
@@ -150,8 +157,8 @@ class TrackerAddress:
             return error
         return TrackerLostError(
             f"{error.cause}; the job in {self.state_dir} is not over",
-            remedy=f"if its workers still run, ftcomm-tracker serve --state-dir {self.state_dir}"
-            " takes it up; those of ftcomm-tracker run have ended with it: start a new job",
+            remedy=f"if its workers still run, {program_name()} serve --state-dir {self.state_dir}"
+            f" continues the job; workers of {program_name()} run have ended: start a new job",
         )
 
 
@@ -216,7 +223,7 @@ async def _show(
         except TrackerLostError as error:  # it may be on its way back
             if trio.current_time() > seen_at + LOST_PATIENCE_S:
                 raise
-            click.echo(f"ftcomm-tracker: {error.cause}", err=True)
+            say_plainly(error.cause)
             continue
         seen_at = trio.current_time()
         click.echo(f"{_CLEAR_SCREEN if sys.stdout.isatty() else ''}{show(document)}")

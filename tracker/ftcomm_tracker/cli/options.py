@@ -61,9 +61,16 @@ def with_options(
     return decorate
 
 
+def program_name() -> str:
+    """Return the name of the program that was typed, such as ``ftcomm``."""
+    context = click.get_current_context(silent=True)
+    name = context.find_root().info_name if context is not None else None
+    return name or "ftcomm-tracker"
+
+
 def say_plainly(text: str) -> None:
-    """Print the error that ends a command which runs briefly."""
-    click.echo(f"ftcomm-tracker: {text}", err=True)
+    """Print an error or a warning on the error stream, after the program's name."""
+    click.echo(f"{program_name()}: {text}", err=True)
 
 
 def run_and_exit(
@@ -79,7 +86,7 @@ def run_and_exit(
         say: prints the text of its error.
     """
     try:
-        require_groups("ftcomm-tracker")
+        require_groups(program_name())
         with raising_interrupts():
             status = trio.run(functools.partial(function, *arguments))
     except (FtcommError, KeyboardInterrupt, BaseExceptionGroup) as error:

@@ -47,7 +47,7 @@ class TableFile(click.ParamType[str]):
 
 
 def _type_of(setting: Setting) -> click.ParamType[Any]:
-    """How the option reads its value; the settings themselves check ranges."""
+    """Return the parser of the option; the settings themselves check ranges."""
     match setting.kind:
         case Choice(choices=choices):
             return click.Choice(choices)
