@@ -15,7 +15,7 @@ from ftcomm.control.hub import Hub
 from ftcomm.execution.data_plane import DataPlane
 from ftcomm.execution.header_check import CallHeader
 from ftcomm.execution.prepared_steps import Move
-from ftcomm.execution.shared_reduction import suits_shared_window
+from ftcomm.execution.shared_results import suits_shared_window
 from ftcomm.memory.pool import Array, LoggedResult, Pool
 from ftcomm.protocol.position import MAX_SEQNO
 from ftcomm.protocol.signature import Kind

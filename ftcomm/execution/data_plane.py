@@ -161,7 +161,7 @@ class DataPlane:
         """Memory for a result: the log's, or, where nothing is kept, the user's."""
         hub = self._hub
         with hub.lock:
-            if hub.settings.keeps_results:
+            if hub.core.contact.limits.keeps_results:
                 return hub.pool.take(count, dtype)
             return hub.pool.lend(count, dtype)
 

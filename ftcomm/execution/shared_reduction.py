@@ -25,7 +25,7 @@ from ftcomm.collectives.selection import SCHEDULES_KEPT
 from ftcomm.errors import ProtocolError
 from ftcomm.execution.executor import Executor
 from ftcomm.execution.header_check import CallHeader, check_header
-from ftcomm.execution.prepared_steps import SMALL_BYTES, Move
+from ftcomm.execution.prepared_steps import Move
 from ftcomm.execution.transfers import Incoming, Outgoing, byte_view
 from ftcomm.protocol.frame_header import (
     DATA_FRAME,
@@ -34,27 +34,10 @@ from ftcomm.protocol.frame_header import (
     PREFIX,
     SHARED_RESULT_FLAG,
 )
-from ftcomm.protocol.signature import Algorithm, Kind
 from ftcomm.requests.request import NOTHING
 from ftcomm.transport.interruptions import LinkLost
 from ftcomm.transport.link import Link
 from ftcomm.transport.shared_window import SharedWindow
-
-
-def suits_shared_window(schedule: Schedule, itemsize: int) -> bool:
-    """Tell whether a call of `schedule` uses the shared window where there is one.
-
-    The same on all ranks.  It pays where blocks are too large for one frame: below that a call
-    waits more than it copies.
-    """
-    size = schedule.world_size
-    if schedule.kind is not Kind.ALLREDUCE or size < 2:
-        return False
-    if schedule.recvbuf_count // size * itemsize <= SMALL_BYTES:
-        return False
-    halving = schedule.algorithm is Algorithm.HALVING_DOUBLING
-    # of another number some ranks stand aside, and end the first half without a block
-    return schedule.algorithm is Algorithm.RING or (halving and size & (size - 1) == 0)
 
 
 def scratch_elements(schedule: Schedule) -> int:

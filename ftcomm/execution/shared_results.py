@@ -5,17 +5,36 @@ import functools
 import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
+from ftcomm.collectives.schedules.schedule import Schedule
 from ftcomm.control.hub import Hub
 from ftcomm.control.links.shared_window_setup import locate_shared_window, may_have_shared_window
 from ftcomm.control.thread import ControlThread
 from ftcomm.execution.header_check import CallHeader
-from ftcomm.execution.shared_reduction import ResultSlots, scratch_elements, suits_shared_window
+from ftcomm.execution.prepared_steps import SMALL_BYTES
+from ftcomm.execution.shared_reduction import ResultSlots, scratch_elements
 from ftcomm.memory.pool import Array
 from ftcomm.protocol.position import PRELUDE
+from ftcomm.protocol.signature import Algorithm, Kind
 from ftcomm.requests.request import CollectiveSpec
 from ftcomm.transport.shared_window import SharedWindow
 
 _BYTE: AnyDtype = np.dtype(np.uint8)
+
+
+def suits_shared_window(schedule: Schedule, itemsize: int) -> bool:
+    """Tell whether a call of `schedule` uses the shared window where there is one.
+
+    The same on all ranks.  It pays where blocks are too large for one frame: below that a call
+    waits more than it copies.
+    """
+    size = schedule.world_size
+    if schedule.kind is not Kind.ALLREDUCE or size < 2:
+        return False
+    if schedule.recvbuf_count // size * itemsize <= SMALL_BYTES:
+        return False
+    halving = schedule.algorithm is Algorithm.HALVING_DOUBLING
+    # of another number some ranks stand aside, and end the first half without a block
+    return schedule.algorithm is Algorithm.RING or (halving and size & (size - 1) == 0)
 
 
 class SharedResults:

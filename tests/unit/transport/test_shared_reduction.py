@@ -16,8 +16,8 @@ from ftcomm.execution.shared_reduction import (
     ResultSlots,
     _Run,
     scratch_elements,
-    suits_shared_window,
 )
+from ftcomm.execution.shared_results import suits_shared_window
 from ftcomm.testing.reference import run_in_memory
 
 pytestmark = harness.needs_shared_memory
