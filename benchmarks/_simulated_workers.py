@@ -137,7 +137,7 @@ class Worker:
         self._crowd.dials += 1
         self._buffer = bytearray()
         self._joined = False
-        self._joiner, self._rolls = Joiner(), MemberDeltaReader()
+        self._joiner, self._deltas = Joiner(), MemberDeltaReader()
         shake = ClientHandshake(
             self._crowd.key, role="worker", context=b"", nonce=os.urandom(NONCE_BYTES)
         )
@@ -216,7 +216,7 @@ class Worker:
             del self._buffer[:end]
             frame = _decode_shared(body) if len(body) > SHARED_BYTES else decode_body(body)
             message = self._joiner.take(frame)
-            heard = None if message is None else self._rolls.take(message)
+            heard = None if message is None else self._deltas.take(message)
             if heard is not None:
                 self._hear(heard)
 

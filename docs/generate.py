@@ -246,7 +246,7 @@ def main() -> int:
             if given.write:
                 path.write_text(fresh, encoding="utf-8")
     for name in stale:
-        sys.stderr.write(f"{name} {'mended' if given.write else 'is stale'}\n")
+        sys.stderr.write(f"{name} {'rewritten' if given.write else 'is stale'}\n")
     return 1 if stale and given.check else 0
 
 

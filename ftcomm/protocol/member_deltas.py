@@ -1,4 +1,4 @@
-"""Rolls: who is where, told once on a connection and then only what has changed.
+"""Member deltas: the list of members, sent once on a connection, then only what changed.
 
 A plan names every member, and every member gets a plan: written out in each, that is the square
 of the workers.  So the members travel before the plan, in `MemberDelta` frames of their own, whose

@@ -115,7 +115,7 @@ def _scenarios() -> Iterator[Scenario]:
         ("1.1@plan_sent#2",),
         ("1.2@plan_sent#1",),
         ("1.2@plan_sent#3",),
-        ("1.2@all_bye_journalled#1",),
+        ("1.2@all_closed_journalled#1",),
         ("1.2@revoke_sent#1", "2.3@plan_sent#2"),
     ):
         quick = place == ("1.2@plan_sent#3",)

@@ -125,10 +125,11 @@ def inherited(found: Iterable[OwnClass]) -> dict[OwnClass, list[OwnClass]]:
 def depth(item: OwnClass, above: dict[OwnClass, list[OwnClass]]) -> int:
     """Number of the project's classes in the longest chain that ends with `item`.
 
-    Errors and protocols are left out: their hierarchy is their interface.
+    Errors and protocols are left out: their hierarchy is their interface.  A class that
+    implements a protocol counts, and so do those below it.
     """
     names = {item.name, *item.bases, *(base for more in above[item] for base in more.bases)}
-    if "Protocol" in names or any(name.endswith(("Error", "Exception")) for name in names):
+    if "Protocol" in item.bases or any(name.endswith(("Error", "Exception")) for name in names):
         return 0
     by_name = {more.name: more for more in above[item]}
     below = [depth(by_name[base], above) for base in item.bases if base in by_name]

@@ -92,7 +92,7 @@ def code_of(root: Path, folders: Iterable[str]) -> dict[str, Measured]:
     packages = [code.read_package(root, folder) for folder in folders]
     found = code.classes(packages)
     above = code.inherited(found)
-    names = Counter(item.name for item in found if not code.is_private(item.name))
+    names = Counter(item.name for item in found)
     members = {
         f"{item.place} {item.name}": len(item.members.union(*(b.members for b in above[item])))
         for item in found

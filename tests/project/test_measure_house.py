@@ -43,6 +43,25 @@ def test_the_table_has_every_measure_and_marks_what_is_above() -> None:
     assert above == {"modules, cold allreduce", "modules, repeated allreduce"}
 
 
+def test_a_project_that_breaks_every_bound_is_above_each(tmp_path: Path) -> None:
+    members = "".join(f"    def _m{n}(self): self._m{n}()\n" for n in range(36))
+    classes = f"class A:\n{members}class B(A): ...\nclass C(B): ...\nclass _Same: ...\n"
+    long = "def _long():\n" + "    f()\n" * 60 + "_long()\n"
+    many = {f"m{number}": "" for number in range(17)}
+    sources = {**many, "a": f"import ftcomm.b\n{classes}", "b": "import ftcomm.a\n" + long * 10}
+    for folder in FOLDERS:
+        extra = {"one": "class _Same: ...\ndef _one(): ...\n_one()\n"}
+        for name, source in {"__init__": "", **sources, **extra}.items():
+            path = tmp_path.joinpath(folder, name).with_suffix(".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(source, encoding="utf-8")
+    sentence = f"{'word ' * 26}end.\n\n"
+    (tmp_path / "README.md").write_text(sentence * 66, encoding="utf-8")
+    visits = {name: Visit(("a.py",) * 99, 0, 0) for name in ("cold", "repeated")}
+    measured = {**code_of(tmp_path, FOLDERS), **visits_of(visits), **prose_of(tmp_path)}
+    assert BOUNDS.keys() - above_bound(measured).keys() == set()
+
+
 def package_of(folder: Path, sources: dict[str, str]) -> code.Package:
     """A package with these modules."""
     for name, source in {"__init__": "", **sources}.items():
@@ -60,6 +79,7 @@ class B(A): ...
 class C(B): ...
 class Shape(Protocol): ...
 class Square(Shape): ...
+class Tile(Square): ...
 class OneError(Exception): ...
 class OtherError(OneError): ...
 class LastError(OtherError): ...
@@ -68,7 +88,7 @@ class LastError(OtherError): ...
     above = code.inherited(found)
     depths = {item.name: code.depth(item, above) for item in found}
     errors = dict.fromkeys(("OneError", "OtherError", "LastError"), 0)
-    assert depths == {"A": 1, "B": 2, "C": 3, "Shape": 0, "Square": 0, **errors}
+    assert depths == {"A": 1, "B": 2, "C": 3, "Shape": 0, "Square": 1, "Tile": 2, **errors}
 
 
 def test_all_that_is_not_public_on_an_object_is_counted(tmp_path: Path) -> None:

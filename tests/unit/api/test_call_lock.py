@@ -145,7 +145,7 @@ def test_another_thread_is_refused_wherever_a_call_is() -> None:
     assert set(seen[first:last]) == {"refused"}
 
 
-def test_mending_can_be_cut_short_too() -> None:
+def test_repair_can_be_cut_short_too() -> None:
     for number in places():
         calls = Calls()
         assert calls.guard.lock.take(_left_frame(), 0)

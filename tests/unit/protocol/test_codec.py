@@ -65,7 +65,7 @@ def test_every_message_has_one_row_and_every_field_its_bounds() -> None:
         kind: [field.name for field in dataclasses.fields(kind)] for kind in typing.get_args(Frame)
     }
     fields[Plan] = [name for name in fields[Plan] if name not in ("members", "grouping")]
-    assert rows == fields  # those two travel in rolls
+    assert rows == fields  # those two travel in member deltas
 
 
 @settings(max_examples=400)

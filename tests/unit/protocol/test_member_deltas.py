@@ -1,4 +1,4 @@
-"""Rolls: a plan comes out whole at the other end, and what is known is not told again."""
+"""Member deltas: a plan comes out whole at the other end, and what is known is not told again."""
 
 from dataclasses import replace
 

@@ -219,7 +219,7 @@ def may_sleep(link, **wishes):
     return bool(wanted), bool(poll.poll(0))
 
 
-def test_one_bell_for_each_nap_and_none_for_who_is_awake(pair):
+def test_one_bell_for_each_sleep_and_none_for_who_is_awake(pair):
     near, far = pair
     for _ in range(3):
         near.sendmsg((b"x",), (), 0)

@@ -118,7 +118,7 @@ class Roster:
         return effects
 
     def _on_stalled(self) -> None:
-        """Give members that could not be heard meanwhile their whole time again."""
+        """Restart the silence limit of members whose messages could not arrive meanwhile."""
         group = self._group
         group.refresh(group.members.peers.values())
         group.members.empty_since = dict.fromkeys(group.members.empty_since, group.now)

@@ -4,7 +4,7 @@ A fault is ``generation.epoch@point[#k]``: SIGKILL of the tracker of that genera
 time (default: the first) that it passes the point in that epoch.  Several are separated by commas.
 
 Points: ``accepted`` (a connection, before its handshake), ``epoch_journalled``, ``revoke_sent``
-(to k members), ``plan_sent`` (to k members), ``verdict_journalled``, ``all_bye_journalled``.
+(to k members), ``plan_sent`` (to k members), ``verdict_journalled``, ``all_closed_journalled``.
 What was sent before has reached the kernel; nothing that would have followed is done.
 """
 
@@ -28,7 +28,7 @@ POINTS = (
     "revoke_sent",
     "plan_sent",
     "verdict_journalled",
-    "all_bye_journalled",
+    "all_closed_journalled",
 )
 TRACKER = "tracker "  # begins the lines that a tracker records
 _NUMBER = "([0-9]{1,10})"  # as on the wire; Python refuses to read endless ones
@@ -103,7 +103,7 @@ class TrackerFaults:
                 if durable.fatal_decision is not None and before.fatal_decision is None:
                     self._pass(durable.epoch, "verdict_journalled")
                 if durable.final_version > before.final_version:
-                    self._pass(durable.epoch, "all_bye_journalled")
+                    self._pass(durable.epoch, "all_closed_journalled")
             case _:
                 pass
 
