@@ -70,9 +70,9 @@ WORKER_VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_HISTORY": "folder where each process records its calls, for `ftcomm-chaos check` (off)",
     "FTCOMM_DEBUG": "checkpoints: find out who writes to what a lazy checkpoint holds (off)",
     "FTCOMM_LOG": "debug, info or warning: write the log to stderr (off)",
-    JOINED: "set by init() and removed by close(), for nobody else to set: the process that has"
+    JOINED: "set by init() and removed by close(), not by users: the process that has"
     " joined; its children may not join under its worker id",
-    OUTPUT: "set by run and supervise, for nobody else to set; lines: from init() on the process"
+    OUTPUT: "set by run and supervise, not by users; lines: from init() on the process"
     " writes what it prints line by line",
 }
 

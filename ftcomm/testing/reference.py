@@ -67,10 +67,10 @@ class _Network:
             moved = [self._advance(index) for index in range(len(self.ranks))]
             if not any(moved):
                 stuck = {i: r.step for i, r in enumerate(self.ranks) if r.step is not None}
-                raise DeadlockError(f"nobody can go on: {stuck}")
+                raise DeadlockError(f"no rank can continue: {stuck}")
         left = {ends for ends, queue in self.queues.items() if queue}
         if left:
-            raise DeadlockError(f"messages that nobody receives between {left}")
+            raise DeadlockError(f"messages that no rank receives between {left}")
 
     def _advance(self, index: int) -> bool:
         rank = self.ranks[index]

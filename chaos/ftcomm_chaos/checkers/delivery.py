@@ -130,7 +130,7 @@ def served_from_somewhere(case: Case) -> Iterator[RuleViolation]:
     for deliveries in case.by_position.values():
         if all(delivery.event.how == SERVED for delivery in deliveries):
             yield deliveries[0].violation(
-                "served-from-somewhere", "was served, and nobody has executed it"
+                "served-from-somewhere", "was served, and no rank has executed it"
             )
 
 

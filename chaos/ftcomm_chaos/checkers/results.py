@@ -63,7 +63,7 @@ def _compared(
     for key in missing:
         at = (theirs[key][0].line.at,)
         yield RuleViolation(
-            "as-reference", "", str(key), "the reference has it, and nobody here", at
+            "as-reference", "", str(key), "the reference has it, and no rank here", at
         )
 
 

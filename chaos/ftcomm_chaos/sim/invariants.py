@@ -74,7 +74,7 @@ class Monitor:
         if epoch is None:
             left = any(not member.present for member in process.core.view.members)
             served = position in self.executed or left
-            process.require(served, f"{position} was served, but nobody has executed it")
+            process.require(served, f"{position} was served, but no rank has executed it")
         else:
             process.require(
                 process.heard_after_resume, "completed after a stop, without being heard (R1)"

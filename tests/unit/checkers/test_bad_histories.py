@@ -76,7 +76,7 @@ BAD: tuple[Bad, ...] = (
      set_to("w1-2", "return", at=FIRST, how="executed")),
     ("executed-again", "executed below the frontier", fenced,
      both(everyones_plan(frontier=LAST))),
-    ("served-from-somewhere", "served, and nobody has executed it", peace,
+    ("served-from-somewhere", "served, and no rank has executed it", peace,
      both(*(set_to(f"w{rank}-1", "return", at=FIRST, how="served") for rank in range(3)))),
     ("input-intact", "an input was written to", peace,
      set_to("w0-1", "return", at=FIRST, input=OTHER)),

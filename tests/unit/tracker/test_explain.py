@@ -63,8 +63,8 @@ def test_a_closed_member_that_may_hold_what_is_missing() -> None:
     scenario.tick(3.0)
     assert sentences(scenario) == [
         (
-            "a result or checkpoint that is needed is with nobody who is here; whoever has closed"
-            " and lost its connection may hold it."
+            "no connected worker holds a result or checkpoint that is needed; a worker that has"
+            " closed and lost its connection may hold it."
         ),
         "  - epoch 2 began 3.0 s ago: lost worker w1: connection reset (rank 1)",
         "  - worker w0 (rank 0, h) has closed and is away",
@@ -186,7 +186,7 @@ def test_nobody_waits() -> None:
     scenario.said(1, Heartbeat(1, 1, at(2, 1)))
     scenario.said(2, Heartbeat(1, 1, at(1, 7)))
     assert sentences(scenario) == [
-        "nobody waits: all ranks compute, or have been in a collective for less than 0.25 s.",
+        "no rank waits: all ranks compute, or have been in a collective for less than 0.25 s.",
         "  - the furthest stands at 2.1",
         "  - worker w1 (rank 1, h) stood at 1.7 at its last heartbeat",
     ]

@@ -173,7 +173,7 @@ class Console:
         if self._dropped_bytes:
             dropped, self._dropped_bytes = self._dropped_bytes, 0
             self.warn(
-                f"{dropped} bytes of workers' output were dropped: nobody read it for"
+                f"{dropped} bytes of workers' output were dropped: no process read it for"
                 f" {self._patience_s:g} s"
             )
         room, self._room = self._room, trio.Event()

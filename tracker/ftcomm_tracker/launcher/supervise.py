@@ -50,7 +50,7 @@ async def _supervise(options: SuperviseOptions, console: Console) -> int:
     if worker.worker_id is None:
         raise ConfigError(
             "no worker id: none is given, and no scheduler has numbered this process",
-            remedy="give --worker-id; whoever starts this worker again must give the same one",
+            remedy="give --worker-id, the same at each start of this worker",
         )
     token = read_token(worker.token_file)
     job = RemoteJob(worker.routes, token, worker.worker_id, patience_s=worker.tracker_timeout)

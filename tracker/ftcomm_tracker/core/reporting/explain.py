@@ -75,7 +75,7 @@ def _over(document: Mapping[str, Any]) -> list[Diagnosis]:
 
 def _forming(document: Mapping[str, Any]) -> list[Diagnosis]:
     here, size = document["spares"], document["world_size"]
-    joined = f"joined: worker {', '.join(here)}" if here else "nobody has joined yet"
+    joined = f"joined: worker {', '.join(here)}" if here else "no worker has joined yet"
     missing = document["missing"]
     words = missing_list(missing["workers"], missing["unnamed"])
     evidence = [joined, f"missing: {', '.join(words)}"]
@@ -131,8 +131,8 @@ def _hoping(document: Mapping[str, Any]) -> Diagnosis:
     return Diagnosis(
         "last_hope",
         waiting=True,
-        what="a result or checkpoint that is needed is with nobody who is here; whoever has closed"
-        " and lost its connection may hold it",
+        what="no connected worker holds a result or checkpoint that is needed; a worker that has"
+        " closed and lost its connection may hold it",
         evidence=(
             *_cause(document),
             *(f"{_name(row)} has closed and is away" for row in away[:MAX_ROWS]),
@@ -329,7 +329,7 @@ def _all_compute(document: Mapping[str, Any], computing: Sequence[Row]) -> Diagn
     return Diagnosis(
         "nobody_waits",
         waiting=False,
-        what="nobody waits: all ranks compute, or have been in a collective for less than 0.25 s",
+        what="no rank waits: all ranks compute, or have been in a collective for less than 0.25 s",
         evidence=tuple(evidence),
     )
 

@@ -133,7 +133,7 @@ def ranks(numbers: Sequence[int]) -> str:
     if len(numbers) > MAX_NAMED:
         return f"{len(numbers)} ranks ({', '.join(map(str, numbers[:MAX_NAMED]))} ...)"
     if not numbers:
-        return "nobody"
+        return "no rank"
     *first, last = map(str, numbers)
     return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
 
