@@ -36,7 +36,7 @@ def test_an_exit_status_that_nobody_planned_fails_the_job(bench: Bench) -> None:
 
 
 def test_every_tenth_worker_is_a_fresh_interpreter(bench: Bench) -> None:
-    """Whatever ran before; the rows under `run` (F16-run, F19-busy) have no other workers."""
+    """Start each tenth worker as a new interpreter; the rows under `run` have no other workers."""
     job = bench.run(dataclasses.replace(PEACE, n=10))
     assert sum(event["fresh"] for event in job.of("started")) == 1
 

@@ -1,4 +1,4 @@
-"""Whether a whole run of the tests has killed and stopped enough is itself tested."""
+"""Tests of the check that a whole run of the tests has killed and stopped enough."""
 
 from types import SimpleNamespace
 

@@ -22,7 +22,7 @@ def feed(decoder: Decoder, raw: bytes) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _warm() -> None:
-    """What is imported or cached at first use is no cost of an input."""
+    """Import and cache everything at first, so that no input is charged for it."""
     for decoder in TABLE:
         with contextlib.suppress(*decoder.allowed):
             decoder.feed(b"")

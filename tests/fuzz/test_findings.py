@@ -1,4 +1,4 @@
-"""What the fuzzer found, each once and by name; the inputs are in the corpora as `found-*`."""
+"""Findings of the fuzzer, each once and by name; the inputs are in the corpora as `found-*`."""
 
 import sys
 from typing import Any

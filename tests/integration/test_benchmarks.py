@@ -127,7 +127,7 @@ def test_every_kind_of_fault_is_measured() -> None:
 
 @pytest.mark.slow
 def test_hidden_communication_is_measured_for_both_kinds_of_work() -> None:
-    """How much is hidden is a matter of the machine: here only that it is said."""
+    """Check that hidden communication is reported; its amount depends on the machine."""
     sizes = ("--nbytes", "40000", "--layers", "3")
     _, *lines = run(str(BENCHMARKS / "hidden.py"), "--quick", "--json", *sizes)
     assert [(line["compute"], line["rounds"]) for line in lines] == [("matmul", 4), ("away", 4)]

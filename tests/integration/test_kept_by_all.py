@@ -1,4 +1,4 @@
-"""Which results a worker holds: small ones all, of large ones its share."""
+"""Results that a worker holds: all small ones, and its share of the large ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whatever dies, the example's model is the one of its world size."""
+"""Example under kills: its model is that of its world size, whichever process dies."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""What one rank finds that ends the job: the same error, in the same words, on every rank."""
+"""Fatal finding of one rank: every rank raises the same error with the same text."""
 
 from typing import Any
 

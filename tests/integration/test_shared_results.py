@@ -13,7 +13,7 @@ WALL_S = 120.0
 
 
 def in_common(job: Job, *, epoch: int = 1) -> set[bool]:
-    """Where the sums of an epoch lay, but the first one, for which the memory is still sought."""
+    """Report where an epoch's sums lay, except the first, before which memory is still set up."""
     made = [event for event in job.of("place") if event["epoch"] == epoch and event["call"] > 0]
     return {event["common"] for event in made}
 
@@ -49,7 +49,7 @@ def test_else_every_rank_makes_its_own(bench: Bench, settings: dict[str, object]
 def test_whoever_dies_wherever_results_are_the_same_and_views_stay(
     bench: Bench, n: int, faults: tuple[str, ...]
 ) -> None:
-    """Who is started again fetches the results of others out of memory that the dead had made."""
+    """Restart a worker that fetches others' results out of memory that dead processes made."""
     job = bench.run(Plan(n, PROGRAM, faults, wall_s=WALL_S))
     assert in_common(job) == {True}
 

@@ -1,4 +1,4 @@
-"""What a user does with arrays reaches nobody else, and nobody changes the user's."""
+"""Isolation of the user's arrays: neither side's writes reach the other."""
 
 import pytest
 

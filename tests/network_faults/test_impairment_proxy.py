@@ -46,7 +46,7 @@ async def everything(stream: trio.SocketStream) -> bytes:
 
 
 async def how_it_ends(stream: trio.SocketStream) -> tuple[int, str]:
-    """How many bytes come, and whether FIN or RST is behind them."""
+    """Return the number of bytes received, and whether FIN or RST follows."""
     count = 0
     try:
         while data := await stream.receive_some():

@@ -1,4 +1,4 @@
-"""What decodes bytes, under any bytes: a value or a typed error, in bounded memory."""
+"""Decoders under any bytes: a value or a typed error, in bounded memory."""
 
 import contextlib
 import struct

@@ -1,4 +1,4 @@
-"""What the code does not contain cannot be reached by anybody's bytes."""
+"""Constructs that the source code must not contain, so that no input can reach them."""
 
 import ast
 import functools

@@ -1,4 +1,4 @@
-"""Who holds the token and breaks the rules loses its own connection, and costs nobody else."""
+"""Token holders that break the rules: each loses its own connection, and harms no other."""
 
 import contextlib
 import dataclasses

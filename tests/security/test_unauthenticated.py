@@ -1,4 +1,4 @@
-"""Who has not proven that it holds the token: refused, told nothing, and no harm done.
+"""Peers that have not proven the token: refused, without an answer and without harm.
 
 Real bytes on real sockets against the tracker's port and a worker's data port, by TCP and by Unix
 socket, of a job that runs meanwhile.  The fixture `door` checks after each attack that honest
@@ -130,7 +130,7 @@ def test_no_other_key_opens(door: Door, attacked_job: AttackedJob) -> None:
 
 
 def forged_proof(handshake: ClientHandshake, key: bytes, answer: bytes) -> bytes:
-    """What a client with `key` would prove, had it been convinced by the server's proof."""
+    """Return the proof of a client with `key` that accepted the server's proof."""
     said = _transcript(handshake._hello, answer[:HEAD], answer[HEAD : HEAD + NONCE])
     return _tag(key, b"client", said)
 
@@ -243,7 +243,7 @@ def test_who_does_not_get_on_is_cut_at_the_deadline_however_busy_it_looks(
 
 
 def still_open_after(slow: list[tuple[str, Caller, bytes]]) -> list[str]:
-    """Whom nobody has cut; meanwhile those with something to say say it byte by byte."""
+    """Return the callers that stay connected; meanwhile each sends its words byte by byte."""
     until = time.monotonic() + PATIENCE_S
     left = {name: (caller, iter(words)) for name, caller, words in slow}
     pause = threading.Event()

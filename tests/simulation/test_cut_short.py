@@ -21,7 +21,7 @@ def interrupted(first: int, last: int) -> list[Simulation]:
 
 
 def run_all(jobs: list[Simulation]) -> int:
-    """How many calls were cut short, of those that the users made again."""
+    """Count the interrupted calls among those that the users repeated."""
     for job in jobs:
         job.run()
     return sum(job.counters["cut short"] for job in jobs)

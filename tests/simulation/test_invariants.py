@@ -1,4 +1,4 @@
-"""What the monitor takes for a reason to end a job, and what not."""
+"""Reasons for which the monitor ends a job, and events that are none."""
 
 from types import SimpleNamespace
 

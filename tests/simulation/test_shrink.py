@@ -14,7 +14,7 @@ SEARCHED = 300  # seeds; the defect below shows in one of ten
 
 @pytest.fixture
 def defect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in flight when the position is frozen is completed all the same."""
+    """Complete in-flight calls although the position is frozen: the defect to be found."""
 
     def may_not_complete(self: CallProgress, epoch: int, now: float) -> Completion | None:
         del now

@@ -1,4 +1,4 @@
-"""What a soak says of itself, in figures."""
+"""Figures that a soak reports of itself."""
 
 import json
 from pathlib import Path

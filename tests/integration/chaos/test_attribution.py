@@ -1,4 +1,4 @@
-"""Which recovery is due to which fault, and whether who was killed has died of it."""
+"""Attribution of recoveries to faults, and of deaths to kills."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""When the faults of a plan are delivered: on a clock of our own, to a job that is only told of."""
+"""Delivery of a plan's faults: on a simulated clock, to a recording job."""
 
 import itertools
 import random

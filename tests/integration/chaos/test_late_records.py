@@ -55,7 +55,7 @@ class Stage:
             pipe.write(f"{line}\n")
 
     def record(self, fault: str, process: "subprocess.Popen[bytes]") -> str:
-        """What the process writes down of a fault that hits it."""
+        """Return the line that the process records of a fault that hits it."""
         pid, at = process.pid, self.job.began_monotonic + 1.0
         return str(FaultRecord(fault, pid, start_of(pid) or 0, pid, 1, 1, at))
 

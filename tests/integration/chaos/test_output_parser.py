@@ -1,4 +1,4 @@
-"""What a job's output says about its state, and what processes note in the pipe."""
+"""State of a job from its output, and notes of processes in the pipe."""
 
 from dataclasses import replace
 from pathlib import Path

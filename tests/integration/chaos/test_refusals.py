@@ -1,4 +1,4 @@
-"""What ``ftcomm-chaos run`` makes of its options, what it refuses at once, and how it is ended."""
+"""Options of ``ftcomm-chaos run``: accepted ones, immediate refusals, and the end by signal."""
 
 import json
 import signal

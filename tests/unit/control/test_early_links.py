@@ -15,7 +15,7 @@ pytestmark = pytest.mark.trio
 
 
 class Side:
-    """What a listener sees of its worker: the core's state, and when that changes."""
+    """View of a listener on its worker: the core's state, and its changes."""
 
     def __init__(self) -> None:
         self.hub = SimpleNamespace(core=SimpleNamespace(view=SimpleNamespace()))

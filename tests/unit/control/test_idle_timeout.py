@@ -1,4 +1,4 @@
-"""Who is connected and says nothing, though it should, is left after a stated time."""
+"""Idle connections: a silent peer is disconnected after a stated time."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whoever waits for a tracker says so, and says it again."""
+"""Reports of a worker that waits for a tracker, at first and repeatedly."""
 
 import logging
 import threading
@@ -19,7 +19,7 @@ ROUTES = (("tracker", 4711),)
 
 
 def driver_of(job_id: str, needs_tracker: bool) -> Any:
-    """What the link to the tracker sees of a worker in the job `job_id`."""
+    """Build the tracker link's view of a worker in the job `job_id`."""
     hub = SimpleNamespace(
         lock=threading.Lock(),
         core=SimpleNamespace(

@@ -80,7 +80,7 @@ async def a_holder(state: HeavyState) -> AsyncIterator[Any]:
 
 
 async def signs_of_packing(far: ByteStream, count: int) -> list[float]:
-    """When the holder said so `count` times, and nothing else."""
+    """Return the times at which the holder reported packing, `count` times and nothing else."""
     times = []
     for _ in range(count):
         with trio.fail_after(LIMIT_S):
@@ -158,7 +158,7 @@ async def test_the_next_epoch_does_not_wait_for_the_packing(
 
 
 async def cancelled_when_it_packs(driver: Any, far: ByteStream) -> None:
-    """What `close_links` does."""
+    """Cancel the fetch when it packs, as `close_links` does."""
     await signs_of_packing(far, 1)
     for scope in driver.epoch_scopes:
         scope.cancel()

@@ -27,7 +27,7 @@ Serve = Callable[[Any], Any]
 
 
 def a_driver(rank: int, ports: list[int], relay: int | None = None) -> Any:
-    """What links and relays use of one worker's driver; `events` is what its core is told."""
+    """Build the part of a driver that links and relays use; `events` receives the core's events."""
     members = tuple(
         Member(r, f"w{r}", 1, "here", "127.0.0.1", port) for r, port in enumerate(ports)
     )

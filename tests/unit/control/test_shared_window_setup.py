@@ -1,4 +1,4 @@
-"""How ranks come to shared window through rank 0, or go on without it."""
+"""Setup of the shared window through rank 0, or the run without it."""
 
 import logging
 import os

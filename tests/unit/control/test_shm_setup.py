@@ -1,4 +1,4 @@
-"""How two workers of one host agree on a segment, or that there is none."""
+"""Agreement of two workers of one host on a segment, or on having none."""
 
 import array
 import logging

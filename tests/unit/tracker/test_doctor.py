@@ -1,4 +1,4 @@
-"""Can a worker of this machine take part? What is found, and how it is said."""
+"""Findings of `doctor` on this machine, and their text."""
 
 import contextlib
 import json
@@ -45,7 +45,7 @@ ALL_IS_WELL = dict.fromkeys(
 
 @pytest.fixture
 def good_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever machine this is, and however busy: the local findings are good."""
+    """Make the local findings good, independent of the machine and its load."""
     monkeypatch.setattr(doctor_checks, "DESCRIPTORS_FEW", 1)
     monkeypatch.setattr(doctor_checks, "SHARED_MEMORY_SMALL", 0)
     monkeypatch.setattr(doctor_checks, "ROUND_TRIP_LONG_S", 60.0)

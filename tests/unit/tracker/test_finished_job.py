@@ -1,4 +1,4 @@
-"""What the commands say of a job that is over when its tracker has ended too."""
+"""Output of the commands about a job that is over when its tracker has ended too."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the launcher does where a worker outlives its job, or a job its worker and tracker."""
+"""Workers that outlive their job, and jobs that outlive worker and tracker."""
 
 import pytest
 import trio

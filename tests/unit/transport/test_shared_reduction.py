@@ -64,7 +64,7 @@ def assert_same_bits(results, wanted):
 
 
 def offsets(results, memories):
-    """Where in each rank's mapping its result is; None: not there."""
+    """Offset of the result in each rank's mapping; None if it is elsewhere."""
     places = []
     for result, memory in zip(results, memories, strict=True):
         whole = np.frombuffer(memory._map, np.uint8)

@@ -1,4 +1,4 @@
-"""How a call in shared window ends when a peer dies or lies, and that nothing of it is kept."""
+"""Calls in the shared window whose peer dies or sends wrong data; nothing of them is kept."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""What is no shared window, and no place in it, is refused with a reason."""
+"""Refusals of invalid shared windows and places, each with a reason."""
 
 import fcntl
 import mmap

@@ -211,7 +211,7 @@ def test_closing_gives_everything_back_also_while_something_looks_in():
 
 
 def may_sleep(link, **wishes):
-    """Whether `link` lets its owner sleep, and whether it would be woken at once."""
+    """Tell whether `link` lets its owner sleep, and whether it would be woken at once."""
     wanted = link.poll_for(**wishes)
     poll = select.poll()
     for fd, mask in wanted:

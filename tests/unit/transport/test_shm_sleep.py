@@ -87,7 +87,7 @@ class Processor:
 
 
 class Words:
-    """What one thread sees of the memory: its own stores at once, those of the other when out."""
+    """Memory as one thread sees it: own stores at once, the other's when they are visible."""
 
     def __init__(self, processor: Processor, who: int) -> None:
         self.processor, self.who = processor, who
