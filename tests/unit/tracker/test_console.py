@@ -141,7 +141,7 @@ async def test_a_reader_that_takes_nothing_holds_nobody_up_for_ever() -> None:
         console.close()
     said = [data for number, data in terminal.written if number == 2]
     assert len(said) == 1
-    assert b"10 bytes of workers' output were dropped: nobody read it for 0 s" in said[0]
+    assert b"10 bytes of workers' output were dropped: no process read it for 0 s" in said[0]
     printed = b"".join(data for number, data in terminal.written if number == 1)
     assert printed == b"[0] " + line + b"[0] again\n"
 
