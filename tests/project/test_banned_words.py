@@ -24,6 +24,7 @@ BANNED = {
     r"log_?account|worker_?core": "LogQuota, WorkerMachine",
     r"(?<![a-z])lets?[_ ]go(?![a-z])": "released",
     r"(?<![a-z])(?:rig|tally|judging|HandingOut|SoloEngine)(?![a-z])": "harness, counter, verdict",
+    r"(?<![a-z])hop(?:e|ing)(?![a-z])": "grace period",
     r"must_hear|hear_first|come_to_it": "needs_confirmation, CONFIRM_FIRST, reach_position",
 }
 # Where a word has another meaning, or is quoted: the files, and why.

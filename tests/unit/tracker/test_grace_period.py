@@ -2,6 +2,7 @@
 
 from ftcomm.protocol.messages import Closed, FatalDecision, Plan, PositionRange
 from ftcomm_tracker.core.events import ConnectionLost, Joined, Stalled
+from ftcomm_tracker.core.reporting.explain import explain
 from ftcomm_tracker.core.roster import JobState
 from tests.unit.tracker.roster_scenario import (
     SETTINGS,
@@ -49,6 +50,15 @@ def test_the_job_is_not_lost_while_it_may_come_back() -> None:
         [3, 4],
     )
     assert [fetch.source for fetch in plans[3].fetches] == [0]
+
+
+def test_it_is_explained_with_the_time_that_is_left() -> None:
+    scenario = lost_without_the_closed_one()
+    server = {"address": "10.0.0.5:4711", "uptime_s": 20.0, "pid": 7, "state_dir": "/s"}
+    document = {**scenario.roster.snapshot(scenario.now), **server}
+    (found,) = [diagnosis for diagnosis in explain(document) if diagnosis.kind == "grace_period"]
+    left = f"the job is lost if none of them is back in {SETTINGS.reattach_within:.0f} s"
+    assert (found.waiting, found.evidence[-1]) == (True, left)
 
 
 def test_it_is_awaited_no_longer_than_a_worker_of_a_restarted_tracker() -> None:

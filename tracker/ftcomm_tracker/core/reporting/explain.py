@@ -121,22 +121,22 @@ def _collecting(document: Mapping[str, Any]) -> list[Diagnosis]:
         for row in document["members"]  # who has closed and is here reports too
         if row["connected"] and not row["reported"]
     ]
-    if document.get("hope_s") is not None:
-        diagnoses.append(_hoping(document))
+    if document.get("grace_s") is not None:
+        diagnoses.append(_in_grace(document))
     return diagnoses
 
 
-def _hoping(document: Mapping[str, Any]) -> Diagnosis:
+def _in_grace(document: Mapping[str, Any]) -> Diagnosis:
     away = [row for row in document["members"] if row["closed"] and not row["connected"]]
     return Diagnosis(
-        "last_hope",
+        "grace_period",
         waiting=True,
         what="no connected worker holds a result or checkpoint that is needed; a worker that has"
         " closed and lost its connection may hold it",
         evidence=(
             *_cause(document),
             *(f"{_name(row)} has closed and is away" for row in away[:MAX_ROWS]),
-            f"the job is lost if none of them is back in {document['hope_s']:.0f} s",
+            f"the job is lost if none of them is back in {document['grace_s']:.0f} s",
         ),
         todo="if such a process still runs, repair its way to the tracker; nothing else has a copy",
     )

@@ -48,7 +48,7 @@ def snapshot(group: GroupState, now: float) -> dict[str, Any]:
         if group.state is JobState.REATTACHING
         else None,
         "missing": _missing(group, now) if group.state is JobState.FORMING else None,
-        "hope_s": round(group.epochs.grace_until - now, 3) if _awaited_in_grace(group) else None,
+        "grace_s": round(group.epochs.grace_until - now, 3) if _awaited_in_grace(group) else None,
         "recovery": _recovery(group, now),
         "members": [
             _member_row(group, rank, now, progress) for rank in range(len(group.durable.places))
