@@ -1,4 +1,4 @@
-"""Gate: every call of a communicator passes it, one thread at a time."""
+"""Call guard: every call of a communicator passes it, one thread at a time."""
 
 import os
 import sys
@@ -13,10 +13,10 @@ from ftcomm.errors import ClosedError, ForkError, FtcommError, ThreadError
 
 
 class PendingCalls(Protocol):
-    """Nonblocking calls, which hold the gate while no thread is inside."""
+    """Nonblocking calls, which own the engine while no thread is inside."""
 
     def hand_back(self, frame: FrameType) -> bool:
-        """Wait for all that is pending, then take the gate for the call that runs as `frame`.
+        """Wait for all that is pending, then own the engine for the call that runs as `frame`.
 
         Returns:
             False if it may not have it.
@@ -31,7 +31,7 @@ class CallGuard:
     Attributes:
         is_closed: no call is admitted any more.
         error: what ended the communicator, raised by every later call; None after a plain close.
-        pending: who else may hold the gate, None where nobody does.
+        pending: the nonblocking calls, which may own the engine; None where there are none.
         lock: who is inside.
         waited: who was inside after waiting for others, and since when; None otherwise.
         waiting_submitters: who begins a nonblocking call; empty, unless one was cut short in
@@ -57,7 +57,7 @@ class CallGuard:
         reached: Callable[[], Any],
         give_up: Callable[[FtcommError], None],
     ) -> None:
-        """Requirements of the gate on its communicator.
+        """Requirements of the guard on its communicator.
 
         Args:
             judge: acts on an error that leaves a call; True if it ends the communicator.
@@ -110,7 +110,7 @@ class CallGuard:
         return self.lock.take(frame, self._reached())
 
     def repair(self) -> None:
-        """Free the gate of a call that was cut short, for this thread's next one."""
+        """Release a call that was cut short, for this thread's next one."""
         left = self.lock.left_by()
         if left is not None:
             if left.mark != self._reached():
@@ -128,7 +128,7 @@ class CallGuard:
         """Enter behind the nonblocking calls.
 
         Raises:
-            FtcommError: it is not they who hold the gate, or it is closed.
+            FtcommError: another thread owns the engine, or the communicator is closed.
         """
         if self.is_inherited:
             self.refuse()

@@ -119,7 +119,7 @@ class PersistentCalls:
         if guard.is_closed or guard.waiting_submitters or total > account.plenty:
             return None
         before, began = persistent.progress.position, perf_counter()
-        # A forked child has no quiescent core, so the gate need not ask which process this is.
+        # A forked child has no quiescent core, so the guard need not ask which process this is.
         if not guard.lock.take(_getframe(), before):
             return None
         try:

@@ -1,7 +1,7 @@
-"""Turns: nonblocking calls, one after the other, in the order in which they were made.
+"""Request queue: nonblocking calls, one after the other, in the order in which they were made.
 
 They run on one thread, started by the first of them.  A communicator has one engine, which is for
-one thread at a time; whoever holds the gate's ownership may use it.  A synchronous call takes the
+one thread at a time: the one with engine ownership.  A synchronous call takes the
 engine's ownership and gives it back.  The first nonblocking call takes it for the thread of this
 module, which gives it back when nothing is pending: a synchronous call that finds nothing pending
 pays nothing for all this, and one that finds the engine's ownership taken asks here, and waits for
