@@ -371,7 +371,7 @@ class Communicator:
         self, x: Any, op: AnyOp = "sum", root: int = 0, *, out: Out = None,
         algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
     ) -> Any:  # fmt: skip
-        """As `allreduce`, with the result on `root` and None on the others.
+        """Reduce like `allreduce`, with the result on `root` and None on the others.
 
         It costs what an allreduce costs: every rank's log keeps the result for the root's replay.
         `out` is looked at on the root alone.
@@ -382,7 +382,7 @@ class Communicator:
     def gather(
         self, x: Any, root: int = 0, *, out: Out = None, deadline: Deadline = None
     ) -> Result | None:
-        """As `allgather`, with the result on `root` and None on the others.
+        """Gather like `allgather`, with the result on `root` and None on the others.
 
         `out` is looked at on the root alone.
         """
@@ -391,7 +391,7 @@ class Communicator:
     def gatherv(
         self, x: Any, root: int = 0, *, out: Out = None, deadline: Deadline = None
     ) -> Result | None:
-        """As `allgatherv`, with the result on `root` and None on the others.
+        """Gather like `allgatherv`, with the result on `root` and None on the others.
 
         `out` is looked at on the root alone.
         """

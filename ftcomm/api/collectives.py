@@ -255,7 +255,7 @@ def _with_rows(request: Request, out: Result | None) -> Request:
 
 
 def _widened_into(out: Result | None = None) -> Callable[[LoggedResult], Result]:
-    """As `OutputPolicy.to`, of a result that travelled and is kept as bfloat16."""
+    """Hand out, like `OutputPolicy.to`, a result that travelled and is kept as bfloat16."""
 
     def widened(stored: LoggedResult) -> Result:
         wide = np.empty(len(stored.flat), np.float32)

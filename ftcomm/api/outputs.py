@@ -53,7 +53,7 @@ class OutputPolicy:
 def as_passed(
     x: Any, hand_out: Callable[[LoggedResult], Any], out: Result | None = None
 ) -> Callable[[LoggedResult], Any]:
-    """As `hand_out`, but a number where `x` is one, of Python's own or of numpy's.
+    """Hand out a number where `x` is one (Python's or numpy's), else like `hand_out`.
 
     An input function's result is an array: where it is replayed, nobody knows what `x` was.
     """
@@ -66,7 +66,7 @@ def as_passed(
 def as_sent(
     hand_out: Callable[[LoggedResult], Any], out: Result | None = None
 ) -> Callable[[LoggedResult], Any]:
-    """As `hand_out`, but a number where the root of a broadcast passed one."""
+    """Hand out a number where the root of a broadcast passed one, else like `hand_out`."""
     return hand_out if out is not None else lambda s: _as_scalar(s.scalar, hand_out(s))
 
 

@@ -201,7 +201,7 @@ def encode(event: Recordable, t: float) -> bytes:
 
 
 def _readable(text: str) -> str:
-    """As far as a reader takes it: a script's exception may say anything, at any length."""
+    """Cut `text` to what a reader takes: a script's exception may have any text, of any length."""
     return text[:MAX_TEXT].encode("utf-8", "replace").decode()
 
 

@@ -42,10 +42,10 @@ class RecordingEngine(DistributedEngine):
         self._end = (LEFT, "")
 
     def persistent(self, form: CollectiveSpec) -> None:
-        """Each call is written down."""
+        """Return None: each call is recorded, so none takes the fast path."""
 
     def run(self, request: AnyRequest) -> LoggedResult:
-        """As the engine's, recorded; an input that is made in the run is not known before."""
+        """Run and record a request; an input that is made in the run is not known before."""
         signature = request.known if isinstance(request, Request) else b""
 
         def input_digest() -> str | None:
@@ -57,7 +57,7 @@ class RecordingEngine(DistributedEngine):
         return stored
 
     def checkpoint(self, saving: CheckpointPayload, signature: bytes, site: str) -> int:
-        """As the engine's, recorded."""
+        """Commit and record a checkpoint."""
         local = None if saving.local is None else digest(saving.local)
 
         state = digest(saving.raw())  # a lazy one too: as it was given
@@ -71,7 +71,7 @@ class RecordingEngine(DistributedEngine):
         return version
 
     def load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
-        """As the engine's, recorded."""
+        """Load a checkpoint and record it."""
         with self._recorded(Kind.LOAD, signature, site) as given:
             loaded = super().load(raw, signature, site)
             local = self.local_state(loaded.version)
@@ -80,7 +80,7 @@ class RecordingEngine(DistributedEngine):
         return loaded
 
     def close(self, call: Request) -> None:
-        """As the engine's, recorded."""
+        """Close the communicator, and record that."""
         form = call.form
         with self._recorded(form.kind, form.signature, form.site) as given:
             super().close(call)
@@ -88,17 +88,17 @@ class RecordingEngine(DistributedEngine):
         self._end = (CLOSED, "")
 
     def leave(self, reason: str) -> None:
-        """As the engine's; the reason is recorded when it stops."""
+        """Leave the job; the reason is recorded when the engine stops."""
         self._end = (LEFT, reason)
         super().leave(reason)
 
     def condemn(self, error: FtcommError) -> None:
-        """As the engine's; an error that was found before its call was entered is recorded."""
+        """End this communicator by `error`, which is recorded even if no call was entered."""
         self._end = (type(error).__name__, error.cause)
         super().condemn(error)
 
     def stop(self) -> None:
-        """As the engine's; ends the history."""
+        """Stop the engine and end the history."""
         super().stop()
         error = self.error
         if self._end[0] != CLOSED and error is not None and not isinstance(error, ClosedError):

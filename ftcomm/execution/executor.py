@@ -126,7 +126,7 @@ class Executor:
         recvbuf: Array,
         reducer: Reducer | None,
     ) -> None:
-        """As `run`, for the moves of a schedule without copies."""
+        """Run the moves of a schedule without copies; see `run`."""
         self._guarded((links, header, sendbuf, recvbuf, reducer), self._run_moves, moves, header)
 
     def read_ahead(self, link: Link) -> bytes:

@@ -154,7 +154,7 @@ class SharedResultExecutor(Executor):
         places: ResultSlots,
         reducer: Reducer,
     ) -> Array:
-        """As `run`, for a schedule that `suits_shared_window`; returns the result."""
+        """Run a schedule that `suits_shared_window`; return the result."""
         run = _Run(schedule, header, sendbuf, places)
         self._guarded((links, header, sendbuf, NOTHING, reducer), self._run_halves, run)
         if run.is_shared_result:

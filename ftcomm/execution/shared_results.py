@@ -109,5 +109,5 @@ class SharedResults:
 
 
 def as_executed(dtype: AnyDtype) -> AnyDtype:
-    """As the executor sees elements: there are no memoryviews of bfloat16."""
+    """Dtype under which the executor moves elements: there are no memoryviews of bfloat16."""
     return np.dtype(np.uint16) if dtype.kind == "V" else dtype

@@ -172,7 +172,7 @@ class Pool:
         return (memory if memory.nbytes == nbytes else memory[:nbytes]).view(dtype)
 
     def lend(self, count: int, dtype: AnyDtype) -> Array:
-        """As `take`, for the user, who may write to it and drops it some time."""
+        """Take a buffer for the user, who may write to it and drops it some time."""
         nbytes = count * dtype.itemsize
         if nbytes < self.MIN_LENT_BYTES:
             return np.empty(count, dtype)

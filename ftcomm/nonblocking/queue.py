@@ -168,7 +168,7 @@ class RequestQueue:
             self._users.release()
 
     def wait_for(self, call: QueuedCall[Any], timeout: float | None) -> None:
-        """As the protocol of handles says; from any thread but our own.
+        """Wait until `call` is done; from any thread but the engine's.
 
         Raises:
             TimeoutError: it is still pending after `timeout` seconds.

@@ -242,7 +242,7 @@ def expected_halving(sources: Sequence[Array], reducer: Reducer) -> Array:
 
 
 def _power_of_two_values(sources: Sequence[Array], reducer: Reducer) -> list[Array]:
-    """As many operands as the largest power of two: the first ones are combined in pairs."""
+    """Combine the first operands in pairs, until their number is a power of two."""
     world_size, power = len(sources), 1
     while power * 2 <= world_size:
         power *= 2

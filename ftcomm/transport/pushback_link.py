@@ -23,11 +23,11 @@ class UnreadLink:
         return self._link.kind
 
     def sendmsg(self, buffers: Iterable[Buffer], ancdata: tuple[()], flags: int, /) -> int:
-        """As the link's."""
+        """Send on the underlying link."""
         return self._link.sendmsg(buffers, ancdata, flags)
 
     def recv_into(self, buffer: bytearray | memoryview, /) -> int:
-        """As the link's, behind the head."""
+        """Receive what is left of the head, then from the underlying link."""
         if not self._head:
             return self._link.recv_into(buffer)
         size = min(len(buffer), len(self._head))
@@ -36,19 +36,19 @@ class UnreadLink:
         return size
 
     def poll_for(self, *, reading: bool, writing: bool) -> Sequence[tuple[int, int]]:
-        """As the link's; nothing to wait for while there is a head."""
+        """Descriptors of the underlying link; none while there is a head to read."""
         if reading and self._head:
             return ()
         return self._link.poll_for(reading=reading, writing=writing)
 
     def shutdown(self) -> None:
-        """As the link's."""
+        """Shut the underlying link down."""
         self._link.shutdown()
 
     def reset(self) -> None:
-        """As the link's."""
+        """Reset the underlying link."""
         self._link.reset()
 
     def close(self) -> None:
-        """As the link's."""
+        """Close the underlying link."""
         self._link.close()

@@ -46,11 +46,11 @@ else:
         return -1
 
     def lock(fd: int, byte: int) -> bool:
-        """As above."""
+        """Return False: this system has no such locks."""
         del fd, byte
         return False
 
     def is_locked(fd: int, byte: int) -> bool:
-        """As above."""
+        """Return True: this system cannot tell."""
         del fd, byte
         return True

@@ -204,7 +204,7 @@ class Faults:
         self.sim.tracker.stall(rng.uniform(0.3, 3.0))
 
     def _refusal(self, process: "SimulatedProcess", rng: random.Random) -> None:
-        """As by a firewall that was changed: the connection goes, for a while no other comes."""
+        """Cut like a changed firewall: the connection goes, for a while no other comes."""
         self.sim.tracker.refuse(process.worker_id, self._deadlines(rng, 0.1, 3.0))
         if process.conn is not None:
             process.conn.cut()

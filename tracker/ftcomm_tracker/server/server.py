@@ -114,7 +114,7 @@ class Server:
         self._inbox.post(event, then)
 
     async def ask(self, event: Event) -> None:
-        """As `post`, and return when its effects have been carried out."""
+        """Post `event`; return when its effects have been carried out."""
         if self.ended.is_set():
             return
         handled = trio.Event()

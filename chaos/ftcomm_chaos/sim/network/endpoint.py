@@ -52,7 +52,7 @@ class HandshakeRun:
         self.end.send(self._shake.hello())
 
     def answer(self, asked: Callable[[HandshakeRequest], None]) -> None:
-        """As a server: `asked` is told what the client claims, and then calls `use_key`."""
+        """Accept like a server: `asked` gets the client's claims, and then calls `use_key`."""
         self._asked = asked
 
     def use_key(self, key: bytes) -> None:

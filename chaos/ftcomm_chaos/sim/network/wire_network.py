@@ -35,7 +35,7 @@ class WireStream(FrameStream):
 
 
 class WireNetwork(Network):
-    """As `Network`, over pipes."""
+    """A `Network` over pipes."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)

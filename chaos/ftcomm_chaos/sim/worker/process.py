@@ -107,7 +107,7 @@ class SimulatedProcess:
             action(*args)
 
     def pause(self, seconds: float) -> None:
-        """As SIGSTOP: nothing runs, and the kernel goes on accepting bytes."""
+        """Stop like by SIGSTOP: nothing runs, and the kernel goes on accepting bytes."""
         self.paused_until = self.world.now + seconds
         self._pause_s = seconds
         self.world.after(seconds, self._resume)

@@ -87,7 +87,10 @@ def _called(process: "SimulatedProcess", body: Callable[[], Thread]) -> Thread:
 
 
 def _cut_short(process: "SimulatedProcess") -> None:
-    """As the data plane does: half of a frame may be on a link, so new links are needed."""
+    """Ask for the next epoch, like the data plane.
+
+    Half of a frame may be on a link, so new links are needed.
+    """
     core = process.core
     core.progress.call = NO_CALL
     turn = (core.view.epoch, core.progress.position)
