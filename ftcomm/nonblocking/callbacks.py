@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from ftcomm.api.call_lock import CallLock
+from ftcomm.api.call_guard import CallLock
 from ftcomm.diagnostics.logs import JobLogger, LogContext
 from ftcomm.nonblocking.threads import start_thread
 

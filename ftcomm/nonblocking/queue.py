@@ -20,8 +20,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
-from ftcomm.api.call_guard import CallGuard, called_in_callback
-from ftcomm.api.call_lock import CallLock
+from ftcomm.api.call_guard import CallGuard, CallLock, called_in_callback
 from ftcomm.config.deadline import QueuedLimit, earliest
 from ftcomm.errors import ClosedError, ForkError, ThreadError
 from ftcomm.nonblocking.callbacks import Callback, Callbacks

@@ -10,7 +10,7 @@ import pytest
 
 import ftcomm
 from ftcomm import communicator
-from ftcomm.api import call_guard, call_lock, collectives, outputs, persistent_calls, session
+from ftcomm.api import call_guard, collectives, outputs, persistent_calls, session
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.communicator import Communicator
 from ftcomm.engine import persistent_request
@@ -174,7 +174,7 @@ def test_a_result_is_the_user_s_own(ways: list[Way], count: int, gives_out: bool
 
 # --- Ctrl-C, in a group of one --------------------------------------------------------------------
 
-PATH = (communicator, collectives, persistent_calls, outputs, session, call_guard, call_lock)
+PATH = (communicator, collectives, persistent_calls, outputs, session, call_guard)
 
 
 @pytest.mark.parametrize("where", [ANYWHERE, BY_SIGNAL])

@@ -9,7 +9,7 @@ import pytest
 
 import ftcomm
 from ftcomm import communicator
-from ftcomm.api import call_guard, call_lock, checkpoints, collectives, persistent_calls, session
+from ftcomm.api import call_guard, checkpoints, collectives, persistent_calls, session
 from ftcomm.errors import ClosedError, ThreadLimitError
 from ftcomm.nonblocking import (
     dependencies,
@@ -31,7 +31,7 @@ PATH = (
     task_engine,
     task_arguments,
 )
-PATH += (dependencies, queue, threads, call_guard, call_lock)
+PATH += (dependencies, queue, threads, call_guard)
 OTHER = np.ones(3)
 WITHIN_S = 60.0  # a hang is a failure; nothing here takes a second
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from ftcomm.api import call_guard, call_lock
-from ftcomm.api.call_guard import CallGuard
-from ftcomm.api.call_lock import CallLock
+from ftcomm.api import call_guard
+from ftcomm.api.call_guard import CallGuard, CallLock
 from ftcomm.errors import ClosedError, FtcommError, ThreadError
 from tests.helpers.interrupts import interrupted, places
 
@@ -105,7 +104,7 @@ class Calls:
 def test_a_call_cut_short_anywhere_lets_the_next_one_in() -> None:
     for number in places():
         calls = Calls()
-        if not interrupted(calls.call, number, call_guard, call_lock, HERE):
+        if not interrupted(calls.call, number, call_guard, HERE):
             break
         calls.call()
         assert in_thread(calls.call_or_refused) == "called"
@@ -121,7 +120,7 @@ def test_a_call_inside_of_a_call_is_refused_wherever_it_is_made() -> None:
         def call_inside(calls: Calls = calls) -> None:
             seen.append(calls.call_or_refused())
 
-        if not interrupted(calls.call, number, call_guard, call_lock, HERE, act=call_inside):
+        if not interrupted(calls.call, number, call_guard, HERE, act=call_inside):
             break
         assert calls.most_inside == 1
         calls.call()
@@ -138,7 +137,7 @@ def test_another_thread_is_refused_wherever_a_call_is() -> None:
         def call_beside(calls: Calls = calls) -> None:
             seen.append(in_thread(calls.call_or_refused))
 
-        if not interrupted(calls.call, number, call_guard, call_lock, HERE, act=call_beside):
+        if not interrupted(calls.call, number, call_guard, HERE, act=call_beside):
             break
         assert calls.most_inside == 1
     first, last = seen.index("refused"), len(seen) - seen[::-1].index("refused")
@@ -149,7 +148,7 @@ def test_repair_can_be_cut_short_too() -> None:
     for number in places():
         calls = Calls()
         assert calls.guard.lock.take(_left_frame(), 0)
-        if not interrupted(calls.call, number, call_guard, call_lock, HERE):
+        if not interrupted(calls.call, number, call_guard, HERE):
             break
         calls.call()
     assert number > 100
