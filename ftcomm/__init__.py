@@ -47,7 +47,7 @@ _HOMES = {
     "CallPosition": "ftcomm.api.public_values",
     "Communicator": "ftcomm.communicator",
     "Handle": "ftcomm.nonblocking.handle",
-    "Op": "ftcomm.collectives.op_names",
+    "Op": "ftcomm.collectives.op_argument",
     "Restored": "ftcomm.api.public_values",
     "RestoredLocal": "ftcomm.api.public_values",
     "Stats": "ftcomm.api.stats",
@@ -60,8 +60,7 @@ _HOMES = {
 if TYPE_CHECKING:
     from ftcomm.api.public_values import CallPosition, Restored, RestoredLocal
     from ftcomm.api.stats import Stats
-    from ftcomm.collectives.op_argument import reduction
-    from ftcomm.collectives.op_names import Op
+    from ftcomm.collectives.op_argument import Op, reduction
     from ftcomm.communicator import Communicator
     from ftcomm.errors import (
         AuthenticationError,

@@ -11,8 +11,7 @@ import numpy as np
 from ftcomm.api.collectives import CollectiveCalls
 from ftcomm.api.outputs import OutputPolicy, Result
 from ftcomm.api.session import Session
-from ftcomm.collectives.op_argument import NAME_OF_ID, UncheckedOp
-from ftcomm.collectives.op_names import Op
+from ftcomm.collectives.op_argument import NAME_OF_ID, Op, UncheckedOp
 from ftcomm.config.deadline import Duration
 from ftcomm.engine.persistent_request import PersistentRequest
 from ftcomm.memory.pool import Pool

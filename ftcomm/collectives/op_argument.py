@@ -1,23 +1,81 @@
 """Reduction ops as users pass them: a name, a builtin that stands for one, or a function.
 
-Python's `sum` adds up one iterable, so it is no function of two arrays; whoever passes it means
-the operation of that name.  A function of the user's own is hashed, so that ranks with different
-ones notice, and tried before its first use (`function_probe`).  What can be neither hashed nor
-named is refused.
+A name is taken in any case and in several spellings; the error of a typo says what may be meant.
+Python's `sum` adds up one iterable, so it is no function of two arrays; whoever passes it means the
+operation of that name.  A function of the user's own is hashed, so that ranks with different ones
+notice, and tried before its first use (`function_probe`).  What can be neither hashed nor named is
+refused.
 """
 
+import difflib
+import enum
 import operator
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.collectives.function_hash import UnhashableFunctionError, code_hash, name_hash
-from ftcomm.collectives.op_names import NAMES, Op, OpName, canonical_name
+
+OpName = Literal[
+    "sum",
+    "prod",
+    "product",
+    "min",
+    "max",
+    "mean",
+    "avg",
+    "band",
+    "bor",
+    "bxor",
+    "land",
+    "lor",
+]
+
+
+class Op(enum.StrEnum):
+    """The reductions that have a name; each member is equal to its name."""
+
+    SUM = "sum"
+    PROD = "prod"
+    MIN = "min"
+    MAX = "max"
+    MEAN = "mean"
+    BAND = "band"
+    BOR = "bor"
+    BXOR = "bxor"
+    LAND = "land"
+    LOR = "lor"
+    AVG = MEAN
+    PRODUCT = PROD
+
+
+NAMES = tuple(op.value for op in Op)
+_NAME_OF = {spelling.lower(): op.value for spelling, op in Op.__members__.items()}
+# What other libraries and Python call them; not accepted, since there is no end to them.
+_ELSEWHERE = {
+    "add": "sum",
+    "plus": "sum",
+    "mul": "prod",
+    "multiply": "prod",
+    "minimum": "min",
+    "maximum": "max",
+    "average": "mean",
+    "any": "lor",
+    "or": "lor",
+    "all": "land",
+    "and": "land",
+    "xor": "bxor",
+    "bitwise_and": "band",
+    "bitwise_or": "bor",
+    "bitwise_xor": "bxor",
+    "logical_and": "land",
+    "logical_or": "lor",
+}
 
 Array = np.ndarray[Any, AnyDtype]
 UserFunction = Callable[[Array, Array], Any]
@@ -153,6 +211,29 @@ def resolve_op(op: UncheckedOp) -> str | Reduction:
         raise TypeError(f"op is a name, an ftcomm.Op or a function, not {type(op).__name__}")
     _check_code(op)
     return Reduction(op, is_declared=False)
+
+
+def canonical_name(spelling: str) -> str:
+    """The name of the operation that is spelled so, in any case.
+
+    Raises:
+        ValueError: none is; the message says which one may be meant.
+    """
+    name = _NAME_OF.get(spelling) or _NAME_OF.get(spelling.lower())
+    if name is not None:
+        return name
+    hint = _hint(spelling.lower())
+    raise ValueError(
+        f"no operation is called {spelling!r}; {hint}use one of {', '.join(_NAME_OF)}, "
+        "or pass a function"
+    )
+
+
+def _hint(spelling: str) -> str:
+    close = difflib.get_close_matches(spelling, [*_NAME_OF, *_ELSEWHERE], n=1)
+    if not close:
+        return ""
+    return f"did you mean {_ELSEWHERE.get(close[0], close[0])!r}? "
 
 
 def needs_whole(op: UncheckedOp) -> bool:

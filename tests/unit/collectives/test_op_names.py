@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ftcomm
-from ftcomm.collectives.op_names import OpName, canonical_name
+from ftcomm.collectives.op_argument import OpName, canonical_name
 from ftcomm.protocol.signature import OpCode
 from ftcomm.requests.options import CallOptions
 
