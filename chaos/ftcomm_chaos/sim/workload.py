@@ -16,7 +16,7 @@ from ftcomm.collectives.selection import schedule_for
 from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.signature import Algorithm, Kind, OpCode, Signature
-from ftcomm.recovery.kept_by_all import ENTRY_BYTES, KEEP_BY_ALL_BYTES
+from ftcomm.recovery.result_log import ENTRY_BYTES, KEEP_BY_ALL_BYTES
 from ftcomm.testing.reference import run_in_memory
 
 Value = tuple[float, ...]

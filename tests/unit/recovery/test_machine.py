@@ -39,7 +39,6 @@ from ftcomm.recovery.events import (
     StartFetch,
     Wake,
 )
-from ftcomm.recovery.kept_by_all import ENTRY_BYTES, KEEP_BY_ALL_BYTES
 from ftcomm.recovery.machine import (
     Checkpoint,
     Completion,
@@ -49,7 +48,7 @@ from ftcomm.recovery.machine import (
     WorkerMachine,
     WorkerState,
 )
-from ftcomm.recovery.result_log import LogEntry
+from ftcomm.recovery.result_log import ENTRY_BYTES, KEEP_BY_ALL_BYTES, LogEntry
 from tests.unit.recovery.worker_scenario import (
     CLOSE,
     LOAD,

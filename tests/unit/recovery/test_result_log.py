@@ -9,7 +9,6 @@ from ftcomm.protocol.field_types import RUNS_OF_A_FRAME
 from ftcomm.protocol.host_groups import grouping_of
 from ftcomm.protocol.messages import PositionRange
 from ftcomm.protocol.position import Position
-from ftcomm.recovery.kept_by_all import ENTRY_BYTES, KEEP_BY_ALL_BYTES
 from ftcomm.recovery.replica_placement import (
     is_replica_holder,
     keep_order,
@@ -17,7 +16,14 @@ from ftcomm.recovery.replica_placement import (
     local_owners,
     local_replica_holders,
 )
-from ftcomm.recovery.result_log import GAPS_BETWEEN_COUNTS, LogEntry, ResultLog, compress
+from ftcomm.recovery.result_log import (
+    ENTRY_BYTES,
+    GAPS_BETWEEN_COUNTS,
+    KEEP_BY_ALL_BYTES,
+    LogEntry,
+    ResultLog,
+    compress,
+)
 
 
 def at(version: int, seqno: int) -> Position:
