@@ -169,7 +169,7 @@ class CallProgress:
         view = self._view
         if view.state in (WorkerState.DETACHED, WorkerState.STOPPED, WorkerState.FAILED):
             return Completion.REVOKED
-        return Completion.CONFIRM_FIRST if self._contact.must_confirm_first(now) else None
+        return Completion.CONFIRM_FIRST if now > self._contact.confirm_after else None
 
     # --- completing ---------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class CallProgress:
             values that the log released; None: it is not quiescent, and nothing was done.
         """
         contact = self._contact
-        if not self.is_quiescent or now - contact.last_beat > contact.max_silence:
+        if not self.is_quiescent or now > contact.confirm_after:
             return None
         position = self.position
         dropped = self._log.succeed(position, entry) if contact.limits.keeps_results else []
@@ -256,7 +256,7 @@ class CallProgress:
         """The reason why nothing executed in `epoch` may be completed, None if it may."""
         if not self._view.allows_completion(epoch):
             return Completion.REVOKED
-        return Completion.CONFIRM_FIRST if self._contact.must_confirm_first(now) else None
+        return Completion.CONFIRM_FIRST if now > self._contact.confirm_after else None
 
     # --- checkpoints --------------------------------------------------------------------------
 

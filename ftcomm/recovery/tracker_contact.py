@@ -4,6 +4,8 @@ A process that did not run for a while may have been replaced meanwhile.  It com
 before the tracker has answered a heartbeat, or a hello, that was sent after the gap (rule R1).
 """
 
+import math
+
 from ftcomm.protocol.messages import Hello, Welcome
 from ftcomm.recovery.epoch_view import EpochView
 from ftcomm.recovery.states import Identity, MachineLimits
@@ -15,15 +17,15 @@ class TrackerContact:
     Attributes:
         identity: of this process.
         limits: of the job; changed by `set_limits` alone.
-        max_silence: seconds without a heartbeat after which the tracker must confirm this process.
         job_id: of the job, empty before the first welcome.
         incarnation: the tracker's number for this process among those of its worker, from 1.
         world_size: number of ranks.
         settings: of the job, as the tracker has sent them.
         attached: a control connection is open.
         detached_because: why there is none.
-        last_beat: time of the newest heartbeat.
         needs_confirmation: number of the heartbeat whose answer is awaited, 0 for none.
+        confirm_after: time from which on the tracker must confirm this process before it completes
+            anything, since it may have been replaced (rule R1); always, while an answer is awaited.
         starves: the user's thread has waited for long without a byte.
     """
 
@@ -35,9 +37,9 @@ class TrackerContact:
         self.settings: tuple[tuple[str, str], ...] = ()
         self.attached = False
         self.detached_because = "no route to it"
-        self.last_beat = now
         self.needs_confirmation = 0
         self.starves = False
+        self._last_beat = now
         self._beats = 0
         self._hello_beats = 0  # heartbeats made before the newest hello
         self._needed_since: float | None = None
@@ -46,7 +48,8 @@ class TrackerContact:
     def set_limits(self, limits: MachineLimits) -> None:
         """Apply the limits that follow from the job's settings."""
         self.limits = limits
-        self.max_silence = limits.detect_within / 2
+        self._max_silence = limits.detect_within / 2
+        self._renew_confirm_after()
 
     def attach(self, view: EpochView, *, closed: bool) -> Hello:
         """Note an open connection; return its first message. It repeats suspicions (rule R13)."""
@@ -84,6 +87,7 @@ class TrackerContact:
         self.settings = welcome.settings
         if self._hello_beats >= self.needs_confirmation:  # else it answers an older hello
             self.needs_confirmation = 0
+            self._renew_confirm_after()
 
     def beat(self, now: float, blocked_ms: int) -> int:
         """Count one heartbeat, and notice that this process did not run for a while (rule R1).
@@ -95,11 +99,12 @@ class TrackerContact:
         Returns:
             the heartbeat's number.
         """
-        gap = now - self.last_beat
-        self.last_beat = now
+        gap = now - self._last_beat
+        self._last_beat = now
         self._beats += 1
-        if gap > self.max_silence:
+        if gap > self._max_silence:
             self.needs_confirmation = self._beats
+        self._renew_confirm_after()
         self.starves = blocked_ms >= self.limits.detect_within * 1000
         return self._beats
 
@@ -107,12 +112,13 @@ class TrackerContact:
         """Take the answer to heartbeat `number`; True if it confirms this process after a gap."""
         if self.needs_confirmation and number >= self.needs_confirmation:
             self.needs_confirmation = 0
+            self._renew_confirm_after()
             return True
         return False
 
-    def must_confirm_first(self, now: float) -> bool:
-        """True if this process did not run for a while: it may have been replaced (rule R1)."""
-        return bool(self.needs_confirmation) or now - self.last_beat > self.max_silence
+    def _renew_confirm_after(self) -> None:
+        silent = self._last_beat + self._max_silence
+        self.confirm_after = -math.inf if self.needs_confirmation else silent
 
     def reason_lost(self, now: float, *, needed: bool) -> str:
         """The reason why the tracker counts as lost, empty while it does not.

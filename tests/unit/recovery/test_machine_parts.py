@@ -1,5 +1,7 @@
 """The recovery machine is one object that owns small ones, each with its own invariants."""
 
+import math
+
 import pytest
 
 from ftcomm.recovery.checkpoint_store import CheckpointStore
@@ -75,17 +77,17 @@ def a_contact() -> TrackerContact:
 
 def test_who_did_not_run_for_a_while_is_confirmed_by_an_answer_to_a_later_heartbeat() -> None:
     contact = a_contact()
-    assert (contact.beat(1.0, 0), contact.must_confirm_first(3.0)) == (1, False)
-    assert contact.must_confirm_first(3.1), "no heartbeat for more than half of detect_within"
-    assert (contact.beat(9.0, 0), contact.must_confirm_first(9.0)) == (2, True)
-    assert [contact.acknowledge(1), contact.acknowledge(2)] == [False, True]
-    assert not contact.must_confirm_first(9.0)
+    half = contact.limits.detect_within / 2
+    assert (contact.beat(1.0, 0), contact.confirm_after) == (1, 1.0 + half)
+    assert (contact.beat(9.0, 0), contact.confirm_after) == (2, -math.inf)
+    assert (contact.acknowledge(1), contact.confirm_after) == (False, -math.inf)
+    assert (contact.acknowledge(2), contact.confirm_after) == (True, 9.0 + half)
 
 
 def test_new_limits_hold_for_the_next_gap() -> None:
     contact = a_contact()
     contact.set_limits(MachineLimits(detect_within=20.0))
-    assert not contact.must_confirm_first(9.0)
+    assert contact.confirm_after == 10.0
 
 
 def test_a_checkpoint_is_loadable_once_it_is_committed_and_ones_own_local_state_is_here() -> None:
