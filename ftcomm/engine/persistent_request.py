@@ -13,8 +13,8 @@ import numpy as np
 
 from ftcomm.control.hub import Hub
 from ftcomm.execution.data_plane import DataPlane
+from ftcomm.execution.executor import Move
 from ftcomm.execution.header_check import CallHeader
-from ftcomm.execution.prepared_steps import Move
 from ftcomm.execution.shared_results import suits_shared_window
 from ftcomm.memory.pool import Array, LoggedResult, Pool
 from ftcomm.protocol.position import MAX_SEQNO
@@ -65,7 +65,9 @@ class PersistentRequest:
         self._moves = moves
         self._schedule = form.schedule
         self._pooled = form.nbytes >= Pool.MIN_BYTES
-        self._in_shared_window = suits_shared_window(self._schedule, form.dtype.itemsize)
+        self._in_shared_window = self._pooled and suits_shared_window(
+            self._schedule, form.dtype.itemsize
+        )
         self._complete = complete
 
     def run(self, sendbuf: Array, place: Array | None = None) -> LoggedResult | None:

@@ -17,11 +17,11 @@ from ftcomm.collectives.schedules.shift import shift
 from ftcomm.collectives.selection import allgatherv_schedule, schedule_for
 from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
+from ftcomm.execution.executor import SMALL_BYTES, Move
 from ftcomm.execution.header_check import CallHeader, announced_signature
-from ftcomm.execution.prepared_steps import Move
 from ftcomm.execution.shared_reduction import SharedResultExecutor
 from ftcomm.execution.shared_results import SharedResults, as_executed
-from ftcomm.memory.pool import Array, LoggedResult
+from ftcomm.memory.pool import Array, LoggedResult, Pool
 from ftcomm.protocol.frame_header import make_suffix
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import RAGGED, Kind
@@ -119,7 +119,9 @@ class DataPlane:
         self, call: Request, schedule: Schedule, header: CallHeader
     ) -> LoggedResult | None:
         form, sendbuf = call.form, call.sendbuf
-        memory = self.shared_window.memory_for(form, header)
+        # Of so few bytes no rank's block is too large for one frame.
+        is_small = form.nbytes <= SMALL_BYTES
+        memory = None if is_small else self.shared_window.memory_for(form, header)
         if memory is not None:
             result = self.run_in_shared_window(header, sendbuf, form, memory)
             return None if result is None else LoggedResult(result, form.shape)
@@ -159,6 +161,8 @@ class DataPlane:
 
     def take(self, count: int, dtype: AnyDtype) -> Array:
         """Memory for a result: the log's, or, where nothing is kept, the user's."""
+        if count * dtype.itemsize < Pool.MIN_BYTES:  # the pool would do the same, under the lock
+            return np.empty(count, dtype)
         hub = self._hub
         with hub.lock:
             if hub.core.contact.limits.keeps_results:

@@ -23,9 +23,8 @@ from ftcomm.collectives.reductions import Array, Reducer
 from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES, Schedule, Step
 from ftcomm.collectives.selection import SCHEDULES_KEPT
 from ftcomm.errors import ProtocolError
-from ftcomm.execution.executor import Executor
+from ftcomm.execution.executor import Executor, Move
 from ftcomm.execution.header_check import CallHeader, check_header
-from ftcomm.execution.prepared_steps import Move
 from ftcomm.execution.transfers import Incoming, Outgoing, byte_view
 from ftcomm.protocol.frame_header import (
     DATA_FRAME,

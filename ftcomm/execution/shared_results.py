@@ -9,8 +9,8 @@ from ftcomm.collectives.schedules.schedule import Schedule
 from ftcomm.control.hub import Hub
 from ftcomm.control.links.shared_window_setup import locate_shared_window, may_have_shared_window
 from ftcomm.control.thread import ControlThread
+from ftcomm.execution.executor import SMALL_BYTES
 from ftcomm.execution.header_check import CallHeader
-from ftcomm.execution.prepared_steps import SMALL_BYTES
 from ftcomm.execution.shared_reduction import ResultSlots, scratch_elements
 from ftcomm.memory.pool import Array
 from ftcomm.protocol.position import PRELUDE

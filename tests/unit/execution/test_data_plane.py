@@ -82,7 +82,6 @@ def test_one_of_many_broadcasts_ends_with_a_barrier(plane: Noting, flush: bool) 
     call = Request(form, np.arange(3, dtype=dtype), flush=flush)
     assert plane.execute(call, TURN) is not None
     assert plane.ran == [(0, Kind.BROADCAST), *([(1, Kind.BARRIER)] * flush)]
-    assert call.synchronising == flush
 
 
 # --- sizes that others tell -----------------------------------------------------------------------

@@ -12,7 +12,7 @@ from ftcomm.collectives.reductions import make_reducer
 from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.ring_allgather import ring_allgather
-from ftcomm.execution.prepared_steps import SMALL_BYTES
+from ftcomm.execution.executor import SMALL_BYTES
 from ftcomm.protocol.checksum_records import HEAD_BYTES, MAX_RECORD_BYTES, digest_named
 from ftcomm.testing.reference import run_in_memory
 from ftcomm.transport.checksum_link import CheckedLink

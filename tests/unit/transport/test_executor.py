@@ -16,7 +16,7 @@ from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_al
 from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.ring_allgather import ring_allgather
 from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES
-from ftcomm.execution.prepared_steps import SMALL_BYTES
+from ftcomm.execution.executor import SMALL_BYTES
 from ftcomm.execution.transfers import Outgoing
 from ftcomm.testing.reference import run_in_memory
 

@@ -11,7 +11,7 @@ from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.ring_allgather import ring_allgather
-from ftcomm.execution.prepared_steps import SMALL_BYTES
+from ftcomm.execution.executor import SMALL_BYTES
 from ftcomm.execution.shared_reduction import (
     ResultSlots,
     _Run,

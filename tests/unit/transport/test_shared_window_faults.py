@@ -9,7 +9,7 @@ import ranks_in_threads as harness
 from ftcomm.collectives.reductions import make_reducer
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
 from ftcomm.collectives.schedules.ring import ring_allreduce
-from ftcomm.execution.prepared_steps import SMALL_BYTES
+from ftcomm.execution.executor import SMALL_BYTES
 from ftcomm.protocol.frame_header import HEADER_BYTES
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.transport.interruptions import Interrupted, LinkLost, SignatureMismatch
