@@ -68,7 +68,7 @@ class CollectiveCalls:
         finish = as_sent(self._output.to(out, copy=copy), out)
         if x is None and options.root != self._rank:
             opened = _opened(self._build.broadcast_from(options, site), out)
-            return Submission(opened, finish, options.deadline)
+            return Submission(Kind.BROADCAST, opened, finish, options.deadline)
 
         def make(x: Any) -> Request:
             if x is None:
@@ -172,17 +172,17 @@ class CollectiveCalls:
         options = self._rooted(options)
         obj = obj if self._rank == options.root else None
         request = self._build.broadcast_object(obj, options.root, call_site())
-        return Submission(request, _own_copy, options.deadline)
+        return Submission(Kind.BROADCAST_OBJECT, request, _own_copy, options.deadline)
 
     def allgather_object(self, obj: Any, options: CallOptions) -> Submission[list[Any]]:
         """An allgather of objects, which are packed now."""
         request = self._build.allgather_object(obj, call_site())
-        return Submission(request, _own_copies, options.deadline)
+        return Submission(Kind.ALLGATHER_OBJECT, request, _own_copies, options.deadline)
 
     def barrier(self, options: CallOptions) -> Submission[None]:
         """A barrier."""
         request = self._build.plain(Kind.BARRIER, call_site())
-        return Submission(request, _dropped, options.deadline)
+        return Submission(Kind.BARRIER, request, _dropped, options.deadline)
 
     # --- parts --------------------------------------------------------------------------------
 
@@ -208,11 +208,11 @@ class CollectiveCalls:
             check: given a result before it is taken from the log; raises where `out` does not fit.
         """
         if not is_input_function(x):
-            return Submission(make(x), finish, options.deadline)
+            return Submission(kind, make(x), finish, options.deadline)
         known = self._build.known(kind, options)
         text = site_text(site, options.op)
         request = DeferredInput(kind, known, text, lambda: make(x()), check)
-        return Submission(request, finish, options.deadline)
+        return Submission(kind, request, finish, options.deadline)
 
     def _rooted(self, options: CallOptions) -> CallOptions:
         return replace(options, root=self._build.checked_root(options.root))

@@ -1,10 +1,8 @@
-"""Counters of one communicator: what was called, what it cost, what was recovered."""
+"""Statistics as users get them: what was called, what it cost, what was recovered."""
 
 import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
-
-from ftcomm.protocol.signature import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +45,3 @@ class Stats:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a log line or a JSON document."""
         return dataclasses.asdict(self)
-
-
-class CallStats:
-    """Counts calls by kind; written in every call, so it does as little as possible."""
-
-    def __init__(self) -> None:
-        # by the kind's number: the hash of an enumeration's member costs more than all the rest
-        self._rows: list[list[float]] = [[0, 0, 0.0] for _ in range(max(Kind) + 1)]
-
-    def add(self, kind: Kind, nbytes: int, seconds: float) -> None:
-        """Count one call that returned."""
-        row = self._rows[kind]
-        row[0] += 1
-        row[1] += nbytes
-        row[2] += seconds
-
-    def row(self, kind: Kind) -> list[float]:
-        """Count, bytes and seconds of a kind, to be added to."""
-        return self._rows[kind]
-
-    def snapshot(self) -> dict[str, KindStats]:
-        """Return the counts so far."""
-        return {
-            kind.name.lower(): KindStats(int(count), int(nbytes), seconds)
-            for kind in Kind
-            for count, nbytes, seconds in [self._rows[kind]]
-            if count
-        }

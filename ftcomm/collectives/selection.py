@@ -25,7 +25,7 @@ from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_al
 from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.ring_allgather import ring_allgather, ring_allgatherv
 from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES, Schedule
-from ftcomm.config.algorithm_table import DEFAULT_TABLE, AlgorithmTable
+from ftcomm.config.algorithm_table import DEFAULT_TABLE, AlgorithmTable, Row
 from ftcomm.protocol.host_groups import Grouping, are_neighbours, is_hierarchical
 from ftcomm.protocol.signature import Algorithm, Kind
 
@@ -104,19 +104,31 @@ def choose_algorithm(
             )
         if override is not Algorithm.HIERARCHICAL or is_hierarchical(grouping):
             return override
-    by_hosts = Algorithm.HIERARCHICAL in allowed and _goes_by_hosts(kind, nbytes, grouping)
+    pays = kind is not Kind.ALLREDUCE or nbytes >= HIERARCHICAL_FROM_BYTES
+    by_hosts = (
+        Algorithm.HIERARCHICAL in allowed
+        and is_hierarchical(grouping)
+        and (pays or not are_neighbours(grouping))
+    )
     if len(allowed) == 1 or kind is Kind.ALLGATHER:
         return Algorithm.HIERARCHICAL if by_hosts else allowed[0]
-    picked = Algorithm[table.pick(kind.name.lower(), world_size, nbytes).upper()]
+    picked = Algorithm[algorithm_in(table, kind.name.lower(), world_size, nbytes).upper()]
     # the chain goes by hosts too
     return Algorithm.HIERARCHICAL if by_hosts and picked is not Algorithm.CHAIN else picked
 
 
-def _goes_by_hosts(kind: Kind, nbytes: int, grouping: Grouping) -> bool:
-    if not is_hierarchical(grouping):
-        return False
-    many = kind is not Kind.ALLREDUCE or nbytes >= HIERARCHICAL_FROM_BYTES
-    return many or not are_neighbours(grouping)
+def algorithm_in(table: AlgorithmTable, kind: str, world_size: int, nbytes: int) -> str:
+    """The name of the algorithm that `table` has for a collective.
+
+    Args:
+        table: the job's.
+        kind: a key of `algorithm_table.CHOICES`.
+        world_size: ranks; more than the last row names fall under it.
+        nbytes: bytes of one rank's input.
+    """
+    rows: tuple[Row, ...] = getattr(table, kind)
+    row = next((row for row in rows if world_size <= row.up_to_ranks), rows[-1])
+    return next(rule.use for rule in reversed(row.algorithms) if nbytes >= rule.from_bytes)
 
 
 SCHEDULES_KEPT = 128  # a ring of 1024 ranks is 2046 steps, about 0.3 MB

@@ -1,5 +1,7 @@
 """Table of algorithms: which one a collective of so many bytes among so many ranks runs.  Pure.
 
+`ftcomm.collectives.selection` looks a collective up in it.
+
 A table is a setting of the job (rule R5): constants that the tracker journals and every worker gets
 in its welcome.  It is written as a TOML or JSON file, for people, and as one line of text, for the
 wire; both name the same table iff their lines are equal.
@@ -54,10 +56,6 @@ class Row:
     up_to_ranks: int
     algorithms: tuple[SizeRule, ...]
 
-    def pick(self, nbytes: int) -> str:
-        """The algorithm for `nbytes`."""
-        return next(rule.use for rule in reversed(self.algorithms) if nbytes >= rule.from_bytes)
-
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmTable:
@@ -65,18 +63,6 @@ class AlgorithmTable:
 
     allreduce: tuple[Row, ...]
     broadcast: tuple[Row, ...]
-
-    def pick(self, kind: str, world_size: int, nbytes: int) -> str:
-        """The algorithm for `nbytes` of input on each of `world_size` ranks.
-
-        Args:
-            kind: a key of `CHOICES`.
-            world_size: ranks; more than the last row names fall under it.
-            nbytes: bytes of one rank's input.
-        """
-        rows: tuple[Row, ...] = getattr(self, kind)
-        row = next((row for row in rows if world_size <= row.up_to_ranks), rows[-1])
-        return row.pick(nbytes)
 
     def to_text(self) -> str:
         """The one line that the wire carries."""

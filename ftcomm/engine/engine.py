@@ -19,7 +19,7 @@ from ftcomm.errors import ClosedError, CollectiveTimeoutError, FtcommError, LogL
 from ftcomm.execution.data_plane import DataPlane, Turn
 from ftcomm.memory.pool import EMPTY, Array, LoggedResult
 from ftcomm.protocol.position import Position
-from ftcomm.protocol.signature import is_compatible, signature_text
+from ftcomm.protocol.signature import Kind, is_compatible, signature_text
 from ftcomm.recovery.events import FatalFound, Leaving, MismatchSeen, OwnCloseDone
 from ftcomm.recovery.machine import Checkpoint, NextStep, WorkerState
 from ftcomm.recovery.recent_calls import Called
@@ -41,6 +41,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def _no_fault(_: str) -> None:
+    """Nothing happens at any point: no faults are planned for this process."""
+
+
 class DistributedEngine:
     """An engine of a group under a tracker; used by one thread."""
 
@@ -52,6 +56,7 @@ class DistributedEngine:
         self._control = control
         self._plane = DataPlane(hub, control)
         self._machine = LockedMachine(hub, control)
+        self._fault: Callable[[str], None] = _no_fault if hub.faults is None else hub.fault
         self.recovered = hub.recovered
 
     # --- what a request depends on --------------------------------------------------------------
@@ -141,7 +146,7 @@ class DistributedEngine:
             FtcommError: refused, or the tracker could not be reached.
         """
         self._machine.wait_for(lambda: self._view.state is WorkerState.RUNNING)
-        self._hub.fault("ranked")
+        self._fault("ranked")
 
     def within(
         self,
@@ -214,7 +219,7 @@ class DistributedEngine:
                 self._hub.sleep()
 
     def _entered(self, body: Callable[..., R], *arguments: object) -> R:
-        self._hub.fault("enter")
+        self._fault("enter")
         try:
             return body(*arguments)
         except BaseException as error:
@@ -271,7 +276,8 @@ class DistributedEngine:
         if call.check is not None:
             call.check(stored)
         entry = LogEntry(call.form.signature, stored, stored.flat.nbytes)
-        return self._machine.complete(epoch, entry, call.synchronising)
+        synchronising = call.form.kind is not Kind.BROADCAST or call.flush
+        return self._machine.complete(epoch, entry, synchronising)
 
     def _serve(self, entry: LogEntry, signature: bytes, replay: Callable[[], bool]) -> bool:
         """The result exists: it must be of the same collective (rule R7, in replay)."""
@@ -283,18 +289,18 @@ class DistributedEngine:
         return replay()
 
     def _done(self, stored: LoggedResult) -> LoggedResult:
-        self._hub.fault("done")
+        self._fault("done")
         return stored
 
     def checkpoint(self, saving: CheckpointPayload, signature: bytes, site: str) -> int:
         """Two-phase checkpoint: own copy, digests compared, local states copied, then commit."""
-        self._hub.fault("enter")
+        self._fault("enter")
         with self._hub.lock:
             version = self._progress.offer_checkpoint(saving.state, saving.digest, saving.local)
-        self._hub.fault("saved")
+        self._fault("saved")
         self._commit(version, saving, signature, site)
         self._plane.shared_window.next_version()
-        self._hub.fault("committed")
+        self._fault("committed")
         return version
 
     def _commit(self, version: int, saving: CheckpointPayload, signature: bytes, site: str) -> None:
@@ -347,7 +353,7 @@ class DistributedEngine:
     def load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
         """load_checkpoint: served below the frontier, else executed by all."""
         checkpoint = self._entered(self._load, raw, signature, site)
-        self._hub.fault("done")
+        self._fault("done")
         return checkpoint
 
     def _load(self, raw: Packed, signature: bytes, site: str) -> Checkpoint:
@@ -368,7 +374,7 @@ class DistributedEngine:
     def close(self, call: Request) -> None:
         """The closing collective, then serve others until all have closed (rule R8)."""
         self._entered(self._close, call)
-        self._hub.fault("done")
+        self._fault("done")
         self._renew_deadline(call.form.site)
         self._control.driver.act(OwnCloseDone())
         self._machine.wait_for(lambda: self._view.state is WorkerState.FINISHED)

@@ -35,10 +35,11 @@ class LockedMachine:
     def ask(self, question: Callable[..., Answer], *arguments: object) -> tuple[Answer, Turn]:
         """Return the answer, and the epoch and position that it is for."""
         hub = self._hub
-        hub.wake.clear()
+        if hub.wake.is_set:
+            hub.wake.clear()
         with hub.lock:
             answer = question(*arguments)
-            if answer is NextStep.EXECUTE:
+            if answer is NextStep.EXECUTE and hub.interrupt.is_set:
                 hub.interrupt.clear()
             return answer, (self._view.epoch, self._progress.position)
 
@@ -130,7 +131,8 @@ class LockedMachine:
     def _settle(self, attempt: Callable[..., Completion], *arguments: object) -> bool:
         """Attempt until the tracker has been heard where it must be (rule R1)."""
         while True:
-            self._hub.wake.clear()
+            if self._hub.wake.is_set:
+                self._hub.wake.clear()
             with self._hub.lock:
                 outcome = attempt(*arguments)
             if outcome is not Completion.CONFIRM_FIRST:

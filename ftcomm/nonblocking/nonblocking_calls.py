@@ -64,7 +64,7 @@ class NonblockingCalls:
 
         request = submission.request
         queued = limit and QueuedLimit(limit, request.known, request.site)
-        return QueuedCall(work, request.kind.name.lower(), queued)
+        return QueuedCall(work, submission.kind.name.lower(), queued)
 
     def place(self, call: QueuedCall[R]) -> QueuedCall[R]:
         """Put a call in line; if that is cut short, it has no place, or this process leaves."""

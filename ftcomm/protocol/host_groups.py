@@ -6,6 +6,7 @@ of a rank runs: who keeps what, and the bits of hierarchical collectives, follow
 R5).
 """
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 
@@ -31,6 +32,7 @@ def members_of(grouping: Grouping) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(groups[host]) for host in sorted(groups))
 
 
+@functools.lru_cache(maxsize=8)  # a job has one grouping, and each choice of algorithm asks
 def is_hierarchical(grouping: Grouping) -> bool:
     """Several hosts, several ranks on one of them, and none too small beside the largest.
 

@@ -76,7 +76,8 @@ class Request:
         rows: how many rows of the result this rank brings.
         admit: told the result's bytes when they are known only in the run; raises if there is no
             room for them, alike on all ranks.
-        flush: a broadcast that ends with a barrier, so that the log stays bounded (rule R3).
+        flush: a broadcast that ends with a barrier, so that the log stays bounded (rule R3): like
+            every other kind it then proves that what came before is stable.
         place: where to make the result, 1-D, contiguous; None for memory of the log's own.
         check: told the result before it is complete, or taken from the log; raises where the user's
             `out` does not fit what only the run could tell. None where all was known before.
@@ -112,11 +113,6 @@ class Request:
             return bytes(DIGEST_BYTES)
         elements = self.sendbuf.view(np.uint8).data
         return hashlib.blake2b(elements, digest_size=DIGEST_BYTES).digest()
-
-    @property
-    def synchronising(self) -> bool:
-        """Executing it proves that what came before is stable."""
-        return self.form.kind is not Kind.BROADCAST or self.flush
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,11 +194,13 @@ class Submission(Generic[R]):
     """A public call, built and not run: shared by its blocking and its nonblocking form.
 
     Attributes:
+        kind: the collective.
         request: for the engine.
         finish: returns the user's result of the log's.
         deadline: the user's, not checked yet; None for the job's.
     """
 
+    kind: Kind
     request: AnyRequest
     finish: Callable[[LoggedResult], R]
     deadline: Duration | None = None

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ftcomm.collectives.selection import algorithm_in
 from ftcomm.config.algorithm_table import (
     CHOICES,
     DEFAULT_TABLE,
@@ -86,7 +87,7 @@ def test_what_is_picked_is_the_last_rule_that_has_begun_in_the_first_row_that_fi
     rows = getattr(table, kind)
     fitting = [row for row in rows if ranks <= row.up_to_ranks] or [rows[-1]]
     begun = [rule.use for rule in fitting[0].algorithms if rule.from_bytes <= nbytes]
-    assert table.pick(kind, ranks, nbytes) == begun[-1]
+    assert algorithm_in(table, kind, ranks, nbytes) == begun[-1]
 
 
 def test_the_built_in_table_has_a_name_and_passes_its_own_examination() -> None:
@@ -195,7 +196,7 @@ def test_the_file_becomes_the_jobs_setting_and_a_worker_may_ask_for_it(tmp_path:
     environ = {"FTCOMM_ALGORITHM_TABLE": str(path)}
     settings = job_settings(environ=environ)
     assert settings.algorithm_table == SMALL_LINE == read_algorithm_table(path)
-    assert settings.table.pick("allreduce", 3, 65536) == "halving_doubling"
+    assert algorithm_in(settings.table, "allreduce", 3, 65536) == "halving_doubling"
     assert JobSettings.from_wire(settings.to_wire()) == settings
     asked = WorkerOptions.load(environ=environ).asked
     assert asked == (("algorithm_table", SMALL_LINE),)
