@@ -46,6 +46,7 @@ RAISED_BY = {
     errors.JobLostError: EVERY_RANK,
     errors.CollectiveMismatchError: EVERY_RANK,
     errors.RankLostError: EVERY_RANK,
+    errors.ScriptFailedError: EVERY_RANK,
     errors.LogLimitError: EVERY_RANK,
     errors.CollectiveTimeoutError: EVERY_RANK,
     errors.StateChangedError: EVERY_RANK,

@@ -102,6 +102,16 @@ class RankLostError(FtcommError):
     default_remedy = "read the named rank's output, repair it, start the job again"
 
 
+class ScriptFailedError(FtcommError):
+    """A rank's script fails by the same error each time it is started."""
+
+    exit_code = 83
+    default_remedy = (
+        "repair the script or its input: its traceback is in the named worker's output; then "
+        "start the job again"
+    )
+
+
 class LogLimitError(FtcommError, MemoryError):
     """The results kept since the last checkpoint would pass the job's limit."""
 

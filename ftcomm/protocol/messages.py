@@ -320,9 +320,13 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """This worker ends without having closed: an exception left the ``with`` block."""
+    """This worker ends without having closed: an exception left the ``with`` block.
+
+    ``position`` is where it was: an error that comes again there comes without progress.
+    """
 
     reason: Prose
+    position: Position
 
 
 # --- tracker to worker ------------------------------------------------------------------------

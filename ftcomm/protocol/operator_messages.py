@@ -110,10 +110,14 @@ class LivenessAssertion:
 
 @dataclass(frozen=True, slots=True)
 class GivenUpNotice:
-    """A supervisor will not start this worker again."""
+    """A supervisor will not start this worker again.
+
+    ``script_failed``: the script fails by the same error in every process.
+    """
 
     worker_id: Name
     reason: Prose
+    script_failed: bool
 
 
 @dataclass(frozen=True, slots=True)

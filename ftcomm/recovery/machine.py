@@ -118,7 +118,7 @@ class WorkerMachine:
             case OwnCloseDone():
                 effects = [self._send_closed()]
             case Leaving(reason):
-                effects = [SendControl(Leave(reason[:1000]))]
+                effects = [SendControl(Leave(reason[:1000], self.progress.position))]
             case _:
                 assert_never(event)
         self.view.check_invariants()

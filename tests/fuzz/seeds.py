@@ -124,7 +124,7 @@ def _with_too_many(row: Record, name: str, field: Many) -> list[Plain]:
 
 
 def streams() -> dict[str, bytes]:
-    return {"several": said(Settled(1), report(1), Leave("why")), "nothing": b""}
+    return {"several": said(Settled(1), report(1), Leave("why", START)), "nothing": b""}
 
 
 def headers() -> dict[str, bytes]:
@@ -228,7 +228,7 @@ def operator_requests() -> dict[str, bytes]:
         "supervisor": said(
             WorkerStatusRequest(1, "w0", "h", 77, 1200),
             LivenessAssertion("w0"),
-            GivenUpNotice("w1", "it died often"),
+            GivenUpNotice("w1", "it died often", False),
         ),
         "people": said(StatusRequest(), StopRequest("enough")),
     }
@@ -240,7 +240,7 @@ def worker_words() -> dict[str, bytes]:
         "death": said(Suspect(1, (1,), "reset by peer"), beat, report(2), report(2), report(2)),
         "end": said(Closed(1), Closed(1)),
         "again": said(hello("w0", "b"), report(2), report(2)),
-        "leave": said(Leave("an exception")),
+        "leave": said(Leave("an exception", START)),
     }
 
 

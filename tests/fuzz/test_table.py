@@ -20,7 +20,7 @@ NO_DECODERS = {
     "ftcomm_chaos.runner.process_announcements.parse_note": "processes of the run itself wrote it",
     "ftcomm_chaos.sim.network.wire_data.FrameReader.feed": "reads what the simulator itself wrote",
     "ftcomm_chaos.sim.network.wire_fetch.ItemReader.feed": "likewise",
-    "ftcomm_tracker.launcher.child_process.read_proc_stat": "the kernel wrote it",
+    "ftcomm_tracker.launcher.processes.child_process.read_proc_stat": "the kernel wrote it",
 }
 
 

@@ -27,9 +27,15 @@ def test_an_exception_in_the_with_block_is_a_death_at_once_and_says_why(bench: B
 
 def test_a_worker_that_cannot_get_past_a_position_ends_the_job(bench: Bench) -> None:
     faults = ",".join(f"1.1.4.{process}@enter=raise" for process in range(3))
-    done = under_run(bench, MANY, "-n", "3", faults=faults)
-    assert "worker 1 died 3 times while the job stood at 1.4" in done.stdout
+    done = under_run(bench, MANY, "-n", "3", "--max-restarts", "2", faults=faults)
+    assert "worker 1 died 3 times within 3600 s while the job stood at 1.4" in done.stdout
     assert done.returncode == 73
+
+
+def test_deaths_between_which_the_job_makes_progress_do_not_end_it(bench: Bench) -> None:
+    faults = "1.1.2.0@enter,1.1.4.1@enter,1.1.6.2@enter"
+    done = under_run(bench, MANY, "-n", "3", "--max-restarts", "1", faults=faults)
+    assert (done.returncode, done.stdout.count("starting it again")) == (0, 3), done.stdout
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ PACKAGES = ("ftcomm", "tracker/ftcomm_tracker")
 RUNS_BYTES = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 RUNS_TEXT = {"eval", "exec", "compile", "os.system", "os.popen", "__import__", "np.load"}
 # The launcher starts what its own command line says; nothing of a peer or a file is in it.
-STARTS_PROCESSES = ["tracker/ftcomm_tracker/launcher/child_process.py"]
+STARTS_PROCESSES = ["tracker/ftcomm_tracker/launcher/processes/child_process.py"]
 
 
 @functools.cache

@@ -115,7 +115,7 @@ NOT_FOR_A_SPARE: list[ControlMessage] = [
     Suspect(1, (0, 1), "both"),
     Mismatch(1, START, b"s" * 40, "here", 0, START, b"t" * 40, "there"),
     Closed(99),
-    Leave("LogLimitError: I say so"),
+    Leave("LogLimitError: I say so", START),
 ]
 
 

@@ -33,7 +33,7 @@ from ftcomm_tracker.cli.options import COMMAND_LAST, WORKER_COMMAND, CommandStar
 _UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _FILE = click.Path(dir_okay=False, path_type=Path)
 USUAL_KILL_EVERY_S = 2.0
-PATIENCE = ("max-restarts", "give-up-after")  # not `serve`'s, but `supervise`'s
+PATIENCE = ("max-restarts", "restart-window")  # not `serve`'s, but `supervise`'s
 LATE_SIGNALS_S = 0.05
 EPILOG = """\b
 Examples:
@@ -239,7 +239,7 @@ def _request(asked: GivenOptions) -> RunRequest:
         command=asked.command,
         # We kill as often as the plan says: the patience of a job is not what is tested.
         options=("--max-incarnations", "1000000", *options),
-        patience=("--max-restarts", "1000000", "--give-up-after", "10", *patience),
+        patience=("--max-restarts", "10", *patience),
         environment=_environment(),
         in_out=asked.chdir,
     )

@@ -13,7 +13,7 @@ import trio
 
 from ftcomm.config.process_identity import start_of
 from ftcomm_chaos.faults.fault_kinds import NotDeliveredError
-from ftcomm_tracker.launcher.child_process import read_proc_stat
+from ftcomm_tracker.launcher.processes.child_process import read_proc_stat
 from ftcomm_tracker.launcher.restart_policy import describe_exit
 
 _PR_SET_CHILD_SUBREAPER = 36

@@ -21,7 +21,7 @@ from ftcomm_chaos.history.harness_events import ANYONE, KILL, STOP
 from ftcomm_chaos.report.run_record import Delivery
 from ftcomm_chaos.runner.output_parser import ParsedOutput
 from ftcomm_chaos.runner.process_announcements import Announcements, Fired, Note, ProcessStarted
-from ftcomm_tracker.launcher.child_process import DRAIN_DEADLINE_S, Child, start_child
+from ftcomm_tracker.launcher.processes.child_process import DRAIN_DEADLINE_S, Child, start_child
 from ftcomm_tracker.launcher.worker_output import forward_output, lines_of
 from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE
 

@@ -16,7 +16,7 @@ from ftcomm_chaos.faults.fault_kinds import TRACKER, NotDeliveredError
 from ftcomm_chaos.faults.processes import JobProcess
 from ftcomm_chaos.runner.job import LiveJob
 from ftcomm_chaos.runner.launched_job import TRACKER_COMMAND
-from ftcomm_tracker.launcher.child_process import Child
+from ftcomm_tracker.launcher.processes.child_process import Child
 from ftcomm_tracker.launcher.worker_output import forward_output, lines_of
 
 READY_WITHIN_S = 60.0  # a tracker starts in a quarter of a second on an idle machine

@@ -11,6 +11,7 @@ from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.driver import Driver
 from ftcomm.control.hub import Hub
 from ftcomm.protocol.messages import Leave, Welcome, WorkerMessage
+from ftcomm.protocol.position import START
 from ftcomm.recovery.events import Received, SendControl
 from ftcomm.recovery.machine import WorkerMachine
 from ftcomm.recovery.states import Identity, MachineLimits
@@ -20,7 +21,7 @@ async def a_driver_with_one_unwritten_message(nursery: trio.Nursery) -> Driver:
     driver = Driver(cast("Hub", None), nursery)
     sender, _ = trio.open_memory_channel[WorkerMessage](4)
     driver.opened(sender)
-    driver.perform([SendControl(Leave("an error"))])
+    driver.perform([SendControl(Leave("an error", START))])
     return driver
 
 
@@ -61,7 +62,7 @@ async def test_a_tracker_that_takes_no_more_is_cut_off_and_nothing_is_left_out(
     driver.cut_control = trio.CancelScope()
     for _ in range(4):
         assert not driver.cut_control.cancel_called
-        driver.perform([SendControl(Leave("an error"))])
+        driver.perform([SendControl(Leave("an error", START))])
     assert driver.cut_control.cancel_called
 
 

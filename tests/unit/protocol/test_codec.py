@@ -29,7 +29,7 @@ from ftcomm.protocol.messages import (
     Suspect,
 )
 from ftcomm.protocol.operator_messages import Done, StatusReply
-from ftcomm.protocol.position import Position
+from ftcomm.protocol.position import START, Position
 from ftcomm.protocol.schema import (
     cut_text,
 )
@@ -183,8 +183,8 @@ def test_a_bad_length_is_refused_before_its_body_comes(length: int) -> None:
 
 
 def test_a_decoder_can_be_held_to_smaller_frames() -> None:
-    frame = encode(Leave("x" * 100))
-    assert Decoder(max_frame=len(frame) - 4).feed(frame) == [Leave("x" * 100)]
+    frame = encode(Leave("x" * 100, START))
+    assert Decoder(max_frame=len(frame) - 4).feed(frame) == [Leave("x" * 100, START)]
     with pytest.raises(ProtocolError):
         Decoder(max_frame=len(frame) - 5).feed(frame)
 

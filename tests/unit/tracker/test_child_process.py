@@ -8,8 +8,9 @@ import pytest
 import trio
 
 from ftcomm.config.environment import process_environment
-from ftcomm_tracker.launcher import child_process, line_splitter
-from ftcomm_tracker.launcher.child_process import Child, read_proc_stat, start_child
+from ftcomm_tracker.launcher import line_splitter
+from ftcomm_tracker.launcher.processes import child_process
+from ftcomm_tracker.launcher.processes.child_process import Child, read_proc_stat, start_child
 from ftcomm_tracker.launcher.worker_output import forward_output
 
 pytestmark = [pytest.mark.process, pytest.mark.trio]

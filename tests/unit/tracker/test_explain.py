@@ -220,6 +220,10 @@ def test_a_restarted_tracker_waits_for_its_workers() -> None:
             "the job has ended with JobStoppedError.\n  - the job was stopped: lunch",
         ),
         (GivenUp("w1", "it is ill"), "the job has ended with RankLostError.\n  - it is ill\n"),
+        (
+            GivenUp("w1", "ValueError (a.py:3)", script_failed=True),
+            "the job has ended with ScriptFailedError.\n  - ValueError (a.py:3)\n  To do: repair",
+        ),
     ],
 )
 def test_a_job_that_has_failed(event: Any, words: str) -> None:

@@ -11,7 +11,7 @@ from ftcomm.config.environment import VARIABLES
 from ftcomm.protocol.position import START
 from ftcomm_tracker.cli.exit_codes import ExitCode, exit_codes
 from ftcomm_tracker.cli.main import main
-from ftcomm_tracker.launcher.restart_policy import RestartAfter, RestartPolicy
+from ftcomm_tracker.launcher.restart_policy import RestartAfter, RestartLimits, RestartPolicy
 from tests.unit.tracker.test_cli import invoke
 from tests.unit.tracker.test_launcher import environment
 
@@ -44,9 +44,9 @@ def test_the_commands_are_listed_in_the_order_of_their_use() -> None:
 
 @pytest.mark.parametrize("row", exit_codes(), ids=lambda row: row.status)
 def test_the_one_table_says_what_the_launcher_does(row: ExitCode) -> None:
-    policy = RestartPolicy(max_restarts=9, give_up_after=9)
+    policy = RestartPolicy(RestartLimits(9))
     if row.status.isdigit() and int(row.status) > 2:
-        decision = policy.after_exit("0", int(row.status), closed=False, progress=START)
+        decision = policy.after_exit("0", int(row.status), closed=False, progress=START, now=0.0)
         assert isinstance(decision, RestartAfter) == (row.again != "no"), decision
 
 

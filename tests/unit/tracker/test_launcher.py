@@ -119,7 +119,7 @@ def test_workers_have_large_copies_streamed_where_the_library_would_not() -> Non
     assert f"[0] has {wanted}\n" in run(script=script).stdout
 
 
-def test_only_the_worker_that_dies_is_restarted_and_given_up_after_three_deaths() -> None:
+def test_only_the_worker_that_dies_is_restarted_and_given_up_after_its_last_restart() -> None:
     script = """
 import os, signal, sys
 me = os.environ["FTCOMM_WORKER_ID"]
@@ -130,7 +130,7 @@ if me == "1":
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 signal.pause()
 """
-    with started(script=script) as launcher:
+    with started("--max-restarts", "2", script=script) as launcher:
         assert launcher.stdout is not None
         assert launcher.stderr is not None
         lines = [launcher.stdout.readline() for _ in range(7)]
@@ -144,7 +144,7 @@ signal.pause()
         assert "starting it again in 0.5 s\n" in said
         assert "ftcomm: the last lines of worker 1:\n" in said
         assert "ftcomm:   | start of 1\n" in said
-        assert "worker 1 died 3 times while the job stood at -1.0" in said
+        assert "worker 1 died 3 times within 3600 s while the job stood at -1.0" in said
         launcher.send_signal(signal.SIGTERM)  # worker 0 would be waited for
         launcher.communicate(timeout=30)
         assert launcher.returncode == 128 + signal.SIGTERM
@@ -154,7 +154,7 @@ signal.pause()
     ("status", "ends_with"), [(0, 73), (1, 73), (64, 73), (74, 73), (75, 73), (77, 77)]
 )
 def test_ends_non_zero_unless_every_rank_has_closed(status: int, ends_with: int) -> None:
-    done = run("--give-up-after", "2", script=f"raise SystemExit({status})")
+    done = run("--max-restarts", "1", script=f"raise SystemExit({status})")
     assert done.returncode == ends_with
     starts_again = done.stderr.count("starting it again\n")
     assert (starts_again > 0) == (status in (0, 1, 75))  # 75: fenced, by nobody who is there
@@ -165,7 +165,24 @@ def test_ends_non_zero_unless_every_rank_has_closed(status: int, ends_with: int)
 def test_max_restarts_ends_the_job() -> None:
     done = run("--max-restarts", "0", script="raise SystemExit(1)", n=1)
     assert done.returncode == 73
-    assert "was restarted 0 times and died again" in done.stderr
+    assert "worker 0 died 1 time within 3600 s while the job stood at -1.0" in done.stderr
+
+
+def test_deaths_that_are_further_apart_than_the_window_do_not_end_the_job(
+    tmp_path: Path,
+) -> None:
+    """The delays before the later restarts are longer than the window."""
+    script = f"""
+import ftcomm, os, signal
+path = {str(tmp_path / "starts")!r}
+open(path, "a").write("x")
+if len(open(path).read()) < 5:
+    os.kill(os.getpid(), signal.SIGKILL)
+with ftcomm.init() as comm:
+    comm.barrier()
+"""
+    done = run("--max-restarts", "1", "--restart-window", "0.001", script=script, n=1)
+    assert (done.returncode, done.stderr.count("starting it again\n")) == (0, 4), done.stderr
 
 
 def test_a_command_that_cannot_be_run_is_said() -> None:
@@ -248,7 +265,7 @@ signal.pause()
 
 def test_a_closed_reader_of_its_output_does_not_stop_the_job() -> None:
     script = "print('x' * 100_000); raise SystemExit(1)"
-    with started("--give-up-after", "2", script=script, n=1) as launcher:
+    with started("--max-restarts", "1", script=script, n=1) as launcher:
         assert launcher.stdout is not None
         launcher.stdout.close()
         launcher.stdout = None

@@ -6,87 +6,174 @@ import pytest
 
 from ftcomm import errors
 from ftcomm.protocol.position import START, Position
+from ftcomm_tracker.launcher.processes.script_errors import ScriptError
 from ftcomm_tracker.launcher.restart_policy import (
     Decision,
     Finished,
     GiveUp,
     NoRestart,
     RestartAfter,
+    RestartLimits,
     RestartPolicy,
     describe,
     describe_exit,
 )
 
+HOUR = 3600.0
+BAD = ScriptError("ValueError: bad batch", "train.py:12")
+
+
+def policy_of(max_restarts: int = 20, window_s: float = HOUR) -> RestartPolicy:
+    return RestartPolicy(RestartLimits(max_restarts, window_s))
+
 
 def exits(policy: RestartPolicy, *stories: tuple[int, Position]) -> list[Decision]:
     return [
-        policy.after_exit("0", status, closed=False, progress=progress)
-        for status, progress in stories
+        policy.after_exit("0", status, closed=False, progress=progress, now=float(number))
+        for number, (status, progress) in enumerate(stories)
+    ]
+
+
+def failures(
+    policy: RestartPolicy, *stories: tuple[ScriptError | None, Position]
+) -> list[Decision]:
+    return [
+        policy.after_exit("0", 1, closed=False, progress=progress, now=0.0, error=error)
+        for error, progress in stories
     ]
 
 
 def test_the_first_restart_is_at_once_and_later_ones_back_off_to_ten_seconds() -> None:
-    policy = RestartPolicy(max_restarts=20, give_up_after=3)
+    policy = policy_of()
     scenario = [(-9, Position(0, 0, n)) for n in range(9)]
     delays = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0)
     assert exits(policy, *scenario) == [RestartAfter(delay_s) for delay_s in delays]
     assert policy.restarts == 9
 
 
-def test_three_deaths_without_progress_give_the_worker_up() -> None:
-    policy = RestartPolicy(max_restarts=20, give_up_after=3)
-    *again, last = exits(policy, (1, START), (-11, START), (1, START))
+def test_too_many_deaths_without_progress_give_the_worker_up() -> None:
+    *again, last = exits(policy_of(2), (1, START), (-11, START), (1, START))
     assert again == [RestartAfter(0.0), RestartAfter(0.5)]
     assert last == GiveUp(
-        "worker 0 died 3 times while the job stood at -1.0 (last: exited with status 1)"
+        "worker 0 died 3 times within 3600 s while the job stood at -1.0"
+        " (last: exited with status 1)"
     )
 
 
-def test_progress_of_the_job_starts_the_count_again() -> None:
-    policy = RestartPolicy(max_restarts=20, give_up_after=2)
-    decisions = exits(
-        policy, (1, Position(0, 0, 0)), (1, Position(0, 0, 1)), (1, Position(0, 0, 2))
-    )
-    assert decisions == [RestartAfter(0.0), RestartAfter(0.5), RestartAfter(1.0)]
+def test_twenty_restarts_in_an_hour_are_allowed_and_no_more() -> None:
+    *again, last = exits(policy_of(), *[(-9, START)] * 21)
+    assert [type(decision) for decision in again] == [RestartAfter] * 20
+    assert isinstance(last, GiveUp)
+
+
+def test_one_death_in_three_hours_never_ends_a_job() -> None:
+    policy = policy_of(1)
+    decisions = [
+        policy.after_exit("0", -9, closed=False, progress=START, now=3 * HOUR * number)
+        for number in range(1000)
+    ]
+    assert decisions == [RestartAfter(0.0)] * 1000
+
+
+@pytest.mark.parametrize(
+    ("times", "given_up"),
+    [
+        ((0.0, 1.0, 2.0), True),
+        ((0.0, 1.0, 9.9), True),
+        ((0.0, 1.0, 10.0), False),
+        ((0.0, 9.0, 18.0, 27.0), False),
+        ((0.0, 9.0, 11.0, 18.0), True),
+    ],
+)
+def test_only_deaths_within_the_window_count(times: tuple[float, ...], given_up: bool) -> None:
+    policy = policy_of(2, window_s=10.0)
+    decisions = [policy.after_exit("0", -9, closed=False, progress=START, now=now) for now in times]
+    assert isinstance(decisions[-1], GiveUp) == given_up
+
+
+def test_progress_of_the_job_makes_all_deaths_forgotten() -> None:
+    decisions = exits(policy_of(1), *[(1, Position(0, 0, number)) for number in range(100)])
+    assert [type(decision) for decision in decisions] == [RestartAfter] * 100
 
 
 def test_a_checkpoint_since_the_last_death_means_at_once_again() -> None:
-    policy = RestartPolicy(max_restarts=20, give_up_after=3)
     scenario = [(-9, Position(0, *place)) for place in ((4, 3), (4, 7), (5, 0), (9, 1), (9, 2))]
     delays = (0.0, 0.5, 0.0, 0.0, 0.5)
-    assert exits(policy, *scenario) == [RestartAfter(delay_s) for delay_s in delays]
+    assert exits(policy_of(), *scenario) == [RestartAfter(delay_s) for delay_s in delays]
 
 
 def test_a_position_that_is_only_out_of_sight_is_no_progress() -> None:
-    policy = RestartPolicy(max_restarts=20, give_up_after=3)
     there = Position(0, 4, 2)
-    decisions = exits(policy, (1, there), (1, START), (1, there))
+    decisions = exits(policy_of(2), (1, there), (1, START), (1, there))
     assert isinstance(decisions[2], GiveUp)
 
 
+def test_progress_that_was_heard_while_the_worker_ran_counts() -> None:
+    policy, there = policy_of(1), Position(0, 4, 2)
+    first = exits(policy, (1, START))
+    policy.observe(there)
+    assert [*first, *exits(policy, (1, START))] == [RestartAfter(0.0)] * 2
+
+
 def test_another_workers_deaths_do_not_count() -> None:
-    policy = RestartPolicy(max_restarts=20, give_up_after=2)
-    decisions = [policy.after_exit(w, 1, closed=False, progress=START) for w in (0, 1, 2)]
+    policy = policy_of(1)
+    decisions = [
+        policy.after_exit(w, 1, closed=False, progress=START, now=0.0, error=BAD) for w in "012"
+    ]
     assert decisions == [RestartAfter(0.0)] * 3
 
 
-def test_max_restarts_bounds_each_worker() -> None:
-    policy = RestartPolicy(max_restarts=1, give_up_after=3)
-    decisions = exits(policy, (1, START), (1, Position(0, 0, 1)))
-    assert decisions == [
-        RestartAfter(0.0),
-        GiveUp("worker 0 was restarted 1 time and died again (exited with status 1)"),
+def test_max_restarts_of_zero_ends_by_the_first_death() -> None:
+    assert exits(policy_of(0), (1, START)) == [
+        GiveUp(
+            "worker 0 died 1 time within 3600 s while the job stood at -1.0"
+            " (last: exited with status 1)"
+        )
     ]
 
 
+def test_a_script_that_fails_twice_by_the_same_error_ends_the_job() -> None:
+    there = Position(0, 2, 7)
+    assert failures(policy_of(), (BAD, there), (BAD, there)) == [
+        RestartAfter(0.0),
+        GiveUp(
+            "the script of worker 0 failed twice by the same error while the job stood at 2.7:"
+            " ValueError: bad batch (train.py:12)",
+            script_failed=True,
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("second", "progress"),
+    [
+        (BAD, Position(0, 2, 8)),
+        (ScriptError("ValueError: bad batch", "train.py:13"), Position(0, 2, 7)),
+        (ScriptError("ValueError: bad batch 2", "train.py:12"), Position(0, 2, 7)),
+        (None, Position(0, 2, 7)),
+    ],
+)
+def test_another_error_or_progress_is_no_repetition(
+    second: ScriptError | None, progress: Position
+) -> None:
+    decisions = failures(policy_of(), (BAD, Position(0, 2, 7)), (second, progress))
+    assert decisions == [RestartAfter(0.0), RestartAfter(0.5)]
+
+
+def test_a_kill_between_two_equal_errors_does_not_hide_them() -> None:
+    decisions = failures(policy_of(), (BAD, START), (None, START), (BAD, START))
+    assert isinstance(decisions[2], GiveUp)
+    assert decisions[2].script_failed
+
+
 def test_who_has_closed_is_done_however_it_ends() -> None:
-    policy = RestartPolicy(max_restarts=20, give_up_after=3)
+    policy = policy_of()
     for status in (0, 1, -9):
-        assert policy.after_exit("0", status, closed=True, progress=START) == Finished()
+        assert policy.after_exit("0", status, closed=True, progress=START, now=0.0) == Finished()
 
 
 def test_status_zero_without_close_is_a_death() -> None:
-    policy = RestartPolicy(max_restarts=20, give_up_after=3)
+    policy = policy_of()
     assert exits(policy, (0, START)) == [RestartAfter(0.0)]
     assert "never closed" in describe_exit(0)
 
@@ -99,26 +186,25 @@ def test_status_zero_without_close_is_a_death() -> None:
         errors.JobFinishedError,
         errors.JobLostError,
         errors.RankLostError,
+        errors.ScriptFailedError,
         errors.JobStoppedError,
     ],
 )
 def test_an_end_that_every_rank_shares_is_left_alone(kind: type[errors.FtcommError]) -> None:
-    policy = RestartPolicy(max_restarts=20, give_up_after=3)
+    policy = policy_of()
     assert exits(policy, (kind.exit_code, START)) == [
         NoRestart(f"exited with status {kind.exit_code} ({kind.__name__})")
     ]
 
 
 def test_a_worker_that_is_set_up_wrongly_is_given_up_at_once() -> None:
-    policy = RestartPolicy(max_restarts=20, give_up_after=3)
+    policy = policy_of()
     assert exits(policy, (64, START)) == [GiveUp("worker 0 exited with status 64 (ConfigError)")]
 
 
 @pytest.mark.parametrize("status", [1, 2, 70, 79, 255, -signal.SIGKILL, -signal.SIGSEGV])
 def test_other_ends_are_restarted(status: int) -> None:
-    assert exits(RestartPolicy(max_restarts=20, give_up_after=3), (status, START)) == [
-        RestartAfter(0.0)
-    ]
+    assert exits(policy_of(), (status, START)) == [RestartAfter(0.0)]
 
 
 def test_ends_and_decisions_are_said_in_words() -> None:
@@ -139,7 +225,7 @@ def test_ends_and_decisions_are_said_in_words() -> None:
 
 
 def test_a_worker_at_the_logs_limit_is_given_up_so_that_nobody_waits_for_it() -> None:
-    policy = RestartPolicy(max_restarts=20, give_up_after=3)
+    policy = policy_of()
     status = errors.LogLimitError.exit_code
     assert exits(policy, (status, START)) == [
         GiveUp(f"worker 0 exited with status {status} (LogLimitError)")
@@ -147,17 +233,17 @@ def test_a_worker_at_the_logs_limit_is_given_up_so_that_nobody_waits_for_it() ->
 
 
 def test_a_place_that_was_taken_by_one_that_has_ended_is_started_again() -> None:
-    policy = RestartPolicy(max_restarts=20, give_up_after=2)
+    policy = policy_of(1)
     fenced = errors.FencedError.exit_code
     decisions = [
-        policy.after_exit("0", fenced, closed=False, progress=START, missed=missed)
+        policy.after_exit("0", fenced, closed=False, progress=START, now=0.0, missed=missed)
         for missed in (False, True, True)
     ]
     assert decisions == [
         NoRestart("exited with status 75 (FencedError)"),
         RestartAfter(0.0),
         GiveUp(
-            "worker 0 died 2 times while the job stood at -1.0"
+            "worker 0 died 2 times within 3600 s while the job stood at -1.0"
             " (last: exited with status 75 (FencedError))"
         ),
     ]

@@ -22,7 +22,7 @@ from ftcomm.protocol.messages import (
     Suspect,
     Welcome,
 )
-from ftcomm.protocol.position import START
+from ftcomm.protocol.position import START, Position
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm_tracker.core.epochs import FAREWELL_S
 from ftcomm_tracker.core.events import ConnectionLost as ConnLost
@@ -117,7 +117,9 @@ def test_who_is_lost_while_an_epoch_waits_for_its_plan_is_named() -> None:
     notes = [e for e in scenario.tell(ConnLost(3, "its connection ended")) if isinstance(e, Note)]
     words = "epoch 2, not yet planned: lost worker w2: its connection ended (rank 2)"
     assert notes == [Note("info", words)]
-    notes = [e for e in scenario.tell_said(1, Leave("ValueError: no")) if isinstance(e, Note)]
+    notes = [
+        e for e in scenario.tell_said(1, Leave("ValueError: no", START)) if isinstance(e, Note)
+    ]
     assert notes == [
         Note("info", "epoch 2, not yet planned: worker w0 left: ValueError: no (rank 0)")
     ]
@@ -127,7 +129,7 @@ def test_who_is_lost_while_an_epoch_waits_for_its_plan_is_named() -> None:
     ("first", "told", "todo"),
     [
         (
-            Said(1, Leave("ValueError: no such file")),
+            Said(1, Leave("ValueError: no such file", START)),
             "worker w0 left: ValueError: no such file (rank 0)",
             "that says what went wrong in the script",
         ),
@@ -334,6 +336,26 @@ def test_the_tracker_waits_for_one_who_was_away_when_the_job_ended() -> None:
     assert [
         e for e in scenario.tick(FAREWELL_S + SETTINGS.detect_within) if isinstance(e, JobEnded)
     ]
+
+
+def test_the_position_of_one_that_left_counts_as_progress() -> None:
+    """An error there is the same one only if nobody has come further since."""
+    scenario = running()
+    scenario.tell_said(2, Leave("ValueError: no", Position(0, 3, 7)))
+    assert scenario.roster.progress() == Position(0, 3, 7)
+    assert scenario.roster.standing_of("w0", 1).progress == Position(0, 3, 7)
+
+
+@pytest.mark.parametrize(
+    ("script_failed", "error"), [(False, "RankLostError"), (True, "ScriptFailedError")]
+)
+def test_why_a_worker_is_given_up_is_in_the_error_of_all(script_failed: bool, error: str) -> None:
+    scenario = running()
+    sent = scenario.tell(GivenUp("w1", "it failed", script_failed))
+    told = [e.message for e in sent if isinstance(e, Send)]
+    assert [(m.error, m.cause) for m in told if isinstance(m, FatalDecision)] == [
+        (error, "it failed")
+    ] * 2
 
 
 def test_one_that_nobody_will_start_again_is_not_waited_for() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ftcomm.errors import RankLostError
+from ftcomm.errors import RankLostError, ScriptFailedError
 from tests.unit.tracker.test_launcher import environment, run, started
 
 pytestmark = pytest.mark.process
@@ -97,7 +97,7 @@ raise SystemExit(3 if rank == 1 else 0)
     assert "worker 1 exited with status 3\n" in done.stderr
 
 
-def test_an_exception_in_one_worker_three_times_ends_the_job_for_all() -> None:
+def test_the_same_exception_twice_ends_the_job_for_all_and_is_printed_once() -> None:
     script = """
 import ftcomm
 with ftcomm.init() as comm:
@@ -107,12 +107,45 @@ with ftcomm.init() as comm:
     comm.allreduce(1)
 """
     done = run(script=script)
-    assert done.returncode == 73, done.stderr
-    assert "died 3 times while the job stood at 0.0" in done.stderr
-    # Its first death may come before the tracker has heard that the job stands at 0.0.
-    assert done.stderr.count("starting it again") in {2, 3}
-    assert "[0] ftcomm.errors.RankLostError" in done.stderr
-    assert "  | RuntimeError: the data are wrong" in done.stderr
+    assert done.returncode == ScriptFailedError.exit_code, done.stderr
+    cause = (
+        "the script of worker 1 failed twice by the same error while the job stood at 0.0:"
+        " RuntimeError: the data are wrong (<string>:6)"
+    )
+    assert f"[0] ftcomm.errors.ScriptFailedError: {cause}" in done.stderr
+    assert done.stderr.count("starting it again") == 1
+    assert done.stderr.count("[1] RuntimeError: the data are wrong\n") == 1
+    assert done.stderr.count("[1] Traceback") == 1
+
+
+def test_a_script_that_fails_in_every_worker_ends_after_two_processes(tmp_path: Path) -> None:
+    """Before `import ftcomm`: only the error stream tells."""
+    starts = tmp_path / "starts"
+    script = f"""
+with open({str(starts)!r}, "a") as file:
+    print("start", file=file)
+import a_module_that_nobody_has
+"""
+    done = run(script=script, n=1)
+    assert done.returncode == ScriptFailedError.exit_code, done.stderr
+    assert starts.read_text() == "start\n" * 2
+    assert done.stderr.count("[0] ModuleNotFoundError") == 1
+    assert done.stderr.count("[0] Traceback") == 1
+
+
+def test_one_that_fails_elsewhere_each_time_is_restarted(tmp_path: Path) -> None:
+    script = f"""
+import os, ftcomm
+path = {str(tmp_path / "starts")!r}
+starts = len(open(path).read()) if os.path.exists(path) else 0
+if starts < 4:
+    open(path, "a").write("x")
+    raise ValueError(f"start {{starts}}")
+with ftcomm.init() as comm:
+    comm.barrier()
+"""
+    done = run(script=script, n=1)
+    assert (done.returncode, done.stderr.count("[0] Traceback")) == (0, 4), done.stderr
 
 
 HOLD_THE_INTERPRETER = """

@@ -101,7 +101,7 @@ def test_a_worker_that_holds_the_interpreter_has_its_liveness_asserted_over_the_
     assert "epoch 2" not in said
 
 
-def test_a_worker_given_up_ends_the_job_for_all_with_its_last_line(tmp_path: Path) -> None:
+def test_a_script_that_fails_twice_ends_the_job_for_all_with_its_error(tmp_path: Path) -> None:
     script = """
 import ftcomm
 with ftcomm.init() as comm:
@@ -113,10 +113,36 @@ with ftcomm.init() as comm:
     with serve(tmp_path / "state", "-n", "2", "--detect-within", "2") as (tracker, ready):
         with supervised(ready, 2, script=script) as supervisors:
             found = ended(supervisors)
-        assert [status for status, _, _ in found] == [73, 73], found
-        assert tracker.wait(timeout=60) == 73
-    assert "worker 1 died 3 times while the job stood at 0.0" in found[0][2]
-    assert "its last line: RuntimeError: the data are wrong" in found[0][2]
+        assert [status for status, _, _ in found] == [83, 83], found
+        assert tracker.wait(timeout=60) == 83
+    assert "the script of worker 1 failed twice by the same error" in found[0][2]
+    assert "at 0.0: RuntimeError: the data are wrong (<string>:6)" in found[0][2]
+    assert found[1][2].count("[1] Traceback") == 1
+
+
+def test_a_token_file_that_comes_later_is_waited_for(tmp_path: Path) -> None:
+    late = tmp_path / "copied" / "token"
+    script = "import ftcomm\nwith ftcomm.init() as comm:\n    comm.barrier()\n"
+    with serve(tmp_path / "state", "-n", "1") as (tracker, ready):
+        not_yet = {**ready, "token_file": str(late)}
+        with supervise(not_yet, "--worker-id", "0", script=script) as supervisor:
+            assert supervisor.stderr is not None
+            said = supervisor.stderr.readline()
+            late.parent.mkdir()
+            late.touch(mode=0o600)  # as a copy that has begun
+            late.write_text(Path(ready["token_file"]).read_text())
+            _, rest = supervisor.communicate(timeout=60)
+        assert tracker.wait(timeout=60) == 0
+    assert f"token file {late} does not exist yet: waiting up to 60 s for it" in said
+    assert (supervisor.returncode, rest.count("does not exist yet")) == (0, 0), rest
+
+
+def test_a_token_file_that_never_comes_ends_the_supervisor(tmp_path: Path) -> None:
+    nobody = {"address": "127.0.0.1:9", "token_file": str(tmp_path / "token")}
+    options = ("--worker-id", "0")
+    with supervise(nobody, *options, script="", FTCOMM_CONNECT_TIMEOUT="0.1") as supervisor:
+        _, said = supervisor.communicate(timeout=60)
+    assert (supervisor.returncode, "No such file or directory" in said) == (64, True), said
 
 
 def test_the_schedulers_index_names_the_worker_and_a_signal_ends_it(tmp_path: Path) -> None:
@@ -195,7 +221,6 @@ with ftcomm.init() as comm:
     [
         (("--worker-id", "0", "--tracker", "none"), 64, "no tracker is named"),
         ((), 64, "no worker id"),
-        (("--worker-id", "0", "--token-file", "/nonexistent"), 64, "token file /nonexistent"),
         (("--worker-id", "0", "--tracker-timeout", "0"), 79, "whether worker 0 has closed"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from ftcomm_tracker.core.events import Death, Died
 from ftcomm_tracker.core.worker_exits import WorkerExits
-from ftcomm_tracker.launcher.oom_counter import RECENT_S, MemoryKills
+from ftcomm_tracker.launcher.processes.oom_counter import RECENT_S, MemoryKills
 from ftcomm_tracker.launcher.restart_policy import cause_of
 from tests.unit.tracker.harness import hello
 

@@ -27,6 +27,11 @@ from ftcomm_tracker.cli.setting_options import SETTING_OPTIONS
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.console_session import LogOptions, with_console
 from ftcomm_tracker.launcher.log_lines import FORMATS
+from ftcomm_tracker.launcher.restart_policy import (
+    MAX_RESTARTS,
+    RESTART_WINDOW_S,
+    RestartLimits,
+)
 from ftcomm_tracker.launcher.run_job import RunOptions, run_job
 from ftcomm_tracker.launcher.signals import until_signal
 from ftcomm_tracker.launcher.supervise import SuperviseOptions, supervise_worker
@@ -94,16 +99,17 @@ _RESTART_OPTIONS = (
     click.option(
         "--max-restarts",
         type=click.IntRange(0),
-        default=20,
+        default=MAX_RESTARTS,
         show_default=True,
-        help="Of one worker.",
+        help="Restarts of one worker within --restart-window without progress of the job; with"
+        " one more death the job ends. Progress makes them forgotten.",
     ),
     click.option(
-        "--give-up-after",
-        type=click.IntRange(1),
-        default=3,
+        "--restart-window",
+        type=click.FloatRange(0, 30 * 86400, min_open=True),
+        default=RESTART_WINDOW_S,
         show_default=True,
-        help="Deaths of one worker without progress of the job.",
+        help="Seconds after which a worker's death does not count any more.",
     ),
 )
 
@@ -183,16 +189,18 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
 @with_options(_RESTART_OPTIONS)
 @with_options(_LOG_OPTIONS)
 @WORKER_COMMAND
-def run(command: tuple[str, ...], max_restarts: int, give_up_after: int, **given: Any) -> None:
+def run(command: tuple[str, ...], **given: Any) -> None:
     """Run COMMAND as N workers with their tracker, and restart the workers that die.
 
     Options of this command stand before COMMAND; whatever follows COMMAND is passed to it.
     Worker I gets FTCOMM_WORKER_ID=I; its lines are printed after "[I] ". Ends with 0 only if
-    every rank ended well.
+    every rank ended well. A script that fails twice by the same error, without progress in
+    between, ends the job.
     """
     log_options = _log_options(given)
+    restarts = _restart_limits(given)
     serving = _serve_options(given)
-    options = RunOptions(serving, command, max_restarts, give_up_after, log_options)
+    options = RunOptions(serving, command, restarts, log_options)
     run_and_exit(run_job, options, say=log_options.say_error)
 
 
@@ -217,7 +225,12 @@ Examples:
     help="What names this worker over its restarts [default: FTCOMM_WORKER_ID, else the"
     " scheduler's index].",
 )
-@click.option("--token-file", type=FILE, help="The job's token [default: FTCOMM_TOKEN_FILE].")
+@click.option(
+    "--token-file",
+    type=FILE,
+    help="The job's token [default: FTCOMM_TOKEN_FILE]. A file that does not exist yet is awaited"
+    " for FTCOMM_CONNECT_TIMEOUT, 60 s by default.",
+)
 @with_options(_RESTART_OPTIONS)
 @click.option(
     "--tracker-timeout",
@@ -227,9 +240,7 @@ Examples:
 )
 @with_options(_LOG_OPTIONS)
 @WORKER_COMMAND
-def supervise(
-    command: tuple[str, ...], max_restarts: int, give_up_after: int, **given: Any
-) -> None:
+def supervise(command: tuple[str, ...], **given: Any) -> None:
     """Run COMMAND as one worker, and restart it if it dies.
 
     Options of this command stand before COMMAND; whatever follows COMMAND is passed to it.
@@ -242,15 +253,8 @@ def supervise(
     job, of the worker that lost its place, or 128 + a signal.
     """
     log_options = _log_options(given)
-    run_and_exit(
-        _supervise,
-        command,
-        max_restarts,
-        give_up_after,
-        given,
-        log_options,
-        say=log_options.say_error,
-    )
+    restarts = _restart_limits(given)
+    run_and_exit(_supervise, command, restarts, given, log_options, say=log_options.say_error)
 
 
 async def _serve(
@@ -302,14 +306,13 @@ async def _serve_to_its_end(job: OpenJob) -> int:
 
 async def _supervise(
     command: tuple[str, ...],
-    max_restarts: int,
-    give_up_after: int,
+    restarts: RestartLimits,
     given: dict[str, Any],
     log_options: LogOptions,
 ) -> int:
     with naming_options(given):
         worker = WorkerOptions.load(**given)
-    options = SuperviseOptions(worker, command, max_restarts, give_up_after, log_options)
+    options = SuperviseOptions(worker, command, restarts, log_options)
     return await supervise_worker(options)
 
 
@@ -325,6 +328,11 @@ def _serve_options(given: dict[str, Any]) -> ServeOptions:
     }
     place = {name: given[name] for name in _PLACE}
     return ServeOptions(**place, take_over=given.get("take_over", False), settings=settings)
+
+
+def _restart_limits(given: dict[str, Any]) -> RestartLimits:
+    """Takes them out of `given`, whose other options are settings."""
+    return RestartLimits(given.pop("max_restarts"), given.pop("restart_window"))
 
 
 def _log_options(given: dict[str, Any]) -> LogOptions:

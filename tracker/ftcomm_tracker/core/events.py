@@ -42,10 +42,11 @@ class LivenessAsserted:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A supervisor will not start this worker again."""
+    """A supervisor will not start this worker again, maybe because its script always fails."""
 
     worker_id: str
     reason: str
+    script_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

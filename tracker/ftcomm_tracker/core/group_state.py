@@ -83,6 +83,7 @@ class Members:
         slots: by rank, the connection of its worker.
         empty_since: by rank that nobody has and that is awaited, since when.
         deaths: how the workers' processes ended.
+        furthest: the highest position that any worker with a rank has said, gone or not.
         look_again_at: before then no peer can have been silent for too long.
     """
 
@@ -90,14 +91,21 @@ class Members:
     slots: dict[int, int] = field(default_factory=dict)
     empty_since: dict[int, float] = field(default_factory=dict)
     deaths: WorkerExits = field(default_factory=WorkerExits)
+    furthest: Position = START
     look_again_at: float = float("-inf")
 
     def in_slots(self) -> list[Peer]:
         """The peers that have a rank."""
         return [self.peers[conn] for conn in self.slots.values()]
 
+    def hear_position(self, peer: Peer, position: Position) -> None:
+        """Note where a worker says that it is."""
+        peer.position = max(peer.position, position)
+        if peer.rank is not None:
+            self.furthest = max(self.furthest, position)
+
     def progress(self) -> Position:
-        """The highest position that any member was heard to be at."""
+        """The highest position that any connected member was heard to be at."""
         return max((peer.position for peer in self.in_slots()), default=START)
 
     def is_connected(self, worker_id: str) -> bool:

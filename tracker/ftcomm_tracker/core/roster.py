@@ -185,8 +185,8 @@ class Roster:
                 )
             case Died():
                 self._on_died(event)
-            case GivenUp(worker_id, reason):
-                on_given_up(group, worker_id, reason)
+            case GivenUp():
+                on_given_up(group, event)
 
     def _on_died(self, died: Died) -> None:
         """Record how a worker's process ended, as its launcher says."""
@@ -294,8 +294,8 @@ class Roster:
         return self._group.awaits_reports
 
     def progress(self) -> Position:
-        """The highest position that any member was heard to be at."""
-        return self._group.members.progress()
+        """The highest position that any member was heard to be at, whether it lives or not."""
+        return self._group.members.furthest
 
     def has_closed(self, worker_id: str) -> bool:
         """True if that worker's rank has completed its close()."""

@@ -37,6 +37,7 @@ from ftcomm_tracker.core.epochs import (
     try_plan,
     try_settle,
 )
+from ftcomm_tracker.core.events import GivenUp
 from ftcomm_tracker.core.group_state import GroupState, JobState, Members, Peer
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
 from ftcomm_tracker.core.recovery_record import Loss
@@ -76,7 +77,8 @@ def on_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
             on_answer(group, rank, message)
         case FatalReport() if rank is not None:
             _on_fatal_report(group, peer, rank, message)
-        case Leave(reason):
+        case Leave(reason, position):
+            group.members.hear_position(peer, position)
             group.drop(peer.conn, reason)
             words = f"worker {peer.hello.worker_id} left: {reason}"
             _after_loss(group, rank, words, loss=Loss.LEFT)
@@ -89,7 +91,7 @@ def _on_heartbeat(group: GroupState, peer: Peer, rank: int | None, beat: Heartbe
     if peer.heartbeat is None or beat.position != peer.heartbeat.position:
         peer.stands_since = group.now
     peer.heartbeat = beat
-    peer.position = max(peer.position, beat.position)
+    group.members.hear_position(peer, beat.position)
     group.send(peer.conn, HeartbeatAck(beat.number))
     if rank is not None:
         group.epochs.heard_version(beat.position.version)
@@ -193,7 +195,7 @@ def _on_report(group: GroupState, peer: Peer, rank: int, report: Report) -> None
         group.drop(peer.conn, "it reported what cannot be")
         _after_loss(group, rank, f"worker {peer.hello.worker_id} sent an impossible report")
         return
-    peer.position = max(peer.position, report.position)
+    group.members.hear_position(peer, report.position)
     group.epochs.heard_version(max(report.position.version, report.committed))
     group.epochs.reports[rank] = report
     if group.epochs.incident is not None:
@@ -355,15 +357,16 @@ def _note_lost_host(group: GroupState, victim: str) -> None:
                 group.epochs.incident.note_host(host_text(host, names))
 
 
-def on_given_up(group: GroupState, worker_id: str, reason: str) -> None:
+def on_given_up(group: GroupState, given_up: GivenUp) -> None:
     """Nobody will start this worker again: the same error for everyone."""
-    group.end.told(worker_id)  # none of its incarnations is left to wait for
-    rank = group.durable.rank_of(worker_id)
+    group.end.told(given_up.worker_id)  # none of its incarnations is left to wait for
+    rank = group.durable.rank_of(given_up.worker_id)
     if rank is None and not group.durable.places:
         rank = -1
     if rank is None or rank in group.durable.closed_ranks or group.state is JobState.OVER:
         return
-    end_with_error(group, "RankLostError", reason, group.members.progress(), rank)
+    error = "ScriptFailedError" if given_up.script_failed else "RankLostError"
+    end_with_error(group, error, given_up.reason, group.members.progress(), rank)
 
 
 def evict_silent(group: GroupState) -> None:

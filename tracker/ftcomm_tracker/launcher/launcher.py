@@ -12,7 +12,7 @@ import math
 import platform
 import signal
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, assert_never
 
@@ -22,9 +22,10 @@ from ftcomm.config.plurals import counted
 from ftcomm.errors import FencedError, FtcommError, JobFinishedError, exit_code_of
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.events import Died, GivenUp, JobEnded, LivenessAsserted, Supervised
-from ftcomm_tracker.launcher.child_process import DRAIN_DEADLINE_S, Child, start_child
 from ftcomm_tracker.launcher.console import Console
-from ftcomm_tracker.launcher.oom_counter import MemoryKills
+from ftcomm_tracker.launcher.processes.child_process import DRAIN_DEADLINE_S, Child, start_child
+from ftcomm_tracker.launcher.processes.oom_counter import MemoryKills
+from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter
 from ftcomm_tracker.launcher.restart_policy import (
     MAX_LAST_LINE,
     PLACE_TAKEN,
@@ -32,6 +33,7 @@ from ftcomm_tracker.launcher.restart_policy import (
     GiveUp,
     NoRestart,
     RestartAfter,
+    RestartLimits,
     RestartPolicy,
     cause_of,
     describe,
@@ -90,8 +92,7 @@ class LaunchOptions:
     Attributes:
         workers: ids.
         command: of every worker.
-        max_restarts: of one worker.
-        give_up_after: deaths of one worker without progress of the job.
+        restarts: limits on those of one worker.
         keeps_places: nobody else starts these workers. If a process takes the place of one, its
             end is waited for, and the worker is started again.
         term_grace_s: between SIGTERM and SIGKILL.
@@ -100,8 +101,7 @@ class LaunchOptions:
 
     workers: tuple[str, ...]
     command: tuple[str, ...]
-    max_restarts: int = 20
-    give_up_after: int = 3
+    restarts: RestartLimits = field(default_factory=RestartLimits)
     keeps_places: bool = False
     term_grace_s: float = TERM_GRACE_S
     end_grace_s: float = END_GRACE_S
@@ -118,9 +118,7 @@ class Launcher:
         self._job = job
         self._console = console
         self._environment = environment
-        self._policy = RestartPolicy(
-            max_restarts=options.max_restarts, give_up_after=options.give_up_after
-        )
+        self._policy = RestartPolicy(options.restarts)
         self._children: dict[str, Child] = {}
         self._statuses: dict[str, int] = {}
         self._stopped_since: dict[str, float] = {}
@@ -181,6 +179,8 @@ class Launcher:
         while not self._no_more_starts.is_set():
             environment = {**self._environment, "FTCOMM_WORKER_ID": worker_id}
             child = start_child(worker_id, self._options.command, environment)
+            if (before := self._children.get(worker_id)) is not None:
+                child.repeats = RepeatFilter(before.traceback)
             self._children[worker_id] = child
             self._tell_pid(worker_id, child.process.pid)
             self._console.begin(worker_id, f"worker {worker_id} is process {child.process.pid}")
@@ -224,7 +224,9 @@ class Launcher:
             status,
             closed=self._job.has_closed(worker_id),
             progress=self._job.progress(),
+            now=trio.current_time(),
             missed=missed,
+            error=child.traceback.error_of(status),
         )
         if not (isinstance(decision, Finished) and status == 0):
             how = describe_exit(status, memory) + (MISSED if missed else "")
@@ -232,8 +234,8 @@ class Launcher:
         match decision:
             case RestartAfter(delay_s):
                 return delay_s
-            case GiveUp(reason):
-                self._give_up(child, reason)
+            case GiveUp():
+                self._give_up(child, decision)
             case Finished():
                 self._finished.add(worker_id)
             case NoRestart():
@@ -266,12 +268,13 @@ class Launcher:
             await self._hear_tracker()
         return False
 
-    def _give_up(self, child: Child, reason: str) -> None:
-        if child.tail:
+    def _give_up(self, child: Child, decision: GiveUp) -> None:
+        reason = decision.reason
+        if child.tail and not decision.script_failed:  # else the traceback has been shown
             self._console.say(f"the last lines of worker {child.worker_id}:")
             self._console.say("\n".join(f"  | {line}" for line in child.tail))
             reason = f"{reason}; its last line: {child.tail[-1][-MAX_LAST_LINE:]}"
-        self._job.post(GivenUp(child.worker_id, reason))
+        self._job.post(GivenUp(child.worker_id, reason, decision.script_failed))
 
     async def _obey_signals(self, signals: AsyncIterator[int]) -> None:
         """End the workers on the first signal; do not wait for them on the second."""
@@ -308,6 +311,7 @@ class Launcher:
         while True:
             await trio.sleep(self._job.detect_within_s / LOOKS_PER_DETECT_WITHIN)
             self._memory_kills.look(trio.current_time())
+            self._policy.observe(self._job.progress())
             for child in self._children.values():
                 if child.running:
                     self._look_at(child, trio.current_time())

@@ -105,8 +105,8 @@ class RemoteJob:
                 self._asserting_liveness = self._attached
             case Died(worker_id, pid, how):
                 self._deaths.append(DeathNotice(worker_id, pid, how))
-            case GivenUp(worker_id, reason):
-                self._given_up = GivenUpNotice(worker_id, reason)
+            case GivenUp(worker_id, reason, script_failed):
+                self._given_up = GivenUpNotice(worker_id, reason, script_failed)
             case Supervised(_, host, pid, age_s):
                 self._host, self._pid = host, pid
                 self._started_at = trio.current_time() - age_s

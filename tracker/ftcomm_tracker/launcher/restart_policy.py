@@ -2,16 +2,17 @@
 
 Per worker, after an exit: has its rank closed?  Then it is done.  Is the exit status one by which
 a typed error says that starting it again cannot help?  Then it is left; but where a process
-that took its place has ended too, nobody else would start one.  Has it died too often,
-or too often at one place without progress of the job?  Then it is given up.  Else it starts
-again: at once the first time, later with a back-off, so that a worker that cannot start does
-not burn a core and a log.
+that took its place has ended too, nobody else would start one.  Has its script failed twice by the
+same error, and the job made no progress in between?  Then the script ends the job.  Has it died
+too often within the window, and the job made no progress since?  Then it is given up.  Else it
+starts again: at once the first time, later with a back-off, so that a worker that cannot start
+does not burn a core and a log.
 """
 
 import signal
-from collections import Counter
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from ftcomm.config.backoff import RESTART_BACKOFF
@@ -28,11 +29,16 @@ from ftcomm.errors import (
     JobStoppedError,
     LogLimitError,
     RankLostError,
+    ScriptFailedError,
     StateChangedError,
 )
 from ftcomm.protocol.position import START, Position
+from ftcomm_tracker.launcher.processes.script_errors import ScriptError
 
 MAX_LAST_LINE = 300  # characters of a worker's last line, which records and errors repeat
+# A crash loop at one place ends within minutes; spot nodes are lost a few times in an hour.
+MAX_RESTARTS = 20
+RESTART_WINDOW_S = 3600.0
 
 # The whole job is over and every rank knows: the tracker has said so, or says so to the rest.
 _JOB_OVER: tuple[type[FtcommError], ...] = (
@@ -41,6 +47,7 @@ _JOB_OVER: tuple[type[FtcommError], ...] = (
     CollectiveTimeoutError,
     StateChangedError,
     RankLostError,
+    ScriptFailedError,
     JobStoppedError,
     JobFinishedError,
 )
@@ -81,30 +88,81 @@ class NoRestart:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Do not start it again, and tell the tracker that its place stays empty."""
+    """Do not start it again, and tell the tracker that its place stays empty.
+
+    Attributes:
+        reason: for every rank.
+        script_failed: the script fails in every process, and its traceback has been printed.
+    """
 
     reason: str
+    script_failed: bool = False
 
 
 Decision = RestartAfter | Finished | NoRestart | GiveUp
 
 
+@dataclass(frozen=True, slots=True)
+class RestartLimits:
+    """Limits on the restarts of one worker.
+
+    Attributes:
+        max_restarts: restarts in `window_s` without progress of the job.
+        window_s: seconds; deaths that are further back do not count.
+    """
+
+    max_restarts: int = MAX_RESTARTS
+    window_s: float = RESTART_WINDOW_S
+
+
+@dataclass(slots=True)
+class _Deaths:
+    """The deaths of one worker.
+
+    Attributes:
+        recent: time and progress of the job, of each death in the window and the present version.
+        error: the newest error of the script, and the progress of the job then.
+    """
+
+    recent: deque[tuple[float, Position]] = field(default_factory=deque)
+    error: tuple[ScriptError, Position] | None = None
+
+    def add(self, now: float, progress: Position, window_s: float) -> None:
+        """Note a death; forget those that are too old, or before the last checkpoint."""
+        self.recent.append((now, progress))
+        while self.recent[0][0] <= now - window_s or self.recent[0][1].version < progress.version:
+            self.recent.popleft()
+
+    def without_progress(self, progress: Position) -> int:
+        """Count the deaths since the job came to `progress`."""
+        return sum(where == progress for _, where in self.recent)
+
+    def repeats(self, error: ScriptError | None, progress: Position) -> bool:
+        """Note the error of a death; True if it is the one before, without progress since."""
+        before = self.error
+        if error is not None:
+            self.error = (error, progress)
+        return error is not None and before == self.error
+
+
 class RestartPolicy:
     """Counts the deaths of each worker and decides."""
 
-    def __init__(self, *, max_restarts: int, give_up_after: int) -> None:
-        """Allow `max_restarts` per worker, and `give_up_after` deaths at one progress."""
-        self._max_restarts = max_restarts
-        self._give_up_after = give_up_after
-        self._restarts: Counter[str] = Counter()
+    def __init__(self, limits: RestartLimits) -> None:
+        """Allow each worker restarts within `limits`."""
+        self._limits = limits
+        self._restarts = 0
         self._best = START
-        self._stuck: dict[str, tuple[Position, int]] = {}
-        self._spells: dict[str, tuple[int, int]] = {}  # version, restarts in it
+        self._deaths: dict[str, _Deaths] = {}
 
     @property
     def restarts(self) -> int:
         """Restarts of all workers so far."""
-        return self._restarts.total()
+        return self._restarts
+
+    def observe(self, progress: Position) -> None:
+        """Hear how far the job is: while members are away, later less may be known."""
+        self._best = max(self._best, progress)
 
     def after_exit(
         self,
@@ -113,7 +171,9 @@ class RestartPolicy:
         *,
         closed: bool,
         progress: Position,
+        now: float,
         missed: bool = False,
+        error: ScriptError | None = None,
     ) -> Decision:
         """Decide about `worker`, which ended with `status` (negative: by that signal).
 
@@ -122,8 +182,11 @@ class RestartPolicy:
             status: as `subprocess.Popen.returncode`.
             closed: the tracker knows that its rank's own close() has completed.
             progress: the highest position known of any member of the job.
+            now: seconds, on one clock for all exits.
             missed: whoever took its place, if somebody did, has ended too: it is a death.
+            error: the error by which its script ended, if one is known.
         """
+        self.observe(progress)
         if closed:
             return Finished()
         taken = status in PLACE_TAKEN and not missed
@@ -131,33 +194,29 @@ class RestartPolicy:
             return NoRestart(describe_exit(status))
         if status in {kind.exit_code for kind in _PERMANENT_FAILURES}:
             return GiveUp(f"worker {worker} {describe_exit(status)}")
-        return self._after_death(worker, status, progress)
+        return self._after_death(worker, status, now, error)
 
-    def _after_death(self, worker: str, status: int, progress: Position) -> Decision:
-        # The highest ever: while members are away, what the tracker knows of may be lower.
-        self._best = progress = max(self._best, progress)
-        where, deaths = self._stuck.get(worker, (progress, 0))
-        deaths = deaths + 1 if where == progress else 1
-        self._stuck[worker] = (progress, deaths)
-        if deaths >= self._give_up_after:
+    def _after_death(
+        self, worker: str, status: int, now: float, error: ScriptError | None
+    ) -> Decision:
+        limits, progress = self._limits, self._best
+        deaths = self._deaths.setdefault(worker, _Deaths())
+        deaths.add(now, progress, limits.window_s)
+        if deaths.repeats(error, progress):
             return GiveUp(
-                f"worker {worker} died {counted(deaths, 'time')} while the job stood at {progress}"
-                f" (last: {describe_exit(status)})"
+                f"the script of worker {worker} failed twice by the same error while the job stood"
+                f" at {progress}: {error}",
+                script_failed=True,
             )
-        if self._restarts[worker] >= self._max_restarts:
+        stuck = deaths.without_progress(progress)
+        if stuck > limits.max_restarts:
             return GiveUp(
-                f"worker {worker} was restarted {counted(self._max_restarts, 'time')}"
-                f" and died again ({describe_exit(status)})"
+                f"worker {worker} died {counted(stuck, 'time')} within {limits.window_s:g} s while"
+                f" the job stood at {progress} (last: {describe_exit(status)})"
             )
-        self._restarts[worker] += 1
-        return RestartAfter(self._delay_s(worker, progress.version))
-
-    def _delay_s(self, worker: str, version: int) -> float:
-        """At once the first time in a version; a checkpoint since the last death starts afresh."""
-        since, restarts = self._spells.get(worker, (version, 0))
-        restarts = restarts + 1 if since == version else 1
-        self._spells[worker] = (version, restarts)
-        return RESTART_BACKOFF.delay_s(restarts)
+        self._restarts += 1
+        # At once the first time in a version; a checkpoint since the last death starts afresh.
+        return RestartAfter(RESTART_BACKOFF.delay_s(len(deaths.recent)))
 
 
 def cause_of(status: int, tail: Sequence[str], memory: str) -> str:

@@ -11,6 +11,7 @@ from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.console_session import LAST_WORDS_S, LogOptions, with_console
 from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
 from ftcomm_tracker.launcher.memcpy_tuning import with_streaming_copies
+from ftcomm_tracker.launcher.restart_policy import RestartLimits
 from ftcomm_tracker.operator.job_registry import register, unregister
 from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, open_job
 from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE
@@ -23,8 +24,7 @@ class RunOptions:
 
     serving: ServeOptions
     command: tuple[str, ...]
-    max_restarts: int
-    give_up_after: int
+    restarts: RestartLimits
     log: LogOptions = field(default_factory=LogOptions)
 
 
@@ -50,8 +50,7 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
         LaunchOptions(
             workers=tuple(str(index) for index in range(job.durable.world_size)),
             command=options.command,
-            max_restarts=options.max_restarts,
-            give_up_after=options.give_up_after,
+            restarts=options.restarts,
             keeps_places=True,
         ),
         job.server,

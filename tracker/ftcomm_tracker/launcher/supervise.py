@@ -1,6 +1,7 @@
 """`ftcomm-tracker supervise`: one worker on this machine, for a tracker that is elsewhere."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import quote
 
 import trio
@@ -17,7 +18,10 @@ from ftcomm_tracker.launcher.console_session import LogOptions, with_console
 from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
 from ftcomm_tracker.launcher.memcpy_tuning import with_streaming_copies
 from ftcomm_tracker.launcher.remote_tracker import RemoteJob
+from ftcomm_tracker.launcher.restart_policy import RestartLimits
 from ftcomm_tracker.server.listener import join_address
+
+TOKEN_LOOK_S = 0.2  # between two looks for a token file that does not exist yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +30,7 @@ class SuperviseOptions:
 
     worker: WorkerOptions
     command: tuple[str, ...]
-    max_restarts: int
-    give_up_after: int
+    restarts: RestartLimits
     log: LogOptions = field(default_factory=LogOptions)
 
 
@@ -52,13 +55,13 @@ async def _supervise(options: SuperviseOptions, console: Console) -> int:
             "no worker id: none is given, and no scheduler has numbered this process",
             remedy="give --worker-id, the same at each start of this worker",
         )
+    await _wait_for_token(worker, console)
     token = read_token(worker.token_file)
     job = RemoteJob(worker.routes, token, worker.worker_id, patience_s=worker.tracker_timeout)
     launch = LaunchOptions(
         workers=(worker.worker_id,),
         command=options.command,
-        max_restarts=options.max_restarts,
-        give_up_after=options.give_up_after,
+        restarts=options.restarts,
     )
     launcher = Launcher(launch, job, console, _environment(worker, worker.routes))
     job.on_kill = launcher.kill
@@ -71,6 +74,33 @@ async def _supervise(options: SuperviseOptions, console: Console) -> int:
     if failures:
         raise failures[0]
     return status
+
+
+async def _wait_for_token(worker: WorkerOptions, console: Console) -> None:
+    """Wait for a token file that a tracker has yet to write, or that somebody has yet to copy.
+
+    It has as long to come as a tracker that is not up yet; then reading it says what is wrong.
+    """
+    path, said = worker.token_file, False
+    with trio.move_on_after(worker.connect_timeout):
+        while path is not None and not _has_content(path):
+            if not said:
+                console.say(
+                    f"token file {path} does not exist yet: waiting up to"
+                    f" {worker.connect_timeout:g} s for it (FTCOMM_CONNECT_TIMEOUT)"
+                )
+                said = True
+            await trio.sleep(TOKEN_LOOK_S)
+
+
+def _has_content(path: Path) -> bool:
+    """False while `path` is absent or empty; True where only reading it says what it is."""
+    try:
+        return path.stat().st_size > 0 or not path.is_file()
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True
 
 
 async def _keep_in_touch(

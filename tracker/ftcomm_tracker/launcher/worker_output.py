@@ -13,14 +13,15 @@ from typing import IO
 
 import trio
 
-from ftcomm_tracker.launcher.child_process import Child
 from ftcomm_tracker.launcher.line_splitter import LineSplitter
 from ftcomm_tracker.launcher.log_lines import last_state
+from ftcomm_tracker.launcher.processes.child_process import Child
 
 if sys.platform == "linux":
     import fcntl
 
 PIPE_BYTES = 1 << 20  # the most that Linux grants by default; elsewhere the system's own size
+_STDERR = 2
 PAUSE_S = 0.005  # in which a worker that only prints writes half a pipe; nobody sees it
 
 
@@ -76,13 +77,23 @@ class _Forwarder:
                 if len(data) < PIPE_BYTES // 2:
                     await trio.sleep(PAUSE_S)
             await self._pass_on(self._splitter.end())
+            if self._number == _STDERR:
+                await self._show_lines(self._child.repeats.end())
         self._pass_on_unfinished(b"")
 
     async def _pass_on(self, lines: bytes) -> None:
+        if not lines:
+            return
+        tail = self._child.tail
+        newest = lines[:-1].rsplit(b"\n", tail.maxlen or -1)
+        tail.extend(last_state(line).decode(errors="replace") for line in newest)
+        if self._number == _STDERR:
+            self._child.traceback.read(lines)
+            lines = self._child.repeats.pass_on(lines)
+        await self._show_lines(lines)
+
+    async def _show_lines(self, lines: bytes) -> None:
         if lines:
-            tail = self._child.tail
-            newest = lines[:-1].rsplit(b"\n", tail.maxlen or -1)
-            tail.extend(last_state(line).decode(errors="replace") for line in newest)
             await self._show(self._number, lines)
 
     def _pass_on_unfinished(self, text: bytes) -> None:

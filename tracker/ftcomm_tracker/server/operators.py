@@ -123,8 +123,8 @@ class Operators:
                 tracker.post(StopAsked(reason), done)
             case LivenessAssertion(worker_id):
                 tracker.post(LivenessAsserted(worker_id), done)
-            case GivenUpNotice(worker_id, reason):
-                tracker.post(GivenUp(worker_id, reason), done)
+            case GivenUpNotice(worker_id, reason, script_failed):
+                tracker.post(GivenUp(worker_id, reason, script_failed), done)
             case DeathNotice(worker_id, pid, how):
                 tracker.post(Died(worker_id, pid, how), done)
             case KillRequest(worker_id):

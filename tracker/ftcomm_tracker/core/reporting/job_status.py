@@ -19,7 +19,7 @@ def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusR
         connected=group.members.is_connected(worker_id),
         missed=group.misses(worker_id),
         closed=group.durable.has_closed(worker_id),
-        progress=group.members.progress(),
+        progress=group.members.furthest,
         state=group.state.value,
         epoch=group.epochs.in_force,
         detect_within_ms=round(group.settings.detect_within * 1000),

@@ -20,6 +20,7 @@ from pathlib import Path
 import trio
 
 from ftcomm.errors import ConfigError
+from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, TracebackReader
 
 TAIL_LINES = 20  # of a worker's last words; a traceback is rarely longer
 DRAIN_DEADLINE_S = 1.0  # for output still in a dead worker's pipes
@@ -37,6 +38,8 @@ class Child:
         worker_id: which worker it is.
         process: the running process, leader of its own process group.
         tail: its last lines of output, both streams.
+        traceback: the newest one that it printed.
+        repeats: takes the traceback of the process before it out of its output.
         cpu_ticks: processor time at the last look, for liveness assertions.
         stopped: it was stopped (SIGSTOP, not a debugger) at the last look.
     """
@@ -44,6 +47,8 @@ class Child:
     worker_id: str
     process: subprocess.Popen[bytes]
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
+    traceback: TracebackReader = field(default_factory=TracebackReader)
+    repeats: RepeatFilter = field(default_factory=lambda: RepeatFilter(TracebackReader()))
     cpu_ticks: int = 0
     stopped: bool = False
 

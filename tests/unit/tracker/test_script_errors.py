@@ -1,0 +1,133 @@
+"""Errors of scripts, read from what real interpreters print."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ftcomm_tracker.launcher.processes.script_errors import (
+    RepeatFilter,
+    ScriptError,
+    TracebackReader,
+)
+
+BROKEN = "import missing_module_of_this_test\n"
+DEEP = """
+def load(step):
+    raise ValueError(f"bad batch of {object()}")
+
+for step in range(3):
+    print("step", step)
+    if step == 2:
+        load(step)
+"""
+CHAINED = """
+import sys, warnings
+try:
+    {}["weights"]
+except KeyError as error:
+    raise RuntimeError("no weights") from error
+"""
+LOGGED = """
+import sys, traceback
+try:
+    raise OSError("logged")
+except OSError:
+    traceback.print_exc()
+for line in range(30):
+    print("line", line, file=sys.stderr)
+sys.exit(1)
+"""
+
+
+def error_output(folder: Path, script: str) -> tuple[int, bytes]:
+    path = folder / "train.py"
+    path.write_text(script)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, timeout=60, check=False)
+    return done.returncode, done.stderr
+
+
+def reader_of(output: bytes) -> TracebackReader:
+    reader = TracebackReader()
+    for line in output.splitlines(keepends=True):
+        reader.read(line)
+    return reader
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("script", "text", "line"),
+    [
+        (BROKEN, "ModuleNotFoundError: No module named 'missing_module_of_this_test'", 1),
+        (DEEP, "ValueError: bad batch of <object object at 0x>", 3),
+        (CHAINED, "RuntimeError: no weights", 6),
+        ("x = 1\nif x\n    pass\n", "SyntaxError: expected ':'", 2),
+        ("raise TimeoutError('the store is busy')", None, 0),
+        ("raise SystemExit(1)", None, 0),
+        (LOGGED, None, 0),
+        ("import os; os.kill(os.getpid(), 9)", None, 0),
+    ],
+)
+def test_the_error_of_a_script_is_known_by_text_and_line(
+    script: str, text: str | None, line: int, tmp_path: Path
+) -> None:
+    wanted = None if text is None else ScriptError(text, f"{tmp_path / 'train.py'}:{line}")
+    status, output = error_output(tmp_path, script)
+    assert reader_of(output).error_of(status) == wanted
+    at_once = TracebackReader()
+    at_once.read(output or b"\n")
+    assert at_once.error_of(status) == wanted
+
+
+@pytest.mark.process
+def test_a_script_that_does_not_exist_is_an_error_of_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "/nonexistent/train.py"], capture_output=True, timeout=60, check=False
+    )
+    error = reader_of(done.stderr).error_of(done.returncode)
+    assert error is not None
+    assert "can't open file '/nonexistent/train.py'" in str(error)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("script", [BROKEN, DEEP, CHAINED, "if x\n"])
+@pytest.mark.parametrize("by_line", [True, False])
+def test_the_same_traceback_is_not_shown_again(script: str, by_line: bool, tmp_path: Path) -> None:
+    _, output = error_output(tmp_path, script)
+    _, again = error_output(tmp_path, script)
+    repeats = RepeatFilter(reader_of(output))
+    around = b"before\n" + again + b"after\n"
+    pieces = around.splitlines(keepends=True) if by_line else [around]
+    shown = b"".join(map(repeats.pass_on, pieces)) + repeats.end()
+    assert (shown, repeats.dropped) == (b"before\nafter\n", True)
+
+
+HEAD = b'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n'
+
+
+def test_a_traceback_that_differs_in_its_last_line_is_shown_whole() -> None:
+    repeats = RepeatFilter(reader_of(HEAD + b"ValueError: one\n"))
+    other = HEAD + b"ValueError: two\n"
+    shown = b"".join(repeats.pass_on(line) for line in other.splitlines(keepends=True))
+    assert (shown + repeats.end(), repeats.dropped) == (other, False)
+
+
+def test_the_beginning_of_a_known_traceback_is_shown_at_the_end() -> None:
+    repeats = RepeatFilter(reader_of(HEAD + b"ValueError: one\n"))
+    assert (repeats.pass_on(HEAD), repeats.end()) == (b"", HEAD)
+
+
+def test_without_a_known_traceback_all_is_shown() -> None:
+    repeats = RepeatFilter(TracebackReader())
+    whole = HEAD + b"ValueError: one\n"
+    assert repeats.pass_on(whole) + repeats.end() == whole
+
+
+def test_memory_is_bounded_by_a_traceback_without_an_end() -> None:
+    reader = TracebackReader()
+    for number in range(100_000):
+        reader.read(HEAD if number == 0 else b"    frame\n")
+    assert len(reader.lines) < 500
+    reader.read(b"ValueError: one\n")
+    assert reader.error_of(1) is None
