@@ -6,11 +6,18 @@ Everything that comes from a plan, a script or a log is escaped.
 from collections.abc import Sequence
 
 from ftcomm.config.plurals import counted
-from ftcomm_chaos.commands.report_text import MEANINGS, SHARES, WORDS, fault_words, verdict_lines
+from ftcomm_chaos.commands.report_text import (
+    MEANINGS,
+    SHARES,
+    WORDS,
+    fault_words,
+    hint_lines,
+    verdict_lines,
+)
 from ftcomm_chaos.report.attribution import percentile, phase_times
 from ftcomm_chaos.report.escaping import escape
 from ftcomm_chaos.report.run_record import RunRecord
-from ftcomm_chaos.report.timeline_svg import timeline
+from ftcomm_chaos.report.timeline_svg import LEGEND, timeline
 from ftcomm_chaos.runner.session import RunSession
 
 _STYLE = """
@@ -21,6 +28,8 @@ border-bottom:1px solid #ddd}
 td:last-child,th:last-child,td:first-child,th:first-child{text-align:left}
 .PASSED{color:#0a6b2d}.FAILED{color:#a4161a}.other{color:#8a5a00}
 svg{width:100%;height:auto;background:#fafafa;border:1px solid #ddd}
+ul.legend{list-style:none;padding:0;display:flex;flex-wrap:wrap;gap:.2em 1.5em}
+.legend svg{width:1em;height:1em;border:0;vertical-align:-.1em;margin-right:.4em}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#f4f4f4;padding:.8em}
 """
 
@@ -45,6 +54,8 @@ def report_page(session: RunSession) -> str:
     ]
     if goodput is not None:
         parts.append(f"<p>Goodput: {100 * goodput:.1f} % of the run without faults.</p>")
+        parts += [f"<p>{escape(line.strip())}</p>" for line in hint_lines(session)]
+    parts += _legend()
     for run in (session.reference, *session.runs):
         parts += _run(run, session.request.job.world_size)
     parts.append("</body></html>")
@@ -62,6 +73,15 @@ def _times(runs: Sequence[RunRecord]) -> list[str]:
         meaning = f"<td>{len(values)}</td><td>{escape(MEANINGS[name])}</td>"
         rows.append(f"<tr><td>{escape(name)}</td>{figures}{meaning}</tr>")
     return ["<table>", *rows, "</table>"]
+
+
+def _legend() -> list[str]:
+    items = [
+        f'<li><svg viewBox="0 0 10 10"><rect width="10" height="10" fill="{color}"/></svg>'
+        f"{escape(meaning)}</li>"
+        for color, meaning in LEGEND
+    ]
+    return ['<ul class="legend">', *items, "</ul>"]
 
 
 def _run(run: RunRecord, world_size: int) -> list[str]:

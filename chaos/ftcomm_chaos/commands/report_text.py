@@ -39,6 +39,7 @@ def report_text(session: RunSession) -> str:
     goodput = session.goodput()
     if goodput is not None:
         lines.append(f"goodput {100 * goodput:.1f} % of the run without faults")
+        lines += hint_lines(session)
     lines += ["", *verdict_lines(session)]
     return printable("\n".join(lines))
 
@@ -57,6 +58,17 @@ def verdict_lines(session: RunSession) -> list[str]:
         what = session.request.result_name
         lines.append(f"  {what} is equal to the last bit: {session.reference.result[:64]}")
     return lines
+
+
+def hint_lines(session: RunSession) -> list[str]:
+    """A remedy for a low goodput, if the script has an obvious one."""
+    killed = any(delivery.dies for run in session.runs for delivery in run.delivered)
+    if not killed or session.reference.checkpoints != 0:
+        return []
+    return [
+        "  the script makes no checkpoint, so a restarted worker computes all of it again:",
+        "  use `load_checkpoint` and `checkpoint` (docs/porting.md)",
+    ]
 
 
 def fault_words(delivery: Delivery) -> str:

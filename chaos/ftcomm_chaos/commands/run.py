@@ -17,6 +17,7 @@ import trio
 from ftcomm.config.environment import process_environment
 from ftcomm.config.plurals import counted
 from ftcomm.errors import ConfigError
+from ftcomm_chaos.commands.progress_line import ProgressLine
 from ftcomm_chaos.commands.report_html import report_page
 from ftcomm_chaos.commands.report_text import document, report_text
 from ftcomm_chaos.faults.processes import adopt_orphans
@@ -157,9 +158,12 @@ def run(**given: Any) -> None:
     adopt_orphans()
     job = replace(request.job, folder=folder / request.job.folder)
     request = replace(request, job=job)
-    session = trio.run(_until_signal, request)
+    progress = ProgressLine(is_terminal=sys.stderr.isatty())
+    session = trio.run(_until_signal, request, progress)
     if isinstance(session, int):
-        _say(f"{signal.Signals(session).name}: every process has been ended; {folder} is left")
+        progress.say(
+            f"{signal.Signals(session).name}: every process has been ended; {folder} is left"
+        )
         sys.exit(128 + session)
     _report(asked, session, folder)
     sys.exit(session.verdict.outcome)
@@ -290,7 +294,7 @@ def _environment() -> dict[str, str]:
     return {name: text for name, text in environment.items() if "FAULTS" not in name}
 
 
-async def _until_signal(request: RunRequest) -> RunSession | int:
+async def _until_signal(request: RunRequest, progress: ProgressLine) -> RunSession | int:
     """Run the session; a signal ends every process and is returned."""
     session: RunSession | int = 0
     running = trio.CancelScope()
@@ -306,7 +310,7 @@ async def _until_signal(request: RunRequest) -> RunSession | int:
 
         nursery.start_soon(watch)
         with running:
-            session = await run_session(request, _say)
+            session = await run_session(request, progress.say, progress.show)
         # Whoever was impatient has sent more of them: `watch` takes these too, and they do nothing.
         await trio.sleep(LATE_SIGNALS_S)
         nursery.cancel_scope.cancel()

@@ -64,10 +64,11 @@ class RunRecord:
         formed_s: when all workers had joined, None if they never had.
         result: SHA-256 of the file to compare, empty if it was not written.
         closed_s: when each worker had done its work; what becomes of it then counts no more.
-        incarnations: every process.
+        processes: every process.
         deliveries: every fault.
         incidents: the tracker's records, with `at_s` added.
         violations: what the checkers of histories found, in words.
+        checkpoints: how many the job completed; None where the script left no history.
         tail: the last lines of output.
         folder: where everything is kept.
     """
@@ -83,6 +84,7 @@ class RunRecord:
     deliveries: list[Delivery] = field(default_factory=list)
     incidents: list[dict[str, Any]] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
+    checkpoints: int | None = None
     tail: list[str] = field(default_factory=list)
     folder: str = ""
 

@@ -1,5 +1,7 @@
 """A picture of one run: a lane for each worker and the tracker, faults and recoveries in time."""
 
+import math
+
 from ftcomm_chaos.report.escaping import escape
 from ftcomm_chaos.report.run_record import RunRecord
 
@@ -7,11 +9,17 @@ WIDTH = 1060
 LEFT = 80
 LANE = 26
 TOP = 34
-TICKS = 10
+MOST_TICKS = 12
 # incarnations of one worker alternate, so that a restart is seen
 _PROCESS_COLORS = ("#4a7fb5", "#7fa8d1")
 _RECOVERY = "#f2c14e"
 _FAULT = "#a4161a"
+LEGEND = (
+    (_PROCESS_COLORS[1], "a process: first, third, ... incarnation"),
+    (_PROCESS_COLORS[0], "second, fourth, ... incarnation"),
+    (_RECOVERY, "a recovery, with its epoch above"),
+    (_FAULT, "a fault"),
+)
 
 
 def timeline(run: RunRecord, world_size: int) -> str:
@@ -31,14 +39,26 @@ def timeline(run: RunRecord, world_size: int) -> str:
     return "\n".join(parts)
 
 
+def tick_step(length_s: float) -> float:
+    """The smallest round step, 1, 2 or 5 times a power of ten, with at most `MOST_TICKS` of it."""
+    length_s = max(length_s, 1e-3)
+    power = 10.0 ** math.floor(math.log10(length_s / MOST_TICKS))
+    return next(
+        round(step * power, 6)
+        for step in (1, 2, 5, 10)
+        if length_s <= MOST_TICKS * step * power * (1 + 1e-9)
+    )
+
+
 def _axis(run: RunRecord, scale: float, height: int) -> list[str]:
     parts = []
-    for tick in range(TICKS + 1):
-        seconds = run.wall_s * tick / TICKS
+    step_s = tick_step(run.wall_s)
+    for tick in range(int(run.wall_s / step_s) + 1):
+        seconds = tick * step_s
         x = LEFT + seconds * scale
         parts.append(f'<line x1="{x:.1f}" y1="{TOP - 4}" x2="{x:.1f}" y2="{height - 18}"'
                      ' stroke="#ddd"/>')  # fmt: skip
-        parts.append(f'<text x="{x:.1f}" y="{height - 5}" text-anchor="middle">{seconds:.1f}'
+        parts.append(f'<text x="{x:.1f}" y="{height - 5}" text-anchor="middle">{seconds:g} s'
                      "</text>")  # fmt: skip
     return parts
 

@@ -1,12 +1,15 @@
 """Checks of a run's histories: its last result, and the rules that it breaks."""
 
+from collections.abc import Sequence
+
+from ftcomm.config.plurals import counted
 from ftcomm.diagnostics.history import Returned
-from ftcomm_chaos.checkers import HistoryLimits, check
+from ftcomm_chaos.checkers import HistoryLimits, RuleViolation, check
 from ftcomm_chaos.history import History, HistoryError, read_history
 from ftcomm_chaos.report.run_record import RunRecord
 from ftcomm_chaos.runner.job import JobSpec
 
-MAX_VIOLATIONS = 20  # one cause breaks many rules at many positions; the rest says the same
+MAX_OF_A_RULE = 5  # one cause breaks a rule at many positions; the rest says the same
 # A user's script may take what memory and files it likes, on a machine as busy as it likes; that
 # the run ends in time is the runner's own check.
 LIMITS = HistoryLimits(
@@ -29,10 +32,29 @@ def judge_history(job: JobSpec, record: RunRecord, reference: History | None) ->
     if not history.records:
         return None
     found = check(history, reference, LIMITS)
-    record.violations += [str(violation) for violation in found[:MAX_VIOLATIONS]]
-    if len(found) > MAX_VIOLATIONS:
-        record.violations.append(f"and {len(found) - MAX_VIOLATIONS} more violations like these")
+    record.violations += violation_lines(found)
+    record.checkpoints = _checkpoints(history)
     return history
+
+
+def violation_lines(found: Sequence[RuleViolation]) -> list[str]:
+    """The first violations of each rule in words, and how many more there are."""
+    by_rule: dict[str, list[RuleViolation]] = {}
+    for violation in found:
+        by_rule.setdefault(violation.rule, []).append(violation)
+    lines = []
+    for rule, broken in by_rule.items():
+        lines += [str(violation) for violation in broken[:MAX_OF_A_RULE]]
+        if len(broken) > MAX_OF_A_RULE:
+            more = counted(len(broken) - MAX_OF_A_RULE, "more violation")
+            lines.append(f"{rule}: {more} like these, {len(broken)} in all")
+    return lines
+
+
+def _checkpoints(history: History) -> int:
+    """Number of positions at which some rank has completed a checkpoint."""
+    returns = [line.event for record in history.records for line in record.returns]
+    return len({event.position for event in returns if event.kind == "checkpoint"})
 
 
 def last_result(history: History) -> str:

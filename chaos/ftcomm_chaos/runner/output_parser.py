@@ -27,6 +27,7 @@ class ParsedOutput:
         formed: all workers have joined for the first time.
         epoch: the newest epoch that has begun.
         recovering: that epoch's recovery is not over.
+        recoveries: how many were completed.
         expecting: by worker, the incarnation (the first is 1) that a delivered fault ends and whose
             recovery has not begun.
         ended: how workers' processes ended, by worker, in order.
@@ -38,6 +39,7 @@ class ParsedOutput:
     formed: bool = False
     epoch: int = 0
     recovering: bool = False
+    recoveries: int = 0
     expecting: dict[str, int] = field(default_factory=dict)
     ended: dict[str, list[str]] = field(default_factory=dict)
     closed: set[str] = field(default_factory=set)
@@ -67,6 +69,7 @@ class ParsedOutput:
         if found := _EPOCH.match(line):
             self._hear_of_epoch(int(found[1]), runs=found[2] is not None)
         elif found := _RECOVERED.match(line):
+            self.recoveries += 1
             if int(found[1]) >= self.epoch:
                 self._recover()
         elif found := _ENDED.match(line):

@@ -2,7 +2,7 @@
 
 import contextlib
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,8 +16,11 @@ from ftcomm_chaos.runner.fault_scheduler import FaultScheduler
 from ftcomm_chaos.runner.job import JobSpec, LiveJob, make_folders
 from ftcomm_chaos.runner.launched_job import LaunchedJob
 from ftcomm_chaos.runner.process_announcements import Announcements
+from ftcomm_chaos.runner.run_progress import progress_text
 from ftcomm_chaos.runner.served_job import ServedJob
 from ftcomm_chaos.runner.trace_replay import Replay
+
+SHOW_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class ChaosRunOptions:
         limit_s: the run is ended then, and that is a violation.
         compare: file in the output folder that holds the result, None for none.
         populate: starts and loses workers, in place of starting them all at once.
+        show: is called with the progress of the run, in words, each second.
     """
 
     entries: Sequence[PlanEntry] = ()
@@ -41,6 +45,7 @@ class ChaosRunOptions:
     limit_s: float = 3600.0
     compare: str | None = None
     populate: Replay | None = None
+    show: Callable[[str], object] | None = None
 
 
 async def run_once(spec: JobSpec, options: ChaosRunOptions) -> tuple[RunRecord, FaultScheduler]:
@@ -74,6 +79,8 @@ async def _run_until(
 ) -> tuple[int, bool]:
     nursery.start_soon(job.read_notes, notes, nursery)
     nursery.start_soon(schedule.deliver, job)
+    if options.show is not None:
+        nursery.start_soon(_show_progress, job, schedule, options.show)
     if options.populate is not None:
         assert isinstance(job, ServedJob)
         nursery.start_soon(options.populate.populate, job)
@@ -83,6 +90,17 @@ async def _run_until(
     for note in notes.take():  # a fault of the last moment is in the pipe when the job is over
         job.take_note(note, nursery)
     return status, not limit.cancelled_caught
+
+
+async def _show_progress(
+    job: LiveJob, schedule: FaultScheduler, show: Callable[[str], object]
+) -> None:
+    """Show the progress until the run is over, which cancels this."""
+    size = job.spec.world_size
+    while True:
+        await trio.sleep(SHOW_EVERY_S)
+        delivered = sum(not delivery.failed for delivery in schedule.deliveries)
+        show(progress_text(job.now, job.output, world_size=size, delivered=delivered))
 
 
 def _preparation(spec: JobSpec, nursery: trio.Nursery, at_end: contextlib.ExitStack) -> Preparation:

@@ -79,18 +79,27 @@ class RunSession:
         return self.reference.work_s * len(ended) / sum(run.work_s for run in ended)
 
 
-async def run_session(request: RunRequest, say: Say) -> RunSession:
-    """Run everything and judge it; `say` is told of each step."""
+async def run_session(request: RunRequest, say: Say, show: Say | None = None) -> RunSession:
+    """Run everything and judge it.
+
+    Args:
+        request: what to run.
+        say: is called with a line for each step.
+        show: is called each second with the progress of the present run; a later one replaces it.
+    """
     say("running without faults")
     options = ChaosRunOptions(
-        limit_s=request.limit_s or REFERENCE_LIMIT_S, compare=request.compare, seed=request.seed
+        limit_s=request.limit_s or REFERENCE_LIMIT_S,
+        compare=request.compare,
+        seed=request.seed,
+        show=show,
     )
     reference, peace, _ = await _run(request.job, options)
     say(_ended(reference))
     if reference.status != 0 or not reference.result:
         nothing = Demands(result_name=request.result_name)
         return RunSession(request, reference, [], judge(reference, [], nothing))
-    runs, missed = await _break_things(request, reference, peace, say)
+    runs, missed = await _break_things(request, reference, peace, say, show)
     again = None
     if differs(reference, runs):
         say(
@@ -103,7 +112,7 @@ async def run_session(request: RunRequest, say: Say) -> RunSession:
 
 
 async def _break_things(
-    request: RunRequest, reference: RunRecord, peace: History | None, say: Say
+    request: RunRequest, reference: RunRecord, peace: History | None, say: Say, show: Say | None
 ) -> tuple[list[RunRecord], list[str]]:
     """Jobs with faults, one after another, until the time is over."""
     end = None if request.duration_s is None else trio.current_time() + request.duration_s
@@ -121,6 +130,7 @@ async def _break_things(
             stop_after_s=float("inf") if end is None else end - trio.current_time(),
             limit_s=request.limit_s or patience_s,
             compare=request.compare,
+            show=show,
         )
         if request.trace:
             options = replace(options, populate=Replay(request.trace, request.speed))

@@ -6,8 +6,11 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from ftcomm_chaos.checkers import RuleViolation
 from ftcomm_chaos.commands.report_html import report_page
 from ftcomm_chaos.commands.report_text import MOST_SHOWN, document, report_text
+from ftcomm_chaos.report.timeline_svg import LEGEND, tick_step
+from ftcomm_chaos.runner.history_checks import violation_lines
 from tests.integration.chaos.scenarios import incident, kill, killed_once, run, session
 
 NASTY = '<script>alert("x")</script>&\x01'
@@ -17,7 +20,7 @@ def test_the_page_is_well_formed_and_needs_nothing_else() -> None:
     page = report_page(session(killed_once(), run(status=1, tail=["end"])))
     ET.fromstring(page.removeprefix("<!DOCTYPE html>"))
     assert re.findall(r"https?:|src=|href=|url\(|@import|<script|<link|<iframe", page) == []
-    assert page.count("<svg") == 3
+    assert page.count('role="img"') == 3
 
 
 def test_processes_are_counted_from_one_as_by_the_tracker() -> None:
@@ -92,3 +95,38 @@ def test_goodput_is_the_share_of_time_that_the_work_takes_without_faults(
 def test_there_is_no_goodput_of_a_job_that_failed() -> None:
     assert session(run(status=1)).goodput() is None
     assert incident(2, 1.0)["completed"]
+
+
+@pytest.mark.parametrize(
+    ("length_s", "step"),
+    [(0.0, 0.0001), (0.9, 0.1), (1.2, 0.1), (1.3, 0.2), (12.0, 1.0), (12.1, 2.0), (59.0, 5.0),
+     (61.0, 10.0), (492.0, 50.0), (3600.0, 500.0)],
+)  # fmt: skip
+def test_the_timeline_has_round_ticks(length_s: float, step: float) -> None:
+    assert tick_step(length_s) == step
+
+
+def test_the_page_says_what_its_colours_mean() -> None:
+    page = report_page(session(killed_once()))
+    for color, meaning in LEGEND:
+        assert re.search(rf'<li><svg [^>]*>.*fill="{color}".*</svg>{re.escape(meaning)}</li>', page)
+        assert page.count(f'fill="{color}"') > 1, f"the timeline has nothing of {meaning}"
+
+
+@pytest.mark.parametrize(("checkpoints", "hinted"), [(None, False), (0, True), (3, False)])
+def test_a_script_without_checkpoints_is_told_how_to_lose_less(
+    checkpoints: int | None, hinted: bool
+) -> None:
+    played = session(killed_once())
+    played.reference.checkpoints = checkpoints
+    text, page = report_text(played), report_page(played)
+    assert [("makes no checkpoint" in report) for report in (text, page)] == [hinted, hinted]
+    assert "makes no checkpoint" not in report_text(session(run()))  # nothing was killed
+
+
+def test_five_violations_of_a_rule_are_shown_and_all_are_counted() -> None:
+    found = [RuleViolation("as-reference", "1-1", f"0.{n}", "was given a", ()) for n in range(37)]
+    found.insert(1, RuleViolation("input-intact", "0-1", "0.0", "changed", ()))
+    lines = violation_lines(found)
+    assert [line.split(":")[0] for line in lines] == ["as-reference"] * 6 + ["input-intact"]
+    assert lines[5] == "as-reference: 32 more violations like these, 37 in all"
