@@ -15,8 +15,8 @@ PRELUDE = -1
 # Collectives in one version, and results that one report may list: more would make a plan take
 # seconds. A program that needs more calls checkpoint() in between.
 MAX_SEQNO = 1 << 22
-
-Version = Annotated[int, Int(PRELUDE, 2**31 - 1)]  # also -1 for "none"
+MAX_VERSION = 2**31 - 1
+Version = Annotated[int, Int(PRELUDE, MAX_VERSION)]  # also -1 for "none"
 
 
 class Position(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ftcomm.errors import FtcommError, ProtocolError, TrackerLostError
@@ -19,8 +19,15 @@ from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
 from ftcomm.protocol.handshake import (
     ClientHandshake,
 )
-from ftcomm.protocol.messages import FatalReport, Heartbeat, PositionRange, Report, Welcome
-from ftcomm.protocol.position import START
+from ftcomm.protocol.messages import (
+    FatalReport,
+    Heartbeat,
+    Mismatch,
+    PositionRange,
+    Report,
+    Welcome,
+)
+from ftcomm.protocol.position import MAX_VERSION, START, Position
 from ftcomm.recovery.events import CloseLinks, Hangup, Wake
 from ftcomm.state.layout import with_bodies
 from ftcomm.state.serializer import pack_state, unpack_state
@@ -31,6 +38,8 @@ from tests.unit.recovery.worker_scenario import a_member, hear
 from tests.unit.tracker.roster_scenario import hello, names, running
 
 MIB = 1 << 20
+LAST = Position(0, MAX_VERSION, 0)
+STATES_OF_THE_LAST_VERSION = Mismatch(1, LAST, b"", "", 0, LAST, b"", "", states=True)
 
 
 def peak_of(function: Callable[..., object], *arguments: object) -> float:
@@ -143,6 +152,7 @@ def test_a_damaged_state_gives_a_state_or_a_typed_error(state: Any, data: st.Dat
 
 @settings(max_examples=60)
 @given(said=st.lists(st.tuples(st.integers(1, 4), worker_messages), max_size=8))
+@example(said=[(1, STATES_OF_THE_LAST_VERSION)])
 def test_whatever_members_and_spares_say_the_tracker_goes_on_and_can_answer(
     said: list[tuple[int, Any]],
 ) -> None:
@@ -160,6 +170,13 @@ def test_whatever_members_and_spares_say_the_tracker_goes_on_and_can_answer(
     for _, answer in answers:
         encode(answer)
     scenario.roster.snapshot(scenario.now)
+
+
+def test_a_member_that_compares_states_of_no_version_is_dropped() -> None:
+    scenario = running(2)
+    answers = scenario.said(1, STATES_OF_THE_LAST_VERSION)
+    assert [type(answer).__name__ for _, answer in answers] == ["Revoke"]
+    assert scenario.roster.durable.fatal_decision is None
 
 
 def test_a_spare_cannot_end_the_job_by_a_limit_that_it_cannot_have_reached() -> None:

@@ -24,7 +24,7 @@ from ftcomm.protocol.messages import (
     Suspect,
     WorkerMessage,
 )
-from ftcomm.protocol.position import MAX_SEQNO, PRELUDE, Position
+from ftcomm.protocol.position import MAX_SEQNO, MAX_VERSION, PRELUDE, Position
 from ftcomm.protocol.signature import agree, is_open
 from ftcomm_tracker.core.admission import assign_spare
 from ftcomm_tracker.core.epochs import (
@@ -65,7 +65,7 @@ def on_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
         case Suspect() if rank is not None:
             _on_suspect(group, rank, message)
         case Mismatch() if rank is not None:
-            _on_mismatch(group, rank, message)
+            _on_mismatch(group, peer, rank, message)
         case Fetched(epoch) if rank is not None:
             peer.fetched = epoch
             _on_fetched(group, rank, epoch)
@@ -239,16 +239,20 @@ def link_epoch(group: GroupState, reason: str, ranks: tuple[int, ...]) -> None:
     begin_epoch(group, reason, suspects=ranks)
 
 
-def _on_mismatch(group: GroupState, rank: int, seen: Mismatch) -> None:
+def _on_mismatch(group: GroupState, peer: Peer, rank: int, seen: Mismatch) -> None:
     """The job ends: nobody's report is awaited (rule R7), only answers, for a short while."""
     if seen.epoch != group.epochs.in_force and group.state is not JobState.REATTACHING:
         return  # of an older epoch: who still sees it says so again (rule R1)
+    if seen.states and seen.position.version == MAX_VERSION:  # no checkpoint follows that one
+        group.drop(peer.conn, "it compared states of a version that cannot be")
+        _after_loss(group, rank, f"worker {peer.hello.worker_id} sent an impossible mismatch")
+        return
     own = Side(rank, seen.position, seen.signature, seen.site)
-    peer = Side(
+    other = Side(
         seen.peer, seen.peer_position, seen.peer_signature, seen.peer_site, seen.peer == rank
     )
     version = seen.position.version + 1 if seen.states else PRELUDE
-    inquire(group, Evidence(seen.position, (own, peer), version))
+    inquire(group, Evidence(seen.position, (own, other), version))
 
 
 def _on_fatal_report(group: GroupState, peer: Peer, rank: int, found: FatalReport) -> None:
