@@ -7,12 +7,13 @@
 - SIGKILL and restart: by `ftcomm-tracker run`; it includes the start of an interpreter and its
   imports, which are measured beside it, before the jobs: one at a time, and like a worker's with
   one thread for BLAS.
+- SIGKILL and restart, --prefork: the same with workers that a zygote forks.
 - link reset: one rank's connections end by RST; no process dies.
 - SIGSTOP past the limit: the rank is evicted after `--detect-within`, killed by the launcher after
   as much again, and started anew.
 - tracker restart: SIGKILL of the tracker, started again at once; collectives do not need it.
 
-Faults of the first three kinds are in the middle of a row of collectives, at a rank that rotates.
+Faults of the first four kinds are in the middle of a row of collectives, at a rank that rotates.
 The phase "detect" is from the fault to the tracker's first evidence of it; the other phases are the
 tracker's own record and overlap.
 """
@@ -36,8 +37,10 @@ from _report import recovery_table
 
 WORKER = Path(__file__).with_name("_recovery_worker.py")
 SEQNO = 10  # where in its version a fault fires
+PREFORK = "SIGKILL and restart, --prefork"
 ACTIONS = {
     "SIGKILL and restart": "enter=kill",
+    PREFORK: "enter=kill",
     "link reset": "half_sent=reset",
     "SIGSTOP past the limit": "enter=stop",
 }
@@ -81,15 +84,21 @@ def plan_faults(action: str, world_size: int, count: int) -> str:
     )
 
 
-def run_job(action: str, world_size: int, faults: int, detect_within: float) -> dict[str, Times]:
+def run_job(name: str, world_size: int, faults: int, detect_within: float) -> dict[str, Times]:
     """Run one job with `faults` faults; returns milliseconds by phase, one for each fault."""
+    action = ACTIONS[name]
     with tempfile.TemporaryDirectory(prefix="ftcomm-bench-") as folder:
         # a link is suspected at most once in `detect_within`
         worker = [sys.executable, str(WORKER), "--out", folder]
         worker += ["--versions", str(faults + 2), "--pause", str(1.2 * detect_within)]
         tracker = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(world_size)]
         tracker += ["--state-dir", folder, "--detect-within", str(detect_within)]
-        tracker += ["--max-restarts", str(faults), "--"]
+        tracker += [
+            "--max-restarts",
+            str(faults),
+            *(["--prefork"] if name == PREFORK else []),
+            "--",
+        ]
         environment = {**os.environ, "FTCOMM_FAULTS": plan_faults(action, world_size, faults)}
         subprocess.run(
             tracker + worker, check=True, env=environment, stdout=sys.stderr, stderr=sys.stderr
@@ -136,8 +145,8 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     jobs: dict[str, Callable[[], dict[str, Times]]] = {
         "start of an interpreter": lambda: {"total": start_times()}
     }
-    for name, action in ACTIONS.items():
-        jobs[name] = functools.partial(run_job, action, *settings)
+    for name in ACTIONS:
+        jobs[name] = functools.partial(run_job, name, *settings)
     jobs[TRACKER] = functools.partial(_tracker_restarts.run_job, *settings)
     lines: list[dict[str, Any]] = []
     for name, job in jobs.items():

@@ -21,6 +21,8 @@ NO_DECODERS = {
     "ftcomm_chaos.sim.network.wire_data.FrameReader.feed": "reads what the simulator itself wrote",
     "ftcomm_chaos.sim.network.wire_fetch.ItemReader.feed": "likewise",
     "ftcomm_tracker.launcher.processes.child_process.read_proc_stat": "the kernel wrote it",
+    "ftcomm_tracker.launcher.processes.python_command.parse_python_command": "the user's own",
+    "ftcomm_tracker.launcher.processes.python_command.PythonCommand.from_dict": "from our parent",
 }
 
 

@@ -24,7 +24,11 @@ def supervised(
 ) -> Iterator[list["subprocess.Popen[str]"]]:
     with contextlib.ExitStack() as stack:
         yield [
-            stack.enter_context(supervise(ready, "--worker-id", str(rank), *options, script=script))
+            stack.enter_context(
+                supervise(
+                    ready, "--worker-id", str(rank), *options, script=script, OMP_NUM_THREADS="1"
+                )
+            )
             for rank in range(n)
         ]
 
@@ -35,13 +39,14 @@ def ended(supervisors: list["subprocess.Popen[str]"]) -> Ended:
     return [(s.returncode, *said) for s, said in zip(supervisors, outputs, strict=True)]
 
 
+@pytest.mark.parametrize("options", [(), ("--prefork",)], ids=["fresh", "forked"])
 def test_a_killed_worker_is_restarted_by_its_own_supervisor_and_all_end_well(
-    tmp_path: Path,
+    options: tuple[str, ...], tmp_path: Path
 ) -> None:
     mark = f"MARK = {str(tmp_path / 'died')!r}\n"
     state = tmp_path / "state"
     with serve(state, "-n", "3") as (tracker, ready):
-        with supervised(ready, 3, script=mark + TRAIN) as supervisors:
+        with supervised(ready, 3, *options, script=mark + TRAIN) as supervisors:
             found = ended(supervisors)
         assert [status for status, _, _ in found] == [0, 0, 0], found
         assert tracker.wait(timeout=60) == 0

@@ -26,6 +26,7 @@ from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.processes.child_process import DRAIN_DEADLINE_S, Child, start_child
 from ftcomm_tracker.launcher.processes.oom_counter import MemoryKills
 from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter
+from ftcomm_tracker.launcher.processes.zygote import Zygote, prepare_prefork
 from ftcomm_tracker.launcher.restart_policy import (
     MAX_LAST_LINE,
     PLACE_TAKEN,
@@ -93,6 +94,7 @@ class LaunchOptions:
         workers: ids.
         command: of every worker.
         restarts: limits on those of one worker.
+        preload: modules that the zygote imports; None for no zygote.
         keeps_places: nobody else starts these workers. If a process takes the place of one, its
             end is waited for, and the worker is started again.
         term_grace_s: between SIGTERM and SIGKILL.
@@ -102,6 +104,7 @@ class LaunchOptions:
     workers: tuple[str, ...]
     command: tuple[str, ...]
     restarts: RestartLimits = field(default_factory=RestartLimits)
+    preload: tuple[str, ...] | None = None
     keeps_places: bool = False
     term_grace_s: float = TERM_GRACE_S
     end_grace_s: float = END_GRACE_S
@@ -124,6 +127,9 @@ class Launcher:
         self._stopped_since: dict[str, float] = {}
         self._finished: set[str] = set()
         self._memory_kills = MemoryKills()
+        self._zygote: Zygote | None = None
+        if options.preload is not None:
+            self._zygote = prepare_prefork(options.command, options.preload, environment, console)
         self._no_more_starts = trio.Event()
         self._hearing: set[trio.CancelScope] = set()
         self._caught = 0
@@ -139,6 +145,7 @@ class Launcher:
                     background.start_soon(self._watch)
                     background.start_soon(self._show_status)
                     background.start_soon(self._end_with_job)
+                    await self._start_zygote()
                     async with trio.open_nursery() as workers:
                         for worker_id in self._options.workers:
                             workers.start_soon(self._keep, worker_id)
@@ -177,14 +184,14 @@ class Launcher:
     async def _keep(self, worker_id: str) -> None:
         """Run a worker, again and again if need be, until nothing is left to run."""
         while not self._no_more_starts.is_set():
-            environment = {**self._environment, "FTCOMM_WORKER_ID": worker_id}
-            child = start_child(worker_id, self._options.command, environment)
+            child = await self._start(worker_id)
             if (before := self._children.get(worker_id)) is not None:
                 child.repeats = RepeatFilter(before.traceback)
             self._children[worker_id] = child
             self._tell_pid(worker_id, child.process.pid)
             self._console.begin(worker_id, f"worker {worker_id} is process {child.process.pid}")
             status = await self._attend(child)
+            self._reap_orphans()
             self._tell_pid(worker_id, 0)
             self._statuses[worker_id] = status
             delay_s = await self._after_exit(child, status)
@@ -192,6 +199,29 @@ class Launcher:
                 return
             with trio.move_on_after(delay_s):
                 await self._no_more_starts.wait()
+
+    async def _start_zygote(self) -> None:
+        """Return when workers can be forked, or a signal has ended the wait."""
+        if self._zygote is None:
+            return
+        with trio.CancelScope() as scope:
+            self._hearing.add(scope)
+            try:
+                await self._background.start(self._zygote.run)
+            finally:
+                self._hearing.discard(scope)
+
+    def _reap_orphans(self) -> None:
+        """Reap what dead workers have left, if this process has adopted it."""
+        if self._zygote is not None:
+            self._zygote.reap_orphans([c.process.pid for c in self._children.values()])
+
+    async def _start(self, worker_id: str) -> Child:
+        own = {"FTCOMM_WORKER_ID": worker_id}
+        child = None if self._zygote is None else await self._zygote.fork(worker_id, own)
+        if child is None:
+            child = start_child(worker_id, self._options.command, {**self._environment, **own})
+        return child
 
     def _tell_pid(self, worker_id: str, pid: int) -> None:
         """Say which process is the worker's: while it has not said hello, nobody else can."""
@@ -312,6 +342,7 @@ class Launcher:
             await trio.sleep(self._job.detect_within_s / LOOKS_PER_DETECT_WITHIN)
             self._memory_kills.look(trio.current_time())
             self._policy.observe(self._job.progress())
+            self._reap_orphans()
             for child in self._children.values():
                 if child.running:
                     self._look_at(child, trio.current_time())

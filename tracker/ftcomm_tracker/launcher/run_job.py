@@ -11,6 +11,7 @@ from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.console_session import LAST_WORDS_S, LogOptions, with_console
 from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
 from ftcomm_tracker.launcher.memcpy_tuning import with_streaming_copies
+from ftcomm_tracker.launcher.processes.zygote import check_prefork
 from ftcomm_tracker.launcher.restart_policy import RestartLimits
 from ftcomm_tracker.operator.job_registry import register, unregister
 from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, open_job
@@ -25,11 +26,14 @@ class RunOptions:
     serving: ServeOptions
     command: tuple[str, ...]
     restarts: RestartLimits
+    preload: tuple[str, ...] | None
     log: LogOptions = field(default_factory=LogOptions)
 
 
 async def run_job(options: RunOptions) -> int:
     """Run the job to its end and return the exit status for this process."""
+    if options.preload is not None:
+        check_prefork(options.command)
     job = await open_job(replace(options.serving, takes_up=False))
     temporary = options.serving.state_dir is None
     register(job, "run", temporary=temporary)
@@ -51,6 +55,7 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
             workers=tuple(str(index) for index in range(job.durable.world_size)),
             command=options.command,
             restarts=options.restarts,
+            preload=options.preload,
             keeps_places=True,
         ),
         job.server,

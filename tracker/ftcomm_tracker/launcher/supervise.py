@@ -31,6 +31,7 @@ class SuperviseOptions:
     worker: WorkerOptions
     command: tuple[str, ...]
     restarts: RestartLimits
+    preload: tuple[str, ...] | None
     log: LogOptions = field(default_factory=LogOptions)
 
 
@@ -62,6 +63,7 @@ async def _supervise(options: SuperviseOptions, console: Console) -> int:
         workers=(worker.worker_id,),
         command=options.command,
         restarts=options.restarts,
+        preload=options.preload,
     )
     launcher = Launcher(launch, job, console, _environment(worker, worker.routes))
     job.on_kill = launcher.kill

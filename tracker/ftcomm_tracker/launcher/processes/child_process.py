@@ -6,7 +6,6 @@ outlive a launcher that was killed, a thread waits for each exit, and no livenes
 """
 
 import contextlib
-import ctypes
 import errno
 import os
 import signal
@@ -15,19 +14,41 @@ import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import IO, Protocol
 
 import trio
 
 from ftcomm.errors import ConfigError
+from ftcomm_tracker.launcher.processes.linux_calls import die_with_parent
 from ftcomm_tracker.launcher.processes.script_errors import RepeatFilter, TracebackReader
 
 TAIL_LINES = 20  # of a worker's last words; a traceback is rarely longer
 DRAIN_DEADLINE_S = 1.0  # for output still in a dead worker's pipes
 
-_PR_SET_PDEATHSIG = 1
-# loaded here: nothing may be imported after the fork
-_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+class WorkerProcess(Protocol):
+    """A process that the launcher has started or adopted; a `subprocess.Popen` is one."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    @property
+    def returncode(self) -> int | None:
+        """Status as of a `subprocess.Popen`; None until it has been reaped."""
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """Its output."""
+
+    @property
+    def stderr(self) -> IO[bytes] | None:
+        """Its error output."""
+
+    def wait(self) -> int:
+        """Reap it, and return its status."""
 
 
 @dataclass(slots=True)
@@ -45,7 +66,7 @@ class Child:
     """
 
     worker_id: str
-    process: subprocess.Popen[bytes]
+    process: WorkerProcess
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     traceback: TracebackReader = field(default_factory=TracebackReader)
     repeats: RepeatFilter = field(default_factory=lambda: RepeatFilter(TracebackReader()))
@@ -89,8 +110,14 @@ class Child:
         return moved and state not in "TtZX"
 
 
-def start_child(worker_id: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
-    """Start `command` as worker `worker_id`.
+def start_child(
+    worker_id: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    pass_fds: Sequence[int] = (),
+) -> Child:
+    """Start `command` as worker `worker_id`, with the descriptors `pass_fds` open.
 
     To be called from the main thread only: the kernel's parent-death signal fires when the
     creating *thread* ends.
@@ -98,14 +125,6 @@ def start_child(worker_id: str, command: Sequence[str], environment: Mapping[str
     Raises:
         ConfigError: the command cannot be run.
     """
-    launcher = os.getpid()
-
-    def die_with_launcher() -> None:
-        if _LIBC is not None:
-            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != launcher:  # it died between the fork and the line above
-            os._exit(1)
-
     try:
         process = subprocess.Popen(  # noqa: S603 - running the user's command is the purpose
             list(command),
@@ -114,7 +133,8 @@ def start_child(worker_id: str, command: Sequence[str], environment: Mapping[str
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=die_with_launcher,  # noqa: PLW1509 - the launcher forks from one thread
+            pass_fds=pass_fds,
+            preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - forks from one thread
         )
     except OSError as error:
         raise ConfigError(
@@ -129,7 +149,7 @@ def _signal_group(number: int, what: int) -> None:
         os.killpg(number, what)
 
 
-async def _wait_exit(process: subprocess.Popen[bytes]) -> None:
+async def _wait_exit(process: WorkerProcess) -> None:
     """Wait until `process` has ended, without reaping it where the system can do that."""
     try:
         pidfd = _open_pidfd(process.pid)
@@ -148,7 +168,7 @@ def _open_pidfd(pid: int) -> int:
     raise OSError(errno.ENOSYS, "pidfd_open")
 
 
-def _block_until_exit(process: subprocess.Popen[bytes]) -> None:
+def _block_until_exit(process: WorkerProcess) -> None:
     if hasattr(os, "waitid"):
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     else:  # macOS before Python 3.13
