@@ -75,7 +75,8 @@ def test_what_is_asked_for_at_random_is_in_the_plan(
 ) -> None:
     asked: list[RunRequest] = []
 
-    def interrupted(_: object, request: RunRequest) -> int:
+    def interrupted(_: object, request: RunRequest, progress: object) -> int:
+        del progress
         asked.append(request)
         return 2
 
