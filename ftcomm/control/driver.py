@@ -25,6 +25,7 @@ from ftcomm.recovery.events import (
     Event,
     Hangup,
     Received,
+    Redial,
     ResultFetched,
     SendControl,
     StartFetch,
@@ -148,8 +149,15 @@ class Driver:
                             self.hub.pool.give(value)
                 case Hangup():
                     self.hung_up.set()
+                case Redial():
+                    self.cut()
                 case DescribeState(version, value):
                     self.nursery.start_soon(self._describe, version, value)
+
+    def cut(self) -> None:
+        """End the control connection; the next address is dialled."""
+        if self.cut_control is not None:
+            self.cut_control.cancel()
 
     async def _describe(self, version: int, state: Packed) -> None:
         """Look at all of `state` on another thread, then say what is in it."""
@@ -191,8 +199,7 @@ class Driver:
             self.outbox.send_nowait(message)
             self._unwritten += 1
         except (trio.WouldBlock, trio.BrokenResourceError):
-            if self.cut_control is not None:
-                self.cut_control.cancel()
+            self.cut()
 
     def _close_links(self) -> None:
         self.hub.retire_links()
@@ -205,7 +212,7 @@ class Driver:
 
     def _note_message(self, event: Received, epoch_before: int) -> None:
         core, message = self.hub.core, event.message
-        if core.contact.settings and not self.hub.context.job:
+        if core.contact.job_id not in ("", self.hub.context.job):
             self._take_settings()
         if isinstance(message, Revoke):
             self._stop_reason = message.reason

@@ -26,6 +26,11 @@ from ftcomm.protocol.member_deltas import MemberDeltaReader
 from ftcomm.protocol.messages import WorkerMessage
 from ftcomm.recovery.events import Attached, Detached, Received
 
+# In multiples of `detect_within`, how long a tracker may leave a worker without a welcome where
+# others are listed.  The first in the list may do so for longer, and is dialled next after any
+# other: of two trackers that each wait for all members, one gets them all (rule R19).
+FIRST_WELCOME_WINDOWS = 12
+WELCOME_WINDOWS = 4
 DIAL_DEADLINE_S = 5.0  # one address; a SYN that is not answered is retried by the kernel meanwhile
 
 LOST = (OSError, UnicodeError, PeerClosed, trio.TooSlowError, ProtocolError)
@@ -39,9 +44,10 @@ async def keep_tracker_link(driver: Driver, listen: Listen) -> None:
     silence = Reminder(trio.current_time())
     while not driver.hung_up.is_set():
         reason = "no route to the tracker"
-        for host, port in driver.hub.options.routes or ():
+        for number, (host, port) in enumerate(driver.hub.options.routes or ()):
             try:
-                await _one_connection(driver, host, port, listen)
+                windows = WELCOME_WINDOWS if number else FIRST_WELCOME_WINDOWS
+                await _one_connection(driver, host, port, listen, windows)
                 reason, failures = "the tracker closed the connection", 0
             except (AuthenticationError, ProtocolVersionError, ConfigError) as error:
                 if not _is_another_tracker(driver, error):
@@ -51,11 +57,15 @@ async def keep_tracker_link(driver: Driver, listen: Listen) -> None:
                 driver.hub.log.warning("not this job's tracker: %s", reason)
             except LOST as error:
                 reason = f"{host}:{port}: {describe(error)}"
-            if driver.hub.core.contact.attached:
+            contact = driver.hub.core.contact
+            if contact.attached:
                 silence = Reminder(trio.current_time())
+            left_waiting = contact.attached and not contact.welcomed
             driver.apply(Detached(reason))
             if driver.hung_up.is_set():
                 return
+            if number and left_waiting:
+                break
         if not driver.hub.core.contact.job_id and time.monotonic() >= joining_until:
             driver.fail(_never_joined(driver, reason))
             return
@@ -106,19 +116,23 @@ def _names(driver: Driver) -> str:
     return ", ".join(f"{host}:{port}" for host, port in driver.hub.options.routes or ())
 
 
-async def _one_connection(driver: Driver, host: str, port: int, listen: Listen) -> None:
+async def _one_connection(
+    driver: Driver, host: str, port: int, listen: Listen, windows: int
+) -> None:
     with trio.fail_after(DIAL_DEADLINE_S):
         stream = await trio.open_tcp_stream(host, port)
     sock = stream.socket
     with sock, driver.hub.kept_from_children(sock):
+        name = f"[{host}]" if ":" in host else host
+        driver.hub.core.contact.dialled = f"{name}:{port}"
         driver.hub.fault("connected")
         await listen(sock)
         await client_handshake(sock, control_key(driver.hub.token), "worker", b"")
         driver.hub.fault("authenticated")
-        await _converse(driver, sock)
+        await _converse(driver, sock, windows)
 
 
-async def _converse(driver: Driver, sock: trio.socket.SocketType) -> None:
+async def _converse(driver: Driver, sock: trio.socket.SocketType, windows: int) -> None:
     """Messages both ways until either side ends."""
     sender, outgoing = trio.open_memory_channel[WorkerMessage](OUTBOX_MESSAGES)
     driver.opened(sender)
@@ -128,6 +142,7 @@ async def _converse(driver: Driver, sock: trio.socket.SocketType) -> None:
             driver.cut_control = nursery.cancel_scope
             driver.apply(Attached())
             nursery.start_soon(_write, driver, sock, outgoing, nursery.cancel_scope)
+            nursery.start_soon(_await_welcome, driver, windows)
             try:
                 await _read(driver, sock)
             except (*LOST, ConfigError) as error:
@@ -137,6 +152,13 @@ async def _converse(driver: Driver, sock: trio.socket.SocketType) -> None:
         driver.closed()
     if failure is not None:
         raise failure
+
+
+async def _await_welcome(driver: Driver, windows: int) -> None:
+    """End a connection without a welcome after so many `detect_within`, where others are listed."""
+    await trio.sleep(windows * driver.hub.settings.detect_within)
+    if not driver.hub.core.contact.welcomed and len(driver.hub.options.routes or ()) > 1:
+        driver.cut()
 
 
 async def _read(driver: Driver, sock: trio.socket.SocketType) -> None:

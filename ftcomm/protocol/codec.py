@@ -15,6 +15,7 @@ from ftcomm.protocol.message_splitting import Joiner, split
 from ftcomm.protocol.messages import (
     AllClosed,
     AskCalls,
+    AskRoster,
     Calls,
     Closed,
     ControlMessage,
@@ -30,6 +31,7 @@ from ftcomm.protocol.messages import (
     Heartbeat,
     HeartbeatAck,
     Hello,
+    KnownRoster,
     Leave,
     Leaves,
     MemberDelta,
@@ -58,6 +60,7 @@ from ftcomm.protocol.operator_messages import (
     StatusReply,
     StatusRequest,
     StopRequest,
+    SupersededNotice,
     WorkerStatusReply,
     WorkerStatusRequest,
 )
@@ -81,6 +84,7 @@ MESSAGES: dict[int, type] = {
     10: FatalReport,
     11: Calls,
     12: Leaves,
+    13: KnownRoster,
     # tracker to worker
     16: Welcome,
     17: Refused,
@@ -93,6 +97,7 @@ MESSAGES: dict[int, type] = {
     24: AllClosed,
     25: MemberDelta,
     26: AskCalls,
+    27: AskRoster,
     # operators
     32: StatusRequest,
     33: StatusReply,
@@ -108,6 +113,7 @@ MESSAGES: dict[int, type] = {
     43: KillRequest,
     44: KillReply,
     45: KillOrder,
+    46: SupersededNotice,
     # between workers, on a fetch link
     48: FetchRequest,
     49: FetchItem,

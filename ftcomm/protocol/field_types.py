@@ -17,12 +17,14 @@ MAX_NAME = 64  # bytes; Linux's own limit of a host name, and ample for a worker
 MAX_ADDRESS = 255  # bytes; a DNS name is at most 253
 MAX_PYTHON = 32  # bytes; an implementation's name and a minor version
 MAX_BLOB = 4096  # bytes; nonces and digests are 32
+MAX_NONCE = 32  # bytes; a roster has one for each rank
 MAX_PATH = 200  # bytes; where in a state a part is, in the user's own keys
 MAX_SETTINGS = 64  # pairs of name and value
 MAX_LOCAL_VERSIONS = 2  # a committed and a tentative one
 MAX_ROUTES = 1024  # relayed pairs; a job with more has lost its network
 MAX_DIMS = 64  # what numpy 2 allows
 MAX_CALLS = 65  # the last 64 completed calls and the one in flight
+MAX_ENTRIES = 512  # ranks of a roster in one message: 92 KiB, beside the job's settings
 MAX_LEAVES = 512  # parts of a state that are compared one by one; so many fit a frame
 MAX_ITEM_BYTES = 1 << 40  # one served result; far above any log limit, far below overflow
 # Of 26 bytes at most: 104 KiB, within a frame. What small results would add to a report beyond
@@ -57,6 +59,7 @@ _SettingText = Annotated[str, Text(MAX_TEXT)]
 SettingPairs = Annotated[tuple[tuple[_SettingText, _SettingText], ...], AtMost(MAX_SETTINGS)]
 
 Blob = Annotated[bytes, Bytes(MAX_BLOB)]
+Nonce = Annotated[bytes, Bytes(MAX_NONCE)]
 LeafDigest = Annotated[bytes, Bytes(MAX_NAME)]
 PackedSignature = Annotated[bytes, Bytes(SIGNATURE_BYTES)]
 InputDigests = Annotated[bytes, Bytes(16 * MAX_WORLD_SIZE)]

@@ -13,7 +13,7 @@ from ftcomm.protocol.codec import encode
 from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.messages import ControlMessage, Member, MemberDelta, Plan
 
-MEMBERS_PER_DELTA = 256  # of 437 bytes at most: 110 KiB, within a frame
+MEMBERS_PER_DELTA = 256  # of 471 bytes at most: 118 KiB, within a frame
 
 Members = tuple[Member, ...]
 

@@ -10,6 +10,7 @@ from typing import Annotated
 from ftcomm import __version__
 from ftcomm.protocol.field_types import (
     MAX_CALLS,
+    MAX_ENTRIES,
     MAX_LEAVES,
     MAX_LOCAL_VERSIONS,
     MAX_ROUTES,
@@ -26,6 +27,7 @@ from ftcomm.protocol.field_types import (
     LeafPath,
     LogBytes,
     Name,
+    Nonce,
     PackedSignature,
     Port,
     Prose,
@@ -107,6 +109,18 @@ class Member:
     port: Port
     present: bool = True
     python: Python = ""
+    nonce: Nonce = b""
+
+
+@dataclass(frozen=True, slots=True)
+class RosterEntry:
+    """One rank of the roster that a worker knows: who has it, and which process that is."""
+
+    worker_id: Name
+    incarnation: U32
+    nonce: Nonce
+    host: Name
+    present: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +183,12 @@ class Hello:
     which its launcher knows.
     ``release`` is the worker's ftcomm.
     ``python`` is the interpreter with its minor version: hashes of functions hold within one.
+    ``job_id`` is empty before the first welcome.  ``generation`` and ``tracker`` are those of the
+    newest tracker that this process has answered: it follows no older one (rule R19).
     """
 
     worker_id: Name
-    nonce: Blob
+    nonce: Nonce
     incarnation: U32
     host: Name
     address: Address
@@ -188,6 +204,32 @@ class Hello:
     group: U32 = 0
     release: Name = __version__
     python: Python = ""
+    job_id: Name = ""
+    generation: U32 = 0
+    tracker: Nonce = b""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRoster:
+    """Knowledge of this worker about its job: answers `AskRoster` (rule R19).
+
+    ``entries`` are the ranks from ``first`` on, as the plan of ``epoch`` names them, the newest
+    that it has taken; none for 0.
+    ``version`` is the highest checkpoint that it has named.  ``lost`` is the address of the tracker
+    that has welcomed it last, as ``host:port``.
+    """
+
+    generation: U32
+    job_id: Name
+    world_size: WorldSize
+    settings: SettingPairs
+    epoch: U32
+    grouping: Ranks
+    prelude_length: SeqnoOrNone
+    version: Version
+    lost: Address
+    first: U32
+    entries: Annotated[tuple[RosterEntry, ...], AtMost(MAX_ENTRIES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +384,19 @@ class Welcome:
     world_size: WorldSize
     epoch: U32
     settings: SettingPairs
+    tracker: Nonce = b""
+
+
+@dataclass(frozen=True, slots=True)
+class AskRoster:
+    """A tracker without a journal asks what this worker knows; no older one may be followed.
+
+    ``generation`` is above all that the tracker has seen; ``tracker`` tells it from another one
+    that has taken the same.
+    """
+
+    generation: U32
+    tracker: Nonce
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +463,10 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAck:
-    """The tracker has read heartbeat `number` and still counts the sender as a member."""
+    """The tracker has read heartbeat `number` and still counts the sender as a member.
+
+    Number 0 confirms nothing: the tracker has yet to find out whose job this is (rule R19).
+    """
 
     number: U32
 
@@ -512,6 +570,7 @@ class More:
 
 WorkerMessage = (
     Hello
+    | KnownRoster
     | Report
     | Heartbeat
     | Suspect
@@ -526,6 +585,7 @@ WorkerMessage = (
 )
 TrackerMessage = (
     Welcome
+    | AskRoster
     | Refused
     | Revoke
     | Plan

@@ -55,7 +55,7 @@ class WorkerStatusReply:
     ``connected``: one of its incarnations is.  ``missed``: none is, though there is a place for it.
     ``closed``: its rank has completed its close().
     ``progress`` is the highest position known of any member.  ``over``: the job has ended, well if
-    ``error`` is empty, else by that exception with that cause.
+    ``error`` is empty, else by that exception with that cause.  ``generation`` is the tracker's.
     """
 
     number: U32
@@ -69,6 +69,7 @@ class WorkerStatusReply:
     over: bool
     error: Name = ""
     cause: Prose = ""
+    generation: U32 = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,14 @@ class DialedBack:
     cause: Prose
 
 
+@dataclass(frozen=True, slots=True)
+class SupersededNotice:
+    """A tracker tells another one that the workers of `job_id` follow it in ``generation``."""
+
+    job_id: Name
+    generation: U32
+
+
 OperatorMessage = (
     StatusRequest
     | StatusReply
@@ -155,4 +164,5 @@ OperatorMessage = (
     | KillRequest
     | KillReply
     | KillOrder
+    | SupersededNotice
 )

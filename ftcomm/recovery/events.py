@@ -190,6 +190,11 @@ class Hangup:
 
 
 @dataclass(frozen=True, slots=True)
+class Redial:
+    """Close the control connection and dial again: this tracker is not followed any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class DescribeState:
     """Send `Leaves` of the packed state `value`, which is given to checkpoint `version`.
 
@@ -200,4 +205,4 @@ class DescribeState:
     value: Any
 
 
-Effect = SendControl | CloseLinks | StartFetch | Wake | Discard | Hangup | DescribeState
+Effect = SendControl | CloseLinks | StartFetch | Wake | Discard | Hangup | Redial | DescribeState

@@ -12,6 +12,7 @@ from ftcomm import errors
 from ftcomm.protocol.messages import (
     AllClosed,
     AskCalls,
+    AskRoster,
     Blocked,
     Closed,
     FatalDecision,
@@ -51,12 +52,14 @@ from ftcomm.recovery.events import (
     MismatchSeen,
     OwnCloseDone,
     Received,
+    Redial,
     ResultFetched,
     SendControl,
     Wake,
 )
 from ftcomm.recovery.fatal_errors import error_class, fatal_error
 from ftcomm.recovery.fetch_orders import fetch_orders, flaw_in
+from ftcomm.recovery.known_roster import known_roster
 from ftcomm.recovery.replica_placement import keep_stride
 from ftcomm.recovery.result_log import LogEntry, ResultLog
 from ftcomm.recovery.states import (
@@ -130,6 +133,8 @@ class WorkerMachine:
         match message:
             case Welcome():
                 return self.on_welcome(message)
+            case AskRoster(generation, tracker):
+                return self.on_ask_roster(generation, tracker)
             case Revoke(epoch, _reason):
                 return self.on_revoke(epoch)
             case Plan():
@@ -158,10 +163,19 @@ class WorkerMachine:
         """Join as a member or a spare: the tracker counts this process (rule R1)."""
         contact, view = self.contact, self.view
         if contact.job_id not in ("", message.job_id):
+            if not view.epoch:  # it has taken no part in that job, whose tracker began anew
+                contact.generation, contact.tracker = 0, b""
+                return self._join(message)
             cause = (
                 f"the tracker of job {contact.job_id} is gone: its address serves {message.job_id}"
             )
             return self._fail("local failure", self._error(errors.TrackerLostError, cause))
+        return self._join(message)
+
+    def _join(self, message: Welcome) -> list[Effect]:
+        contact, view = self.contact, self.view
+        if not contact.follow(message.generation, message.tracker):
+            return [Redial()]
         contact.welcome(message)
         effects: list[Effect] = [Wake()]
         if view.caught_up and view.caught_up == view.epoch:
@@ -174,6 +188,12 @@ class WorkerMachine:
         if self.progress.closed:
             effects.append(self._send_closed())
         return effects
+
+    def on_ask_roster(self, generation: int, tracker: bytes) -> list[Effect]:
+        """Say what this process knows of its job, and follow no older tracker (rule R19)."""
+        if not self.contact.follow(generation, tracker):
+            return [Redial()]
+        return [SendControl(part) for part in known_roster(self.contact, self.view, self.progress)]
 
     def on_revoke(self, epoch: int) -> list[Effect]:
         """Stop: freeze the position, pin the log, report (design, Stop)."""

@@ -21,7 +21,13 @@ class TrackerContact:
         incarnation: the tracker's number for this process among those of its worker, from 1.
         world_size: number of ranks.
         settings: of the job, as the tracker has sent them.
+        generation: the highest of a tracker that this process has answered; it follows no lower one
+            (rule R19).
+        tracker: which tracker of that generation it has answered.
+        dialled: address of the present connection, as ``host:port``.
+        lost_tracker: address of the tracker that has welcomed this process last.
         attached: a control connection is open.
+        welcomed: the tracker of this connection counts this process.
         detached_because: why there is none.
         needs_confirmation: number of the heartbeat whose answer is awaited, 0 for none.
         confirm_after: time from which on the tracker must confirm this process before it completes
@@ -35,7 +41,12 @@ class TrackerContact:
         self.incarnation = 0
         self.world_size = 0
         self.settings: tuple[tuple[str, str], ...] = ()
+        self.generation = 0
+        self.tracker = b""
+        self.dialled = ""
+        self.lost_tracker = ""
         self.attached = False
+        self.welcomed = False
         self.detached_because = "no route to it"
         self.needs_confirmation = 0
         self.starves = False
@@ -72,15 +83,32 @@ class TrackerContact:
             start=self.identity.start,
             group=self.identity.group,
             python=self.identity.python,
+            job_id=self.job_id,
+            generation=self.generation,
+            tracker=self.tracker,
         )
+
+    def follow(self, generation: int, tracker: bytes) -> bool:
+        """Follow this tracker from now on; False if a newer one has been answered (rule R19).
+
+        Of two trackers of one generation the first that asked is followed.
+        """
+        if (generation, tracker) == (self.generation, self.tracker):
+            return True
+        if generation <= self.generation:
+            return False
+        self.generation, self.tracker = generation, tracker
+        return True
 
     def detach(self, reason: str) -> None:
         """Note that the connection has ended, and why."""
-        self.attached = False
+        self.attached = self.welcomed = False
         self.detached_because = reason
 
     def welcome(self, welcome: Welcome) -> None:
         """Take the tracker's word that this process is a member, or a spare (rule R1)."""
+        self.welcomed = True
+        self.lost_tracker = self.dialled
         self.job_id = welcome.job_id
         self.incarnation = welcome.incarnation
         self.world_size = welcome.world_size
@@ -127,7 +155,7 @@ class TrackerContact:
             now: the time.
             needed: nothing can go on without the tracker, or perhaps nothing can.
         """
-        if self.attached or not needed:
+        if self.welcomed or not needed:  # one that rebuilds its roster may do so for ever
             self._needed_since = None
             return ""
         if self._needed_since is None:
@@ -135,4 +163,6 @@ class TrackerContact:
         timeout = self.limits.tracker_timeout
         if now - self._needed_since < timeout:
             return ""
+        if self.attached:
+            return f"the tracker that answers has not taken up the job within {timeout:.0f} s"
         return f"the tracker could not be reached for {timeout:.0f} s ({self.detached_because})"

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,7 +45,7 @@ class Job(Record):
         self._selector = selectors.DefaultSelector()
         self._rests: dict[int, bytes] = {}
         self._gates: list[int] = []
-        self.address = self.token_file = ""
+        self.address = self.own_address = self.token_file = ""
 
     # --- process of the job ----------------------------------------------------------------------
 
@@ -78,14 +79,24 @@ class Job(Record):
         lines = (json.dumps(event) for event in self.events)
         (self.folder / "events.jsonl").write_text("\n".join(lines))
 
-    def start_tracker(self, *, wait: bool = True) -> None:
-        """Start the tracker, or start it again on its state directory."""
+    def start_tracker(self, *, wait: bool = True, rebuild_at: str = "", lost: str = "") -> None:
+        """Start the tracker, or start it again on its state directory.
+
+        Args:
+            wait: for its line that it is ready.
+            rebuild_at: its address, where its directory is gone; see `lose_tracker_disk`.
+            lost: ids of workers that are lost with it.
+        """
         before = None if self._tracker is None else self._tracker.stderr
         if before is not None and not before.closed:  # it has ended by itself
             self.kill_tracker()
         options = [part for key, value in self.plan.settings.items()
                    for part in (f"--{key.replace('_', '-')}", str(value))]  # fmt: skip
         command = ["-m", "ftcomm_tracker", "serve", "-n", str(self.plan.n)]
+        if rebuild_at:
+            host, _, port = rebuild_at.rpartition(":")
+            options = ["--rebuild", "--host", host, "--port", port, "--token-file", self.token_file]
+            options += ["--lost", lost] if lost else []
         self._tracker = subprocess.Popen(
             [sys.executable, *command, "--state-dir", str(self.state_dir), *options],
             stdout=subprocess.PIPE,
@@ -107,7 +118,8 @@ class Job(Record):
                 ready = dict(
                     w.split("=", 1) for w in stdout.readline().decode().split() if "=" in w
                 )
-            self.address, self.token_file = ready["address"], ready["token_file"]
+            self.own_address, self.token_file = ready["address"], ready["token_file"]
+            self.address = self.address or self.own_address
 
     def kill_tracker(self) -> None:
         """SIGKILL, and wait until it is gone."""
@@ -119,6 +131,35 @@ class Job(Record):
             self._selector.unregister(self._tracker.stderr.fileno())
         self._tracker.stderr.close()
         self._tracker = None
+
+    def lose_tracker_disk(self) -> None:
+        """Remove the state directory of a tracker that is dead or stopped, but keep its token.
+
+        Workers that are started later read the copy, as they would on a host of their own.  The
+        next tracker has another directory: one that was stopped makes its own again.
+        """
+        copy = self.folder / "token"
+        if not copy.exists():
+            shutil.copy(self.token_file, copy)
+        self.token_file = str(copy)
+        shutil.rmtree(self.state_dir)
+        self.state_dir = self.state_dir.with_name(f"{self.state_dir.name}-again")
+
+    def lose_tracker(self, lost: str = "") -> None:
+        """SIGKILL the tracker, remove its state directory, and start one that rebuilds the job."""
+        self.kill_tracker()
+        self.lose_tracker_disk()
+        self.start_tracker(rebuild_at=self.own_address, lost=lost)
+
+    def set_tracker_aside(self) -> subprocess.Popen[bytes]:
+        """SIGSTOP the tracker, and return it; another one may be started then."""
+        assert self._tracker is not None
+        assert self._tracker.stderr is not None
+        old, self._tracker = self._tracker, None
+        old.send_signal(signal.SIGSTOP)
+        self._selector.unregister(old.stderr.fileno())
+        old.stderr.close()
+        return old
 
     def tracker_status(self) -> int:
         """Exit status of the tracker, once the job is over."""

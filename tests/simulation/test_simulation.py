@@ -10,6 +10,8 @@ from ftcomm_chaos.sim.simulation import Simulation, run_seed
 
 SHARES = 12
 ENDINGS = {"finished", "JobLostError", "CollectiveMismatchError", "RankLostError"}
+# The operator stops a job whose journal and last member are lost: too rare for every share.
+RARE_ENDINGS = {"JobStoppedError"}
 PER_SHARE = 250  # 3,000 schedules in all, with more than 25,000 faults
 
 
@@ -22,7 +24,7 @@ def test_every_rule_holds_under_faults(share: int) -> None:
     assert sweep.faults_per_run >= MIN_FAULTS_PER_RUN
     assert sweep.ok
     assert set(sweep.faults) == {kind.value for kind in SimulatedFaultKind}
-    assert set(sweep.endings) == ENDINGS
+    assert set(sweep.endings) - RARE_ENDINGS == ENDINGS
 
 
 @pytest.mark.timeout(600)

@@ -58,6 +58,8 @@ class Faults:
 
     def _may(self, kind: SimulatedFaultKind) -> bool:
         """A gentle run lets the job recover wholly before the next death."""
+        if kind in DEADLY and self.sim.tracker.disk_lost:
+            return False  # only members know the job then: the last of them may not die
         if not self.sim.conditions.gentle or kind not in DEADLY:
             return True
         return not self.replacing and bool(self.sim.settled_processes())
@@ -83,6 +85,7 @@ class Faults:
             SimulatedFaultKind.TRACKER_CRASH: self._tracker_crash,
             SimulatedFaultKind.TRACKER_TORN: self._tracker_torn,
             SimulatedFaultKind.TRACKER_STALL: self._tracker_stall,
+            SimulatedFaultKind.TRACKER_DISK_LOST: self._tracker_disk_lost,
             SimulatedFaultKind.REFUSAL: self._refusal,
             SimulatedFaultKind.CUT_INSIDE: self._cut_inside,
             SimulatedFaultKind.STALL: self._hold_up,
@@ -202,6 +205,10 @@ class Faults:
     def _tracker_stall(self, process: "SimulatedProcess", rng: random.Random) -> None:
         del process
         self.sim.tracker.stall(rng.uniform(0.3, 3.0))
+
+    def _tracker_disk_lost(self, process: "SimulatedProcess", rng: random.Random) -> None:
+        del process, rng
+        self.sim.tracker.lose_disk()
 
     def _refusal(self, process: "SimulatedProcess", rng: random.Random) -> None:
         """Cut like a changed firewall: the connection goes, for a while no other comes."""

@@ -30,6 +30,7 @@ class SimulatedFaultKind(enum.Enum):
     TRACKER_CRASH = "tracker crash"
     TRACKER_TORN = "tracker crash between two effects"
     TRACKER_STALL = "tracker stop"
+    TRACKER_DISK_LOST = "tracker crash with its journal"
     REFUSAL = "tracker refuses"
     CUT_INSIDE = "cut at a byte"
     STALL = "bytes held up"
@@ -47,6 +48,7 @@ DEADLY = frozenset(
             SimulatedFaultKind.CRASH_ALL_BUT_ONE,
         ),
         *(SimulatedFaultKind.DUPLICATE, SimulatedFaultKind.PAUSE_AND_REPLACE),
+        SimulatedFaultKind.TRACKER_DISK_LOST,
     }
 )
 OF_BYTES = frozenset(
@@ -58,7 +60,13 @@ OF_BYTES = frozenset(
         SimulatedFaultKind.ONE_WAY_BARRIER,
     }
 )
-DRAWN_ALONE = frozenset({SimulatedFaultKind.CUT_SHORT, SimulatedFaultKind.CRASH_ALL_BUT_ONE})
+DRAWN_ALONE = frozenset(
+    {
+        SimulatedFaultKind.CUT_SHORT,
+        SimulatedFaultKind.CRASH_ALL_BUT_ONE,
+        SimulatedFaultKind.TRACKER_DISK_LOST,
+    }
+)
 # Points that are worth more faults than their number in a run would give them.
 HOT = frozenset(
     {
@@ -71,6 +79,7 @@ RECOVERING = ("reported", "planned", "fetching", "serving", "joined")
 BURSTS = 0.12  # share of faults that others follow, in the recovery from the first
 LONGEST_BURST = 3  # further faults
 INTERRUPTED = 0.3  # share of the seeds in which users cut calls short
+DISKS_LOST = 0.15  # share of the seeds in which the tracker loses its journal
 DEADLIEST = 0.4  # share of the seeds, where it may be, in which all members but one die at once
 
 
@@ -98,7 +107,14 @@ class SimulatedFault:
 
 
 def draw_plan(
-    seed: int, *, count: int, span: int, gentle: bool, wire: bool, one_is_enough: bool
+    seed: int,
+    *,
+    count: int,
+    span: int,
+    gentle: bool,
+    wire: bool,
+    one_is_enough: bool,
+    keeps_numbers: bool,
 ) -> tuple[SimulatedFault, ...]:
     """The faults of a seed in the order in which they wait.
 
@@ -109,6 +125,7 @@ def draw_plan(
         gentle: at most one process dies at a time.
         wire: connections are bytes, and can be hurt at any one.
         one_is_enough: whoever is left has all that a job needs, though all others die at once.
+        keeps_numbers: no spare takes a rank, so members know every worker's newest incarnation.
     """
     rng = random.Random(f"faults of {seed}")  # noqa: S311 - drawn from the seed
     excluded = {SimulatedFaultKind.CRASH_TWO} if gentle else set()
@@ -127,6 +144,8 @@ def draw_plan(
         drawn += _interrupts(random.Random(f"interrupts of {seed}"), span)  # noqa: S311 - likewise
     if count and (one_is_enough or not gentle):
         drawn += _massacres(random.Random(f"massacres of {seed}"), span)  # noqa: S311 - likewise
+    if count and keeps_numbers:
+        drawn += _lost_disks(random.Random(f"lost disks of {seed}"), span)  # noqa: S311 - likewise
     drawn.sort(key=lambda fault: fault[0])
     return tuple(
         SimulatedFault(number, kind, at_point, name)
@@ -146,6 +165,16 @@ def _massacres(rng: random.Random, span: int) -> list[tuple[int, SimulatedFaultK
     names = ("", "", "completing", "offered", "copied", "planned")
     return [
         (rng.randrange(span), SimulatedFaultKind.CRASH_ALL_BUT_ONE, rng.choice(names))
+        for _ in range(count)
+    ]
+
+
+def _lost_disks(rng: random.Random, span: int) -> list[tuple[int, SimulatedFaultKind, str]]:
+    """Moments at which the tracker dies and its journal with it."""
+    count = rng.randint(1, 3) if rng.random() < DISKS_LOST else 0
+    names = ("", "", "completing", "reported", "planned", "closed")
+    return [
+        (rng.randrange(span), SimulatedFaultKind.TRACKER_DISK_LOST, rng.choice(names))
         for _ in range(count)
     ]
 

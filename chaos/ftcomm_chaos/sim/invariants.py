@@ -311,10 +311,16 @@ class Monitor:
             return
         if fatal_decision.error == "RankLostError" and self._stayed_empty(fatal_decision):
             return
-        if fatal_decision.error != "JobLostError":
+        stopped = fatal_decision.error == "JobStoppedError" and self.sim.counters["no member left"]
+        if not stopped and fatal_decision.error != "JobLostError":
             raise Violation(
                 f"verdict without a reason: {fatal_decision.error}: {fatal_decision.cause}"
             )
+        if not stopped:
+            self._check_that_it_is_lost(fatal_decision)
+
+    def _check_that_it_is_lost(self, fatal_decision: FatalDecision) -> None:
+        """No process has what is missing, and enough have died."""
         current = self.sim.current_processes()
         holders = [process for process in current if self._could_help(process, fatal_decision)]
         awaited = [process for process in holders if not self._is_given_up(process)]
@@ -414,7 +420,7 @@ class Monitor:
 
     def check_journalled(self, process: "SimulatedProcess") -> None:
         """Nobody hears of the end before it is durable."""
-        final = self.sim.tracker.journal.final_version
+        final = self.sim.tracker.final_version  # the journal may be lost by now
         last = max(self.sim.program.end.version, 0)
         process.require(final == last, f"finished with final version {final}, not {last} (R8)")
 
@@ -432,7 +438,7 @@ class Monitor:
             process.require(self.sim.tracker.ended, "lost a tracker that is there")
             self.sim.counters["never heard the end"] += 1
         elif kind == "JobFinishedError":
-            over = journal.final_version >= 0 or bool(journal.closed_ranks)
+            over = self.sim.tracker.final_version >= 0 or bool(journal.closed_ranks)
             process.require(over, "told that the job has finished")
         else:
             fatal_decision = journal.fatal_decision

@@ -75,6 +75,7 @@ class Simulation:
             gentle=self.conditions.gentle,
             wire=self.conditions.wire,
             one_is_enough=self.one_is_enough,
+            keeps_numbers=not self.conditions.spares,
         )
         kept = [p for p in self.plan if only is None or p.number in only]
         self.faults = Faults(self, tuple(kept))
@@ -120,6 +121,13 @@ class Simulation:
         self.restarting[worker_id] -= 1
         if not self.tracker.ended:
             self.start_process(worker_id)
+
+    def replace_lost(self, worker_id: str) -> None:
+        """Start a worker again whose process is gone, unless its launcher does."""
+        here = any(x.alive and x.worker_id == worker_id for x in self.network.processes.values())
+        if not here and not self.restarting[worker_id]:
+            self.restarting[worker_id] += 1
+            self.world.after(0.1, self._restart, worker_id)
 
     def start_process(self, worker_id: str) -> None:
         """A new process of `worker_id`."""

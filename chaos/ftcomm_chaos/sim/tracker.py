@@ -17,13 +17,20 @@ from ftcomm_tracker.core.events import (
     Persist,
     Send,
     Stalled,
+    StepDown,
+    StopAsked,
+    TakeGeneration,
     Tick,
 )
+from ftcomm_tracker.core.rebuild.decision import Rebuild
 from ftcomm_tracker.core.roster import Roster
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.simulation import Simulation
     from ftcomm_chaos.sim.worker.process import SimulatedProcess
+
+
+OPERATOR_EVERY_S = 2.0  # between two looks of an operator at a tracker without its journal
 
 
 class SimulatedTracker:
@@ -35,7 +42,12 @@ class SimulatedTracker:
         self.conns: dict[int, ControlConn] = {}
         self.up = False
         self.ended = False
-        self.generation = 0
+        self.generation = 0  # of the process: one more at each start
+        self.number = 0  # of the journal, as workers hear it
+        self.disk_lost = False  # since then no journal of the job is here
+        self._rebuild = Rebuild(b"")
+        self.lost: frozenset[str] = frozenset()  # workers of which the operator confirms the loss
+        self.final_version = -1  # the highest that any journal of the job had
         self.crash_after: int | None = None  # effects that are still carried out
         self._refuses_until: dict[str, float] = {}
         self._next_conn = 0
@@ -46,13 +58,27 @@ class SimulatedTracker:
     def start(self) -> None:
         """Start, or start again on the journal."""
         self.generation += 1
+        self.number += 1
         self.up = True
         durable = Durable.from_wire(self.journal.to_wire())
         self._alarm_at: float | None = None
         self.roster = Roster(
-            self.sim.settings, durable, generation=self.generation, now=self.world.now
+            self.sim.settings,
+            durable,
+            generation=self.number,
+            now=self.world.now,
+            tracker=self._nonce,
+            rebuild=self._begin_rebuild() if self.disk_lost else None,
         )
         self._set_alarm()
+
+    @property
+    def _nonce(self) -> bytes:
+        return f"tracker {self.generation}".encode()
+
+    def _begin_rebuild(self) -> Rebuild:
+        self._rebuild = Rebuild(self._nonce, self.sim.world_size, self.lost, is_asked=True)
+        return self._rebuild
 
     def accept(self, process: "SimulatedProcess") -> bool:
         """A worker dials; False while nobody listens, or something refuses it."""
@@ -92,6 +118,39 @@ class SimulatedTracker:
             conn.tracker_gone()
         if not self.ended:
             self.world.after(self.world.between(0.1, 1.5), self.start)
+
+    def lose_disk(self) -> None:
+        """SIGKILL, and the journal is gone too; an operator has the job rebuilt."""
+        if not self.up or not self.journal.first_nonces:
+            return
+        self.world.trace("the tracker's journal is lost")
+        self.sim.counters["journals lost"] += 1
+        self.crash()
+        self.journal = Durable.fresh("unknown", self.sim.world_size, self.sim.settings.to_wire())
+        self.number, self.disk_lost, self.lost = 0, True, frozenset()
+        self.world.after(OPERATOR_EVERY_S, self._operate)
+
+    def _operate(self) -> None:
+        """The operator sees who is missing, and confirms the loss of those that have died."""
+        if not self.disk_lost or self.ended:
+            return
+        self.world.after(OPERATOR_EVERY_S, self._operate)
+        if not self.up:
+            return
+        members = [x for x in self.sim.network.processes.values() if x.alive and x.core.view.epoch]
+        if not members:
+            self.sim.counters["no member left"] += 1
+            self.hear(StopAsked("no member is left that knows the job"))
+            return
+        missing = self._rebuild.missing_members()
+        nonces = {process.core.contact.identity.nonce for process in members}
+        if missing and not any(entry.nonce in nonces for entry in missing):
+            dead = {entry.worker_id for entry in missing}
+            self.sim.counters["losses confirmed"] += 1
+            self.lost |= dead
+            self.crash()
+            for worker_id in sorted(dead):
+                self.sim.replace_lost(worker_id)
 
     def stall(self, seconds: float) -> None:
         """SIGSTOP and SIGCONT."""
@@ -153,7 +212,21 @@ class SimulatedTracker:
                     conn.close()
             case Persist(durable):
                 before, self.journal = self.journal, durable
+                self.disk_lost = self.disk_lost and not durable.places
+                self.final_version = max(self.final_version, durable.final_version)
                 self.sim.monitor.on_journal(before, durable)
+            case _:
+                self._carry_out_own(effect)
+
+    def _carry_out_own(
+        self, effect: TakeGeneration | StepDown | Note | IncidentClosed | JobEnded
+    ) -> None:
+        """Effects that reach no worker and no journal's document."""
+        match effect:
+            case TakeGeneration(generation):
+                self.number = generation
+            case StepDown(reason):
+                raise Violation(f"the only tracker steps down: {reason}")
             case Note(level, text):
                 self.world.trace(f"tracker {level}: {text}")
             case IncidentClosed():

@@ -17,9 +17,9 @@ from ftcomm.protocol.operator_messages import DialBack, DialedBack
 from ftcomm_tracker.operator import doctor, doctor_checks
 from ftcomm_tracker.operator.doctor import examine
 from ftcomm_tracker.operator.doctor_checks import Check, check_machine
-from ftcomm_tracker.server import dial_back
-from ftcomm_tracker.server.dial_back import MAX_AT_ONCE, DialBacks
 from ftcomm_tracker.server.open_job import OpenJob
+from ftcomm_tracker.server.outgoing import dial_back
+from ftcomm_tracker.server.outgoing.dial_back import MAX_AT_ONCE, DialBacks
 from tests.unit.tracker.harness import client, tracker
 from tests.unit.tracker.test_cli import invoke, serving  # noqa: F401 - a fixture is used by its name
 

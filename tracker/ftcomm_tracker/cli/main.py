@@ -77,6 +77,10 @@ Examples:
   ftcomm-tracker serve -n 8 --host 10.0.0.5 --port 4711 --state-dir /var/lib/job1
   ftcomm-tracker serve -n 8 --host :: --detect-within 2 --log-limit 512MiB
   ftcomm-tracker serve --state-dir /var/lib/job1        # again, after it was killed
+\b
+The disk with the journal is lost; the workers still run:
+  ftcomm-tracker serve --rebuild --host 10.0.0.5 --port 4711 --token-file job1.token \\
+      --state-dir /var/lib/job1-again
 """
 RUN_EPILOG = """\b
 Examples:
@@ -169,6 +173,17 @@ def main() -> None:
     "--take-over",
     is_flag=True,
     help="Serve in the place of a tracker that still runs on the state directory; it ends.",
+)
+@click.option(
+    "--rebuild",
+    is_flag=True,
+    help="The journal is lost: take the job up from what its workers know, once all have come.",
+)
+@click.option(
+    "--lost",
+    metavar="W[,W]",
+    help="With --rebuild: ids of workers that will not come. You confirm that the old tracker has"
+    " ended.",
 )
 @with_options(SETTING_OPTIONS)
 @with_options(_LOG_OPTIONS)
@@ -304,13 +319,18 @@ async def _serve_to_its_end(job: OpenJob) -> int:
                 job.durable.end,
                 job.settings.reattach_within,
             )
-        elif job.journal.generation > 1:
+        elif job.durable.places and job.journal.generation > 1:
             log.info(
                 "generation %d of the tracker takes the job over in epoch %d; its workers have"
                 " %g s to come back",
                 job.journal.generation,
                 job.durable.epoch,
                 job.settings.reattach_within,
+            )
+        elif job.journal.generation > 1:
+            log.info(
+                "generation %d of the tracker; its journal has no group yet",
+                job.journal.generation,
             )
         await job.server.run()
     job.journal.close()
@@ -335,7 +355,7 @@ async def _supervise(
 
 
 _PLACE = ("world_size", "host", "port", "token_file", "state_dir")
-_NOT_SETTINGS = (*_PLACE, "take_over")
+_NOT_SETTINGS = (*_PLACE, "take_over", "rebuild", "lost")
 
 
 def _serve_options(given: dict[str, Any]) -> ServeOptions:
@@ -345,7 +365,14 @@ def _serve_options(given: dict[str, Any]) -> ServeOptions:
         if name not in _NOT_SETTINGS and value is not None
     }
     place = {name: given[name] for name in _PLACE}
-    return ServeOptions(**place, take_over=given.get("take_over", False), settings=settings)
+    lost = [name.strip() for name in (given.get("lost") or "").split(",")]
+    return ServeOptions(
+        **place,
+        take_over=given.get("take_over", False),
+        rebuild=given.get("rebuild", False),
+        lost=tuple(name for name in lost if name),
+        settings=settings,
+    )
 
 
 def _restart_limits(given: dict[str, Any]) -> RestartLimits:

@@ -41,6 +41,8 @@ def on_joined(group: GroupState, conn: int, hello: Hello) -> None:
             Disconnect(conn, "the job is over"),
         ]
         return
+    if hello.job_id not in ("", group.durable.job_id) and not hello.plan_epoch:
+        hello = replace(hello, incarnation=0)  # it was numbered for a job that has not begun
     refusal = _refusal(group, hello)
     if refusal is not None:
         _refuse(group, conn, refusal)
@@ -329,6 +331,7 @@ def _welcome(group: GroupState, conn: int) -> None:
             world_size=group.durable.world_size,
             epoch=group.durable.epoch,
             settings=group.settings.to_wire(),
+            tracker=group.tracker,
         ),
     )
 

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ftcomm.errors import ConfigError
@@ -197,7 +197,8 @@ class Durable:
         if self.fatal_decision is not None:
             encode(self.fatal_decision)
         for place in self.places:
-            _MEMBER.write(Member(0, place.worker_id, place.incarnation, place.host, "", 0))
+            member = Member(0, place.worker_id, place.incarnation, place.host, "", 0)
+            _MEMBER.write(replace(member, nonce=place.nonce))
         for worker_id, number in self.incarnations:
             _MEMBER.write(Member(0, worker_id, number, "", "", 0))
 

@@ -88,6 +88,14 @@ class StopAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class Superseded:
+    """Another tracker says that the workers of `job_id` follow it in `generation`."""
+
+    job_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """A deadline has passed."""
 
@@ -102,6 +110,7 @@ Event = (
     | Supervised
     | Stalled
     | StopAsked
+    | Superseded
     | Tick
 )
 
@@ -129,6 +138,26 @@ class Persist:
     """Journal this before any later effect is carried out."""
 
     durable: Durable
+
+
+@dataclass(frozen=True, slots=True)
+class TakeGeneration:
+    """Number this tracker anew, before any later effect: its job was rebuilt from its workers.
+
+    Attributes:
+        generation: above all that the workers have seen.
+        old_trackers: addresses of the trackers before; those that still run are to be told.
+    """
+
+    generation: int
+    old_trackers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepDown:
+    """End this tracker at once: its workers follow a newer one."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +275,7 @@ class JobEnded:
     cause: str = ""
 
 
-Effect = Send | Disconnect | Persist | Note | IncidentClosed | JobEnded
+Effect = Send | Disconnect | Persist | TakeGeneration | StepDown | Note | IncidentClosed | JobEnded
 
 __all__ = [
     "ConnectionLost",
@@ -266,7 +295,10 @@ __all__ = [
     "Said",
     "Send",
     "Stalled",
+    "StepDown",
     "StopAsked",
+    "Superseded",
     "Supervised",
+    "TakeGeneration",
     "Tick",
 ]

@@ -38,6 +38,7 @@ from ftcomm_tracker.core.events import (
 from ftcomm_tracker.core.group_formation import Forming, Launches
 from ftcomm_tracker.core.link_failures import Pairs
 from ftcomm_tracker.core.mismatch_inquiry import Inquiry
+from ftcomm_tracker.core.rebuild.decision import Rebuild
 from ftcomm_tracker.core.recovery_record import OpenIncident
 from ftcomm_tracker.core.reporting.lost_hosts import lost_hosts
 from ftcomm_tracker.core.silent_links import Pair
@@ -52,6 +53,7 @@ class JobState(enum.Enum):
     """State of the job; see the module's text."""
 
     FORMING = "FORMING"
+    REBUILDING = "REBUILDING"
     REATTACHING = "REATTACHING"
     COLLECTING = "COLLECTING"
     RUNNING = "RUNNING"
@@ -275,11 +277,18 @@ class GroupState:
     """All that the tracker knows of its job, and the effects of the event in hand."""
 
     def __init__(
-        self, settings: JobSettings, durable: Durable, *, generation: int, now: float
+        self,
+        settings: JobSettings,
+        durable: Durable,
+        *,
+        generation: int,
+        tracker: bytes,
+        now: float,
     ) -> None:
         self.settings = settings
         self.durable = durable
         self.generation = generation
+        self.tracker = tracker
         self.state = JobState.FORMING
         self.now = now
         self.effects: list[Effect] = []
@@ -289,6 +298,7 @@ class GroupState:
         self.blocked = BlockedScan()
         self.launches = Launches()
         self.forming = Forming(settings.form_within)
+        self.rebuild: Rebuild | None = None
         self.end = JobEnd({place.worker_id for place in durable.places})
         if durable.fatal_decision is not None or durable.final_version >= 0:
             self.over(now + settings.reattach_within)
@@ -309,9 +319,16 @@ class GroupState:
 
     def misses(self, worker_id: str) -> bool:
         """True while that worker has a place, and none of its incarnations is connected."""
+        if self.state is JobState.REBUILDING:  # who has a place is not known yet
+            return False
         formed = bool(self.durable.places)
         has_place = not formed or self.durable.rank_of(worker_id) is not None
         return has_place and not self.members.is_connected(worker_id)
+
+    def is_connected(self, worker_id: str) -> bool:
+        """True if an incarnation of that worker is connected, admitted or not."""
+        waits = self.rebuild is not None and self.rebuild.is_here(worker_id)
+        return waits or self.members.is_connected(worker_id)
 
     def lost_hosts(self) -> tuple[list[tuple[str, list[str]]], list[str]]:
         """Hosts of which everybody is away, with their workers; and the others who are away."""

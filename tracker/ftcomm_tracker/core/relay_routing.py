@@ -172,6 +172,7 @@ def members_of(durable: Durable, members: Members) -> tuple[Member, ...]:
                 port=hello.port if hello else 0,
                 present=hello is not None,
                 python=hello.python if hello else "",
+                nonce=place.nonce,
             )
         )
     return tuple(found)

@@ -7,6 +7,7 @@ the roster only answers heartbeats.
 States::
 
     FORMING      fewer workers than places have ever come
+    REBUILDING   the journal is lost, and what workers know is not yet enough
     REATTACHING  a restarted tracker waits for its workers before it decides anything
     COLLECTING   an epoch is announced; reports and replacements are awaited
     RUNNING      a plan is out
@@ -40,6 +41,7 @@ from ftcomm_tracker.core.events import (
     Send,
     Stalled,
     StopAsked,
+    Superseded,
     Supervised,
     Tick,
 )
@@ -51,6 +53,18 @@ from ftcomm_tracker.core.group_state import (
     JobState,
     Members,
     Peer,
+)
+from ftcomm_tracker.core.rebuild.decision import Rebuild
+from ftcomm_tracker.core.rebuild.journal_loss import (
+    begin_rebuilding,
+    end_rebuilding,
+    hear,
+    must_rebuild,
+    must_step_down,
+    remind,
+    step_down,
+    take_up,
+    tell_waiting,
 )
 from ftcomm_tracker.core.relay_routing import plan_has_lasted
 from ftcomm_tracker.core.reporting.job_status import missing_text_of, snapshot, standing_of
@@ -70,7 +84,14 @@ class Roster:
     """All of the tracker's decisions. Not thread-safe; one task owns it."""
 
     def __init__(
-        self, settings: JobSettings, durable: Durable, *, generation: int, now: float
+        self,
+        settings: JobSettings,
+        durable: Durable,
+        *,
+        generation: int,
+        now: float,
+        tracker: bytes = b"",
+        rebuild: Rebuild | None = None,
     ) -> None:
         """Begin with what the journal says.
 
@@ -79,13 +100,34 @@ class Roster:
             durable: what was journalled last.
             generation: of this tracker, one higher at each start.
             now: seconds, on the clock of all events.
+            tracker: tells this tracker from another one that has taken the same generation.
+            rebuild: the operator wants the job taken up from what its workers know.
         """
-        self._group = GroupState(settings, durable, generation=generation, now=now)
+        self._group = GroupState(settings, durable, generation=generation, tracker=tracker, now=now)
+        if rebuild is not None:
+            begin_rebuilding(self._group, rebuild)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Take one event; return what the server must do, in order."""
         group = self._group
         group.now = now
+        if must_step_down(group, event):
+            step_down(group)
+        else:
+            if must_rebuild(group, event):
+                begin_rebuilding(group, Rebuild(group.tracker, group.durable.world_size))
+            self._take(event)
+            self._on_time()
+        group = self._group  # it may be another one, made from what workers know
+        effects, group.effects = group.effects, []
+        self._check_after(event, effects)
+        return effects
+
+    def _take(self, event: Event) -> None:
+        group = self._group
+        if group.rebuild is not None and hear(group, group.rebuild, event):
+            self._try_to_take_up(group.rebuild)
+            return
         match event:
             case Joined(conn, hello):
                 on_joined(group, conn, hello)
@@ -108,14 +150,24 @@ class Roster:
                     f"the job was stopped: {reason}",
                     group.members.progress(),
                 )
-            case Tick():
+                tell_waiting(group)
+            case Superseded() | Tick():
                 pass
             case _:
                 assert_never(event)
-        self._on_time()
-        effects, group.effects = group.effects, []
-        self._check_after(event, effects)
-        return effects
+
+    def _try_to_take_up(self, rebuild: Rebuild) -> None:
+        """Go on with the job once its workers have said enough; without a plan, form a group."""
+        found = rebuild.decide()
+        if found is not None:
+            self._group = take_up(self._group, rebuild, found)
+            compare_blocked(self._group)
+        elif not rebuild.is_asked and not rebuild.knows_a_plan:
+            end_rebuilding(self._group, rebuild)
+        else:
+            return
+        for event in rebuild.later:
+            self._take(event)
 
     def _on_stalled(self) -> None:
         """Restart the silence limit of members whose messages could not arrive meanwhile."""
@@ -158,6 +210,8 @@ class Roster:
             times.append(group.members.look_again_at)
         if group.state is JobState.FORMING:
             times.append(group.forming.due)
+        elif group.rebuild is not None:
+            times.append(group.rebuild.remind_at)
         elif group.state is JobState.REATTACHING:  # who is away then is awaited by another rule
             times.append(group.epochs.reattach_by)
         elif group.durable.places:
@@ -220,6 +274,8 @@ class Roster:
             look_at_blocked(group)
         if group.state is JobState.FORMING and group.now >= group.forming.due:
             self._look_at_who_is_missing()
+        elif group.state is JobState.REBUILDING and group.rebuild is not None:
+            remind(group, group.rebuild)
         replace_deadline(group)
         if group.state is JobState.REATTACHING and group.now >= group.epochs.reattach_by:
             self._stop_waiting()
@@ -265,7 +321,7 @@ class Roster:
 
     @property
     def settings(self) -> JobSettings:
-        """The job's settings."""
+        """The job's settings; defaults while its workers have yet to say them."""
         return self._group.settings
 
     @property
@@ -303,7 +359,7 @@ class Roster:
 
     def is_connected(self, worker_id: str) -> bool:
         """True if an incarnation of that worker is connected, as a member or a spare."""
-        return self._group.members.is_connected(worker_id)
+        return self._group.is_connected(worker_id)
 
     def misses(self, worker_id: str) -> bool:
         """True while that worker has a place, and none of its incarnations is connected."""

@@ -240,6 +240,8 @@ class RemoteJob:
     def _hear(self, message: ControlMessage) -> None:
         match message:
             case WorkerStatusReply():
+                if self._standing is not None and message.generation < self._standing.generation:
+                    raise ProtocolError("a tracker answered that a newer one has replaced")
                 self._standing = message
                 self._answered = max(self._answered, message.number)
                 if message.over:

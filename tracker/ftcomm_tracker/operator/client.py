@@ -1,16 +1,15 @@
 """The operator's side of a conversation with a tracker: dial, prove, ask, read the answer."""
 
 import contextlib
-import os
 from collections.abc import AsyncGenerator
 
 import trio
 
 from ftcomm.errors import AuthenticationError, ProtocolError, TrackerLostError
 from ftcomm.protocol.codec import Decoder, encode
-from ftcomm.protocol.handshake import NONCE_BYTES, ClientHandshake, control_key
+from ftcomm.protocol.handshake import control_key
 from ftcomm.protocol.messages import ControlMessage
-from ftcomm_tracker.server.connection import receive_exactly
+from ftcomm_tracker.server.connection import prove
 from ftcomm_tracker.server.listener import join_address
 
 ANSWER_WITHIN_S = 10.0  # a tracker that is up answers in milliseconds; twice its own deadlines
@@ -51,18 +50,8 @@ async def open_operator(
         AuthenticationError, ProtocolVersionError, ProtocolError: what answers is not our tracker.
     """
     async with await trio.open_tcp_stream(*address) as stream:
-        await _prove(stream, control_key(token))
+        await prove(stream, control_key(token))
         yield stream
-
-
-async def _prove(stream: trio.SocketStream, key: bytes) -> None:
-    nonce = os.urandom(NONCE_BYTES)
-    handshake = ClientHandshake(key, role="operator", context=b"", nonce=nonce)
-    await stream.send_all(handshake.hello())
-    while not handshake.done:
-        reply = handshake.receive(await receive_exactly(stream, handshake.bytes_wanted))
-        if reply:
-            await stream.send_all(reply)
 
 
 class Conversation:
@@ -92,5 +81,5 @@ async def open_conversation(stream: trio.SocketStream, token: bytes) -> Conversa
     Raises:
         AuthenticationError, ProtocolVersionError, ProtocolError: what answers is not our tracker.
     """
-    await _prove(stream, control_key(token))
+    await prove(stream, control_key(token))
     return Conversation(stream)

@@ -14,7 +14,12 @@ import trio
 
 from ftcomm.errors import AuthenticationError, ProtocolError, ProtocolVersionError
 from ftcomm.protocol.codec import READ_BYTES, Decoder, encode
-from ftcomm.protocol.handshake import NONCE_BYTES, HandshakeRequest, ServerHandshake
+from ftcomm.protocol.handshake import (
+    NONCE_BYTES,
+    ClientHandshake,
+    HandshakeRequest,
+    ServerHandshake,
+)
 from ftcomm.protocol.member_deltas import MemberDeltaWriter
 from ftcomm.protocol.messages import ControlMessage, Hello, Member, Plan, WorkerMessage
 
@@ -177,6 +182,21 @@ async def authenticate(stream: trio.SocketStream, key: bytes) -> HandshakeReques
         await _bid_farewell(stream, handshake.farewell)
         raise
     return handshake.request
+
+
+async def prove(stream: trio.SocketStream, key: bytes) -> None:
+    """Run an operator's side of the handshake.
+
+    Raises:
+        AuthenticationError, ProtocolVersionError, ProtocolError: what answers is not our tracker.
+        trio.BrokenResourceError: it went away.
+    """
+    handshake = ClientHandshake(key, role="operator", context=b"", nonce=os.urandom(NONCE_BYTES))
+    await stream.send_all(handshake.hello())
+    while not handshake.done:
+        reply = handshake.receive(await receive_exactly(stream, handshake.bytes_wanted))
+        if reply:
+            await stream.send_all(reply)
 
 
 def _check_waits(stream: trio.SocketStream) -> None:

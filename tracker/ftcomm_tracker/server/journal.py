@@ -127,6 +127,21 @@ class Journal:
                 (epoch, self.generation, time.time(), text, epoch),
             )
 
+    def take_generation(self, generation: int) -> None:
+        """Go on as `generation`, which is above all that the job's workers have seen.
+
+        Raises:
+            SupersededError: a newer tracker holds the journal.
+            JournalError: it cannot be written.
+        """
+        with naming(self.path), transaction(self._database):
+            changed = self._database.execute(
+                "UPDATE tracker SET generation = ? WHERE generation = ?",
+                (generation, self.generation),
+            )
+            self._must_be_ours(changed.rowcount)
+        self.generation = generation
+
     def remember(self, where: Remembered) -> None:
         """Note the address and the token file, so that a restarted tracker takes them again."""
         self._where = where

@@ -22,6 +22,7 @@ from ftcomm.config.job_settings import JobSettings
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.core.rebuild.decision import Rebuild
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.server.file_limit import allow_open_files
 from ftcomm_tracker.server.journal import Journal, Remembered, remembered
@@ -36,6 +37,7 @@ from ftcomm_tracker.server.state_dir import (
 from ftcomm_tracker.server.token_file import TokenFile
 
 DEFAULT_HOST = "127.0.0.1"
+NONCE_BYTES = 16
 TOKEN_NAME = "token"  # noqa: S105 - the name of a file
 
 
@@ -46,6 +48,9 @@ class ServeOptions:
     Attributes:
         settings: job settings given explicitly, by name.
         take_over: serve in the place of a tracker that still runs on the directory.
+        rebuild: the journal is lost; the job is taken up from what its workers know.
+        lost: with `rebuild`, ids of workers that are lost with it; the operator confirms that
+            the old tracker has ended.
         takes_up: False where the workers cannot have outlived the last tracker, as under `run`:
             a job of theirs that had begun is lost, and is refused.
     """
@@ -57,6 +62,8 @@ class ServeOptions:
     state_dir: Path | None = None
     settings: Mapping[str, object] = field(default_factory=dict)
     take_over: bool = False
+    rebuild: bool = False
+    lost: tuple[str, ...] = ()
     takes_up: bool = True
 
 
@@ -91,6 +98,7 @@ async def open_job(options: ServeOptions) -> OpenJob:
         ConfigError: the options are wrong, contradict the journalled job, or cannot be had; or
             another tracker serves from the directory.
     """
+    _check_rebuild(options)
     state_dir = make_state_dir(options.state_dir or Path(tempfile.mkdtemp(prefix="ftcomm-")))
     async with contextlib.AsyncExitStack() as undo:
         lock = StateLock.take(state_dir)
@@ -113,9 +121,49 @@ async def open_job(options: ServeOptions) -> OpenJob:
         journal.remember(Remembered(host, bound, str(token.path)))
         undo.pop_all()
         journal.hold(lock)
-    roster = Roster(settings, durable, generation=journal.generation, now=trio.current_time())
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    rebuild = Rebuild(nonce, options.world_size, frozenset(options.lost), is_asked=True)
+    roster = Roster(
+        settings,
+        durable,
+        generation=journal.generation,
+        now=trio.current_time(),
+        tracker=nonce,
+        rebuild=rebuild if options.rebuild else None,
+    )
     server = Server(roster, journal, token, listener)
     return OpenJob(server, journal, durable, settings, token.path, state_dir)
+
+
+def _check_rebuild(options: ServeOptions) -> None:
+    """Raise ConfigError if a tracker could not meet the workers of the job that it rebuilds."""
+    if not options.rebuild:
+        if options.lost:
+            raise ConfigError("--lost without --rebuild", remedy="give both, or none")
+        return
+    if options.take_over:
+        raise ConfigError(
+            "--rebuild with --take-over: the one is for a journal that is lost, the other for one"
+            " that is there",
+            remedy="leave one of them out",
+        )
+    if not options.port or options.host is None:
+        raise ConfigError(
+            "--rebuild needs the address that the job's workers dial",
+            remedy="give --host and --port",
+        )
+    if options.token_file is None or not options.token_file.expanduser().is_file():
+        named = f"{options.token_file} does not exist" if options.token_file else "none is given"
+        raise ConfigError(
+            f"--rebuild needs the token that the job's workers have: {named}",
+            remedy="give --token-file with a copy of it",
+        )
+    if any(value is not None for value in options.settings.values()):
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(options.settings))
+        raise ConfigError(
+            f"--rebuild takes the job's settings from its workers: {names} cannot be given",
+            remedy="leave it out",
+        )
 
 
 def _token(state_dir: Path, options: ServeOptions, before: Remembered | None) -> TokenFile:
@@ -139,6 +187,12 @@ def _restore(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetti
     if document is None:
         return _found(journal, options)
     durable = Durable.from_wire(document)
+    if options.rebuild and durable.places:
+        raise ConfigError(
+            f"--rebuild: {journal.path.parent} has the journal of job {durable.job_id}",
+            remedy="leave --rebuild out to take that job up; to rebuild another give an empty"
+            " --state-dir",
+        )
     if not options.takes_up:
         _refuse_what_had_begun(durable, journal.path.parent)
     settings = JobSettings.from_wire(durable.settings)
@@ -163,6 +217,8 @@ def _refuse_what_had_begun(durable: Durable, state_dir: Path) -> None:
 
 
 def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSettings]:
+    if options.world_size is None and options.rebuild:
+        return _unknown()
     if options.world_size is None:
         raise ConfigError("a new job needs its number of workers", remedy="give -n")
     if not 1 <= options.world_size <= MAX_WORLD_SIZE:
@@ -174,6 +230,12 @@ def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetting
     journal.write(durable.to_wire(), epoch=durable.epoch)
     journal.settle()
     return durable, settings
+
+
+def _unknown() -> tuple[Durable, JobSettings]:
+    """Stand in for a job that its workers will name; nothing of it is journalled."""
+    settings = job_settings({})
+    return Durable.fresh("not-known-yet", MAX_WORLD_SIZE, settings.to_wire()), settings
 
 
 @contextlib.contextmanager

@@ -22,12 +22,20 @@ from ftcomm.protocol.operator_messages import (
     StatusReply,
     StatusRequest,
     StopRequest,
+    SupersededNotice,
     WorkerStatusReply,
     WorkerStatusRequest,
 )
-from ftcomm_tracker.core.events import Died, GivenUp, LivenessAsserted, StopAsked, Supervised
+from ftcomm_tracker.core.events import (
+    Died,
+    GivenUp,
+    LivenessAsserted,
+    StopAsked,
+    Superseded,
+    Supervised,
+)
 from ftcomm_tracker.core.reporting.status import status_document
-from ftcomm_tracker.server.dial_back import DialBacks
+from ftcomm_tracker.server.outgoing.dial_back import DialBacks
 
 OPERATOR_IDLE_S = 30.0  # a command asks within milliseconds, a supervisor each `detect_within`
 
@@ -44,7 +52,7 @@ class TrackerOperations(Protocol):
 
     def post(
         self,
-        event: StopAsked | LivenessAsserted | GivenUp | Died | Supervised,
+        event: StopAsked | LivenessAsserted | GivenUp | Died | Supervised | Superseded,
         then: Callable[[], object] | None = None,
     ) -> None:
         """Let the roster hear of `event`, then call `then`."""
@@ -127,6 +135,8 @@ class Operators:
                 tracker.post(GivenUp(worker_id, reason, script_failed), done)
             case DeathNotice(worker_id, pid, how):
                 tracker.post(Died(worker_id, pid, how), done)
+            case SupersededNotice(job_id, generation):
+                tracker.post(Superseded(job_id, generation), done)
             case KillRequest(worker_id):
                 tracker.send(conn, KillReply(self._order_kill(worker_id)))
             case WorkerStatusRequest(number, worker_id, host, pid, age_ms):

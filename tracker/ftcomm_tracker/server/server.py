@@ -36,6 +36,8 @@ from ftcomm_tracker.core.events import (
     Said,
     Send,
     Stalled,
+    StepDown,
+    TakeGeneration,
     Tick,
 )
 from ftcomm_tracker.core.reporting.status import SCHEMA, summary
@@ -49,9 +51,10 @@ from ftcomm_tracker.server.connection import (
 )
 from ftcomm_tracker.server.event_queue import EventQueue, Waiting
 from ftcomm_tracker.server.fault_injection import PlannedDeath, TrackerFaults
-from ftcomm_tracker.server.journal import Journal
+from ftcomm_tracker.server.journal import Journal, SupersededError
 from ftcomm_tracker.server.listener import dial_address, host_in, join_address, peer_name
 from ftcomm_tracker.server.operators import Operators
+from ftcomm_tracker.server.outgoing.old_trackers import OldTrackers
 from ftcomm_tracker.server.progress_log import ProgressLog
 from ftcomm_tracker.server.recovery_log import record_incident, record_progress
 from ftcomm_tracker.server.token_file import TokenFile
@@ -101,6 +104,7 @@ class Server:
         self._numbers = 0
         self._failure: FtcommError | None = None
         self._started_at = time.time()
+        self._nursery: trio.Nursery
 
     # --- for the launcher and the command line ------------------------------------------------
 
@@ -201,6 +205,7 @@ class Server:
             JournalError: the journal cannot be written.
         """
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             nursery.start_soon(self._accept)
             nursery.start_soon(self._watch_state_dir, nursery.cancel_scope)
             nursery.start_soon(self._note_progress)
@@ -229,11 +234,11 @@ class Server:
         because of SIGSTOP, a paused machine or a slow disk.  The roster must hear that before
         anything else, since it looks at its deadlines on every event.
         """
-        detect_within = self._roster.settings.detect_within
-        beat = self._roster.settings.heartbeat_every
         woke = trio.current_time()
         self._feed(Tick(), woke)
         while not self.ended.is_set():
+            settings = self._roster.settings  # others once the job is rebuilt from its workers
+            detect_within, beat = settings.detect_within, settings.heartbeat_every
             due = self._roster.next_deadline()
             with trio.move_on_at(woke + beat if due is None else min(woke + beat, due)):
                 await self._inbox.wait()
@@ -275,13 +280,14 @@ class Server:
     async def _note_progress(self) -> None:
         """A line a minute about the job, beside its journal."""
         progress = ProgressLog.begin(trio.current_time())
-        log_limit = self._roster.settings.log_limit
         while True:
             await trio.sleep(PROGRESS_LOOK_S)
             now = trio.current_time()
             progress.observe(self._roster.progress(), now)
             if now >= progress.due:
-                record = progress.record(self._roster.snapshot(now), log_limit, now)
+                record = progress.record(
+                    self._roster.snapshot(now), self._roster.settings.log_limit, now
+                )
                 if not record_progress(self._state_dir, record):
                     return
 
@@ -295,6 +301,9 @@ class Server:
         and never late (rule R13).  When a whole job joins or closes, each writes the whole state.
         """
         decided = [self._roster.handle(event, now=now) for event, _ in waiting]
+        for effect in (effect for effects in decided for effect in effects):
+            if isinstance(effect, TakeGeneration):
+                self._journal.take_generation(effect.generation)
         self._journal_last(effect for effects in decided for effect in effects)
         for (_, then), effects in zip(waiting, decided, strict=True):
             self._carry_out(effects)
@@ -326,6 +335,11 @@ class Server:
                 self._disconnect(conn, reason)
             case Persist(durable):
                 self._persist(durable)
+            case TakeGeneration(generation, old_trackers):
+                notices = OldTrackers(self._token.token, self._roster.durable.job_id, generation)
+                self._nursery.start_soon(notices.tell, old_trackers, self.address)
+            case StepDown(reason):
+                raise SupersededError(reason)
             case Note(level, text):
                 log.log(_LEVELS.get(level, logging.INFO), "%s", text)
             case IncidentClosed(incident):

@@ -27,6 +27,7 @@ from ftcomm.recovery.events import (
     Event,
     Hangup,
     Received,
+    Redial,
     SendControl,
     StartFetch,
     Wake,
@@ -281,6 +282,10 @@ class SimulatedProcess:
                     self.world.between(0.0, RACE_S),
                     self.deliver, self._send_control, Leaves(version, (leaf,)),
                 )  # fmt: skip
+            case Redial():
+                if self.conn is not None:
+                    self.conn.hang_up()
+                    self.on_detached(self.conn, "it follows another tracker")
             case Hangup():
                 if self.conn is not None:
                     self.conn.hang_up()

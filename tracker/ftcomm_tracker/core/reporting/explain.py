@@ -114,6 +114,21 @@ def _reattaching(document: Mapping[str, Any]) -> list[Diagnosis]:
     ]
 
 
+def _rebuilding(document: Mapping[str, Any]) -> list[Diagnosis]:
+    rebuild = document["rebuild"]
+    here = rebuild["here"]
+    came = f"worker {', '.join(here[:MAX_ROWS])} has come" if here else "no worker has come yet"
+    return [
+        Diagnosis(
+            "rebuilding",
+            waiting=True,
+            what="the tracker has no journal of this job, and asks its workers what they know",
+            evidence=(came, rebuild["needs"]),
+            todo="wait for all members, or confirm the loss of some as said",
+        )
+    ]
+
+
 def _collecting(document: Mapping[str, Any]) -> list[Diagnosis]:
     diagnoses = _away(document)
     diagnoses += [
@@ -338,6 +353,7 @@ MAX_ROWS = 8  # members described one by one
 
 _STATES: dict[str, Callable[[Mapping[str, Any]], list[Diagnosis]]] = {
     "FORMING": _forming,
+    "REBUILDING": _rebuilding,
     "REATTACHING": _reattaching,
     "COLLECTING": _collecting,
     "RUNNING": _running,

@@ -4,7 +4,7 @@ from typing import Any
 
 from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
-from ftcomm_tracker.core.group_formation import missing_list, missing_workers
+from ftcomm_tracker.core.group_formation import MAX_ROWS, missing_list, missing_workers
 from ftcomm_tracker.core.group_state import GroupState, JobState
 from ftcomm_tracker.core.relay_routing import route_rows
 from ftcomm_tracker.core.reporting.lost_hosts import host_text
@@ -16,7 +16,7 @@ def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusR
     fatal_decision = group.durable.fatal_decision
     return WorkerStatusReply(
         number=number,
-        connected=group.members.is_connected(worker_id),
+        connected=group.is_connected(worker_id),
         missed=group.misses(worker_id),
         closed=group.durable.has_closed(worker_id),
         progress=group.members.furthest,
@@ -26,6 +26,7 @@ def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusR
         over=fatal_decision is not None or group.durable.final_version >= 0,
         error=fatal_decision.error if fatal_decision else "",
         cause=fatal_decision.cause if fatal_decision else "",
+        generation=group.generation if group.rebuild is None else group.rebuild.generation,
     )
 
 
@@ -48,6 +49,7 @@ def snapshot(group: GroupState, now: float) -> dict[str, Any]:
         if group.state is JobState.REATTACHING
         else None,
         "missing": _missing(group, now) if group.state is JobState.FORMING else None,
+        "rebuild": _rebuild(group),
         "grace_s": round(group.epochs.grace_until - now, 3) if _awaited_in_grace(group) else None,
         "recovery": _recovery(group, now),
         "members": [
@@ -108,6 +110,8 @@ def _waiting_for(group: GroupState, now: float) -> list[str]:
     if group.state is JobState.FORMING:
         away = _missing(group, now)
         return [f"{who} to join" for who in missing_list(away["workers"], away["unnamed"])]
+    if group.rebuild is not None:
+        return [f"worker {name} to come" for name in group.rebuild.missing()[:MAX_ROWS]]
     names = [place.worker_id for place in group.durable.places]
     hosts, others = group.lost_hosts()
     absent = [f"{host_text(*lost)} to come back" for lost in hosts]
@@ -120,6 +124,20 @@ def _waiting_for(group: GroupState, now: float) -> list[str]:
             for rank in _awaited_in_grace(group)
         ]
     return absent
+
+
+def _rebuild(group: GroupState) -> dict[str, Any] | None:
+    """Workers that a tracker without a journal awaits, as JSON-able values."""
+    rebuild = group.rebuild
+    if rebuild is None:
+        return None
+    here = sorted(hello.worker_id for hello in rebuild.waiting.values())
+    return {
+        "job_id": rebuild.job_id,
+        "here": here[:MAX_ROWS],
+        "missing": rebuild.missing()[:MAX_ROWS],
+        "needs": rebuild.needs(),
+    }
 
 
 def _awaited_in_grace(group: GroupState) -> list[int]:

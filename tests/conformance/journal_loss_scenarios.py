@@ -1,0 +1,124 @@
+"""The tracker dies, and its state directory with it: F17."""
+
+import contextlib
+import functools
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+from tests.conformance.bench import Bench
+from tests.conformance.plans import Plan
+from tests.conformance.scenario import DETECT_S, QUIET, Scenario, all_at_gate, expect, has_results
+
+LOSSES = (2, 20, 45, 70, 100)  # results of all ranks, after which a job's tracker is lost
+JOBS = 10  # of `tracker_is_lost_50_times`
+
+
+def tracker_is_lost_in_steady_state(bench: Bench) -> None:
+    """It costs no step: the same epoch goes on, before, while and after it is away."""
+    reference = bench.reference(Plan(4, QUIET))
+    program = {**QUIET, "gates": {"0.10": "first", "1.10": "second"}}
+    with bench.job(Plan(4, program)) as job:
+        job.start_tracker()
+        job.start_all()
+        all_at_gate(job, "first")
+        job.lose_tracker()
+        job.wait_for("tracker", text="all workers are back in epoch 1")
+        job.open_gate("first")
+        all_at_gate(job, "second")
+        job.lose_tracker()
+        job.open_gate("second")
+        job.finish()
+        job.check_against(reference)
+        expect("epochs", {event["epoch"] for event in job.of("result")}, {1})
+
+
+def tracker_is_lost_with_a_member(bench: Bench) -> None:
+    """In an epoch change: refused until the operator confirms that a dead member is lost."""
+    reference = bench.reference(Plan(4, QUIET))
+    program = {**QUIET, "gates": {"1.10": "gate"}}
+    with bench.job(Plan(4, program, ("1.1.10.0@enter",), restart=False)) as job:
+        job.start_tracker()
+        job.start_all()
+        all_at_gate(job, "gate")
+        job.open_gate("gate")
+        job.wait_for("exit", worker="1")
+        job.wait_for("tracker", text="epoch 2: ")
+        job.lose_tracker()
+        job.start(1)
+        job.wait_for("tracker", text="has said what it knows; missing: worker 1")
+        job.lose_tracker(lost="1")
+        job.finish()
+        job.check_against(reference)
+
+
+def tracker_is_lost_in_close(bench: Bench) -> None:
+    """A rank has closed, and others may have."""
+    reference = bench.reference(Plan(4, QUIET))
+    with bench.job(Plan(4, QUIET)) as job:
+        job.start_tracker()
+        job.start_all()
+        job.wait_for("tracker", text=" has closed")
+        job.lose_tracker()
+        job.finish()
+        job.check_against(reference)
+
+
+def old_tracker_is_only_stopped(bench: Bench) -> None:
+    """A second tracker leads at another address; the first one wakes up, is told, and ends."""
+    reference = bench.reference(Plan(4, QUIET))
+    program = {**QUIET, "gates": {"0.10": "first", "1.10": "second"}}
+    settings = {"detect_within": DETECT_S}
+    with bench.job(Plan(4, program, settings=settings)) as job, _address() as (other, give_back):
+        job.start_tracker()
+        job.address = f"{job.own_address},{other}"
+        job.start_all()
+        all_at_gate(job, "first")
+        old = job.set_tracker_aside()
+        try:
+            job.lose_tracker_disk()
+            give_back()
+            job.start_tracker(rebuild_at=other)
+            job.wait_for("tracker", text="all workers are back in epoch 1")
+            job.open_gate("first")
+            all_at_gate(job, "second")
+            old.send_signal(signal.SIGCONT)
+            expect("status of the old tracker", old.wait(), 75)
+        finally:
+            old.kill()
+            old.wait()
+        job.open_gate("second")
+        job.finish()
+        job.check_against(reference)
+        expect("epochs", {event["epoch"] for event in job.of("result")}, {1})
+
+
+@contextlib.contextmanager
+def _address() -> Iterator[tuple[str, Callable[[], None]]]:
+    """An address that nothing else gets until it is given back."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}", held.close
+
+
+def tracker_is_lost_50_times(bench: Bench) -> None:
+    """Five times in each of ten jobs, at any moment of the work."""
+    reference = bench.reference(Plan(4, QUIET))
+    for _ in range(JOBS):
+        with bench.job(Plan(4, QUIET)) as job:
+            job.start_tracker()
+            job.start_all()
+            for seen in LOSSES:
+                job.wait(functools.partial(has_results, job, seen))
+                job.lose_tracker()
+            job.finish()
+            job.check_against(reference)
+
+
+SCENARIOS = (
+    Scenario("F17-disk-steady", tracker_is_lost_in_steady_state, quick=True),
+    Scenario("F17-disk-member", tracker_is_lost_with_a_member, quick=True),
+    Scenario("F17-disk-close", tracker_is_lost_in_close),
+    Scenario("F17-disk-stopped", old_tracker_is_only_stopped, quick=True),
+    Scenario("F17-disk-50", tracker_is_lost_50_times),
+)

@@ -1,0 +1,264 @@
+"""Scenarios of a tracker without its journal: whom it awaits, what it decides, whom it refuses."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ftcomm.protocol.messages import (
+    AskRoster,
+    Closed,
+    FatalDecision,
+    Heartbeat,
+    HeartbeatAck,
+    Hello,
+    KnownRoster,
+    Refused,
+    RosterEntry,
+    Welcome,
+)
+from ftcomm.protocol.position import START
+from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.core.events import (
+    ConnectionLost,
+    Joined,
+    Note,
+    Said,
+    StepDown,
+    StopAsked,
+    Superseded,
+    TakeGeneration,
+)
+from ftcomm_tracker.core.rebuild.decision import MAX_EPOCH, Rebuild
+from ftcomm_tracker.core.roster import JobState, Roster
+from tests.unit.tracker.roster_scenario import SETTINGS, ScenarioRun, hello, names, running, sends
+
+ENTRIES = tuple(RosterEntry(f"w{rank}", 1, f"w{rank}-a".encode(), "h", True) for rank in range(3))
+
+
+def member(rank: int, **changes: Any) -> Hello:
+    fields = {"incarnation": 1, "plan_epoch": 7, "revoke_epoch": 7, "job_id": "old"}
+    return hello(f"w{rank}", **{**fields, "generation": 4, "tracker": b"old", **changes})
+
+
+def known(generation: int = 5, **changes: Any) -> KnownRoster:
+    fields: dict[str, Any] = {
+        "generation": generation,
+        "job_id": "old",
+        "world_size": 3,
+        "settings": SETTINGS.to_wire(),
+        "epoch": 7,
+        "grouping": (0, 0, 0),
+        "prelude_length": -1,
+        "version": 2,
+        "lost": "10.0.0.5:4711",
+        "first": 0,
+        "entries": ENTRIES,
+    }
+    return KnownRoster(**{**fields, **changes})
+
+
+def rebuilding(**changes: Any) -> ScenarioRun:
+    """A tracker that the operator has started with --rebuild."""
+    scenario = ScenarioRun(3, Durable.fresh("new", 3))
+    rebuild = Rebuild(b"me", is_asked=True, **changes)
+    scenario.roster = Roster(
+        SETTINGS, scenario.journalled, generation=1, now=0.0, tracker=b"me", rebuild=rebuild
+    )
+    return scenario
+
+
+def come(scenario: ScenarioRun, *ranks: int) -> list[tuple[int, Any]]:
+    """These members come and say what they know."""
+    sent = []
+    for rank in ranks:
+        scenario.joined(rank + 1, member(rank))
+        sent += scenario.said(rank + 1, known())
+    return sent
+
+
+def test_all_members_come_and_nothing_changes_for_them() -> None:
+    scenario = rebuilding()
+    assert come(scenario, 0, 1) == []
+    scenario.joined(3, member(2))
+    effects = scenario.tell(Said(3, known()))
+    assert [(conn, type(m), m.generation) for conn, m in sends(effects)] == [
+        (1, Welcome, 5), (2, Welcome, 5), (3, Welcome, 5),
+    ]  # fmt: skip
+    assert TakeGeneration(5, ("10.0.0.5:4711",)) in effects
+    roster, durable = scenario.roster, scenario.journalled
+    assert (roster.state, roster.epochs.in_force) == (JobState.RUNNING, 7)
+    assert (durable.job_id, durable.epoch, durable.version) == ("old", 1007, 2)
+
+
+def test_a_worker_with_a_plan_makes_a_fresh_tracker_rebuild() -> None:
+    scenario = ScenarioRun(3, Durable.fresh("new", 3))
+    scenario.joined(9, hello("w9"))  # welcomed to a job that does not begin
+    sent = scenario.joined(1, member(0))
+    assert [(conn, m.generation) for conn, m in sent if isinstance(m, AskRoster)] == [
+        (9, 1), (9, 5), (1, 5),
+    ]  # fmt: skip
+    assert scenario.roster.state is JobState.REBUILDING
+
+
+def test_a_fresh_tracker_forms_a_group_once_no_worker_with_a_plan_is_left() -> None:
+    scenario = ScenarioRun(1, Durable.fresh("new", 1))
+    scenario.joined(1, member(0))
+    scenario.tell(ConnectionLost(1, "gone"))
+    assert scenario.roster.state is JobState.FORMING
+    assert names(scenario.joined(2, hello("w0", "b"))) == [(2, "Welcome"), (2, "Revoke")]
+
+
+def test_with_a_member_missing_it_waits_and_says_what_to_do() -> None:
+    scenario = rebuilding()
+    come(scenario, 0, 1)
+    notes = [effect.text for effect in scenario.tick(30.0) if isinstance(effect, Note)]
+    assert notes[-1] == (
+        "the job's journal is not here, and worker w2 of job old has not come; if it is lost and"
+        " the job's old tracker has ended for certain, start this one again with --rebuild --lost"
+        " w2"
+    )
+    assert scenario.roster.snapshot(30.0)["rebuild"]["missing"] == ["w2"]
+    assert scenario.journalled == Durable.fresh("new", 3)
+
+
+def test_the_operator_confirms_the_loss_of_a_member() -> None:
+    scenario = rebuilding(lost=frozenset({"w2"}))
+    sent = come(scenario, 0, 1)
+    assert names(sent) == [(1, "Welcome"), (2, "Welcome"), (1, "Revoke"), (2, "Revoke")]
+    assert scenario.journalled.epoch == 1008
+    assert names(scenario.joined(3, hello("w2", "b"))) == [(3, "Welcome"), (3, "Revoke")]
+
+
+def test_another_process_of_a_member_is_not_that_member() -> None:
+    scenario = rebuilding()
+    come(scenario, 0, 1)
+    scenario.joined(3, hello("w2", "b", incarnation=2, revoke_epoch=8, job_id="old"))
+    sent = scenario.said(3, known(epoch=0, entries=(), grouping=()))
+    assert (sent, scenario.roster.state) == ([], JobState.REBUILDING)
+    assert scenario.roster.snapshot(0.0)["rebuild"]["missing"] == ["w2"]
+
+
+def test_a_member_that_was_absent_in_the_plan_is_not_awaited() -> None:
+    entries = (*ENTRIES[:2], RosterEntry("w2", 1, b"w2-a", "h", False))
+    scenario = rebuilding()
+    for rank in range(2):
+        scenario.joined(rank + 1, member(rank))
+        scenario.said(rank + 1, known(entries=entries))
+    assert scenario.journalled.closed_ranks == (2,)
+
+
+def test_a_member_whose_connection_is_gone_has_not_come() -> None:
+    scenario = rebuilding()
+    come(scenario, 0)
+    scenario.tell(ConnectionLost(1, "gone"))
+    assert come(scenario, 1, 2) == []
+    assert sorted(names(come(scenario, 0))) == [(1, "Welcome"), (2, "Welcome"), (3, "Welcome")]
+
+
+def test_a_worker_that_follows_another_tracker_makes_all_be_asked_again() -> None:
+    scenario = rebuilding()
+    come(scenario, 0, 1)
+    sent = scenario.joined(3, member(2, generation=5, tracker=b"other"))
+    assert sent == [(conn, AskRoster(6, b"me")) for conn in (1, 2, 3)]
+    assert [scenario.said(conn, known(5)) for conn in (1, 2, 3)] == [[], [], []]
+    sent = [message for conn in (1, 2, 3) for message in scenario.said(conn, known(6))]
+    assert [m.generation for _, m in sent if isinstance(m, Welcome)] == [6, 6, 6]
+
+
+def test_the_roster_of_the_newest_plan_counts() -> None:
+    """Rank 2 has another owner since epoch 8, which one member alone has heard of."""
+    newest = (*ENTRIES[:2], RosterEntry("s", 1, b"s-a", "h", True))
+    scenario = rebuilding()
+    come(scenario, 0, 2)
+    scenario.joined(2, member(1, plan_epoch=8, revoke_epoch=8))
+    assert scenario.said(2, known(epoch=8, entries=newest)) == []
+    fields = {"incarnation": 1, "plan_epoch": 8, "revoke_epoch": 8, "job_id": "old"}
+    scenario.joined(4, hello("s", **fields))
+    sent = names(scenario.said(4, known(epoch=8, entries=newest)))
+    assert (3, "Fenced") in sent
+    assert {conn for conn, kind in sent if kind == "Revoke"} == {1, 2, 4}
+
+
+def test_a_heartbeat_is_answered_and_confirms_nothing() -> None:
+    scenario = rebuilding()
+    come(scenario, 0)
+    assert scenario.said(1, Heartbeat(3, 7, START)) == [(1, HeartbeatAck(0))]
+
+
+def test_the_job_is_stopped_for_workers_that_wait() -> None:
+    scenario = rebuilding()
+    come(scenario, 0)
+    told = sends(scenario.tell(StopAsked("enough")))
+    assert [(c, m.error) for c, m in told if isinstance(m, FatalDecision)] == [
+        (1, "JobStoppedError")
+    ]
+
+
+def test_workers_that_contradict_each_other_are_named() -> None:
+    scenario = rebuilding()
+    come(scenario, 0, 1)
+    scenario.joined(3, member(2))
+    other = known(settings=replace(SETTINGS, detect_within=9.0).to_wire())
+    assert scenario.said(3, other) == []
+    assert "contradict each other" in scenario.roster.snapshot(0.0)["rebuild"]["needs"]
+    assert scenario.roster.state is JobState.REBUILDING
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"epoch": 6}, "it is in epoch 7, and knows the plan of epoch 6"),
+        ({"grouping": (0, 0)}, "its grouping is none of a job of that size"),
+        ({"entries": (*ENTRIES, ENTRIES[0])}, "its roster has not the size of its job"),
+        ({"entries": (ENTRIES[0],) * 3}, "its roster names a worker twice"),
+        ({"entries": tuple(reversed(ENTRIES[1:])), "first": 1}, None),
+        ({"settings": (("detect_within", "never"),)}, "the settings of its job are impossible"),
+        ({"world_size": 2, "grouping": (0, 0), "entries": ENTRIES[1:]}, "not name it"),
+    ],
+)
+def test_what_cannot_be_known_is_refused(changes: dict[str, Any], why: str | None) -> None:
+    scenario = rebuilding()
+    scenario.joined(1, member(0))
+    sent = scenario.said(1, known(**changes))
+    refused = [message.reason for _, message in sent if isinstance(message, Refused)]
+    assert len(refused) == (why is not None)
+    assert why is None or why in refused[0]
+
+
+def test_an_impossible_epoch_is_refused() -> None:
+    scenario = rebuilding()
+    assert names(scenario.joined(1, member(0, revoke_epoch=MAX_EPOCH + 1))) == [(1, "Refused")]
+
+
+@pytest.mark.parametrize(
+    ("generation", "tracker", "ends"),
+    [(1, b"", False), (2, b"new", True), (1, b"new", True), (2_000_000, b"new", False)],
+)
+def test_a_tracker_whose_workers_follow_a_newer_one_ends(
+    generation: int, tracker: bytes, ends: bool
+) -> None:
+    scenario = running(2)
+    back = {"incarnation": 1, "plan_epoch": 1, "revoke_epoch": 1, "job_id": "job"}
+    who = hello("w0", generation=generation, tracker=tracker, **back)
+    effects = scenario.roster.handle(Joined(9, who), now=0.0)
+    reason = "the workers of job job follow a newer tracker"
+    assert (StepDown(reason) in effects, effects == [StepDown(reason)]) == (ends, ends)
+
+
+@pytest.mark.parametrize(("job", "generation", "ends"), [("job", 2, 1), ("job", 1, 0), ("x", 2, 0)])
+def test_a_notice_of_a_newer_tracker_ends_an_older_one(
+    job: str, generation: int, ends: int
+) -> None:
+    effects = running(2).roster.handle(Superseded(job, generation), now=0.0)
+    assert sum(isinstance(effect, StepDown) for effect in effects) == ends
+
+
+def test_closes_that_members_know_count() -> None:
+    scenario = rebuilding()
+    come(scenario, 0, 1, 2)
+    for conn in (1, 2):
+        scenario.said(conn, Closed(2))
+    assert names(scenario.said(3, Closed(2))) == [
+        (1, "AllClosed"), (2, "AllClosed"), (3, "AllClosed"),
+    ]  # fmt: skip

@@ -1,0 +1,1 @@
+"""Taking a job up from what its workers know, where the journal is lost (rule R19)."""

@@ -1,0 +1,295 @@
+"""The roster of a job whose tracker has lost its journal, from what its workers know (rule R19).
+
+A tracker without a journal takes a job up only if all members of the newest plan have come that
+were not absent in it.  Then no plan can exist that this one does not know and that somebody
+executes: each of those members has promised to follow no older tracker.  With a member missing
+the operator must confirm that the old tracker has ended, and name the members that are lost.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from ftcomm.config.job_settings import JobSettings
+from ftcomm.errors import ConfigError
+from ftcomm.protocol.host_groups import is_grouping
+from ftcomm.protocol.messages import AskRoster, Hello, KnownRoster, RosterEntry
+from ftcomm_tracker.core.durable_state import Durable, RankOwner
+from ftcomm_tracker.core.events import Event
+
+EPOCH_GAP = 1000  # above the highest epoch seen: the old tracker may have announced some more
+MAX_GENERATION = 1_000_000  # trackers of one job; a worker that says more is broken
+MAX_EPOCH = 1_000_000_000  # of a worker that can be believed; the codec's own limit is above
+REMIND_EVERY_S = 30.0
+MAX_NAMED = 8  # workers in one sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """The decision: what the journal would say, and who goes on with it.
+
+    Attributes:
+        generation: of this tracker, above all that its workers have seen.
+        durable: the job, with an epoch above all that may have been announced.
+        settings: of the job.
+        lost: worker ids of members that did not come, of which the operator confirms the loss.
+        old_trackers: addresses of the trackers that the workers have lost.
+    """
+
+    generation: int
+    durable: Durable
+    settings: JobSettings
+    lost: tuple[str, ...]
+    old_trackers: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Rebuild:
+    """Workers that have come to a tracker without a journal, and what they know.
+
+    Attributes:
+        tracker: tells this tracker from others that take the same generation.
+        world_size: number of workers that the operator has given; None for none.
+        lost: worker ids of members that are lost; the operator confirms that the old tracker ended.
+        is_asked: the operator has asked for it; else a worker that knows a plan has come.
+        generation: the one that this tracker asks in.
+        waiting: by connection, the hello of a worker that is not admitted yet.
+        answers: by connection, the parts of what it knows.
+        later: events that count once the group is there.
+        remind_at: when the operator is told again who is missing.
+    """
+
+    tracker: bytes
+    world_size: int | None = None
+    lost: frozenset[str] = frozenset()
+    is_asked: bool = False
+    generation: int = 1
+    waiting: dict[int, Hello] = field(default_factory=dict)
+    answers: dict[int, tuple[KnownRoster, ...]] = field(default_factory=dict)
+    later: list[Event] = field(default_factory=list)
+    remind_at: float = float("inf")
+    _shared: dict[tuple[RosterEntry, ...], tuple[RosterEntry, ...]] = field(default_factory=dict)
+
+    def join(self, conn: int, hello: Hello) -> list[tuple[int, AskRoster]]:
+        """Take a worker; return whom to ask what, by connection.
+
+        A worker that has answered a tracker of this generation, or of a higher one, makes this
+        tracker ask all again in one above it.
+        """
+        self.waiting[conn] = hello
+        answered = (hello.generation, hello.tracker) == (self.generation, self.tracker)
+        if hello.generation >= self.generation and not answered:
+            self.generation = hello.generation + 1
+            self.answers = {}
+            return [(each, self.question) for each in self.waiting]
+        return [(conn, self.question)]
+
+    @property
+    def question(self) -> AskRoster:
+        """The question to a worker."""
+        return AskRoster(self.generation, self.tracker)
+
+    def answer(self, conn: int, part: KnownRoster) -> str:
+        """Take an answer; return why it cannot be true, empty if it can.
+
+        An answer to a question of an older generation is dropped.
+        """
+        if conn not in self.waiting or part.generation != self.generation:
+            return ""
+        flaw = _flaw_in(self.waiting[conn], part)
+        if not flaw and part.epoch and self.world_size not in (None, part.world_size):
+            flaw = f"its job has {part.world_size} workers, not {self.world_size}"
+        if flaw:
+            return flaw
+        # Nearly all answers are alike: held once, those of 2,048 workers take megabytes.
+        part = replace(part, entries=self._shared.setdefault(part.entries, part.entries))
+        before = self.answers.get(conn, ()) if part.first else ()
+        parts = self.answers[conn] = (*before, part)
+        return _flaw_in_parts(parts) or _flaw_in_place(self.waiting[conn], parts)
+
+    def forget(self, conn: int) -> None:
+        """Drop a worker whose connection is gone: its promise counts while it is here."""
+        self.waiting.pop(conn, None)
+        self.answers.pop(conn, None)
+
+    def is_here(self, worker_id: str) -> bool:
+        """True if a process of that worker waits here."""
+        return any(hello.worker_id == worker_id for hello in self.waiting.values())
+
+    @property
+    def knows_a_plan(self) -> bool:
+        """True if a worker is here that has taken a plan."""
+        return any(hello.plan_epoch for hello in self.waiting.values())
+
+    @property
+    def job_id(self) -> str:
+        """The job that the newest answer names; empty before one that knows a plan."""
+        newest = self._newest()
+        return newest[0].job_id if newest else ""
+
+    def _newest(self) -> tuple[KnownRoster, ...]:
+        """All parts of the answer with the newest plan; empty while no whole one is there."""
+        whole = [parts for parts in self.answers.values() if parts[0].epoch and _is_whole(parts)]
+        return max(whole, key=lambda parts: parts[0].epoch, default=())
+
+    def missing(self) -> list[str]:
+        """Worker ids of the newest plan's members that have not answered, and are not lost."""
+        return [entry.worker_id for entry in self.missing_members()]
+
+    def missing_members(self) -> list[RosterEntry]:
+        """The processes that have not answered, as the newest plan names them."""
+        here = {(hello.worker_id, hello.nonce) for hello in self._answered()}
+        return [
+            entry
+            for entry in _entries(self._newest())
+            if entry.present
+            and (entry.worker_id, entry.nonce) not in here
+            and entry.worker_id not in self.lost
+        ]
+
+    def _answered(self) -> Iterable[Hello]:
+        return [self.waiting[conn] for conn, parts in self.answers.items() if _is_whole(parts)]
+
+    def contradiction(self) -> str:
+        """Name two workers whose answers cannot both be true; empty if there are none."""
+        newest = self._newest()
+        told = {conn: parts for conn, parts in self.answers.items() if _is_whole(parts)}
+        first = next((conn for conn, parts in told.items() if parts is newest), None)
+        if first is None:
+            return ""
+        for conn, parts in sorted(told.items()):
+            differs = _difference(newest, parts)
+            tables = self.waiting[conn].tables, self.waiting[first].tables
+            if not differs and parts[0].epoch and tables[0] != tables[1]:
+                differs = "the tables of algorithms"
+            if differs:
+                names = self.waiting[first].worker_id, self.waiting[conn].worker_id
+                return f"workers {names[0]} and {names[1]} contradict each other about {differs}"
+        return ""
+
+    def decide(self) -> Rebuilt | None:
+        """The job as its workers know it; None while somebody is missing."""
+        newest = self._newest()
+        if not newest or self.missing() or self.contradiction():
+            return None
+        job, entries = newest[0], _entries(newest)
+        hellos = self.waiting.values()
+        epoch = EPOCH_GAP + max(max(hello.plan_epoch, hello.revoke_epoch) for hello in hellos)
+        nonces = tuple(entry.nonce for entry in entries)
+        durable = Durable(
+            job_id=job.job_id,
+            world_size=job.world_size,
+            settings=job.settings,
+            epoch=epoch,
+            first_nonces=nonces,
+            incarnations=self._incarnations(entries),
+            places=tuple(RankOwner(e.worker_id, e.incarnation, e.nonce, e.host) for e in entries),
+            grouping=job.grouping,
+            tables=self._tables(job),
+            version=max(part.version for parts in self.answers.values() for part in parts),
+            closed_ranks=tuple(rank for rank, entry in enumerate(entries) if not entry.present),
+        )
+        here = {hello.nonce for hello in self._answered()}
+        lost = tuple(e.worker_id for e in entries if e.present and e.nonce not in here)
+        old = {parts[0].lost for parts in self.answers.values() if parts[0].lost}
+        settings = JobSettings.from_wire(job.settings)
+        return Rebuilt(self.generation, durable, settings, lost, tuple(sorted(old)))
+
+    def _incarnations(self, entries: list[RosterEntry]) -> tuple[tuple[str, int], ...]:
+        """The newest incarnations: those of the roster, and of workers here that it leaves out."""
+        numbers: dict[str, int] = {}
+        for hello in self.waiting.values():
+            if hello.incarnation:
+                newest = max(hello.incarnation, numbers.get(hello.worker_id, 0))
+                numbers[hello.worker_id] = newest
+        # A process with a later number than the roster's was to replace that one, and will.
+        numbers |= {entry.worker_id: entry.incarnation for entry in entries}
+        return tuple(sorted(numbers.items()))
+
+    def _tables(self, job: KnownRoster) -> bytes:
+        """The digest of the algorithm tables, as the members of the newest plan have it."""
+        return next(
+            self.waiting[conn].tables for conn, parts in self.answers.items() if parts[0] is job
+        )
+
+    def needs(self) -> str:
+        """Say in words why the job does not go on yet, and what to do."""
+        if contradiction := self.contradiction():
+            return f"{contradiction}; end the process of the worker that is wrong"
+        missing = self.missing()
+        if not missing:
+            return "no worker has come that knows the job's plan"
+        names = ", ".join(missing[:MAX_NAMED])
+        more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
+        return (
+            f"worker {names}{more} of job {self.job_id} has not come; if it is lost and the job's"
+            f" old tracker has ended for certain, start this one again with --rebuild --lost"
+            f" {','.join(missing[:MAX_NAMED])}"
+        )
+
+
+def _entries(parts: tuple[KnownRoster, ...]) -> list[RosterEntry]:
+    return [entry for part in parts for entry in part.entries]
+
+
+def _is_whole(parts: tuple[KnownRoster, ...]) -> bool:
+    return not parts[0].epoch or sum(len(p.entries) for p in parts) == parts[0].world_size
+
+
+def _job_of(parts: tuple[KnownRoster, ...]) -> tuple[object, ...]:
+    """All of an answer that is the same for every member of a job."""
+    first = parts[0]
+    return first.job_id, first.world_size, first.settings, first.grouping
+
+
+def _difference(one: tuple[KnownRoster, ...], other: tuple[KnownRoster, ...]) -> str:
+    """Name what two answers cannot differ in, and do."""
+    if not other[0].epoch:
+        return ""
+    if _job_of(one) != _job_of(other):
+        return "the job, its size, its settings or its grouping"
+    lengths = {one[0].prelude_length, other[0].prelude_length} - {-1}
+    if len(lengths) > 1:
+        return "the length of the prelude"
+    if one[0].epoch == other[0].epoch and _entries(one) != _entries(other):
+        return f"the roster of epoch {one[0].epoch}"
+    return ""
+
+
+def _flaw_in(hello: Hello, part: KnownRoster) -> str:
+    """Return why the worker that said `hello` cannot know this; empty if it can."""
+    if hello.generation > MAX_GENERATION or hello.revoke_epoch > MAX_EPOCH:
+        return "it names an impossible generation or epoch"
+    if part.epoch != hello.plan_epoch:
+        return f"it is in epoch {hello.plan_epoch}, and knows the plan of epoch {part.epoch}"
+    if not part.epoch:
+        return "it has no plan, and knows a roster" if part.entries else ""
+    if len(part.grouping) != part.world_size or not is_grouping(part.grouping):
+        return "its grouping is none of a job of that size"
+    if part.first + len(part.entries) > part.world_size or not part.entries:
+        return "its roster has not the size of its job"
+    try:
+        JobSettings.from_wire(part.settings)
+    except ConfigError as error:
+        return f"the settings of its job are impossible: {error.cause}"
+    return ""
+
+
+def _flaw_in_place(hello: Hello, parts: tuple[KnownRoster, ...]) -> str:
+    """Return a flaw if a whole roster leaves out the process that has taken its plan."""
+    if not parts[0].epoch or not _is_whole(parts):
+        return ""
+    own = any((e.worker_id, e.nonce) == (hello.worker_id, hello.nonce) for e in _entries(parts))
+    return "" if own else "its roster does not name it"
+
+
+def _flaw_in_parts(parts: tuple[KnownRoster, ...]) -> str:
+    """Return why parts of one answer do not fit each other; empty if they do."""
+    if any(_job_of((one,)) != _job_of((next_one,)) for one, next_one in pairwise(parts)):
+        return "the parts of its answer differ"
+    if any(next_one.first != one.first + len(one.entries) for one, next_one in pairwise(parts)):
+        return "parts of its answer are missing"
+    names = [entry.worker_id for entry in _entries(parts)]
+    if len(set(names)) < len(names):
+        return "its roster names a worker twice"
+    return ""

@@ -1,0 +1,170 @@
+"""A tracker without its journal: it hears workers, and takes their job up once they agree (R19).
+
+Workers that come are asked what they know and are not welcomed yet.  They go on with collectives
+meanwhile, which need no tracker.  Once `Rebuild` decides, a new group is made as from a journal,
+and the workers are admitted to it like to a restarted tracker.
+"""
+
+from dataclasses import replace
+
+from ftcomm.protocol.messages import Heartbeat, HeartbeatAck, Hello, KnownRoster, Refused
+from ftcomm_tracker.core.admission import on_joined
+from ftcomm_tracker.core.events import (
+    ConnectionLost,
+    Died,
+    Disconnect,
+    Event,
+    GivenUp,
+    Joined,
+    Persist,
+    Said,
+    Send,
+    StepDown,
+    Superseded,
+    TakeGeneration,
+)
+from ftcomm_tracker.core.group_state import GroupState, JobState, Members
+from ftcomm_tracker.core.rebuild.decision import (
+    MAX_EPOCH,
+    MAX_GENERATION,
+    REMIND_EVERY_S,
+    Rebuild,
+    Rebuilt,
+)
+
+
+def must_step_down(group: GroupState, event: Event) -> bool:
+    """True if a worker follows a newer tracker: this one has ended without having noticed it."""
+    match event:
+        case Superseded(job_id, generation):
+            found = generation > group.generation
+        case Joined(_, hello):
+            job_id, generation = hello.job_id, hello.generation
+            other = bool(hello.tracker) and hello.tracker != group.tracker
+            found = generation > group.generation or (generation == group.generation and other)
+        case _:
+            return False
+    possible = generation <= MAX_GENERATION
+    return found and possible and job_id == group.durable.job_id and _serves(group)
+
+
+def _serves(group: GroupState) -> bool:
+    """True once this tracker has a job: before that it only takes a higher generation."""
+    return group.state is not JobState.REBUILDING and bool(group.durable.places)
+
+
+def step_down(group: GroupState) -> None:
+    """End this tracker: it may decide nothing any more."""
+    reason = f"the workers of job {group.durable.job_id} follow a newer tracker"
+    group.effects.append(StepDown(reason))
+    group.state = JobState.OVER
+    group.end.is_reported = True
+
+
+def must_rebuild(group: GroupState, event: Event) -> bool:
+    """True if a worker comes with a plan to a tracker that knows of none."""
+    no_plan_known = group.state is JobState.FORMING and not group.durable.places
+    return no_plan_known and isinstance(event, Joined) and bool(event.hello.plan_epoch)
+
+
+def begin_rebuilding(group: GroupState, rebuild: Rebuild) -> None:
+    """Hear workers before anything is decided; those that have joined meanwhile wait too."""
+    group.state, group.rebuild = JobState.REBUILDING, rebuild
+    rebuild.remind_at = group.now + REMIND_EVERY_S
+    rebuild.generation = max(rebuild.generation, group.generation)
+    waiting, group.members = list(group.members.peers.values()), Members()
+    for peer in waiting:
+        _ask(group, rebuild, peer.conn, replace(peer.hello, job_id=group.durable.job_id))
+    if not rebuild.is_asked:
+        group.note("warning", "a worker knows a plan, and the journal of its job is not here")
+
+
+def hear(group: GroupState, rebuild: Rebuild, event: Event) -> bool:
+    """Take what workers say while the job is not known; False if `event` is nothing of that."""
+    match event:
+        case Joined(conn, hello):
+            _ask(group, rebuild, conn, hello)
+        case Said(conn, KnownRoster() as part) if conn in rebuild.waiting:
+            flaw = rebuild.answer(conn, part)
+            if flaw:
+                _refuse(group, rebuild, conn, f"worker {_name(rebuild, conn)}: {flaw}")
+            elif part.epoch and rebuild.missing():
+                came = f"worker {_name(rebuild, conn)} has said what it knows"
+                group.note("info", f"{came}; missing: worker {', '.join(rebuild.missing()[:8])}")
+        case Said(conn, Heartbeat()) if conn in rebuild.waiting:
+            group.send(conn, HeartbeatAck(0))
+        case ConnectionLost(conn):
+            rebuild.forget(conn)
+        case Died() | GivenUp():
+            rebuild.later.append(event)
+        case _:
+            return isinstance(event, Said)
+    return True
+
+
+def tell_waiting(group: GroupState) -> None:
+    """Tell those that wait how the job ended."""
+    rebuild, group.rebuild = group.rebuild, None
+    if rebuild is not None and group.durable.fatal_decision is not None:
+        for conn in rebuild.waiting:
+            group.send(conn, group.durable.fatal_decision)
+
+
+def end_rebuilding(group: GroupState, rebuild: Rebuild) -> None:
+    """Form a group after all: no worker that knew a plan is here any more."""
+    group.state, group.rebuild = JobState.FORMING, None
+    for conn, hello in rebuild.waiting.items():
+        on_joined(group, conn, hello)
+
+
+def _name(rebuild: Rebuild, conn: int) -> str:
+    return rebuild.waiting[conn].worker_id
+
+
+def _ask(group: GroupState, rebuild: Rebuild, conn: int, hello: Hello) -> None:
+    if max(hello.plan_epoch, hello.revoke_epoch) > MAX_EPOCH or hello.generation > MAX_GENERATION:
+        text = f"worker {hello.worker_id} is in an impossible epoch or generation"
+        _refuse(group, rebuild, conn, text)
+        return
+    for each, question in rebuild.join(conn, hello):
+        group.send(each, question)
+
+
+def _refuse(group: GroupState, rebuild: Rebuild, conn: int, reason: str) -> None:
+    group.effects += [Send(conn, Refused("ProtocolError", reason)), Disconnect(conn, reason)]
+    group.note("warning", f"refused a worker: {reason}")
+    rebuild.forget(conn)
+
+
+def remind(group: GroupState, rebuild: Rebuild) -> None:
+    """Tell the operator again and again what keeps the job."""
+    if group.now >= rebuild.remind_at:
+        rebuild.remind_at = group.now + REMIND_EVERY_S
+        group.note("warning", f"the job's journal is not here, and {rebuild.needs()}")
+
+
+def take_up(group: GroupState, rebuild: Rebuild, found: Rebuilt) -> GroupState:
+    """Make the group as from a journal, journal it, and admit all who wait."""
+    new = GroupState(
+        found.settings,
+        found.durable,
+        generation=found.generation,
+        tracker=group.tracker,
+        now=group.now,
+    )
+    new.launches = group.launches
+    new.effects = group.effects
+    new.effects += [TakeGeneration(found.generation, found.old_trackers), Persist(found.durable)]
+    lost = f"; lost, as the operator says: worker {', '.join(found.lost)}" if found.lost else ""
+    new.note(
+        "warning",
+        f"job {found.durable.job_id} goes on in generation {found.generation} from what its workers"
+        f" know{lost}",
+    )
+    if found.lost:
+        new.epochs.reattach_by = new.now
+    for conn, hello in sorted(
+        rebuild.waiting.items(), key=lambda each: (-each[1].plan_epoch, each[0])
+    ):
+        on_joined(new, conn, hello)
+    return new

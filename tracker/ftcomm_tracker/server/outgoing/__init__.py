@@ -1,0 +1,1 @@
+"""Connections that the tracker makes itself."""
