@@ -33,14 +33,13 @@ from ftcomm.protocol.messages import (
     HeartbeatAck,
     Hello,
     Plan,
-    PositionRange,
     Report,
     Resumed,
     Revoke,
     Welcome,
     WorkerMessage,
 )
-from ftcomm.protocol.position import START, Position
+from ftcomm.protocol.position import START, Position, PositionRange
 from ftcomm.recovery.replica_placement import keep_stride, kept_seqnos
 
 JITTER = random.Random(0)  # noqa: S311 - when to dial and beat

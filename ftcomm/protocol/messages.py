@@ -39,32 +39,14 @@ from ftcomm.protocol.field_types import (
     SettingPairs,
     Shape,
     Site,
-    Stride,
     Ticks,
     WorldSize,
 )
 from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.link_messages import Relayed, Sharing
 from ftcomm.protocol.operator_messages import OperatorMessage
-from ftcomm.protocol.position import PRELUDE, Position, Version
+from ftcomm.protocol.position import PRELUDE, Position, PositionRange, PositionRanges, Version
 from ftcomm.protocol.schema import NOT_SENT, AtMost
-
-
-@dataclass(frozen=True, slots=True)
-class PositionRange:
-    """The positions ``(branch, version, lo), lo+step, ... < hi`` of one version."""
-
-    version: Version
-    lo: U32
-    hi: U32
-    step: Stride = 1
-
-    def seqnos(self) -> range:
-        """The sequence numbers that the run names."""
-        return range(self.lo, self.hi, self.step)
-
-
-PositionRanges = Annotated[tuple[PositionRange, ...], AtMost(RUNS_OF_A_FRAME)]
 
 
 @dataclass(frozen=True, slots=True)

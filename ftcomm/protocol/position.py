@@ -6,10 +6,11 @@ last collective of its version; once committed, the next position is
 ``(branch, version + 1, 0)``.
 """
 
+from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-from ftcomm.protocol.field_types import U32
-from ftcomm.protocol.schema import Int
+from ftcomm.protocol.field_types import RUNS_OF_A_FRAME, U32, Stride
+from ftcomm.protocol.schema import AtMost, Int
 
 PRELUDE = -1
 # Collectives in one version, and results that one report may list: more would make a plan take
@@ -45,3 +46,20 @@ class Position(NamedTuple):
 
 
 START = Position(0, PRELUDE, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRange:
+    """The positions ``(branch, version, lo), lo+step, ... < hi`` of one version."""
+
+    version: Version
+    lo: U32
+    hi: U32
+    step: Stride = 1
+
+    def seqnos(self) -> range:
+        """The sequence numbers that the run names."""
+        return range(self.lo, self.hi, self.step)
+
+
+PositionRanges = Annotated[tuple[PositionRange, ...], AtMost(RUNS_OF_A_FRAME)]

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ftcomm.protocol.messages import PositionRange, TrackerMessage, WorkerMessage
-from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.protocol.messages import TrackerMessage, WorkerMessage
+from ftcomm.protocol.position import PRELUDE, Position, PositionRange
 
 # --- events -----------------------------------------------------------------------------------
 

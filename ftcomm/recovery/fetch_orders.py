@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.messages import FetchItem, FetchRequest, Plan, PositionRange
-from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.protocol.messages import FetchItem, FetchRequest, Plan
+from ftcomm.protocol.position import PRELUDE, Position, PositionRange
 from ftcomm.recovery.events import StartFetch
 
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ftcomm.protocol.field_types import RUNS_OF_A_FRAME
-from ftcomm.protocol.messages import PositionRange
-from ftcomm.protocol.position import PRELUDE, START, Position
+from ftcomm.protocol.position import PRELUDE, START, Position, PositionRange
 from ftcomm.recovery.replica_placement import is_replica_holder
 
 GAPS_BETWEEN_COUNTS = 1024  # results that go from between others; each makes a run or two

@@ -16,16 +16,8 @@ from ftcomm.control.links.relay import _hear_relay
 from ftcomm.memory.pool import EMPTY
 from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.member_deltas import MemberDeltaReader, MemberDeltaWriter
-from ftcomm.protocol.messages import (
-    ControlMessage,
-    Fetch,
-    Hello,
-    LocalFetch,
-    PositionRange,
-    Revoke,
-    Welcome,
-)
-from ftcomm.protocol.position import Position
+from ftcomm.protocol.messages import ControlMessage, Fetch, Hello, LocalFetch, Revoke, Welcome
+from ftcomm.protocol.position import Position, PositionRange
 from ftcomm.recovery.events import SendControl, StartFetch
 from ftcomm.recovery.fetch_orders import ExpectedItems
 from ftcomm.recovery.machine import Checkpoint, Identity, MachineLimits, WorkerMachine

@@ -33,7 +33,6 @@ from ftcomm.protocol.messages import (
     Heartbeat,
     Leave,
     Plan,
-    PositionRange,
     Revoke,
     Settled,
     Suspect,
@@ -46,7 +45,7 @@ from ftcomm.protocol.operator_messages import (
     StopRequest,
     WorkerStatusRequest,
 )
-from ftcomm.protocol.position import START, Position
+from ftcomm.protocol.position import START, Position, PositionRange
 from ftcomm.protocol.schema import Bool, Bytes, Field, Int, Many, Maybe, Pair, Record, Text
 from ftcomm.protocol.signature import Kind, Scalar, Signature
 from ftcomm.requests.object_payload import pack_item, pack_parts

@@ -19,15 +19,8 @@ from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
 from ftcomm.protocol.handshake import (
     ClientHandshake,
 )
-from ftcomm.protocol.messages import (
-    FatalReport,
-    Heartbeat,
-    Mismatch,
-    PositionRange,
-    Report,
-    Welcome,
-)
-from ftcomm.protocol.position import MAX_VERSION, START, Position
+from ftcomm.protocol.messages import FatalReport, Heartbeat, Mismatch, Report, Welcome
+from ftcomm.protocol.position import MAX_VERSION, START, Position, PositionRange
 from ftcomm.recovery.events import CloseLinks, Hangup, Wake
 from ftcomm.state.layout import with_bodies
 from ftcomm.state.serializer import pack_state, unpack_state

@@ -24,7 +24,6 @@ from ftcomm.protocol.messages import (
     HeartbeatAck,
     Leave,
     Mismatch,
-    PositionRange,
     Refused,
     Report,
     Revoke,
@@ -32,7 +31,7 @@ from ftcomm.protocol.messages import (
     Welcome,
 )
 from ftcomm.protocol.operator_messages import StatusRequest, StopRequest
-from ftcomm.protocol.position import START, Position
+from ftcomm.protocol.position import START, Position, PositionRange
 from tests.security.tracker_under_attack import (
     DOORS,
     STREAMS,

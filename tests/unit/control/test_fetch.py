@@ -25,11 +25,10 @@ from ftcomm.protocol.messages import (
     FetchItem,
     FetchWait,
     LocalFetch,
-    PositionRange,
     Revoke,
     Suspect,
 )
-from ftcomm.protocol.position import Position
+from ftcomm.protocol.position import Position, PositionRange
 from ftcomm.recovery.events import Effect, SendControl, StartFetch
 from tests.unit.recovery.worker_scenario import SIG, a_member, hear, plan
 

@@ -23,13 +23,12 @@ from ftcomm.protocol.messages import (
     Leave,
     More,
     Plan,
-    PositionRange,
     Report,
     Revoke,
     Suspect,
 )
 from ftcomm.protocol.operator_messages import Done, StatusReply
-from ftcomm.protocol.position import START, Position
+from ftcomm.protocol.position import START, Position, PositionRange
 from ftcomm.protocol.schema import (
     cut_text,
 )

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from ftcomm.protocol.messages import Fetch, LocalFetch, LocalStates, PositionRange, Revoke
+from ftcomm.protocol.messages import Fetch, LocalFetch, LocalStates, Revoke
+from ftcomm.protocol.position import PositionRange
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.events import (
     CheckpointFetched,

@@ -15,13 +15,12 @@ from ftcomm.protocol.messages import (
     Heartbeat,
     HeartbeatAck,
     Hello,
-    PositionRange,
     Revoke,
     Settled,
     Suspect,
     Welcome,
 )
-from ftcomm.protocol.position import START
+from ftcomm.protocol.position import START, PositionRange
 from ftcomm.recovery.events import (
     Attached,
     Beat,

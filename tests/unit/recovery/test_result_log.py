@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from ftcomm.protocol.field_types import RUNS_OF_A_FRAME
 from ftcomm.protocol.host_groups import grouping_of
-from ftcomm.protocol.messages import PositionRange
-from ftcomm.protocol.position import Position
+from ftcomm.protocol.position import Position, PositionRange
 from ftcomm.recovery.replica_placement import (
     is_replica_holder,
     keep_order,

@@ -26,7 +26,6 @@ from ftcomm.protocol.messages import (
     Member,
     Mismatch,
     Plan,
-    PositionRange,
     Refused,
     Revoke,
     Route,
@@ -34,7 +33,7 @@ from ftcomm.protocol.messages import (
     Suspect,
     Welcome,
 )
-from ftcomm.protocol.position import MAX_SEQNO, START, Position
+from ftcomm.protocol.position import MAX_SEQNO, START, Position, PositionRange
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm_tracker.core.admission import MAX_SPARES
 from ftcomm_tracker.core.events import ConnectionLost as ConnLost

@@ -1,6 +1,7 @@
 """A closed member that has lost its connection alone, and holds what nobody else does."""
 
-from ftcomm.protocol.messages import Closed, FatalDecision, Plan, PositionRange
+from ftcomm.protocol.messages import Closed, FatalDecision, Plan
+from ftcomm.protocol.position import PositionRange
 from ftcomm_tracker.core.events import ConnectionLost, Joined, Stalled
 from ftcomm_tracker.core.reporting.explain import explain
 from ftcomm_tracker.core.roster import JobState

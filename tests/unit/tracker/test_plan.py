@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ftcomm.protocol.codec import encode
-from ftcomm.protocol.messages import Fetch, Member, PositionRange, Report
-from ftcomm.protocol.position import PRELUDE, START, Position
+from ftcomm.protocol.messages import Fetch, Member, Report
+from ftcomm.protocol.position import PRELUDE, START, Position, PositionRange
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
 from ftcomm_tracker.core.plan import Decided, Facts, Unrecoverable, plan

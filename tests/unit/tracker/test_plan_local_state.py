@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ftcomm.protocol.messages import LocalFetch, LocalStates, PositionRange, Report
-from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.protocol.messages import LocalFetch, LocalStates, Report
+from ftcomm.protocol.position import PRELUDE, Position, PositionRange
 from ftcomm_tracker.core.plan import Decided, Facts, plan
 from tests.unit.tracker.test_plan import at, decided, lost, members, report
 

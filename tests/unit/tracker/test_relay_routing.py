@@ -7,13 +7,12 @@ from ftcomm.protocol.messages import (
     FatalDecision,
     Heartbeat,
     Plan,
-    PositionRange,
     Refused,
     Revoke,
     Route,
     Suspect,
 )
-from ftcomm.protocol.position import START, Position
+from ftcomm.protocol.position import START, Position, PositionRange
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm_tracker.core.events import ConnectionLost as ConnLost
 from ftcomm_tracker.core.events import Note, Persist, Send
