@@ -53,7 +53,8 @@ DEBUGS: Final = ("checkpoints",)
 LOG_LEVELS: Final = ("debug", "info", "warning")
 
 WORKER_VARIABLES: Final[dict[str, str]] = {
-    "FTCOMM_TRACKER": "host:port[,host:port] of the tracker, several are routes to one tracker;"
+    "FTCOMM_TRACKER": "host:port[,host:port] of the tracker, and of others that may take its place,"
+    " dialled in this order and only while none is connected;"
     " IPv6 as [::1]:port; `none` is a group of one whatever the scheduler says",
     "FTCOMM_WORKER_ID": "what names this worker over its restarts, unique in the job;"
     " default: the scheduler's index, else one is made up, and a restart is another worker",
@@ -282,6 +283,18 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, number
 
 
+def parse_addresses(text: str) -> tuple[tuple[str, int], ...]:
+    """Addresses of trackers, with commas between them; each once, in the order of dialling.
+
+    Raises:
+        ConfigError: a part is none, or is there twice.
+    """
+    addresses = tuple(parse_address(part) for part in text.split(","))
+    if len(set(addresses)) < len(addresses):
+        raise ConfigError(f"addresses {text!r} name a tracker twice", remedy="name each once")
+    return addresses
+
+
 def _is_host(text: str) -> bool:
     """True if it can be a name or an address without brackets."""
     try:
@@ -408,7 +421,7 @@ def _routes(text: str | None, size: int | None) -> tuple[tuple[str, int], ...] |
         return None
     if text.strip().lower() == "none":
         return None
-    return tuple(parse_address(part) for part in text.split(","))
+    return parse_addresses(text)
 
 
 def _scheduler(env: Mapping[str, str]) -> tuple[str | None, int | None]:

@@ -323,7 +323,11 @@ TABLE = (
         "address",
         stored.feed_address,
         seeds.addresses,
-        ("ftcomm.config.environment.parse_address", "ftcomm.config.environment.parse_endpoint"),
+        (
+            "ftcomm.config.environment.parse_address",
+            "ftcomm.config.environment.parse_addresses",
+            "ftcomm.config.environment.parse_endpoint",
+        ),
         allowed=(ConfigError,),
     ),
     Decoder(

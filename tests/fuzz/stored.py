@@ -12,6 +12,7 @@ from ftcomm.config.algorithm_table import AlgorithmTable, table_in_file, table_i
 from ftcomm.config.environment import (
     WorkerOptions,
     parse_address,
+    parse_addresses,
     parse_endpoint,
     read_algorithm_table,
     read_token,
@@ -168,6 +169,7 @@ def feed_address(raw: bytes) -> tuple[str, int]:
     """A tracker's address."""
     host, port = parse_address(text_in(raw))
     assert parse_address(join_address(host, port)) == (host, port)
+    assert parse_addresses(text_in(raw)) == ((host, port),)
     assert host_in(join_address(host, port)) == host
     parse_endpoint(text_in(raw), name="FTCOMM_BIND")
     return host, port

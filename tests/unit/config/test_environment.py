@@ -13,6 +13,7 @@ from ftcomm.config.environment import (
     WorkerOptions,
     job_settings,
     parse_address,
+    parse_addresses,
     parse_endpoint,
     read_token,
     variable_table,
@@ -357,3 +358,16 @@ def test_the_process_environment_is_read_when_none_is_given(
     assert WorkerOptions.load(tracker="t:1").worker_id == "from-process"
     assert job_settings().replicas == 5
     assert environment.process_environment()["FTCOMM_REPLICAS"] == "5"
+
+
+def test_trackers_are_dialled_in_the_order_of_their_list() -> None:
+    assert parse_addresses("b:2, [::1]:1,a:2") == (("b", 2), ("::1", 1), ("a", 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("a:1,", "address '' is not host:port"), ("a:1,b:1,a:1", "name a tracker twice")],
+)
+def test_a_list_of_trackers_names_each_once(text: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        parse_addresses(text)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import trio
 
-from ftcomm.config.environment import WorkerOptions, parse_address, read_token
+from ftcomm.config.environment import WorkerOptions, parse_addresses, read_token
 from ftcomm.errors import ConfigError, FtcommError, ProtocolError, TrackerLostError
 from ftcomm.protocol.messages import ControlMessage
 from ftcomm.protocol.operator_messages import Done, StatusReply, StatusRequest, StopRequest
@@ -117,7 +117,8 @@ class TrackerAddress:
             found = remembered(self.state_dir)
             if found is None:
                 raise ConfigError(f"no tracker has ever served from {self.state_dir}")
-            routes = (parse_address(self.tracker),) if self.tracker else ((found.host, found.port),)
+            own = ((found.host, found.port),)
+            routes = parse_addresses(self.tracker) if self.tracker else own
             return routes, self.token_file or Path(found.token_file)
         options = WorkerOptions.load(tracker=self.tracker, token_file=self.token_file)
         if options.routes is None:
