@@ -1,0 +1,152 @@
+"""Chain: the numbered records of a store, read to the end and continued at the lowest free number.
+
+One sequence for all kinds of records is commit and fence at once: who begins an attempt takes the
+next number, and a writer of an earlier attempt that wants the same number finds it taken, reads on,
+and sees that it has been overtaken.
+"""
+
+import re
+import secrets
+from dataclasses import dataclass, field
+
+from ftcomm.durable.records import (
+    MAX_RECORD_BYTES,
+    AttemptRecord,
+    ChainLink,
+    ChainRecord,
+    EpochRecord,
+    SeriesRecord,
+    decode_record,
+    encode_record,
+)
+from ftcomm.durable.store import DamagedObjectError, MissingObjectError, Store, StoreError
+from ftcomm.errors import FtcommError
+
+PREFIX = "chain/"
+NONCE_BYTES = 16
+_NAME = re.compile(r"chain/(\d{8})\.rec")
+
+
+class OvertakenError(FtcommError):
+    """A later attempt, or a later tracker, has written to the store: this one has lost."""
+
+    exit_code = 75
+    default_remedy = "nothing to do here: the later one goes on from the store"
+
+
+def record_name(number: int) -> str:
+    """Name of the object of record `number`."""
+    return f"{PREFIX}{number:08d}.rec"
+
+
+def new_nonce() -> bytes:
+    """Bytes by which a writer knows its own record."""
+    return secrets.token_bytes(NONCE_BYTES)
+
+
+@dataclass(slots=True)
+class Chain:
+    """The chain of one store, as far as it was read. Not thread-safe.
+
+    Attributes:
+        store: where the records are.
+        links: all records that were read, in order.
+    """
+
+    store: Store
+    links: list[ChainLink] = field(default_factory=list)
+
+    def read(self) -> list[ChainLink]:
+        """Read on to the end of the chain; return all of it.
+
+        Raises:
+            DamagedObjectError: a record is not readable, or one is missing.
+            StoreError: the store could not be read.
+        """
+        numbers = self._numbers()
+        for number in range(len(self.links) + 1, max(numbers, default=0) + 1):
+            if number not in numbers:
+                raise DamagedObjectError(
+                    f"{self.store.url}: record {record_name(number)} of its chain is missing"
+                )
+            self.links.append(self._read_one(number))
+        return self.links
+
+    def put_next(self, record: ChainRecord, nonce: bytes) -> bool:
+        """Put `record` behind what was read; False if another record has taken that number.
+
+        Raises:
+            StoreError: the outcome is unclear. Called again with the same nonce, it finds out.
+        """
+        number = len(self.links) + 1
+        link = ChainLink(number, nonce, record)
+        if self.store.put_new(record_name(number), encode_record(link)):
+            self.links.append(link)
+            return True
+        try:  # ours, of a try whose reply was lost, or another's
+            found = self._read_one(number)
+        except MissingObjectError as error:
+            raise StoreError(f"{self.store.url} is inconsistent: {error.cause}") from error
+        self.links.append(found)
+        return found.nonce == nonce
+
+    def append(
+        self, record: ChainRecord, nonce: bytes, *, attempt: int, generation: int = 0
+    ) -> int:
+        """Put `record` at the lowest free number; return the number.
+
+        Args:
+            record: to put.
+            nonce: drawn once for this record, also when the call is repeated.
+            attempt: of the writer.
+            generation: of the writer.
+
+        Raises:
+            OvertakenError: a later attempt or generation has written; nothing was put.
+            StoreError: the outcome is unclear. Called again with the same nonce, it finds out.
+        """
+        while True:
+            self.read()
+            mine = next((link.number for link in self.links if link.nonce == nonce), None)
+            if mine is not None:
+                return mine
+            self._must_not_be_overtaken(attempt, generation)
+            if self.put_next(record, nonce):
+                return len(self.links)
+
+    def _must_not_be_overtaken(self, attempt: int, generation: int) -> None:
+        for link in self.links:
+            record = link.record
+            if isinstance(record, AttemptRecord) and record.attempt > attempt:
+                raise OvertakenError(
+                    f"{self.store.url}: attempt {record.attempt} of the job has begun; this is"
+                    f" attempt {attempt}"
+                )
+            if (
+                isinstance(record, EpochRecord)
+                and record.attempt == attempt
+                and record.generation > generation
+            ):
+                raise OvertakenError(
+                    f"{self.store.url}: a tracker of generation {record.generation} leads attempt"
+                    f" {attempt}; this is generation {generation}"
+                )
+
+    def _numbers(self) -> set[int]:
+        found = set()
+        for stored in self.store.list(PREFIX):
+            name = _NAME.fullmatch(stored.name)
+            if name is None:
+                raise DamagedObjectError(f"{self.store.url}: {stored.name} is no record")
+            found.add(int(name[1]))
+        return found
+
+    def _read_one(self, number: int) -> ChainLink:
+        name = record_name(number)
+        data = self.store.get(name)
+        if len(data) > MAX_RECORD_BYTES:
+            raise DamagedObjectError(f"{self.store.url}: record {name} has {len(data)} bytes")
+        link = decode_record(data, number, name)
+        if isinstance(link.record, SeriesRecord) != (number == 1):
+            raise DamagedObjectError(f"{self.store.url}: record {name} is out of its place")
+        return link

@@ -1,0 +1,73 @@
+"""What a chain says, read as a whole; pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ftcomm.durable.records import (
+    AttemptRecord,
+    BegunRecord,
+    ChainLink,
+    FinishedRecord,
+    SeriesRecord,
+    VersionRecord,
+)
+from ftcomm.protocol.position import PRELUDE
+
+
+@dataclass(frozen=True, slots=True)
+class ChainState:
+    """The state of a job by its chain.
+
+    Attributes:
+        series: the first record; None for an empty chain.
+        attempts: by number of the record, in order.
+        versions: likewise, oldest first.
+        begun: attempts that have begun to execute collectives.
+        finished: the version at which the job finished, `PRELUDE` before.
+    """
+
+    series: SeriesRecord | None
+    attempts: dict[int, AttemptRecord]
+    versions: dict[int, VersionRecord]
+    begun: dict[int, BegunRecord]
+    finished: int = PRELUDE
+
+    @property
+    def newest_attempt(self) -> int:
+        """Number of the newest attempt, 0 before the first."""
+        return max((record.attempt for record in self.attempts.values()), default=0)
+
+    def kept(self, keep: int) -> set[int]:
+        """Record numbers of the versions whose objects must stay (rule R16, Deletion).
+
+        The `keep` newest, and the parent of the newest attempt until it has `keep` of its own.
+        """
+        numbers = sorted(self.versions)
+        kept = set(numbers[-keep:])
+        newest = max(self.attempts, default=0)
+        own = [number for number in numbers if number > newest]
+        if newest and len(own) < keep and self.attempts[newest].parent:
+            kept.add(self.attempts[newest].parent)
+        return kept
+
+
+def chain_state(links: Sequence[ChainLink]) -> ChainState:
+    """Fold the records of a chain."""
+    series: SeriesRecord | None = None
+    state = ChainState(series, {}, {}, {})
+    finished = PRELUDE
+    for link in links:
+        match link.record:
+            case SeriesRecord():
+                series = link.record
+            case AttemptRecord():
+                state.attempts[link.number] = link.record
+            case VersionRecord():
+                state.versions[link.number] = link.record
+            case BegunRecord():
+                state.begun[link.number] = link.record
+            case FinishedRecord(_, version):
+                finished = version
+            case _:
+                pass
+    return ChainState(series, state.attempts, state.versions, state.begun, finished)

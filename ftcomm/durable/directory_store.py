@@ -1,0 +1,190 @@
+"""A store in a directory, on a disk of this host or one that all hosts share.
+
+An object is written to a temporary file, synced, and only then named; the folder is synced before
+the call returns.  So an object is there whole or not at all, whatever the machine does.  The final
+name is never opened with O_EXCL and filled: a reader might take a record for torn and pass over it,
+and its writer complete it later.
+"""
+
+import contextlib
+import errno
+import secrets
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ftcomm.durable.file_calls import FileCalls, SystemFiles
+from ftcomm.durable.store import (
+    Buffer,
+    MissingObjectError,
+    StoredObject,
+    StoreError,
+    checked_name,
+)
+from ftcomm.errors import ConfigError
+
+TEMPORARY = "tmp"  # folder of files that are being written
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+class DirectoryStore:
+    """A store in the folder `root`, which is made if it is not there."""
+
+    def __init__(self, root: Path, files: FileCalls | None = None) -> None:
+        """Open the store.
+
+        Args:
+            root: an absolute path.
+            files: calls of the file system; those of the operating system by default.
+
+        Raises:
+            ConfigError: `root` is no folder, or cannot be made.
+        """
+        self._root = root
+        self._files = SystemFiles() if files is None else files
+        self._durable: set[Path] = set()  # folders whose names are durable
+        try:
+            self._make_folder(self._path(TEMPORARY))
+        except OSError as error:
+            raise ConfigError(
+                f"the checkpoint store {root} cannot be used: {error.strerror or error}",
+                remedy="give a directory that this user can write to",
+            ) from None
+
+    @property
+    def url(self) -> str:
+        """The folder's path."""
+        return str(self._root)
+
+    def put_new(self, name: str, data: Buffer) -> bool:
+        """See `Store.put_new`."""
+        with self._writing(name):
+            return self._put(checked_name(name), [data])[1]
+
+    def put(self, name: str, parts: Iterable[Buffer]) -> int:
+        """See `Store.put`."""
+        with self._writing(name):
+            nbytes, is_new = self._put(checked_name(name), parts)
+        if not is_new:
+            raise StoreError(f"{self._root}: object {name} exists, and its name was to be new")
+        return nbytes
+
+    def get(self, name: str) -> bytes:
+        """See `Store.get`."""
+        with self._reading(name):
+            path = self._path(checked_name(name))
+            data = bytearray(self._files.size(path))
+            count = self._files.read_into(path, 0, memoryview(data))
+            return bytes(data[:count])
+
+    def read_into(self, name: str, offset: int, out: memoryview) -> int:
+        """See `Store.read_into`."""
+        with self._reading(name):
+            return self._files.read_into(self._path(checked_name(name)), offset, out)
+
+    def list(self, prefix: str) -> list[StoredObject]:
+        """See `Store.list`."""
+        folder, _, start = prefix.rpartition("/")
+        before = f"{folder}/" if folder else ""
+        found = []
+        try:
+            with self._reading(prefix):
+                for path, nbytes in self._files.files(self._path(folder)):
+                    name = before + path
+                    if path.startswith(start) and not name.startswith(f"{TEMPORARY}/"):
+                        found.append(StoredObject(name, nbytes))
+        except MissingObjectError:  # the folder of nothing that was written yet
+            return []
+        return sorted(found, key=lambda each: each.name)
+
+    def delete(self, name: str) -> None:
+        """See `Store.delete`."""
+        with self._writing(name), contextlib.suppress(FileNotFoundError):
+            self._files.remove(self._path(checked_name(name)))
+
+    # --- writing ------------------------------------------------------------------------------
+
+    def _put(self, name: str, parts: Iterable[Buffer]) -> tuple[int, bool]:
+        """Write an object; return its size, and False if another has the name."""
+        files, folder = self._files, name.rpartition("/")[0]
+        temporary = self._path(f"{TEMPORARY}/{secrets.token_hex(16)}")
+        file = files.create(temporary)
+        try:
+            try:
+                nbytes = sum(self._write(file, part) for part in parts)
+                files.sync(file)
+            finally:
+                files.close(file)
+            self._make_folder(self._path(folder))
+            try:
+                files.name_new(temporary, self._path(name))
+            except FileExistsError:
+                return nbytes, False
+            files.sync_folder(self._path(folder))
+        finally:
+            with contextlib.suppress(FileNotFoundError):  # a rename has taken the name away
+                files.remove(temporary)
+        return nbytes, True
+
+    def _write(self, file: int, part: Buffer) -> int:
+        view = memoryview(part).cast("B")
+        done = 0
+        while done < len(view):
+            done += self._files.write(file, view[done:])
+        return done
+
+    def _make_folder(self, path: Path) -> None:
+        """Make a folder, and those above it, durably.
+
+        One that is there may have been made by another process just now, and its name not be
+        durable: so the folder above is synced too, once.
+        """
+        if path in self._durable:
+            return
+        try:
+            self._files.make_folder(path)
+        except FileExistsError:
+            pass
+        except FileNotFoundError:
+            if path.parent == path:
+                raise
+            self._make_folder(path.parent)
+            with contextlib.suppress(FileExistsError):  # another process was quicker
+                self._files.make_folder(path)
+        self._files.sync_folder(path.parent)
+        self._durable.add(path)
+
+    def _path(self, name: str) -> Path:
+        return self._root / name
+
+    # --- errors -------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._failed(name, error) from error
+
+    @contextlib.contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            if not self._is_there():
+                raise self._failed(name, error) from error
+            raise MissingObjectError(f"{self._root} has no object {name}") from None
+        except OSError as error:
+            raise self._failed(name, error) from error
+
+    def _is_there(self) -> bool:
+        """False if the whole store has gone, as when a disk is not mounted any more."""
+        try:
+            self._files.size(self._path(TEMPORARY))
+        except OSError:
+            return False
+        return True
+
+    def _failed(self, name: str, error: OSError) -> StoreError:
+        full = error.errno in _NO_ROOM
+        remedy = "make room on its disk; training goes on meanwhile" if full else None
+        return StoreError(f"{self._root}: {name}: {error.strerror or error}", remedy=remedy)

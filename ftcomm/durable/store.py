@@ -1,0 +1,125 @@
+"""Store: where durable checkpoints are kept, as named objects that are never changed.
+
+A store has few promises, so that a directory and an object store can both keep them:
+
+- `put_new` creates an object whole or not at all, and at most one creator of a name is told so.
+- What `put` or `put_new` has returned for survives the machine.
+- Objects are never written a second time.
+
+All methods block and may be called by several threads.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ftcomm.errors import FtcommError
+
+Buffer = bytes | bytearray | memoryview
+
+MAX_NAME = 200  # characters, as they fit a message and any file system's path
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+class StoreError(FtcommError):
+    """The store could not be reached, or refused; whether a write took effect may be unclear."""
+
+    exit_code = 69
+    default_remedy = "see that the store is reachable and has room; training goes on meanwhile"
+
+
+class MissingObjectError(FtcommError):
+    """The store has no object of that name: unlike a `StoreError`, this is damage."""
+
+    exit_code = 71
+    default_remedy = "run `ftcomm-tracker checkpoint verify` on the store"
+
+
+class DamagedObjectError(FtcommError):
+    """An object is cut short, changed, foreign, or of a later format."""
+
+    exit_code = 71
+    default_remedy = "run `ftcomm-tracker checkpoint verify` on the store"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object that a store lists: its name and its size in bytes."""
+
+    name: str
+    nbytes: int
+
+
+class Store(Protocol):
+    """A place for objects with names such as ``chain/00000001.rec``."""
+
+    @property
+    def url(self) -> str:
+        """Name of the store for people, without credentials."""
+
+    def put_new(self, name: str, data: Buffer) -> bool:
+        """Create an object, durably, unless one has the name.
+
+        Returns:
+            False if one has the name; it may be our own, of a try whose reply was lost.
+
+        Raises:
+            StoreError: it is unclear whether the object was created.
+        """
+
+    def put(self, name: str, parts: Iterable[Buffer]) -> int:
+        """Write an object under a name that was never used before, durably.
+
+        Args:
+            name: contains something random.
+            parts: the content, one after the other; each is read before the next is asked for.
+
+        Returns:
+            the number of bytes.
+
+        Raises:
+            StoreError: it was not written, or that is unclear.
+        """
+
+    def get(self, name: str) -> bytes:
+        """Return a small object whole.
+
+        Raises:
+            MissingObjectError: there is none.
+            StoreError: it could not be read.
+        """
+
+    def read_into(self, name: str, offset: int, out: memoryview) -> int:
+        """Read bytes of an object into `out`; return how many there were.
+
+        Raises:
+            MissingObjectError: there is none.
+            StoreError: it could not be read.
+        """
+
+    def list(self, prefix: str) -> list[StoredObject]:
+        """List the objects whose names begin with `prefix`, in order of their names.
+
+        Raises:
+            StoreError: it could not be read.
+        """
+
+    def delete(self, name: str) -> None:
+        """Delete an object; nothing happens if there is none.
+
+        Raises:
+            StoreError: it could not be deleted.
+        """
+
+
+def checked_name(name: str) -> str:
+    """Return `name` if it is one for an object, in any store.
+
+    Raises:
+        ValueError: it is not.
+    """
+    parts = name.split("/")
+    if len(name) > MAX_NAME or not all(_PART.fullmatch(part) for part in parts):
+        raise ValueError(f"{name!r} is no name of an object")
+    return name
