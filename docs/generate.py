@@ -45,6 +45,7 @@ THIS_PROCESS = "this process"
 RAISED_BY = {
     errors.JobLostError: EVERY_RANK,
     errors.CollectiveMismatchError: EVERY_RANK,
+    errors.RolledBackError: EVERY_RANK,
     errors.RankLostError: EVERY_RANK,
     errors.ScriptFailedError: EVERY_RANK,
     errors.LogLimitError: EVERY_RANK,

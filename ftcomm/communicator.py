@@ -159,7 +159,13 @@ class Communicator:
     # --- checkpoints --------------------------------------------------------------------------
 
     def checkpoint(
-        self, state: Any, local: Any | None = None, *, lazy: bool = False, deadline: Deadline = None
+        self,
+        state: Any,
+        local: Any | None = None,
+        *,
+        lazy: bool = False,
+        durable: bool = False,
+        deadline: Deadline = None,
     ) -> int:
         """Keep `state` on every rank and end the version; what was logged before may go.
 
@@ -168,21 +174,20 @@ class Communicator:
                 bytes, bool, None; a dict's keys in the same order. Copied before this returns.
             local: this rank's own state, of the same types and different on each rank; kept here
                 and by `local_replicas` other ranks. All ranks pass one, or none does.
-            lazy: do not copy `state`: it is packed only if a restarted worker has to load it.
-                Nobody may write to its arrays until the next checkpoint has returned, and the
-                states of the ranks are not compared. The same on all ranks.
+            lazy: do not copy `state`: it is packed only if that is needed. Its arrays must not be
+                written to until the next checkpoint has returned. The same on all ranks.
+            durable: return when the job's store has it (``--checkpoint``). Likewise.
             deadline: as for `allreduce`.
 
         Returns:
             the new version.
 
         Raises:
-            CollectiveMismatchError: the states of two ranks differ, or only some passed a `local`
-                or `lazy`.
-            StateChangedError: with ``FTCOMM_DEBUG=checkpoints``, somebody has written to an array
-                of the lazy checkpoint before this one.
+            CollectiveMismatchError: the states or the arguments of two ranks differ.
+            ConfigError: `durable`, and the job has no store.
+            StateChangedError: with ``FTCOMM_DEBUG=checkpoints``, a lazy state was written to.
         """
-        return self._checkpoints.save(state, local, lazy=lazy, deadline=deadline)
+        return self._checkpoints.save(state, local, lazy=lazy, durable=durable, deadline=deadline)
 
     @overload
     def load_checkpoint(self, default: Any = None, *, deadline: Deadline = None) -> Restored: ...

@@ -85,6 +85,13 @@ class JobLostError(FtcommError):
     )
 
 
+class RolledBackError(FtcommError):
+    """The job goes on from a durable checkpoint in a new attempt: this process must start again."""
+
+    exit_code = 76
+    default_remedy = "start the script again: it loads the checkpoint that the new attempt has"
+
+
 class CollectiveMismatchError(FtcommError):
     """Two ranks called different collectives at one position: a defect of the script."""
 

@@ -7,9 +7,9 @@ from typing import Any
 from ftcomm.api.public_values import Restored, RestoredFrom, RestoredLocal
 from ftcomm.api.session import Session
 from ftcomm.config.deadline import Duration
-from ftcomm.errors import StateChangedError
+from ftcomm.errors import ConfigError, StateChangedError
 from ftcomm.protocol.position import PRELUDE
-from ftcomm.protocol.signature import LAZY, WITH_LOCAL, Kind
+from ftcomm.protocol.signature import DURABLE, LAZY, WITH_LOCAL, Kind
 from ftcomm.requests.call_site import call_site, passes_on
 from ftcomm.requests.request import DIGEST_BYTES, UNCOMPARED, CheckpointPayload
 from ftcomm.state.layout import Packed
@@ -31,7 +31,15 @@ class Checkpoints:
         self._lazy: LazyState | None = None  # of the committed version, if checkpointed lazily
         self.restored_from: RestoredFrom | None = None
 
-    def save(self, state: Any, local: Any | None, *, lazy: bool, deadline: Duration | None) -> int:
+    def save(
+        self,
+        state: Any,
+        local: Any | None,
+        *,
+        lazy: bool,
+        durable: bool,
+        deadline: Duration | None,
+    ) -> int:
         """Commit a checkpoint and return its version; see `Communicator.checkpoint`."""
         session, engine = self._session, self._session.engine
         with session.guard:
@@ -41,8 +49,14 @@ class Checkpoints:
                 raise ValueError(
                     "checkpoint() needs load_checkpoint() before it, to end the prelude"
                 )
-            payload = self._payload(state, local, lazy=lazy)
-            count = WITH_LOCAL * (local is not None) + LAZY * lazy
+            if durable and not engine.has_store:
+                raise ConfigError(
+                    "checkpoint(durable=True) needs a store, and this job has none",
+                    remedy="start the job with --checkpoint DIRECTORY",
+                )
+            # One that is waited for is packed at once: its states are compared like others.
+            payload = self._payload(state, local, lazy=lazy and not durable, durable=durable)
+            count = WITH_LOCAL * (local is not None) + LAZY * lazy + DURABLE * durable
             request = session.builder.plain(Kind.CHECKPOINT, call_site(), count=count)
             try:
                 self._check_lazy()
@@ -97,14 +111,16 @@ class Checkpoints:
             self._check_prelude("peek_checkpoint", "looks ahead of load_checkpoint()")
             return self._session.engine.known_version
 
-    def _payload(self, state: Any, local: Any | None, *, lazy: bool) -> CheckpointPayload:
+    def _payload(
+        self, state: Any, local: Any | None, *, lazy: bool, durable: bool
+    ) -> CheckpointPayload:
         packed = None if local is None else pack_state(local, "local")
         if lazy:
             watched = self._session.engine.watches_states
             return CheckpointPayload(LazyState(state, watched=watched), UNCOMPARED, packed)
         raw = pack_state(state)
         digest = hashlib.blake2b(raw, digest_size=DIGEST_BYTES).digest()
-        return CheckpointPayload(raw, digest, packed)
+        return CheckpointPayload(raw, digest, packed, durable)
 
     def _check_lazy(self) -> None:
         """Find out, if that is watched, that the user has written to a lazy checkpoint."""

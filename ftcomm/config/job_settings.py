@@ -17,7 +17,9 @@ from ftcomm.config.setting_kinds import (
     ByteSize,
     Choice,
     Number,
+    Period,
     SettingKind,
+    StoreName,
     WholeNumber,
     variable_of,
 )
@@ -145,6 +147,17 @@ class JobSettings:
         ),
     ] = "none"
 
+    checkpoint: Annotated[
+        str,
+        StoreName("a store, beside the workers' memory, that keeps checkpoints; empty for none"),
+    ] = ""
+    checkpoint_every: Annotated[
+        str, Period("how often a checkpoint is written to the store, at most")
+    ] = "60s"
+    keep: Annotated[
+        int, WholeNumber("checkpoints that the store keeps, the newest ones", 1, 1_000_000)
+    ] = 3
+
     def __post_init__(self) -> None:
         for name, setting in SETTINGS.items():
             setting.kind.check(name, getattr(self, name))
@@ -152,6 +165,12 @@ class JobSettings:
             raise ConfigError(
                 f"FTCOMM_VERIFY is {self.verify!r}, which compares in replay, and FTCOMM_REPLAY is "
                 "'off': nothing is replayed; choose one of the two"
+            )
+
+        if self.checkpoint and not self.keeps_results:
+            raise ConfigError(
+                "FTCOMM_CHECKPOINT needs the results before load_checkpoint(), and FTCOMM_REPLAY is"
+                " 'off': nothing is kept; choose one of the two"
             )
 
     @property

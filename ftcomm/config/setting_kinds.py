@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ftcomm.config.algorithm_table import table_in_text
+from ftcomm.config.checkpoint_period import CheckpointPeriod
 from ftcomm.errors import ConfigError
 
+MAX_STORE_NAME = 512  # bytes; a path, or a bucket and a prefix
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
@@ -162,6 +164,56 @@ class Choice(SettingKind):
     @property
     def values(self) -> str:
         return ", ".join(self.choices)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreName(SettingKind):
+    """A store of durable checkpoints, empty for none; without credentials, since it is shown."""
+
+    def read(self, name: str, text: str) -> str:
+        del name
+        return "" if text == "none" else text
+
+    def check(self, name: str, value: Any) -> None:
+        if not isinstance(value, str) or len(value.encode()) > MAX_STORE_NAME:
+            raise ConfigError(f"{variable_of(name)} is no name of a store: {str(value)[:80]!r}")
+        if re.match(r"[^/]*://[^/]*@", value) or "?" in value:
+            raise ConfigError(
+                f"{variable_of(name)} must not have credentials in it: it is shown in logs",
+                remedy="give them in the environment of tracker and workers",
+            )
+
+    def canonical(self, value: Any) -> str:
+        return str(value)
+
+    def shown(self, value: Any) -> str:
+        return str(value or "none")
+
+    @property
+    def values(self) -> str:
+        return "a directory that all hosts share"
+
+
+@dataclass(frozen=True, slots=True)
+class Period(SettingKind):
+    """Seconds or versions: 60s, 5m, 1h, 10v."""
+
+    def read(self, name: str, text: str) -> str:
+        del name
+        return text.strip().lower()
+
+    def check(self, name: str, value: Any) -> None:
+        try:
+            CheckpointPeriod.of(value)
+        except ValueError as error:
+            raise ConfigError(f"{variable_of(name)}: {error}") from None
+
+    def canonical(self, value: Any) -> str:
+        return str(value)
+
+    @property
+    def values(self) -> str:
+        return "such as 60s, 5m, 1h or 10v"
 
 
 @dataclass(frozen=True, slots=True)

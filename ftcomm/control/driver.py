@@ -13,6 +13,7 @@ import trio
 
 from ftcomm.config.environment import JobSettings
 from ftcomm.config.memory_limits import memory_limit
+from ftcomm.control.durable_tasks import DurableTasks
 from ftcomm.control.hub import Hub
 from ftcomm.errors import FtcommError
 from ftcomm.protocol.checksum_records import digest_named
@@ -24,12 +25,15 @@ from ftcomm.recovery.events import (
     Effect,
     Event,
     Hangup,
+    PackVersion,
     Received,
     Redial,
     ResultFetched,
     SendControl,
     StartFetch,
+    StartRestore,
     Wake,
+    WriteVersion,
 )
 from ftcomm.recovery.machine import MachineLimits, WorkerState
 from ftcomm.recovery.states import state_in_words
@@ -67,6 +71,7 @@ class Driver:
         self._unwritten = 0
         self._stop_reason = ""
         self._all_written = trio.Event()
+        self._durable = DurableTasks(self)
         self._token = trio.lowlevel.current_trio_token()
 
     # --- from any thread ----------------------------------------------------------------------
@@ -138,9 +143,8 @@ class Driver:
                     self._send(message)
                 case CloseLinks():
                     self._close_links()
-                case StartFetch():
-                    if self.fetches is not None:
-                        self.fetches.send_nowait(effect)
+                case StartFetch() if self.fetches is not None:
+                    self.fetches.send_nowait(effect)
                 case Wake():
                     self.hub.wake.set()
                 case Discard(values):
@@ -153,6 +157,8 @@ class Driver:
                     self.cut()
                 case DescribeState(version, value):
                     self.nursery.start_soon(self._describe, version, value)
+                case PackVersion() | WriteVersion() | StartRestore():
+                    self._durable.start(effect)
 
     def cut(self) -> None:
         """End the control connection; the next address is dialled."""

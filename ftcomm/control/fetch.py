@@ -30,7 +30,7 @@ from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ProtocolError, StateChangedError
 from ftcomm.memory.pool import EMPTY, Array, LoggedResult, dtype_from_wire, stored_from_wire
 from ftcomm.protocol.handshake import DataContext
-from ftcomm.protocol.messages import FetchEnd, FetchItem, FetchRequest, FetchWait
+from ftcomm.protocol.link_messages import FetchEnd, FetchItem, FetchRequest, FetchWait
 from ftcomm.protocol.position import PRELUDE
 from ftcomm.protocol.signature import scalar_of
 from ftcomm.recovery.events import (

@@ -1,4 +1,4 @@
-"""What a chain says, read as a whole; pure."""
+"""The state of a job by its chain; pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

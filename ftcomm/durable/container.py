@@ -66,7 +66,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ContainerHeader:
-    """What an object holds.
+    """Description of what an object holds.
 
     ``kind`` is ``"state"``, ``"local"`` or ``"prelude"``.  A state's object holds the bytes ``lo``
     to ``hi`` of ``total`` packed bytes, whose digest is ``state_digest``; others hold all of

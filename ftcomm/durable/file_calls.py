@@ -18,7 +18,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK, errno.EA
 
 
 class FileCalls(Protocol):
-    """What the directory store needs of a file system; every method raises OSError."""
+    """Calls that the directory store makes of a file system; every method raises OSError."""
 
     def make_folder(self, path: Path) -> None:
         """Create a folder; FileExistsError if there is something."""

@@ -77,7 +77,7 @@ class BegunRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class RosterEntry:
+class EpochMember:
     """The owner of one rank."""
 
     worker_id: Name
@@ -93,7 +93,7 @@ class EpochRecord:
     attempt: U32
     generation: U32
     epoch: U32
-    roster: Annotated[tuple[RosterEntry, ...], AtMost(MAX_WORLD_SIZE)]
+    roster: Annotated[tuple[EpochMember, ...], AtMost(MAX_WORLD_SIZE)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ say that it is complete, or find that the epoch was revoked meanwhile and ask ag
 execute; the input is never written; the result is logged before anything is returned.
 """
 
+import time
 from collections.abc import Callable
 from typing import NoReturn, ParamSpec, TypeVar
 
@@ -14,6 +15,7 @@ from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.engine.input_check import is_same_input, other_input_error
 from ftcomm.engine.locked_machine import Answer, LockedMachine
+from ftcomm.engine.mark_clock import MarkClock
 from ftcomm.engine.persistent_request import PersistentRequest, persistent
 from ftcomm.errors import ClosedError, CollectiveTimeoutError, FtcommError, LogLimitError
 from ftcomm.execution.data_plane import DataPlane, Turn
@@ -35,6 +37,7 @@ from ftcomm.requests.request import (
 )
 from ftcomm.state.layout import Packed
 
+MARKED, NOT_MARKED = b"\x01", b"\x00"  # rank 0's byte in a checkpoint's exchange
 LENGTH_BYTES = 8  # of a local state, beside the digest
 
 P = ParamSpec("P")
@@ -57,6 +60,7 @@ class DistributedEngine:
         self._plane = DataPlane(hub, control)
         self._machine = LockedMachine(hub, control)
         self._fault: Callable[[str], None] = _no_fault if hub.faults is None else hub.fault
+        self._clock = MarkClock(hub)
         self.recovered = hub.recovered
 
     # --- what a request depends on --------------------------------------------------------------
@@ -299,6 +303,8 @@ class DistributedEngine:
             version = self._progress.offer_checkpoint(saving.state, saving.digest, saving.local)
         self._fault("saved")
         self._commit(version, saving, signature, site)
+        if self.has_store:
+            self._await_store(version, saving)
         self._plane.shared_window.next_version()
         self._fault("committed")
         return version
@@ -310,8 +316,8 @@ class DistributedEngine:
             if answer is None:  # a plan has committed it meanwhile
                 return
             if answer is NextStep.EXECUTE:
-                agreed = self._agree(saving, signature, site, turn)
-                if agreed and self._machine.complete_checkpoint(turn[0]):
+                mark = self._agree(saving, signature, site, turn)
+                if mark is not None and self._machine.complete_checkpoint(turn[0], mark):
                     return
             elif isinstance(answer, LogEntry):  # others ran a collective here: not one program
                 self._serve(answer, signature, self._machine.replay)
@@ -323,20 +329,58 @@ class DistributedEngine:
             return None
         return self._progress.begin(signature, site)
 
-    def _agree(self, saving: CheckpointPayload, signature: bytes, site: str, turn: Turn) -> bool:
-        """Phase one: every rank holds the tentative version, the same one, and local states."""
+    def _agree(
+        self, saving: CheckpointPayload, signature: bytes, site: str, turn: Turn
+    ) -> bool | None:
+        """Phase one: every rank holds the tentative version, the same one, and local states.
+
+        Returns:
+            whether rank 0 marks it to be written to the store; None if the core must be asked.
+        """
         digest, local = saving.digest, saving.local
         length = b"" if local is None else len(local).to_bytes(LENGTH_BYTES, "little")
-        answers = self._plane.gather_digests(digest + length, signature, site, turn)
+        mine = digest + length + self._mark(saving)
+        answers = self._plane.gather_digests(mine, signature, site, turn)
         if answers is None:
-            return False
+            return None
         digests = [answer[: len(digest)] for answer in answers]
         different = [rank for rank, theirs in enumerate(digests) if theirs != digest]
         if not different:
-            lengths = [int.from_bytes(answer[len(digest) :], "little") for answer in answers]
-            return local is None or self._plane.copy_locals(local, lengths, signature, site, turn)
+            end = len(digest) + len(length)
+            lengths = [int.from_bytes(answer[len(digest) : end], "little") for answer in answers]
+            if local is not None and not self._plane.copy_locals(
+                local, lengths, signature, site, turn
+            ):
+                return None
+            return answers[0][end:] == MARKED
         self._plane.accuse(MismatchSeen(turn[0], different[0], signature, site, states=True))
-        return False
+        return None
+
+    def _mark(self, saving: CheckpointPayload) -> bytes:
+        """Rank 0's byte: this version is to be written to the store. Empty without a store."""
+        if not self.has_store:
+            return b""
+        with self._hub.lock:
+            is_idle = self._core.durables.is_idle
+        version = self._progress.position.version + 1
+        is_due = self._clock.is_due(version, time.monotonic(), is_idle=is_idle)
+        return MARKED if saving.durable or is_due else NOT_MARKED
+
+    @property
+    def has_store(self) -> bool:
+        """True if checkpoints are written to a store."""
+        return bool(self._hub.settings.checkpoint)
+
+    def _await_store(self, version: int, saving: CheckpointPayload) -> None:
+        """Wait until the store's readers need nothing more that the user may write to.
+
+        That is the state of an older lazy version, until it is packed.  With ``durable=True``, wait
+        for the record too.
+        """
+        durables = self._core.durables
+        self._machine.wait_for(lambda: not durables.must_pack(version - 1))
+        if saving.durable:
+            self._machine.wait_for(lambda: durables.durable >= version)
 
     @property
     def known_version(self) -> int | None:

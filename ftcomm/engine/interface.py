@@ -71,6 +71,10 @@ class Engine(Protocol):
         """True where a result that a call returns is in the log too."""
 
     @property
+    def has_store(self) -> bool:
+        """True where checkpoints are written to a store."""
+
+    @property
     def call_deadline(self) -> float | None:
         """Seconds that a call may take where its caller says nothing else; None is no limit."""
 

@@ -10,6 +10,7 @@ from ftcomm.control.hub import Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.execution.data_plane import Turn
 from ftcomm.protocol.messages import Resumed
+from ftcomm.recovery.events import CheckpointMarked
 from ftcomm.recovery.machine import Checkpoint, Completion, NextStep
 from ftcomm.recovery.result_log import LogEntry
 from ftcomm.state.layout import Packed
@@ -83,9 +84,15 @@ class LockedMachine:
         """Log and advance in one critical section; False if the epoch was revoked."""
         return self._confirmed(epoch, self._log, entry, synchronising)
 
-    def complete_checkpoint(self, epoch: int) -> bool:
-        """Commit the version that this rank has offered; False as above."""
-        return self._confirmed(epoch, self._commit)
+    def complete_checkpoint(self, epoch: int, mark: bool) -> bool:
+        """Commit the version that this rank has offered; False as above.
+
+        `mark` is rank 0's word that it is to be written to the store.
+        """
+        done = self._confirmed(epoch, self._commit)
+        if done and mark:
+            self._control.driver.act(CheckpointMarked())
+        return done
 
     def complete_load(self, epoch: int, value: Packed) -> bool:
         """Pass a load that all ranks have executed; False as above."""

@@ -110,6 +110,11 @@ class SingleProcessEngine:
         return Checkpoint(0, raw)
 
     @property
+    def has_store(self) -> bool:
+        """There is no tracker that could record a checkpoint."""
+        return False
+
+    @property
     def known_version(self) -> int | None:
         """Nothing exists before the load."""
         return None

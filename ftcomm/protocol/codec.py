@@ -9,8 +9,25 @@ and so is everything after it.
 import struct
 
 from ftcomm.errors import ProtocolError
+from ftcomm.protocol.durable.store_messages import (
+    Marked,
+    ObjectWritten,
+    Restore,
+    RestoreFailed,
+    VersionDurable,
+    VersionGivenUp,
+    WriteFailed,
+    WriteObjects,
+)
 from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
-from ftcomm.protocol.link_messages import Relayed, Sharing
+from ftcomm.protocol.link_messages import (
+    FetchEnd,
+    FetchItem,
+    FetchRequest,
+    FetchWait,
+    Relayed,
+    Sharing,
+)
 from ftcomm.protocol.message_splitting import Joiner, split
 from ftcomm.protocol.messages import (
     AllClosed,
@@ -23,10 +40,6 @@ from ftcomm.protocol.messages import (
     FatalReport,
     Fenced,
     Fetched,
-    FetchEnd,
-    FetchItem,
-    FetchRequest,
-    FetchWait,
     Frame,
     Heartbeat,
     HeartbeatAck,
@@ -126,6 +139,16 @@ MESSAGES: dict[int, type] = {
     53: FetchWait,
     # before a message whose list does not fit its frame
     64: More,
+    # durable checkpoints: worker to tracker
+    72: Marked,
+    73: ObjectWritten,
+    74: WriteFailed,
+    75: RestoreFailed,
+    # durable checkpoints: tracker to worker
+    76: WriteObjects,
+    77: VersionDurable,
+    78: VersionGivenUp,
+    79: Restore,
 }
 SCHEMAS = {code: record_of(kind) for code, kind in MESSAGES.items()}
 _CODES = {kind: code for code, kind in MESSAGES.items()}

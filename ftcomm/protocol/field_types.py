@@ -23,6 +23,9 @@ MAX_SETTINGS = 64  # pairs of name and value
 MAX_LOCAL_VERSIONS = 2  # a committed and a tentative one
 MAX_ROUTES = 1024  # relayed pairs; a job with more has lost its network
 MAX_DIMS = 64  # what numpy 2 allows
+# Objects that one member writes of one version: local states of all ranks and its parts of the
+# common one. So many of 100 bytes fit a frame.
+MAX_OBJECT_ORDERS = MAX_WORLD_SIZE
 MAX_CALLS = 65  # the last 64 completed calls and the one in flight
 MAX_ENTRIES = 512  # ranks of a roster in one message: 92 KiB, beside the job's settings
 MAX_LEAVES = 512  # parts of a state that are compared one by one; so many fit a frame

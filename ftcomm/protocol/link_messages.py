@@ -1,8 +1,21 @@
-"""Messages between workers, by which a link of theirs begins: through a relay, or with memory."""
+"""Messages between workers: by which a link of theirs begins, and those of a fetch link."""
 
 from dataclasses import dataclass
 
-from ftcomm.protocol.field_types import Blob, Prose
+from ftcomm.protocol.field_types import (
+    U32,
+    Blob,
+    DtypeCode,
+    InputDigests,
+    ItemBytes,
+    Name,
+    PackedSignature,
+    Prose,
+    RankOrNone,
+    Ranks,
+    Shape,
+)
+from ftcomm.protocol.position import PRELUDE, Position, PositionRanges, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +35,48 @@ class Sharing:
 
     nonce: Blob = b""
     failure: Prose = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """Send checkpoint `load` (-1: none), the local states of `locals`, the results of `runs`.
+
+    In this order; the local states are those of version `local_version`.
+    """
+
+    epoch: U32
+    load: Version
+    runs: PositionRanges
+    local_version: Version = PRELUDE
+    locals: Ranks = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FetchItem:
+    """Header of one served result; `nbytes` raw bytes follow.
+
+    ``what`` is ``"result"``, ``"checkpoint"`` or ``"local"``; for the latter two
+    `position.version` is the version and the signature is empty.  ``rank`` owns a local state.
+    ``digests`` are those of the inputs, 16 bytes a rank, where the job verifies them.
+    """
+
+    what: Name
+    position: Position
+    signature: PackedSignature
+    dtype: DtypeCode
+    shape: Shape
+    nbytes: ItemBytes
+    rank: RankOrNone = -1
+    digests: InputDigests = b""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchWait:
+    """The checkpoint that is due is still being packed; repeated until it comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchEnd:
+    """Everything asked for has been sent, or `missing` says what is not held."""
+
+    missing: Prose = ""

@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.field_types import RUNS_OF_A_FRAME
+from ftcomm.protocol.link_messages import FetchRequest
 from ftcomm.protocol.messages import (
     ControlMessage,
-    FetchRequest,
     Frame,
     More,
     Plan,

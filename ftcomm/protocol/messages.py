@@ -8,6 +8,16 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ftcomm import __version__
+from ftcomm.protocol.durable.store_messages import (
+    Marked,
+    ObjectWritten,
+    Restore,
+    RestoreFailed,
+    VersionDurable,
+    VersionGivenUp,
+    WriteFailed,
+    WriteObjects,
+)
 from ftcomm.protocol.field_types import (
     MAX_CALLS,
     MAX_ENTRIES,
@@ -19,9 +29,6 @@ from ftcomm.protocol.field_types import (
     U32,
     Address,
     Blob,
-    DtypeCode,
-    InputDigests,
-    ItemBytes,
     LeafDigest,
     LeafKind,
     LeafPath,
@@ -37,15 +44,21 @@ from ftcomm.protocol.field_types import (
     Ranks,
     SeqnoOrNone,
     SettingPairs,
-    Shape,
     Site,
     Ticks,
     WorldSize,
 )
 from ftcomm.protocol.host_groups import Grouping
-from ftcomm.protocol.link_messages import Relayed, Sharing
+from ftcomm.protocol.link_messages import (
+    FetchEnd,
+    FetchItem,
+    FetchRequest,
+    FetchWait,
+    Relayed,
+    Sharing,
+)
 from ftcomm.protocol.operator_messages import OperatorMessage
-from ftcomm.protocol.position import PRELUDE, Position, PositionRange, PositionRanges, Version
+from ftcomm.protocol.position import Position, PositionRange, PositionRanges, Version
 from ftcomm.protocol.schema import NOT_SENT, AtMost
 
 
@@ -165,8 +178,9 @@ class Hello:
     which its launcher knows.
     ``release`` is the worker's ftcomm.
     ``python`` is the interpreter with its minor version: hashes of functions hold within one.
-    ``job_id`` is empty before the first welcome.  ``generation`` and ``tracker`` are those of the
-    newest tracker that this process has answered: it follows no older one (rule R19).
+    ``job_id`` is empty before the first welcome: a process of an earlier attempt has no part in a
+    later one.  ``generation`` and ``tracker`` are those of the newest tracker that this process has
+    answered: it follows no older one (rule R19).
     """
 
     worker_id: Name
@@ -418,6 +432,7 @@ class Plan:
     Positions below ``frontier`` are served from the log, at and above it executed by all.
     ``locals`` are the local states of its version that this member must fetch, None: it has none.
     ``routes`` are the pairs of ranks whose links go through a third.
+    ``mark`` says that the checkpoint of ``frontier`` is to be written to the store.
     ``grouping`` says which ranks shared a host when the group formed; it never changes in a job.
     It and ``members`` are the same for all: they travel in `MemberDelta` messages before the plan.
     """
@@ -432,6 +447,7 @@ class Plan:
     fetches: Fetches
     locals: Annotated[tuple[LocalFetch, ...], AtMost(MAX_WORLD_SIZE)] | None = None
     routes: Annotated[tuple[Route, ...], AtMost(MAX_ROUTES)] = ()
+    mark: bool = False
     members: Annotated[tuple[Member, ...], NOT_SENT] = ()
     grouping: Annotated[Grouping, NOT_SENT] = ()
 
@@ -488,54 +504,6 @@ class AllClosed:
     version: Version
 
 
-# --- between workers, on a fetch link (served from the log by the control thread) ------------
-
-
-@dataclass(frozen=True, slots=True)
-class FetchRequest:
-    """Send checkpoint `load` (-1: none), the local states of `locals`, the results of `runs`.
-
-    In this order; the local states are those of version `local_version`.
-    """
-
-    epoch: U32
-    load: Version
-    runs: PositionRanges
-    local_version: Version = PRELUDE
-    locals: Ranks = ()
-
-
-@dataclass(frozen=True, slots=True)
-class FetchItem:
-    """Header of one served result; `nbytes` raw bytes follow.
-
-    ``what`` is ``"result"``, ``"checkpoint"`` or ``"local"``; for the latter two
-    `position.version` is the version and the signature is empty.  ``rank`` owns a local state.
-    ``digests`` are those of the inputs, 16 bytes a rank, where the job verifies them.
-    """
-
-    what: Name
-    position: Position
-    signature: PackedSignature
-    dtype: DtypeCode
-    shape: Shape
-    nbytes: ItemBytes
-    rank: RankOrNone = -1
-    digests: InputDigests = b""
-
-
-@dataclass(frozen=True, slots=True)
-class FetchWait:
-    """The checkpoint that is due is still being packed; repeated until it comes."""
-
-
-@dataclass(frozen=True, slots=True)
-class FetchEnd:
-    """Everything asked for has been sent, or `missing` says what is not held."""
-
-    missing: Prose = ""
-
-
 # --- any of these ways ------------------------------------------------------------------------
 
 
@@ -564,6 +532,10 @@ WorkerMessage = (
     | Resumed
     | Closed
     | Leave
+    | Marked
+    | ObjectWritten
+    | WriteFailed
+    | RestoreFailed
 )
 TrackerMessage = (
     Welcome
@@ -577,6 +549,10 @@ TrackerMessage = (
     | FatalDecision
     | Fenced
     | AllClosed
+    | WriteObjects
+    | VersionDurable
+    | VersionGivenUp
+    | Restore
 )
 LinkMessage = FetchRequest | FetchItem | FetchWait | FetchEnd | Relayed | Sharing
 ControlMessage = WorkerMessage | TrackerMessage | MemberDelta | OperatorMessage | LinkMessage

@@ -115,8 +115,8 @@ DTYPE_NAMES: dict[int, str] = {
 }
 
 
-WITH_LOCAL, LAZY = 1, 2  # in the count of a checkpoint's signature
-_OF_CHECKPOINTS = {WITH_LOCAL: "with a local state", LAZY: "lazy"}
+WITH_LOCAL, LAZY, DURABLE = 1, 2, 4  # in the count of a checkpoint's signature
+_OF_CHECKPOINTS = {WITH_LOCAL: "with a local state", LAZY: "lazy", DURABLE: "durable"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ class EpochView:
         accusation: the mismatch or fatal error that this rank has reported.
         fetched: results fetched in the present epoch.
         pending_fetches: ranks that have not sent everything yet that the plan orders from them.
+        marks: the checkpoint of the frontier is to be written to the store.
     """
 
     def __init__(self) -> None:
@@ -49,6 +50,7 @@ class EpochView:
         self.accusation: Mismatch | FatalReport | None = None
         self.fetched = 0
         self.pending_fetches: frozenset[int] = frozenset()
+        self.marks = False
 
     @property
     def is_live(self) -> bool:
@@ -109,6 +111,7 @@ class EpochView:
         self.members = plan.members
         self.routes = plan.routes
         self.frontier = plan.frontier
+        self.marks = plan.mark
         self.suspects = ()
         self.fetched = 0
         self.grouping = plan.grouping

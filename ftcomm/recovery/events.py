@@ -1,10 +1,16 @@
 """Events of the worker core and the effects that it asks of its driver: frozen values."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ftcomm.protocol.messages import TrackerMessage, WorkerMessage
+from ftcomm.protocol.durable.store_messages import ObjectOrder, ObjectWritten
+from ftcomm.protocol.messages import (
+    TrackerMessage,
+    WorkerMessage,
+)
 from ftcomm.protocol.position import PRELUDE, Position, PositionRange
+from ftcomm.recovery.result_log import LogEntry
 
 # --- events -----------------------------------------------------------------------------------
 
@@ -126,6 +132,60 @@ class Leaving:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointMarked:
+    """The user's thread has committed a checkpoint that is to be written to the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPacked:
+    """The marked `version` is packed: `nbytes` bytes with `digest`."""
+
+    version: int
+    value: Any
+    nbytes: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStored:
+    """An object that was ordered is in the store."""
+
+    written: ObjectWritten
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFailed:
+    """An object of `version` could not be written, again and again."""
+
+    version: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRestored:
+    """The checkpoint of `record` was read from the store, and verified.
+
+    ``locals`` are the local states by rank, None if the version has none.  ``prelude`` are the
+    prelude's results in order.
+    """
+
+    record: int
+    version: int
+    value: Any
+    locals: Mapping[int, Any] | None
+    prelude: tuple[tuple[Position, LogEntry], ...]
+    prelude_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreEnded:
+    """The checkpoint of `record` could not be read: `reason` says why."""
+
+    record: int
+    reason: str
+
+
 Event = (
     Attached
     | Detached
@@ -140,6 +200,12 @@ Event = (
     | Beat
     | OwnCloseDone
     | Leaving
+    | CheckpointMarked
+    | VersionPacked
+    | ObjectStored
+    | ObjectFailed
+    | VersionRestored
+    | RestoreEnded
 )
 
 # --- effects ----------------------------------------------------------------------------------
@@ -205,4 +271,64 @@ class DescribeState:
     value: Any
 
 
-Effect = SendControl | CloseLinks | StartFetch | Wake | Discard | Hangup | Redial | DescribeState
+@dataclass(frozen=True, slots=True)
+class PackVersion:
+    """Pack the state `value` of the marked `version`, if it is not packed; then `VersionPacked`.
+
+    Not on the control thread.  The next `checkpoint()` of the user waits for it.  ``digest`` is
+    that of the packed state where it is known.
+    """
+
+    version: int
+    value: Any
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectWrite:
+    """One object to write: `content` is the packed state, a local state, or results by position.
+
+    ``prelude`` names the results.
+    """
+
+    order: ObjectOrder
+    content: Any
+    prelude: tuple[PositionRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WriteVersion:
+    """Write objects of the marked `version` to the store, in the background.
+
+    ``nbytes`` and ``digest`` are those of the whole packed state.  Each object ends with
+    `ObjectStored` or `ObjectFailed`.
+    """
+
+    attempt: int
+    version: int
+    epoch: int
+    nbytes: int
+    digest: bytes
+    writes: tuple[ObjectWrite, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartRestore:
+    """Read the checkpoint of the store's `record` in the background; then `VersionRestored`."""
+
+    record: int
+
+
+Effect = (
+    SendControl
+    | CloseLinks
+    | StartFetch
+    | Wake
+    | Discard
+    | Hangup
+    | Redial
+    | DescribeState
+    | PackVersion
+    | WriteVersion
+    | StartRestore
+)

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.messages import FetchItem, FetchRequest, Plan
+from ftcomm.protocol.link_messages import FetchItem, FetchRequest
+from ftcomm.protocol.messages import (
+    Plan,
+)
 from ftcomm.protocol.position import PRELUDE, Position, PositionRange
 from ftcomm.recovery.events import StartFetch
 

@@ -4,6 +4,7 @@ A version that this store knows has local states, whether any of them is held ye
 other version there are none.  At most two are known at a time: the committed and the tentative.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from ftcomm.protocol.field_types import MAX_LOCAL_VERSIONS
@@ -34,6 +35,10 @@ class LocalStore:
     def get(self, version: int, rank: int) -> Any | None:
         """The local state of `rank` in `version`, None if it is not held or never was."""
         return self._held.get(version, {}).get(rank)
+
+    def of(self, version: int) -> Mapping[int, Any] | None:
+        """The local states of `version` that are held by rank, None if it has none."""
+        return self._held.get(version)
 
     def lacks(self, version: int, rank: int) -> bool:
         """Tell whether `version` has local states and that of `rank` is not here yet."""

@@ -9,6 +9,14 @@ are in `states`.
 from typing import Any, assert_never
 
 from ftcomm import errors
+from ftcomm.protocol.durable.store_messages import (
+    Restore,
+    RestoreFailed,
+    VersionDurable,
+    VersionGivenUp,
+    WriteFailed,
+    WriteObjects,
+)
 from ftcomm.protocol.messages import (
     AllClosed,
     AskCalls,
@@ -37,6 +45,7 @@ from ftcomm.recovery.events import (
     Attached,
     Beat,
     CheckpointFetched,
+    CheckpointMarked,
     CloseLinks,
     DescribeState,
     Detached,
@@ -50,16 +59,23 @@ from ftcomm.recovery.events import (
     LinkDown,
     LocalFetched,
     MismatchSeen,
+    ObjectFailed,
+    ObjectStored,
     OwnCloseDone,
     Received,
     Redial,
+    RestoreEnded,
     ResultFetched,
     SendControl,
+    StartRestore,
+    VersionPacked,
+    VersionRestored,
     Wake,
 )
 from ftcomm.recovery.fatal_errors import error_class, fatal_error
 from ftcomm.recovery.fetch_orders import fetch_orders, flaw_in
 from ftcomm.recovery.known_roster import known_roster
+from ftcomm.recovery.marked_versions import MarkedVersions, Restoring
 from ftcomm.recovery.replica_placement import keep_stride
 from ftcomm.recovery.result_log import LogEntry, ResultLog
 from ftcomm.recovery.states import (
@@ -84,6 +100,8 @@ class WorkerMachine:
         contact: who this process is to the tracker, and whether the tracker counts it.
         log: results kept for replay.
         checkpoints: the committed one and the tentative one.
+        durables: marked checkpoints, until the store has them.
+        restoring: what this process reads from the store before its first plan.
         progress: the position, and the calls of the user's thread.
     """
 
@@ -92,6 +110,8 @@ class WorkerMachine:
         self.contact = TrackerContact(identity, limits, now=now)
         self.log = ResultLog()
         self.checkpoints = CheckpointStore()
+        self.durables = MarkedVersions(self.log, self.checkpoints)
+        self.restoring = Restoring()
         self.progress = CallProgress(self.view, self.contact, self.log, self.checkpoints)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
@@ -123,7 +143,8 @@ class WorkerMachine:
             case Leaving(reason):
                 effects = [SendControl(Leave(reason[:1000], self.progress.position))]
             case _:
-                assert_never(event)
+                effects = self.on_store(event)
+        effects += self.durables.take_effects()
         self.view.check_invariants()
         self.checkpoints.check_invariants(self.progress.position, self.view.rank)
         return effects
@@ -156,6 +177,22 @@ class WorkerMachine:
                 self.view.enter("AllClosed", WorkerState.FINISHED)
                 return [CloseLinks(), Wake(), Hangup()]
             case _:
+                return self.on_store_message(message)
+
+    def on_store_message(self, message: Any) -> list[Effect]:
+        """Do what the tracker says of marked versions, or of the version to begin from."""
+        match message:
+            case WriteObjects():
+                return self.durables.on_ordered(message)
+            case VersionDurable():
+                self.durables.on_durable(message)
+                return [Wake()]
+            case VersionGivenUp(version):
+                self.durables.give_up(version)
+                return [Wake()]
+            case Restore(record):
+                return self.on_restore(record)
+            case _:
                 cause = f"unexpected {type(message).__name__} from the tracker"
                 return self._fail("local failure", self._error(errors.ProtocolError, cause))
 
@@ -187,6 +224,7 @@ class WorkerMachine:
             effects.append(SendControl(view.accusation))
         if self.progress.closed:
             effects.append(self._send_closed())
+        effects += [SendControl(said) for said in self.durables.on_welcome()]
         return effects
 
     def on_ask_roster(self, generation: int, tracker: bytes) -> list[Effect]:
@@ -201,6 +239,8 @@ class WorkerMachine:
             return []
         self.view.revoke(epoch)
         self.log.pin()
+        if self.restoring.is_under_way:  # the report comes when all is here
+            return [CloseLinks(), Wake()]
         return [CloseLinks(), SendControl(self.progress.report()), Wake()]
 
     def on_plan(self, plan: Plan) -> list[Effect]:
@@ -217,6 +257,8 @@ class WorkerMachine:
         self.progress.take_plan(plan)
         orders = fetch_orders(plan)
         view.start_fetches(frozenset(order.source for order in orders))
+        if not orders:
+            self._mark_as_planned()
         return [*orders, Wake()]
 
     def on_fetch(
@@ -266,7 +308,65 @@ class WorkerMachine:
             return self.on_link_down(epoch, source, f"while fetching results: {failure}")
         if not self.view.end_fetch(source):
             return []
+        self._mark_as_planned()
         return [SendControl(Fetched(epoch)), Wake()]
+
+    def _mark_as_planned(self) -> None:
+        """Mark the version of the frontier where the plan says so: all that it needs is here."""
+        held = self.checkpoints.committed_version
+        if self.view.marks and held == self.view.frontier.version:
+            self.durables.mark(self.progress.prelude_length)
+
+    def on_store(
+        self,
+        event: CheckpointMarked
+        | VersionPacked
+        | ObjectStored
+        | ObjectFailed
+        | VersionRestored
+        | RestoreEnded,
+    ) -> list[Effect]:
+        """Something was packed, written to the store, or read from it."""
+        match event:
+            case CheckpointMarked():
+                self.durables.mark(self.progress.prelude_length)
+                return []
+            case VersionPacked(version, value, nbytes, digest):
+                return [*self.durables.on_packed(version, value, nbytes, digest), Wake()]
+            case ObjectStored(written):
+                return self.durables.on_written(written)
+            case ObjectFailed(version, reason):
+                return [SendControl(WriteFailed(version, True, reason))]
+            case VersionRestored():
+                return self.on_restored(event)
+            case RestoreEnded(record, reason):
+                return [SendControl(RestoreFailed(record, reason))]
+            case _:
+                assert_never(event)
+
+    def on_restore(self, record: int) -> list[Effect]:
+        """Read that record's checkpoint before the first report of this process."""
+        if not self.restoring.begin(record):
+            return []
+        return [StartRestore(record)]
+
+    def on_restored(self, restored: VersionRestored) -> list[Effect]:
+        """Hold what the store had, and report as its holder."""
+        if not self.restoring.end(restored.record):
+            return []
+        version = restored.version
+        self.checkpoints.put_fetched(version, restored.value)
+        if restored.locals is not None:
+            self.checkpoints.locals.expect(version)
+            for rank, value in restored.locals.items():
+                self.checkpoints.locals.put(version, rank, value)
+        for position, entry in restored.prelude:
+            self.log.add(position, entry)
+        self.progress.prelude_length = restored.prelude_length
+        if self.view.state is not WorkerState.STOPPED:
+            return []
+        self.log.pin()
+        return [SendControl(self.progress.report())]
 
     def on_settled(self, epoch: int) -> list[Effect]:
         """Unpin what the report listed: every member has what the plan gave it."""

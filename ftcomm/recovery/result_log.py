@@ -219,6 +219,11 @@ class ResultLog:
         """Everything held, as arithmetic runs per version in order."""
         return self._runs_of(self.positions())
 
+    def runs_of(self, version: int) -> tuple[PositionRange, ...]:
+        """All that is held of `version`, as arithmetic runs in order; as many as a frame has."""
+        held = [position for position in self.positions() if position.version == version]
+        return self._runs_of(held)[:RUNS_OF_A_FRAME]
+
     def __len__(self) -> int:
         return len(self._entries)
 

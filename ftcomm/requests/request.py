@@ -123,11 +123,13 @@ class CheckpointPayload:
         state: packed, equal on all ranks; or as it is, packed only if somebody asks.
         digest: of the packed state; `UNCOMPARED` if it is not packed.
         local: this rank's packed local state; None if the checkpoint has none.
+        durable: the call returns when the store has it.
     """
 
     state: Packed | LazyState
     digest: bytes
     local: Packed | None = None
+    durable: bool = False
 
     @property
     def nbytes(self) -> int:

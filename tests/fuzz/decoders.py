@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ftcomm.control.links.dial import BROKEN
+from ftcomm.durable.store import DamagedObjectError
 from ftcomm.errors import AuthenticationError, ConfigError, ProtocolError, ProtocolVersionError
 from ftcomm.transport.interruptions import LinkLost, SignatureMismatch
 from ftcomm.transport.shm_segment import NoSharedMemory
 from ftcomm_chaos.history.reader import HistoryError
-from tests.fuzz import conversations, memory, memory_seeds, seeds, stored, wire
+from tests.fuzz import conversations, durable, memory, memory_seeds, seeds, stored, wire
 
 CORPORA = Path(__file__).parent / "corpora"
 HANDSHAKE = (ProtocolError, AuthenticationError, ProtocolVersionError)
@@ -48,6 +49,24 @@ class Decoder:
 
 
 TABLE = (
+    Decoder(
+        "chain-record",
+        durable.feed_record,
+        durable.records,
+        ("ftcomm.durable.records.decode_record",),
+        allowed=(DamagedObjectError,),
+    ),
+    Decoder(
+        "durable-object",
+        durable.feed_object,
+        durable.objects,
+        (
+            "ftcomm.durable.container.OpenContainer.read_into",
+            "ftcomm.durable.container.open_container",
+        ),
+        allowed=(DamagedObjectError, ConfigError),
+        limit=8192,
+    ),
     Decoder(
         "control-body",
         wire.feed_body,

@@ -19,17 +19,20 @@ from ftcomm.protocol.checksum_records import record_head
 from ftcomm.protocol.codec import SCHEMAS, encode
 from ftcomm.protocol.frame_header import pack_header
 from ftcomm.protocol.handshake import ROLES, DataContext, ServerHandshake
-from ftcomm.protocol.link_messages import Relayed, Sharing
+from ftcomm.protocol.link_messages import (
+    FetchEnd,
+    FetchItem,
+    FetchRequest,
+    FetchWait,
+    Relayed,
+    Sharing,
+)
 from ftcomm.protocol.member_deltas import MemberDeltaWriter
 from ftcomm.protocol.messages import (
     Closed,
     ControlMessage,
     FatalDecision,
     Fetch,
-    FetchEnd,
-    FetchItem,
-    FetchRequest,
-    FetchWait,
     Heartbeat,
     Leave,
     Plan,

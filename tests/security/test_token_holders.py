@@ -11,15 +11,13 @@ import pytest
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
 from ftcomm.protocol.handshake import DataContext
-from ftcomm.protocol.link_messages import Sharing
+from ftcomm.protocol.link_messages import FetchEnd, FetchRequest, Sharing
 from ftcomm.protocol.messages import (
     AllClosed,
     Closed,
     ControlMessage,
     FatalDecision,
     Fenced,
-    FetchEnd,
-    FetchRequest,
     Heartbeat,
     HeartbeatAck,
     Leave,

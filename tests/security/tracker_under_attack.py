@@ -25,7 +25,12 @@ from ftcomm.protocol.handshake import (
     control_key,
     epoch_key,
 )
-from ftcomm.protocol.messages import ControlMessage, FetchEnd, FetchRequest, Hello, Welcome
+from ftcomm.protocol.link_messages import FetchEnd, FetchRequest
+from ftcomm.protocol.messages import (
+    ControlMessage,
+    Hello,
+    Welcome,
+)
 from ftcomm.protocol.operator_messages import StatusReply, StatusRequest
 from tests.unit.tracker.harness import hello
 

@@ -4,7 +4,7 @@ import pytest
 
 from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.frame_header import FrameHeader
-from ftcomm.protocol.messages import FetchRequest, FetchWait
+from ftcomm.protocol.link_messages import FetchRequest, FetchWait
 from ftcomm.protocol.position import Position, PositionRange
 from ftcomm.protocol.signature import Kind, Signature
 from ftcomm.recovery.events import CheckpointFetched, LocalFetched, ResultFetched, StartFetch

@@ -7,7 +7,7 @@ reported, while it serves, and so on; that is where rules break.
 import random
 from typing import TYPE_CHECKING
 
-from ftcomm_chaos.sim.fault_plan import DEADLY, HOT, SimulatedFault, SimulatedFaultKind
+from ftcomm_chaos.sim.fault_plan import DEADLY, HOT, TOTAL, SimulatedFault, SimulatedFaultKind
 from ftcomm_chaos.sim.network.byte_pipe import End
 from ftcomm_chaos.sim.partitions import PathLoss
 
@@ -93,6 +93,9 @@ class Faults:
             SimulatedFaultKind.ONE_WAY: self._one_way,
             SimulatedFaultKind.ONE_WAY_BARRIER: self._one_way_barrier,
         }
+        if kind in TOTAL:
+            self._lose(kind, planned.rng(self.sim.world.seed))
+            raise Killed
         if kind in apply:
             apply[kind](process, planned.rng(self.sim.world.seed))
         if kind in (SimulatedFaultKind.CRASH, SimulatedFaultKind.CRASH_TWO):
@@ -115,6 +118,18 @@ class Faults:
         if process in members and process is not left:
             process.die("killed")
             raise Killed
+
+    def _lose(self, kind: SimulatedFaultKind, rng: random.Random) -> None:
+        sim = self.sim
+        sim.counters["total losses"] += 1
+        if kind is SimulatedFaultKind.LOSE_WORKERS:
+            sim.monitor.lost_all = True
+            for process in [x for x in sim.network.processes.values() if x.alive]:
+                process.die("killed")
+            return
+        if kind is SimulatedFaultKind.LOSE_ALL_DAMAGED and sim.store is not None:
+            sim.store.damage_newest(rng)
+        sim.lose_everything(journal=kind is SimulatedFaultKind.LOSE_ALL_AND_DISK)
 
     def _cut_data(self, process: "SimulatedProcess", rng: random.Random) -> None:
         del process

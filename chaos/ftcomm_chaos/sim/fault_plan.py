@@ -37,6 +37,10 @@ class SimulatedFaultKind(enum.Enum):
     HALF_OPEN = "half-open connection"
     ONE_WAY = "one way silent"
     ONE_WAY_BARRIER = "pair silent one way"
+    LOSE_WORKERS = "loss of all workers"
+    LOSE_ALL = "loss of everything"
+    LOSE_ALL_AND_DISK = "loss of everything and the state directory"
+    LOSE_ALL_DAMAGED = "loss of everything, and a damaged object"
 
 
 DEADLY = frozenset(
@@ -60,11 +64,18 @@ OF_BYTES = frozenset(
         SimulatedFaultKind.ONE_WAY_BARRIER,
     }
 )
+TOTAL = (
+    SimulatedFaultKind.LOSE_WORKERS,
+    SimulatedFaultKind.LOSE_ALL,
+    SimulatedFaultKind.LOSE_ALL_AND_DISK,
+    SimulatedFaultKind.LOSE_ALL_DAMAGED,
+)
 DRAWN_ALONE = frozenset(
     {
         SimulatedFaultKind.CUT_SHORT,
         SimulatedFaultKind.CRASH_ALL_BUT_ONE,
         SimulatedFaultKind.TRACKER_DISK_LOST,
+        *TOTAL,
     }
 )
 # Points that are worth more faults than their number in a run would give them.
@@ -115,6 +126,7 @@ def draw_plan(
     wire: bool,
     one_is_enough: bool,
     keeps_numbers: bool,
+    durable: bool = False,
 ) -> tuple[SimulatedFault, ...]:
     """The faults of a seed in the order in which they wait.
 
@@ -124,6 +136,7 @@ def draw_plan(
         span: the last point at which one may begin to wait.
         gentle: at most one process dies at a time.
         wire: connections are bytes, and can be hurt at any one.
+        durable: the job has a store, and goes on when everything is lost.
         one_is_enough: whoever is left has all that a job needs, though all others die at once.
         keeps_numbers: no spare takes a rank, so members know every worker's newest incarnation.
     """
@@ -146,6 +159,8 @@ def draw_plan(
         drawn += _massacres(random.Random(f"massacres of {seed}"), span)  # noqa: S311 - likewise
     if count and keeps_numbers:
         drawn += _lost_disks(random.Random(f"lost disks of {seed}"), span)  # noqa: S311 - likewise
+    if count and durable:
+        drawn += _total_losses(random.Random(f"losses of {seed}"), span)  # noqa: S311 - likewise
     drawn.sort(key=lambda fault: fault[0])
     return tuple(
         SimulatedFault(number, kind, at_point, name)
@@ -176,6 +191,15 @@ def _lost_disks(rng: random.Random, span: int) -> list[tuple[int, SimulatedFault
     return [
         (rng.randrange(span), SimulatedFaultKind.TRACKER_DISK_LOST, rng.choice(names))
         for _ in range(count)
+    ]
+
+
+def _total_losses(rng: random.Random, span: int) -> list[tuple[int, SimulatedFaultKind, str]]:
+    """Moments at which everything is lost that is not in the store."""
+    names = ("", "", "writing", "wrote", "restoring", "completing", "offered", "planned", "joined")
+    return [
+        (rng.randrange(2 * span), rng.choice(TOTAL), rng.choice(names))
+        for _ in range(rng.randint(1, 4))
     ]
 
 

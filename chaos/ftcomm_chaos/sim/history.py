@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 ONE_CLOCK = "sim"  # hosts of a simulation share its time
 OFFERED = "offered"
 LOST_FOR_A_REASON = "lost-for-a-reason"
+SERVED_FROM_SOMEWHERE = "served-from-somewhere"
 LIMITS = HistoryLimits(mismatch_within_s=60.0)  # its tracker may be down when it should tell of it
 CALL_POINTS = frozenset(("entered", OFFERED))  # where a script is inside a call
 
@@ -135,7 +136,9 @@ class RecordingMonitor(Monitor):
     def check_end(self) -> None:
         """All is over: what the incarnations were given breaks no rule either."""
         super().check_end()
-        unseen = (LOST_FOR_A_REASON,) if self._displaced_process_was_told() else ()
+        unseen = {LOST_FOR_A_REASON} if self._displaced_process_was_told() else set()
+        if self.resumed:  # what is served was executed in an earlier attempt
+            unseen.add(SERVED_FROM_SOMEWHERE)
         findings = [x for x in check(self.history(), limits=LIMITS) if x.rule not in unseen]
         if findings:
             raise Violation("; ".join(str(finding) for finding in findings))
@@ -193,7 +196,9 @@ class RecordingMonitor(Monitor):
         )
 
     def _write(self, record: "SimulatedProcess", event: WorkerEvent) -> None:
-        lines = self._lines[record.port]
+        lines = self._lines.get(record.port)
+        if lines is None:  # a process of an earlier attempt, which has no part in this one
+            return
         lines.append(HistoryLine(event, record.world.now, f"{record}:{len(lines) + 2}"))
 
 

@@ -3,14 +3,22 @@
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from ftcomm.protocol.messages import FatalDecision, Plan, Report
+from ftcomm.protocol.durable.store_messages import VersionDurable
+from ftcomm.protocol.messages import (
+    FatalDecision,
+    Plan,
+    Report,
+)
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.machine import WorkerState
 from ftcomm.recovery.replica_placement import is_replica_holder, keep_stride, local_owners
 from ftcomm_chaos.sim.fault_plan import SimulatedFaultKind as Fault
+from ftcomm_chaos.sim.store import Record
 from ftcomm_chaos.sim.world import Violation
+from ftcomm_tracker.core.durable.attempts import PutAttempt
 from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.core.events import PutVersion
 from ftcomm_tracker.core.link_failures import RUNNING
 from ftcomm_tracker.core.roster import JobState
 
@@ -41,7 +49,65 @@ class Monitor:
         self.given_up = False  # a member had to go, which counts as a death
         self.owners: set[bytes] = set()  # incarnations that have ever had a place
         self.kept_by_all: frozenset[Position] = frozenset()  # known with the first plan
+        self.resumed = False  # this attempt began from the store
+        self.lost_all = False  # everything, or all workers, at one moment of this attempt
         self.whole: dict[int, Position] = {}  # by incarnation: all below this is here that all keep
+
+    # --- the store: R16 -------------------------------------------------------------------------
+
+    def resume(self, durable: Durable) -> None:
+        """A later attempt begins: what the store has of earlier ones was executed in them."""
+        program = self.sim.program
+        if program.grouping is not None:
+            self.kept_by_all = program.kept_by_all(self.sim.settings.keep_by_all)
+        self.resumed = durable.restore > 0
+        if durable.restore:
+            self.executed = {p for p in program.calls if p.version == PRELUDE}
+
+    def on_record(self, record: Record, number: int) -> None:
+        """A record is in the chain, for good."""
+        store = self.sim.store
+        assert store is not None
+        before = store.records[: number - 1]
+        attempts = [each.attempt for each in before if isinstance(each, PutAttempt)]
+        newest = max(attempts, default=0)
+        versions = [n for n, each in enumerate(before, 1) if isinstance(each, PutVersion)]
+        if isinstance(record, PutAttempt):
+            whole = [n for n in versions if not store.problem(n)]
+            parent = whole[-1] if whole else 0
+            # The series record says already that attempt 1 has begun.
+            due = (newest + 1,) if newest else (1, 2)
+            if record.attempt not in due or record.parent != parent:
+                raise Violation(
+                    f"{record} after attempt {newest} and version record {parent} (R16)"
+                )
+        elif isinstance(record, PutVersion):
+            if record.attempt != newest:
+                raise Violation(f"{record.attempt} writes a version, {newest} has begun (R16)")
+            found, program = store.read(number), self.sim.program
+            locals_ = {
+                rank: program.locals[found.version, rank] for rank in range(self.sim.world_size)
+            }
+            expected = (program.states[found.version], locals_ if program.keeps_locals else None)
+            if (found.state, found.locals) != expected:
+                raise Violation(f"version {found.version} has {found}, not {expected} (R16)")
+            self.sim.counters["version records"] += 1
+
+    def on_durable(self, process: "SimulatedProcess", message: VersionDurable) -> None:
+        """A worker hears that a version is durable: then a record of its attempt's line says so."""
+        store = self.sim.store
+        assert store is not None
+        named = any(
+            isinstance(record, PutVersion)
+            and record.version == message.version
+            and record.attempt <= message.attempt
+            for record in store.records
+        )
+        process.require(named, f"{message} without a record (R16)")
+
+    def on_refused(self, error: str, cause: str) -> None:
+        """There is no attempt to begin."""
+        raise Violation(f"no attempt begins: {error}: {cause}")
 
     def on_point(self, process: "SimulatedProcess", name: str) -> None:
         """`process` is at a place where a fault may be planned: nothing to check."""
@@ -295,7 +361,7 @@ class Monitor:
 
     def on_journal(self, before: Durable, after: Durable) -> None:
         """The tracker has written its journal."""
-        if after.epoch < before.epoch:
+        if after.epoch < before.epoch and after.job_id == before.job_id:
             raise Violation(f"the journalled epoch went from {before.epoch} to {after.epoch}")
         self.given_up |= any(not place.nonce for place in after.places)
         self.owners |= {place.nonce for place in after.places if place.nonce}
@@ -307,12 +373,14 @@ class Monitor:
         if fatal_decision.error == "CollectiveMismatchError" and self.sim.counters["odd calls"]:
             self._check_where_calls_differ(fatal_decision)
             return
-        if fatal_decision.error == "RankLostError" and self._are_apart(fatal_decision):
+        if fatal_decision.error == "RankLostError" and (
+            self._are_apart(fatal_decision) or self._stayed_empty(fatal_decision)
+        ):
             return
-        if fatal_decision.error == "RankLostError" and self._stayed_empty(fatal_decision):
+        if fatal_decision.error == "RolledBackError" and self.lost_all:
             return
         stopped = fatal_decision.error == "JobStoppedError" and self.sim.counters["no member left"]
-        if not stopped and fatal_decision.error != "JobLostError":
+        if not stopped and fatal_decision.error not in ("JobLostError", "RolledBackError"):
             raise Violation(
                 f"verdict without a reason: {fatal_decision.error}: {fatal_decision.cause}"
             )
@@ -423,6 +491,9 @@ class Monitor:
         final = self.sim.tracker.final_version  # the journal may be lost by now
         last = max(self.sim.program.end.version, 0)
         process.require(final == last, f"finished with final version {final}, not {last} (R8)")
+        store = self.sim.store
+        recorded = store is None or store.facts().finished == last
+        process.require(recorded, "finished, and the store does not say so (R16)")
 
     def on_end(self, process: "SimulatedProcess", how: str) -> None:
         """The script of `process` has ended."""
@@ -434,6 +505,8 @@ class Monitor:
             owner = any(p.nonce == process.core.contact.identity.nonce for p in journal.places)
             process.require(not owner, "fenced, but the place is its own (R1)")
             process.require(process.core.view.state is WorkerState.FAILED, "fenced, but not ended")
+        elif kind == "RolledBackError":
+            process.require(self.sim.store is not None, "rolled back without a store")
         elif kind == "TrackerLostError":  # woke up, or found the way back, when all was over
             process.require(self.sim.tracker.ended, "lost a tracker that is there")
             self.sim.counters["never heard the end"] += 1

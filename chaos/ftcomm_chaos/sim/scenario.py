@@ -12,6 +12,7 @@ GENTLE = 0.6  # share in which one process dies at a time
 # Seconds for which nothing may come farther: so long that only links without a way round take it.
 NO_PROGRESS = 50.0
 FORGETFUL = 0.04  # share of the jobs that run with replay=off
+STORED = 0.15  # share of the jobs that have a store
 LAZY = 0.4  # share whose checkpoints are lazy
 # Bytes of small results that every member keeps: none, a few, all of a script.
 KEPT_BY_ALL = (0, 0, 3 * (ENTRY_BYTES + 16), 1 << 28, 1 << 28)
@@ -32,6 +33,7 @@ class Conditions:
         hosts: how many machines there are.
         spares: workers without a place.
         keeps_locals: checkpoints have local states.
+        durable: the job has a store, and everything may be lost at once.
         lazy: checkpoints are lazy, and what one holds is overwritten when the next has returned.
         faults: how many are planned.
         settings: of the job.
@@ -49,6 +51,7 @@ class Conditions:
     lazy: bool
     faults: int
     settings: JobSettings
+    durable: bool = False
 
     @property
     def quiet_s(self) -> float:
@@ -66,7 +69,7 @@ class Conditions:
         return self.restart_s > self.settings.replace_within / 2
 
 
-def draw_conditions(seed: int, *, faulty: bool) -> Conditions:
+def draw_conditions(seed: int, *, faulty: bool, durable: bool | None = None) -> Conditions:
     """Those of a seed; without faults nothing is so slow that it could pass for one."""
     rng = random.Random(f"conditions of {seed}")  # noqa: S311 - drawn from the seed
     size = rng.choice((1, 2, 2, 3, 3, 4, 5))
@@ -88,6 +91,7 @@ def draw_conditions(seed: int, *, faulty: bool) -> Conditions:
         settings = replace(settings, replay="off")
     alone = random.Random(f"keep by all of {seed}")  # noqa: S311 - likewise
     settings = replace(settings, keep_by_all=alone.choice(KEPT_BY_ALL))
+    drawn = random.Random(f"store of {seed}").random() < STORED  # noqa: S311 - likewise
     count = rng.randint(6, 18) if gentle else rng.randint(8, 30)
     return Conditions(
         world_size=size,
@@ -104,6 +108,8 @@ def draw_conditions(seed: int, *, faulty: bool) -> Conditions:
         # A group of one has nobody who could keep anything.
         faults=0 if not faulty or (gentle and size == 1) else count,
         settings=settings,
+        # What replay=off keeps is not enough to resume: the prelude's results are part of it.
+        durable=(drawn if durable is None else durable) and settings.keeps_results,
     )
 
 

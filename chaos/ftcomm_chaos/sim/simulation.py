@@ -13,14 +13,17 @@ from ftcomm_chaos.sim.network.data_links import Network
 from ftcomm_chaos.sim.network.wire_network import WireNetwork
 from ftcomm_chaos.sim.partitions import PathLoss
 from ftcomm_chaos.sim.scenario import KEPT_BY_ALL, draw_conditions
+from ftcomm_chaos.sim.store import STATE_BYTES, SimulatedStore
 from ftcomm_chaos.sim.tracker import SimulatedTracker
 from ftcomm_chaos.sim.worker.process import SimulatedProcess
-from ftcomm_chaos.sim.workload import Program
+from ftcomm_chaos.sim.workload import LONG, SHORT, Program
 from ftcomm_chaos.sim.world import Violation, World
+from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.roster import JobState
 
 ODD = 0.08  # share of the scripts with a rank that calls something else
 ODD_STATE = 0.4  # share of those in which it gives another state to a checkpoint instead
+DURABLE = 0.4  # share of the checkpoints that scripts make with durable=True
 POINTS_PER_CALL = 3  # places at which a fault may happen, on each rank
 MAX_STEPS = 400_000  # events of one run; the longest honest one had a tenth
 
@@ -46,6 +49,7 @@ class Simulation:
         tracing: keep a line for all that happens.
         faulty: plan faults.
         only: numbers of the planned faults that shall happen, None for all.
+        durable: the job has a store, and everything may be lost at once; None: the seed says.
     """
 
     def __init__(
@@ -55,17 +59,31 @@ class Simulation:
         tracing: bool = False,
         faulty: bool = True,
         only: tuple[int, ...] | None = None,
+        durable: bool | None = None,
     ) -> None:
         self.world = World(seed, tracing=tracing)
         script = random.Random(f"script of {seed}")  # noqa: S311 - drawn from the seed
-        self.conditions = draw_conditions(seed, faulty=faulty)
+        self.conditions = draw_conditions(seed, faulty=faulty, durable=durable)
         self.world_size, self.settings = self.conditions.world_size, self.conditions.settings
-        self.program = Program(script, self.world_size, keeps_locals=self.conditions.keeps_locals)
+        self.program = Program(
+            script,
+            self.world_size,
+            keeps_locals=self.conditions.keeps_locals,
+            versions=LONG if self.conditions.durable else SHORT,
+        )
         self.odd_one = self._draw_odd_one(script) if faulty else None
         self.world.transit_s = self.conditions.transit_s
         self.counters: Counter[str] = Counter()
+        stored = random.Random(f"store of {seed}")  # noqa: S311 - likewise
+        self.store: SimulatedStore | None = None
+        self.durable_versions: frozenset[int] = frozenset()
+        if self.conditions.durable:
+            self.store = SimulatedStore(self, stored.choice(STATE_BYTES))
+            versions = range(1, len(self.program.versions))
+            self.durable_versions = frozenset(v for v in versions if stored.random() < DURABLE)
         self.network = WireNetwork(self.world) if self.conditions.wire else Network(self.world)
         self.monitor = RecordingMonitor(self)
+        self.monitors: dict[str, RecordingMonitor] = {}  # of attempts, by the id of their jobs
         self.worker_ids = [f"w{rank}" for rank in range(self.world_size)]
         self.worker_ids += [f"s{number}" for number in range(self.conditions.spares)]
         self.plan = draw_plan(
@@ -75,7 +93,8 @@ class Simulation:
             gentle=self.conditions.gentle,
             wire=self.conditions.wire,
             one_is_enough=self.one_is_enough,
-            keeps_numbers=not self.conditions.spares,
+            keeps_numbers=not self.conditions.spares and not self.conditions.durable,
+            durable=self.conditions.durable,
         )
         kept = [p for p in self.plan if only is None or p.number in only]
         self.faults = Faults(self, tuple(kept))
@@ -146,7 +165,7 @@ class Simulation:
         ]
         # Two incarnations at once are a planned fault: the launcher keeps at least one of them.
         killed = process.ended is None and not any(port > process.port for port in others)
-        lost = ("FencedError", "EvictedError")
+        lost = ("FencedError", "EvictedError", "RolledBackError")
         displaced = process.ended is not None and process.ended.startswith(lost) and not others
         if killed or (displaced and not self.restarting[process.worker_id]):
             self.restarting[process.worker_id] += 1
@@ -155,6 +174,26 @@ class Simulation:
                 self._restart,
                 process.worker_id,
             )
+
+    def on_attempt(self, durable: Durable) -> None:
+        """Everything was lost: a new attempt begins, whose invariants count from its parent."""
+        self.counters["attempts"] += 1
+        self.monitor = RecordingMonitor(self)
+        self.monitor.resume(durable)
+        self.monitors[durable.job_id] = self.monitor
+
+    def lose_everything(self, *, journal: bool) -> None:
+        """Kill all workers and the tracker at one moment; the state directory may go with them."""
+        self.monitor.lost_all = True
+        for process in [x for x in self.network.processes.values() if x.alive]:
+            process.die("killed")
+        if journal:
+            self.tracker.journal = self.fresh_journal()
+        self.tracker.crash()
+
+    def fresh_journal(self) -> Durable:
+        """Return the journal of a new state directory."""
+        return Durable.fresh("sim", self.world_size, self.settings.to_wire())
 
     def current_processes(self) -> list[SimulatedProcess]:
         """Processes that own a place and are alive."""

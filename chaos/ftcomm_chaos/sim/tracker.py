@@ -2,10 +2,15 @@
 
 from typing import TYPE_CHECKING, Any, assert_never
 
+from ftcomm.errors import FencedError, RolledBackError
 from ftcomm.protocol.messages import Plan
 from ftcomm_chaos.sim.network.control_connection import ControlConn
 from ftcomm_chaos.sim.network.wire_control import WiredControl
+from ftcomm_chaos.sim.store import series_of
+from ftcomm_chaos.sim.store_access import ChainAccess
 from ftcomm_chaos.sim.world import Violation
+from ftcomm_tracker.core.durable.attempts import AttemptStart
+from ftcomm_tracker.core.durable.versions import NO_STORE, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     Disconnect,
@@ -15,6 +20,9 @@ from ftcomm_tracker.core.events import (
     JobEnded,
     Note,
     Persist,
+    PutFinished,
+    PutSeries,
+    PutVersion,
     Send,
     Stalled,
     StepDown,
@@ -38,7 +46,7 @@ class SimulatedTracker:
 
     def __init__(self, sim: "Simulation") -> None:
         self.sim, self.world = sim, sim.world
-        self.journal = Durable.fresh("sim", sim.world_size, sim.settings.to_wire())
+        self.journal = sim.fresh_journal()
         self.conns: dict[int, ControlConn] = {}
         self.up = False
         self.ended = False
@@ -53,14 +61,41 @@ class SimulatedTracker:
         self._next_conn = 0
         self._stalled = False
         self._held: list[tuple[Any, tuple[Any, ...]]] = []
-        self.start()
+        self.chain: ChainAccess | None = None  # of the process that runs now
+        self._open(self.journal, NO_STORE)
+        if sim.store is not None:  # another roster follows before anyone is welcome
+            self.up = False
+            self.start()
 
     def start(self) -> None:
         """Start, or start again on the journal."""
+        durable = Durable.from_wire(self.journal.to_wire())
+        if self.sim.store is None:
+            self._open(durable, NO_STORE)
+            return
+        self.generation += 1
+        self.chain = ChainAccess(self, self.sim.store)
+        nonce = f"{self.generation}".encode()
+        self.chain.start(AttemptStart(durable, series_of(nonce), nonce))
+
+    def begin_attempt(self, durable: Durable, facts: StoreFacts) -> None:
+        """An attempt is recorded, or goes on: serve it."""
+        if durable.attempt_nonce != self.journal.attempt_nonce:
+            self.world.trace(f"attempt {durable.attempt} begins from record {durable.restore}")
+            self.sim.on_attempt(durable)
+            self.journal = durable
+        self._open(durable, facts)
+
+    def refuse_attempt(self, error: str, cause: str) -> None:
+        """There is nothing to go on with."""
+        self.world.trace(f"no attempt: {error}: {cause}")
+        self.sim.monitor.on_refused(error, cause)
+        self.ended = True
+
+    def _open(self, durable: Durable, facts: StoreFacts) -> None:
         self.generation += 1
         self.number += 1
         self.up = True
-        durable = Durable.from_wire(self.journal.to_wire())
         self._alarm_at: float | None = None
         self.roster = Roster(
             self.sim.settings,
@@ -69,6 +104,7 @@ class SimulatedTracker:
             now=self.world.now,
             tracker=self._nonce,
             rebuild=self._begin_rebuild() if self.disk_lost else None,
+            store=facts,
         )
         self._set_alarm()
 
@@ -106,10 +142,13 @@ class SimulatedTracker:
 
     def crash(self) -> None:
         """SIGKILL: everything but the journal is gone, every connection ends."""
-        if not self.up:
+        if not self.up and self.chain is None:
             return
         self.world.trace(f"tracker {self.generation} is killed")
         self.up = False
+        if self.chain is not None:
+            self.chain.die()
+            self.chain = None
         self._stalled, self._held = False, []
         self.crash_after = None
         conns, self.conns = self.conns, {}
@@ -215,6 +254,9 @@ class SimulatedTracker:
                 self.disk_lost = self.disk_lost and not durable.places
                 self.final_version = max(self.final_version, durable.final_version)
                 self.sim.monitor.on_journal(before, durable)
+            case PutSeries() | PutVersion() | PutFinished():
+                assert self.chain is not None
+                self.chain.put(effect)
             case _:
                 self._carry_out_own(effect)
 
@@ -232,13 +274,27 @@ class SimulatedTracker:
             case IncidentClosed():
                 self.sim.counters["incidents"] += 1
             case JobEnded():
-                self.world.trace("tracker ends")
-                self.ended = True
-                self.up = False
-                for conn in list(self.conns.values()):
-                    conn.close()
+                self._end(effect)
             case _:
                 assert_never(effect)
+
+    def _end(self, end: JobEnded) -> None:
+        """The job is over, or its attempt: then the next one begins."""
+        follows = end.error == RolledBackError.__name__
+        if end.error == FencedError.__name__:  # the operator gives the same command again
+            self.sim.counters["overtaken"] += 1
+            self.journal = self.sim.fresh_journal()
+            follows = True
+        self.world.trace("tracker ends" if not follows else "the attempt ends")
+        self.ended = not follows
+        self.up = False
+        for conn in list(self.conns.values()):
+            conn.close()
+        if self.chain is not None:
+            self.chain.die()
+            self.chain = None
+        if follows:
+            self.start()
 
     def _set_alarm(self) -> None:
         """One alarm at a time; one that rings too early is set anew."""

@@ -23,6 +23,7 @@ Value = tuple[float, ...]
 FLOAT64 = 12
 ITEM_BYTES = 8
 LARGE_ITEM_BYTES = 1 << 20  # as if an element were so large: schedules of few and of many bytes
+SHORT, LONG = (0, 1, 2, 3), (2, 4, 6, 9)  # checkpoints of a script
 SIZES = ((0, 1, 3), (0, 1, 3), (1, 2, 5, 9), (0, 17))  # elements; uneven parts, and none at all
 
 
@@ -145,7 +146,14 @@ class Program:
         end: the position of close.
     """
 
-    def __init__(self, rng: random.Random, world_size: int, *, keeps_locals: bool = False) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        world_size: int,
+        *,
+        keeps_locals: bool = False,
+        versions: tuple[int, ...] = SHORT,
+    ) -> None:
         self.world_size = world_size
         self.checkpoint = LOCAL_CHECKPOINT if keeps_locals else CHECKPOINT
         self.locals: dict[tuple[int, int], int] = {}
@@ -154,7 +162,7 @@ class Program:
         self.prelude = [self._draw(rng) for _ in range(rng.choice((0, 1, 2, 3)))]
         self.skips = rng.random() < 0.3
         self.loads = rng.random() < 0.85
-        count = rng.choice((0, 1, 2, 3)) if self.loads else -1
+        count = rng.choice(versions) if self.loads else -1
         self.versions = [
             [self._draw(rng) for _ in range(rng.choice((0, 1, 2, 4)))] for _ in range(count + 1)
         ]

@@ -52,6 +52,9 @@ def test_settings_survive_the_wire() -> None:
         "verify": "none",
         "replay": "on",
         "checksum": "none",
+        "checkpoint": "",
+        "checkpoint_every": "60s",
+        "keep": "3",
     }
 
 

@@ -18,7 +18,10 @@ from ftcomm.control.message_stream import (
 )
 from ftcomm.errors import ConfigError, ProtocolError
 from ftcomm.protocol.checksum_records import HEAD_BYTES, MAX_RECORD_BYTES, digest_named
-from ftcomm.protocol.messages import FetchEnd, Welcome
+from ftcomm.protocol.link_messages import FetchEnd
+from ftcomm.protocol.messages import (
+    Welcome,
+)
 from ftcomm.recovery.events import Received
 from ftcomm.transport.checksum_link import CheckedLink
 from tests.unit.control.test_driver import (

@@ -19,11 +19,9 @@ from ftcomm.control import fetch
 from ftcomm.control.fetch import _fetch_from
 from ftcomm.control.message_stream import send_all
 from ftcomm.protocol.codec import encode
+from ftcomm.protocol.link_messages import FetchEnd, FetchItem, FetchWait
 from ftcomm.protocol.messages import (
     Fetch,
-    FetchEnd,
-    FetchItem,
-    FetchWait,
     LocalFetch,
     Revoke,
     Suspect,

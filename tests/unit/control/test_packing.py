@@ -20,7 +20,10 @@ from ftcomm.control.message_stream import ByteStream, receive_message, send_all,
 from ftcomm.errors import StateChangedError
 from ftcomm.protocol.checksum_records import digest_named
 from ftcomm.protocol.handshake import DataContext
-from ftcomm.protocol.messages import FetchEnd, FetchItem, FetchRequest, FetchWait, Suspect
+from ftcomm.protocol.link_messages import FetchEnd, FetchItem, FetchRequest, FetchWait
+from ftcomm.protocol.messages import (
+    Suspect,
+)
 from ftcomm.recovery.events import Event, FatalFound
 from ftcomm.recovery.machine import Checkpoint
 from ftcomm.state.lazy import LazyState

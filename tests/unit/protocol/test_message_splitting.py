@@ -5,8 +5,16 @@ import pytest
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.codec import Decoder, encode
 from ftcomm.protocol.field_types import MAX_CONTROL_FRAME, RUNS_OF_A_FRAME
+from ftcomm.protocol.link_messages import FetchRequest
 from ftcomm.protocol.message_splitting import MAX_FRAMES, MAX_RUNS, split
-from ftcomm.protocol.messages import Fetch, FetchRequest, Frame, More, Plan, Report, Settled
+from ftcomm.protocol.messages import (
+    Fetch,
+    Frame,
+    More,
+    Plan,
+    Report,
+    Settled,
+)
 from ftcomm.protocol.position import MAX_SEQNO, START, PositionRange
 
 WIDE = PositionRange(2**31 - 1, MAX_SEQNO, 2**32 - 1, 2**31 - 1)

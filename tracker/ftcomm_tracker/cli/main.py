@@ -131,6 +131,15 @@ _PREFORK_OPTIONS = (
     ),
 )
 
+_RESUME_OPTION = click.option(
+    "--resume",
+    type=click.Choice(("auto", "never", "require")),
+    default="auto",
+    show_default=True,
+    help="Whether to go on from the newest checkpoint of --checkpoint; never: only a new job;"
+    " require: no new job.",
+)
+
 _LOG_OPTIONS = (
     click.option(
         "--log-format",
@@ -185,6 +194,7 @@ def main() -> None:
     help="With --rebuild: ids of workers that will not come. You confirm that the old tracker has"
     " ended.",
 )
+@_RESUME_OPTION
 @with_options(SETTING_OPTIONS)
 @with_options(_LOG_OPTIONS)
 @click.option("--faults", envvar="FTCOMM_TRACKER_FAULTS", hidden=True)
@@ -214,6 +224,7 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
     help="The tracker's journal, token and incidents.jsonl; another one for each job, since what"
     " the workers held goes with them [default: a temporary one].",
 )
+@_RESUME_OPTION
 @with_options(SETTING_OPTIONS)
 @with_options(_RESTART_OPTIONS)
 @with_options(_PREFORK_OPTIONS)
@@ -355,7 +366,7 @@ async def _supervise(
 
 
 _PLACE = ("world_size", "host", "port", "token_file", "state_dir")
-_NOT_SETTINGS = (*_PLACE, "take_over", "rebuild", "lost")
+_NOT_SETTINGS = (*_PLACE, "take_over", "rebuild", "lost", "resume")
 
 
 def _serve_options(given: dict[str, Any]) -> ServeOptions:
@@ -371,6 +382,7 @@ def _serve_options(given: dict[str, Any]) -> ServeOptions:
         take_over=given.get("take_over", False),
         rebuild=given.get("rebuild", False),
         lost=tuple(name for name in lost if name),
+        resume=given["resume"],
         settings=settings,
     )
 

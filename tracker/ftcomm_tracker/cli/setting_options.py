@@ -12,6 +12,8 @@ from ftcomm.config.setting_kinds import (
     ByteSize,
     Choice,
     Number,
+    Period,
+    StoreName,
     WholeNumber,
     bytes_in,
 )
@@ -55,6 +57,8 @@ def _type_of(setting: Setting) -> click.ParamType[Any]:
             return TableFile()
         case ByteSize():
             return Size()
+        case StoreName() | Period():
+            return click.STRING
         case WholeNumber():
             return click.INT
         case Number():

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from ftcomm import __version__
 from ftcomm.config.plurals import counted
+from ftcomm.protocol.durable.store_messages import VersionDurable
 from ftcomm.protocol.host_groups import grouping_of
 from ftcomm.protocol.messages import (
     AllClosed,
@@ -14,8 +15,9 @@ from ftcomm.protocol.messages import (
     Revoke,
     Welcome,
 )
+from ftcomm.protocol.position import PRELUDE
 from ftcomm_tracker.core.durable_state import Durable, RankOwner
-from ftcomm_tracker.core.epochs import begin_epoch, try_settle
+from ftcomm_tracker.core.epochs import begin_epoch, order_restore, try_settle
 from ftcomm_tracker.core.events import (
     Disconnect,
     Send,
@@ -34,12 +36,22 @@ MAX_EPOCHS_AHEAD = 10_000
 
 def on_joined(group: GroupState, conn: int, hello: Hello) -> None:
     """Number this incarnation, or recognise it; refuse what cannot be a member."""
+    if group.awaits_next_attempt and not hello.job_id:
+        group.effects.append(Disconnect(conn, "the next attempt is about to begin"))
+        return
     if group.durable.fatal_decision is not None:  # the same words for everyone, however late
         group.end.told(hello.worker_id)
         group.effects += [
             Send(conn, group.durable.fatal_decision),
             Disconnect(conn, "the job is over"),
         ]
+        return
+    took_part = hello.plan_epoch and hello.job_id != group.durable.job_id
+    if group.versions.is_on and took_part:
+        _fence_of_other_attempt(group, conn, hello)
+        return
+    if group.end.awaits_record and not hello.closed:
+        group.effects.append(Disconnect(conn, "the job's end is being recorded"))
         return
     if hello.job_id not in ("", group.durable.job_id) and not hello.plan_epoch:
         hello = replace(hello, incarnation=0)  # it was numbered for a job that has not begun
@@ -60,6 +72,13 @@ def on_joined(group: GroupState, conn: int, hello: Hello) -> None:
         _come_back_as_spare(group, conn, hello)
     else:
         _new_incarnation(group, conn, hello, rank)
+
+
+def _fence_of_other_attempt(group: GroupState, conn: int, hello: Hello) -> None:
+    """A process of an attempt that is over: it would bring what this one does not have (R16)."""
+    reason = f"worker {hello.worker_id} is of {hello.job_id}; the job goes on as"
+    reason += f" {group.durable.job_id}"
+    group.effects += [Send(conn, Fenced(reason)), Disconnect(conn, "fenced")]
 
 
 def _owns_a_place(durable: Durable, hello: Hello) -> bool:
@@ -141,8 +160,9 @@ def _come_back(group: GroupState, conn: int, hello: Hello, rank: int) -> None:
     place = group.durable.places[rank]
     _fill_slot(group, conn, hello, place.incarnation, rank)
     if group.durable.final_version >= 0:  # a `Closed` that is not journalled follows the welcome
-        group.send(conn, AllClosed(group.durable.final_version))
-        group.end.told(hello.worker_id)
+        if not group.end.awaits_record:
+            group.send(conn, AllClosed(group.durable.final_version))
+            group.end.told(hello.worker_id)
         return
     _after_filling_slot(group, conn, rank)
 
@@ -167,6 +187,11 @@ def _fence(group: GroupState, conn: int, hello: Hello) -> None:
 
 
 def _new_incarnation(group: GroupState, conn: int, hello: Hello, rank: int | None) -> None:
+    if rank in group.durable.closed_ranks and group.versions.is_on:
+        # R16: if all is lost before all have closed, this worker is needed in the next attempt
+        reason = f"worker {hello.worker_id} has closed, and others have not yet"
+        group.effects.append(Disconnect(conn, reason))
+        return
     if rank in group.durable.closed_ranks:
         _refuse(
             group,
@@ -262,7 +287,10 @@ def _form(group: GroupState) -> None:
         RankOwner(p.hello.worker_id, p.incarnation, p.hello.nonce, p.hello.host) for p in chosen
     )
     group.end.untold = {place.worker_id for place in places}
-    group.persist(places=places, grouping=grouping_of([place.host for place in places]))
+    # R16: the grouping stays the first attempt's, wherever the workers run now
+    grouping = group.durable.grouping or grouping_of([place.host for place in places])
+    group.persist(places=places, grouping=grouping)
+    group.put_series()
     for rank, peer in enumerate(chosen):
         group.members.fill_slot(peer.conn, rank)
     begin_epoch(group, "the group is complete")
@@ -283,6 +311,7 @@ def _after_filling_slot(group: GroupState, conn: int, rank: int) -> None:
             # The journal has lost its last write: only a newer epoch counts for this member.
             begin_epoch(group, f"rank {rank} knows a later epoch")
         else:
+            order_restore(group, rank)
             group.send(conn, Revoke(group.durable.epoch, group.epochs.reason()))
     elif group.state is JobState.REATTACHING:
         _try_reattach(group)
@@ -334,6 +363,9 @@ def _welcome(group: GroupState, conn: int) -> None:
             tracker=group.tracker,
         ),
     )
+    versions = group.versions
+    if versions.newest > PRELUDE:  # it may wait for that record, and have been away when it came
+        group.send(conn, VersionDurable(versions.attempt, versions.newest))
 
 
 def _natural(worker_id: str) -> list[tuple[int, int, str]]:

@@ -46,6 +46,9 @@ class Durable:
         version: the highest version that a plan has named: what was committed is not undone.
         closed_ranks: ranks whose own close() has completed.
         final_version: version at which all have closed, -1 before.
+        attempt: number of the attempt in a store's chain, from 1; 0 for a job without a store.
+        attempt_nonce: by which the tracker of this attempt knows its records in the chain.
+        restore: number of the record from which the attempt begins, 0 for a fresh start.
         verdict: the terminal verdict, None while there is none.
     """
 
@@ -62,6 +65,9 @@ class Durable:
     closed_ranks: tuple[int, ...] = ()
     final_version: int = -1
     fatal_decision: FatalDecision | None = None
+    attempt: int = 0
+    attempt_nonce: bytes = b""
+    restore: int = 0
 
     @classmethod
     def fresh(
@@ -130,6 +136,9 @@ class Durable:
                 list(fatal_decision.position),
                 fatal_decision.rank,
             ],
+            "attempt": self.attempt,
+            "attempt_nonce": self.attempt_nonce,
+            "restore": self.restore,
         }
 
     @classmethod
@@ -162,6 +171,9 @@ class Durable:
                 closed_ranks=tuple(int(rank) for rank in raw["byes"]),
                 final_version=int(raw["final_version"]),
                 fatal_decision=_fatal_decision(raw["verdict"]),
+                attempt=int(raw["attempt"]),
+                attempt_nonce=_raw(raw["attempt_nonce"]),
+                restore=int(raw["restore"]),
             )
             durable.check()
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -180,10 +192,14 @@ class Durable:
         for name in ("places", "first_nonces"):
             if len(getattr(self, name)) not in (0, size):
                 raise ValueError(f"{len(getattr(self, name))} {name} for {size} workers")
-        if len(self.grouping) != len(self.places) or not is_grouping(self.grouping):
+        # A later attempt has the grouping of the first one before it has places.
+        sizes = (0, size) if self.attempt and not self.places else (len(self.places),)
+        if len(self.grouping) not in sizes or not is_grouping(self.grouping):
             raise ValueError(f"the grouping {self.grouping} for {len(self.places)} places")
         if not set(self.closed_ranks) <= set(range(len(self.places))):
             raise ValueError(f"ranks {self.closed_ranks} have closed")
+        if min(self.attempt, self.restore) < 0:
+            raise ValueError(f"attempt {self.attempt}, record {self.restore}")
         if self.epoch < 0 or min(self.version, self.final_version) < -1:
             raise ValueError(f"epoch {self.epoch}, versions {self.version}, {self.final_version}")
         self._check_that_it_can_be_told()

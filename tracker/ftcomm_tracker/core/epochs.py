@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from ftcomm.errors import CollectiveMismatchError, JobLostError
+from ftcomm.errors import CollectiveMismatchError, JobLostError, RolledBackError
+from ftcomm.protocol.durable.store_messages import Restore
 from ftcomm.protocol.messages import (
     AllClosed,
     AskCalls,
@@ -13,7 +14,8 @@ from ftcomm.protocol.messages import (
     Revoke,
     Settled,
 )
-from ftcomm.protocol.position import Position
+from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.recovery.replica_placement import keep_order, keep_stride
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     IncidentClosed,
@@ -59,8 +61,22 @@ def begin_epoch(
         if victim is not None:
             group.epochs.incident.note_victim(victim, group.members.deaths.of(victim))
     group.note("info", f"epoch {epoch}: {reason}")
-    for conn in group.members.slots.values():
+    for rank, conn in group.members.slots.items():
+        order_restore(group, rank)
         group.send(conn, Revoke(epoch, reason[:500]))
+
+
+def order_restore(group: GroupState, rank: int) -> None:
+    """Have the first holders of an attempt's parent read it from the store (rule R16).
+
+    Once a plan was sent the members have it, and the ordinary recovery holds.
+    """
+    durable = group.durable
+    copies = group.settings.replicas
+    stride = keep_stride(durable.world_size, copies)  # on different hosts, as far as there are some
+    holders = keep_order(durable.grouping)[::stride][:copies]
+    if durable.restore and not durable.first_nonces and rank in holders:
+        group.send(group.members.slots[rank], Restore(durable.restore))
 
 
 def try_plan(group: GroupState) -> None:
@@ -109,8 +125,10 @@ def try_plan(group: GroupState) -> None:
         for rank, order in decision.plans.items()
         if order.fetches or order.load_from or order.locals
     }
+    committed = any(order.commit > PRELUDE for order in decision.plans.values())
+    mark = group.versions.must_mark(committed, decision.frontier.version)
     for rank, order in decision.plans.items():
-        group.send(group.members.slots[rank], order)
+        group.send(group.members.slots[rank], replace(order, mark=mark))
     if incident is not None:
         incident.planned_at = group.now
         incident.frontier = decision.frontier
@@ -183,12 +201,22 @@ def on_closed(group: GroupState, rank: int, version: int) -> None:
     # in one: half of it would never end
     group.persist(closed_ranks=closed_ranks, final_version=final)
     close_incident(group, completed=True)
+    group.note("info", closed)
+    if group.versions.is_on:  # R16: journalled, then recorded, then told
+        group.record_end()
+    else:
+        tell_finished(group)
+
+
+def tell_finished(group: GroupState) -> None:
+    """The job's end is durable: tell all members."""
+    final = group.durable.final_version
+    group.end.awaits_record = False
     for conn, peer in sorted(group.members.peers.items()):
         in_slots = group.members.rank_of_conn(conn) is not None
         finished = Refused("JobFinishedError", f"the job finished at version {final}", final)
         group.send(conn, AllClosed(final) if in_slots else finished)
         group.end.told(peer.hello.worker_id)
-    group.note("info", closed)
     group.note("info", f"all ranks have closed at version {final}")
     group.over(group.now + FAREWELL_S + group.settings.detect_within)
 
@@ -199,6 +227,9 @@ def end_with_error(
     """Terminal: journalled, then said to all; the first fatal decision sticks."""
     if group.state is JobState.OVER:
         return
+    if error == JobLostError.__name__ and group.versions.is_on:
+        error, cause = _rolled_back(group, cause)
+        group.end.untold = set()  # who is away meets the next attempt
     fatal_decision = FatalDecision(error, cause[:4000], group.durable.epoch, position, rank)
     group.persist(fatal_decision=fatal_decision)
     close_incident(group, completed=False)
@@ -207,6 +238,22 @@ def end_with_error(
         group.end.told(peer.hello.worker_id)
     group.note("error", f"{error}: {cause}")
     group.over(group.now + FAREWELL_S + group.settings.detect_within)
+
+
+def _rolled_back(group: GroupState, cause: str) -> tuple[str, str]:
+    """The job is lost to its members, not to its store: an attempt follows (rule R16)."""
+    newest = group.versions.newest
+    where = "the beginning" if newest < 0 else f"checkpoint {newest}"
+    text = f"{cause}; the job goes on from {where} of its store: start this worker again"
+    return RolledBackError.__name__, text
+
+
+def tell_finished_at_last(group: GroupState) -> None:
+    """The store stays away: the job has ended well all the same (rule R16)."""
+    if group.now >= group.end.over_at:
+        within_s = group.settings.replace_within
+        group.note("warning", f"the store did not take the job's end in {within_s:g} s")
+        tell_finished(group)
 
 
 # --- mismatches -----------------------------------------------------------------------------

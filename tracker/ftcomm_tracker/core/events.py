@@ -3,7 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ftcomm.protocol.messages import Hello, TrackerMessage, WorkerMessage
+from ftcomm.protocol.durable.store_messages import ObjectWritten
+from ftcomm.protocol.host_groups import Grouping
+from ftcomm.protocol.messages import (
+    Hello,
+    TrackerMessage,
+    WorkerMessage,
+)
 from ftcomm_tracker.core.durable_state import Durable
 
 # --- events -----------------------------------------------------------------------------------
@@ -96,6 +102,32 @@ class Superseded:
 
 
 @dataclass(frozen=True, slots=True)
+class VersionPut:
+    """The record of `version` is in the store's chain."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedPut:
+    """The record of the job's end is in the store's chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutDelayed:
+    """The store does not take a record; the server goes on trying."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """The chain has a later attempt: this tracker may acknowledge nothing any more."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """A deadline has passed."""
 
@@ -111,6 +143,10 @@ Event = (
     | Stalled
     | StopAsked
     | Superseded
+    | VersionPut
+    | FinishedPut
+    | PutDelayed
+    | Overtaken
     | Tick
 )
 
@@ -275,7 +311,69 @@ class JobEnded:
     cause: str = ""
 
 
-Effect = Send | Disconnect | Persist | TakeGeneration | StepDown | Note | IncidentClosed | JobEnded
+@dataclass(frozen=True, slots=True)
+class PutVersion:
+    """Put the record of a version into the store's chain; then `VersionPut`.
+
+    Attributes:
+        attempt: number of the attempt.
+        version: number of the checkpoint.
+        epoch: the newest at that time.
+        objects: hold its state, each byte once, its local states, and the prelude's results.
+        nbytes: of the packed state.
+        digest: of the packed state.
+        prelude_length: calls of the prelude.
+        local_ranks: ranks with a local state, None if it has none.
+    """
+
+    attempt: int
+    version: int
+    epoch: int
+    objects: tuple[ObjectWritten, ...]
+    nbytes: int
+    digest: bytes
+    prelude_length: int
+    local_ranks: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PutSeries:
+    """Put the first two records of a chain, as far as they are missing: series and attempt 1.
+
+    Whose they are is told by the nonce: found with another one, this tracker is `Overtaken`.
+
+    Attributes:
+        grouping: of the ranks, for all attempts.
+        tables: digest of the algorithm tables, likewise.
+        nonce: of the attempt's tracker.
+    """
+
+    grouping: Grouping
+    tables: bytes
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PutFinished:
+    """Put the record of the job's end, at `version`, into the store's chain; then `FinishedPut`."""
+
+    attempt: int
+    version: int
+
+
+Effect = (
+    Send
+    | Disconnect
+    | Persist
+    | TakeGeneration
+    | StepDown
+    | Note
+    | IncidentClosed
+    | JobEnded
+    | PutSeries
+    | PutVersion
+    | PutFinished
+)
 
 __all__ = [
     "ConnectionLost",
@@ -284,6 +382,7 @@ __all__ = [
     "Disconnect",
     "Effect",
     "Event",
+    "FinishedPut",
     "GivenUp",
     "Incident",
     "IncidentClosed",
@@ -291,7 +390,12 @@ __all__ = [
     "Joined",
     "LivenessAsserted",
     "Note",
+    "Overtaken",
     "Persist",
+    "PutDelayed",
+    "PutFinished",
+    "PutSeries",
+    "PutVersion",
     "Said",
     "Send",
     "Stalled",
@@ -301,4 +405,5 @@ __all__ = [
     "Supervised",
     "TakeGeneration",
     "Tick",
+    "VersionPut",
 ]

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ftcomm.config.job_settings import JobSettings
+from ftcomm.errors import RolledBackError
 from ftcomm.protocol.messages import (
     Heartbeat,
     Hello,
@@ -27,12 +28,15 @@ from ftcomm.protocol.messages import (
     Route,
 )
 from ftcomm.protocol.position import START, Position
+from ftcomm_tracker.core.durable.versions import NO_STORE, DurableVersions, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     Disconnect,
     Effect,
     Note,
     Persist,
+    PutFinished,
+    PutSeries,
     Send,
 )
 from ftcomm_tracker.core.group_formation import Forming, Launches
@@ -261,12 +265,14 @@ class JobEnd:
         inquiry: into a mismatch that was reported.
         over_at: when the tracker leaves, whoever has heard.
         is_reported: the driver knows of the end.
+        awaits_record: all have closed, and nobody is told before the store says so.
     """
 
     untold: set[str]
     inquiry: Inquiry | None = None
     over_at: float = float("inf")
     is_reported: bool = False
+    awaits_record: bool = False
 
     def told(self, worker_id: str) -> None:
         """Note that this worker has heard how the job ended."""
@@ -284,6 +290,7 @@ class GroupState:
         generation: int,
         tracker: bytes,
         now: float,
+        store: StoreFacts = NO_STORE,
     ) -> None:
         self.settings = settings
         self.durable = durable
@@ -299,8 +306,14 @@ class GroupState:
         self.launches = Launches()
         self.forming = Forming(settings.form_within)
         self.rebuild: Rebuild | None = None
+        self.versions = DurableVersions(store, durable.world_size)
+        self.needs_series = store.attempt > 0 and not store.is_begun
+        if durable.places:  # the last tracker may have died before it was put
+            self.put_series()
         self.end = JobEnd({place.worker_id for place in durable.places})
-        if durable.fatal_decision is not None or durable.final_version >= 0:
+        if durable.final_version >= 0 and store.attempt and not store.is_finished:
+            self.record_end()
+        elif durable.fatal_decision is not None or durable.final_version >= 0:
             self.over(now + settings.reattach_within)
         elif durable.places:
             self.state = JobState.REATTACHING
@@ -310,6 +323,12 @@ class GroupState:
             }
         elif durable.incarnations:  # somebody came before this tracker was started
             self.forming.begin(now)
+
+    @property
+    def awaits_next_attempt(self) -> bool:
+        """True if this attempt is over and the job goes on from its store."""
+        decision = self.durable.fatal_decision
+        return decision is not None and decision.error == RolledBackError.__name__
 
     @property
     def awaits_reports(self) -> bool:
@@ -353,6 +372,7 @@ class GroupState:
         rank = self.members.forget(conn)
         if rank is not None:
             self.epochs.reports.pop(rank, None)
+            self.versions.lose(rank)
 
     def drop(self, conn: int, reason: str) -> None:
         """Close a connection, and forget it."""
@@ -363,6 +383,20 @@ class GroupState:
         """Change what is durable; it is written before any later effect (rule R13)."""
         self.durable = replace(self.durable, **changes)
         self.effects.append(Persist(self.durable))
+
+    def put_series(self) -> None:
+        """Record what is the same in all attempts, once the group has formed (rule R16)."""
+        if self.needs_series:
+            self.needs_series = False
+            durable = self.durable
+            put = PutSeries(durable.grouping, durable.tables, durable.attempt_nonce)
+            self.effects.append(put)
+
+    def record_end(self) -> None:
+        """Record in the store that all have closed; they are told when it is there (rule R16)."""
+        self.end.awaits_record = True
+        self.effects.append(PutFinished(self.durable.attempt, self.durable.final_version))
+        self.over(self.now + self.settings.replace_within)
 
     def send(self, conn: int, message: Any) -> None:
         """Send a message to a worker."""

@@ -21,6 +21,8 @@ from ftcomm.protocol.messages import HeartbeatAck
 from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.admission import assign_spare, on_joined
+from ftcomm_tracker.core.durable.group_versions import advance_versions, on_store_event
+from ftcomm_tracker.core.durable.versions import NO_STORE, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.epochs import (
     begin_epoch,
@@ -28,15 +30,19 @@ from ftcomm_tracker.core.epochs import (
     end_grace,
     end_with_error,
     report_end,
+    tell_finished_at_last,
 )
 from ftcomm_tracker.core.events import (
     ConnectionLost,
     Died,
     Effect,
     Event,
+    FinishedPut,
     GivenUp,
     Joined,
     LivenessAsserted,
+    Overtaken,
+    PutDelayed,
     Said,
     Send,
     Stalled,
@@ -44,6 +50,7 @@ from ftcomm_tracker.core.events import (
     Superseded,
     Supervised,
     Tick,
+    VersionPut,
 )
 from ftcomm_tracker.core.group_formation import Launched
 from ftcomm_tracker.core.group_state import (
@@ -92,6 +99,7 @@ class Roster:
         now: float,
         tracker: bytes = b"",
         rebuild: Rebuild | None = None,
+        store: StoreFacts = NO_STORE,
     ) -> None:
         """Begin with what the journal says.
 
@@ -102,8 +110,11 @@ class Roster:
             now: seconds, on the clock of all events.
             tracker: tells this tracker from another one that has taken the same generation.
             rebuild: the operator wants the job taken up from what its workers know.
+            store: what the store's chain says.
         """
-        self._group = GroupState(settings, durable, generation=generation, tracker=tracker, now=now)
+        self._group = GroupState(
+            settings, durable, generation=generation, tracker=tracker, now=now, store=store
+        )
         if rebuild is not None:
             begin_rebuilding(self._group, rebuild)
 
@@ -151,6 +162,8 @@ class Roster:
                     group.members.progress(),
                 )
                 tell_waiting(group)
+            case VersionPut() | FinishedPut() | PutDelayed() | Overtaken():
+                on_store_event(group, event)
             case Superseded() | Tick():
                 pass
             case _:
@@ -221,6 +234,7 @@ class Roster:
             ]
         if group.state is JobState.RUNNING:
             times.append(group.links.repaired_at)
+        times.append(group.versions.next_deadline(len(group.members.slots)))
         times.append(group.epochs.grace_until)
         if group.end.inquiry is not None:
             times.append(group.end.inquiry.due)
@@ -257,6 +271,9 @@ class Roster:
     def _on_time(self) -> None:
         """Do whatever is due by now."""
         group = self._group
+        if group.end.awaits_record:
+            tell_finished_at_last(group)
+            return
         if group.state is JobState.OVER:
             # Before the group has formed nobody can be missed by name: who is on its way has until
             # the farewell's end to hear why there is no job.
@@ -285,6 +302,12 @@ class Roster:
             assign_spare(group, rank)
         if group.state is JobState.RUNNING and group.now >= group.links.repaired_at:
             plan_has_lasted(group)
+        self._look_at_suspicion()
+        advance_versions(group)
+
+    def _look_at_suspicion(self) -> None:
+        """Begin the epoch for links that was held back, when its time has come."""
+        group = self._group
         held = group.links.suspicion
         if held is not None and group.now >= group.links.epoch_at + group.settings.detect_within:
             group.links.suspicion = None
@@ -325,6 +348,11 @@ class Roster:
         return self._group.settings
 
     @property
+    def tracker(self) -> bytes:
+        """Nonce that tells this tracker from another one of its generation."""
+        return self._group.tracker
+
+    @property
     def durable(self) -> Durable:
         """Content of the journal once the effects so far are carried out."""
         return self._group.durable
@@ -354,8 +382,11 @@ class Roster:
         return self._group.members.furthest
 
     def has_closed(self, worker_id: str) -> bool:
-        """True if that worker's rank has completed its close()."""
-        return self._group.durable.has_closed(worker_id)
+        """True if that worker's rank has completed its close(), and nothing can call it back."""
+        group = self._group
+        if group.versions.is_on and group.durable.final_version < 0:
+            return False  # R16: if all is lost before all have closed, it is needed again
+        return group.durable.has_closed(worker_id)
 
     def is_connected(self, worker_id: str) -> bool:
         """True if an incarnation of that worker is connected, as a member or a spare."""

@@ -8,6 +8,7 @@ from ftcomm.errors import (
     LogLimitError,
     StateChangedError,
 )
+from ftcomm.protocol.durable.store_messages import Marked, ObjectWritten, RestoreFailed, WriteFailed
 from ftcomm.protocol.messages import (
     Blocked,
     Calls,
@@ -27,6 +28,7 @@ from ftcomm.protocol.messages import (
 from ftcomm.protocol.position import MAX_SEQNO, MAX_VERSION, PRELUDE, Position
 from ftcomm.protocol.signature import agree, is_open
 from ftcomm_tracker.core.admission import assign_spare
+from ftcomm_tracker.core.durable.group_versions import on_member_wrote
 from ftcomm_tracker.core.epochs import (
     begin_epoch,
     close_incident,
@@ -77,6 +79,8 @@ def on_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
             on_answer(group, rank, message)
         case FatalReport() if rank is not None:
             _on_fatal_report(group, peer, rank, message)
+        case Marked() | ObjectWritten() | WriteFailed() | RestoreFailed() if rank is not None:
+            on_member_wrote(group, rank, message)
         case Leave(reason, position):
             group.members.hear_position(peer, position)
             group.drop(peer.conn, reason)

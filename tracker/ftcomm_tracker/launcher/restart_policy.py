@@ -29,6 +29,7 @@ from ftcomm.errors import (
     JobStoppedError,
     LogLimitError,
     RankLostError,
+    RolledBackError,
     ScriptFailedError,
     StateChangedError,
 )
@@ -187,6 +188,8 @@ class RestartPolicy:
             error: the error by which its script ended, if one is known.
         """
         self.observe(progress)
+        if status == RolledBackError.exit_code:  # no death: the job goes on in its next attempt
+            return RestartAfter(0.0)
         if closed:
             return Finished()
         taken = status in PLACE_TAKEN and not missed

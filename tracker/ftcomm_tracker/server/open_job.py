@@ -19,8 +19,10 @@ import trio
 
 from ftcomm.config.environment import job_settings
 from ftcomm.config.job_settings import JobSettings
+from ftcomm.durable.store_url import open_store
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
+from ftcomm_tracker.core.durable.versions import NO_STORE
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.rebuild.decision import Rebuild
 from ftcomm_tracker.core.roster import Roster
@@ -34,6 +36,7 @@ from ftcomm_tracker.server.state_dir import (
     make_state_dir,
     served_already,
 )
+from ftcomm_tracker.server.store.chain_task import ChainTask
 from ftcomm_tracker.server.token_file import TokenFile
 
 DEFAULT_HOST = "127.0.0.1"
@@ -52,7 +55,8 @@ class ServeOptions:
         lost: with `rebuild`, ids of workers that are lost with it; the operator confirms that
             the old tracker has ended.
         takes_up: False where the workers cannot have outlived the last tracker, as under `run`:
-            a job of theirs that had begun is lost, and is refused.
+            a job of theirs that had begun is lost, and is refused, unless it has a store.
+        resume: ``auto``, ``never`` or ``require``, for a job with a store.
     """
 
     world_size: int | None = None
@@ -65,6 +69,7 @@ class ServeOptions:
     rebuild: bool = False
     lost: tuple[str, ...] = ()
     takes_up: bool = True
+    resume: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,13 @@ async def open_job(options: ServeOptions) -> OpenJob:
             lock = await lock_of_the_replaced(state_dir)
             listener, host = await _listen(options, before, undo)
         durable, settings = _restore(journal, options)
+        chain, facts = None, NO_STORE
+        if settings.checkpoint:
+            store = await trio.to_thread.run_sync(open_store, settings.checkpoint)
+            chain = ChainTask(store, keep=settings.keep, resume=options.resume)
+            durable, facts = await chain.begin(durable, survivors=options.takes_up)
+            journal.write(durable.to_wire(), epoch=durable.epoch)
+            journal.settle()
         allow_open_files(durable.world_size)
         bound = int(listener.socket.getsockname()[1])
         journal.remember(Remembered(host, bound, str(token.path)))
@@ -130,8 +142,9 @@ async def open_job(options: ServeOptions) -> OpenJob:
         now=trio.current_time(),
         tracker=nonce,
         rebuild=rebuild if options.rebuild else None,
+        store=facts,
     )
-    server = Server(roster, journal, token, listener)
+    server = Server(roster, journal, token, listener, chain)
     return OpenJob(server, journal, durable, settings, token.path, state_dir)
 
 
@@ -193,10 +206,10 @@ def _restore(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetti
             remedy="leave --rebuild out to take that job up; to rebuild another give an empty"
             " --state-dir",
         )
-    if not options.takes_up:
+    if not options.takes_up and not durable.attempt:
         _refuse_what_had_begun(durable, journal.path.parent)
     settings = JobSettings.from_wire(durable.settings)
-    asked = {"world_size": options.world_size, **options.settings}
+    asked = {"world_size": options.world_size, **_located(options.settings)}
     has = {"world_size": durable.world_size, **dict(durable.settings)}
     for name, value in asked.items():
         if value is not None and str(value) != str(has[name]):
@@ -224,7 +237,7 @@ def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetting
     if not 1 <= options.world_size <= MAX_WORLD_SIZE:
         raise ConfigError(f"-n {options.world_size}: a job has 1 to {MAX_WORLD_SIZE} workers")
     with naming_options(options.settings):
-        settings = job_settings(options.settings)
+        settings = job_settings(_located(options.settings))
     job_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     durable = Durable.fresh(job_id, options.world_size, settings.to_wire())
     journal.write(durable.to_wire(), epoch=durable.epoch)
@@ -236,6 +249,15 @@ def _unknown() -> tuple[Durable, JobSettings]:
     """Stand in for a job that its workers will name; nothing of it is journalled."""
     settings = job_settings({})
     return Durable.fresh("not-known-yet", MAX_WORLD_SIZE, settings.to_wire()), settings
+
+
+def _located(settings: Mapping[str, object]) -> dict[str, object]:
+    """Write a store's directory as an absolute path: workers run elsewhere."""
+    found = dict(settings)
+    store = found.get("checkpoint")
+    if isinstance(store, str) and store and "://" not in store:
+        found["checkpoint"] = str(Path(store).expanduser().absolute())
+    return found
 
 
 @contextlib.contextmanager

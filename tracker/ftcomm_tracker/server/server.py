@@ -17,7 +17,7 @@ import trio
 
 import ftcomm
 from ftcomm.config.backoff import ACCEPT_PAUSE_S
-from ftcomm.errors import FtcommError, ProtocolError
+from ftcomm.errors import FtcommError, ProtocolError, RolledBackError
 from ftcomm.protocol.member_deltas import MemberDeltaWriter
 from ftcomm.protocol.messages import ControlMessage, Hello, Plan
 from ftcomm.protocol.operator_messages import WorkerStatusReply
@@ -33,6 +33,9 @@ from ftcomm_tracker.core.events import (
     Joined,
     Note,
     Persist,
+    PutFinished,
+    PutSeries,
+    PutVersion,
     Said,
     Send,
     Stalled,
@@ -57,6 +60,7 @@ from ftcomm_tracker.server.operators import Operators
 from ftcomm_tracker.server.outgoing.old_trackers import OldTrackers
 from ftcomm_tracker.server.progress_log import ProgressLog
 from ftcomm_tracker.server.recovery_log import record_incident, record_progress
+from ftcomm_tracker.server.store.chain_task import ChainTask
 from ftcomm_tracker.server.token_file import TokenFile
 from ftcomm_tracker.server.unauthenticated import RateLimitedLog, UnauthenticatedPeers
 
@@ -81,9 +85,17 @@ class Server:
     """
 
     def __init__(
-        self, roster: Roster, journal: Journal, token: TokenFile, listener: trio.SocketListener
+        self,
+        roster: Roster,
+        journal: Journal,
+        token: TokenFile,
+        listener: trio.SocketListener,
+        chain: ChainTask | None = None,
     ) -> None:
-        """Serve `roster` on `listener`; who calls must hold the job's `token`."""
+        """Serve `roster` on `listener`; who calls must hold the job's `token`.
+
+        Checkpoints are recorded in `chain`, if the job has a store.
+        """
         self.over = trio.Event()
         self.ended = trio.Event()
         self.outcome: JobEnded | None = None
@@ -91,6 +103,7 @@ class Server:
         self.launcher_kills: Callable[[str], bool] | None = None
         self._roster = roster
         self._journal = journal
+        self._chain = chain
         self._token = token
         self._listener = listener
         self._state_dir = journal.path.parent
@@ -209,8 +222,15 @@ class Server:
             nursery.start_soon(self._accept)
             nursery.start_soon(self._watch_state_dir, nursery.cancel_scope)
             nursery.start_soon(self._note_progress)
+            if self._chain is not None:
+                nursery.start_soon(self._chain.run, self.post)
             try:
                 await self._own_roster()
+                while self._chain is not None and self._chain.must_begin:
+                    for connection in list(self._connections.values()):
+                        connection.finish()
+                    self._roster = await self._chain.next_roster(self._roster, self._journal)
+                    await self._own_roster()
                 await self._flush()
             except FtcommError as error:
                 self._failure = error
@@ -236,7 +256,7 @@ class Server:
         """
         woke = trio.current_time()
         self._feed(Tick(), woke)
-        while not self.ended.is_set():
+        while not (self.ended.is_set() or (self._chain is not None and self._chain.must_begin)):
             settings = self._roster.settings  # others once the job is rebuilt from its workers
             detect_within, beat = settings.detect_within, settings.heartbeat_every
             due = self._roster.next_deadline()
@@ -344,6 +364,12 @@ class Server:
                 log.log(_LEVELS.get(level, logging.INFO), "%s", text)
             case IncidentClosed(incident):
                 record_incident(self._state_dir, incident, now=trio.current_time())
+            case PutSeries() | PutVersion() | PutFinished():
+                assert self._chain is not None
+                self._chain.put(effect)
+            case JobEnded(error="RolledBackError"):
+                assert self._chain is not None
+                self._chain.must_begin = True
             case JobEnded():
                 self.outcome = effect
                 self.over.set()
@@ -367,6 +393,9 @@ class Server:
             connection.finish()
 
     def _persist(self, durable: Durable) -> None:
+        decision = durable.fatal_decision
+        if decision is not None and decision.error == RolledBackError.__name__:
+            return  # the job goes on
         if durable.fatal_decision is not None:
             self.outcome = JobEnded(
                 False, durable.fatal_decision.error, durable.fatal_decision.cause

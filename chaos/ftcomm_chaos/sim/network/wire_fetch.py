@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ftcomm.config.job_settings import PACKING_SIGNS
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.codec import LENGTH_BYTES, Decoder, decode_body, encode, frame_length
-from ftcomm.protocol.messages import FetchEnd, FetchItem, FetchRequest, FetchWait
+from ftcomm.protocol.link_messages import FetchEnd, FetchItem, FetchRequest, FetchWait
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.events import (
     CheckpointFetched,

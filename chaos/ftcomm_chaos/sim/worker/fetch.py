@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ftcomm.protocol.messages import FetchRequest
+from ftcomm.protocol.link_messages import FetchRequest
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.events import (
     CheckpointFetched,

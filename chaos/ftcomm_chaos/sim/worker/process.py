@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, assert_never
 
 from ftcomm import errors
+from ftcomm.protocol.durable.store_messages import VersionDurable
 from ftcomm.protocol.messages import (
     Fenced,
     Leaf,
@@ -26,20 +27,25 @@ from ftcomm.recovery.events import (
     Effect,
     Event,
     Hangup,
+    PackVersion,
     Received,
     Redial,
     SendControl,
     StartFetch,
+    StartRestore,
     Wake,
+    WriteVersion,
 )
 from ftcomm.recovery.machine import Identity, MachineLimits, WorkerMachine, WorkerState
 from ftcomm_chaos.sim.fault_injection import CutShort
 from ftcomm_chaos.sim.network.frames import Frame
+from ftcomm_chaos.sim.store_access import ObjectAccess
 from ftcomm_chaos.sim.worker import user_thread
 from ftcomm_chaos.sim.workload import UsersState, packed, state_digest
 from ftcomm_chaos.sim.world import Violation
 
 if TYPE_CHECKING:
+    from ftcomm_chaos.sim.history import RecordingMonitor
     from ftcomm_chaos.sim.network.control_connection import ControlConn
     from ftcomm_chaos.sim.simulation import Simulation
 
@@ -83,6 +89,7 @@ class SimulatedProcess:
             keep_by_all=sim.settings.keep_by_all,
         )
         self.core = WorkerMachine(identity, limits, now=self.world.now)
+        self.objects = None if sim.store is None else ObjectAccess(self, sim.store)
         self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._script: Generator[float | None, None, None] = user_thread.script(self)
         self._idle = False
@@ -95,6 +102,11 @@ class SimulatedProcess:
 
     def __repr__(self) -> str:
         return f"{self.worker_id}#{self.port}"
+
+    @property
+    def monitor(self) -> "RecordingMonitor":
+        """The checkers of the attempt that this process is of, or would join now."""
+        return self.sim.monitors.get(self.core.contact.job_id, self.sim.monitor)
 
     # --- being scheduled ----------------------------------------------------------------------
 
@@ -167,7 +179,7 @@ class SimulatedProcess:
     def _end(self, how: str) -> None:
         self.ended = how
         self.world.trace(f"{self} ends: {how}")
-        self.sim.monitor.on_end(self, how)
+        self.monitor.on_end(self, how)
         self.die("the script has ended")
 
     def die(self, why: str) -> None:
@@ -186,7 +198,7 @@ class SimulatedProcess:
 
     def point(self, name: str) -> None:
         """The process is at a place where a fault may be planned."""
-        self.sim.monitor.on_point(self, name)
+        self.monitor.on_point(self, name)
         self.sim.faults.on_point(self, name)
 
     # --- the control connection ---------------------------------------------------------------
@@ -224,11 +236,13 @@ class SimulatedProcess:
             self.require(ended, "was told that it is fenced, and goes on (R1)")
         if isinstance(message, Plan) and self.core.view.epoch == message.epoch:
             self._on_plan(message)
+        if isinstance(message, VersionDurable):
+            self.monitor.on_durable(self, message)
         if isinstance(message, Settled) and self.core.view.epoch == message.epoch:
             self.settled = message.epoch
 
     def _on_plan(self, plan: Plan) -> None:
-        self.sim.monitor.on_plan(self, plan)
+        self.monitor.on_plan(self, plan)
         self._look_again()
         self.point("planned")
 
@@ -274,6 +288,8 @@ class SimulatedProcess:
                 self.point("fetching")
             case Wake():
                 self.poke()
+            case PackVersion() | WriteVersion() | StartRestore():
+                self._use_store(effect)
             case Discard():
                 pass  # tuples are never reused
             case DescribeState(version, value):
@@ -283,21 +299,41 @@ class SimulatedProcess:
                     self.deliver, self._send_control, Leaves(version, (leaf,)),
                 )  # fmt: skip
             case Redial():
-                if self.conn is not None:
-                    self.conn.hang_up()
-                    self.on_detached(self.conn, "it follows another tracker")
+                self._hang_up("it follows another tracker")
             case Hangup():
-                if self.conn is not None:
-                    self.conn.hang_up()
-                    self.conn = None
+                self._hang_up()
                 self.poke()
             case _:
                 assert_never(effect)
 
+    def _use_store(self, effect: PackVersion | WriteVersion | StartRestore) -> None:
+        assert self.objects is not None, "a marked version without a store"
+        match effect:
+            case PackVersion():
+                self.objects.pack(effect)
+            case WriteVersion():
+                self.objects.write(effect)
+                self.point("writing")
+            case StartRestore():
+                self.objects.restore(effect)
+                self.point("restoring")
+            case _:
+                assert_never(effect)
+
+    def _hang_up(self, redial: str = "") -> None:
+        """End the control connection; dial again where `redial` says why."""
+        if self.conn is None:
+            return
+        self.conn.hang_up()
+        if redial:
+            self.on_detached(self.conn, redial)
+        else:
+            self.conn = None
+
     def _send_control(self, message: WorkerMessage) -> None:
         if isinstance(message, Report):
             self.last_report = message
-            self.sim.monitor.on_report(self, message)
+            self.monitor.on_report(self, message)
         if self.conn is not None:
             self.conn.to_tracker(message)
         if isinstance(message, Report):

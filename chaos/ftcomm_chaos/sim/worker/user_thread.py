@@ -12,7 +12,7 @@ from ftcomm.collectives.schedules.shift import shift
 from ftcomm.collectives.selection import synchronising
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
-from ftcomm.recovery.events import Leaving, LinkDown, MismatchSeen, OwnCloseDone
+from ftcomm.recovery.events import CheckpointMarked, Leaving, LinkDown, MismatchSeen, OwnCloseDone
 from ftcomm.recovery.machine import Checkpoint, Completion, NextStep, WorkerState
 from ftcomm.recovery.recent_calls import NO_CALL
 from ftcomm.recovery.replica_placement import local_distances
@@ -35,6 +35,7 @@ from ftcomm_chaos.sim.workload import (
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
+MARKED = 0.7  # share of the checkpoints that rank 0 marks when none is being written
 STAGE = 1000  # first frame tag of a collective's second stage
 
 
@@ -62,7 +63,7 @@ def script(process: "SimulatedProcess") -> Thread:
                 yield from _saved(process, state, local)
             version += 1
     yield from _called(process, functools.partial(_leave_together, process))
-    process.sim.monitor.on_finished(process, core.progress.position)
+    process.monitor.on_finished(process, core.progress.position)
 
 
 def _leave_together(process: "SimulatedProcess") -> Thread:
@@ -135,7 +136,7 @@ def _collective(process: "SimulatedProcess", call: SimulatedCall) -> Thread:
                 _accuse(process, core.view.epoch, step.signature)
                 continue
             if (yield from _replay(process, core.progress.replay)):
-                process.sim.monitor.on_result(process, position, step.value, epoch=None)
+                process.monitor.on_result(process, position, step.value, epoch=None)
                 return step.value
         else:
             value = yield from _attempt(process, call, signature, position)
@@ -159,7 +160,7 @@ def _attempt(
     )
     if not done:
         return None
-    process.sim.monitor.on_result(process, position, value, epoch=epoch)
+    process.monitor.on_result(process, position, value, epoch=epoch)
     process.point("completed")
     return value
 
@@ -229,7 +230,7 @@ def _loaded(
     local = process.core.checkpoints.locals.get(version, process.core.view.rank)
     if local is None:
         local = default_local(process.core.view.rank)
-    process.sim.monitor.on_load(process, position, version, (state, local), epoch=epoch)
+    process.monitor.on_load(process, position, version, (state, local), epoch=epoch)
     return version, state, local
 
 
@@ -254,10 +255,21 @@ def _checkpoint(process: "SimulatedProcess", state: int, local: int) -> Thread:
             _accuse(process, core.view.epoch, step.signature)
         else:
             yield from _agree(process, digest, local if keeps else None)
-    process.sim.monitor.on_checkpoint(process, position, version)
+    process.monitor.on_checkpoint(process, position, version)
+    while core.durables.must_pack(version - 1):
+        yield from _unless_over(process)
+    while version in process.sim.durable_versions and core.durables.durable < version:
+        yield from _unless_over(process)
     if process.kept is not None:
         process.kept.overwrite()
     process.kept = kept if isinstance(kept, UsersState) else None
+
+
+def _unless_over(process: "SimulatedProcess") -> Thread:
+    """Sleep until something has changed."""
+    if process.core.view.error is not None:
+        raise process.core.view.error
+    yield None
 
 
 def _agree(process: "SimulatedProcess", digest: bytes, local: int | None) -> Thread:
@@ -265,14 +277,16 @@ def _agree(process: "SimulatedProcess", digest: bytes, local: int | None) -> Thr
     core, epoch = process.core, process.core.view.epoch
     signature = process.sim.program.checkpoint.signature
     process.point("entered")
-    gather = SimulatedCall(Kind.ALLGATHER, 1)
-    mine = (int.from_bytes(digest, "big"),)
+    mark = _mark(process)
+    mine = (int.from_bytes(digest, "big"), *([] if mark is None else [mark]))
+    gather = SimulatedCall(Kind.ALLGATHER, len(mine))
     work = yield from execute(process, gather, signature, mine, 0)
     if work is None:
         return
-    if len(set(work)) > 1:
+    digests, marks = work[:: len(mine)], work[1 :: len(mine)]
+    if len(set(digests)) > 1:
         process.require(process.sim.counters["odd calls"] > 0, f"digests differ: {work}")
-        peer = next(rank for rank, theirs in enumerate(work) if theirs != mine[0])
+        peer = next(rank for rank, theirs in enumerate(digests) if theirs != mine[0])
         process.hear(MismatchSeen(epoch, peer, signature, SITE, states=True))
         return
     if local is not None and not (yield from _copy_locals(process, local, signature, epoch)):
@@ -281,7 +295,18 @@ def _agree(process: "SimulatedProcess", digest: bytes, local: int | None) -> Thr
         process, lambda: core.progress.complete_checkpoint(epoch, now=process.world.now)[0]
     )
     if done:
+        if mark is not None and marks[0]:
+            process.hear(CheckpointMarked())
         process.point("completed")
+
+
+def _mark(process: "SimulatedProcess") -> int | None:
+    """Rank 0's byte: its clock says that this version is to be written. None without a store."""
+    if process.sim.store is None:
+        return None
+    due = process.core.progress.position.version + 1 in process.sim.durable_versions
+    by_clock = process.core.durables.is_idle and process.world.chance(MARKED)
+    return int(due or by_clock)
 
 
 def _copy_locals(process: "SimulatedProcess", local: int, signature: bytes, epoch: int) -> Thread:
@@ -315,7 +340,7 @@ def _close(process: "SimulatedProcess") -> Thread:
                 _accuse(process, core.view.epoch, step.signature)
                 continue
             if (yield from _replay(process, core.progress.replay_close)):
-                process.sim.monitor.on_result(process, position, (), epoch=None)
+                process.monitor.on_result(process, position, (), epoch=None)
         else:
             process.point("entered")
             work = yield from execute(process, SimulatedCall(Kind.BARRIER), CLOSE.signature, (), 0)
@@ -325,7 +350,7 @@ def _close(process: "SimulatedProcess") -> Thread:
                     epoch, LogEntry(CLOSE.signature, ()), now=process.world.now  # noqa: B023 - run now
                 ),
             )):  # fmt: skip
-                process.sim.monitor.on_result(process, position, (), epoch=epoch)
+                process.monitor.on_result(process, position, (), epoch=epoch)
 
 
 def _accuse(process: "SimulatedProcess", epoch: int, theirs: bytes) -> None:

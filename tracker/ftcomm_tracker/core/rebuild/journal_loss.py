@@ -63,6 +63,9 @@ def step_down(group: GroupState) -> None:
 
 def must_rebuild(group: GroupState, event: Event) -> bool:
     """True if a worker comes with a plan to a tracker that knows of none."""
+    # R16: with a store, a new attempt has begun, and fences who comes from an earlier one
+    if group.versions.is_on:
+        return False
     no_plan_known = group.state is JobState.FORMING and not group.durable.places
     return no_plan_known and isinstance(event, Joined) and bool(event.hello.plan_epoch)
 

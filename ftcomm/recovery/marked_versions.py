@@ -1,0 +1,208 @@
+"""MarkedVersions: marked checkpoints that this member holds until the store has a record of them.
+
+A version is marked when it is committed.  It is packed, reported to the tracker as `Marked`, and
+held with its local states until `VersionDurable` or `VersionGivenUp` comes, whatever is committed
+meanwhile.  The tracker orders objects of one version at a time.
+
+What the tracker must know is state here: every welcome is answered with all of it, so a restarted
+tracker loses nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ftcomm.protocol.durable.store_messages import (
+    Marked,
+    ObjectOrder,
+    ObjectWritten,
+    VersionDurable,
+    WriteFailed,
+    WriteObjects,
+)
+from ftcomm.protocol.messages import (
+    WorkerMessage,
+)
+from ftcomm.protocol.position import PRELUDE, Position
+from ftcomm.recovery.checkpoint_store import CheckpointStore
+from ftcomm.recovery.events import Effect, ObjectWrite, PackVersion, SendControl, WriteVersion
+from ftcomm.recovery.result_log import ResultLog
+from ftcomm.recovery.states import Checkpoint
+
+# One is written and one waits. Rank 0 marks by its clock only while none is held, so a third one
+# comes from `durable=True` or from a plan while the store is away.
+MAX_HELD = 2
+
+
+@dataclass(slots=True)
+class MarkedVersion:
+    """One marked checkpoint.
+
+    Attributes:
+        checkpoint: the state; packed once `nbytes` is known.
+        locals: local states held here by rank, None if the version has none.
+        nbytes: of the packed state, -1 until it is packed.
+        is_ordered: the tracker has ordered objects of it.
+        written: objects of it that are in the store.
+    """
+
+    checkpoint: Checkpoint
+    locals: Mapping[int, Any] | None
+    nbytes: int = -1
+    is_ordered: bool = False
+    written: list[ObjectWritten] = field(default_factory=list)
+
+
+class MarkedVersions:
+    """Marked versions of one worker. All methods are for the holder of the machine's lock.
+
+    Attributes:
+        held: marked versions that have no record yet, oldest first.
+        durable: the newest version that has a record, `PRELUDE` while none is known.
+        prelude_length: calls of the prelude, -1 while that is not known.
+    """
+
+    def __init__(self, log: ResultLog, checkpoints: CheckpointStore) -> None:
+        self._log = log
+        self._checkpoints = checkpoints
+        self._unpacked: list[int] = []
+        self.held: dict[int, MarkedVersion] = {}
+        self.durable = PRELUDE
+        self.prelude_length = -1
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no version is held: rank 0 may mark one by its clock."""
+        return not self.held
+
+    def awaits(self, version: int) -> bool:
+        """Tell whether `version` has neither a record nor was given up."""
+        return version in self.held
+
+    def must_pack(self, version: int) -> bool:
+        """Tell whether `version` or an older one is marked and not packed yet."""
+        return any(v <= version and each.nbytes < 0 for v, each in self.held.items())
+
+    def mark(self, prelude_length: int) -> None:
+        """Hold the committed checkpoint until it is durable. It must be packed first."""
+        checkpoint = self._checkpoints.committed
+        assert checkpoint is not None
+        version = checkpoint.version
+        if version in self.held or version <= max(self.durable, 0):
+            return
+        self.prelude_length = prelude_length
+        if len(self.held) >= MAX_HELD:
+            waiting = [v for v, each in self.held.items() if not each.is_ordered]
+            del self.held[min(waiting, default=min(self.held))]
+        self.held[version] = MarkedVersion(checkpoint, self._checkpoints.locals.of(version))
+        self._unpacked.append(version)
+
+    def take_effects(self) -> list[Effect]:
+        """Effects of what was marked since the last event."""
+        marked = [self.held[v].checkpoint for v in self._unpacked if v in self.held]
+        self._unpacked = []
+        return [PackVersion(each.version, each.value, each.digest) for each in marked]
+
+    def on_packed(self, version: int, value: Any, nbytes: int, digest: bytes) -> list[Effect]:
+        """Tell the tracker that `version` can be written: it is packed."""
+        marked = self.held.get(version)
+        if marked is None:
+            return []
+        marked.checkpoint = Checkpoint(version, value, digest)
+        marked.nbytes = nbytes
+        return [SendControl(self._said_of(version))]
+
+    def on_welcome(self) -> list[WorkerMessage]:
+        """All that the tracker must know: what can be written, and what is."""
+        said: list[WorkerMessage] = []
+        for version, marked in self.held.items():
+            if marked.nbytes >= 0:
+                said += [self._said_of(version), *marked.written]
+        return said
+
+    def on_ordered(self, ordered: WriteObjects) -> list[Effect]:
+        """Write what the tracker orders, as far as it is held here."""
+        version = ordered.version
+        marked = self.held.get(version)
+        if marked is None or marked.nbytes < 0:
+            failed = WriteFailed(version, False, f"checkpoint {version} is not held here")
+            return [SendControl(failed)]
+        marked.is_ordered = True
+        writes = [ObjectWrite(order, self._content(marked, order)) for order in ordered.orders]
+        if ordered.prelude:
+            positions = [
+                Position(0, PRELUDE, seqno) for run in ordered.prelude for seqno in run.seqnos()
+            ]
+            entries = tuple((position, self._log.get(position)) for position in positions)
+            writes.append(ObjectWrite(ObjectOrder("prelude"), entries, ordered.prelude))
+        digest = marked.checkpoint.digest
+        return [
+            WriteVersion(
+                ordered.attempt, version, ordered.epoch, marked.nbytes, digest, tuple(writes)
+            )
+        ]
+
+    def on_written(self, written: ObjectWritten) -> list[Effect]:
+        """Tell the tracker that an object is in the store."""
+        marked = self.held.get(written.version)
+        if marked is None:
+            return []
+        marked.written.append(written)
+        return [SendControl(written)]
+
+    def on_durable(self, message: VersionDurable) -> None:
+        """A record names that version: it and older ones need not be held."""
+        self.durable = max(self.durable, message.version)
+        self.held = {v: each for v, each in self.held.items() if v > self.durable}
+
+    def give_up(self, version: int) -> None:
+        """Do not hold `version` any more: it will not be written."""
+        self.held.pop(version, None)
+
+    def _content(self, marked: MarkedVersion, order: ObjectOrder) -> Any:
+        if order.kind == "local":
+            return None if marked.locals is None else marked.locals.get(order.rank)
+        return marked.checkpoint.value
+
+    def _said_of(self, version: int) -> Marked:
+        marked = self.held[version]
+        held = self._log.runs_of(PRELUDE)
+        return Marked(
+            version=version,
+            digest=marked.checkpoint.digest,
+            nbytes=marked.nbytes,
+            locals=None if marked.locals is None else tuple(marked.locals),
+            prelude=held,
+            prelude_length=self.prelude_length,
+        )
+
+
+class Restoring:
+    """A version that a process reads from the store before its first report.
+
+    Attributes:
+        record: number of the store's record, 0 for none.
+    """
+
+    def __init__(self) -> None:
+        self.record = 0
+        self._is_done = False
+
+    @property
+    def is_under_way(self) -> bool:
+        """True from the order until everything is here."""
+        return self.record > 0 and not self._is_done
+
+    def begin(self, record: int) -> bool:
+        """Note the order; False if it is known."""
+        if record == self.record:
+            return False
+        self.record, self._is_done = record, False
+        return True
+
+    def end(self, record: int) -> bool:
+        """Note that everything is here; False if it was not ordered, or is here already."""
+        if record != self.record or self._is_done:
+            return False
+        self._is_done = True
+        return True

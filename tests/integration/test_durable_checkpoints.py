@@ -1,0 +1,100 @@
+"""Everything is lost: with a store the job goes on from its newest durable version."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ftcomm.durable.chain import Chain
+from ftcomm.durable.chain_state import chain_state
+from ftcomm.durable.store_url import open_store
+from tests.unit.tracker.test_launcher import run
+
+pytestmark = pytest.mark.process
+
+TRAIN = """
+import hashlib, os, signal
+import numpy as np, ftcomm
+
+def die_once(step, rank):
+    mark = f"{MARKS}/{step}-{rank}"
+    if MARKS and step in (3, 5) and not os.path.exists(mark):
+        open(mark, "w").close()
+        if WHOLE and rank == 0:
+            os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with ftcomm.init() as comm:
+    base = comm.allreduce(np.arange(3.0) * (comm.rank + 1))
+    restored = comm.load_checkpoint(np.zeros(100), local_default=comm.rank)
+    version, weights, own = restored
+    print("from", version)
+    for step in range(version, 8):
+        weights = weights + comm.allreduce(np.sin(weights * (comm.rank + 1)) + step) + base[0]
+        own = own * 31 % 1000 + step
+        comm.checkpoint(weights, own, durable=DURABLE)
+        die_once(step, comm.rank)
+print("model", hashlib.sha256(weights.tobytes()).hexdigest(), own)
+"""
+
+
+def job(
+    store: Path, *, marks: Path | None = None, whole: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run the script once more on `store`; it dies at each step of `marks` that has no mark."""
+    head = f"MARKS, WHOLE, DURABLE = {str(marks or '')!r}, {whole}, True\n"
+    options = ("--checkpoint", str(store), "--checkpoint-every", "1v")
+    return run(*options, script=head + TRAIN, n=3)
+
+
+def models(done: subprocess.CompletedProcess[str]) -> set[str]:
+    return set(re.findall(r"model (\w+ \d+)", done.stdout))
+
+
+def versions(done: subprocess.CompletedProcess[str]) -> set[int]:
+    return {int(version) for version in re.findall(r"from (\d+)", done.stdout)}
+
+
+def test_all_workers_die_at_once_and_the_job_goes_on_by_itself(tmp_path: Path) -> None:
+    clean = job(tmp_path / "clean")
+    assert clean.returncode == 0, clean.stderr
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    killed = job(tmp_path / "store", marks=marks)
+    assert killed.returncode == 0, killed.stderr
+    assert models(killed) == models(clean)
+    assert len(models(clean)) == 3  # a local state for each rank
+    assert versions(killed) == {0, 4, 6}
+    assert "attempt 3 begins from checkpoint 6" in killed.stderr
+
+
+def test_workers_and_tracker_die_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    clean = job(tmp_path / "clean")
+    marks, store = tmp_path / "marks", tmp_path / "store"
+    marks.mkdir()
+    ends = [job(store, marks=marks, whole=True) for _ in range(3)]
+    assert [done.returncode for done in ends] == [-9, -9, 0], ends[-1].stderr
+    assert [max(versions(done)) for done in ends] == [0, 4, 6]
+    assert models(ends[-1]) == models(clean)
+    again = job(store)
+    assert again.returncode == 77  # it has finished
+    assert "has finished at version 8" in again.stderr
+
+
+def test_a_damaged_version_is_named_and_an_older_one_is_used(tmp_path: Path) -> None:
+    clean = job(tmp_path / "clean")
+    marks, store = tmp_path / "marks", tmp_path / "store"
+    marks.mkdir()
+    job(store, marks=marks, whole=True)
+    records = chain_state(Chain(open_store(str(store))).read()).versions
+    newest = records[max(records)]
+    part = store / next(each.name for each in newest.parts if each.kind == "state")
+    content = bytearray(part.read_bytes())
+    content[-40] ^= 1
+    part.write_bytes(bytes(content))
+    done = job(store)
+    assert done.returncode == 0, done.stderr
+    assert f"checkpoint {newest.version} of the store is damaged" in done.stderr
+    assert versions(done) == {newest.version - 1}
+    assert models(done) == models(clean)

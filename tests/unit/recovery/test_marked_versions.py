@@ -1,0 +1,127 @@
+"""Marked versions at a worker: held until the store has them, whatever is committed meanwhile."""
+
+from typing import Any
+
+from ftcomm.protocol.durable.store_messages import (
+    Marked,
+    ObjectOrder,
+    ObjectWritten,
+    Restore,
+    VersionDurable,
+    VersionGivenUp,
+    WriteFailed,
+    WriteObjects,
+)
+from ftcomm.protocol.messages import (
+    Report,
+    Revoke,
+    Welcome,
+)
+from ftcomm.protocol.position import PositionRange
+from ftcomm.recovery.events import (
+    Attached,
+    CheckpointMarked,
+    Effect,
+    ObjectStored,
+    ObjectWrite,
+    PackVersion,
+    SendControl,
+    StartRestore,
+    VersionPacked,
+    VersionRestored,
+    WriteVersion,
+)
+from ftcomm.recovery.machine import Completion, Identity, MachineLimits, WorkerMachine
+from ftcomm.recovery.result_log import LogEntry
+from tests.unit.recovery.worker_scenario import NONCE, SIG, a_member, at, hear
+
+STATE = ObjectOrder("state", -1, 0, 9)
+OWN = ObjectOrder("local", 0)
+WRITTEN = ObjectWritten(1, STATE, "name", 9, b"x", b"d")
+
+
+def sent(effects: list[Effect]) -> list[Any]:
+    return [effect.message for effect in effects if isinstance(effect, SendControl)]
+
+
+def loaded() -> WorkerMachine:
+    core = a_member()
+    assert core.progress.complete_load(1, "zero", b"", now=0.0) is Completion.DONE
+    return core
+
+
+def commit(core: WorkerMachine, *, mark: bool = True) -> list[Effect]:
+    version = core.progress.position.version + 1
+    core.progress.offer_checkpoint(f"state {version}", b"d", f"own {version}")
+    assert core.progress.complete_checkpoint(1, now=0.0)[0] is Completion.DONE
+    return core.handle(CheckpointMarked(), now=0.0) if mark else []
+
+
+def pack(core: WorkerMachine, version: int) -> list[Any]:
+    return sent(core.handle(VersionPacked(version, f"packed {version}", 9, b"d"), now=0.0))
+
+
+def test_a_marked_version_is_packed_and_reported() -> None:
+    core = loaded()
+    assert commit(core) == [PackVersion(1, "state 1", b"d")]
+    assert core.durables.must_pack(1)
+    assert pack(core, 1) == [Marked(1, b"d", 9, (0,), (), 0)]
+    assert not core.durables.must_pack(1)
+
+
+def test_what_is_ordered_is_written_though_a_later_version_is_committed() -> None:
+    core = loaded()
+    commit(core)
+    pack(core, 1)
+    commit(core, mark=False)
+    (write,) = hear(core, WriteObjects(1, 1, 7, (STATE, OWN)))
+    writes = (ObjectWrite(STATE, "packed 1"), ObjectWrite(OWN, "own 1"))
+    assert write == WriteVersion(1, 1, 7, 9, b"d", writes)
+    assert sent(core.handle(ObjectStored(WRITTEN), now=0.0)) == [WRITTEN]
+
+
+def test_every_welcome_is_answered_with_what_can_be_and_is_written() -> None:
+    core = loaded()
+    commit(core)
+    said = pack(core, 1)
+    hear(core, WriteObjects(1, 1, 7, (STATE,)))
+    core.handle(ObjectStored(WRITTEN), now=0.0)
+    core.handle(Attached(), now=0.0)
+    assert sent(hear(core, Welcome("job", 2, 1, 2, 1, ())))[-2:] == [*said, WRITTEN]
+
+
+def test_it_is_held_until_it_is_durable_or_given_up() -> None:
+    core = loaded()
+    commit(core)
+    commit(core)
+    hear(core, VersionGivenUp(1, "newer"))
+    assert list(core.durables.held) == [2]
+    hear(core, VersionDurable(1, 2))
+    assert (core.durables.is_idle, core.durables.durable) == (True, 2)
+    failed = WriteFailed(1, False, "checkpoint 1 is not held here")
+    assert sent(hear(core, WriteObjects(1, 1, 7, (STATE,)))) == [failed]
+
+
+def test_no_more_than_two_are_held_and_the_one_being_written_stays() -> None:
+    core = loaded()
+    commit(core)
+    pack(core, 1)
+    hear(core, WriteObjects(1, 1, 7, (STATE,)))
+    commit(core)
+    commit(core)
+    assert list(core.durables.held) == [1, 3]
+
+
+def test_who_restores_reports_when_everything_is_read() -> None:
+    core = WorkerMachine(Identity("w0", NONCE, "h", "a", 1), MachineLimits(), now=0.0)
+    core.handle(Attached(), now=0.0)
+    hear(core, Welcome("job.2", 1, 1, 2, 0, ()))
+    assert hear(core, Restore(5)) == [StartRestore(5)]
+    assert sent(hear(core, Revoke(1, "the group is complete"))) == []
+    entry = LogEntry(SIG, "result")
+    read = VersionRestored(5, 4, "state", {0: "own", 1: "other"}, ((at(-1, 0), entry),), 1)
+    (report,) = sent(core.handle(read, now=0.0))
+    assert isinstance(report, Report)
+    assert (report.committed, report.prelude_length, report.position) == (4, 1, at(-1, 0))
+    assert report.runs == (PositionRange(-1, 0, 1),)
+    assert [(held.version, held.ranks) for held in report.locals] == [(4, (0, 1))]

@@ -1,0 +1,150 @@
+"""Beginning an attempt: from the newest version that verifies, never silently anew."""
+
+from dataclasses import replace
+from typing import Any
+
+from ftcomm.protocol.messages import FatalDecision
+from ftcomm.protocol.position import START
+from ftcomm_tracker.core.durable.attempts import (
+    AttemptStart,
+    BeginAttempt,
+    ChainFacts,
+    PutAttempt,
+    ReadChain,
+    RecordedAttempt,
+    RecordedVersion,
+    RefuseAttempt,
+    VerifyVersion,
+)
+from ftcomm_tracker.core.durable_state import Durable
+
+FRESH = Durable.fresh("job", 2, (("algorithm", "auto"),))
+NONCE = b"n"
+CHAIN = ChainFacts(
+    length=4,
+    series="run7",
+    world_size=2,
+    settings=(("algorithm", "auto"),),
+    grouping=(0, 1),
+    tables=b"t",
+    attempts=(RecordedAttempt(1, 0, b"1"),),
+    versions=(RecordedVersion(3, 1, 5), RecordedVersion(4, 1, 8)),
+)
+
+
+def start(before: Durable = FRESH, **options: Any) -> AttemptStart:
+    begun = AttemptStart(before, "job", NONCE, **options)
+    assert begun.begin() == ReadChain()
+    return begun
+
+
+def test_an_empty_store_begins_the_first_attempt() -> None:
+    step = start().on_chain(ChainFacts())
+    assert isinstance(step, BeginAttempt)
+    assert (step.durable.job_id, step.durable.attempt, step.durable.restore) == ("job.1", 1, 0)
+
+
+def test_the_newest_version_that_verifies_is_the_parent() -> None:
+    begun = start()
+    assert begun.on_chain(CHAIN) == VerifyVersion(4)
+    assert begun.on_verified(4, "a byte has changed") == VerifyVersion(3)
+    assert begun.on_verified(3, "") == PutAttempt(2, 3, NONCE)
+    step = begun.on_put(taken=False)
+    assert isinstance(step, BeginAttempt)
+    durable = step.durable
+    assert (durable.job_id, durable.version, durable.restore) == ("run7.2", 5, 3)
+    assert (durable.grouping, durable.tables) == ((0, 1), b"t")
+    assert begun.notes == [
+        (
+            "warning",
+            "checkpoint 8 of the store is damaged: a byte has changed; an older one is used",
+        ),
+        ("warning", "attempt 2 begins from checkpoint 5"),
+    ]
+
+
+def test_a_taken_number_has_the_chain_read_again() -> None:
+    begun = start()
+    begun.on_chain(CHAIN)
+    begun.on_verified(4, "")
+    assert begun.on_put(taken=True) == ReadChain()
+    newer = replace(CHAIN, length=5, versions=(*CHAIN.versions, RecordedVersion(5, 1, 9)))
+    assert begun.on_chain(newer) == VerifyVersion(5)
+
+
+def test_it_never_begins_anew_while_the_store_has_versions() -> None:
+    begun = start()
+    begun.on_chain(CHAIN)
+    begun.on_verified(4, "cut short")
+    assert begun.on_verified(3, "gone") == RefuseAttempt(
+        "JobLostError", "no checkpoint of the store can be used: 8: cut short; 5: gone"
+    )
+
+
+def test_without_a_version_a_later_attempt_begins_anew() -> None:
+    begun = start()
+    assert begun.on_chain(replace(CHAIN, versions=())) == PutAttempt(2, 0, NONCE)
+
+
+def test_a_finished_job_is_not_resumed() -> None:
+    step = start().on_chain(replace(CHAIN, finished=8))
+    assert step == RefuseAttempt(
+        "JobFinishedError", "the job of this store has finished at version 8"
+    )
+
+
+def test_other_workers_or_algorithms_are_refused() -> None:
+    wide = Durable.fresh("job", 3)
+    assert start(wide).on_chain(CHAIN) == RefuseAttempt(
+        "ConfigError", "the job in the store has 2 workers, not 3"
+    )
+    ring = replace(FRESH, settings=(("algorithm", "ring"),))
+    assert start(ring).on_chain(CHAIN) == RefuseAttempt(
+        "ConfigError", "the job in the store has algorithm auto, not ring"
+    )
+
+
+def test_the_operator_may_forbid_or_require_to_resume() -> None:
+    assert start(resume="never").on_chain(CHAIN) == RefuseAttempt(
+        "ConfigError", "the store has a job up to checkpoint 8, and resume is 'never'"
+    )
+    assert start(resume="require").on_chain(ChainFacts()) == RefuseAttempt(
+        "ConfigError", "the store has no checkpoint, and resume is 'require'"
+    )
+
+
+def test_a_restarted_tracker_goes_on_with_its_attempt() -> None:
+    running = replace(FRESH, job_id="run7.1", attempt=1, attempt_nonce=b"1")
+    step = start(running).on_chain(CHAIN)
+    assert isinstance(step, BeginAttempt)
+    assert step.durable == running
+    assert (step.store.durable_version, step.store.is_begun) == (8, True)
+
+
+def test_a_tracker_of_an_earlier_attempt_is_refused() -> None:
+    running = replace(FRESH, job_id="run7.1", attempt=1)
+    later = replace(CHAIN, attempts=(*CHAIN.attempts, RecordedAttempt(2, 4, b"2")))
+    step = start(running).on_chain(later)
+    assert isinstance(step, RefuseAttempt)
+    assert step.error == "ConfigError"
+
+
+def test_an_attempt_that_was_lost_is_followed_by_the_next() -> None:
+    lost = replace(
+        FRESH,
+        job_id="run7.1",
+        attempt=1,
+        epoch=6,
+        fatal_decision=FatalDecision("RolledBackError", "all died", 6, START, -1),
+    )
+    begun = start(lost)
+    assert begun.on_chain(CHAIN) == VerifyVersion(4)
+    begun.on_verified(4, "")
+    step = begun.on_put(taken=False)
+    assert isinstance(step, BeginAttempt)
+    assert (step.durable.attempt, step.durable.epoch, step.durable.fatal_decision) == (2, 6, None)
+
+
+def test_where_no_member_can_live_the_next_attempt_begins_at_once() -> None:
+    running = replace(FRESH, job_id="run7.1", attempt=1)
+    assert start(running, survivors=False).on_chain(CHAIN) == VerifyVersion(4)

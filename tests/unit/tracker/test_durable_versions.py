@@ -1,0 +1,202 @@
+"""Marked versions at the tracker: shares, replacements for the lost, and the record."""
+
+from dataclasses import replace
+from typing import Any
+
+from ftcomm.protocol.durable.store_messages import (
+    Marked,
+    ObjectOrder,
+    ObjectWritten,
+    VersionDurable,
+    VersionGivenUp,
+    WriteFailed,
+    WriteObjects,
+)
+from ftcomm.protocol.position import PositionRange
+from ftcomm_tracker.core.durable.pending_version import MIN_SHARD_BYTES, RETRY_S
+from ftcomm_tracker.core.durable.versions import ALL, GATHER_S, DurableVersions, Outbox, StoreFacts
+from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.core.events import Joined, Send
+from ftcomm_tracker.core.roster import Roster
+from tests.unit.tracker.roster_scenario import SETTINGS, hello
+
+MEMBERS = 2
+NBYTES = 2 * MIN_SHARD_BYTES
+WHOLE = (PositionRange(-1, 0, 2),)
+
+
+def marked(version: int, locals_: tuple[int, ...] | None = None, digest: bytes = b"d") -> Marked:
+    return Marked(version, digest, NBYTES, locals_, WHOLE, 2)
+
+
+def versions(**facts: Any) -> DurableVersions:
+    return DurableVersions(StoreFacts(**{"attempt": 1, "prelude": (), **facts}), MEMBERS)
+
+
+def advance(of: DurableVersions, now: float = 0.0) -> Outbox:
+    out = Outbox()
+    of.advance(MEMBERS, 7, now, out)
+    return out
+
+
+def mark(of: DurableVersions, rank: int, said: Marked, now: float = 0.0) -> Outbox:
+    out = Outbox()
+    of.on_marked(rank, said, now, out)
+    return out
+
+
+def write_all(of: DurableVersions, out: Outbox) -> list[ObjectWritten]:
+    """Every member writes what it was ordered."""
+    done = []
+    for rank, message in out.messages:
+        assert isinstance(message, WriteObjects)
+        orders = [*message.orders, *([ObjectOrder("prelude")] if message.prelude else [])]
+        for order in orders:
+            runs = message.prelude if order.kind == "prelude" else ()
+            name = f"{rank}-{len(done)}"
+            done.append(ObjectWritten(message.version, order, name, 1, b"", b"d", runs))
+            of.on_written(rank, done[-1])
+    return done
+
+
+def test_members_write_disjoint_parts_and_then_the_record_is_put() -> None:
+    of = versions(prelude=None)
+    mark(of, 0, marked(1, (0,)))
+    assert advance(of).messages == []  # the other may be as quick
+    mark(of, 1, marked(1, (1,)))
+    ordered = advance(of)
+    state = [ObjectOrder("state", -1, 0, MIN_SHARD_BYTES)]
+    state.append(ObjectOrder("state", -1, MIN_SHARD_BYTES, NBYTES))
+    assert ordered.messages == [
+        (0, WriteObjects(1, 1, 7, (state[1], ObjectOrder("local", 0)), WHOLE)),
+        (1, WriteObjects(1, 1, 7, (state[0], ObjectOrder("local", 1)))),
+    ]
+    written = write_all(of, ordered)
+    put = advance(of).put
+    assert put is not None
+    assert (put.version, put.nbytes, put.local_ranks, put.prelude_length) == (1, NBYTES, (0, 1), 2)
+    assert set(put.objects) == set(written)
+    assert [each.order.lo for each in put.objects[:2]] == [0, MIN_SHARD_BYTES]
+    out = Outbox()
+    of.on_put(1, 1.0, out)
+    assert out.messages == [(ALL, VersionDurable(1, 1))]
+
+
+def test_the_objects_of_the_prelude_are_in_every_record() -> None:
+    of = versions(prelude=None)
+    for rank in range(MEMBERS):
+        mark(of, rank, marked(1))
+    write_all(of, advance(of))
+    first = advance(of).put
+    of.on_put(1, 0.0, Outbox())
+    for rank in range(MEMBERS):
+        mark(of, rank, marked(2))
+    write_all(of, advance(of))
+    second = advance(of).put
+    assert first is not None
+    assert second is not None
+    of_prelude = [each for each in first.objects if each.order.kind == "prelude"]
+    assert of_prelude
+    assert [each for each in second.objects if each.order.kind == "prelude"] == of_prelude
+
+
+def test_who_is_late_has_no_part_of_the_state() -> None:
+    of = versions()
+    mark(of, 1, marked(1))
+    out = advance(of, now=GATHER_S)
+    assert {rank for rank, _ in out.messages} == {1}
+
+
+def test_another_holder_writes_what_the_lost_member_was_to_write() -> None:
+    of = versions()
+    mark(of, 0, marked(1, (0, 1)))
+    mark(of, 1, marked(1, (1, 0)))
+    first = advance(of)
+    of.lose(1)
+    second = advance(of)
+    lost = [order for rank, m in first.messages if rank == 1 for order in m.orders]  # type: ignore[union-attr]  # all are orders
+    assert second.messages == [(0, WriteObjects(1, 1, 7, tuple(lost)))]
+
+
+def test_no_record_while_a_local_state_is_missing() -> None:
+    of = versions()
+    mark(of, 0, marked(1, (0,)))
+    out = advance(of, now=GATHER_S)
+    write_all(of, out)
+    assert advance(of, now=GATHER_S).put is None
+    mark(of, 1, marked(1, (1,)), now=9.0)
+    write_all(of, advance(of, now=9.0))
+    assert advance(of, now=9.0).put is not None
+
+
+def test_a_version_that_nobody_can_complete_gives_way_to_a_newer_one() -> None:
+    of = versions()
+    mark(of, 0, marked(1, (0,)))
+    advance(of, now=GATHER_S)
+    for rank in range(MEMBERS):
+        mark(of, rank, marked(2, (rank,)), now=5.0)
+    out = advance(of, now=5.0)
+    reason = "the local state of rank 1 is held by no member"
+    assert out.messages[0] == (ALL, VersionGivenUp(1, reason))
+    assert {m.version for _, m in out.messages[1:]} == {2}
+    assert mark(of, 1, marked(1, (1,))).messages == [(1, VersionGivenUp(1, reason))]
+
+
+def test_different_bytes_make_no_version() -> None:
+    of = versions()
+    mark(of, 0, marked(1))
+    mark(of, 1, marked(1, digest=b"other"))
+    reason = "the ranks have packed different states"
+    assert advance(of).messages == [(ALL, VersionGivenUp(1, reason))]
+
+
+def test_one_version_at_a_time_the_newest_next() -> None:
+    of = versions()
+    for version in (1, 2, 3):
+        for rank in range(MEMBERS):
+            mark(of, rank, marked(version))
+        if version == 1:
+            write_all(of, advance(of))
+            assert advance(of).put is not None
+        else:
+            assert advance(of).messages == []  # the record of 1 is on its way
+    of.on_put(1, 0.0, Outbox())
+    out = advance(of)
+    assert out.messages[0] == (ALL, VersionGivenUp(2, "checkpoint 3 is newer"))
+    assert {m.version for _, m in out.messages[1:]} == {3}
+
+
+def test_a_failed_writer_is_asked_again_after_a_while() -> None:
+    of = versions()
+    mark(of, 0, marked(1))
+    advance(of, now=GATHER_S)
+    of.on_failed(0, WriteFailed(1, True, "no room"), GATHER_S)
+    assert of.trouble == "rank 0: no room"
+    assert advance(of, now=GATHER_S).messages == []
+    later = GATHER_S + RETRY_S
+    assert of.next_deadline(MEMBERS) == later
+    assert {rank for rank, _ in advance(of, now=later).messages} == {0}
+
+
+def test_a_restarted_tracker_orders_only_what_is_not_written() -> None:
+    of = versions()
+    part = ObjectOrder("state", -1, 0, 4096)
+    mark(of, 0, marked(1))
+    of.on_written(0, ObjectWritten(1, part, "old", 1, b"", b"d"))
+    mark(of, 1, marked(1))
+    spans = [(o.lo, o.hi) for _, m in advance(of).messages for o in m.orders]  # type: ignore[union-attr]  # all are orders
+    assert (min(spans)[0], max(spans)[1]) == (4096, NBYTES)
+
+
+def test_who_names_a_durable_version_late_is_told() -> None:
+    of = versions(durable_version=5)
+    assert mark(of, 0, marked(4)).messages == [(0, VersionDurable(1, 5))]
+
+
+def test_every_welcome_says_what_is_durable() -> None:
+    """A member may wait for that record, and have been away when it was put."""
+    durable = replace(Durable.fresh("job.1", 2, SETTINGS.to_wire()), attempt=1)
+    store = StoreFacts(1, 5, (), is_begun=True)
+    roster = Roster(SETTINGS, durable, generation=1, now=0.0, store=store)
+    effects = roster.handle(Joined(1, hello("w0")), now=0.0)
+    assert Send(1, VersionDurable(1, 5)) in effects

@@ -1,0 +1,287 @@
+"""AttemptStart: from a store's chain to the next attempt, one step at a time (rule R16).
+
+An attempt begins when no member of the last one lives.  It resumes from the newest version of the
+chain that verifies.  Its record is put before any worker is welcomed: it fences every writer of an
+earlier attempt.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ftcomm.errors import ConfigError, JobFinishedError, JobLostError, RolledBackError
+from ftcomm.protocol.durable.store_messages import ObjectWritten
+from ftcomm.protocol.host_groups import Grouping
+from ftcomm.protocol.position import PRELUDE
+from ftcomm_tracker.core.durable.versions import StoreFacts
+from ftcomm_tracker.core.durable_state import Durable
+
+# Attempts in a row from one parent that a tracker begins by itself: more would only repeat what
+# ended them.
+MAX_FROM_ONE_PARENT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedVersion:
+    """A version record: its number in the chain, who wrote it, and the prelude's objects."""
+
+    record: int
+    attempt: int
+    version: int
+    prelude: tuple[ObjectWritten, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAttempt:
+    """An attempt record: its number, the version record that it began from (0: none), its nonce."""
+
+    attempt: int
+    parent: int
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFacts:
+    """Facts of the chain, in its order.
+
+    Attributes:
+        length: records in it.
+        series: name of the job over all its attempts; empty before its record.
+        world_size: of all attempts, 0 before the series record.
+        settings: on which the bytes of results depend, likewise.
+        grouping: of the first attempt; empty before the series record.
+        tables: digest of the algorithm tables, likewise.
+        attempts: all of them.
+        versions: all of them, oldest first.
+        finished: the version at which the job finished, -1 before.
+    """
+
+    length: int = 0
+    series: str = ""
+    world_size: int = 0
+    settings: tuple[tuple[str, str], ...] = ()
+    grouping: Grouping = ()
+    tables: bytes = b""
+    attempts: tuple[RecordedAttempt, ...] = ()
+    versions: tuple[RecordedVersion, ...] = ()
+    finished: int = PRELUDE
+
+    @property
+    def newest_attempt(self) -> int:
+        """Number of the newest attempt: 1 with the series record, 0 in an empty chain."""
+        numbers = [each.attempt for each in self.attempts]
+        return max([*numbers, 1 if self.series else 0])
+
+    def facts_of(self, attempt: int) -> StoreFacts:
+        """Return the facts that the tracker of `attempt` begins with."""
+        own = [each.version for each in self.versions if each.attempt == attempt]
+        parent = next((each.parent for each in self.attempts if each.attempt == attempt), 0)
+        own += [each.version for each in self.versions if each.record == parent]
+        prelude = self.versions[-1].prelude if self.versions else None
+        return StoreFacts(
+            attempt,
+            max(own, default=PRELUDE),
+            prelude,
+            is_begun=attempt in [each.attempt for each in self.attempts],
+            is_finished=self.finished > PRELUDE,
+        )
+
+
+# --- steps --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChain:
+    """Read the chain to its end; then `on_chain`."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyVersion:
+    """Read every object of that version record; then `on_verified`."""
+
+    record: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutAttempt:
+    """Put the record of an attempt behind what was read; then `on_put`.
+
+    Attributes:
+        attempt: its number.
+        parent: number of the version record that it begins from, 0 for none.
+        nonce: by which its tracker knows its own record.
+    """
+
+    attempt: int
+    parent: int
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BeginAttempt:
+    """The attempt is recorded: journal `durable`, welcome workers."""
+
+    durable: Durable
+    store: StoreFacts
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseAttempt:
+    """There is no attempt to begin: `error` names the exception."""
+
+    error: str
+    cause: str
+
+
+AttemptStep = ReadChain | VerifyVersion | PutAttempt | BeginAttempt | RefuseAttempt
+
+
+@dataclass(slots=True)
+class AttemptStart:
+    """The beginning of one attempt. The driver carries out a step and says what came of it.
+
+    Attributes:
+        before: the journal's last state; of a new job, or of an attempt that has ended.
+        series: name of the series, if the chain has none yet.
+        nonce: drawn for this start.
+        resume: the operator's choice, ``auto``, ``never`` or ``require``.
+        survivors: members of the journal's attempt may live.
+        notes: lines for people.
+    """
+
+    before: Durable
+    series: str
+    nonce: bytes
+    resume: str = "auto"
+    survivors: bool = True
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    _chain: ChainFacts = field(default_factory=ChainFacts)
+    _damaged: dict[int, str] = field(default_factory=dict)
+    _attempt: int = 0
+    _parent: RecordedVersion | None = None
+
+    def begin(self) -> AttemptStep:
+        """Return the first step."""
+        return ReadChain()
+
+    def on_chain(self, chain: ChainFacts) -> AttemptStep:
+        """The chain was read: go on with the attempt of the journal, or look for a parent."""
+        self._chain = chain
+        if self._is_under_way:
+            return self._take_up()
+        if chain.finished > PRELUDE:
+            cause = f"the job of this store has finished at version {chain.finished}"
+            return RefuseAttempt(JobFinishedError.__name__, cause)
+        refusal = self._refusal_of_another_job() or self._refusal_to_resume()
+        if refusal is not None:
+            return refusal
+        if not chain.length:  # its records come when the group has formed: they say its grouping
+            self._attempt = 1
+            return self._begun()
+        return self._next_parent()
+
+    def on_verified(self, record: int, problem: str) -> AttemptStep:
+        """All objects of a version record were read; `problem` says what is wrong with them."""
+        if problem:
+            self._damaged[record] = problem
+            version = next(each for each in self._chain.versions if each.record == record)
+            text = f"checkpoint {version.version} of the store is damaged: {problem}"
+            self.notes.append(("warning", f"{text}; an older one is used"))
+            return self._next_parent()
+        return self._put()
+
+    def on_put(self, *, taken: bool) -> AttemptStep:
+        """The record is in the chain; or its number is `taken`, and the chain is read again."""
+        if taken:
+            return ReadChain()
+        return self._begun()
+
+    # --- decisions ----------------------------------------------------------------------------
+
+    @property
+    def _is_under_way(self) -> bool:
+        """True if the journal has an attempt that has not ended, or that was told its end."""
+        decision = self.before.fatal_decision
+        if decision is not None and decision.error == RolledBackError.__name__:
+            return False
+        is_over = decision is not None or self.before.final_version > PRELUDE
+        return self.before.attempt > 0 and (self.survivors or is_over)
+
+    def _take_up(self) -> AttemptStep:
+        """The tracker was started again: its attempt goes on, if no other has overtaken it."""
+        attempt = self.before.attempt
+        if self._chain.newest_attempt > attempt:
+            cause = (
+                f"attempt {self._chain.newest_attempt} of this job has begun from its store;"
+                f" the state directory has attempt {attempt}"
+            )
+            return RefuseAttempt(ConfigError.__name__, cause)
+        return BeginAttempt(self.before, self._chain.facts_of(attempt))
+
+    def _refusal_of_another_job(self) -> RefuseAttempt | None:
+        """Refuse what would give other bytes than the attempts before."""
+        chain, before = self._chain, self.before
+        text = differences(dict(chain.settings), dict(before.settings))
+        if chain.world_size and chain.world_size != before.world_size:
+            text = f"the job in the store has {chain.world_size} workers, not {before.world_size}"
+        return RefuseAttempt(ConfigError.__name__, text) if text else None
+
+    def _refusal_to_resume(self) -> RefuseAttempt | None:
+        versions = self._chain.versions
+        if self.resume == "never" and versions and not self.before.attempt:
+            newest = versions[-1].version
+            cause = f"the store has a job up to checkpoint {newest}, and resume is 'never'"
+            return RefuseAttempt(ConfigError.__name__, cause)
+        if self.resume == "require" and not versions:
+            cause = "the store has no checkpoint, and resume is 'require'"
+            return RefuseAttempt(ConfigError.__name__, cause)
+        return None
+
+    def _next_parent(self) -> AttemptStep:
+        """Verify the newest version that was not found damaged; without any, begin anew."""
+        versions = self._chain.versions
+        left = [each for each in versions if each.record not in self._damaged]
+        if left:
+            self._parent = left[-1]
+            return VerifyVersion(self._parent.record)
+        if versions:  # never a silent fresh start
+            found = {each.record: each.version for each in versions}
+            named = "; ".join(f"{found[r]}: {why}" for r, why in self._damaged.items())
+            cause = f"no checkpoint of the store can be used: {named}"
+            return RefuseAttempt(JobLostError.__name__, cause)
+        self._parent = None
+        return self._put()
+
+    def _put(self) -> PutAttempt:
+        self._attempt = self._chain.newest_attempt + 1
+        parent = 0 if self._parent is None else self._parent.record
+        return PutAttempt(self._attempt, parent, self.nonce)
+
+    def _begun(self) -> BeginAttempt:
+        parent, chain = self._parent, self._chain
+        version = PRELUDE if parent is None else parent.version
+        before, name = self.before, chain.series or self.series
+        durable = replace(
+            Durable.fresh(f"{name}.{self._attempt}", before.world_size, before.settings),
+            grouping=chain.grouping or before.grouping,
+            tables=chain.tables or before.tables,
+            version=version,
+            epoch=before.epoch,  # a journal's epochs only grow
+            attempt=self._attempt,
+            attempt_nonce=self.nonce,
+            restore=0 if parent is None else parent.record,
+        )
+        prelude = None if parent is None else parent.prelude
+        where = "the beginning" if parent is None else f"checkpoint {version}"
+        if self._attempt > 1:
+            self.notes.append(("warning", f"attempt {self._attempt} begins from {where}"))
+        return BeginAttempt(
+            durable, StoreFacts(self._attempt, version, prelude, is_begun=chain.length > 0)
+        )
+
+
+def differences(series: Mapping[str, str], asked: Mapping[str, str]) -> str:
+    """Name the settings of the series record that `asked` has otherwise."""
+    odd = [name for name, text in series.items() if asked.get(name, text) != text]
+    return "; ".join(
+        f"the job in the store has {name} {series[name]}, not {asked[name]}" for name in odd
+    )

@@ -1,0 +1,87 @@
+"""The group's durable versions: what members and the store say, and what is sent to members."""
+
+from ftcomm.errors import JobLostError
+from ftcomm.protocol.durable.store_messages import Marked, ObjectWritten, RestoreFailed, WriteFailed
+from ftcomm.protocol.messages import (
+    Fenced,
+)
+from ftcomm_tracker.core.durable.versions import ALL, Outbox
+from ftcomm_tracker.core.epochs import end_with_error, tell_finished
+from ftcomm_tracker.core.events import (
+    FinishedPut,
+    JobEnded,
+    Overtaken,
+    PutDelayed,
+    VersionPut,
+)
+from ftcomm_tracker.core.group_state import GroupState, JobState
+
+
+def on_member_wrote(
+    group: GroupState, rank: int, message: Marked | ObjectWritten | WriteFailed | RestoreFailed
+) -> None:
+    """A member holds a marked version, has written an object of it, or could not."""
+    out = Outbox()
+    match message:
+        case Marked():
+            group.versions.on_marked(rank, message, group.now, out)
+        case ObjectWritten():
+            group.versions.on_written(rank, message)
+        case WriteFailed():
+            group.versions.on_failed(rank, message, group.now)
+        case RestoreFailed(record, reason):
+            words = f"rank {rank} could not read record {record} of the store: {reason}"
+            end_with_error(group, JobLostError.__name__, words, group.members.progress(), rank)
+    _send(group, out)
+
+
+def on_store_event(
+    group: GroupState, event: VersionPut | FinishedPut | PutDelayed | Overtaken
+) -> None:
+    """The store has taken a record, or not."""
+    out = Outbox()
+    match event:
+        case VersionPut(version):
+            group.versions.on_put(version, group.now, out)
+        case PutDelayed(reason):
+            group.versions.on_put_delayed(reason)
+        case FinishedPut():
+            if group.end.awaits_record:
+                tell_finished(group)
+        case Overtaken(reason):
+            _fence_all(group, reason)
+    _send(group, out)
+
+
+def advance_versions(group: GroupState) -> None:
+    """Order, record or give up what is marked, as far as that is possible now."""
+    if group.versions.is_on and group.versions.pending and group.state is not JobState.OVER:
+        out = Outbox()
+        members = len(group.members.slots)
+        group.versions.advance(members, group.durable.epoch, group.now, out)
+        _send(group, out)
+
+
+def _send(group: GroupState, out: Outbox) -> None:
+    for rank, message in out.messages:
+        conns = group.members.slots
+        receivers = conns.values() if rank == ALL else [conns[rank]] if rank in conns else []
+        for conn in receivers:
+            group.send(conn, message)
+    if out.put is not None:
+        group.effects.append(out.put)
+    for level, text in out.notes:
+        group.note(level, text)
+
+
+def _fence_all(group: GroupState, reason: str) -> None:
+    """A later attempt goes on from the store: nothing of this one counts any more (rule R16)."""
+    if group.state is JobState.OVER:
+        return
+    for conn, peer in sorted(group.members.peers.items()):
+        group.send(conn, Fenced(reason))
+        group.end.told(peer.hello.worker_id)
+    group.note("error", reason)
+    group.over(group.now)
+    group.end.is_reported = True
+    group.effects.append(JobEnded(False, "FencedError", reason))

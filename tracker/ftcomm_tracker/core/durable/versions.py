@@ -1,0 +1,245 @@
+"""DurableVersions: which marked version is written next, when its record is put, what follows.
+
+One version is written at a time, the newest marked next.  A version waits a moment for all members
+to say that they hold it; then each is ordered its share.  What a lost member was to write another
+holder writes.  Nothing here waits for the group: epochs come and go meanwhile.
+"""
+
+from dataclasses import dataclass, field
+
+from ftcomm.protocol.durable.store_messages import (
+    Marked,
+    ObjectWritten,
+    VersionDurable,
+    VersionGivenUp,
+    WriteFailed,
+    WriteObjects,
+)
+from ftcomm.protocol.position import PRELUDE
+from ftcomm_tracker.core.durable.pending_version import (
+    PRELUDE_KIND,
+    RETRY_S,
+    PendingVersion,
+)
+from ftcomm_tracker.core.events import PutVersion
+
+# Members commit a version within milliseconds of each other, and pack it at the same speed. Who is
+# later than this has no part of the state to write.
+GATHER_S = 0.25
+MAX_GIVEN_UP = 64  # versions remembered, for members that name them late
+
+Message = WriteObjects | VersionDurable | VersionGivenUp
+ALL = -1  # in place of a rank: every member
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """Facts of the store's chain when a tracker begins with an attempt.
+
+    Attributes:
+        attempt: number of the attempt, from 1; 0 for a job without a store.
+        durable_version: the newest version with a record of this attempt, or the one that it
+            resumed from; -1 for none.
+        prelude: the objects that hold the prelude's results, once a record names them.
+        is_begun: the chain has its series record, and that of this attempt.
+        is_finished: the chain says that the job has finished.
+    """
+
+    attempt: int = 0
+    durable_version: int = PRELUDE
+    prelude: tuple[ObjectWritten, ...] | None = None
+    is_begun: bool = False
+    is_finished: bool = False
+
+
+NO_STORE = StoreFacts()
+
+
+@dataclass(slots=True)
+class Outbox:
+    """Consequences of an event: messages for ranks, a record to put, lines for people."""
+
+    messages: list[tuple[int, Message]] = field(default_factory=list)
+    put: PutVersion | None = None
+    notes: list[tuple[str, str]] = field(default_factory=list)
+
+
+class DurableVersions:
+    """The marked versions of one attempt.
+
+    Attributes:
+        attempt: number of the attempt, 0 for a job without a store.
+        newest: the newest version that has a record.
+        newest_at: when its record was put, None if an earlier tracker has put it.
+        trouble: why the store or a member could not write last, empty if nothing is wrong.
+        pending: versions without a record, by number.
+    """
+
+    def __init__(self, facts: StoreFacts, world_size: int) -> None:
+        self.attempt = facts.attempt
+        self.newest = facts.durable_version
+        self.newest_at: float | None = None
+        self.trouble = ""
+        self.pending: dict[int, PendingVersion] = {}
+        self._world_size = world_size
+        self._prelude = facts.prelude
+        self._writing: int | None = None
+        self._is_recording = False
+        self._given_up: dict[int, str] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """True if the job has a store."""
+        return self.attempt > 0
+
+    def must_mark(self, committed_now: bool, version: int) -> bool:
+        """Tell whether a plan marks the version of its frontier.
+
+        Members that commit by the plan do not know rank 0's word, and those that have committed
+        do: so a plan that commits marks.  Who loads a marked version shall write it too.
+        """
+        if not self.is_on or version <= max(self.newest, 0):
+            return False
+        return committed_now or version in self.pending
+
+    # --- what members say ---------------------------------------------------------------------
+
+    def on_marked(self, rank: int, marked: Marked, now: float, out: Outbox) -> None:
+        """A member holds a marked version; it may be durable, or given up."""
+        version = marked.version
+        if version <= self.newest:
+            out.messages.append((rank, VersionDurable(self.attempt, self.newest)))
+            return
+        if version in self._given_up:
+            out.messages.append((rank, VersionGivenUp(version, self._given_up[version])))
+            return
+        pending = self.pending.setdefault(version, PendingVersion(version, since=now))
+        pending.on_marked(rank, marked)
+
+    def on_written(self, rank: int, written: ObjectWritten) -> None:
+        """An object of a version is in the store."""
+        pending = self.pending.get(written.version)
+        if pending is not None:
+            self.trouble = ""
+            pending.on_written(rank, written)
+
+    def on_failed(self, rank: int, failed: WriteFailed, now: float) -> None:
+        """A member could not write."""
+        pending = self.pending.get(failed.version)
+        if pending is None:
+            return
+        if failed.holds:
+            self.trouble = f"rank {rank}: {failed.reason}"
+        pending.on_failed(rank, holds=failed.holds, until=now + RETRY_S)
+
+    def lose(self, rank: int) -> None:
+        """A member's connection is gone."""
+        for pending in self.pending.values():
+            pending.lose(rank)
+
+    # --- what the store says ------------------------------------------------------------------
+
+    def on_put(self, version: int, now: float, out: Outbox) -> None:
+        """The record of `version` is in the chain: only now is it durable."""
+        pending = self.pending.get(version)
+        self._is_recording, self._writing = False, None
+        self.trouble = ""
+        self.newest, self.newest_at = max(self.newest, version), now
+        if self._prelude is None and pending is not None:
+            objects = pending.objects()
+            self._prelude = tuple(w for w in objects if w.order.kind == PRELUDE_KIND)
+        self.pending = {v: each for v, each in self.pending.items() if v > self.newest}
+        out.messages.append((ALL, VersionDurable(self.attempt, version)))
+        out.notes.append(("info", f"checkpoint {version} is durable"))
+
+    def on_put_delayed(self, reason: str) -> None:
+        """The store does not take the record; the driver goes on trying."""
+        self.trouble = reason
+
+    # --- what follows -------------------------------------------------------------------------
+
+    def next_deadline(self, members: int) -> float:
+        """Time at which `advance` has something to do again though nothing is heard."""
+        if self._is_recording:
+            return float("inf")
+        if self._writing is not None and self._writing in self.pending:
+            return self.pending[self._writing].retry_at
+        gathering = [p for p in self.pending.values() if p.marks and len(p.marks) < members]
+        return min((p.since + GATHER_S for p in gathering), default=float("inf"))
+
+    def advance(self, members: int, epoch: int, now: float, out: Outbox) -> None:
+        """Order, record or give up, as far as that is possible now.
+
+        Args:
+            members: how many are connected.
+            epoch: the newest, for the objects' names.
+            now: the time.
+            out: takes what follows.
+        """
+        if not self.is_on or self._is_recording:
+            return
+        self._choose(members, now, out)
+        if self._writing is None:
+            return
+        pending = self.pending[self._writing]
+        if not pending.is_agreed:
+            self._give_up(pending.version, "the ranks have packed different states", out)
+            return
+        needs_prelude = self._prelude is None
+        orders = pending.orders(self._world_size, now, needs_prelude=needs_prelude)
+        for rank, (objects, prelude) in orders.items():
+            order = WriteObjects(self.attempt, pending.version, epoch, tuple(objects), prelude)
+            out.messages.append((rank, order))
+        if pending.is_complete(self._world_size, needs_prelude=needs_prelude):
+            self._is_recording = True
+            out.put = self._record(pending, epoch)
+
+    def _choose(self, members: int, now: float, out: Outbox) -> None:
+        """Begin with the newest version that the members have had time to name."""
+        self.pending = {v: p for v, p in self.pending.items() if p.marks or v == self._writing}
+        ready = [
+            version
+            for version, pending in self.pending.items()
+            if pending.marks and (len(pending.marks) >= members or now >= pending.since + GATHER_S)
+        ]
+        newest = max(ready, default=None)
+        if newest is None:
+            return
+        if self._writing is not None:
+            lacks = self._lack(self.pending[self._writing])
+            if newest == self._writing or not lacks:
+                return
+            self._give_up(self._writing, lacks, out)
+        self._writing = newest
+        for version in sorted(v for v in self.pending if v < newest):
+            self._give_up(version, f"checkpoint {newest} is newer", out)
+        self._writing = newest
+
+    def _lack(self, pending: PendingVersion) -> str:
+        if not pending.marks:
+            return "no member holds it any more"
+        return pending.missing(self._world_size, needs_prelude=self._prelude is None)
+
+    def _give_up(self, version: int, reason: str, out: Outbox) -> None:
+        del self.pending[version]
+        if self._writing == version:
+            self._writing = None
+        self._given_up[version] = reason
+        while len(self._given_up) > MAX_GIVEN_UP:
+            del self._given_up[min(self._given_up)]
+        out.messages.append((ALL, VersionGivenUp(version, reason)))
+        out.notes.append(("warning", f"checkpoint {version} is not made durable: {reason}"))
+
+    def _record(self, pending: PendingVersion, epoch: int) -> PutVersion:
+        facts = pending.facts
+        assert facts is not None
+        return PutVersion(
+            attempt=self.attempt,
+            version=pending.version,
+            epoch=epoch,
+            objects=(*pending.objects(), *(self._prelude or ())),
+            nbytes=facts.nbytes,
+            digest=facts.digest,
+            prelude_length=facts.prelude_length,
+            local_ranks=tuple(range(self._world_size)) if pending.has_locals else None,
+        )

@@ -1,0 +1,1 @@
+"""The tracker's access to the store of durable checkpoints."""
