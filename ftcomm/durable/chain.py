@@ -63,13 +63,15 @@ class Chain:
             DamagedObjectError: a record is not readable, or one is missing.
             StoreError: the store could not be read.
         """
-        numbers = self._numbers()
-        for number in range(len(self.links) + 1, max(numbers, default=0) + 1):
-            if number not in numbers:
+        for number in range(len(self.links) + 1, self._last_number() + 1):
+            try:
+                # Also one that was not listed: a list that is made while records are put may have
+                # a later one and lack an earlier one.
+                self.links.append(self._read_one(number))
+            except MissingObjectError:
                 raise DamagedObjectError(
                     f"{self.store.url}: record {record_name(number)} of its chain is missing"
-                )
-            self.links.append(self._read_one(number))
+                ) from None
         return self.links
 
     def put_next(self, record: ChainRecord, nonce: bytes) -> bool:
@@ -107,9 +109,11 @@ class Chain:
         """
         while True:
             self.read()
-            mine = next((link.number for link in self.links if link.nonce == nonce), None)
+            mine = next((link for link in self.links if link.nonce == nonce), None)
             if mine is not None:
-                return mine
+                # It can be read, but the try that put it may not have made its name durable.
+                self.store.put_new(record_name(mine.number), encode_record(mine))
+                return mine.number
             self._must_not_be_overtaken(attempt, generation)
             if self.put_next(record, nonce):
                 return len(self.links)
@@ -132,14 +136,14 @@ class Chain:
                     f" {attempt}; this is generation {generation}"
                 )
 
-    def _numbers(self) -> set[int]:
-        found = set()
+    def _last_number(self) -> int:
+        last = 0
         for stored in self.store.list(PREFIX):
             name = _NAME.fullmatch(stored.name)
             if name is None:
                 raise DamagedObjectError(f"{self.store.url}: {stored.name} is no record")
-            found.add(int(name[1]))
-        return found
+            last = max(last, int(name[1]))
+        return last
 
     def _read_one(self, number: int) -> ChainLink:
         name = record_name(number)

@@ -23,27 +23,36 @@ from ftcomm.durable.store import (
 from ftcomm.errors import ConfigError
 
 TEMPORARY = "tmp"  # folder of files that are being written
+# A write of 8 MiB to a file that lasts longer than this has failed for all that training knows.
+LEFTOVER_AGE_S = 3600.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DirectoryStore:
     """A store in the folder `root`, which is made if it is not there."""
 
-    def __init__(self, root: Path, files: FileCalls | None = None) -> None:
+    def __init__(self, root: Path, files: FileCalls | None = None, *, create: bool = True) -> None:
         """Open the store.
 
         Args:
             root: an absolute path.
             files: calls of the file system; those of the operating system by default.
+            create: False: `root` must be a store, and nothing is written by opening it.
 
         Raises:
-            ConfigError: `root` is no folder, or cannot be made.
+            ConfigError: `root` is no folder, or cannot be made, or is no store.
         """
         self._root = root
         self._files = SystemFiles() if files is None else files
         self._durable: set[Path] = set()  # folders whose names are durable
         try:
-            self._make_folder(self._path(TEMPORARY))
+            if create:
+                self._make_folder(self._path(TEMPORARY))
+            elif not self._is_folder(self._path(TEMPORARY)):
+                raise ConfigError(
+                    f"{root} is no checkpoint store: it has no folder {TEMPORARY!r}",
+                    remedy="give the directory that --checkpoint named",
+                )
         except OSError as error:
             raise ConfigError(
                 f"the checkpoint store {root} cannot be used: {error.strerror or error}",
@@ -101,6 +110,26 @@ class DirectoryStore:
         with self._writing(name), contextlib.suppress(FileNotFoundError):
             self._files.remove(self._path(checked_name(name)))
 
+    def remove_leftovers(self) -> int:
+        """See `Store.remove_leftovers`: temporary files without a write for an hour.
+
+        The file system's own clock says how old they are, by a file that is made for that.  A
+        writer that is slower than that fails, and writes the object again.
+        """
+        clock = self._path(f"{TEMPORARY}/{secrets.token_hex(16)}")
+        removed = 0
+        with self._writing(TEMPORARY):
+            self._files.close(self._files.create(clock))
+            now = self._files.modified_at(clock)
+            self._files.remove(clock)
+            for name, _ in self._files.files(self._path(TEMPORARY)):
+                path = self._path(f"{TEMPORARY}/{name}")
+                with contextlib.suppress(FileNotFoundError):  # its writer has ended, or another gc
+                    if now - self._files.modified_at(path) > LEFTOVER_AGE_S:
+                        self._files.remove(path)
+                        removed += 1
+        return removed
+
     # --- writing ------------------------------------------------------------------------------
 
     def _put(self, name: str, parts: Iterable[Buffer]) -> tuple[int, bool]:
@@ -115,15 +144,17 @@ class DirectoryStore:
             finally:
                 files.close(file)
             self._make_folder(self._path(folder))
+            is_new = True
             try:
                 files.name_new(temporary, self._path(name))
             except FileExistsError:
-                return nbytes, False
+                is_new = False
+            # Also for another's object: that writer may have died before it came to this.
             files.sync_folder(self._path(folder))
         finally:
             with contextlib.suppress(FileNotFoundError):  # a rename has taken the name away
                 files.remove(temporary)
-        return nbytes, True
+        return nbytes, is_new
 
     def _write(self, file: int, part: Buffer) -> int:
         view = memoryview(part).cast("B")
@@ -133,25 +164,43 @@ class DirectoryStore:
         return done
 
     def _make_folder(self, path: Path) -> None:
-        """Make a folder, and those above it, durably.
+        """Make a folder, and those above it to the root's own, durably.
 
-        One that is there may have been made by another process just now, and its name not be
-        durable: so the folder above is synced too, once.
+        One that is there may have been made by another process just now, which may die before its
+        name is durable: so the folder above is synced for each of them, once.
         """
         if path in self._durable:
             return
-        try:
-            self._files.make_folder(path)
-        except FileExistsError:
-            pass
-        except FileNotFoundError:
-            if path.parent == path:
-                raise
+        if path != self._root:
             self._make_folder(path.parent)
-            with contextlib.suppress(FileExistsError):  # another process was quicker
-                self._files.make_folder(path)
-        self._files.sync_folder(path.parent)
+        elif not self._is_folder(path.parent):
+            self._make_above(path.parent)
+        with contextlib.suppress(FileExistsError):
+            self._files.make_folder(path)
+        self._sync_name(path)
         self._durable.add(path)
+
+    def _make_above(self, path: Path) -> None:
+        if path.parent != path and not self._is_folder(path.parent):
+            self._make_above(path.parent)
+        with contextlib.suppress(FileExistsError):  # another process was quicker
+            self._files.make_folder(path)
+        self._files.sync_folder(path.parent)
+
+    def _is_folder(self, path: Path) -> bool:
+        try:
+            self._files.size(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _sync_name(self, path: Path) -> None:
+        try:
+            self._files.sync_folder(path.parent)
+        except PermissionError:
+            # A folder above the root may not be readable. Then this user has not made the root.
+            if path != self._root:
+                raise
 
     def _path(self, name: str) -> Path:
         return self._root / name

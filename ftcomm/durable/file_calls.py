@@ -53,6 +53,9 @@ class FileCalls(Protocol):
     def size(self, path: Path) -> int:
         """Size of a file in bytes."""
 
+    def modified_at(self, path: Path) -> float:
+        """When a file was last written to, in seconds by the file system's clock."""
+
     def files(self, folder: Path) -> Iterator[tuple[str, int]]:
         """Paths below `folder`, relative to it, of all files, with their sizes."""
 
@@ -116,6 +119,10 @@ class SystemFiles:
     def size(self, path: Path) -> int:
         """See `FileCalls`."""
         return path.stat().st_size
+
+    def modified_at(self, path: Path) -> float:
+        """See `FileCalls`."""
+        return path.stat().st_mtime
 
     def files(self, folder: Path) -> Iterator[tuple[str, int]]:
         """See `FileCalls`."""

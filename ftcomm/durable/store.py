@@ -62,7 +62,8 @@ class Store(Protocol):
         """Create an object, durably, unless one has the name.
 
         Returns:
-            False if one has the name; it may be our own, of a try whose reply was lost.
+            False if one has the name, and that one is durable; it may be our own, of a try whose
+            reply was lost.
 
         Raises:
             StoreError: it is unclear whether the object was created.
@@ -110,6 +111,13 @@ class Store(Protocol):
 
         Raises:
             StoreError: it could not be deleted.
+        """
+
+    def remove_leftovers(self) -> int:
+        """Remove what writers have left that died within a put; return how many files.
+
+        Raises:
+            StoreError: not all could be removed.
         """
 
 

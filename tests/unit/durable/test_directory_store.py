@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from ftcomm.durable.chain import Chain
-from ftcomm.durable.directory_store import TEMPORARY, DirectoryStore
+from ftcomm.durable.directory_store import LEFTOVER_AGE_S, TEMPORARY, DirectoryStore
 from ftcomm.durable.file_calls import SystemFiles
 from ftcomm.durable.records import AttemptRecord, SeriesRecord, VersionRecord
-from ftcomm.durable.store import MissingObjectError, StoredObject, StoreError
+from ftcomm.durable.store import DamagedObjectError, MissingObjectError, StoredObject, StoreError
 from ftcomm.errors import ConfigError
 from tests.unit.durable.file_model import FileModel, PowerLostError
 
@@ -44,10 +44,10 @@ def play(files: FileModel, done: list[str]) -> None:
 
 
 def disks_after_power_loss() -> Any:
-    whole = FileModel({ROOT})
+    whole = FileModel({Path("/")})
     play(whole, [])
     for calls in range(whole.calls + 1):
-        files, done = FileModel({ROOT}, calls_left=calls), []
+        files, done = FileModel({Path("/")}, calls_left=calls), []
         with contextlib.suppress(PowerLostError):
             play(files, done)
         files.calls_left = float("inf")
@@ -68,6 +68,85 @@ def test_what_was_written_survives_a_loss_of_power_at_any_call_and_no_record_is_
             if name.startswith("data/"):
                 assert len(store.get(name)) == 17
     assert states > 300
+
+
+def restart(files: FileModel, done: list[str]) -> None:
+    """The tracker's next process, with the nonces that it drew before, and a worker's next."""
+    store = DirectoryStore(ROOT, files)
+    chain = Chain(store)
+    for nonce, number in ((b"1" * 16, 1), (b"2" * 16, 2)):
+        record = SERIES if number == 1 else AttemptRecord(1, 0)
+        assert chain.append(record, nonce, attempt=number - 1) == number
+        done.append(f"chain/{number:08d}.rec")
+    store.put("data/1/1/state-r", [b"r" * 17])
+    done.append("data/1/1/state-r")
+
+
+def disks_after_death_restart_and_power_loss() -> Any:
+    whole = FileModel({Path("/")})
+    play(whole, [])
+    for calls in range(whole.calls + 1):
+        files, done = FileModel({Path("/")}, calls_left=calls), []
+        with contextlib.suppress(PowerLostError):  # here: the process is killed
+            play(files, [])
+        files.calls_left = float("inf")
+        restart(files, done)
+        for disk in files.after_power_loss():
+            yield calls, done, disk
+
+
+def test_what_a_restarted_process_finds_is_durable_before_it_relies_on_it() -> None:
+    """Its predecessor may have died between naming a record and making the name durable."""
+    for calls, done, disk in disks_after_death_restart_and_power_loss():
+        store = DirectoryStore(ROOT, disk)
+        assert {each.name for each in store.list("")} >= set(done), calls
+        assert [link.number for link in Chain(store).read()][:2] == [1, 2]
+        assert store.get("data/1/1/state-r") == b"r" * 17
+
+
+class LateListing(DirectoryStore):
+    """A list made while records are put: it has the last one and lacks the one before."""
+
+    def list(self, prefix: str) -> list[StoredObject]:
+        found = super().list(prefix)
+        return [*found[:-2], *found[-1:]]
+
+
+def test_a_record_that_a_list_lacks_is_read_by_its_name(tmp_path: Path) -> None:
+    chain = Chain(DirectoryStore(tmp_path))
+    for number, record in enumerate((SERIES, AttemptRecord(1, 0), version(1)), 1):
+        chain.append(record, bytes([number]) * 16, attempt=1)
+    late = LateListing(tmp_path)
+    assert [each.name[-5] for each in late.list("chain/")] == ["1", "3"]
+    assert Chain(late).read() == chain.links
+    late.delete("chain/00000002.rec")
+    with pytest.raises(DamagedObjectError, match=r"record chain/00000002\.rec .* is missing"):
+        Chain(late).read()
+
+
+def test_leftovers_of_dead_writers_are_removed_and_files_being_written_stay(
+    tmp_path: Path,
+) -> None:
+    store = DirectoryStore(tmp_path)
+    store.put("data/a.ftc", [b"a"])
+    old, new = tmp_path / TEMPORARY / "old", tmp_path / TEMPORARY / "new"
+    for path in (old, new):
+        path.write_bytes(b"half")
+    now = new.stat().st_mtime
+    os.utime(old, (now, now - LEFTOVER_AGE_S - 60))
+    assert (store.remove_leftovers(), store.remove_leftovers()) == (1, 0)
+    assert list((tmp_path / TEMPORARY).iterdir()) == [new]
+    assert [each.name for each in store.list("")] == ["data/a.ftc"]
+
+
+def test_opening_without_creating_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no checkpoint store"):
+        DirectoryStore(tmp_path, create=False)
+    with pytest.raises(ConfigError, match="is no checkpoint store"):
+        DirectoryStore(tmp_path / "none", create=False)
+    assert list(tmp_path.iterdir()) == []
+    DirectoryStore(tmp_path).put("data/a", [b"a"])
+    assert DirectoryStore(tmp_path, create=False).get("data/a") == b"a"
 
 
 def test_objects_come_back_whole_and_in_parts(tmp_path: Path) -> None:
