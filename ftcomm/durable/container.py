@@ -12,7 +12,7 @@
     then nbytes        raw bytes
     last bytes         digest of the raw bytes, by the header's `algorithm`
 
-Nothing in it is unpickled.  A reader checks both digests before it uses anything.
+Nothing in it is unpickled.  A reader checks both digests and the zeros before it uses anything.
 """
 
 import hashlib
@@ -159,7 +159,7 @@ def container_parts(
     """
     body = pack(record_of(ContainerHeader).write(header))
     start = _START.pack(MAGIC, FORMAT, len(body)) + body
-    start += hashlib.blake2b(start, digest_size=HEADER_DIGEST_BYTES).digest()
+    start += _header_digest(start)
     yield start + bytes(_aligned(len(start)) - len(start))
     digest = new_digest(header.algorithm)
     for part in raw:
@@ -255,11 +255,12 @@ def open_container(store: Store, name: str, series: str) -> OpenContainer:
         )
     if length > MAX_HEADER_BYTES:
         raise DamagedObjectError(f"object {name} announces a header of {length} bytes")
-    rest = bytearray(length + HEADER_DIGEST_BYTES)
+    end = length + HEADER_DIGEST_BYTES
+    rest = bytearray(_aligned(len(fixed) + end) - len(fixed))
     if store.read_into(name, len(fixed), memoryview(rest)) != len(rest):
         raise DamagedObjectError(f"object {name} is cut short")
-    whole, digest = bytes(fixed + rest[:length]), bytes(rest[length:])
-    if hashlib.blake2b(whole, digest_size=HEADER_DIGEST_BYTES).digest() != digest:
+    whole, digest = bytes(fixed + rest[:length]), bytes(rest[length:end])
+    if _header_digest(whole) != digest or any(rest[end:]):
         raise DamagedObjectError(
             f"object {name} was changed: the digest of its header does not fit"
         )
@@ -268,7 +269,11 @@ def open_container(store: Store, name: str, series: str) -> OpenContainer:
         raise DamagedObjectError(
             f"object {name} is of job {header.series}, and this is job {series}"
         )
-    return OpenContainer(store, name, header, _aligned(len(fixed) + len(rest)))
+    return OpenContainer(store, name, header, len(fixed) + len(rest))
+
+
+def _header_digest(whole: bytes) -> bytes:
+    return hashlib.blake2b(whole, digest_size=HEADER_DIGEST_BYTES).digest()
 
 
 def _read_header(body: bytes, name: str) -> ContainerHeader:

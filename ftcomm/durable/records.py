@@ -169,13 +169,15 @@ def encode_record(link: ChainLink) -> bytes:
     """Bytes of a record.
 
     Raises:
-        ValueError: a field is out of its bounds.
+        ValueError: a field is out of its bounds, or the record is too long to be read again.
     """
     kind: type = type(link.record)
     fields = record_of(kind).write(link.record)
     assert isinstance(fields, list)
     body = pack([kind.__name__.removesuffix("Record"), link.number, link.nonce, *fields])
     start = _HEAD.pack(MAGIC, FORMAT, len(body)) + body
+    if len(start) + DIGEST_BYTES > MAX_RECORD_BYTES:
+        raise ValueError(f"a record of {len(start)} bytes; it has at most {MAX_RECORD_BYTES}")
     return start + hashlib.blake2b(start, digest_size=DIGEST_BYTES).digest()
 
 
