@@ -50,24 +50,6 @@ class Decoder:
 
 TABLE = (
     Decoder(
-        "chain-record",
-        durable.feed_record,
-        durable.records,
-        ("ftcomm.durable.records.decode_record",),
-        allowed=(DamagedObjectError,),
-    ),
-    Decoder(
-        "durable-object",
-        durable.feed_object,
-        durable.objects,
-        (
-            "ftcomm.durable.container.OpenContainer.read_into",
-            "ftcomm.durable.container.open_container",
-        ),
-        allowed=(DamagedObjectError, ConfigError),
-        limit=8192,
-    ),
-    Decoder(
         "control-body",
         wire.feed_body,
         seeds.bodies,
@@ -313,6 +295,38 @@ TABLE = (
         ),
         allowed=(ConfigError,),
         limit=64 * 1024,
+    ),
+    Decoder(
+        "chain-record",
+        durable.feed_record,
+        durable.chain_records,
+        ("ftcomm.durable.records.decode_record",),
+        allowed=(DamagedObjectError,),
+    ),
+    Decoder(
+        "chain-record-body",
+        durable.feed_record_body,
+        durable.record_bodies,
+        ("ftcomm.durable.records.decode_record",),
+        allowed=(DamagedObjectError,),
+    ),
+    Decoder(
+        "container",
+        durable.feed_container,
+        durable.containers,
+        (
+            "ftcomm.durable.container.open_container",
+            "ftcomm.durable.container.OpenContainer.verify",
+        ),
+        allowed=(DamagedObjectError, ConfigError),
+        limit=8192,  # the raw bytes begin behind 4,096
+    ),
+    Decoder(
+        "container-header",
+        durable.feed_container_header,
+        durable.container_headers,
+        ("ftcomm.durable.container.open_container",),
+        allowed=(DamagedObjectError, ConfigError),
     ),
     Decoder(
         "token",

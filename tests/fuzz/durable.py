@@ -1,11 +1,22 @@
-"""Records and objects of a store, as anyone may have left them there."""
+"""Feeders of what a checkpoint store holds, and their seeds.
 
-from collections.abc import Iterable
+A changed byte would rarely pass a digest; so each has a second feeder that signs what it is given.
+"""
 
-from ftcomm.durable.container import ContainerHeader, container_parts, open_container
+import hashlib
+import struct
+from unittest import mock
+
+from ftcomm.durable import container, records
+from ftcomm.durable.container import ContainerHeader, Entry, container_parts, open_container
+from ftcomm.durable.directory_store import DirectoryStore
 from ftcomm.durable.records import (
     AttemptRecord,
+    BegunRecord,
     ChainLink,
+    ChainRecord,
+    EpochMember,
+    EpochRecord,
     FinishedRecord,
     SeriesRecord,
     StoredPart,
@@ -13,74 +24,103 @@ from ftcomm.durable.records import (
     decode_record,
     encode_record,
 )
-from ftcomm.durable.store import Buffer, StoredObject
-from ftcomm.protocol.position import PositionRange
+from ftcomm.protocol.msgpack_reader import pack
+from ftcomm.protocol.position import PRELUDE, START, PositionRange
+from ftcomm.protocol.schema import record_of
 
-SERIES = "run7"
-NAME = "data/1/1/state-1-0-00.ftc"
-RAW = b"packed state"
+NAME = "data/1/7/state-3-0-ab.ftc"
+NUMBER = 5
+# Of the raw bytes that are read at once; the real one is larger than what an input may cost.
+CHUNK_BYTES = 4096
 
 
-class OneObject:
-    """A store that has one object, under every name."""
+def signed(magic: bytes, body: bytes) -> bytes:
+    """A head, the body, and the digest that fits."""
+    whole = struct.pack("<8sII", magic, 1, len(body)) + body
+    return whole + hashlib.blake2b(whole, digest_size=16).digest()
 
-    url = "memory"
+
+# --- records ------------------------------------------------------------------------------------
+
+
+def feed_record(raw: bytes) -> ChainLink:
+    """A record's file; what is understood can be written again."""
+    link = decode_record(raw, NUMBER, "record")
+    assert decode_record(encode_record(link), NUMBER, "record") == link
+    return link
+
+
+def feed_record_body(raw: bytes) -> ChainLink:
+    """A record whose digest fits whatever is in it."""
+    return feed_record(signed(records.MAGIC, raw))
+
+
+def chain_records() -> dict[str, bytes]:
+    """One of each kind."""
+    part = StoredPart("prelude", -1, 0, 8, NAME, 8, b"d" * 16, (PositionRange(PRELUDE, 0, 3),))
+    kinds: dict[str, ChainRecord] = {
+        "series": SeriesRecord("job", 2, (0, 1), (("algorithm", "auto"),), b"t"),
+        "attempt": AttemptRecord(2, 4),
+        "begun": BegunRecord(2, START),
+        "epoch": EpochRecord(2, 1, 3, (EpochMember("w0", 1, b"a", True),)),
+        "version": VersionRecord(2, 7, 3, 5, 8, b"s" * 16, 4, (0, 1), (part, part)),
+        "finished": FinishedRecord(2, 9),
+    }
+    return {
+        name: encode_record(ChainLink(NUMBER, b"n" * 16, record)) for name, record in kinds.items()
+    }
+
+
+def record_bodies() -> dict[str, bytes]:
+    return {name: raw[16:-16] for name, raw in chain_records().items()}
+
+
+# --- containers ---------------------------------------------------------------------------------
+
+
+class Bytes(DirectoryStore):
+    """A store with one object."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    def put_new(self, name: str, data: Buffer) -> bool:
-        raise NotImplementedError
-
-    def put(self, name: str, parts: Iterable[Buffer]) -> int:
-        raise NotImplementedError
-
-    def get(self, name: str) -> bytes:
-        return self._data
-
     def read_into(self, name: str, offset: int, out: memoryview) -> int:
-        piece = self._data[offset : offset + len(out)]
-        out[: len(piece)] = piece
-        return len(piece)
-
-    def list(self, prefix: str) -> list[StoredObject]:
-        raise NotImplementedError
-
-    def delete(self, name: str) -> None:
-        raise NotImplementedError
+        part = self._data[offset : offset + len(out)]
+        out[: len(part)] = part
+        return len(part)
 
 
-def feed_record(data: bytes) -> None:
-    """Read a record; what was understood is the same when it is written again."""
-    link = decode_record(data, 1, "record")
-    assert decode_record(encode_record(link), 1, "record") == link
+def feed_container(raw: bytes) -> ContainerHeader:
+    """An object; one that is whole can be written again."""
+    with mock.patch.object(container, "CHUNK_BYTES", CHUNK_BYTES):
+        opened = open_container(Bytes(raw), NAME, "job")
+        content = raw[opened.start : opened.start + opened.header.nbytes]
+        opened.verify(raw[opened.start + len(content) :])
+        written = container_parts(opened.header, [content], lambda _: None)
+        again = open_container(Bytes(b"".join(written)), NAME, "job")
+        assert again.header == opened.header
+        return again.header
 
 
-def feed_object(data: bytes) -> None:
-    """Read an object that claims to be anything."""
-    opened = open_container(OneObject(data), NAME, SERIES)
-    opened.verify(_digest(data))
-    raw = bytearray(opened.header.nbytes)
-    opened.read_into(memoryview(raw), _digest(data))
+def feed_container_header(raw: bytes) -> ContainerHeader:
+    """A header whose digest fits whatever is in it, and no raw bytes."""
+    start = signed(container.MAGIC, raw)
+    start += bytes(-len(start) % container.ALIGNMENT)
+    return feed_container(start + hashlib.blake2b(digest_size=16).digest())
 
 
-def records() -> dict[str, bytes]:
-    part = StoredPart("state", -1, 0, len(RAW), NAME, len(RAW), b"d" * 16)
-    prelude = StoredPart("prelude", -1, 0, 0, NAME, 3, b"d" * 16, (PositionRange(-1, 0, 2),))
-    series = SeriesRecord(SERIES, 2, (0, 1), (("algorithm", "auto"),), b"t" * 16)
-    version = VersionRecord(1, 3, 2, 10**15, len(RAW), b"d" * 16, 2, (0, 1), (part, prelude))
-    links = {"series": series, "attempt": AttemptRecord(1, 0), "version": version}
-    seeds = {**links, "finished": FinishedRecord(1, 9)}
-    return {name: encode_record(ChainLink(1, b"n" * 16, each)) for name, each in seeds.items()}
-
-
-def objects() -> dict[str, bytes]:
-    header = ContainerHeader(
-        SERIES, 1, 3, 2, "state", -1, 0, len(RAW), len(RAW), b"d" * 16, "blake2b-128", len(RAW)
+def _header(nbytes: int) -> ContainerHeader:
+    entries = (Entry(0, b"s" * 8, 11, (2, 4), 0, 64, b"d" * 32), Entry(2, b"t", 3, (), 64, 4))
+    return ContainerHeader(
+        "job", 1, 7, 3, "prelude", -1, 0, nbytes, nbytes, b"s", "blake2b-128", nbytes, entries
     )
-    parts = container_parts(header, [RAW], lambda digest: None)
-    return {"state": b"".join(bytes(part) for part in parts)}
 
 
-def _digest(data: bytes) -> bytes:
-    return data[-16:]
+def containers() -> dict[str, bytes]:
+    raw = b"raw bytes"
+    parts = container_parts(_header(len(raw)), [raw], lambda _: None)
+    return {"whole": b"".join(bytes(part) for part in parts)}
+
+
+def container_headers() -> dict[str, bytes]:
+    return {"empty": pack(record_of(ContainerHeader).write(_header(0)))}
