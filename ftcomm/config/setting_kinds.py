@@ -191,7 +191,7 @@ class StoreName(SettingKind):
 
     @property
     def values(self) -> str:
-        return "a directory that all hosts share"
+        return "a directory that all hosts share, or s3://BUCKET/PREFIX (gs, az)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from ftcomm.durable.container import (
     fastest_algorithm,
     open_container,
 )
+from ftcomm.durable.opening import open_store
 from ftcomm.durable.records import StoredPart, VersionRecord
 from ftcomm.durable.store import DamagedObjectError, MissingObjectError, Store, StoreError
-from ftcomm.durable.store_url import open_store
 from ftcomm.errors import ConfigError, FtcommError, StateChangedError
 from ftcomm.memory.pool import EMPTY, LoggedResult, dtype_from_wire, stored_from_wire
 from ftcomm.protocol.durable.store_messages import ObjectWritten

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ftcomm.durable.file_calls import FileCalls, SystemFiles
 from ftcomm.durable.store import (
+    LEFTOVER_AGE_S,
     Buffer,
     MissingObjectError,
     StoredObject,
@@ -23,8 +24,6 @@ from ftcomm.durable.store import (
 from ftcomm.errors import ConfigError
 
 TEMPORARY = "tmp"  # folder of files that are being written
-# A write of 8 MiB to a file that lasts longer than this has failed for all that training knows.
-LEFTOVER_AGE_S = 3600.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 

@@ -54,7 +54,7 @@ class FileCalls(Protocol):
         """Size of a file in bytes."""
 
     def modified_at(self, path: Path) -> float:
-        """When a file was last written to, in seconds by the file system's clock."""
+        """Time of the last write to a file, in seconds by the file system's clock."""
 
     def files(self, folder: Path) -> Iterator[tuple[str, int]]:
         """Paths below `folder`, relative to it, of all files, with their sizes."""

@@ -18,6 +18,9 @@ from ftcomm.errors import FtcommError
 
 Buffer = bytes | bytearray | memoryview
 
+# Of a file or upload of a dead writer: a write that lasts longer has failed for all that training
+# knows.
+LEFTOVER_AGE_S = 3600.0
 MAX_NAME = 200  # characters, as they fit a message and any file system's path
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 

@@ -18,6 +18,7 @@ NO_DECODERS = {
     "ftcomm.durable.directory_store.DirectoryStore.read_into": "copies bytes and reads nothing",
     "ftcomm.durable.file_calls.FileCalls.read_into": "likewise",
     "ftcomm.durable.file_calls.SystemFiles.read_into": "likewise",
+    "ftcomm.durable.object_store.ObjectStore.read_into": "likewise",
     "ftcomm.durable.store.Store.read_into": "likewise",
     "ftcomm.execution.executor.Executor.read_ahead": "hands a header's bytes on to its decoder",
     "ftcomm.memory.pool.LoggedResult.read_only": "takes what the log holds, and reads nothing",

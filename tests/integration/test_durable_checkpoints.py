@@ -8,7 +8,7 @@ import pytest
 
 from ftcomm.durable.chain import Chain
 from ftcomm.durable.chain_state import chain_state
-from ftcomm.durable.store_url import open_store
+from ftcomm.durable.opening import open_store
 from tests.unit.tracker.test_launcher import run
 
 pytestmark = pytest.mark.process

@@ -99,7 +99,7 @@ def links_of(world: World) -> list[ChainLink]:
 
 
 def check_told(search: Search, world: World, letters: str) -> list[Outcome]:
-    """What a process was told is in the chain, once, and its own; return it."""
+    """Check that a process was told what is in the chain, once, and its own; return it."""
     links = links_of(world)
     found = [link.nonce for link in links if any(link.nonce)]
     assert len(found) == len(set(found)), search.path(world)

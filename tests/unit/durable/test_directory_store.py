@@ -11,10 +11,16 @@ from typing import Any
 import pytest
 
 from ftcomm.durable.chain import Chain
-from ftcomm.durable.directory_store import LEFTOVER_AGE_S, TEMPORARY, DirectoryStore
+from ftcomm.durable.directory_store import TEMPORARY, DirectoryStore
 from ftcomm.durable.file_calls import SystemFiles
 from ftcomm.durable.records import AttemptRecord, SeriesRecord, VersionRecord
-from ftcomm.durable.store import DamagedObjectError, MissingObjectError, StoredObject, StoreError
+from ftcomm.durable.store import (
+    LEFTOVER_AGE_S,
+    DamagedObjectError,
+    MissingObjectError,
+    StoredObject,
+    StoreError,
+)
 from ftcomm.errors import ConfigError
 from tests.unit.durable.file_model import FileModel, PowerLostError
 

@@ -211,8 +211,8 @@ def test_a_chain_is_read_as_a_whole() -> None:
     assert state_of(*RECORDS) == ChainState(
         SERIES,
         {2: AttemptRecord(1, 0)},
-        {5: RECORDS[4], 6: RECORDS[5]},  # type: ignore[dict-item]
-        {4: RECORDS[3]},  # type: ignore[dict-item]
+        {5: RECORDS[4], 6: RECORDS[5]},
+        {4: RECORDS[3]},
         finished=9,
     )
     empty = state_of()

@@ -19,7 +19,7 @@ import trio
 
 from ftcomm.config.environment import job_settings
 from ftcomm.config.job_settings import JobSettings
-from ftcomm.durable.store_url import open_store
+from ftcomm.durable.opening import open_store
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 from ftcomm_tracker.core.durable.versions import NO_STORE

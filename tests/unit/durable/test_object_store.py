@@ -1,0 +1,208 @@
+"""The store in a bucket: against moto's server on loopback, with a proxy that makes calls fail."""
+
+import http.client
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("s3fs", reason="s3fs is not installed")
+pytest.importorskip("moto.server", reason="moto[server] is not installed")
+
+from moto.server import ThreadedMotoServer
+
+from ftcomm.durable import s3_bucket
+from ftcomm.durable.chain import Chain
+from ftcomm.durable.fsspec_bucket import FsspecBucket
+from ftcomm.durable.object_store import PART_BYTES, ObjectStore
+from ftcomm.durable.opening import open_store, probe
+from ftcomm.durable.records import AttemptRecord, SeriesRecord
+from ftcomm.durable.s3_bucket import S3Bucket
+from ftcomm.durable.store import MissingObjectError, StoredObject, StoreError
+from tests.unit.durable.s3_proxy import Fault, Faults, proxy
+
+SECRET = "verysecretkeyvalue"
+SERIES = SeriesRecord("job", 2, (0, 1), (), b"")
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[tuple[str, int]]:
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    yield server.get_host_and_port()
+    server.stop()
+
+
+def ask(moto: tuple[str, int], method: str, path: str) -> None:
+    connection = http.client.HTTPConnection(*moto, timeout=30)
+    connection.request(method, path)
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
+@pytest.fixture
+def faults(moto: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
+    """A fresh bucket ``ckpt`` behind the proxy, which the environment names."""
+    ask(moto, "POST", "/moto-api/reset")
+    ask(moto, "PUT", "/ckpt")
+    with proxy(moto) as (url, found):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        yield found
+
+
+def store() -> ObjectStore:
+    return ObjectStore("s3://ckpt/run", S3Bucket("ckpt"), "run", lambda seconds: None)
+
+
+def test_objects_come_back_whole_and_in_parts(faults: Faults) -> None:
+    made = open_store("s3://ckpt/run/")
+    assert made.url == "s3://ckpt/run"
+    probe(made)
+    assert made.list("") == []
+    assert made.put("data/a.ftc", [b"abc", memoryview(b"defg")]) == 7
+    assert [made.put_new("chain/1.rec", data) for data in (b"x", b"y")] == [True, False]
+    out = bytearray(4)
+    assert made.read_into("data/a.ftc", 2, memoryview(out)) == 4
+    assert (made.get("data/a.ftc"), bytes(out), made.get("chain/1.rec")) == (
+        b"abcdefg",
+        b"cdef",
+        b"x",
+    )
+    assert made.read_into("data/a.ftc", 5, memoryview(out)) == 2
+    assert made.read_into("data/a.ftc", 9, memoryview(out)) == 0
+    assert made.list("") == [StoredObject("chain/1.rec", 1), StoredObject("data/a.ftc", 7)]
+    assert made.list("data/") == [StoredObject("data/a.ftc", 7)]
+    with pytest.raises(StoreError, match="its name was to be new"):
+        made.put("data/a.ftc", [b"z"])
+    made.delete("data/a.ftc")
+    made.delete("data/a.ftc")
+    with pytest.raises(MissingObjectError, match=r"s3://ckpt/run has no object data/a\.ftc"):
+        made.get("data/a.ftc")
+
+
+def test_a_large_object_is_sent_in_parts_that_are_repeated_alone(faults: Faults) -> None:
+    faults.due = [Fault("partNumber=2", "busy"), Fault("partNumber=3", "lost after")]
+    whole = bytes(range(256)) * (PART_BYTES // 128) + b"end"
+    assert store().put("data/a.ftc", [whole[:100], whole[100:]]) == len(whole)
+    assert faults.due == []
+    assert store().get("data/a.ftc") == whole
+    sent = [each.partition("partNumber=")[2][:1] for each in faults.seen if "partNumber" in each]
+    assert sent == ["1", "2", "2", "3", "3"]
+
+
+def test_an_upload_whose_last_reply_is_lost_is_found(faults: Faults) -> None:
+    faults.due = [Fault("POST /ckpt/run/data/a.ftc?uploadId", "lost after")]
+    whole = bytes(PART_BYTES + 1)
+    assert store().put("data/a.ftc", [whole]) == len(whole)
+    assert (faults.due, store().list("")) == ([], [StoredObject("data/a.ftc", len(whole))])
+
+
+def test_an_upload_whose_content_fails_is_aborted(faults: Faults) -> None:
+    def broken() -> Iterator[bytes]:
+        yield bytes(2 * PART_BYTES)
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        store().put("data/a.ftc", broken())
+    assert faults.seen[-1].startswith("DELETE /ckpt/run/data/a.ftc?uploadId")
+    assert store().list("") == []
+    assert store().remove_leftovers() == 0
+
+
+@pytest.mark.parametrize("kind", ["busy", "conflict", "lost before"])
+def test_a_put_that_failed_for_a_moment_is_repeated(faults: Faults, kind: str) -> None:
+    faults.due = [Fault("PUT", kind)] * 2
+    assert store().put_new("chain/1.rec", b"x") is True
+    assert (faults.due, store().get("chain/1.rec")) == ([], b"x")
+
+
+def test_a_reply_lost_after_a_record_was_put_is_found_by_its_nonce(faults: Faults) -> None:
+    """The repeated put hears 412: the record that is there is the writer's own."""
+    faults.due = [Fault("PUT", "lost after")]
+    assert Chain(store()).append(SERIES, b"1" * 16, attempt=0) == 1
+    assert faults.due == []
+    faults.due = [Fault("PUT", "lost after")]
+    chain = Chain(store())
+    assert chain.append(AttemptRecord(1, 0), b"2" * 16, attempt=1) == 2
+    assert [link.nonce[:1] for link in Chain(store()).read()] == [b"1", b"2"]
+
+
+def test_a_put_of_another_writer_is_not_taken_for_ones_own(faults: Faults) -> None:
+    first, second = Chain(store()), Chain(store())
+    first.append(SERIES, b"1" * 16, attempt=0)
+    second.read()
+    assert first.put_next(AttemptRecord(1, 0), b"2" * 16) is True
+    faults.due = [Fault("PUT", "lost before")]
+    assert second.put_next(AttemptRecord(1, 0), b"3" * 16) is False
+    assert second.links == first.links
+
+
+def test_of_many_writers_one_creates_the_name(faults: Faults) -> None:
+    won: list[int] = []
+
+    def write(number: int) -> None:
+        if shared.put_new("chain/1.rec", str(number).encode()):
+            won.append(number)
+
+    shared = store()  # also: it may be called by several threads
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert shared.get("chain/1.rec") == str(*won).encode()
+
+
+def test_a_store_that_stays_busy_is_an_error_after_a_few_tries(faults: Faults) -> None:
+    faults.due = [Fault("", "busy")] * 9
+    with pytest.raises(StoreError, match=r"s3://ckpt/run: data/a: SlowDown \(HTTP 503\)"):
+        store().get("data/a")
+    assert len(faults.seen) == 4
+
+
+def test_a_call_without_an_answer_ends_in_time(
+    faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_bucket, "CALL_LIMIT_S", 1.0)
+    faults.due = [Fault("PUT", "slow")]
+    assert store().put_new("chain/1.rec", b"x") is True
+    assert len(faults.seen) == 2
+
+
+def test_a_bucket_that_is_not_there_is_no_damage_and_no_secret_is_told(faults: Faults) -> None:
+    gone = ObjectStore("s3://gone", S3Bucket("gone"), "", lambda seconds: None)
+    for call in (lambda: gone.get("a"), lambda: gone.list(""), lambda: gone.put("a", [b"a"])):
+        with pytest.raises(StoreError, match=r"NoSuchBucket \(HTTP 404\)") as caught:
+            call()
+        assert SECRET not in str(caught.value)
+        assert "AKIA" not in str(caught.value)
+
+
+def test_a_service_that_is_down_is_told(faults: Faults) -> None:
+    faults.due = [Fault("", "lost before")] * 9
+    with pytest.raises(StoreError, match=r"s3://ckpt/run: a: \w+Error"):
+        store().get("a")
+
+
+def test_the_calls_for_other_services_keep_the_same_promises() -> None:
+    """On fsspec's file system in memory, in the place of Google's and Azure's."""
+    made = ObjectStore("memory://b/run", FsspecBucket("memory", "b"), "run", lambda seconds: None)
+    probe(made)
+    assert [made.put_new("chain/1.rec", data) for data in (b"x", b"y")] == [True, False]
+    whole = bytes(PART_BYTES + 5)
+    assert made.put("data/a.ftc", [whole]) == len(whole)
+    assert made.get("data/a.ftc") == whole
+    out = bytearray(4)
+    assert made.read_into("data/a.ftc", len(whole) - 2, memoryview(out)) == 2
+    assert made.list("") == [
+        StoredObject("chain/1.rec", 1),
+        StoredObject("data/a.ftc", len(whole)),
+    ]
+    made.delete("data/a.ftc")
+    made.delete("data/a.ftc")
+    with pytest.raises(MissingObjectError):
+        made.get("data/a.ftc")
+    assert (made.list("data/"), made.remove_leftovers()) == ([], 0)

@@ -1,0 +1,114 @@
+"""Opening a store by its name, and the probe."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftcomm.durable.directory_store import TEMPORARY, DirectoryStore
+from ftcomm.durable.opening import open_store, probe
+from ftcomm.durable.store import StoreError
+from ftcomm.errors import ConfigError
+
+
+def refused(url: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        open_store(url)
+    return str(caught.value)
+
+
+def test_a_directory_is_opened_by_path_and_by_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    opened = [open_store(name).url for name in ("a b/c", f"file://{tmp_path}/a%20b/c")]
+    assert opened == [str(tmp_path / "a b" / "c")] * 2
+    assert [path.name for path in (tmp_path / "a b" / "c").iterdir()] == [TEMPORARY]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://AKIA:SECRET@bucket/run",
+        "s3://AKIA@bucket/run",
+        "s3://bucket/run?secret=SECRET",
+        "az://bucket/run#SECRET",
+        "file://user:SECRET@host/run",
+    ],
+)
+def test_a_url_with_credentials_is_refused_and_not_repeated(url: str) -> None:
+    text = refused(url)
+    assert "credentials come from the environment" in text
+    assert "SECRET" not in text
+    assert "AKIA" not in text
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("", "the checkpoint store has no name"),
+        ("http://host/run", "stores of the kind http:// are not supported - give a directory"),
+        ("s3:///run", "s3:///run names no bucket - give s3://BUCKET/PREFIX"),
+        ("file://host/run", "file://host/run names no directory of this host"),
+    ],
+)
+def test_what_names_no_store_is_refused(url: str, words: str) -> None:
+    assert words in refused(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "module", "words"),
+    [
+        ("s3://b/run", "s3fs", "needs the package s3fs - pip install 'ftcomm[durable]'"),
+        ("gs://b/run", "fsspec", "needs the package gcsfs - pip install 'ftcomm[durable]' gcsfs"),
+    ],
+)
+def test_a_package_that_is_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch, url: str, module: str, words: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    for own in ("s3_bucket", "fsspec_bucket"):
+        monkeypatch.delitem(sys.modules, f"ftcomm.durable.{own}", raising=False)
+    assert words in refused(url)
+
+
+class Overwriting(DirectoryStore):
+    """A service that ignores If-None-Match."""
+
+    def put_new(self, name: str, data: Any) -> bool:
+        self.delete(name)
+        return super().put_new(name, data)
+
+
+class Forgetful(DirectoryStore):
+    """A store whose readers see something else."""
+
+    def get(self, name: str) -> bytes:
+        return b"other"
+
+
+def test_a_store_that_keeps_its_promises_passes_the_probe(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    probe(store)
+    assert store.list("") == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [(Overwriting, "ignores create-only puts"), (Forgetful, "does not return what was put")],
+)
+def test_a_store_that_does_not_is_refused(
+    tmp_path: Path, kind: type[DirectoryStore], words: str
+) -> None:
+    store = kind(tmp_path)
+    with pytest.raises(ConfigError, match=words):
+        probe(store)
+    assert store.list("") == []
+
+
+def test_a_store_that_is_away_at_the_probe_is_said_to_be(tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path)
+    (tmp_path / TEMPORARY).rmdir()
+    with pytest.raises(StoreError):
+        probe(store)
