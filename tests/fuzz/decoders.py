@@ -263,6 +263,13 @@ TABLE = (
     ),
     Decoder("state", stored.feed_state, seeds.states, ("ftcomm.state.serializer.unpack_state",)),
     Decoder(
+        "exported-state",
+        durable.feed_packed_state,
+        seeds.states,
+        ("ftcomm.durable.packed_state.read_packed_state",),
+        allowed=(DamagedObjectError,),
+    ),
+    Decoder(
         "objects",
         stored.feed_objects,
         seeds.objects,

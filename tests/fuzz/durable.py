@@ -4,12 +4,17 @@ A changed byte would rarely pass a digest; so each has a second feeder that sign
 """
 
 import hashlib
+import io
+import json
 import struct
+import zipfile
 from unittest import mock
 
 from ftcomm.durable import container, records
 from ftcomm.durable.container import ContainerHeader, Entry, container_parts, open_container
 from ftcomm.durable.directory_store import DirectoryStore
+from ftcomm.durable.export import _Arrays
+from ftcomm.durable.packed_state import read_packed_state
 from ftcomm.durable.records import (
     AttemptRecord,
     BegunRecord,
@@ -124,3 +129,13 @@ def containers() -> dict[str, bytes]:
 
 def container_headers() -> dict[str, bytes]:
     return {"empty": pack(record_of(ContainerHeader).write(_header(0)))}
+
+
+# --- export -------------------------------------------------------------------------------------
+
+
+def feed_packed_state(raw: bytes) -> None:
+    """A state as `checkpoint export` reads it; what is understood can be written."""
+    tree = read_packed_state(raw, "state")
+    with zipfile.ZipFile(io.BytesIO(), "w") as archive:
+        json.dumps(_Arrays(archive).plain(tree, "state"), allow_nan=False)

@@ -51,13 +51,20 @@ def test_no_module_runs_text() -> None:
     ] == []
 
 
-def test_only_the_launcher_starts_processes_and_calls_the_systems_library() -> None:
+def test_only_the_launcher_starts_processes() -> None:
     assert importers("subprocess") == STARTS_PROCESSES
-    assert importers("ctypes") == ["tracker/ftcomm_tracker/launcher/processes/linux_calls.py"]
 
 
-def test_msgpack_and_sqlite_have_one_doorway_each() -> None:
+def test_the_systems_library_is_called_for_files_and_processes_alone() -> None:
+    assert importers("ctypes") == [
+        "ftcomm/durable/file_calls.py",
+        "tracker/ftcomm_tracker/launcher/processes/linux_calls.py",
+    ]
+
+
+def test_msgpack_and_sqlite_have_few_doorways() -> None:
     assert importers("msgpack") == [
+        "ftcomm/durable/packed_state.py",
         "ftcomm/protocol/msgpack_reader.py",
         "ftcomm/state/serializer.py",
     ]

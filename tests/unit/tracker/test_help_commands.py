@@ -34,8 +34,9 @@ def test_the_commands_are_listed_in_the_order_of_their_use() -> None:
         "stop",
         "list",
         "clean",
+        "checkpoint",
     ]
-    assert list(main.commands)[:10] == listed
+    assert list(main.commands)[:11] == listed
     _, text = invoke("--help")
     assert [text.index(f"\n  {name} ") for name in listed] == sorted(
         text.index(f"\n  {name} ") for name in listed
@@ -59,7 +60,7 @@ def test_every_status_of_an_error_is_in_the_one_table() -> None:
 @pytest.mark.parametrize(
     ("topic", "words"),
     [
-        ("exit-codes", "  71  JobLostError: "),
+        ("exit-codes", "  71  JobLostError, "),
         ("environment", "FTCOMM_ADVERTISE\n    address[:port] that this worker tells the others"),
         ("run", "Run COMMAND as N workers"),
     ],

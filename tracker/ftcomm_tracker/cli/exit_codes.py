@@ -4,6 +4,7 @@ import inspect
 from dataclasses import dataclass
 
 from ftcomm import errors
+from ftcomm.durable.store import DamagedObjectError, MissingObjectError, StoreError
 from ftcomm_tracker.launcher.restart_policy import FINAL
 
 
@@ -38,6 +39,11 @@ _BEFORE = (
 _AFTER = (
     ExitCode("128 + N", "signal N", "ended by that signal: 130 by Ctrl-C, 137 killed", "yes"),
 )
+STORE_ERRORS: tuple[type[errors.FtcommError], ...] = (
+    StoreError,
+    MissingObjectError,
+    DamagedObjectError,
+)
 
 
 def error_classes() -> list[type[errors.FtcommError]]:
@@ -52,7 +58,7 @@ def error_classes() -> list[type[errors.FtcommError]]:
 def exit_codes() -> list[ExitCode]:
     """All rows, by status."""
     found: dict[int, list[type[errors.FtcommError]]] = {}
-    for kind in error_classes():
+    for kind in (*error_classes(), *STORE_ERRORS):
         found.setdefault(kind.exit_code, []).append(kind)
     rows = [_row(status, kinds) for status, kinds in sorted(found.items())]
     return [*_BEFORE, *rows, *_AFTER]

@@ -9,6 +9,7 @@ import click
 import ftcomm
 from ftcomm.config.environment import WorkerOptions
 from ftcomm.errors import exit_code_of
+from ftcomm_tracker.cli.checkpoint_commands import checkpoint
 from ftcomm_tracker.cli.help_commands import completion, help_command
 from ftcomm_tracker.cli.job_commands import clean, list_jobs
 from ftcomm_tracker.cli.kill_command import kill
@@ -406,5 +407,16 @@ def _log_options(given: dict[str, Any]) -> LogOptions:
     return LogOptions(given.pop("log_format"), given.pop("log_dir"))
 
 
-for command in (status, explain, doctor, kill, stop, list_jobs, clean, help_command, completion):
+for command in (
+    status,
+    explain,
+    doctor,
+    kill,
+    stop,
+    list_jobs,
+    clean,
+    checkpoint,
+    help_command,
+    completion,
+):
     main.add_command(command)

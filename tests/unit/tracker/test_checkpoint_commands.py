@@ -1,0 +1,177 @@
+"""The commands `checkpoint ls`, `verify`, `gc` and `export`."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ftcomm.durable.directory_store import TEMPORARY, DirectoryStore
+from ftcomm.durable.store import LEFTOVER_AGE_S
+from tests.unit.durable.stored_job import SERIES, StoredJob
+from tests.unit.tracker.test_cli import invoke
+
+STATE = {"w": np.arange(2000.0)}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two attempts: versions 1 to 3 of the first, and 4 of the second, which began from 3."""
+    job = StoredJob(DirectoryStore(tmp_path / "store"))
+    job.begin()
+    job.attempt(1)
+    for version in (1, 2, 3):
+        last = job.version(1, version, STATE, ({"r": 0}, {"r": 1}))
+    job.attempt(2, parent=last)
+    job.version(2, 4, STATE)
+    return tmp_path / "store"
+
+
+def document(*arguments: str) -> Any:
+    status, text = invoke("checkpoint", *arguments, "--json")
+    return status, json.loads(text)
+
+
+def files(root: Path) -> set[str]:
+    return {path.relative_to(root).as_posix() for path in (root / "data").rglob("*.ftc")}
+
+
+def test_ls_lists_attempts_and_versions(root: Path) -> None:
+    status, found = document("ls", str(root))
+    rows = found.pop("versions")
+    assert (status, found) == (
+        0,
+        {
+            "url": str(root),
+            "series": SERIES,
+            "world_size": 2,
+            "finished": None,
+            "attempts": [
+                {"record": 2, "attempt": 1, "parent": None},
+                {"record": 6, "attempt": 2, "parent": 5},
+            ],
+        },
+    )
+    keys = ("record", "attempt", "version", "objects", "missing", "state")
+    assert [tuple(row[key] for key in keys) for row in rows] == [
+        (3, 1, 1, 5, [], "complete"),
+        (4, 1, 2, 5, [], "complete"),
+        (5, 1, 3, 5, [], "complete"),
+        (7, 2, 4, 3, [], "complete"),
+    ]
+    status, text = invoke("checkpoint", "ls", str(root))
+    lines = text.splitlines()
+    assert (status, lines[0]) == (0, f"job {SERIES}, 2 workers, 2 attempts, 4 versions")
+    assert lines[-1].split()[:3] + lines[-1].split()[-1:] == ["7", "2", "4", "complete"]
+
+
+def test_verify_reads_every_byte(root: Path) -> None:
+    status, text = invoke("checkpoint", "verify", str(root))
+    assert (status, [line.split()[0] for line in text.splitlines()]) == (0, ["ok"] * 4)
+    victim = next(each for each in sorted(files(root)) if each.startswith("data/1/2/local-1-1"))
+    path = root / victim
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20] + bytes([whole[-20] ^ 1]) + whole[-19:])
+    status, text = invoke("checkpoint", "verify", str(root))
+    assert (status, text.splitlines()[1:3]) == (
+        71,
+        [
+            "DAMAGED  version 2 of attempt 1 (record 4)",
+            f"         object {victim} was changed: the digest of its bytes does not fit",
+        ],
+    )
+    assert invoke("checkpoint", "verify", str(root), "--newest")[0] == 0
+    path.unlink()
+    status, found = document("verify", str(root))
+    assert (status, [bool(row["damage"]) for row in found["versions"]]) == (
+        71,
+        [False, True, False, False],
+    )
+    assert found["versions"][1]["state"] == "incomplete"
+
+
+def test_a_damaged_chain_is_told(root: Path) -> None:
+    record = root / "chain" / "00000004.rec"
+    record.write_bytes(record.read_bytes()[:-1])
+    status, text = invoke("checkpoint", "ls", str(root))
+    assert (status, "chain/00000004.rec is cut short" in text) == (71, True)
+
+
+def test_gc_keeps_the_newest_and_the_parent_of_the_attempt(root: Path) -> None:
+    before = files(root)
+    status, found = document("gc", str(root), "--keep", "1", "--dry-run")
+    assert (status, files(root)) == (0, before)
+    StoredJob(DirectoryStore(root), 90).attempt(3, parent=5)
+    status, deleted = document("gc", str(root), "--keep", "1")
+    # Version 3 is the parent; the object of the prelude stands with version 1 and belongs to all.
+    kept = {each for each in before if each.startswith(("data/1/3/", "data/2/4/"))}
+    assert files(root) == kept | {each for each in before if "prelude" in each}
+    assert (status, set(deleted["deleted"])) == (0, before - files(root))
+    assert set(found["deleted"]) > set(deleted["deleted"])  # of the dry run: attempt 2 has its own
+    states = [row["state"] for row in document("ls", str(root))[1]["versions"]]
+    assert states == ["deleted", "deleted", "complete", "complete"]
+    assert invoke("checkpoint", "verify", str(root))[0] == 0
+    assert document("gc", str(root), "--keep", "1")[1]["deleted"] == []
+
+
+def test_gc_keeps_what_may_be_being_written(root: Path) -> None:
+    job = StoredJob(DirectoryStore(root))
+    unnamed = {
+        (attempt, version): job.object(attempt, version, "state", -1, 99, b"x", 1).name
+        for attempt, version in ((1, 9), (2, 3), (2, 4), (2, 5))
+    }
+    _, found = document("gc", str(root), "--keep", "9")
+    # Attempt 1 is overtaken, and attempt 2 has recorded version 4.
+    assert found["deleted"] == [unnamed[1, 9], unnamed[2, 3]]
+
+
+def test_gc_removes_old_leftovers_alone(root: Path) -> None:
+    old, new = root / TEMPORARY / "old", root / TEMPORARY / "new"
+    for path in (old, new):
+        path.write_bytes(b"half")
+    now = new.stat().st_mtime
+    os.utime(old, (now, now - LEFTOVER_AGE_S - 60))
+    status, text = invoke("checkpoint", "gc", str(root), "--keep", "9")
+    assert (status, text) == (0, "0 objects, 0 B; 1 leftovers of dead writers\n")
+    assert [path.name for path in (root / TEMPORARY).iterdir()] == ["new"]
+
+
+def test_export_writes_the_newest_or_the_named_version(root: Path, tmp_path: Path) -> None:
+    status, text = invoke("checkpoint", "export", str(root), str(tmp_path / "a.npz"))
+    assert (status, text) == (
+        0,
+        f"version 4 of attempt 2: 1 arrays, 15.6 KiB, to {tmp_path / 'a.npz'}\n",
+    )
+    with np.load(tmp_path / "a.npz") as archive:
+        assert archive["state.w"].tolist() == STATE["w"].tolist()
+    status, found = document("export", str(root), str(tmp_path / "b.npz"), "--record", "3")
+    assert (status, found["version"]) == (0, 1)
+    status, text = invoke(
+        "checkpoint", "export", str(root), str(tmp_path / "c.npz"), "--record", "2"
+    )
+    assert (status, "record 2 of" in text, "is no version" in text) == (64, True, True)
+
+
+@pytest.mark.parametrize("command", ["ls", "verify", "gc", "export"])
+def test_what_is_no_store_is_refused_and_left_alone(tmp_path: Path, command: str) -> None:
+    more = (str(tmp_path / "out.npz"),) if command == "export" else ()
+    status, text = invoke("checkpoint", command, str(tmp_path), *more)
+    assert (status, "is no checkpoint store" in text) == (64, True)
+    assert list(tmp_path.iterdir()) == []
+    DirectoryStore(tmp_path / "empty")
+    status, text = invoke("checkpoint", command, str(tmp_path / "empty"), *more)
+    assert (status, "holds no checkpoints of a job" in text) == (64, True)
+    status, text = invoke("checkpoint", command, "s3://key:SECRET@b/x", *more)
+    assert (status, "SECRET" in text) == (64, False)
+
+
+def test_a_finished_job_says_so(root: Path) -> None:
+    StoredJob(DirectoryStore(root), 90).finish(2, 4)
+    assert "finished at version 4" in invoke("checkpoint", "ls", str(root))[1]
+
+
+def test_every_command_has_examples() -> None:
+    for command in ("ls", "verify", "gc", "export"):
+        assert "Examples:" in invoke("checkpoint", command, "--help")[1]
