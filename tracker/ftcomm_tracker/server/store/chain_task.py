@@ -16,6 +16,7 @@ from ftcomm.config.backoff import TRACKER_BACKOFF
 from ftcomm.durable.chain import NONCE_BYTES, Chain, OvertakenError
 from ftcomm.durable.chain_state import ChainState, chain_state
 from ftcomm.durable.container import open_container
+from ftcomm.durable.opening import probe
 from ftcomm.durable.records import (
     AttemptRecord,
     ChainRecord,
@@ -99,8 +100,10 @@ class ChainTask:
             survivors: members of its attempt may live.
 
         Raises:
-            FtcommError: there is none to begin; or the store could not be read for long.
+            FtcommError: there is none to begin; the store cannot tell two trackers apart, or could
+                not be read for long.
         """
+        await self._patiently(probe, self._store)
         nonce = secrets.token_bytes(NONCE_BYTES)
         series = before.job_id.rpartition(".")[0] if before.attempt else before.job_id
         start = AttemptStart(before, series, nonce, self._resume, survivors=survivors)
