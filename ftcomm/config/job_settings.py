@@ -157,6 +157,10 @@ class JobSettings:
     keep: Annotated[
         int, WholeNumber("checkpoints that the store keeps, the newest ones", 1, 1_000_000)
     ] = 3
+    max_attempts: Annotated[
+        int,
+        WholeNumber("attempts of a job with a store, over all losses of everything", 1, 1_000_000),
+    ] = 100
 
     def __post_init__(self) -> None:
         for name, setting in SETTINGS.items():

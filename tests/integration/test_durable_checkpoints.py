@@ -40,11 +40,11 @@ print("model", hashlib.sha256(weights.tobytes()).hexdigest(), own)
 
 
 def job(
-    store: Path, *, marks: Path | None = None, whole: bool = False
+    store: Path, *, marks: Path | None = None, whole: bool = False, option: str = "--checkpoint"
 ) -> subprocess.CompletedProcess[str]:
     """Run the script once more on `store`; it dies at each step of `marks` that has no mark."""
     head = f"MARKS, WHOLE, DURABLE = {str(marks or '')!r}, {whole}, True\n"
-    options = ("--checkpoint", str(store), "--checkpoint-every", "1v")
+    options = (option, str(store), "--checkpoint-every", "1v")
     return run(*options, script=head + TRAIN, n=3)
 
 
@@ -80,6 +80,20 @@ def test_workers_and_tracker_die_and_the_same_command_goes_on(tmp_path: Path) ->
     again = job(store)
     assert again.returncode == 77  # it has finished
     assert "has finished at version 8" in again.stderr
+
+
+def test_a_state_directory_is_a_store_too(tmp_path: Path) -> None:
+    clean = job(tmp_path / "clean", option="--state-dir")
+    marks, state = tmp_path / "marks", tmp_path / "state"
+    marks.mkdir()
+    ends = [job(state, marks=marks, whole=True, option="--state-dir") for _ in range(3)]
+    assert [done.returncode for done in ends] == [-9, -9, 0], ends[-1].stderr
+    assert [max(versions(done)) for done in ends] == [0, 4, 6]
+    assert models(ends[-1]) == models(clean)
+    assert f"{state / 'store'}: attempt 3 begins from checkpoint 6, written " in ends[-1].stderr
+    again = job(state, option="--state-dir")
+    assert (again.returncode, again.stdout, again.stderr.count("\n")) == (77, "", 1)
+    assert f"the job in {state} has finished at version 8" in again.stderr
 
 
 def test_a_damaged_version_is_named_and_an_older_one_is_used(tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 """Beginning an attempt: from the newest version that verifies, never silently anew."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from ftcomm.protocol.messages import FatalDecision
 from ftcomm.protocol.position import START
 from ftcomm_tracker.core.durable.attempts import (
     AttemptStart,
+    AttemptStep,
     BeginAttempt,
     ChainFacts,
     PutAttempt,
@@ -28,7 +32,10 @@ CHAIN = ChainFacts(
     grouping=(0, 1),
     tables=b"t",
     attempts=(RecordedAttempt(1, 0, b"1"),),
-    versions=(RecordedVersion(3, 1, 5), RecordedVersion(4, 1, 8)),
+    versions=(
+        RecordedVersion(3, 1, 5, written_at=1_000_000),
+        RecordedVersion(4, 1, 8, written_at=7_000_000),
+    ),
 )
 
 
@@ -45,7 +52,7 @@ def test_an_empty_store_begins_the_first_attempt() -> None:
 
 
 def test_the_newest_version_that_verifies_is_the_parent() -> None:
-    begun = start()
+    begun = start(now_us=721_000_000)
     assert begun.on_chain(CHAIN) == VerifyVersion(4)
     assert begun.on_verified(4, "a byte has changed") == VerifyVersion(3)
     assert begun.on_verified(3, "") == PutAttempt(2, 3, NONCE)
@@ -59,7 +66,7 @@ def test_the_newest_version_that_verifies_is_the_parent() -> None:
             "warning",
             "checkpoint 8 of the store is damaged: a byte has changed; an older one is used",
         ),
-        ("warning", "attempt 2 begins from checkpoint 5"),
+        ("warning", "attempt 2 begins from checkpoint 5, written 12 minutes ago"),
     ]
 
 
@@ -148,3 +155,58 @@ def test_an_attempt_that_was_lost_is_followed_by_the_next() -> None:
 def test_where_no_member_can_live_the_next_attempt_begins_at_once() -> None:
     running = replace(FRESH, job_id="run7.1", attempt=1)
     assert start(running, survivors=False).on_chain(CHAIN) == VerifyVersion(4)
+
+
+def begin_next(begun: AttemptStart) -> AttemptStep:
+    """Begin the attempt after those of `CHAIN`."""
+    begun.on_chain(CHAIN)
+    begun.on_verified(4, "")
+    return begun.on_put(taken=False)
+
+
+def test_three_attempts_from_one_parent_end_the_job() -> None:
+    tried = Counter[int]()
+    for _ in range(3):
+        assert isinstance(begin_next(start(tried=tried)), BeginAttempt)
+    begun = start(tried=tried)
+    begun.on_chain(CHAIN)
+    assert begun.on_verified(4, "") == RefuseAttempt(
+        "JobLostError", "3 attempts from checkpoint 8 were lost in a row"
+    )
+    newer = replace(CHAIN, length=5, versions=(*CHAIN.versions, RecordedVersion(5, 1, 9)))
+    begun = start(tried=tried)
+    begun.on_chain(newer)
+    assert begun.on_verified(5, "") == PutAttempt(2, 5, NONCE)
+
+
+def test_a_job_has_so_many_attempts() -> None:
+    begun = start(max_attempts=1)
+    begun.on_chain(CHAIN)
+    assert begun.on_verified(4, "") == RefuseAttempt(
+        "JobLostError", "attempt 2 would be above max_attempts 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "survivors", "goes_on"),
+    [
+        ("RankLostError", True, True),
+        ("JobStoppedError", True, False),  # late workers are told, after a restart of `serve` too
+        ("JobStoppedError", False, True),  # `run` was asked to go on
+    ],
+)
+def test_an_end_that_nobody_asked_for_is_followed(
+    error: str, survivors: bool, goes_on: bool
+) -> None:
+    ended = replace(
+        FRESH,
+        job_id="run7.1",
+        attempt=1,
+        fatal_decision=FatalDecision(error, "so it was", 6, START, -1),
+    )
+    begun = start(ended, survivors=survivors)
+    assert (begun.on_chain(CHAIN) == VerifyVersion(4)) is goes_on
+    if goes_on:
+        begun.on_verified(4, "")
+        begun.on_put(taken=False)
+        assert begun.notes[0] == ("warning", f"attempt 1 has ended: {error}: so it was")

@@ -222,8 +222,9 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
 @click.option(
     "--state-dir",
     type=DIRECTORY,
-    help="The tracker's journal, token and incidents.jsonl; another one for each job, since what"
-    " the workers held goes with them [default: a temporary one].",
+    help="The tracker's journal, token and incidents.jsonl, and checkpoints unless --checkpoint"
+    " names another store: the same command goes on from the newest after a loss of everything."
+    " Another one for each job [default: a temporary one, without checkpoints].",
 )
 @_RESUME_OPTION
 @with_options(SETTING_OPTIONS)

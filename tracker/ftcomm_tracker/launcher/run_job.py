@@ -34,12 +34,14 @@ async def run_job(options: RunOptions) -> int:
     """Run the job to its end and return the exit status for this process."""
     if options.preload is not None:
         check_prefork(options.command)
-    job = await open_job(replace(options.serving, takes_up=False))
+    return await with_console(options.log, "run", lambda console: _run_one_job(options, console))
+
+
+async def _run_one_job(options: RunOptions, console: Console) -> int:
     temporary = options.serving.state_dir is None
+    job = await open_job(replace(options.serving, takes_up=False, own_store=not temporary))
     register(job, "run", temporary=temporary)
-    status = await with_console(
-        options.log, "run", lambda console: _run_both(options, job, console)
-    )
+    status = await _run_both(options, job, console)
     job.journal.close()
     if temporary and not _tells_of_trouble(job, status):
         shutil.rmtree(job.state_dir, ignore_errors=True)
@@ -64,6 +66,9 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
     )
     job.server.launcher_kills = launcher.kill
     console.say(f"job {job.durable.job_id} at {job.address}, state in {job.state_dir}")
+    if job.settings.checkpoint:
+        period = job.settings.checkpoint_every
+        console.say(f"a checkpoint every {period} goes to {job.settings.checkpoint}")
     failures: list[FtcommError] = []
     status = FtcommError.exit_code
     async with trio.open_nursery() as nursery:

@@ -12,15 +12,15 @@ import secrets
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import trio
 
-from ftcomm.config.environment import job_settings
+from ftcomm.config.environment import job_settings, process_environment
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.durable.opening import open_store
-from ftcomm.errors import ConfigError
+from ftcomm.errors import ConfigError, JobFinishedError
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 from ftcomm_tracker.core.durable.versions import NO_STORE
 from ftcomm_tracker.core.durable_state import Durable
@@ -42,6 +42,7 @@ from ftcomm_tracker.server.token_file import TokenFile
 DEFAULT_HOST = "127.0.0.1"
 NONCE_BYTES = 16
 TOKEN_NAME = "token"  # noqa: S105 - the name of a file
+STORE_NAME = "store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class ServeOptions:
             the old tracker has ended.
         takes_up: False where the workers cannot have outlived the last tracker, as under `run`:
             a job of theirs that had begun is lost, and is refused, unless it has a store.
+        own_store: a new job that is given no store has one in its state directory.
         resume: ``auto``, ``never`` or ``require``, for a job with a store.
     """
 
@@ -69,6 +71,7 @@ class ServeOptions:
     rebuild: bool = False
     lost: tuple[str, ...] = ()
     takes_up: bool = True
+    own_store: bool = False
     resume: str = "auto"
 
 
@@ -124,7 +127,12 @@ async def open_job(options: ServeOptions) -> OpenJob:
         chain, facts = None, NO_STORE
         if settings.checkpoint:
             store = await trio.to_thread.run_sync(open_store, settings.checkpoint)
-            chain = ChainTask(store, keep=settings.keep, resume=options.resume)
+            chain = ChainTask(
+                store,
+                keep=settings.keep,
+                max_attempts=settings.max_attempts,
+                resume=options.resume,
+            )
             durable, facts = await chain.begin(durable, survivors=options.takes_up)
             journal.write(durable.to_wire(), epoch=durable.epoch)
             journal.settle()
@@ -206,10 +214,12 @@ def _restore(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetti
             remedy="leave --rebuild out to take that job up; to rebuild another give an empty"
             " --state-dir",
         )
-    if not options.takes_up and not durable.attempt:
+    if not options.takes_up:
         _refuse_what_had_begun(durable, journal.path.parent)
     settings = JobSettings.from_wire(durable.settings)
-    asked = {"world_size": options.world_size, **_located(options.settings)}
+    asked = {"world_size": options.world_size, **options.settings}
+    if isinstance(store := asked.get("checkpoint"), str):
+        asked["checkpoint"] = _located(store)
     has = {"world_size": durable.world_size, **dict(durable.settings)}
     for name, value in asked.items():
         if value is not None and str(value) != str(has[name]):
@@ -221,12 +231,15 @@ def _restore(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetti
 
 
 def _refuse_what_had_begun(durable: Durable, state_dir: Path) -> None:
+    if durable.attempt and durable.final_version < 0:
+        return
     end = durable.end
     if not end and durable.first_nonces:
         end = "was cut short, and what its workers held went with them"
     if end:
         remedy = "give another --state-dir for a new job, or remove this one"
-        raise ConfigError(f"the job in {state_dir} {end}", remedy=remedy)
+        error = ConfigError if durable.final_version < 0 else JobFinishedError
+        raise error(f"the job in {state_dir} {end}", remedy=remedy)
 
 
 def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSettings]:
@@ -237,12 +250,20 @@ def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetting
     if not 1 <= options.world_size <= MAX_WORLD_SIZE:
         raise ConfigError(f"-n {options.world_size}: a job has 1 to {MAX_WORLD_SIZE} workers")
     with naming_options(options.settings):
-        settings = job_settings(_located(options.settings))
+        settings = _settings_of_a_new_job(journal.path.parent, options)
     job_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     durable = Durable.fresh(job_id, options.world_size, settings.to_wire())
     journal.write(durable.to_wire(), epoch=durable.epoch)
     journal.settle()
     return durable, settings
+
+
+def _settings_of_a_new_job(state_dir: Path, options: ServeOptions) -> JobSettings:
+    settings = job_settings(options.settings)
+    if options.own_store and settings.keeps_results and options.settings.get("checkpoint") is None:
+        environ = {"FTCOMM_CHECKPOINT": str(state_dir / STORE_NAME), **process_environment()}
+        settings = job_settings(options.settings, environ=environ)
+    return replace(settings, checkpoint=_located(settings.checkpoint))
 
 
 def _unknown() -> tuple[Durable, JobSettings]:
@@ -251,13 +272,11 @@ def _unknown() -> tuple[Durable, JobSettings]:
     return Durable.fresh("not-known-yet", MAX_WORLD_SIZE, settings.to_wire()), settings
 
 
-def _located(settings: Mapping[str, object]) -> dict[str, object]:
+def _located(store: str) -> str:
     """Write a store's directory as an absolute path: workers run elsewhere."""
-    found = dict(settings)
-    store = found.get("checkpoint")
-    if isinstance(store, str) and store and "://" not in store:
-        found["checkpoint"] = str(Path(store).expanduser().absolute())
-    return found
+    if not store or "://" in store:
+        return store
+    return str(Path(store).expanduser().absolute())
 
 
 @contextlib.contextmanager

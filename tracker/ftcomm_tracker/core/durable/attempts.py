@@ -5,29 +5,42 @@ chain that verifies.  Its record is put before any worker is welcomed: it fences
 earlier attempt.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ftcomm.errors import ConfigError, JobFinishedError, JobLostError, RolledBackError
+from ftcomm.errors import (
+    ConfigError,
+    JobFinishedError,
+    JobLostError,
+    RankLostError,
+    RolledBackError,
+)
 from ftcomm.protocol.durable.store_messages import ObjectWritten
 from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.position import PRELUDE
 from ftcomm_tracker.core.durable.versions import StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 
-# Attempts in a row from one parent that a tracker begins by itself: more would only repeat what
-# ended them.
+# Attempts from one parent that a tracker begins by itself: more would only repeat what ended them.
 MAX_FROM_ONE_PARENT = 3
+# Ends after which a tracker that is started again goes on from the store: nobody asked for them.
+FOLLOWED = (RolledBackError.__name__, RankLostError.__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedVersion:
-    """A version record: its number in the chain, who wrote it, and the prelude's objects."""
+    """A version record: its number in the chain, who wrote it, and the prelude's objects.
+
+    Attributes:
+        written_at: when, in microseconds of the clock of that tracker's host.
+    """
 
     record: int
     attempt: int
     version: int
     prelude: tuple[ObjectWritten, ...] = ()
+    written_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +158,9 @@ class AttemptStart:
         nonce: drawn for this start.
         resume: the operator's choice, ``auto``, ``never`` or ``require``.
         survivors: members of the journal's attempt may live.
+        max_attempts: more than these the job may not have.
+        now_us: the time in microseconds, for the age of a checkpoint.
+        tried: attempts that this tracker has begun, by their parents.
         notes: lines for people.
     """
 
@@ -153,6 +169,9 @@ class AttemptStart:
     nonce: bytes
     resume: str = "auto"
     survivors: bool = True
+    max_attempts: int = 100
+    now_us: int = 0
+    tried: Counter[int] = field(default_factory=Counter)
     notes: list[tuple[str, str]] = field(default_factory=list)
     _chain: ChainFacts = field(default_factory=ChainFacts)
     _damaged: dict[int, str] = field(default_factory=dict)
@@ -193,17 +212,18 @@ class AttemptStart:
         """The record is in the chain; or its number is `taken`, and the chain is read again."""
         if taken:
             return ReadChain()
+        self.tried[0 if self._parent is None else self._parent.record] += 1
         return self._begun()
 
     # --- decisions ----------------------------------------------------------------------------
 
     @property
     def _is_under_way(self) -> bool:
-        """True if the journal has an attempt that has not ended, or that was told its end."""
+        """True if the journal has an attempt that has not ended, or whose end is to be told."""
         decision = self.before.fatal_decision
-        if decision is not None and decision.error == RolledBackError.__name__:
+        if decision is not None and (not self.survivors or decision.error in FOLLOWED):
             return False
-        is_over = decision is not None or self.before.final_version > PRELUDE
+        is_over = self.before.final_version > PRELUDE
         return self.before.attempt > 0 and (self.survivors or is_over)
 
     def _take_up(self) -> AttemptStep:
@@ -251,9 +271,15 @@ class AttemptStart:
         self._parent = None
         return self._put()
 
-    def _put(self) -> PutAttempt:
+    def _put(self) -> PutAttempt | RefuseAttempt:
         self._attempt = self._chain.newest_attempt + 1
         parent = 0 if self._parent is None else self._parent.record
+        if self._attempt > self.max_attempts:
+            cause = f"attempt {self._attempt} would be above max_attempts {self.max_attempts}"
+            return RefuseAttempt(JobLostError.__name__, cause)
+        if self.tried[parent] >= MAX_FROM_ONE_PARENT:
+            cause = f"{MAX_FROM_ONE_PARENT} attempts from {self._beginning} were lost in a row"
+            return RefuseAttempt(JobLostError.__name__, cause)
         return PutAttempt(self._attempt, parent, self.nonce)
 
     def _begun(self) -> BeginAttempt:
@@ -271,12 +297,32 @@ class AttemptStart:
             restore=0 if parent is None else parent.record,
         )
         prelude = None if parent is None else parent.prelude
-        where = "the beginning" if parent is None else f"checkpoint {version}"
         if self._attempt > 1:
-            self.notes.append(("warning", f"attempt {self._attempt} begins from {where}"))
+            self._note_beginning()
         return BeginAttempt(
             durable, StoreFacts(self._attempt, version, prelude, is_begun=chain.length > 0)
         )
+
+    @property
+    def _beginning(self) -> str:
+        return "the beginning" if self._parent is None else f"checkpoint {self._parent.version}"
+
+    def _note_beginning(self) -> None:
+        before, parent = self.before, self._parent
+        if before.fatal_decision is not None and before.attempt:
+            self.notes.append(("warning", f"attempt {before.attempt} {before.end}"))
+        age = "" if parent is None else f", written {_age(self.now_us - parent.written_at)} ago"
+        text = f"attempt {self._attempt} begins from {self._beginning}{age}"
+        self.notes.append(("warning", text))
+
+
+def _age(us: int) -> str:
+    """Write the age of a checkpoint in the unit that people would use."""
+    seconds = max(us, 0) / 1e6
+    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def differences(series: Mapping[str, str], asked: Mapping[str, str]) -> str:

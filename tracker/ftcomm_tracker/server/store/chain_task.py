@@ -7,6 +7,7 @@ each runs in a thread.  One call runs at a time: the records of one tracker come
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar, assert_never
 
@@ -74,16 +75,19 @@ class ChainTask:
     Args:
         store: has it.
         keep: versions whose objects stay.
+        max_attempts: more than these the job may not have.
         resume: the operator's choice, see `AttemptStart`.
 
     Attributes:
         must_begin: the present attempt is over, and the job goes on in the next one.
     """
 
-    def __init__(self, store: Store, *, keep: int, resume: str = "auto") -> None:
+    def __init__(self, store: Store, *, keep: int, max_attempts: int, resume: str = "auto") -> None:
         self.must_begin = False
         self._store = store
         self._keep = keep
+        self._max_attempts = max_attempts
+        self._tried = Counter[int]()
         self._resume = resume
         self._chain = Chain(store)
         self._durable = Durable.fresh("", 1)
@@ -106,11 +110,21 @@ class ChainTask:
         await self._patiently(probe, self._store)
         nonce = secrets.token_bytes(NONCE_BYTES)
         series = before.job_id.rpartition(".")[0] if before.attempt else before.job_id
-        start = AttemptStart(before, series, nonce, self._resume, survivors=survivors)
+        start = AttemptStart(
+            before,
+            series,
+            nonce,
+            self._resume,
+            survivors=survivors,
+            max_attempts=self._max_attempts,
+            now_us=int(time.time() * 1e6),
+            tried=self._tried,
+        )
         step = start.begin()
         while True:
             for level, text in start.notes:
-                log.log(logging.getLevelNamesMapping()[level.upper()], "%s", text)
+                level_number = logging.getLevelNamesMapping()[level.upper()]
+                log.log(level_number, "%s: %s", self._store.url, text)
             start.notes.clear()
             match step:
                 case BeginAttempt(durable, facts):
@@ -190,7 +204,9 @@ class ChainTask:
                 for number, record in state.attempts.items()
             ),
             versions=tuple(
-                RecordedVersion(number, record.attempt, record.version, _prelude_of(record))
+                RecordedVersion(
+                    number, record.attempt, record.version, _prelude_of(record), record.written_at
+                )
                 for number, record in state.versions.items()
             ),
             finished=state.finished,
