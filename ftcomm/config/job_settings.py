@@ -157,6 +157,15 @@ class JobSettings:
     keep: Annotated[
         int, WholeNumber("checkpoints that the store keeps, the newest ones", 1, 1_000_000)
     ] = 3
+    last_will: Annotated[
+        float,
+        Number(
+            "seconds for which a job that is lost writes its newest checkpoint to the store before"
+            " it ends; 0 writes none",
+            0,
+            MAX_WAIT_S,
+        ),
+    ] = 60.0
     max_attempts: Annotated[
         int,
         WholeNumber("attempts of a job with a store, over all losses of everything", 1, 1_000_000),

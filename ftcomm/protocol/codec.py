@@ -11,6 +11,7 @@ import struct
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.durable.store_messages import (
     Marked,
+    MarkVersion,
     ObjectWritten,
     Restore,
     RestoreFailed,
@@ -149,6 +150,7 @@ MESSAGES: dict[int, type] = {
     77: VersionDurable,
     78: VersionGivenUp,
     79: Restore,
+    80: MarkVersion,
 }
 SCHEMAS = {code: record_of(kind) for code, kind in MESSAGES.items()}
 _CODES = {kind: code for code, kind in MESSAGES.items()}

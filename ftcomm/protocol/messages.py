@@ -10,6 +10,7 @@ from typing import Annotated
 from ftcomm import __version__
 from ftcomm.protocol.durable.store_messages import (
     Marked,
+    MarkVersion,
     ObjectWritten,
     Restore,
     RestoreFailed,
@@ -552,6 +553,7 @@ TrackerMessage = (
     | WriteObjects
     | VersionDurable
     | VersionGivenUp
+    | MarkVersion
     | Restore
 )
 LinkMessage = FetchRequest | FetchItem | FetchWait | FetchEnd | Relayed | Sharing

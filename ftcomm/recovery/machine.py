@@ -10,6 +10,7 @@ from typing import Any, assert_never
 
 from ftcomm import errors
 from ftcomm.protocol.durable.store_messages import (
+    MarkVersion,
     Restore,
     RestoreFailed,
     VersionDurable,
@@ -190,6 +191,8 @@ class WorkerMachine:
             case VersionGivenUp(version):
                 self.durables.give_up(version)
                 return [Wake()]
+            case MarkVersion(version):
+                return self.on_mark_version(version)
             case Restore(record):
                 return self.on_restore(record)
             case _:
@@ -316,6 +319,15 @@ class WorkerMachine:
         held = self.checkpoints.committed_version
         if self.view.marks and held == self.view.frontier.version:
             self.durables.mark(self.progress.prelude_length)
+
+    def on_mark_version(self, version: int) -> list[Effect]:
+        """Mark the last version of the job, as the tracker orders; or say that it is not here."""
+        if self.checkpoints.committed_version == version:
+            self.durables.mark(self.progress.prelude_length)
+        if self.durables.awaits(version):
+            return []
+        failed = WriteFailed(version, False, f"checkpoint {version} is not committed here")
+        return [SendControl(failed)]
 
     def on_store(
         self,

@@ -49,7 +49,7 @@ def job(
 
 
 def models(done: subprocess.CompletedProcess[str]) -> set[str]:
-    return set(re.findall(r"model (\w+ \d+)", done.stdout))
+    return set(re.findall(r"model (\w+ \w+)", done.stdout))
 
 
 def versions(done: subprocess.CompletedProcess[str]) -> set[int]:
@@ -94,6 +94,42 @@ def test_a_state_directory_is_a_store_too(tmp_path: Path) -> None:
     again = job(state, option="--state-dir")
     assert (again.returncode, again.stdout, again.stderr.count("\n")) == (77, "", 1)
     assert f"the job in {state} has finished at version 8" in again.stderr
+
+
+LARGE = """
+import hashlib, os, signal
+import numpy as np, ftcomm
+
+with ftcomm.init() as comm:
+    version, weights = comm.load_checkpoint(np.zeros(1 << 18))
+    print("from", version)
+    for step in range(version, 6):
+        for call in range(4):  # each is held by two of the four ranks
+            weights = weights + comm.allreduce(np.sin(weights * (comm.rank + 1)) + step + call)
+        for _ in range(3):
+            comm.barrier()
+        if KILLS and step == 3 and version == 0 and comm.rank != 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        comm.barrier()  # a survivor that offers the next checkpoint would have all that is needed
+        comm.checkpoint(weights)
+print("model", hashlib.sha256(weights.tobytes()).hexdigest(), "all")
+"""
+
+
+def test_the_holders_of_a_large_result_die_and_the_newest_checkpoint_is_used(
+    tmp_path: Path,
+) -> None:
+    """A survivor writes the checkpoint that it holds, though none was due in the hour."""
+
+    def large(name: str, *, kills: bool) -> subprocess.CompletedProcess[str]:
+        options = ("--checkpoint", str(tmp_path / name), "--checkpoint-every", "1h")
+        return run(*options, script=f"KILLS = {kills}\n" + LARGE, n=4)
+
+    clean, killed = large("clean", kills=False), large("killed", kills=True)
+    assert killed.returncode == 0, killed.stderr
+    assert models(killed) == models(clean)
+    assert versions(killed) == {0, 3}
+    assert "checkpoint 3 is in the store" in killed.stderr
 
 
 def test_a_damaged_version_is_named_and_an_older_one_is_used(tmp_path: Path) -> None:

@@ -101,6 +101,16 @@ class WriteObjects:
 
 
 @dataclass(frozen=True, slots=True)
+class MarkVersion:
+    """Mark ``version``, if it is the committed checkpoint: the job ends once it is durable.
+
+    A member that does not hold it answers with `WriteFailed`.
+    """
+
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
 class VersionDurable:
     """A record of the store names ``version``, written by ``attempt``: it survives everything."""
 

@@ -55,6 +55,8 @@ def test_settings_survive_the_wire() -> None:
         "checkpoint": "",
         "checkpoint_every": "60s",
         "keep": "3",
+        "last_will": "60.0",
+        "max_attempts": "100",
     }
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from ftcomm.protocol.durable.store_messages import (
     Marked,
+    MarkVersion,
     ObjectOrder,
     ObjectWritten,
     Restore,
@@ -125,3 +126,18 @@ def test_who_restores_reports_when_everything_is_read() -> None:
     assert (report.committed, report.prelude_length, report.position) == (4, 1, at(-1, 0))
     assert report.runs == (PositionRange(-1, 0, 1),)
     assert [(held.version, held.ranks) for held in report.locals] == [(4, (0, 1))]
+
+
+def test_the_last_version_is_marked_as_the_tracker_orders() -> None:
+    core = loaded()
+    commit(core, mark=False)
+    ordered = hear(core, MarkVersion(1))
+    assert [effect.version for effect in ordered if isinstance(effect, PackVersion)] == [1]
+    assert [m.version for m in pack(core, 1)] == [1]
+    assert hear(core, MarkVersion(1)) == []  # it is held
+
+
+def test_who_does_not_hold_the_last_version_says_so() -> None:
+    core = loaded()
+    failed = WriteFailed(4, False, "checkpoint 4 is not committed here")
+    assert sent(hear(core, MarkVersion(4))) == [failed]

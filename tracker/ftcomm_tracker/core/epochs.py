@@ -16,6 +16,8 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.replica_placement import keep_order, keep_stride
+from ftcomm_tracker.core.durable.group_last_will import begin_last_will
+from ftcomm_tracker.core.durable.last_will import PendingEnd
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     IncidentClosed,
@@ -81,7 +83,7 @@ def order_restore(group: GroupState, rank: int) -> None:
 
 def try_plan(group: GroupState) -> None:
     """Decide once every place has reported; a closed one that has left is not awaited."""
-    if group.members.empty_since or group.awaits_reports or group.end.inquiry is not None:
+    if group.members.empty_since or group.awaits_reports or group.end.is_decided:
         return
     incident = group.epochs.incident
     if incident is not None:
@@ -226,6 +228,8 @@ def end_with_error(
 ) -> None:
     """Terminal: journalled, then said to all; the first fatal decision sticks."""
     if group.state is JobState.OVER:
+        return
+    if begin_last_will(group, PendingEnd(error, cause, position, rank)):
         return
     if error == JobLostError.__name__ and group.versions.is_on:
         error, cause = _rolled_back(group, cause)

@@ -28,6 +28,7 @@ from ftcomm.protocol.messages import (
     Route,
 )
 from ftcomm.protocol.position import START, Position
+from ftcomm_tracker.core.durable.last_will import LastWill
 from ftcomm_tracker.core.durable.versions import NO_STORE, DurableVersions, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
@@ -266,6 +267,8 @@ class JobEnd:
         over_at: when the tracker leaves, whoever has heard.
         is_reported: the driver knows of the end.
         awaits_record: all have closed, and nobody is told before the store says so.
+        last_will: the checkpoint that is written before the job ends.
+        had_last_will: one was begun; there is no second.
     """
 
     untold: set[str]
@@ -273,6 +276,13 @@ class JobEnd:
     over_at: float = float("inf")
     is_reported: bool = False
     awaits_record: bool = False
+    last_will: LastWill | None = None
+    had_last_will: bool = False
+
+    @property
+    def is_decided(self) -> bool:
+        """True once the job can only end, and something is asked or written before it does."""
+        return self.inquiry is not None or self.last_will is not None
 
     def told(self, worker_id: str) -> None:
         """Note that this worker has heard how the job ended."""

@@ -227,7 +227,7 @@ class Roster:
             times.append(group.rebuild.remind_at)
         elif group.state is JobState.REATTACHING:  # who is away then is awaited by another rule
             times.append(group.epochs.reattach_by)
-        elif group.durable.places:
+        elif group.durable.places and group.end.last_will is None:
             times += [
                 since + group.settings.replace_within
                 for since in group.members.empty_since.values()
@@ -238,6 +238,8 @@ class Roster:
         times.append(group.epochs.grace_until)
         if group.end.inquiry is not None:
             times.append(group.end.inquiry.due)
+        if group.end.last_will is not None:
+            times.append(group.end.last_will.until)
         if group.links.suspicion is not None:
             times.append(group.links.epoch_at + group.settings.detect_within)
         soonest = min(times, default=None)

@@ -409,6 +409,8 @@ def replace_deadline(group: GroupState) -> None:
     """End the job if a rank was not replaced within `replace_within`."""
     if group.state in (JobState.OVER, JobState.REATTACHING) or not group.durable.places:
         return
+    if group.end.last_will is not None:  # its end is decided
+        return
     for rank, since in sorted(group.members.empty_since.items()):
         if group.now >= since + group.settings.replace_within:
             name = group.durable.places[rank].worker_id

@@ -5,6 +5,7 @@ from ftcomm.protocol.durable.store_messages import Marked, ObjectWritten, Restor
 from ftcomm.protocol.messages import (
     Fenced,
 )
+from ftcomm_tracker.core.durable.group_last_will import cannot_write
 from ftcomm_tracker.core.durable.versions import ALL, Outbox
 from ftcomm_tracker.core.epochs import end_with_error, tell_finished
 from ftcomm_tracker.core.events import (
@@ -27,8 +28,10 @@ def on_member_wrote(
             group.versions.on_marked(rank, message, group.now, out)
         case ObjectWritten():
             group.versions.on_written(rank, message)
-        case WriteFailed():
+        case WriteFailed(version, holds):
             group.versions.on_failed(rank, message, group.now)
+            if not holds:
+                cannot_write(group, rank, version)
         case RestoreFailed(record, reason):
             words = f"rank {rank} could not read record {record} of the store: {reason}"
             end_with_error(group, JobLostError.__name__, words, group.members.progress(), rank)
@@ -60,6 +63,20 @@ def advance_versions(group: GroupState) -> None:
         members = len(group.members.slots)
         group.versions.advance(members, group.durable.epoch, group.now, out)
         _send(group, out)
+    _conclude_last_will(group)
+
+
+def _conclude_last_will(group: GroupState) -> None:
+    """End the job once its last checkpoint is in the store, or cannot be."""
+    will = group.end.last_will
+    if will is None or group.state is JobState.OVER:
+        return
+    outcome = will.outcome(group.versions, set(group.members.slots), group.now)
+    if outcome:
+        group.end.last_will = None
+        group.note("warning", outcome)
+        end = will.end
+        end_with_error(group, end.error, end.cause, end.position, end.rank)
 
 
 def _send(group: GroupState, out: Outbox) -> None:

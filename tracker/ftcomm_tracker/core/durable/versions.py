@@ -26,6 +26,7 @@ from ftcomm_tracker.core.events import PutVersion
 # Members commit a version within milliseconds of each other, and pack it at the same speed. Who is
 # later than this has no part of the state to write.
 GATHER_S = 0.25
+NOT_HELD = "no member holds it any more"
 MAX_GIVEN_UP = 64  # versions remembered, for members that name them late
 
 Message = WriteObjects | VersionDurable | VersionGivenUp
@@ -101,6 +102,20 @@ class DurableVersions:
         if not self.is_on or version <= max(self.newest, 0):
             return False
         return committed_now or version in self.pending
+
+    def holders(self, version: int) -> set[int]:
+        """Connected members that have said that they hold `version`."""
+        pending = self.pending.get(version)
+        return set() if pending is None else set(pending.marks)
+
+    def lack(self, version: int) -> str:
+        """Name what keeps the connected members from writing `version`; empty for nothing."""
+        pending = self.pending.get(version)
+        return NOT_HELD if pending is None else self._lack(pending)
+
+    def reason_given_up(self, version: int) -> str:
+        """Return why `version` will not be durable; empty if it may be."""
+        return self._given_up.get(version, "")
 
     # --- what members say ---------------------------------------------------------------------
 
@@ -217,7 +232,7 @@ class DurableVersions:
 
     def _lack(self, pending: PendingVersion) -> str:
         if not pending.marks:
-            return "no member holds it any more"
+            return NOT_HELD
         return pending.missing(self._world_size, needs_prelude=self._prelude is None)
 
     def _give_up(self, version: int, reason: str, out: Outbox) -> None:
