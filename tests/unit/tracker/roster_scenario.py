@@ -10,6 +10,7 @@ from ftcomm.protocol.messages import (
     Report,
 )
 from ftcomm.protocol.position import START, Position
+from ftcomm_tracker.core.durable.versions import NO_STORE, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     Effect,
@@ -67,9 +68,16 @@ def report(epoch: int, position: Position = START, **changes: Any) -> Report:
 class ScenarioRun:
     """A tracker and what it did last."""
 
-    def __init__(self, size: int = 2, durable: Durable | None = None) -> None:
+    def __init__(
+        self,
+        size: int = 2,
+        durable: Durable | None = None,
+        *,
+        settings: JobSettings = SETTINGS,
+        store: StoreFacts = NO_STORE,
+    ) -> None:
         durable = durable or Durable.fresh("job", size)
-        self.roster = Roster(SETTINGS, durable, generation=1, now=0.0)
+        self.roster = Roster(settings, durable, generation=1, now=0.0, store=store)
         self.journalled = durable
         self.now = 0.0
 
@@ -112,7 +120,19 @@ def names(sent: list[tuple[int, Any]]) -> list[tuple[int, str]]:
 
 def running(size: int = 2) -> ScenarioRun:
     """All workers are in epoch 1; worker wR is connection R + 1."""
-    scenario = ScenarioRun(size)
+    return formed(ScenarioRun(size), size)
+
+
+def running_with_store(size: int = 2, **facts: Any) -> ScenarioRun:
+    """The same of the first attempt of a job with a store."""
+    settings = replace(SETTINGS, checkpoint="/shared/run7", checkpoint_every="10s")
+    durable = replace(Durable.fresh("job.1", size, settings.to_wire()), attempt=1)
+    store = StoreFacts(**{"attempt": 1, "prelude": (), "is_begun": True, **facts})
+    return formed(ScenarioRun(size, durable, settings=settings, store=store), size)
+
+
+def formed(scenario: ScenarioRun, size: int) -> ScenarioRun:
+    """Let all workers join and report."""
     for rank in range(size):
         scenario.joined(rank + 1, hello(f"w{rank}"))
     for rank in range(size):

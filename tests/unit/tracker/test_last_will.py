@@ -1,7 +1,5 @@
 """The last will: a lost job writes its newest checkpoint before it ends (rule R16)."""
 
-from dataclasses import replace
-
 from ftcomm.protocol.durable.store_messages import (
     Marked,
     MarkVersion,
@@ -11,9 +9,6 @@ from ftcomm.protocol.durable.store_messages import (
     WriteObjects,
 )
 from ftcomm.protocol.messages import Heartbeat
-from ftcomm.protocol.position import PRELUDE
-from ftcomm_tracker.core.durable.versions import StoreFacts
-from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     ConnectionLost,
     Effect,
@@ -22,14 +17,12 @@ from ftcomm_tracker.core.events import (
     StopAsked,
     VersionPut,
 )
-from ftcomm_tracker.core.roster import JobState, Roster
+from ftcomm_tracker.core.roster import JobState
 from tests.unit.tracker.roster_scenario import (
-    SETTINGS,
     ScenarioRun,
     at,
     decisions,
-    hello,
-    report,
+    running_with_store,
     sends,
 )
 
@@ -38,15 +31,7 @@ STATE = ObjectOrder("state", -1, 0, 9)
 
 def lost_job() -> tuple[ScenarioRun, list[Effect]]:
     """Two workers of a job with a store stand at 3.2; the launcher gives up w1."""
-    durable = replace(Durable.fresh("job.1", 2, SETTINGS.to_wire()), attempt=1)
-    scenario = ScenarioRun(2, durable)
-    store = StoreFacts(1, PRELUDE, (), is_begun=True)
-    scenario.roster = Roster(SETTINGS, durable, generation=1, now=0.0, store=store)
-    for rank in range(2):
-        scenario.joined(rank + 1, hello(f"w{rank}"))
-    for rank in range(2):
-        scenario.said(rank + 1, report(1))
-    assert scenario.roster.state is JobState.RUNNING
+    scenario = running_with_store()
     for rank in range(2):
         scenario.said(rank + 1, Heartbeat(1, 1, at(3, 2)))
     scenario.tell(ConnectionLost(2, "its connection ended"))

@@ -316,7 +316,7 @@ class GroupState:
         self.launches = Launches()
         self.forming = Forming(settings.form_within)
         self.rebuild: Rebuild | None = None
-        self.versions = DurableVersions(store, durable.world_size)
+        self.versions = DurableVersions(store, durable.world_size, now)
         self.needs_series = store.attempt > 0 and not store.is_begun
         if durable.places:  # the last tracker may have died before it was put
             self.put_series()

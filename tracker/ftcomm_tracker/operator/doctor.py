@@ -11,6 +11,7 @@ import trio
 from ftcomm.config.environment import WILDCARDS, WorkerOptions, parse_endpoint, read_token
 from ftcomm.errors import ConfigError, FtcommError
 from ftcomm.protocol.operator_messages import DialBack, DialedBack, StatusReply, StatusRequest
+from ftcomm_tracker.core.reporting.store_text import store_line
 from ftcomm_tracker.operator.client import Conversation, open_conversation
 from ftcomm_tracker.operator.doctor_checks import (
     Check,
@@ -89,6 +90,7 @@ async def _examine_tracker(
         judge_versions(str(document["version"])),
         judge_clocks(time.time(), float(document["now"]), round_trip_s),
         _job(document),
+        *check_store(document),
         *await _examine_listening(options, stream, talk),
     ]
 
@@ -105,6 +107,17 @@ def _job(document: dict[str, Any]) -> Check:
     if document["state"] != "OVER":
         return Check("job", "ok", f"the job is {document['state'].lower()}")
     return Check("job", "fail", "the job is over", "start a new one, on another --state-dir")
+
+
+def check_store(document: dict[str, Any]) -> list[Check]:
+    """Judge what the tracker knows of the job's store."""
+    store = document["store"]
+    if not store:
+        return []
+    if store["trouble"]:
+        todo = "make room in the store, or make it reachable; the job tries again by itself"
+        return [Check("store", "warn", store_line(store), todo)]
+    return [Check("store", "ok", store_line(store))]
 
 
 async def _examine_listening(

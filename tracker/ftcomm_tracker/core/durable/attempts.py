@@ -42,6 +42,10 @@ class RecordedVersion:
     prelude: tuple[ObjectWritten, ...] = ()
     written_at: int = 0
 
+    def age_s(self, now_us: int) -> float:
+        """Return its age in seconds."""
+        return max(now_us - self.written_at, 0) / 1e6
+
 
 @dataclass(frozen=True, slots=True)
 class RecordedAttempt:
@@ -84,16 +88,17 @@ class ChainFacts:
         numbers = [each.attempt for each in self.attempts]
         return max([*numbers, 1 if self.series else 0])
 
-    def facts_of(self, attempt: int) -> StoreFacts:
+    def facts_of(self, attempt: int, now_us: int) -> StoreFacts:
         """Return the facts that the tracker of `attempt` begins with."""
-        own = [each.version for each in self.versions if each.attempt == attempt]
         parent = next((each.parent for each in self.attempts if each.attempt == attempt), 0)
-        own += [each.version for each in self.versions if each.record == parent]
+        own = [each for each in self.versions if attempt == each.attempt or parent == each.record]
+        newest = max(own, key=lambda each: each.version, default=None)
         prelude = self.versions[-1].prelude if self.versions else None
         return StoreFacts(
             attempt,
-            max(own, default=PRELUDE),
+            PRELUDE if newest is None else newest.version,
             prelude,
+            None if newest is None else newest.age_s(now_us),
             is_begun=attempt in [each.attempt for each in self.attempts],
             is_finished=self.finished > PRELUDE,
         )
@@ -235,7 +240,7 @@ class AttemptStart:
                 f" the state directory has attempt {attempt}"
             )
             return RefuseAttempt(ConfigError.__name__, cause)
-        return BeginAttempt(self.before, self._chain.facts_of(attempt))
+        return BeginAttempt(self.before, self._chain.facts_of(attempt, self.now_us))
 
     def _refusal_of_another_job(self) -> RefuseAttempt | None:
         """Refuse what would give other bytes than the attempts before."""
@@ -299,9 +304,9 @@ class AttemptStart:
         prelude = None if parent is None else parent.prelude
         if self._attempt > 1:
             self._note_beginning()
-        return BeginAttempt(
-            durable, StoreFacts(self._attempt, version, prelude, is_begun=chain.length > 0)
-        )
+        age_s = None if parent is None else parent.age_s(self.now_us)
+        facts = StoreFacts(self._attempt, version, prelude, age_s, is_begun=chain.length > 0)
+        return BeginAttempt(durable, facts)
 
     @property
     def _beginning(self) -> str:
@@ -311,14 +316,13 @@ class AttemptStart:
         before, parent = self.before, self._parent
         if before.fatal_decision is not None and before.attempt:
             self.notes.append(("warning", f"attempt {before.attempt} {before.end}"))
-        age = "" if parent is None else f", written {_age(self.now_us - parent.written_at)} ago"
+        age = "" if parent is None else f", written {_age(parent.age_s(self.now_us))} ago"
         text = f"attempt {self._attempt} begins from {self._beginning}{age}"
         self.notes.append(("warning", text))
 
 
-def _age(us: int) -> str:
+def _age(seconds: float) -> str:
     """Write the age of a checkpoint in the unit that people would use."""
-    seconds = max(us, 0) / 1e6
     for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

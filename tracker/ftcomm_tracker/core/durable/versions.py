@@ -42,6 +42,7 @@ class StoreFacts:
         durable_version: the newest version with a record of this attempt, or the one that it
             resumed from; -1 for none.
         prelude: the objects that hold the prelude's results, once a record names them.
+        age_s: of the newest version, None if there is none.
         is_begun: the chain has its series record, and that of this attempt.
         is_finished: the chain says that the job has finished.
     """
@@ -49,6 +50,7 @@ class StoreFacts:
     attempt: int = 0
     durable_version: int = PRELUDE
     prelude: tuple[ObjectWritten, ...] | None = None
+    age_s: float | None = None
     is_begun: bool = False
     is_finished: bool = False
 
@@ -71,15 +73,15 @@ class DurableVersions:
     Attributes:
         attempt: number of the attempt, 0 for a job without a store.
         newest: the newest version that has a record.
-        newest_at: when its record was put, None if an earlier tracker has put it.
+        newest_at: when its record was put, None if there is none.
         trouble: why the store or a member could not write last, empty if nothing is wrong.
         pending: versions without a record, by number.
     """
 
-    def __init__(self, facts: StoreFacts, world_size: int) -> None:
+    def __init__(self, facts: StoreFacts, world_size: int, now: float = 0.0) -> None:
         self.attempt = facts.attempt
         self.newest = facts.durable_version
-        self.newest_at: float | None = None
+        self.newest_at = None if facts.age_s is None else now - facts.age_s
         self.trouble = ""
         self.pending: dict[int, PendingVersion] = {}
         self._world_size = world_size

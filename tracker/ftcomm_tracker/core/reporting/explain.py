@@ -11,6 +11,7 @@ from ftcomm.errors import remedy_of
 from ftcomm_tracker.core.group_formation import missing_list
 from ftcomm_tracker.core.reporting.lost_hosts import host_text
 from ftcomm_tracker.core.reporting.status import death_text, ranks
+from ftcomm_tracker.core.reporting.store_text import newest_text
 
 Row = Mapping[str, Any]
 
@@ -138,7 +139,7 @@ def _collecting(document: Mapping[str, Any]) -> list[Diagnosis]:
     ]
     if document.get("grace_s") is not None:
         diagnoses.append(_in_grace(document))
-    return diagnoses
+    return _last_will(document) + diagnoses
 
 
 def _in_grace(document: Mapping[str, Any]) -> Diagnosis:
@@ -246,7 +247,8 @@ def _running(document: Mapping[str, Any]) -> list[Diagnosis]:
         diagnoses.append(_silent(document, blocked))
     elif not diagnoses:
         diagnoses.append(_all_compute(document, computing))
-    return diagnoses + [_relayed(route) for route in document["routes"]]
+    diagnoses += [_relayed(route) for route in document["routes"]]
+    return diagnoses + _store_trouble(document)
 
 
 def _late(row: Row, *evidence: str) -> Diagnosis:
@@ -347,6 +349,30 @@ def _all_compute(document: Mapping[str, Any], computing: Sequence[Row]) -> Diagn
         what="no rank waits: all ranks compute, or have been in a collective for less than 0.25 s",
         evidence=tuple(evidence),
     )
+
+
+def _store_trouble(document: Mapping[str, Any]) -> list[Diagnosis]:
+    store = document["store"]
+    if not store or not store["trouble"]:
+        return []
+    return [
+        Diagnosis(
+            "store",
+            waiting=False,
+            what=f"the checkpoint store {store['url']} takes nothing",
+            evidence=(store["trouble"], newest_text(store)),
+            todo="make room in the store, or make it reachable; training goes on, and the job"
+            " tries again by itself",
+        )
+    ]
+
+
+def _last_will(document: Mapping[str, Any]) -> list[Diagnosis]:
+    store = document["store"]
+    if not store or store["last_will"] is None:
+        return []
+    what = f"the job is lost and writes its checkpoint {store['last_will']} to {store['url']}"
+    return [Diagnosis("last_will", waiting=True, what=what, evidence=(newest_text(store),))]
 
 
 MAX_ROWS = 8  # members described one by one

@@ -9,6 +9,7 @@ from ftcomm_tracker.core.group_state import GroupState, JobState
 from ftcomm_tracker.core.relay_routing import route_rows
 from ftcomm_tracker.core.reporting.lost_hosts import host_text
 from ftcomm_tracker.core.reporting.status_rows import peer_row
+from ftcomm_tracker.core.reporting.store_status import store_row
 
 
 def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusReply:
@@ -52,6 +53,7 @@ def snapshot(group: GroupState, now: float) -> dict[str, Any]:
         "rebuild": _rebuild(group),
         "grace_s": round(group.epochs.grace_until - now, 3) if _awaited_in_grace(group) else None,
         "recovery": _recovery(group, now),
+        "store": store_row(group, now),
         "members": [
             _member_row(group, rank, now, progress) for rank in range(len(group.durable.places))
         ],

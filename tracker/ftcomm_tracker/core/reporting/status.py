@@ -8,6 +8,7 @@ from typing import Any
 from ftcomm.config.plurals import counted
 from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
 from ftcomm_tracker.core.reporting.lost_hosts import MAX_NAMED
+from ftcomm_tracker.core.reporting.store_text import store_line
 
 MAX_DOCUMENT = MAX_CONTROL_FRAME - 1024  # bytes; ASCII, so characters are bytes
 SCHEMA = 1  # of the document: raised when a field goes or changes its meaning, not when one comes
@@ -63,6 +64,8 @@ def table(snapshot: Mapping[str, Any]) -> str:
     ]
     if snapshot["final_version"] >= 0:
         lines.append(f"finished at version {snapshot['final_version']}")
+    if snapshot["store"]:
+        lines.append(store_line(snapshot["store"]))
     lines += [f"waiting for {what}" for what in snapshot["waiting_for"]]
     lines += [
         f"rank {route['via']} relays between ranks {route['ranks'][0]} and {route['ranks'][1]}:"
