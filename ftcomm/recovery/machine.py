@@ -192,7 +192,7 @@ class WorkerMachine:
                 self.durables.give_up(version)
                 return [Wake()]
             case MarkVersion(version):
-                return self.on_mark_version(version)
+                return self.durables.mark_last(version, self.progress.prelude_length)
             case Restore(record):
                 return self.on_restore(record)
             case _:
@@ -319,15 +319,6 @@ class WorkerMachine:
         held = self.checkpoints.committed_version
         if self.view.marks and held == self.view.frontier.version:
             self.durables.mark(self.progress.prelude_length)
-
-    def on_mark_version(self, version: int) -> list[Effect]:
-        """Mark the last version of the job, as the tracker orders; or say that it is not here."""
-        if self.checkpoints.committed_version == version:
-            self.durables.mark(self.progress.prelude_length)
-        if self.durables.awaits(version):
-            return []
-        failed = WriteFailed(version, False, f"checkpoint {version} is not committed here")
-        return [SendControl(failed)]
 
     def on_store(
         self,

@@ -97,6 +97,15 @@ class MarkedVersions:
         self.held[version] = MarkedVersion(checkpoint, self._checkpoints.locals.of(version))
         self._unpacked.append(version)
 
+    def mark_last(self, version: int, prelude_length: int) -> list[Effect]:
+        """Mark the last version of the job, as the tracker orders; or say that it is not here."""
+        if self._checkpoints.committed_version == version:
+            self.mark(prelude_length)
+        if version in self.held:
+            return []
+        failed = WriteFailed(version, False, f"checkpoint {version} is not committed here")
+        return [SendControl(failed)]
+
     def take_effects(self) -> list[Effect]:
         """Effects of what was marked since the last event."""
         marked = [self.held[v].checkpoint for v in self._unpacked if v in self.held]

@@ -1,6 +1,7 @@
 """Workers that a zygote forks: as by a fresh interpreter, and safe when the zygote dies."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -183,9 +184,12 @@ signal.pause()
 """
 
 
-def start_of(pid: int) -> int:
+def start_of(pid: int) -> float:
     """Ticks at which a process began; the zygote is the launcher's first child."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except OSError:  # a worker that has ended since it was listed
+        return math.inf
 
 
 def children_of(pid: int) -> dict[int, str]:
