@@ -23,9 +23,10 @@ from ftcomm.diagnostics.fault_injection import FaultInjector
 from ftcomm.diagnostics.output_buffering import write_whole_lines
 from ftcomm.diagnostics.recorder import Recorder
 from ftcomm.engine.engine import DistributedEngine
+from ftcomm.engine.interface import Engine
 from ftcomm.engine.recorded import RecordingEngine
 from ftcomm.engine.single_process import SingleProcessEngine
-from ftcomm.errors import ThreadError
+from ftcomm.errors import JobFinishedError, ThreadError
 from ftcomm.recovery.machine import Identity, MachineLimits, WorkerMachine
 
 NONCE_BYTES = 16
@@ -64,12 +65,12 @@ def init(
         expect: job settings that the job must have, by name; checked, never set.
 
     Raises:
-        ConfigError: something is malformed, the job has another setting, or the process whose
-            worker id this one has inherited runs.
+        ConfigError: malformed, another setting than the job's, or the parent is this worker.
         AuthenticationError: tracker and worker do not hold the same token.
         TrackerLostError: no tracker answered in time.
         JobFinishedError, FencedError, JobLostError and others: the job's fatal decision.
         ThreadError: a communicator is open in this process already.
+        SystemExit: the job has finished without this spare (``FTCOMM_SPARE=1``).
     """
     global _open_communicator  # noqa: PLW0603 - one open communicator per process
     use_exit_codes()  # first: a malformed variable must not look like a death to a launcher
@@ -138,6 +139,8 @@ def _join(options: WorkerOptions) -> Communicator:
         start=me.start,
         group=os.getpgrp(),
         python=python_version(),
+        zone=options.zone,
+        spare=options.spare,
     )
     limits = MachineLimits(tracker_timeout=options.tracker_timeout)
     hub = Hub(WorkerMachine(identity, limits, now=time.monotonic()), options, token)
@@ -160,11 +163,20 @@ def _join(options: WorkerOptions) -> Communicator:
     )
     try:
         engine.wait_until_member()
+    except JobFinishedError as error:
+        _give_up_joining(engine)
+        if options.spare:  # it was never needed: that is no error
+            raise SystemExit(error.exit_code) from None
+        raise
     except BaseException:
-        forget_joined()
-        engine.stop()
+        _give_up_joining(engine)
         raise
     return Communicator(engine, worker_id)
+
+
+def _give_up_joining(engine: Engine) -> None:
+    forget_joined()
+    engine.stop()
 
 
 def _made_up_id() -> str:

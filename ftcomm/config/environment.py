@@ -66,6 +66,10 @@ WORKER_VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_ADVERTISE": "address[:port] that this worker tells the others, where it differs",
     "FTCOMM_HOST": "name of this worker's machine: workers that give the same one have links inside"
     " it and are one group in hierarchical collectives; default: the system's node name",
+    "FTCOMM_ZONE": "name of what this worker's machine may be lost with, as a cloud's zone: a spare"
+    " of another zone than the lost worker's is preferred (none)",
+    "FTCOMM_SPARE": "1: this worker waits in init() until a worker is lost, and is not counted"
+    " when the group forms (0)",
     "FTCOMM_FAULTS": "faults to inject by address, a testing aid (off)",
     "FTCOMM_FAULTS_LOG": "file in which each injected fault is recorded before it fires",
     "FTCOMM_HISTORY": "folder where each process records its calls, for `ftcomm-chaos check` (off)",
@@ -112,6 +116,8 @@ class WorkerOptions:
             address and a free port.
         advertise: address or address:port to tell the others, None for `bind`.
         host: name of this worker's machine, None for the system's.
+        zone: name of what the machine may be lost with, empty for none.
+        spare: this worker is not counted when the group forms.
         faults: faults to inject, None for none.
         faults_log: where injected faults are recorded, None for nowhere.
         history: folder in which this incarnation is recorded, None for nowhere.
@@ -131,6 +137,8 @@ class WorkerOptions:
     bind: str | None = None
     advertise: str | None = None
     host: str | None = None
+    zone: str = ""
+    spare: bool = False
     faults: str | None = None
     faults_log: str | None = None
     history: Path | None = None
@@ -149,6 +157,10 @@ class WorkerOptions:
         if self.host is not None and not _is_name(self.host):
             raise ConfigError(
                 f"FTCOMM_HOST is {self.host!r}, must be 1 to {MAX_NAME} bytes of printable text"
+            )
+        if self.zone and not _is_name(self.zone):
+            raise ConfigError(
+                f"FTCOMM_ZONE is {self.zone!r}, must be at most {MAX_NAME} bytes of printable text"
             )
         for name, text in (("BIND", self.bind), ("ADVERTISE", self.advertise)):
             if text is not None:
@@ -196,6 +208,8 @@ class WorkerOptions:
             bind=bind or env.get("FTCOMM_BIND") or None,
             advertise=advertise or env.get("FTCOMM_ADVERTISE") or None,
             host=env.get("FTCOMM_HOST") or None,
+            zone=env.get("FTCOMM_ZONE") or "",
+            spare=_is_spare(env.get("FTCOMM_SPARE") or "0"),
             faults=faults or env.get("FTCOMM_FAULTS") or None,
             faults_log=env.get("FTCOMM_FAULTS_LOG") or None,
             history=Path(history) if history else None,
@@ -205,6 +219,11 @@ class WorkerOptions:
             lonely=variable if not named and size is None else None,
             asked=_asked(asked or {}, env),
         )
+
+
+def _is_spare(text: str) -> bool:
+    one_of("spare", text, ("0", "1"))
+    return text == "1"
 
 
 def job_settings(

@@ -33,6 +33,7 @@ SILENT_WINDOWS: Final = 3
 PACKING_SIGNS: Final = 4  # within `detect_within`: one may be late, and another after it
 MAX_REPLICAS = 1024  # copies of a result; a few are enough
 MAX_LOG_BYTES = 1 << 50  # far above any machine's memory
+MAX_SPARES: Final = 64  # connected workers without a place; a tracker refuses more
 MAX_WAIT_S = 30 * 86400  # a month: longer is a slip
 CHECKSUMS: Final = ("none", "crc32", "xxh3")
 
@@ -124,6 +125,10 @@ class JobSettings:
         int,
         WholeNumber("incarnations of one worker id before the job gives it up", 1, 1_000_000),
     ] = 100
+    spares: Annotated[
+        int,
+        WholeNumber("workers more than the group has, to take a lost one's place", 0, MAX_SPARES),
+    ] = 0
     verify: Annotated[
         str,
         Choice(

@@ -177,7 +177,8 @@ class Hello:
     ``plan_epoch``: a suspicion is state, repeated until a newer epoch comes.  ``pid`` and ``start``
     name the process on its host (`ftcomm.config.process_identity`); ``group`` is its process group,
     which its launcher knows.
-    ``release`` is the worker's ftcomm.
+    ``release`` is the worker's ftcomm.  ``zone`` is what its machine may be lost with.  A ``spare``
+    is not counted when the group forms.
     ``python`` is the interpreter with its minor version: hashes of functions hold within one.
     ``job_id`` is empty before the first welcome: a process of an earlier attempt has no part in a
     later one.  ``generation`` and ``tracker`` are those of the newest tracker that this process has
@@ -201,6 +202,8 @@ class Hello:
     group: U32 = 0
     release: Name = __version__
     python: Python = ""
+    zone: Name = ""
+    spare: bool = False
     job_id: Name = ""
     generation: U32 = 0
     tracker: Nonce = b""

@@ -111,6 +111,8 @@ class Identity:
     start: int = 0
     group: int = 0
     python: str = ""
+    zone: str = ""
+    spare: bool = False
 
 
 @dataclass(frozen=True, slots=True)

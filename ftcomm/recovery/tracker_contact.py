@@ -86,6 +86,8 @@ class TrackerContact:
             job_id=self.job_id,
             generation=self.generation,
             tracker=self.tracker,
+            zone=self.identity.zone,
+            spare=self.identity.spare,
         )
 
     def follow(self, generation: int, tracker: bytes) -> bool:

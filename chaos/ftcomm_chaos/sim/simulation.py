@@ -85,7 +85,8 @@ class Simulation:
         self.monitor = RecordingMonitor(self)
         self.monitors: dict[str, RecordingMonitor] = {}  # of attempts, by the id of their jobs
         self.worker_ids = [f"w{rank}" for rank in range(self.world_size)]
-        self.worker_ids += [f"s{number}" for number in range(self.conditions.spares)]
+        self.spare_ids = [f"s{number}" for number in range(self.conditions.spares)]
+        self.worker_ids += self.spare_ids
         self.plan = draw_plan(
             seed,
             count=self.conditions.faults,
@@ -128,6 +129,10 @@ class Simulation:
     def host_of(self, worker_id: str) -> str:
         """Return the host of a worker."""
         return f"host{int(worker_id[1:]) % self.conditions.hosts}"
+
+    def zone_of(self, worker_id: str) -> str:
+        """Return the zone of a worker: every other host's."""
+        return f"zone{int(worker_id[1:]) % self.conditions.hosts % 2}"
 
     def cut_hosts(self, one: str, other: str, hurdle: PathLoss) -> None:
         """Nothing passes any more between the workers of two hosts; the tracker hears all."""

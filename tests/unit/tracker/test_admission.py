@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from ftcomm import __version__
+from ftcomm.config.job_settings import MAX_SPARES
 from ftcomm.protocol.codec import Decoder
 from ftcomm.protocol.field_types import (
     MAX_ADDRESS,
@@ -35,7 +36,6 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import MAX_SEQNO, START, Position, PositionRange
 from ftcomm.protocol.signature import Kind, Signature
-from ftcomm_tracker.core.admission import MAX_SPARES
 from ftcomm_tracker.core.events import ConnectionLost as ConnLost
 from ftcomm_tracker.core.events import (
     Disconnect,

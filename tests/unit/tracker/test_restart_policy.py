@@ -247,3 +247,14 @@ def test_a_place_that_was_taken_by_one_that_has_ended_is_started_again() -> None
             " (last: exited with status 75 (FencedError))"
         ),
     ]
+
+
+def test_deaths_of_a_spare_are_restarted_ever_later_and_never_end_the_job() -> None:
+    policy = policy_of(max_restarts=1)
+    decisions = [
+        policy.after_exit("s", -9, closed=False, progress=START, now=float(n), as_spare=True)
+        for n in range(9)
+    ]
+    as_member = exits(policy, (-9, START), (-9, START))
+    assert decisions == [RestartAfter(d) for d in (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0)]
+    assert [type(decision) for decision in as_member] == [RestartAfter, GiveUp]

@@ -55,6 +55,18 @@ def test_a_killed_worker_is_restarted_and_the_model_is_the_same_to_the_byte(
     assert [incident["victims"] for incident in incidents] == [["1"]]
 
 
+def test_a_job_with_spares_ends_well_without_them_and_with_one_in_a_lost_workers_place(
+    tmp_path: Path,
+) -> None:
+    clean = run("--spares", "1", script=f"MARK = ''\n{TRAIN}", n=3)
+    mark = f"MARK = {str(tmp_path / 'died')!r}\n"
+    killed = run("--spares", "1", script=mark + TRAIN, n=3)
+    ends = [(ended.returncode, ended.stdout.count("model")) for ended in (clean, killed)]
+    assert ends == [(0, 3), (0, 3)], clean.stderr + killed.stderr
+    assert models(clean.stdout) == models(killed.stdout)
+    assert "Traceback" not in clean.stderr + clean.stdout + killed.stderr + killed.stdout
+
+
 def test_a_worker_that_never_calls_init_ends_the_job_and_is_named(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)

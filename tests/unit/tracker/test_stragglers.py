@@ -58,6 +58,12 @@ class LostJob:
     def misses(self, worker_id: str) -> bool:
         return False
 
+    def ended_as_spare(self, worker_id: str, pid: int) -> bool:
+        return False
+
+    def has_rank(self, worker_id: str) -> bool:
+        return True
+
     def progress(self) -> Position:
         return START
 

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 from ftcomm import __version__
+from ftcomm.config.job_settings import MAX_SPARES
 from ftcomm.config.plurals import counted
 from ftcomm.protocol.durable.store_messages import VersionDurable
 from ftcomm.protocol.host_groups import grouping_of
@@ -23,8 +24,8 @@ from ftcomm_tracker.core.events import (
     Send,
 )
 from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
+from ftcomm_tracker.core.spares import best_spare, note_seated
 
-MAX_SPARES = 64  # connected workers without a place; more are refused
 # Worker ids that a job may ever see. Each is journalled for good, so that its processes stay
 # numbered; with all of them the document is a megabyte. More means ids that are made anew at every
 # start.
@@ -269,19 +270,18 @@ def assign_spare(group: GroupState, rank: int) -> None:
         group.members.slots
     ):
         return
-    spare = min(p.conn for p in group.members.peers.values() if p.rank is None)
-    peer = group.members.peers[spare]
+    peer = best_spare(group, rank)
+    assert peer is not None
     group.note("info", f"spare {peer.hello.worker_id} takes the place of rank {rank}")
-    _take_place(group, spare, peer.hello, peer.incarnation, rank)
+    _take_place(group, peer.conn, peer.hello, peer.incarnation, rank)
 
 
 def _form(group: GroupState) -> None:
     """Enough workers: ranks follow sorted worker ids, for good (rule R5)."""
-    if len(group.members.peers) < group.durable.world_size:
+    workers = [peer for peer in group.members.peers.values() if not peer.hello.spare]
+    if len(workers) < group.durable.world_size:
         return
-    chosen = sorted(
-        group.members.peers.values(), key=lambda p: (_natural(p.hello.worker_id), p.hello.worker_id)
-    )
+    chosen = sorted(workers, key=lambda p: (_natural(p.hello.worker_id), p.hello.worker_id))
     chosen = chosen[: group.durable.world_size]
     places = tuple(
         RankOwner(p.hello.worker_id, p.incarnation, p.hello.nonce, p.hello.host) for p in chosen
@@ -299,6 +299,7 @@ def _form(group: GroupState) -> None:
 def _fill_slot(group: GroupState, conn: int, hello: Hello, incarnation: int, rank: int) -> None:
     group.members.peers[conn] = Peer(conn, hello, incarnation, group.now)
     group.members.fill_slot(conn, rank)
+    note_seated(group, group.members.peers[conn])
     group.members.empty_since.pop(rank, None)
     _welcome(group, conn)
 

@@ -91,6 +91,8 @@ class Members:
         empty_since: by rank that nobody has and that is awaited, since when.
         deaths: how the workers' processes ended.
         furthest: the highest position that any worker with a rank has said, gone or not.
+        zones: by rank, the zone of the worker that had it last.
+        ended_spares: workers and process groups of the newest that have ended as spares.
         look_again_at: before then no peer can have been silent for too long.
     """
 
@@ -99,6 +101,8 @@ class Members:
     empty_since: dict[int, float] = field(default_factory=dict)
     deaths: WorkerExits = field(default_factory=WorkerExits)
     furthest: Position = START
+    zones: dict[int, str] = field(default_factory=dict)
+    ended_spares: tuple[tuple[str, int], ...] = ()
     look_again_at: float = float("-inf")
 
     def in_slots(self) -> list[Peer]:
@@ -132,6 +136,7 @@ class Members:
         """Give `rank` to the worker of this connection."""
         self.slots[rank] = conn
         self.peers[conn].rank = rank
+        self.zones[rank] = self.peers[conn].hello.zone
 
     def forget(self, conn: int) -> int | None:
         """Remove a connection; return the rank that it had."""

@@ -75,6 +75,7 @@ from ftcomm_tracker.core.rebuild.journal_loss import (
 )
 from ftcomm_tracker.core.relay_routing import plan_has_lasted
 from ftcomm_tracker.core.reporting.job_status import missing_text_of, snapshot, standing_of
+from ftcomm_tracker.core.spares import ended_as_spare
 from ftcomm_tracker.core.worker_messages import (
     compare_blocked,
     evict_silent,
@@ -397,6 +398,14 @@ class Roster:
     def misses(self, worker_id: str) -> bool:
         """True while that worker has a place, and none of its incarnations is connected."""
         return self._group.misses(worker_id)
+
+    def ended_as_spare(self, worker_id: str, pid: int) -> bool:
+        """True if the process `pid` of that worker had no rank when its connection ended."""
+        return ended_as_spare(self._group, worker_id, pid)
+
+    def has_rank(self, worker_id: str) -> bool:
+        """True if that worker has a place in the group, whether it is connected or not."""
+        return self._group.durable.rank_of(worker_id) is not None
 
     def plan_sent(self, now: float) -> None:
         """Note that the plan is sent: the record says what deciding and sending took."""

@@ -46,6 +46,7 @@ from ftcomm_tracker.core.recovery_record import Loss
 from ftcomm_tracker.core.relay_routing import note_failed_pair
 from ftcomm_tracker.core.reporting.lost_hosts import host_text
 from ftcomm_tracker.core.silent_links import CLOSED, RankProgress, starving_pairs
+from ftcomm_tracker.core.spares import note_gone
 
 # What one rank may find that ends the job for all. All ranks reach the log's limit at one position;
 # but one that is still before it could not get there without the one that has left.
@@ -320,6 +321,7 @@ def on_lost(group: GroupState, conn: int, reason: str) -> None:
     if peer is None:
         return
     rank = group.members.rank_of_conn(conn)
+    note_gone(group, peer)
     group.forget(conn)
     _after_loss(group, rank, f"lost worker {peer.hello.worker_id}: {reason}")
 
@@ -391,6 +393,7 @@ def evict_silent(group: GroupState) -> None:
         # then a tick at the deadline finds nothing due, again and again.
         if group.now >= peer.last_heard + detect_within:
             rank = group.members.rank_of_conn(peer.conn)
+            note_gone(group, peer)
             group.drop(peer.conn, f"no heartbeat for {silent:.1f} s")
             words = f"no heartbeat of worker {name} for {silent:.1f} s"
             _after_loss(group, rank, words, silent_s=silent)

@@ -79,6 +79,12 @@ class Job(Protocol):
     def misses(self, worker_id: str) -> bool:
         """True while there is a place for that worker, and none of its processes is connected."""
 
+    def ended_as_spare(self, worker_id: str, pid: int) -> bool:
+        """True if the process `pid` of that worker had no rank when its connection ended."""
+
+    def has_rank(self, worker_id: str) -> bool:
+        """True if that worker has a place in the group, whether it is connected or not."""
+
     def progress(self) -> Position:
         """The highest position known of any member."""
 
@@ -92,6 +98,7 @@ class LaunchOptions:
 
     Attributes:
         workers: ids.
+        spares: ids of the workers that are started beside them and have no place at first.
         command: of every worker.
         restarts: limits on those of one worker.
         preload: modules that the zygote imports; None for no zygote.
@@ -105,6 +112,7 @@ class LaunchOptions:
     command: tuple[str, ...]
     restarts: RestartLimits = field(default_factory=RestartLimits)
     preload: tuple[str, ...] | None = None
+    spares: tuple[str, ...] = ()
     keeps_places: bool = False
     term_grace_s: float = TERM_GRACE_S
     end_grace_s: float = END_GRACE_S
@@ -147,7 +155,7 @@ class Launcher:
                     background.start_soon(self._end_with_job)
                     await self._start_zygote()
                     async with trio.open_nursery() as workers:
-                        for worker_id in self._options.workers:
+                        for worker_id in (*self._options.workers, *self._options.spares):
                             workers.start_soon(self._keep, worker_id)
                     await self._hear_tracker()  # a worker given up last ends the job
                     if self._finished == set(self._options.workers):
@@ -218,13 +226,20 @@ class Launcher:
 
     async def _start(self, worker_id: str) -> Child:
         own = {"FTCOMM_WORKER_ID": worker_id}
+        if self._options.keeps_places:
+            own["FTCOMM_SPARE"] = str(int(self._is_spare(worker_id)))
         child = None if self._zygote is None else await self._zygote.fork(worker_id, own)
         if child is None:
             child = start_child(worker_id, self._options.command, {**self._environment, **own})
         return child
 
     def _tell_pid(self, worker_id: str, pid: int) -> None:
-        """Say which process is the worker's: while it has not said hello, nobody else can."""
+        """Say which process is the worker's: while it has not said hello, nobody else can.
+
+        Not of a spare: the group waits for whom a launcher has started.
+        """
+        if worker_id in self._options.spares:
+            return
         host = self._environment.get("FTCOMM_HOST") or platform.node()[:64] or "localhost"
         self._job.post(Supervised(worker_id, host, pid, 0.0))
 
@@ -244,9 +259,12 @@ class Launcher:
         memory = self._memory_kills.take(trio.current_time()) if killed else ""
         self._job.post(Died(worker_id, child.process.pid, cause_of(status, child.tail, memory)))
         await self._hear_tracker()  # what the worker said last counts
-        missed = status in PLACE_TAKEN and await self._is_missed(worker_id, describe_exit(status))
+        missed = status in PLACE_TAKEN and (
+            self._is_spare(worker_id)  # a spare has its place: it is the next one
+            or await self._is_missed(worker_id, describe_exit(status))
+        )
         if self._no_more_starts.is_set():
-            if status != 0 and not self._caught:
+            if status != 0 and not self._caught and not self._is_spare(worker_id):
                 self._console.warn(f"worker {worker_id} {describe_exit(status)}")
             return None
         decision = self._policy.after_exit(
@@ -257,6 +275,7 @@ class Launcher:
             now=trio.current_time(),
             missed=missed,
             error=child.traceback.error_of(status),
+            as_spare=self._job.ended_as_spare(worker_id, child.process.pid),
         )
         if not (isinstance(decision, Finished) and status == 0):
             how = describe_exit(status, memory) + (MISSED if missed else "")
@@ -273,6 +292,13 @@ class Launcher:
             case _:
                 assert_never(decision)
         return None
+
+    def _is_spare(self, worker_id: str) -> bool:
+        """True if the group is complete without this worker."""
+        if not self._options.spares or self._job.has_rank(worker_id):
+            return False
+        has_formed = any(map(self._job.has_rank, self._options.workers + self._options.spares))
+        return has_formed or worker_id in self._options.spares
 
     async def _is_missed(self, worker_id: str, how: str) -> bool:
         """Tell whether a worker's replacement has also ended, so that no other launcher starts one.
@@ -303,6 +329,10 @@ class Launcher:
         if child.tail and not decision.script_failed:  # else the traceback has been shown
             self._console.say(f"the last lines of worker {child.worker_id}:")
             self._console.say("\n".join(f"  | {line}" for line in child.tail))
+        if self._is_spare(child.worker_id):
+            self._console.warn(f"{reason}: the job goes on with one spare less")
+            return
+        if child.tail:
             reason = f"{reason}; its last line: {child.tail[-1][-MAX_LAST_LINE:]}"
         self._job.post(GivenUp(child.worker_id, reason, decision.script_failed))
 
@@ -376,7 +406,9 @@ class Launcher:
         await self._job.over.wait()
         self._no_more_starts.set()
         outcome = self._job.outcome
-        if outcome is not None and not outcome.ok:
+        if outcome is not None and outcome.ok:
+            await self._end_spares()
+        elif outcome is not None:
             grace_s = self._options.end_grace_s
             with trio.move_on_after(grace_s):
                 await trio.sleep(STRAGGLERS_AFTER_S)
@@ -388,6 +420,15 @@ class Launcher:
                         )
                 await trio.sleep_forever()
             await self._terminate()
+
+    async def _end_spares(self) -> None:
+        """End who was never needed: one that is still starting finds no tracker any more."""
+        await trio.sleep(STRAGGLERS_AFTER_S)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for worker_id, child in self._children.items():
+                if child.running and self._is_spare(worker_id):
+                    child.signal_group(number)
+            await trio.sleep(self._options.term_grace_s)
 
     async def _terminate(self) -> None:
         self._signal_all(signal.SIGTERM)
@@ -408,7 +449,8 @@ class Launcher:
         outcome = self._job.outcome
         if outcome is not None and not outcome.ok:
             return exit_code_of(outcome.error)
-        statuses = [self._statuses.get(worker_id, 0) for worker_id in self._options.workers]
+        workers = self._options.workers + self._options.spares
+        statuses = [self._statuses.get(w, 0) for w in workers if not self._is_spare(w)]
         killed_is_good = outcome is not None  # it is well, so every rank has closed
         bad = [s for s in statuses if s not in _GOOD and not (killed_is_good and s < 0)]
         if bad:

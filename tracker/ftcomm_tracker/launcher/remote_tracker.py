@@ -142,6 +142,17 @@ class RemoteJob:
         assert worker_id == self._worker_id
         return not self._attached or self._standing is None or self._standing.connected
 
+    def ended_as_spare(self, worker_id: str, pid: int) -> bool:
+        """False: a supervisor is not told whether its worker has a rank."""
+        assert worker_id == self._worker_id
+        assert pid > 0
+        return False
+
+    def has_rank(self, worker_id: str) -> bool:
+        """True: a supervisor treats every worker as a member."""
+        assert worker_id == self._worker_id
+        return True
+
     def misses(self, worker_id: str) -> bool:
         """True if the tracker says that it has a place for the worker, and no incarnation of it."""
         assert worker_id == self._worker_id

@@ -155,6 +155,7 @@ class RestartPolicy:
         self._restarts = 0
         self._best = START
         self._deaths: dict[str, _Deaths] = {}
+        self._spare_deaths: dict[str, _Deaths] = {}
 
     @property
     def restarts(self) -> int:
@@ -175,6 +176,7 @@ class RestartPolicy:
         now: float,
         missed: bool = False,
         error: ScriptError | None = None,
+        as_spare: bool = False,
     ) -> Decision:
         """Decide about `worker`, which ended with `status` (negative: by that signal).
 
@@ -186,6 +188,7 @@ class RestartPolicy:
             now: seconds, on one clock for all exits.
             missed: whoever took its place, if somebody did, has ended too: it is a death.
             error: the error by which its script ended, if one is known.
+            as_spare: it had no rank, so its death has cost the job nothing.
         """
         self.observe(progress)
         if status == RolledBackError.exit_code:  # no death: the job goes on in its next attempt
@@ -197,6 +200,8 @@ class RestartPolicy:
             return NoRestart(describe_exit(status))
         if status in {kind.exit_code for kind in _PERMANENT_FAILURES}:
             return GiveUp(f"worker {worker} {describe_exit(status)}")
+        if as_spare:
+            return RestartAfter(self._delay_of_spare(worker, now))
         return self._after_death(worker, status, now, error)
 
     def _after_death(
@@ -220,6 +225,13 @@ class RestartPolicy:
         self._restarts += 1
         # At once the first time in a version; a checkpoint since the last death starts afresh.
         return RestartAfter(RESTART_BACKOFF.delay_s(len(deaths.recent)))
+
+    def _delay_of_spare(self, worker: str, now: float) -> float:
+        """The same delays, counted apart: a spare's death never ends a job."""
+        deaths = self._spare_deaths.setdefault(worker, _Deaths())
+        deaths.add(now, self._best, self._limits.window_s)
+        self._restarts += 1
+        return RESTART_BACKOFF.delay_s(len(deaths.recent))
 
 
 def cause_of(status: int, tail: Sequence[str], memory: str) -> str:

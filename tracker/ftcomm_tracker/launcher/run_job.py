@@ -55,6 +55,7 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
     launcher = Launcher(
         LaunchOptions(
             workers=tuple(str(index) for index in range(job.durable.world_size)),
+            spares=tuple(f"spare-{number}" for number in range(job.settings.spares)),
             command=options.command,
             restarts=options.restarts,
             preload=options.preload,

@@ -174,6 +174,14 @@ class Server:
         """True while there is a place for that worker, and none of its processes is connected."""
         return self._roster.misses(worker_id)
 
+    def ended_as_spare(self, worker_id: str, pid: int) -> bool:
+        """True if the process `pid` of that worker had no rank when its connection ended."""
+        return self._roster.ended_as_spare(worker_id, pid)
+
+    def has_rank(self, worker_id: str) -> bool:
+        """True if that worker has a place in the group, whether it is connected or not."""
+        return self._roster.has_rank(worker_id)
+
     def progress(self) -> Position:
         """The highest position known of any member."""
         return self._roster.progress()

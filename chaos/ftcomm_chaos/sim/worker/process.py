@@ -78,7 +78,13 @@ class SimulatedProcess:
         self.cut_next = False  # it comes when the user's thread runs in a call
         self.conn: ControlConn | None = None
         identity = Identity(
-            worker_id, f"{worker_id}/{port}".encode(), sim.host_of(worker_id), "sim", port
+            worker_id,
+            f"{worker_id}/{port}".encode(),
+            sim.host_of(worker_id),
+            "sim",
+            port,
+            zone=sim.zone_of(worker_id),
+            spare=worker_id in sim.spare_ids,
         )
         limits = MachineLimits(
             detect_within=sim.settings.detect_within,

@@ -75,7 +75,8 @@ def _over(document: Mapping[str, Any]) -> list[Diagnosis]:
 
 
 def _forming(document: Mapping[str, Any]) -> list[Diagnosis]:
-    here, size = document["spares"], document["world_size"]
+    here = [row["worker_id"] for row in document["spares"] if not row["is_spare"]]
+    size = document["world_size"]
     joined = f"joined: worker {', '.join(here)}" if here else "no worker has joined yet"
     missing = document["missing"]
     words = missing_list(missing["workers"], missing["unnamed"])

@@ -10,6 +10,7 @@ from ftcomm_tracker.core.relay_routing import route_rows
 from ftcomm_tracker.core.reporting.lost_hosts import host_text
 from ftcomm_tracker.core.reporting.status_rows import peer_row
 from ftcomm_tracker.core.reporting.store_status import store_row
+from ftcomm_tracker.core.spares import spare_rows
 
 
 def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusReply:
@@ -57,9 +58,8 @@ def snapshot(group: GroupState, now: float) -> dict[str, Any]:
         "members": [
             _member_row(group, rank, now, progress) for rank in range(len(group.durable.places))
         ],
-        "spares": [
-            p.hello.worker_id for _, p in sorted(group.members.peers.items()) if p.rank is None
-        ],
+        "spares_wanted": group.settings.spares,
+        "spares": spare_rows(group),
         "waiting_for": _waiting_for(group, now),
         "lost_hosts": [{"host": host, "workers": names} for host, names in group.lost_hosts()[0]],
         "routes": route_rows(group.links, group.durable),
@@ -150,11 +150,12 @@ def _awaited_in_grace(group: GroupState) -> list[int]:
 def _missing(group: GroupState, now: float) -> dict[str, Any]:
     """List the workers that are missing before the group can form, as JSON-able values."""
     durable = group.durable
+    spares = {p.hello.worker_id for p in group.members.peers.values() if p.hello.spare}
     names, unnamed = missing_workers(
         durable.world_size,
-        {peer.hello.worker_id for peer in group.members.peers.values()},
-        group.launches.workers,
-        [name for name, _ in durable.incarnations],
+        {p.hello.worker_id for p in group.members.peers.values() if not p.hello.spare},
+        set(group.launches.workers) - spares,
+        [name for name, _ in durable.incarnations if name not in spares],
     )
     ends_s = group.forming.ends_at - now
     return {

@@ -82,8 +82,22 @@ def table(snapshot: Mapping[str, Any]) -> str:
     if snapshot.get("members_left_out"):
         left_out = counted(snapshot["members_left_out"], "member")
         lines.append(f"({left_out} like these, or well: not shown)")
+    lines += _spares(snapshot)
     lines += _incidents(snapshot["incidents"])
     return "\n".join(lines)
+
+
+def _spares(snapshot: Mapping[str, Any]) -> list[str]:
+    """One line for each spare, and one if there are fewer than the job is to have."""
+    rows = [row for row in snapshot["spares"] if row["is_spare"]]
+    lines = []
+    for row in rows:
+        zone = f", zone {row['zone']}" if row["zone"] else ""
+        lines.append(f"spare {row['worker_id']} (pid {row['pid']}) on {row['host']}{zone}")
+    wanted = snapshot["spares_wanted"]
+    if len(rows) < wanted and snapshot["final_version"] < 0:
+        lines.append(f"{len(rows)} of {counted(wanted, 'spare')} are here")
+    return ["", *lines] if lines else []
 
 
 def _process(snapshot: Mapping[str, Any]) -> str:
