@@ -66,8 +66,8 @@ WORKER_VARIABLES: Final[dict[str, str]] = {
     "FTCOMM_ADVERTISE": "address[:port] that this worker tells the others, where it differs",
     "FTCOMM_HOST": "name of this worker's machine: workers that give the same one have links inside"
     " it and are one group in hierarchical collectives; default: the system's node name",
-    "FTCOMM_ZONE": "name of what this worker's machine may be lost with, as a cloud's zone: a spare"
-    " of another zone than the lost worker's is preferred (none)",
+    "FTCOMM_ZONE": "name of what this worker's machine may be lost with, as a cloud's zone: copies"
+    " are kept in different zones, and a spare of another one is preferred (none)",
     "FTCOMM_SPARE": "1: this worker waits in init() until a worker is lost, and is not counted"
     " when the group forms (0)",
     "FTCOMM_FAULTS": "faults to inject by address, a testing aid (off)",

@@ -1,9 +1,9 @@
 """Grouping: which ranks shared a host when the group formed.
 
-By rank, the number of its host; hosts are numbered in the order of their lowest ranks, so that no
-name enters.  It is journalled when the group forms and never changes, wherever a later incarnation
-of a rank runs: who keeps what, and the bits of hierarchical collectives, follow from it (rules R3,
-R5).
+By rank, the number of its host.  Hosts are numbered zone by zone, and zones and the hosts of one in
+the order of their lowest ranks, so that no name enters.  It is journalled when the group forms and
+never changes, wherever a later incarnation of a rank runs: who keeps what, and the bits of
+hierarchical collectives, follow from it (rules R3, R5).
 """
 
 import functools
@@ -13,15 +13,23 @@ from collections.abc import Sequence
 Grouping = tuple[int, ...]
 
 
-def grouping_of(hosts: Sequence[str]) -> Grouping:
-    """The grouping of ranks whose hosts have these names."""
-    numbers: dict[str, int] = {}
-    return tuple(numbers.setdefault(host, len(numbers)) for host in hosts)
+def grouping_of(hosts: Sequence[str], zones: Sequence[str] = ()) -> Grouping:
+    """The grouping of ranks whose hosts have these names, and are in these zones.
+
+    A host is in the zone that its lowest rank names; without `zones` all are in one.
+    """
+    zone_of: dict[str, str] = {}
+    for host, zone in zip(hosts, zones or [""] * len(hosts), strict=True):
+        zone_of.setdefault(host, zone)
+    in_order = list(dict.fromkeys(zone_of.values()))
+    placed = sorted(zone_of, key=lambda host: in_order.index(zone_of[host]))  # stable
+    numbers = {host: number for number, host in enumerate(placed)}
+    return tuple(numbers[host] for host in hosts)
 
 
 def is_grouping(numbers: Sequence[int]) -> bool:
     """Tell whether `numbers` could come from `grouping_of`."""
-    return tuple(numbers) == grouping_of([str(number) for number in numbers])
+    return set(numbers) == set(range(len(set(numbers))))
 
 
 def members_of(grouping: Grouping) -> tuple[tuple[int, ...], ...]:
@@ -48,4 +56,5 @@ def is_hierarchical(grouping: Grouping) -> bool:
 
 def are_neighbours(grouping: Grouping) -> bool:
     """Tell whether the ranks of each host follow one another."""
-    return list(grouping) == sorted(grouping)
+    places = grouping_of([str(host) for host in grouping])
+    return list(places) == sorted(places)

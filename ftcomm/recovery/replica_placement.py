@@ -3,7 +3,8 @@
 A pure function of the seqno and of the host map at job start.  Ranks are laid out host by host
 and every `stride`-th of them keeps a result, so that the copies of one result are on different
 hosts as long as no host has more than ``n // replicas`` ranks.  Neighbours on the ring are usually
-on one host and would die together.
+on one host and would die together.  The grouping numbers hosts zone by zone: the same holds for
+zones.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from ftcomm.protocol.host_groups import Grouping
 
 
 def keep_order(grouping: Grouping) -> tuple[int, ...]:
-    """Ranks sorted by host, then rank."""
+    """Ranks sorted by zone and host, then rank."""
     return tuple(sorted(range(len(grouping)), key=lambda rank: (grouping[rank], rank)))
 
 

@@ -49,6 +49,7 @@ def test_settings_survive_the_wire() -> None:
         "replace_within": "600.0",
         "reattach_within": "30.0",
         "max_incarnations": "100",
+        "spares": "0",
         "verify": "none",
         "replay": "on",
         "checksum": "none",

@@ -311,6 +311,30 @@ def test_every_local_state_has_enough_holders_on_as_many_hosts(
             assert len({hosts[rank] for rank in holders}) == replicas + 1
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("xyz")), min_size=1, max_size=12),
+    st.integers(1, 4),
+    st.integers(0, 50),
+)
+def test_every_result_has_holders_in_as_many_zones_as_there_are_enough_of(
+    ranks: list[tuple[str, str]], replicas: int, seqno: int
+) -> None:
+    zone_of = dict(reversed(ranks))
+    hosts = [host for host, _ in ranks]
+    zones = [zone_of[host] for host in hosts]
+    order, size = keep_order(grouping_of(hosts, zones)), len(hosts)
+    stride = keep_stride(size, replicas)
+    holders = {r for index, r in enumerate(order) if is_replica_holder(index, seqno, stride)}
+    if max(zones.count(zone) for zone in zones) <= size // replicas:
+        assert len({zones[rank] for rank in holders}) >= replicas
+    if max(hosts.count(host) for host in hosts) <= size // replicas:
+        assert len({hosts[rank] for rank in holders}) >= replicas
+    for owner in range(size):
+        zones_of_local = {zones[r] for r in local_replica_holders(order, owner, replicas)}
+        if max(zones.count(zone) for zone in zones) <= size // (replicas + 1):
+            assert len({zones[owner], *zones_of_local}) == replicas + 1
+
+
 @given(st.integers(0, 4), st.integers(1, 4), st.integers(0, 9), st.integers(1, 12))
 def test_to_succeed_is_to_add_and_to_prove(
     index: int, stride: int, first: int, results: int

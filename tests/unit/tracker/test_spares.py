@@ -26,9 +26,9 @@ def test_a_spare_that_comes_first_is_not_counted_when_the_group_forms() -> None:
     scenario.joined(1, hello("w0"))
     before = scenario.roster.snapshot(0.0)
     scenario.joined(2, hello("w1"))
-    assert (before["state"], before["missing"]["unnamed"], owners(scenario)) == (
+    assert (before["state"], before["waiting_for"], owners(scenario)) == (
         "FORMING",
-        1,
+        ["1 worker to join"],
         ["w0", "w1"],
     )
 

@@ -24,7 +24,7 @@ from ftcomm_tracker.core.events import (
     Send,
 )
 from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
-from ftcomm_tracker.core.spares import best_spare, note_seated
+from ftcomm_tracker.core.spares.choice import best_spare, note_seated
 
 # Worker ids that a job may ever see. Each is journalled for good, so that its processes stay
 # numbered; with all of them the document is a megabyte. More means ids that are made anew at every
@@ -287,8 +287,9 @@ def _form(group: GroupState) -> None:
         RankOwner(p.hello.worker_id, p.incarnation, p.hello.nonce, p.hello.host) for p in chosen
     )
     group.end.untold = {place.worker_id for place in places}
+    hosts, zones = [p.hello.host for p in chosen], [p.hello.zone for p in chosen]
     # R16: the grouping stays the first attempt's, wherever the workers run now
-    grouping = group.durable.grouping or grouping_of([place.host for place in places])
+    grouping = group.durable.grouping or grouping_of(hosts, zones)
     group.persist(places=places, grouping=grouping)
     group.put_series()
     for rank, peer in enumerate(chosen):

@@ -118,6 +118,14 @@ class LaunchOptions:
     end_grace_s: float = END_GRACE_S
 
 
+def is_spare(options: LaunchOptions, job: Job, worker_id: str) -> bool:
+    """True if the group is complete without this worker."""
+    if not options.spares or job.has_rank(worker_id):
+        return False
+    has_formed = any(map(job.has_rank, options.workers + options.spares))
+    return has_formed or worker_id in options.spares
+
+
 class Launcher:
     """Runs the workers of one job to its end."""
 
@@ -227,7 +235,7 @@ class Launcher:
     async def _start(self, worker_id: str) -> Child:
         own = {"FTCOMM_WORKER_ID": worker_id}
         if self._options.keeps_places:
-            own["FTCOMM_SPARE"] = str(int(self._is_spare(worker_id)))
+            own["FTCOMM_SPARE"] = str(int(is_spare(self._options, self._job, worker_id)))
         child = None if self._zygote is None else await self._zygote.fork(worker_id, own)
         if child is None:
             child = start_child(worker_id, self._options.command, {**self._environment, **own})
@@ -260,11 +268,17 @@ class Launcher:
         self._job.post(Died(worker_id, child.process.pid, cause_of(status, child.tail, memory)))
         await self._hear_tracker()  # what the worker said last counts
         missed = status in PLACE_TAKEN and (
-            self._is_spare(worker_id)  # a spare has its place: it is the next one
+            is_spare(
+                self._options, self._job, worker_id
+            )  # a spare has its place: it is the next one
             or await self._is_missed(worker_id, describe_exit(status))
         )
         if self._no_more_starts.is_set():
-            if status != 0 and not self._caught and not self._is_spare(worker_id):
+            if (
+                status != 0
+                and not self._caught
+                and not is_spare(self._options, self._job, worker_id)
+            ):
                 self._console.warn(f"worker {worker_id} {describe_exit(status)}")
             return None
         decision = self._policy.after_exit(
@@ -292,13 +306,6 @@ class Launcher:
             case _:
                 assert_never(decision)
         return None
-
-    def _is_spare(self, worker_id: str) -> bool:
-        """True if the group is complete without this worker."""
-        if not self._options.spares or self._job.has_rank(worker_id):
-            return False
-        has_formed = any(map(self._job.has_rank, self._options.workers + self._options.spares))
-        return has_formed or worker_id in self._options.spares
 
     async def _is_missed(self, worker_id: str, how: str) -> bool:
         """Tell whether a worker's replacement has also ended, so that no other launcher starts one.
@@ -329,7 +336,7 @@ class Launcher:
         if child.tail and not decision.script_failed:  # else the traceback has been shown
             self._console.say(f"the last lines of worker {child.worker_id}:")
             self._console.say("\n".join(f"  | {line}" for line in child.tail))
-        if self._is_spare(child.worker_id):
+        if is_spare(self._options, self._job, child.worker_id):
             self._console.warn(f"{reason}: the job goes on with one spare less")
             return
         if child.tail:
@@ -426,7 +433,7 @@ class Launcher:
         await trio.sleep(STRAGGLERS_AFTER_S)
         for number in (signal.SIGTERM, signal.SIGKILL):
             for worker_id, child in self._children.items():
-                if child.running and self._is_spare(worker_id):
+                if child.running and is_spare(self._options, self._job, worker_id):
                     child.signal_group(number)
             await trio.sleep(self._options.term_grace_s)
 
@@ -450,7 +457,9 @@ class Launcher:
         if outcome is not None and not outcome.ok:
             return exit_code_of(outcome.error)
         workers = self._options.workers + self._options.spares
-        statuses = [self._statuses.get(w, 0) for w in workers if not self._is_spare(w)]
+        statuses = [
+            self._statuses.get(w, 0) for w in workers if not is_spare(self._options, self._job, w)
+        ]
         killed_is_good = outcome is not None  # it is well, so every rank has closed
         bad = [s for s in statuses if s not in _GOOD and not (killed_is_good and s < 0)]
         if bad:

@@ -10,7 +10,7 @@ from ftcomm_tracker.core.relay_routing import route_rows
 from ftcomm_tracker.core.reporting.lost_hosts import host_text
 from ftcomm_tracker.core.reporting.status_rows import peer_row
 from ftcomm_tracker.core.reporting.store_status import store_row
-from ftcomm_tracker.core.spares import spare_rows
+from ftcomm_tracker.core.spares.choice import spare_rows
 
 
 def standing_of(group: GroupState, worker_id: str, number: int) -> WorkerStatusReply:

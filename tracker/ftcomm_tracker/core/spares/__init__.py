@@ -1,0 +1,1 @@
+"""Workers that wait for a rank."""
