@@ -67,6 +67,15 @@ def test_ls_lists_attempts_and_versions(root: Path) -> None:
     assert lines[-1].split()[:3] + lines[-1].split()[-1:] == ["7", "2", "4", "complete"]
 
 
+def test_one_attempt_with_one_version_is_singular(tmp_path: Path) -> None:
+    job = StoredJob(DirectoryStore(tmp_path / "store"))
+    job.begin()
+    job.attempt(1)
+    job.version(1, 1, STATE)
+    _, text = invoke("checkpoint", "ls", str(tmp_path / "store"))
+    assert text.splitlines()[0] == f"job {SERIES}, 2 workers, 1 attempt, 1 version"
+
+
 def test_verify_reads_every_byte(root: Path) -> None:
     status, text = invoke("checkpoint", "verify", str(root))
     assert (status, [line.split()[0] for line in text.splitlines()]) == (0, ["ok"] * 4)
@@ -134,7 +143,7 @@ def test_gc_removes_old_leftovers_alone(root: Path) -> None:
     now = new.stat().st_mtime
     os.utime(old, (now, now - LEFTOVER_AGE_S - 60))
     status, text = invoke("checkpoint", "gc", str(root), "--keep", "9")
-    assert (status, text) == (0, "0 objects, 0 B; 1 leftovers of dead writers\n")
+    assert (status, text) == (0, "0 objects, 0 B; 1 leftover of dead writers\n")
     assert [path.name for path in (root / TEMPORARY).iterdir()] == ["new"]
 
 
@@ -142,7 +151,7 @@ def test_export_writes_the_newest_or_the_named_version(root: Path, tmp_path: Pat
     status, text = invoke("checkpoint", "export", str(root), str(tmp_path / "a.npz"))
     assert (status, text) == (
         0,
-        f"version 4 of attempt 2: 1 arrays, 15.6 KiB, to {tmp_path / 'a.npz'}\n",
+        f"version 4 of attempt 2: 1 array, 15.6 KiB, to {tmp_path / 'a.npz'}\n",
     )
     with np.load(tmp_path / "a.npz") as archive:
         assert archive["state.w"].tolist() == STATE["w"].tolist()

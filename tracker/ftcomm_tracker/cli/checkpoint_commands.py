@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from ftcomm.config.plurals import counted
 from ftcomm.durable.chain import Chain
 from ftcomm.durable.chain_state import ChainState, chain_state
 from ftcomm.durable.export import export_version
@@ -199,7 +200,8 @@ async def _gc(url: str, as_json: bool, keep: int, dry_run: bool) -> int:
         return 0
     for each in deleted:
         click.echo(f"{'would delete' if dry_run else 'deleted'} {each.name}")
-    click.echo(f"{len(deleted)} objects, {_size(nbytes)}; {leftovers} leftovers of dead writers")
+    counts = f"{counted(len(deleted), 'object')}, {_size(nbytes)}"
+    click.echo(f"{counts}; {counted(leftovers, 'leftover')} of dead writers")
     return 0
 
 
@@ -218,7 +220,7 @@ async def _export(url: str, path: Path, number: int | None, as_json: bool) -> in
         click.echo(json.dumps({**document, "attempt": record.attempt, "version": record.version}))
         return 0
     click.echo(
-        f"version {record.version} of attempt {record.attempt}: {written.arrays} arrays,"
+        f"version {record.version} of attempt {record.attempt}: {counted(written.arrays, 'array')},"
         f" {_size(written.nbytes)}, to {path}"
     )
     return 0
@@ -308,8 +310,9 @@ def _row(number: int, record: VersionRecord, present: dict[str, int]) -> dict[st
 
 def _headline(opened: OpenedSeries) -> str:
     state, series = opened.state, opened.series
-    words = [f"job {series.series}", f"{series.world_size} workers"]
-    words.append(f"{len(state.attempts)} attempts, {len(state.versions)} versions")
+    words = [f"job {series.series}", counted(series.world_size, "worker")]
+    words.append(counted(len(state.attempts), "attempt"))
+    words.append(counted(len(state.versions), "version"))
     if state.finished != PRELUDE:
         words.append(f"finished at version {state.finished}")
     return ", ".join(words)
@@ -339,13 +342,14 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
 def _in_words(row: dict[str, Any]) -> str:
     if row["state"] != INCOMPLETE:
         return str(row["state"])
-    return f"incomplete: {len(row['missing'])} objects missing, such as {row['missing'][0]}"
+    missing = counted(len(row["missing"]), "object")
+    return f"incomplete: {missing} missing, such as {row['missing'][0]}"
 
 
 def _verified(number: int, record: VersionRecord, damage: Sequence[str]) -> str:
     name = f"version {record.version} of attempt {record.attempt} (record {number})"
     if not damage:
-        return f"ok       {name}: {len(record.parts)} objects, {_size(record.nbytes)}"
+        return f"ok       {name}: {counted(len(record.parts), 'object')}, {_size(record.nbytes)}"
     return "\n".join([f"DAMAGED  {name}", *(f"         {each}" for each in damage)])
 
 
