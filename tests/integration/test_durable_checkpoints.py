@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from ftcomm.durable.chain import Chain
 from ftcomm.durable.chain_state import chain_state
 from ftcomm.durable.opening import open_store
+from ftcomm.durable.records import VersionRecord
 from tests.unit.tracker.test_launcher import run
 
 pytestmark = pytest.mark.process
@@ -40,7 +42,11 @@ print("model", hashlib.sha256(weights.tobytes()).hexdigest(), own)
 
 
 def job(
-    store: Path, *, marks: Path | None = None, whole: bool = False, option: str = "--checkpoint"
+    store: Path | str,
+    *,
+    marks: Path | None = None,
+    whole: bool = False,
+    option: str = "--checkpoint",
 ) -> subprocess.CompletedProcess[str]:
     """Run the script once more on `store`; it dies at each step of `marks` that has no mark."""
     head = f"MARKS, WHOLE, DURABLE = {str(marks or '')!r}, {whole}, True\n"
@@ -132,19 +138,52 @@ def test_the_holders_of_a_large_result_die_and_the_newest_checkpoint_is_used(
     assert "checkpoint 3 is in the store" in killed.stderr
 
 
+def newest_version(store: Path) -> VersionRecord:
+    records = chain_state(Chain(open_store(str(store))).read()).versions
+    return records[max(records)]
+
+
+def newest_shard(store: Path) -> Path:
+    """File of the newest version's last shard."""
+    parts = newest_version(store).parts
+    return store / max(each for each in parts if each.kind == "state").name
+
+
+def flipped(content: bytes) -> bytes:
+    return content[:-40] + bytes([content[-40] ^ 1]) + content[-39:]
+
+
+def cut(content: bytes) -> bytes:
+    return content[:-40]
+
+
 def test_a_damaged_version_is_named_and_an_older_one_is_used(tmp_path: Path) -> None:
+    """One after the other: a flipped byte, a cut file, a foreign one, and one that is not there."""
     clean = job(tmp_path / "clean")
+    foreign = newest_shard(tmp_path / "clean").read_bytes()
     marks, store = tmp_path / "marks", tmp_path / "store"
     marks.mkdir()
-    job(store, marks=marks, whole=True)
-    records = chain_state(Chain(open_store(str(store))).read()).versions
-    newest = records[max(records)]
-    part = store / next(each.name for each in newest.parts if each.kind == "state")
-    content = bytearray(part.read_bytes())
-    content[-40] ^= 1
-    part.write_bytes(bytes(content))
-    done = job(store)
+    assert job(store, marks=marks, whole=True).returncode == -9
+    damages: tuple[tuple[Callable[[bytes], bytes] | None, str], ...] = (
+        (flipped, "was changed: the digest of its bytes does not fit"),
+        (cut, "is cut short"),
+        (lambda _: foreign, "is of job "),
+        (None, "has no object"),
+    )
+    # Step 3 is marked anew, so each run ends behind version 4, which is damaged next.
+    for damage, reason in damages:
+        newest, shard = newest_version(store), newest_shard(store)
+        content = shard.read_bytes()
+        shard.unlink()
+        if damage is not None:
+            shard.write_bytes(damage(content))
+        for mark in marks.glob("3-*"):
+            mark.unlink()
+        done = job(store, marks=marks, whole=True)
+        assert done.returncode == -9, done.stderr
+        assert f"checkpoint {newest.version} of the store is damaged" in done.stderr
+        assert reason in done.stderr
+        assert versions(done) == {newest.version - 1}
+    done = job(store, marks=marks)
     assert done.returncode == 0, done.stderr
-    assert f"checkpoint {newest.version} of the store is damaged" in done.stderr
-    assert versions(done) == {newest.version - 1}
     assert models(done) == models(clean)

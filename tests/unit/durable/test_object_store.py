@@ -1,6 +1,5 @@
 """The store in a bucket: against moto's server on loopback, with a proxy that makes calls fail."""
 
-import http.client
 import threading
 from collections.abc import Iterator
 
@@ -8,8 +7,6 @@ import pytest
 
 pytest.importorskip("s3fs", reason="s3fs is not installed")
 pytest.importorskip("moto.server", reason="moto[server] is not installed")
-
-from moto.server import ThreadedMotoServer
 
 from ftcomm.durable import s3_bucket
 from ftcomm.durable.chain import Chain
@@ -19,37 +16,21 @@ from ftcomm.durable.opening import open_store, probe
 from ftcomm.durable.records import AttemptRecord, SeriesRecord
 from ftcomm.durable.s3_bucket import S3Bucket
 from ftcomm.durable.store import MissingObjectError, StoredObject, StoreError
-from tests.unit.durable.s3_proxy import Fault, Faults, proxy
+from tests.unit.durable.moto_bucket import SECRET, fresh_bucket, served
+from tests.unit.durable.s3_proxy import Fault, Faults
 
-SECRET = "verysecretkeyvalue"
 SERIES = SeriesRecord("job", 2, (0, 1), (), b"")
 
 
 @pytest.fixture(scope="module")
 def moto() -> Iterator[tuple[str, int]]:
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    yield server.get_host_and_port()
-    server.stop()
-
-
-def ask(moto: tuple[str, int], method: str, path: str) -> None:
-    connection = http.client.HTTPConnection(*moto, timeout=30)
-    connection.request(method, path)
-    assert connection.getresponse().status == 200
-    connection.close()
+    with served() as address:
+        yield address
 
 
 @pytest.fixture
 def faults(moto: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    """A fresh bucket ``ckpt`` behind the proxy, which the environment names."""
-    ask(moto, "POST", "/moto-api/reset")
-    ask(moto, "PUT", "/ckpt")
-    with proxy(moto) as (url, found):
-        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with fresh_bucket(moto, monkeypatch) as found:
         yield found
 
 
