@@ -187,3 +187,33 @@ def test_a_damaged_version_is_named_and_an_older_one_is_used(tmp_path: Path) -> 
     done = job(store, marks=marks)
     assert done.returncode == 0, done.stderr
     assert models(done) == models(clean)
+
+
+LAZILY = """
+import numpy as np, ftcomm
+from ftcomm.state.lazy import LazyState
+
+packed, raw = {}, LazyState.raw
+def counted(state):
+    packed[id(state)] = state
+    return raw(state)
+LazyState.raw = counted
+
+with ftcomm.init() as comm:
+    comm.load_checkpoint(np.zeros(100))
+    kept = []
+    for step in range(1, 9):
+        kept.append({"w": comm.allreduce(np.full(100, float(step)))})
+        comm.checkpoint(kept[-1], lazy=True, durable=step == 8)
+print("packed", len(packed))
+"""
+
+
+def test_a_lazy_version_is_packed_only_when_it_is_marked(tmp_path: Path) -> None:
+    """The first is due and one of the next; the last, which waits for its record, is copied."""
+    done = run("--checkpoint", str(tmp_path), "--checkpoint-every", "4v", script=LAZILY, n=3)
+    assert done.returncode == 0, done.stderr
+    records = chain_state(Chain(open_store(str(tmp_path))).read()).versions.values()
+    recorded = [record.version for record in records]
+    assert {1, 8} <= set(recorded) <= {1, 5, 6, 7, 8}
+    assert re.findall(r"packed (\d+)", done.stdout) == [str(len(recorded) - 1)] * 3
