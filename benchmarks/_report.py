@@ -274,3 +274,22 @@ def hierarchy_table(lines: list[Line]) -> str:
 def _or_lacking(lines: list[Line], found: str) -> str:
     lacking = [f"Not measured: {line['missing']}" for line in lines if "missing" in line]
     return "\n\n".join([facts_line(lines), *(lacking or [found])])
+
+
+def durable_table(lines: list[Line]) -> str:
+    """One row for each store."""
+    rows = [
+        [
+            line["store"],
+            *(f"{line[f'{name}_ms']:,.2f}" for name in ("without", "with")),
+            f"{100 * (line['cost'] - 1):+.1f} %",
+            " to ".join(f"{100 * (ratio - 1):+.1f}" for ratio in line["cost_spread"]),
+            f"{line['versions']} of {line['turns']}",
+            *(f"{line[f'{name}_memory'] / 1e6:,.0f}" for name in ("without", "with")),
+        ]
+        for line in lines
+        if "store" in line
+    ]
+    head = ["store", "step without ms", "with ms", "costs", "quartiles", "durable"]
+    head += ["memory without MB", "with MB"]
+    return facts_line(lines) + "\n\n" + table(head, rows)

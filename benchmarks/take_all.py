@@ -14,6 +14,7 @@ from typing import Any
 
 import allreduce
 import alpha_beta
+import durable_cost
 import fault_tolerance_cost
 import floor
 import hidden
@@ -28,6 +29,7 @@ from _report import (
     allreduce_table,
     alpha_beta_table,
     cost_table,
+    durable_table,
     floor_table,
     hidden_table,
     hierarchy_table,
@@ -62,6 +64,7 @@ def main() -> None:
     takers: dict[str, tuple[Callable[[], Lines], Callable[[Lines], str]]] = {
         "allreduce": (_taker(allreduce, options), allreduce_table),
         "fault_tolerance_cost": (_taker(fault_tolerance_cost, options), cost_table),
+        "durable_cost": (_taker(durable_cost, options), durable_table),
         "floor": (_taker(floor, options), floor_table),
         "hidden": (_taker(hidden, options), hidden_table),
         "hierarchy": (_taker(hierarchy, options), hierarchy_table),

@@ -148,6 +148,16 @@ def test_the_cost_of_the_log_is_measured_in_every_way_to_call() -> None:
 
 
 @pytest.mark.slow
+def test_the_cost_of_durable_checkpoints_is_measured_beside_a_job_without() -> None:
+    _, *lines = run(str(BENCHMARKS / "durable_cost.py"), "--quick", "--json")
+    assert [(line["store"], line["turns"]) for line in lines] == [
+        (store, 4) for store in ("good", "slow", "errors", "full")
+    ]
+    versions = {line["store"]: line["versions"] for line in lines}
+    assert (versions["good"] > 0, versions["errors"], versions["full"]) == (True, 0, 0)
+
+
+@pytest.mark.slow
 def test_algorithms_are_measured_and_a_table_is_written_that_a_job_takes(tmp_path: Path) -> None:
     path = tmp_path / "table.toml"
     run_two = (sys.executable, "-m", "ftcomm_tracker", "run", "-n", "2")
