@@ -141,6 +141,13 @@ _RESUME_OPTION = click.option(
     " require: no new job.",
 )
 
+_TAKE_OVER_OPTION = click.option(
+    "--take-over",
+    is_flag=True,
+    help="Take the place of a tracker that still runs on the state directory or the store, which"
+    " ends.",
+)
+
 _LOG_OPTIONS = (
     click.option(
         "--log-format",
@@ -179,11 +186,7 @@ def main() -> None:
     type=DIRECTORY,
     help="The tracker's journal; the same one takes the same job up again.",
 )
-@click.option(
-    "--take-over",
-    is_flag=True,
-    help="Serve in the place of a tracker that still runs on the state directory; it ends.",
-)
+@_TAKE_OVER_OPTION
 @click.option(
     "--rebuild",
     is_flag=True,
@@ -226,6 +229,7 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
     " names another store: the same command goes on from the newest after a loss of everything."
     " Another one for each job [default: a temporary one, without checkpoints].",
 )
+@_TAKE_OVER_OPTION
 @_RESUME_OPTION
 @with_options(SETTING_OPTIONS)
 @with_options(_RESTART_OPTIONS)

@@ -51,7 +51,7 @@ class ServeOptions:
 
     Attributes:
         settings: job settings given explicitly, by name.
-        take_over: serve in the place of a tracker that still runs on the directory.
+        take_over: serve in the place of a tracker that still runs on the directory or the store.
         rebuild: the journal is lost; the job is taken up from what its workers know.
         lost: with `rebuild`, ids of workers that are lost with it; the operator confirms that
             the old tracker has ended.
@@ -133,6 +133,8 @@ async def open_job(options: ServeOptions) -> OpenJob:
                 max_attempts=settings.max_attempts,
                 resume=options.resume,
             )
+            if not options.take_over:
+                await chain.refuse_second()
             durable, facts = await chain.begin(durable, survivors=options.takes_up)
             journal.write(durable.to_wire(), epoch=durable.epoch)
             journal.settle()

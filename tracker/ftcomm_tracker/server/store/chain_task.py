@@ -56,6 +56,7 @@ from ftcomm_tracker.core.events import (
 )
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.server.journal import Journal
+from ftcomm_tracker.server.store.beat import BEATS, Beat
 
 # A store that cannot be read when an attempt begins: a restart of its server, not more.
 READ_WITHIN_S = 60.0
@@ -88,6 +89,7 @@ class ChainTask:
         self._keep = keep
         self._max_attempts = max_attempts
         self._tried = Counter[int]()
+        self._beat = Beat(store)
         self._resume = resume
         self._chain = Chain(store)
         self._durable = Durable.fresh("", 1)
@@ -95,6 +97,11 @@ class ChainTask:
         self._deleted: set[int] = set()  # records of versions whose objects are gone
 
     # --- the beginning of an attempt ----------------------------------------------------------
+
+    async def refuse_second(self) -> None:
+        """Return if no other tracker works on the store; see `Beat.refuse_second`."""
+        await self._patiently(self._store.list, BEATS)  # it may be away for a moment
+        await self._beat.refuse_second()
 
     async def begin(self, before: Durable, *, survivors: bool) -> tuple[Durable, StoreFacts]:
         """Begin the next attempt, or go on with that of `before`.
@@ -241,10 +248,12 @@ class ChainTask:
         self._puts.send_nowait(effect)
 
     async def run(self, post: Callable[[Event], None]) -> None:
-        """Put what is given, one record after the other, for ever."""
-        async for effect in self._orders:
-            if not await self._put(effect, post):
-                return
+        """Put what is given, one record after the other, and beat, for ever."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._beat.run)
+            async for effect in self._orders:
+                if not await self._put(effect, post):
+                    nursery.cancel_scope.cancel()
 
     async def _put(self, effect: Put, post: Callable[[Event], None]) -> bool:
         """Put until it is there; False if a later attempt has begun."""

@@ -1,0 +1,107 @@
+"""The beat in a store: a tracker that works is seen, one that has ended is not waited for."""
+
+import json
+import platform
+from pathlib import Path
+
+import pytest
+import trio
+
+from ftcomm.durable.directory_store import DirectoryStore
+from ftcomm.errors import ConfigError
+from ftcomm_tracker.server.store.beat import BEATS, Beat
+
+ELSEWHERE = {"host": "elsewhere", "pid": 7, "start": 3}
+ENDED = {"host": platform.node(), "pid": 2**22 + 1, "start": 1}  # above the largest number
+
+
+def store_with(path: Path, *beats: object) -> DirectoryStore:
+    store = DirectoryStore(path)
+    for number, beat in enumerate(beats):
+        store.put(f"{BEATS}other-{number}", [json.dumps(beat).encode()])
+    return store
+
+
+def names(store: DirectoryStore) -> list[str]:
+    return [each.name for each in store.list(BEATS)]
+
+
+class Watch:
+    """Waits without waiting; what other trackers do meanwhile is done then."""
+
+    def __init__(self, *puts: tuple[DirectoryStore, str]) -> None:
+        self.puts = puts
+        self.waited: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.waited.append(seconds)
+        for store, name in self.puts:
+            store.put(name, [json.dumps(ELSEWHERE).encode()])
+
+
+@pytest.mark.trio
+async def test_an_empty_store_is_free(tmp_path: Path) -> None:
+    watch = Watch()
+    await Beat(store_with(tmp_path), pause=watch).refuse_second()
+    assert watch.waited == []
+
+
+@pytest.mark.trio
+async def test_a_tracker_that_beats_elsewhere_is_named(tmp_path: Path) -> None:
+    store = store_with(tmp_path, ELSEWHERE)
+    watch = Watch((store, f"{BEATS}other-next"))
+    with pytest.raises(ConfigError, match="process 7 on elsewhere"):
+        await Beat(store, pause=watch).refuse_second()
+    assert len(watch.waited) == 1
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("content", [ELSEWHERE, "nonsense", {"host": 3}])
+async def test_a_beat_that_stands_still_is_removed(tmp_path: Path, content: object) -> None:
+    store, watch = store_with(tmp_path, content), Watch()
+    await Beat(store, pause=watch).refuse_second()
+    assert (len(watch.waited), names(store)) == (1, [])
+
+
+@pytest.mark.trio
+async def test_a_process_of_this_host_that_has_ended_is_not_watched(tmp_path: Path) -> None:
+    store, watch = store_with(tmp_path, ENDED), Watch()
+    await Beat(store, pause=watch).refuse_second()
+    assert (watch.waited, names(store)) == ([], [])
+
+
+@pytest.mark.trio
+async def test_a_process_of_this_host_that_runs_is_refused_at_once(tmp_path: Path) -> None:
+    store, watch = store_with(tmp_path), Watch()
+    beating = trio.Event()
+
+    async def beats_once(seconds: float) -> None:
+        del seconds
+        beating.set()
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Beat(store, pause=beats_once).run)
+        await beating.wait()
+        assert len(names(store)) == 1
+        with pytest.raises(ConfigError, match="works on the store"):
+            await Beat(store, pause=watch).refuse_second()
+        nursery.cancel_scope.cancel()
+    assert (watch.waited, names(store)) == ([], [])  # the last beat is removed
+
+
+@pytest.mark.trio
+async def test_only_the_newest_beat_is_kept(tmp_path: Path) -> None:
+    store, seen = store_with(tmp_path), []
+
+    async def three_times(seconds: float) -> None:
+        del seconds
+        seen.append(names(store))
+        if len(seen) == 3:
+            scope.cancel()
+        await trio.lowlevel.checkpoint()
+
+    with trio.CancelScope() as scope:
+        await Beat(store, pause=three_times).run()
+    assert [len(each) for each in seen] == [1, 1, 1]
+    assert len({name for each in seen for name in each}) == 3

@@ -1,0 +1,150 @@
+"""The beat of a tracker in its store: a second one sees that somebody leads the job (rule R16).
+
+A beat is an object with a new name each time, so the store need not overwrite anything.  It is a
+courtesy: that two trackers cannot both lead is the chain's doing, but the second one would end the
+workers of the first without a word.
+"""
+
+import contextlib
+import json
+import logging
+import platform
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from ftcomm.config.process_identity import ProcessName, this_process
+from ftcomm.durable.store import MissingObjectError, Store, StoreError
+from ftcomm.errors import ConfigError
+
+BEATS = "beat/"
+BEAT_EVERY_S = 3.0
+# Two beats, and a slow request: who has not put another one by then has ended.
+WATCH_S = 8.0
+LAST_CALL_S = 2.0  # to remove the beat at the end
+UNKNOWN = "a process"
+
+log = logging.getLogger("ftcomm_tracker")
+
+
+class Beat:
+    """The beats of one tracker.
+
+    Args:
+        store: of its job.
+        pause: waits for some seconds.
+    """
+
+    def __init__(
+        self, store: Store, *, pause: Callable[[float], Awaitable[object]] = trio.sleep
+    ) -> None:
+        self._store = store
+        self._pause = pause
+        self._token = secrets.token_hex(8)
+        self._count = 0
+        self._name = ""
+
+    async def refuse_second(self) -> None:
+        """Return if no other tracker works on the store.
+
+        Beats of a process of this host that has ended are removed at once, others after they have
+        stood still for `WATCH_S`.
+
+        Raises:
+            ConfigError: one does.
+            StoreError: the store could not be read.
+        """
+        before = await trio.to_thread.run_sync(self._others)
+        if not before:
+            return
+        here = [process for process in before.values() if _is_here(process)]
+        if not here:
+            log.info("a tracker may work on %s: looking for %g s", self._store.url, WATCH_S)
+            await self._pause(WATCH_S)
+            after = await trio.to_thread.run_sync(self._others)
+            here = [process for name, process in after.items() if name not in before]
+        if here:
+            raise ConfigError(
+                f"a tracker works on the store {self._store.url}: {_described(here[0])}",
+                remedy="let it end, give another --checkpoint, or take its place by --take-over,"
+                " which ends its workers",
+            )
+        for name in before:
+            await trio.to_thread.run_sync(self._store.delete, name)
+
+    async def run(self) -> None:
+        """Beat for ever; remove the last beat when cancelled."""
+        try:
+            while True:
+                # A store that is away is told by those who write checkpoints to it.
+                with contextlib.suppress(StoreError):
+                    await trio.to_thread.run_sync(self._put, abandon_on_cancel=True)
+                await self._pause(BEAT_EVERY_S)
+        finally:
+            with trio.move_on_after(LAST_CALL_S, shield=True), contextlib.suppress(StoreError):
+                await trio.to_thread.run_sync(self._remove, abandon_on_cancel=True)
+
+    def _put(self) -> None:
+        before, self._count = self._name, self._count + 1
+        process = this_process()
+        document = {"host": platform.node(), "pid": process.pid, "start": process.start}
+        name = f"{BEATS}{self._token}-{self._count}"
+        self._store.put(name, [json.dumps(document).encode()])
+        self._name = name
+        if before:
+            self._store.delete(before)
+
+    def _remove(self) -> None:
+        if self._name:
+            self._store.delete(self._name)
+
+    def _others(self) -> dict[str, dict[str, Any]]:
+        """Return the processes that may beat, by the names of their beats."""
+        found = {}
+        for each in self._store.list(BEATS):
+            try:
+                process = _read(self._store.get(each.name))
+            except MissingObjectError:  # the next one is there already
+                process = {}
+            if _has_ended(process):
+                self._store.delete(each.name)
+            else:
+                found[each.name] = process
+        return found
+
+
+def _read(content: bytes) -> dict[str, Any]:
+    """Return the process that a beat names; empty if it names none."""
+    try:
+        document = json.loads(content)
+        return {
+            "host": str(document["host"])[:64],
+            "pid": int(document["pid"]),
+            "start": int(document["start"]),
+        }
+    except (ValueError, TypeError, KeyError):
+        return {}
+
+
+def _is_of_this_host(process: dict[str, Any]) -> bool:
+    return process.get("host") == platform.node()
+
+
+def _is_here(process: dict[str, Any]) -> bool:
+    """True if it runs on this host."""
+    return _is_of_this_host(process) and _name(process).is_running()
+
+
+def _has_ended(process: dict[str, Any]) -> bool:
+    """True if it ran on this host."""
+    return _is_of_this_host(process) and not _name(process).is_running()
+
+
+def _name(process: dict[str, Any]) -> ProcessName:
+    return ProcessName(process["pid"], process["start"])
+
+
+def _described(process: dict[str, Any]) -> str:
+    return f"process {process['pid']} on {process['host']}" if process else UNKNOWN
