@@ -9,7 +9,7 @@ import trio
 
 from ftcomm.durable.directory_store import DirectoryStore
 from ftcomm.errors import ConfigError
-from ftcomm_tracker.server.store.beat import BEATS, Beat
+from ftcomm_tracker.server.store.beat import BEATS, StoreBeat
 
 ELSEWHERE = {"host": "elsewhere", "pid": 7, "start": 3}
 ENDED = {"host": platform.node(), "pid": 2**22 + 1, "start": 1}  # above the largest number
@@ -42,7 +42,7 @@ class Watch:
 @pytest.mark.trio
 async def test_an_empty_store_is_free(tmp_path: Path) -> None:
     watch = Watch()
-    await Beat(store_with(tmp_path), pause=watch).refuse_second()
+    await StoreBeat(store_with(tmp_path), pause=watch).refuse_second()
     assert watch.waited == []
 
 
@@ -51,7 +51,7 @@ async def test_a_tracker_that_beats_elsewhere_is_named(tmp_path: Path) -> None:
     store = store_with(tmp_path, ELSEWHERE)
     watch = Watch((store, f"{BEATS}other-next"))
     with pytest.raises(ConfigError, match="process 7 on elsewhere"):
-        await Beat(store, pause=watch).refuse_second()
+        await StoreBeat(store, pause=watch).refuse_second()
     assert len(watch.waited) == 1
 
 
@@ -59,14 +59,14 @@ async def test_a_tracker_that_beats_elsewhere_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [ELSEWHERE, "nonsense", {"host": 3}])
 async def test_a_beat_that_stands_still_is_removed(tmp_path: Path, content: object) -> None:
     store, watch = store_with(tmp_path, content), Watch()
-    await Beat(store, pause=watch).refuse_second()
+    await StoreBeat(store, pause=watch).refuse_second()
     assert (len(watch.waited), names(store)) == (1, [])
 
 
 @pytest.mark.trio
 async def test_a_process_of_this_host_that_has_ended_is_not_watched(tmp_path: Path) -> None:
     store, watch = store_with(tmp_path, ENDED), Watch()
-    await Beat(store, pause=watch).refuse_second()
+    await StoreBeat(store, pause=watch).refuse_second()
     assert (watch.waited, names(store)) == ([], [])
 
 
@@ -81,11 +81,11 @@ async def test_a_process_of_this_host_that_runs_is_refused_at_once(tmp_path: Pat
         await trio.sleep_forever()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Beat(store, pause=beats_once).run)
+        nursery.start_soon(StoreBeat(store, pause=beats_once).run)
         await beating.wait()
         assert len(names(store)) == 1
         with pytest.raises(ConfigError, match="works on the store"):
-            await Beat(store, pause=watch).refuse_second()
+            await StoreBeat(store, pause=watch).refuse_second()
         nursery.cancel_scope.cancel()
     assert (watch.waited, names(store)) == ([], [])  # the last beat is removed
 
@@ -102,6 +102,6 @@ async def test_only_the_newest_beat_is_kept(tmp_path: Path) -> None:
         await trio.lowlevel.checkpoint()
 
     with trio.CancelScope() as scope:
-        await Beat(store, pause=three_times).run()
+        await StoreBeat(store, pause=three_times).run()
     assert [len(each) for each in seen] == [1, 1, 1]
     assert len({name for each in seen for name in each}) == 3

@@ -29,7 +29,7 @@ UNKNOWN = "a process"
 log = logging.getLogger("ftcomm_tracker")
 
 
-class Beat:
+class StoreBeat:
     """The beats of one tracker.
 
     Args:

@@ -56,7 +56,7 @@ from ftcomm_tracker.core.events import (
 )
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.server.journal import Journal
-from ftcomm_tracker.server.store.beat import BEATS, Beat
+from ftcomm_tracker.server.store.beat import BEATS, StoreBeat
 
 # A store that cannot be read when an attempt begins: a restart of its server, not more.
 READ_WITHIN_S = 60.0
@@ -89,7 +89,7 @@ class ChainTask:
         self._keep = keep
         self._max_attempts = max_attempts
         self._tried = Counter[int]()
-        self._beat = Beat(store)
+        self._beat = StoreBeat(store)
         self._resume = resume
         self._chain = Chain(store)
         self._durable = Durable.fresh("", 1)
@@ -99,7 +99,7 @@ class ChainTask:
     # --- the beginning of an attempt ----------------------------------------------------------
 
     async def refuse_second(self) -> None:
-        """Return if no other tracker works on the store; see `Beat.refuse_second`."""
+        """Return if no other tracker works on the store; see `StoreBeat.refuse_second`."""
         await self._patiently(self._store.list, BEATS)  # it may be away for a moment
         await self._beat.refuse_second()
 
