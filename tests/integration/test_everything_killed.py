@@ -116,6 +116,7 @@ def test_each_kind_of_moment_is_resumed_from_the_newest_record(tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_thirty_random_moments_lose_one_version_each_at_most(tmp_path: Path) -> None:
     draw = random.Random(SEED)
     moments = [
