@@ -8,6 +8,7 @@
   imports, which are measured beside it, before the jobs: one at a time, and like a worker's with
   one thread for BLAS.
 - SIGKILL and restart, --prefork: the same with workers that a zygote forks.
+- SIGKILL with a spare: the same by `--spares 1`; the dead worker's successor is the next spare.
 - link reset: one rank's connections end by RST; no process dies.
 - SIGSTOP past the limit: the rank is evicted after `--detect-within`, killed by the launcher after
   as much again, and started anew.
@@ -38,9 +39,12 @@ from _report import recovery_table
 WORKER = Path(__file__).with_name("_recovery_worker.py")
 SEQNO = 10  # where in its version a fault fires
 PREFORK = "SIGKILL and restart, --prefork"
+SPARE = "SIGKILL with a spare"
+OPTIONS = {PREFORK: ["--prefork"], SPARE: ["--spares", "1"]}
 ACTIONS = {
     "SIGKILL and restart": "enter=kill",
     PREFORK: "enter=kill",
+    SPARE: "",  # the worker's own: a fault's address would hit the spare at the same position
     "link reset": "half_sent=reset",
     "SIGSTOP past the limit": "enter=stop",
 }
@@ -91,15 +95,12 @@ def run_job(name: str, world_size: int, faults: int, detect_within: float) -> di
         # a link is suspected at most once in `detect_within`
         worker = [sys.executable, str(WORKER), "--out", folder]
         worker += ["--versions", str(faults + 2), "--pause", str(1.2 * detect_within)]
+        worker += ["--kills", str(faults if name == SPARE else 0)]
         tracker = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(world_size)]
         tracker += ["--state-dir", folder, "--detect-within", str(detect_within)]
-        tracker += [
-            "--max-restarts",
-            str(faults),
-            *(["--prefork"] if name == PREFORK else []),
-            "--",
-        ]
-        environment = {**os.environ, "FTCOMM_FAULTS": plan_faults(action, world_size, faults)}
+        tracker += ["--max-restarts", str(faults), *OPTIONS.get(name, []), "--"]
+        plan = plan_faults(action, world_size, faults) if action else ""
+        environment = {**os.environ, "FTCOMM_FAULTS": plan}
         subprocess.run(
             tracker + worker, check=True, env=environment, stdout=sys.stderr, stderr=sys.stderr
         )
