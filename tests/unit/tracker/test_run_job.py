@@ -245,6 +245,12 @@ with ftcomm.init() as comm:
     assert re.search(f"JobLostError: every member .*; the first loss: .*{why}", done.stderr)
 
 
+def test_a_job_without_a_store_cannot_be_required_to_resume() -> None:
+    done = run("--resume", "require", script="pass", n=2)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (64, "", 1)
+    assert "the job has no checkpoint store" in done.stderr
+
+
 def test_a_script_that_never_closes_is_told_so() -> None:
     done = run(script="import ftcomm\ncomm = ftcomm.init()\ncomm.barrier()", n=2)
     assert done.returncode == 71

@@ -125,6 +125,10 @@ async def open_job(options: ServeOptions) -> OpenJob:
             listener, host = await _listen(options, before, undo)
         durable, settings = _restore(journal, options)
         chain, facts = None, NO_STORE
+        if options.resume == "require" and not settings.checkpoint:
+            raise ConfigError(
+                "--resume require: the job has no checkpoint store", remedy="give --checkpoint"
+            )
         if settings.checkpoint:
             store = await trio.to_thread.run_sync(open_store, settings.checkpoint)
             chain = ChainTask(
