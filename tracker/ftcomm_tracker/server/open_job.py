@@ -22,7 +22,7 @@ from ftcomm.config.job_settings import JobSettings
 from ftcomm.durable.opening import open_store
 from ftcomm.errors import ConfigError, JobFinishedError
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
-from ftcomm_tracker.core.durable.versions import NO_STORE
+from ftcomm_tracker.core.durable.versions import NO_STORE, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.rebuild.decision import Rebuild
 from ftcomm_tracker.core.roster import Roster
@@ -124,24 +124,7 @@ async def open_job(options: ServeOptions) -> OpenJob:
             lock = await lock_of_the_replaced(state_dir)
             listener, host = await _listen(options, before, undo)
         durable, settings = _restore(journal, options)
-        chain, facts = None, NO_STORE
-        if options.resume == "require" and not settings.checkpoint:
-            raise ConfigError(
-                "--resume require: the job has no checkpoint store", remedy="give --checkpoint"
-            )
-        if settings.checkpoint:
-            store = await trio.to_thread.run_sync(open_store, settings.checkpoint)
-            chain = ChainTask(
-                store,
-                keep=settings.keep,
-                max_attempts=settings.max_attempts,
-                resume=options.resume,
-            )
-            if not options.take_over:
-                await chain.refuse_second()
-            durable, facts = await chain.begin(durable, survivors=options.takes_up)
-            journal.write(durable.to_wire(), epoch=durable.epoch)
-            journal.settle()
+        durable, chain, facts = await _begin_attempt(options, journal, durable, settings)
         allow_open_files(durable.world_size)
         bound = int(listener.socket.getsockname()[1])
         journal.remember(Remembered(host, bound, str(token.path)))
@@ -160,6 +143,32 @@ async def open_job(options: ServeOptions) -> OpenJob:
     )
     server = Server(roster, journal, token, listener, chain)
     return OpenJob(server, journal, durable, settings, token.path, state_dir)
+
+
+async def _begin_attempt(
+    options: ServeOptions, journal: Journal, durable: Durable, settings: JobSettings
+) -> tuple[Durable, ChainTask | None, StoreFacts]:
+    """Open the job's store, if it has one, and journal the attempt that begins or goes on.
+
+    Raises:
+        FtcommError: there is none to begin, or another tracker works on the store.
+    """
+    if options.resume == "require" and not settings.checkpoint:
+        raise ConfigError(
+            "--resume require: the job has no checkpoint store", remedy="give --checkpoint"
+        )
+    if not settings.checkpoint:
+        return durable, None, NO_STORE
+    store = await trio.to_thread.run_sync(open_store, settings.checkpoint)
+    chain = ChainTask(
+        store, keep=settings.keep, max_attempts=settings.max_attempts, resume=options.resume
+    )
+    if not options.take_over:
+        await chain.refuse_second()
+    durable, facts = await chain.begin(durable, survivors=options.takes_up)
+    journal.write(durable.to_wire(), epoch=durable.epoch)
+    journal.settle()
+    return durable, chain, facts
 
 
 def _check_rebuild(options: ServeOptions) -> None:
