@@ -28,6 +28,7 @@ MAX_DIMS = 64  # what numpy 2 allows
 MAX_OBJECT_ORDERS = MAX_WORLD_SIZE
 MAX_CALLS = 65  # the last 64 completed calls and the one in flight
 MAX_ENTRIES = 512  # ranks of a roster in one message: 92 KiB, beside the job's settings
+MAX_TRACKERS_LOST = 8  # those before the present one that a worker names
 MAX_LEAVES = 512  # parts of a state that are compared one by one; so many fit a frame
 MAX_ITEM_BYTES = 1 << 40  # one served result; far above any log limit, far below overflow
 # Of 26 bytes at most: 104 KiB, within a frame. What small results would add to a report beyond

@@ -25,6 +25,7 @@ from ftcomm.protocol.field_types import (
     MAX_LEAVES,
     MAX_LOCAL_VERSIONS,
     MAX_ROUTES,
+    MAX_TRACKERS_LOST,
     MAX_WORLD_SIZE,
     RUNS_OF_A_FRAME,
     U32,
@@ -215,8 +216,9 @@ class KnownRoster:
 
     ``entries`` are the ranks from ``first`` on, as the plan of ``epoch`` names them, the newest
     that it has taken; none for 0.
-    ``version`` is the highest checkpoint that it has named.  ``lost`` is the address of the tracker
-    that has welcomed it last, as ``host:port``.
+    ``version`` is the highest checkpoint that it has named.  ``lost`` are the addresses of other
+    trackers, as ``host:port``: of the one that has welcomed it last, and of those that it has
+    answered since then.
     """
 
     generation: U32
@@ -227,7 +229,7 @@ class KnownRoster:
     grouping: Ranks
     prelude_length: SeqnoOrNone
     version: Version
-    lost: Address
+    lost: Annotated[tuple[Address, ...], AtMost(MAX_TRACKERS_LOST)]
     first: U32
     entries: Annotated[tuple[RosterEntry, ...], AtMost(MAX_ENTRIES)]
 

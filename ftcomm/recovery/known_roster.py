@@ -28,7 +28,7 @@ def known_roster(
             grouping=view.grouping,
             prelude_length=progress.prelude_length,
             version=progress.position.version,
-            lost=contact.lost_tracker,
+            lost=contact.lost_trackers,
             first=first,
             entries=tuple(entries[first : first + MAX_ENTRIES]),
         )

@@ -6,6 +6,7 @@ before the tracker has answered a heartbeat, or a hello, that was sent after the
 
 import math
 
+from ftcomm.protocol.field_types import MAX_TRACKERS_LOST
 from ftcomm.protocol.messages import Hello, Welcome
 from ftcomm.recovery.epoch_view import EpochView
 from ftcomm.recovery.states import Identity, MachineLimits
@@ -25,7 +26,6 @@ class TrackerContact:
             (rule R19).
         tracker: which tracker of that generation it has answered.
         dialled: address of the present connection, as ``host:port``.
-        lost_tracker: address of the tracker that has welcomed this process last.
         attached: a control connection is open.
         welcomed: the tracker of this connection counts this process.
         detached_because: why there is none.
@@ -44,7 +44,7 @@ class TrackerContact:
         self.generation = 0
         self.tracker = b""
         self.dialled = ""
-        self.lost_tracker = ""
+        self._answered: tuple[str, ...] = ()  # addresses, beginning with who welcomed it
         self.attached = False
         self.welcomed = False
         self.detached_because = "no route to it"
@@ -100,7 +100,14 @@ class TrackerContact:
         if generation <= self.generation:
             return False
         self.generation, self.tracker = generation, tracker
+        if self.dialled not in self._answered:
+            self._answered = (*self._answered, self.dialled)[:MAX_TRACKERS_LOST]
         return True
+
+    @property
+    def lost_trackers(self) -> tuple[str, ...]:
+        """Addresses of other trackers: who has welcomed it last, and whom it answered since."""
+        return tuple(address for address in self._answered if address != self.dialled)
 
     def detach(self, reason: str) -> None:
         """Note that the connection has ended, and why."""
@@ -110,7 +117,7 @@ class TrackerContact:
     def welcome(self, welcome: Welcome) -> None:
         """Take the tracker's word that this process is a member, or a spare (rule R1)."""
         self.welcomed = True
-        self.lost_tracker = self.dialled
+        self._answered = (self.dialled,)
         self.job_id = welcome.job_id
         self.incarnation = welcome.incarnation
         self.world_size = welcome.world_size

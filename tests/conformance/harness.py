@@ -94,8 +94,7 @@ class Job(Record):
                    for part in (f"--{key.replace('_', '-')}", str(value))]  # fmt: skip
         command = ["-m", "ftcomm_tracker", "serve", "-n", str(self.plan.n)]
         if rebuild_at:
-            host, _, port = rebuild_at.rpartition(":")
-            options = ["--rebuild", "--host", host, "--port", port, "--token-file", self.token_file]
+            options = self._rebuild_options(rebuild_at)
             options += ["--lost", lost] if lost else []
         self._tracker = subprocess.Popen(
             [sys.executable, *command, "--state-dir", str(self.state_dir), *options],
@@ -120,6 +119,33 @@ class Job(Record):
                 )
             self.own_address, self.token_file = ready["address"], ready["token_file"]
             self.address = self.address or self.own_address
+
+    def _rebuild_options(self, address: str) -> list[str]:
+        host, _, port = address.rpartition(":")
+        return ["--rebuild", "--host", host, "--port", port, "--token-file", self.token_file]
+
+    @contextlib.contextmanager
+    def second_tracker(self, address: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Another one that rebuilds the job, on an empty directory of its own; it is ready."""
+        command = [sys.executable, "-m", "ftcomm_tracker", "serve", "--state-dir"]
+        with (
+            (self.folder / "second-tracker.log").open("wb") as log,
+            subprocess.Popen(
+                [*command, str(self.folder / "second-state"), *self._rebuild_options(address)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=ROOT,
+                env=worker_environment(),
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - the harness has one thread
+            ) as tracker,
+        ):
+            try:
+                assert tracker.stdout is not None
+                tracker.stdout.readline()
+                yield tracker
+            finally:
+                tracker.kill()
 
     def kill_tracker(self) -> None:
         """SIGKILL, and wait until it is gone."""

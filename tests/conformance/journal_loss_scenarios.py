@@ -93,6 +93,37 @@ def old_tracker_is_only_stopped(bench: Bench) -> None:
         expect("epochs", {event["epoch"] for event in job.of("result")}, {1})
 
 
+def two_trackers_are_started(bench: Bench) -> None:
+    """Both at once, on empty directories: one gets all members, and tells the other one to end."""
+    reference = bench.reference(Plan(4, QUIET))
+    program = {**QUIET, "gates": {"0.10": "first", "1.10": "second"}}
+    plan = Plan(4, program, settings={"detect_within": DETECT_S}, stopped=2)
+    with bench.job(plan) as job, _address() as (other, give_back):
+        job.start_tracker()
+        job.address = f"{job.own_address},{other}"
+        job.start_all()
+        all_at_gate(job, "first")
+        for late in (2, 3):
+            job.kill(late, signal.SIGSTOP)
+            job.wait_for("stopped", worker=str(late))
+        job.kill_tracker()
+        job.lose_tracker_disk()
+        job.start_tracker(rebuild_at=job.own_address)
+        job.wait_for("tracker", text="missing: worker 2, 3")  # the other two are here
+        give_back()
+        with job.second_tracker(other) as second:
+            for late in (2, 3):
+                job.kill(late, signal.SIGCONT)  # it tries the next address in the list
+            job.wait_for("tracker", text="all workers are back in epoch 1")
+            expect("status of the second tracker", second.wait(), 75)
+        job.open_gate("first")
+        all_at_gate(job, "second")
+        job.open_gate("second")
+        job.finish()
+        job.check_against(reference)
+        expect("epochs", {event["epoch"] for event in job.of("result")}, {1})
+
+
 @contextlib.contextmanager
 def _address() -> Iterator[tuple[str, Callable[[], None]]]:
     """An address that nothing else gets until it is given back."""
@@ -120,5 +151,6 @@ SCENARIOS = (
     Scenario("F17-disk-member", tracker_is_lost_with_a_member, quick=True),
     Scenario("F17-disk-close", tracker_is_lost_in_close),
     Scenario("F17-disk-stopped", old_tracker_is_only_stopped, quick=True),
+    Scenario("F17-disk-two", two_trackers_are_started, quick=True),
     Scenario("F17-disk-50", tracker_is_lost_50_times),
 )

@@ -22,7 +22,7 @@ def test_a_member_says_what_it_knows() -> None:
     core = a_member(members=named)
     assert answers(hear(core, AskRoster(7, b"new"))) == [
         KnownRoster(
-            7, "job", 2, (), 1, (0, 0), -1, -1, "", 0,
+            7, "job", 2, (), 1, (0, 0), -1, -1, (), 0,
             (RosterEntry("w0", 1, NONCE, "h", True), RosterEntry("w1", 1, NONCE, "h", False)),
         )
     ]  # fmt: skip
@@ -37,7 +37,10 @@ def test_the_largest_roster_travels_in_parts_that_fit_their_frames() -> None:
     core.view.members, core.view.grouping = large, tuple(range(2048))
     core.contact.settings = (("s" * 64, "v" * 1024),) * 64
     core.contact.world_size = 2048
-    parts = answers(hear(core, AskRoster(7, b"new")))
+    for generation in range(9):
+        core.contact.dialled = f"{generation:0255}"
+        core.contact.follow(generation, b"t")
+    parts = answers(hear(core, AskRoster(10, b"new")))
     assert sum(len(part.entries) for part in parts) == 2048
     assert max(len(encode(part)) for part in parts) <= MAX_CONTROL_FRAME
 
@@ -54,6 +57,19 @@ def test_a_member_follows_no_older_tracker(generation: int, tracker: bytes, foll
         effects = hear(core, message)
         assert (effects == [Redial()]) is not follows
     assert core.contact.tracker == (tracker if follows else b"new")
+
+
+def test_a_member_names_the_trackers_that_it_has_lost() -> None:
+    """The one that welcomed it may be stopped; another without a journal may wait for it."""
+    core = a_member()
+    core.contact.dialled = "old:1"
+    hear(core, Welcome("job", 2, 1, 2, 1, (), b"old"))
+    named = []
+    for generation, address in enumerate(("one:1", "two:1", "one:1"), 7):
+        core.contact.dialled = address
+        [answer] = answers(hear(core, AskRoster(generation, address.encode())))
+        named.append(answer.lost)
+    assert named == [("old:1",), ("old:1", "one:1"), ("old:1", "two:1")]
 
 
 def test_the_next_hello_says_whom_the_worker_follows() -> None:

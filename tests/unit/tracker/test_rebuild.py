@@ -51,7 +51,7 @@ def known(generation: int = 5, **changes: Any) -> KnownRoster:
         "grouping": (0, 0, 0),
         "prelude_length": -1,
         "version": 2,
-        "lost": "10.0.0.5:4711",
+        "lost": ("10.0.0.5:4711",),
         "first": 0,
         "entries": ENTRIES,
     }
@@ -107,6 +107,17 @@ def test_a_fresh_tracker_forms_a_group_once_no_worker_with_a_plan_is_left() -> N
     scenario.tell(ConnectionLost(1, "gone"))
     assert scenario.roster.state is JobState.FORMING
     assert names(scenario.joined(2, hello("w0", "b"))) == [(2, "Welcome"), (2, "Revoke")]
+
+
+def test_a_tracker_for_a_new_job_names_the_workers_of_an_old_one_that_keep_it() -> None:
+    scenario = ScenarioRun(3, Durable.fresh("new", 3))
+    scenario.joined(9, hello("w9"))
+    scenario.joined(1, member(0, host="h1", pid=4711))
+    scenario.said(1, known())
+    [needs] = {scenario.roster.snapshot(0.0)["rebuild"]["needs"]}
+    assert needs.partition("; if a")[2] == (
+        " new job is meant, end the processes of the old one: worker w0 (pid 4711 on h1)"
+    )
 
 
 def test_with_a_member_missing_it_waits_and_says_what_to_do() -> None:
@@ -252,6 +263,19 @@ def test_a_notice_of_a_newer_tracker_ends_an_older_one(
 ) -> None:
     effects = running(2).roster.handle(Superseded(job, generation), now=0.0)
     assert sum(isinstance(effect, StepDown) for effect in effects) == ends
+
+
+@pytest.mark.parametrize(("job", "generation", "ends"), [("old", 6, 1), ("old", 5, 0), ("x", 6, 0)])
+def test_of_two_trackers_without_a_journal_the_other_one_ends(
+    job: str, generation: int, ends: int
+) -> None:
+    """A member that has answered it goes to the other tracker, which leads."""
+    scenario = rebuilding()
+    come(scenario, 0)
+    scenario.tell(ConnectionLost(1, "gone"))
+    effects = scenario.roster.handle(Superseded(job, generation), now=0.0)
+    told = StepDown("the workers of job old follow a newer tracker")
+    assert [effect for effect in effects if isinstance(effect, StepDown)] == [told] * ends
 
 
 def test_closes_that_members_know_count() -> None:

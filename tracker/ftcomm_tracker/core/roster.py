@@ -124,7 +124,7 @@ class Roster:
         group = self._group
         group.now = now
         if must_step_down(group, event):
-            step_down(group)
+            step_down(group, event)
         else:
             if must_rebuild(group, event):
                 begin_rebuilding(group, Rebuild(group.tracker, group.durable.world_size))

@@ -55,6 +55,7 @@ class Rebuild:
         generation: the one that this tracker asks in.
         waiting: by connection, the hello of a worker that is not admitted yet.
         answers: by connection, the parts of what it knows.
+        jobs: ids that workers have named, also those that have left.
         later: events that count once the group is there.
         remind_at: when the operator is told again who is missing.
     """
@@ -66,6 +67,7 @@ class Rebuild:
     generation: int = 1
     waiting: dict[int, Hello] = field(default_factory=dict)
     answers: dict[int, tuple[KnownRoster, ...]] = field(default_factory=dict)
+    jobs: set[str] = field(default_factory=set)
     later: list[Event] = field(default_factory=list)
     remind_at: float = float("inf")
     _shared: dict[tuple[RosterEntry, ...], tuple[RosterEntry, ...]] = field(default_factory=dict)
@@ -105,6 +107,7 @@ class Rebuild:
         part = replace(part, entries=self._shared.setdefault(part.entries, part.entries))
         before = self.answers.get(conn, ()) if part.first else ()
         parts = self.answers[conn] = (*before, part)
+        self.jobs.add(part.job_id)
         return _flaw_in_parts(parts) or _flaw_in_place(self.waiting[conn], parts)
 
     def forget(self, conn: int) -> None:
@@ -191,7 +194,7 @@ class Rebuild:
         )
         here = {hello.nonce for hello in self._answered()}
         lost = tuple(e.worker_id for e in entries if e.present and e.nonce not in here)
-        old = {parts[0].lost for parts in self.answers.values() if parts[0].lost}
+        old = {address for parts in self.answers.values() for address in parts[0].lost}
         settings = JobSettings.from_wire(job.settings)
         return Rebuilt(self.generation, durable, settings, lost, tuple(sorted(old)))
 
@@ -221,11 +224,18 @@ class Rebuild:
             return "no worker has come that knows the job's plan"
         names = ", ".join(missing[:MAX_NAMED])
         more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
-        return (
+        lost = (
             f"worker {names}{more} of job {self.job_id} has not come; if it is lost and the job's"
             f" old tracker has ended for certain, start this one again with --rebuild --lost"
             f" {','.join(missing[:MAX_NAMED])}"
         )
+        return lost if self.is_asked else f"{lost}; {self._how_to_begin_anew()}"
+
+    def _how_to_begin_anew(self) -> str:
+        """Say which processes keep a tracker that was started for a new job."""
+        old = [hello for hello in self.waiting.values() if hello.plan_epoch][:MAX_NAMED]
+        names = ", ".join(f"worker {h.worker_id} (pid {h.pid} on {h.host})" for h in old)
+        return f"if a new job is meant, end the processes of the old one: {names}"
 
 
 def _entries(parts: tuple[KnownRoster, ...]) -> list[RosterEntry]:

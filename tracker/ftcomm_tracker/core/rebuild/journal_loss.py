@@ -36,6 +36,9 @@ from ftcomm_tracker.core.rebuild.decision import (
 def must_step_down(group: GroupState, event: Event) -> bool:
     """True if a worker follows a newer tracker: this one has ended without having noticed it."""
     match event:
+        case Superseded(job_id, generation) if group.rebuild is not None:
+            # Workers have answered both, and the other one leads; its job is known from them.
+            return generation > group.rebuild.generation and job_id in group.rebuild.jobs
         case Superseded(job_id, generation):
             found = generation > group.generation
         case Joined(_, hello):
@@ -53,9 +56,10 @@ def _serves(group: GroupState) -> bool:
     return group.state is not JobState.REBUILDING and bool(group.durable.places)
 
 
-def step_down(group: GroupState) -> None:
+def step_down(group: GroupState, event: Event) -> None:
     """End this tracker: it may decide nothing any more."""
-    reason = f"the workers of job {group.durable.job_id} follow a newer tracker"
+    job_id = event.job_id if isinstance(event, Superseded) else group.durable.job_id
+    reason = f"the workers of job {job_id} follow a newer tracker"
     group.effects.append(StepDown(reason))
     group.state = JobState.OVER
     group.end.is_reported = True
