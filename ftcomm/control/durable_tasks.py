@@ -21,7 +21,7 @@ from ftcomm.durable.container import (
     fastest_algorithm,
     open_container,
 )
-from ftcomm.durable.opening import open_store
+from ftcomm.durable.opening import find_sign, open_store
 from ftcomm.durable.records import StoredPart, VersionRecord
 from ftcomm.durable.store import DamagedObjectError, MissingObjectError, Store, StoreError
 from ftcomm.errors import ConfigError, FtcommError, StateChangedError
@@ -102,7 +102,8 @@ class DurableTasks:
                 )
             except (StoreError, ConfigError) as error:
                 self._driver.hub.log.warning("checkpoint %d: %s", order.version, error.cause)
-                self._driver.apply(ObjectFailed(order.version, error.cause))
+                unusable = isinstance(error, ConfigError)
+                self._driver.apply(ObjectFailed(order.version, _words(error), unusable))
                 return
             self._driver.hub.fault("stored")
             self._driver.apply(ObjectStored(written))
@@ -154,8 +155,16 @@ class DurableTasks:
         )
 
     def _opened(self) -> Store:
+        """The store, which is proven to be the tracker's.
+
+        Raises:
+            ConfigError: this host cannot use it, or has another one at its place.
+            StoreError: it could not be reached.
+        """
         if self._store is None:
-            self._store = open_store(self._driver.hub.settings.checkpoint)
+            store = open_store(self._driver.hub.settings.checkpoint)
+            find_sign(store, self._driver.hub.core.contact.job_id)
+            self._store = store
         return self._store
 
     # --- reading ------------------------------------------------------------------------------
@@ -170,7 +179,7 @@ class DurableTasks:
                 reason = error.cause
                 await trio.sleep(READ_AGAIN_S)
             except FtcommError as error:
-                reason = error.cause
+                reason = _words(error)
                 break
             else:
                 driver.apply(restored)
@@ -218,6 +227,10 @@ class DurableTasks:
 def series_of(job_id: str) -> str:
     """Name of the series of a job: its id without the attempt."""
     return job_id.rpartition(".")[0]
+
+
+def _words(error: FtcommError) -> str:
+    return f"{error.cause}; {error.remedy}" if error.remedy else error.cause
 
 
 def _packed(order: PackVersion) -> tuple[Packed, bytes] | None:

@@ -1,12 +1,13 @@
 """Opening the store that a setting names, and the proof that it keeps a store's promises."""
 
+import hashlib
 import secrets
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from ftcomm.durable.bucket_calls import BucketCalls
 from ftcomm.durable.directory_store import DirectoryStore
-from ftcomm.durable.store import Store
+from ftcomm.durable.store import MissingObjectError, Store
 from ftcomm.errors import ConfigError
 
 BUCKETS = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}  # scheme -> package that fsspec needs
@@ -101,3 +102,33 @@ def probe(store: Store) -> None:
         )
     if found != mine:
         raise ConfigError(f"the store {store.url} does not return what was put")
+
+
+def leave_sign(store: Store, job_id: str) -> None:
+    """Put what every host must find in the store of this attempt; before any worker is welcomed.
+
+    Raises:
+        StoreError: it could not be put.
+    """
+    store.put_new(_sign(job_id), job_id.encode())
+
+
+def find_sign(store: Store, job_id: str) -> None:
+    """Prove that this host's `store` is the one in which the tracker has left its sign.
+
+    Raises:
+        ConfigError: it is another: a directory that hosts do not share.
+        StoreError: it could not be reached.
+    """
+    try:
+        store.get(_sign(job_id))
+    except MissingObjectError:
+        raise ConfigError(
+            f"{store.url} of this host is not the store in which the tracker has begun {job_id}",
+            remedy="give --checkpoint a directory that all hosts share",
+        ) from None
+
+
+def _sign(job_id: str) -> str:
+    """Name of the object; a job id may have characters that no name has."""
+    return f"probe/{hashlib.blake2b(job_id.encode(), digest_size=16).hexdigest()}"

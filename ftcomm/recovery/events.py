@@ -156,10 +156,14 @@ class ObjectStored:
 
 @dataclass(frozen=True, slots=True)
 class ObjectFailed:
-    """An object of `version` could not be written, again and again."""
+    """An object of `version` could not be written, again and again.
+
+    ``unusable`` says that this host has not the tracker's store.
+    """
 
     version: int
     reason: str
+    unusable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

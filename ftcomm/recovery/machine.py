@@ -338,8 +338,8 @@ class WorkerMachine:
                 return [*self.durables.on_packed(version, value, nbytes, digest), Wake()]
             case ObjectStored(written):
                 return self.durables.on_written(written)
-            case ObjectFailed(version, reason):
-                return [SendControl(WriteFailed(version, True, reason))]
+            case ObjectFailed(version, reason, unusable):
+                return [SendControl(WriteFailed(version, True, reason, unusable))]
             case VersionRestored():
                 return self.on_restored(event)
             case RestoreEnded(record, reason):

@@ -217,3 +217,26 @@ def test_a_lazy_version_is_packed_only_when_it_is_marked(tmp_path: Path) -> None
     recorded = [record.version for record in records]
     assert {1, 8} <= set(recorded) <= {1, 5, 6, 7, 8}
     assert re.findall(r"packed (\d+)", done.stdout) == [str(len(recorded) - 1)] * 3
+
+
+APART = """
+import numpy as np, ftcomm
+from ftcomm.control import durable_tasks
+
+with ftcomm.init() as comm:
+    if comm.rank == 1:
+        opened = durable_tasks.open_store
+        durable_tasks.open_store = lambda url: opened(url + "-of-another-host")
+    comm.load_checkpoint(np.zeros(100))
+    comm.checkpoint(np.zeros(100), durable=True)
+"""
+
+
+def test_a_host_with_another_directory_at_that_place_is_refused(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    done = run("--checkpoint", str(store), script=APART, n=2)
+    assert done.returncode == 64, done.stderr
+    other = f"the checkpoint store of rank 1: {store}-of-another-host of this host is not the store"
+    assert other in done.stderr
+    assert "give --checkpoint a directory that all hosts share" in done.stderr
+    assert not list(Path(f"{store}-of-another-host").rglob("*.ftc"))

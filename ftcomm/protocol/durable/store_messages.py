@@ -70,11 +70,15 @@ class ObjectWritten:
 
 @dataclass(frozen=True, slots=True)
 class WriteFailed:
-    """This member could not write what it was ordered to, or does not hold ``version``."""
+    """This member could not write what it was ordered to, or does not hold ``version``.
+
+    ``unusable`` says that its host has not the tracker's store: a retry alone does not help.
+    """
 
     version: Version
     holds: bool
     reason: Prose
+    unusable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

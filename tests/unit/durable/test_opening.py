@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ftcomm.durable.directory_store import TEMPORARY, DirectoryStore
-from ftcomm.durable.opening import open_store, probe
+from ftcomm.durable.opening import find_sign, leave_sign, open_store, probe
 from ftcomm.durable.store import StoreError
 from ftcomm.errors import ConfigError
 
@@ -112,3 +112,13 @@ def test_a_store_that_is_away_at_the_probe_is_said_to_be(tmp_path: Path) -> None
     (tmp_path / TEMPORARY).rmdir()
     with pytest.raises(StoreError):
         probe(store)
+
+
+def test_only_the_store_with_the_trackers_sign_is_its_store(tmp_path: Path) -> None:
+    here, elsewhere = (open_store(str(tmp_path / name)) for name in ("here", "elsewhere"))
+    leave_sign(here, "job ü/.1")
+    leave_sign(here, "job ü/.1")  # the tracker was started again
+    find_sign(here, "job ü/.1")
+    for store, job_id in ((elsewhere, "job ü/.1"), (here, "job ü/.2")):
+        with pytest.raises(ConfigError, match="is not the store in which the tracker has begun"):
+            find_sign(store, job_id)

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import pytest
+
 from ftcomm.protocol.durable.store_messages import Marked, WriteFailed
-from ftcomm.protocol.messages import Heartbeat
+from ftcomm.protocol.messages import FatalDecision, Heartbeat
 from ftcomm_tracker.core.events import ConnectionLost, GivenUp, VersionPut
 from ftcomm_tracker.core.reporting.explain import explain
 from ftcomm_tracker.core.reporting.status import table
@@ -38,6 +40,22 @@ def in_trouble() -> ScenarioRun:
         scenario.said(rank + 1, Marked(5, b"d", 9, None, (), 0))
     scenario.said(1, WriteFailed(5, True, "No space left on device"))
     return scenario
+
+
+@pytest.mark.parametrize(
+    ("facts", "ends"), [({}, True), ({"durable_version": 4, "age_s": 1.0}, False)]
+)
+def test_a_host_without_the_store_ends_a_job_that_has_nothing_durable(
+    facts: dict[str, Any], ends: bool
+) -> None:
+    """Later on, other holders write for a host that came since."""
+    scenario = running_with_store(**facts)
+    for rank in range(2):
+        scenario.said(rank + 1, Marked(5, b"d", 9, None, (), 0))
+    sent = scenario.said(1, WriteFailed(5, True, "not the store", unusable=True))
+    told = {decision.error for _, decision in sent if isinstance(decision, FatalDecision)}
+    assert told == ({"ConfigError"} if ends else set())
+    assert ends or line_of(scenario).endswith("; rank 0: not the store")
 
 
 def test_a_store_that_takes_nothing_is_told() -> None:

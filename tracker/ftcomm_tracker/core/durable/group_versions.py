@@ -1,6 +1,6 @@
 """The group's durable versions: what members and the store say, and what is sent to members."""
 
-from ftcomm.errors import JobLostError
+from ftcomm.errors import ConfigError, JobLostError
 from ftcomm.protocol.durable.store_messages import Marked, ObjectWritten, RestoreFailed, WriteFailed
 from ftcomm.protocol.messages import (
     Fenced,
@@ -28,6 +28,10 @@ def on_member_wrote(
             group.versions.on_marked(rank, message, group.now, out)
         case ObjectWritten():
             group.versions.on_written(rank, message)
+        case WriteFailed(unusable=True, reason=reason) if group.versions.newest_at is None:
+            # Nothing is durable yet.  Later on other holders write for a host that came since.
+            words = f"the checkpoint store of rank {rank}: {reason}"
+            end_with_error(group, ConfigError.__name__, words, group.members.progress(), rank)
         case WriteFailed(version, holds):
             group.versions.on_failed(rank, message, group.now)
             if not holds:

@@ -17,7 +17,7 @@ from ftcomm.config.backoff import TRACKER_BACKOFF
 from ftcomm.durable.chain import NONCE_BYTES, Chain, OvertakenError
 from ftcomm.durable.chain_state import ChainState, chain_state
 from ftcomm.durable.container import open_container
-from ftcomm.durable.opening import probe
+from ftcomm.durable.opening import leave_sign, probe
 from ftcomm.durable.records import (
     AttemptRecord,
     ChainRecord,
@@ -135,6 +135,7 @@ class ChainTask:
             start.notes.clear()
             match step:
                 case BeginAttempt(durable, facts):
+                    await self._patiently(leave_sign, self._store, durable.job_id)
                     self._durable, self.must_begin = durable, False
                     return durable, facts
                 case RefuseAttempt(error, cause):
