@@ -8,7 +8,9 @@
   imports, which are measured beside it, before the jobs: one at a time, and like a worker's with
   one thread for BLAS.
 - SIGKILL and restart, --prefork: the same with workers that a zygote forks.
-- SIGKILL with a spare: the same by `--spares 1`; the dead worker's successor is the next spare.
+- SIGKILL with a spare: the same by `--spares 1`; the dead worker's successor is the next spare.  A
+  worker dies once `status` shows that the spare holds the newest checkpoint.
+- SIGKILL with a spare, 100 MB: the same with a state of that size.
 - link reset: one rank's connections end by RST; no process dies.
 - SIGSTOP past the limit: the rank is evicted after `--detect-within`, killed by the launcher after
   as much again, and started anew.
@@ -40,11 +42,14 @@ WORKER = Path(__file__).with_name("_recovery_worker.py")
 SEQNO = 10  # where in its version a fault fires
 PREFORK = "SIGKILL and restart, --prefork"
 SPARE = "SIGKILL with a spare"
-OPTIONS = {PREFORK: ["--prefork"], SPARE: ["--spares", "1"]}
+SPARE_LARGE = "SIGKILL with a spare, 100 MB"
+OPTIONS = {PREFORK: ["--prefork"], SPARE: ["--spares", "1"], SPARE_LARGE: ["--spares", "1"]}
+STATE_BYTES = {SPARE_LARGE: 100_000_000}
 ACTIONS = {
     "SIGKILL and restart": "enter=kill",
     PREFORK: "enter=kill",
     SPARE: "",  # the worker's own: a fault's address would hit the spare at the same position
+    SPARE_LARGE: "",
     "link reset": "half_sent=reset",
     "SIGSTOP past the limit": "enter=stop",
 }
@@ -95,7 +100,8 @@ def run_job(name: str, world_size: int, faults: int, detect_within: float) -> di
         # a link is suspected at most once in `detect_within`
         worker = [sys.executable, str(WORKER), "--out", folder]
         worker += ["--versions", str(faults + 2), "--pause", str(1.2 * detect_within)]
-        worker += ["--kills", str(faults if name == SPARE else 0)]
+        worker += ["--kills", str(0 if action else faults)]
+        worker += ["--state-bytes", str(STATE_BYTES.get(name, 0))]
         tracker = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(world_size)]
         tracker += ["--state-dir", folder, "--detect-within", str(detect_within)]
         tracker += ["--max-restarts", str(faults), *OPTIONS.get(name, []), "--"]

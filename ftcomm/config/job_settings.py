@@ -129,6 +129,14 @@ class JobSettings:
         int,
         WholeNumber("workers more than the group has, to take a lost one's place", 0, MAX_SPARES),
     ] = 0
+    spare_fetch_rate: Annotated[
+        int,
+        ByteSize(
+            "bytes per second at which a spare fetches each new checkpoint in advance; 0 for none",
+            0,
+            MAX_LOG_BYTES,
+        ),
+    ] = 100 * MIB
     verify: Annotated[
         str,
         Choice(

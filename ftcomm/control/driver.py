@@ -31,6 +31,7 @@ from ftcomm.recovery.events import (
     ResultFetched,
     SendControl,
     StartFetch,
+    StartPrefetch,
     StartRestore,
     Wake,
     WriteVersion,
@@ -66,7 +67,7 @@ class Driver:
         self.attempts = itertools.count(1)
         self.outbox: trio.MemorySendChannel[WorkerMessage] | None = None
         self.cut_control: trio.CancelScope | None = None
-        self.fetches: trio.MemorySendChannel[StartFetch] | None = None
+        self.fetches: trio.MemorySendChannel[StartFetch | StartPrefetch] | None = None
         self.dials: trio.MemorySendChannel[tuple[int, int]] | None = None
         self._unwritten = 0
         self._stop_reason = ""
@@ -143,7 +144,7 @@ class Driver:
                     self._send(message)
                 case CloseLinks():
                     self._close_links()
-                case StartFetch() if self.fetches is not None:
+                case StartFetch() | StartPrefetch() if self.fetches is not None:
                     self.fetches.send_nowait(effect)
                 case Wake():
                     self.hub.wake.set()

@@ -26,6 +26,7 @@ from ftcomm.control.message_stream import (
     send_all,
     send_message,
 )
+from ftcomm.control.prefetch import prefetch
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ProtocolError, StateChangedError
 from ftcomm.memory.pool import EMPTY, Array, LoggedResult, dtype_from_wire, stored_from_wire
@@ -40,6 +41,7 @@ from ftcomm.recovery.events import (
     LocalFetched,
     ResultFetched,
     StartFetch,
+    StartPrefetch,
 )
 from ftcomm.recovery.fetch_orders import ExpectedItems, Item, items_of
 from ftcomm.state.layout import Packed, behind_each_other
@@ -164,10 +166,15 @@ def _as_stored(raw: Packed) -> LoggedResult:
 # --- the fetcher's side -----------------------------------------------------------------------
 
 
-async def keep_fetching(driver: Driver, orders: trio.MemoryReceiveChannel[StartFetch]) -> None:
-    """Carry out the plans' fetches, one task for each source."""
+async def keep_fetching(
+    driver: Driver, orders: trio.MemoryReceiveChannel[StartFetch | StartPrefetch]
+) -> None:
+    """Carry out the plans' fetches, one task for each source, and what a spare fetches."""
     async for order in orders:
-        driver.nursery.start_soon(_fetch, driver, order)
+        if isinstance(order, StartPrefetch):
+            driver.nursery.start_soon(prefetch, driver, order)
+        else:
+            driver.nursery.start_soon(_fetch, driver, order)
 
 
 async def _fetch(driver: Driver, order: StartFetch) -> None:

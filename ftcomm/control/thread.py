@@ -14,7 +14,7 @@ from ftcomm.control.links.manager import Listener, keep_dialling
 from ftcomm.control.tracker_client import keep_tracker_link
 from ftcomm.errors import CollectiveTimeoutError, FtcommError, TrackerLostError
 from ftcomm.protocol.signature import signature_text
-from ftcomm.recovery.events import Beat, FatalFound, StartFetch
+from ftcomm.recovery.events import Beat, FatalFound, StartFetch, StartPrefetch
 from ftcomm.recovery.states import WorkerState
 
 # A rank that is blocked for this long says so; with it a mismatch is known to all within 1 s.
@@ -73,7 +73,8 @@ class ControlThread:
         async with trio.open_nursery() as nursery:
             self._stop = trio.Event()
             self.driver = driver = Driver(self._hub, nursery)
-            driver.fetches, orders = trio.open_memory_channel[StartFetch](QUEUE_LENGTH)
+            fetches = trio.open_memory_channel[StartFetch | StartPrefetch](QUEUE_LENGTH)
+            driver.fetches, orders = fetches
             driver.dials, requests = trio.open_memory_channel[tuple[int, int]](QUEUE_LENGTH)
             listener = Listener(driver, serve_fetch)
             nursery.start_soon(keep_tracker_link, driver, listener.bind)

@@ -79,6 +79,7 @@ from ftcomm.protocol.operator_messages import (
     WorkerStatusRequest,
 )
 from ftcomm.protocol.schema import record_of
+from ftcomm.protocol.spares.prefetch_messages import Prefetch, Prefetched
 
 _LENGTH = struct.Struct(">I")
 LENGTH_BYTES = _LENGTH.size
@@ -99,6 +100,7 @@ MESSAGES: dict[int, type] = {
     11: Calls,
     12: Leaves,
     13: KnownRoster,
+    14: Prefetched,
     # tracker to worker
     16: Welcome,
     17: Refused,
@@ -112,6 +114,7 @@ MESSAGES: dict[int, type] = {
     25: MemberDelta,
     26: AskCalls,
     27: AskRoster,
+    28: Prefetch,
     # operators
     32: StatusRequest,
     33: StatusReply,

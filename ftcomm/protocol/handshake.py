@@ -36,7 +36,7 @@ TAG_BYTES = hashlib.sha256().digest_size
 MAX_CONTEXT = 255  # bytes; its length travels in one
 MAX_STREAMS = 16  # connections of one link; clouds need 4 to 8 to fill a host's own limit
 
-ROLES = {"worker": 1, "operator": 2, "data": 3, "fetch": 4, "relay": 5, "common": 6}
+ROLES = {"worker": 1, "operator": 2, "data": 3, "fetch": 4, "relay": 5, "common": 6, "prefetch": 7}
 _ROLE_NAMES = {code: name for name, code in ROLES.items()}
 _OK, _REFUSED = 0, 1
 
@@ -120,6 +120,11 @@ def control_key(token: bytes) -> bytes:
 def epoch_key(token: bytes, job_id: str, epoch: int) -> bytes:
     """Key of links between workers in one epoch: who has not its plan's epoch cannot connect."""
     return _mac(token, b"ftcomm epoch key", epoch.to_bytes(4, "big"), job_id.encode())
+
+
+def prefetch_key(token: bytes, job_id: str) -> bytes:
+    """Key of a spare's connections to members: it has no epoch yet, and the job is one attempt."""
+    return _mac(token, b"ftcomm prefetch key", job_id.encode())
 
 
 class _Phase(enum.Enum):

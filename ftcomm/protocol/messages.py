@@ -62,6 +62,7 @@ from ftcomm.protocol.link_messages import (
 from ftcomm.protocol.operator_messages import OperatorMessage
 from ftcomm.protocol.position import Position, PositionRange, PositionRanges, Version
 from ftcomm.protocol.schema import NOT_SENT, AtMost
+from ftcomm.protocol.spares.prefetch_messages import Prefetch, Prefetched
 
 
 @dataclass(frozen=True, slots=True)
@@ -542,6 +543,7 @@ WorkerMessage = (
     | ObjectWritten
     | WriteFailed
     | RestoreFailed
+    | Prefetched
 )
 TrackerMessage = (
     Welcome
@@ -560,6 +562,7 @@ TrackerMessage = (
     | VersionGivenUp
     | MarkVersion
     | Restore
+    | Prefetch
 )
 LinkMessage = FetchRequest | FetchItem | FetchWait | FetchEnd | Relayed | Sharing
 ControlMessage = WorkerMessage | TrackerMessage | MemberDelta | OperatorMessage | LinkMessage

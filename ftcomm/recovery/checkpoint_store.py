@@ -62,10 +62,15 @@ class CheckpointStore:
         self.locals.commit(tentative.version)
         return tentative.version
 
-    def put_fetched(self, version: int, value: Any) -> None:
-        """Hold the checkpoint to load, which another rank has sent."""
-        self.committed = Checkpoint(version, value)
+    def put_fetched(self, version: int, value: Any, own: Any | None = None) -> None:
+        """Hold the checkpoint to load, which another rank has sent; see `Checkpoint.own`."""
+        self.committed = Checkpoint(version, value, own=own)
         self.locals.commit(version)
+
+    def forget(self) -> None:
+        """Release what is held: it belongs to a job in which this process has no part."""
+        self.committed = self.tentative = None
+        self.locals = LocalStore()
 
     def loadable(self, version: int, rank: int) -> Checkpoint | None:
         """The committed checkpoint if it is `version` and the local state of `rank` is here."""

@@ -10,6 +10,7 @@ from ftcomm.protocol.messages import (
     WorkerMessage,
 )
 from ftcomm.protocol.position import PRELUDE, Position, PositionRange
+from ftcomm.protocol.spares.prefetch_messages import Prefetch
 from ftcomm.recovery.result_log import LogEntry
 
 # --- events -----------------------------------------------------------------------------------
@@ -190,6 +191,22 @@ class RestoreEnded:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class PrefetchEnded:
+    """The fetch `number` has brought checkpoint `version`, or nothing: then `value` is None.
+
+    ``nbytes`` is the size of the packed state, ``own`` a second copy that may be written to.
+    ``has_locals`` says that the version has local states, too.
+    """
+
+    number: int
+    version: int = PRELUDE
+    value: Any | None = None
+    nbytes: int = 0
+    own: Any | None = None
+    has_locals: bool = False
+
+
 Event = (
     Attached
     | Detached
@@ -210,6 +227,7 @@ Event = (
     | ObjectFailed
     | VersionRestored
     | RestoreEnded
+    | PrefetchEnded
 )
 
 # --- effects ----------------------------------------------------------------------------------
@@ -323,6 +341,17 @@ class StartRestore:
     record: int
 
 
+@dataclass(frozen=True, slots=True)
+class StartPrefetch:
+    """Fetch a committed checkpoint from a member in the background; then `PrefetchEnded`.
+
+    It is of the order's version or, if the member has gone on meanwhile, of a later one.
+    """
+
+    number: int
+    order: Prefetch
+
+
 Effect = (
     SendControl
     | CloseLinks
@@ -335,4 +364,5 @@ Effect = (
     | PackVersion
     | WriteVersion
     | StartRestore
+    | StartPrefetch
 )

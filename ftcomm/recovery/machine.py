@@ -39,6 +39,7 @@ from ftcomm.protocol.messages import (
     Suspect,
     Welcome,
 )
+from ftcomm.protocol.spares.prefetch_messages import Prefetch
 from ftcomm.recovery.call_progress import CallProgress
 from ftcomm.recovery.checkpoint_store import CheckpointStore
 from ftcomm.recovery.epoch_view import EpochView
@@ -63,6 +64,7 @@ from ftcomm.recovery.events import (
     ObjectFailed,
     ObjectStored,
     OwnCloseDone,
+    PrefetchEnded,
     Received,
     Redial,
     RestoreEnded,
@@ -79,6 +81,7 @@ from ftcomm.recovery.known_roster import known_roster
 from ftcomm.recovery.marked_versions import MarkedVersions, Restoring
 from ftcomm.recovery.replica_placement import keep_stride
 from ftcomm.recovery.result_log import LogEntry, ResultLog
+from ftcomm.recovery.spares.prefetching import Prefetching
 from ftcomm.recovery.states import (
     TRANSITIONS,
     Checkpoint,
@@ -103,6 +106,7 @@ class WorkerMachine:
         checkpoints: the committed one and the tentative one.
         durables: marked checkpoints, until the store has them.
         restoring: what this process reads from the store before its first plan.
+        prefetching: what it fetches as a spare.
         progress: the position, and the calls of the user's thread.
     """
 
@@ -113,6 +117,7 @@ class WorkerMachine:
         self.checkpoints = CheckpointStore()
         self.durables = MarkedVersions(self.log, self.checkpoints)
         self.restoring = Restoring()
+        self.prefetching = Prefetching(self.view, self.checkpoints)
         self.progress = CallProgress(self.view, self.contact, self.log, self.checkpoints)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
@@ -194,7 +199,9 @@ class WorkerMachine:
             case MarkVersion(version):
                 return self.durables.mark_last(version, self.progress.prelude_length)
             case Restore(record):
-                return self.on_restore(record)
+                return [StartRestore(record)] if self.restoring.begin(record) else []
+            case Prefetch():
+                return self.prefetching.on_order(message)
             case _:
                 cause = f"unexpected {type(message).__name__} from the tracker"
                 return self._fail("local failure", self._error(errors.ProtocolError, cause))
@@ -205,6 +212,7 @@ class WorkerMachine:
         if contact.job_id not in ("", message.job_id):
             if not view.epoch:  # it has taken no part in that job, whose tracker began anew
                 contact.generation, contact.tracker = 0, b""
+                self.prefetching.forget()
                 return self._join(message)
             cause = (
                 f"the tracker of job {contact.job_id} is gone: its address serves {message.job_id}"
@@ -228,7 +236,7 @@ class WorkerMachine:
         if self.progress.closed:
             effects.append(self._send_closed())
         effects += [SendControl(said) for said in self.durables.on_welcome()]
-        return effects
+        return [*effects, *self.prefetching.on_welcome()]
 
     def on_ask_roster(self, generation: int, tracker: bytes) -> list[Effect]:
         """Say what this process knows of its job, and follow no older tracker (rule R19)."""
@@ -327,10 +335,13 @@ class WorkerMachine:
         | ObjectStored
         | ObjectFailed
         | VersionRestored
-        | RestoreEnded,
+        | RestoreEnded
+        | PrefetchEnded,
     ) -> list[Effect]:
-        """Something was packed, written to the store, or read from it."""
+        """Something was packed, written to the store, or read from it or by a spare."""
         match event:
+            case PrefetchEnded():
+                return self.prefetching.on_ended(event)
             case CheckpointMarked():
                 self.durables.mark(self.progress.prelude_length)
                 return []
@@ -346,12 +357,6 @@ class WorkerMachine:
                 return [SendControl(RestoreFailed(record, reason))]
             case _:
                 assert_never(event)
-
-    def on_restore(self, record: int) -> list[Effect]:
-        """Read that record's checkpoint before the first report of this process."""
-        if not self.restoring.begin(record):
-            return []
-        return [StartRestore(record)]
 
     def on_restored(self, restored: VersionRestored) -> list[Effect]:
         """Hold what the store had, and report as its holder."""

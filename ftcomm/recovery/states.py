@@ -129,8 +129,12 @@ class MachineLimits:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One version of the user's state; opaque here."""
+    """One version of the user's state; opaque here.
+
+    ``own`` is a second copy that was made in advance: `load_checkpoint` may give it to the user.
+    """
 
     version: int
     value: Any
     digest: bytes = b""
+    own: Any | None = None

@@ -80,6 +80,11 @@ class LazyState:
                     self._release()
             return self._raw
 
+    @property
+    def packed(self) -> Packed | None:
+        """The packed state if somebody has asked for it before; nothing is packed now."""
+        return self._raw
+
     def packed_now(self) -> Packed:
         """The packed state, for one that is made just now; what is held stays as it is."""
         return pack_state(self._state)

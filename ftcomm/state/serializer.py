@@ -60,7 +60,7 @@ def unpack_state(raw: Packed, *, copy: bool = True) -> Any:
 
     Args:
         raw: as `pack_state` made it.
-        copy: False: arrays are read-only views of `raw`.
+        copy: False: arrays are views of `raw`, read-only unless that can be written to.
 
     Raises:
         ProtocolError: the bytes are no packed state, or hold a type that is not registered here.

@@ -32,6 +32,7 @@ from ftcomm.protocol.messages import (
     Welcome,
 )
 from ftcomm.protocol.operator_messages import StatusReply, StatusRequest
+from ftcomm.protocol.spares.prefetch_messages import Prefetch
 from tests.unit.tracker.harness import hello
 
 ROOT = Path(__file__).parents[2]
@@ -69,13 +70,16 @@ class Caller:
         self.sock.sendall(b"".join(encode(message) for message in messages))
 
     def receive(self) -> ControlMessage:
-        """The next message."""
-        while not self._inbox:
-            data = self.sock.recv(1 << 16)
-            if not data:
-                raise ConnectionAbortedError("ended before a message")
-            self._inbox += self._decoder.feed(data)
-        return self._inbox.pop(0)
+        """The next message but `Prefetch`, which comes to a spare whenever members commit."""
+        while True:
+            while not self._inbox:
+                data = self.sock.recv(1 << 16)
+                if not data:
+                    raise ConnectionAbortedError("ended before a message")
+                self._inbox += self._decoder.feed(data)
+            message = self._inbox.pop(0)
+            if not isinstance(message, Prefetch):
+                return message
 
     def until_end(self) -> bytes:
         """All that comes until the other side ends; a socket left open is a failure."""

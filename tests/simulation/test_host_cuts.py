@@ -17,10 +17,10 @@ SEEDS = range(12)
 AT_MOST = {1: 2, 2: 4}
 
 
-def four_hosts(seed: int, *, faulty: bool, durable: bool | None) -> Conditions:
+def four_hosts(seed: int, *, faulty: bool, durable: bool | None, spares: int | None) -> Conditions:
     """Eight workers on four hosts, where nothing else goes wrong."""
     del durable
-    drawn = draw_conditions(seed, faulty=faulty, durable=False)
+    drawn = draw_conditions(seed, faulty=faulty, durable=False, spares=spares)
     settings = replace(drawn.settings, detect_within=1.0)
     return replace(drawn, world_size=RANKS, hosts=HOSTS, wire=False, think_s=0.2, settings=settings)
 

@@ -11,6 +11,7 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind
+from ftcomm.recovery.events import PrefetchEnded
 from ftcomm.recovery.machine import WorkerState
 from ftcomm.recovery.replica_placement import is_replica_holder, keep_stride, local_owners
 from ftcomm_chaos.sim.fault_plan import SimulatedFaultKind as Fault
@@ -246,6 +247,30 @@ class Monitor:
         ]
         return [x for x in processes if x is not None and x.is_member_of(process.core.view.epoch)]
 
+    # --- spares: R17 --------------------------------------------------------------------------
+
+    def on_prefetched(self, process: "SimulatedProcess", event: PrefetchEnded) -> None:
+        """A spare has fetched a checkpoint: some member was in its version, so it is committed."""
+        reached = max(x.core.progress.position.version for x in self.sim.network.processes.values())
+        process.require(
+            event.version <= reached, f"holds checkpoint {event.version}, not committed (R17)"
+        )
+        expected = self.sim.program.states.get(event.version)
+        process.require(event.value == expected, f"holds {event}, not {expected} (R17)")
+        self.sim.counters["prefetched"] += 1
+
+    def _check_spare(self, process: "SimulatedProcess", report: Report) -> None:
+        """A spare reports what it holds, and that the version has local states."""
+        held = process.core.prefetching.held
+        if process.core.view.epoch or held == PRELUDE:  # it has had a plan, or held nothing
+            return
+        self.sim.counters["prefetches reported"] += 1
+        named = {states.version for states in report.locals}
+        due = {held} if self.sim.program.keeps_locals and held > 0 else set()
+        process.require(
+            (report.committed, named) == (held, due), f"{report} of a spare with {held} (R17)"
+        )
+
     # --- epochs: R1 ---------------------------------------------------------------------------
 
     def on_report(self, process: "SimulatedProcess", report: Report) -> None:
@@ -256,6 +281,7 @@ class Monitor:
         done = [
             p for p, processes in self.done.items() if process.port in processes and p.seqno >= 0
         ]
+        self._check_spare(process, report)
         ahead = [p for p in done if p >= report.position]
         process.require(not ahead, f"the report misses {ahead}, which the script has (R2)")
 

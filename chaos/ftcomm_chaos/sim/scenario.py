@@ -69,7 +69,9 @@ class Conditions:
         return self.restart_s > self.settings.replace_within / 2
 
 
-def draw_conditions(seed: int, *, faulty: bool, durable: bool | None = None) -> Conditions:
+def draw_conditions(
+    seed: int, *, faulty: bool, durable: bool | None = None, spares: int | None = None
+) -> Conditions:
     """Those of a seed; without faults nothing is so slow that it could pass for one."""
     rng = random.Random(f"conditions of {seed}")  # noqa: S311 - drawn from the seed
     size = rng.choice((1, 2, 2, 3, 3, 4, 5))
@@ -93,7 +95,7 @@ def draw_conditions(seed: int, *, faulty: bool, durable: bool | None = None) -> 
     settings = replace(settings, keep_by_all=alone.choice(KEPT_BY_ALL))
     drawn = random.Random(f"store of {seed}").random() < STORED  # noqa: S311 - likewise
     count = rng.randint(6, 18) if gentle else rng.randint(8, 30)
-    return Conditions(
+    conditions = Conditions(
         world_size=size,
         gentle=gentle,
         wire=wire,
@@ -111,6 +113,8 @@ def draw_conditions(seed: int, *, faulty: bool, durable: bool | None = None) -> 
         # What replay=off keeps is not enough to resume: the prelude's results are part of it.
         durable=(drawn if durable is None else durable) and settings.keeps_results,
     )
+    wanted = conditions.spares if spares is None or gentle else spares
+    return replace(conditions, spares=wanted)
 
 
 def _draw_settings(rng: random.Random, *, gentle: bool) -> JobSettings:

@@ -50,6 +50,7 @@ class Simulation:
         faulty: plan faults.
         only: numbers of the planned faults that shall happen, None for all.
         durable: the job has a store, and everything may be lost at once; None: the seed says.
+        spares: workers without a place where more than one may die at a time; None: likewise.
     """
 
     def __init__(
@@ -60,10 +61,11 @@ class Simulation:
         faulty: bool = True,
         only: tuple[int, ...] | None = None,
         durable: bool | None = None,
+        spares: int | None = None,
     ) -> None:
         self.world = World(seed, tracing=tracing)
         script = random.Random(f"script of {seed}")  # noqa: S311 - drawn from the seed
-        self.conditions = draw_conditions(seed, faulty=faulty, durable=durable)
+        self.conditions = draw_conditions(seed, faulty=faulty, durable=durable, spares=spares)
         self.world_size, self.settings = self.conditions.world_size, self.conditions.settings
         self.program = Program(
             script,

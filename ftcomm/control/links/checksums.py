@@ -37,6 +37,11 @@ def checked_stream(hub: Hub, sock: ByteStream, rank: int) -> ByteStream:
     return sock if digest is None else _CheckedStream(sock, digest, hub)
 
 
+def checked_by_default(hub: Hub, sock: ByteStream) -> ByteStream:
+    """The same for a spare, which is no pair with any rank: wherever the job has checksums."""
+    return sock if hub.digest is None else _CheckedStream(sock, hub.digest, hub)
+
+
 class _CheckedStream:
     """A stream of records over a socket."""
 

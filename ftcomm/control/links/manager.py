@@ -22,6 +22,7 @@ from ftcomm.control.links.shared_window_setup import serve_shared_window
 from ftcomm.control.links.shm_setup import answer_offer, shares_memory
 from ftcomm.control.links.unix_sockets import listen_locally
 from ftcomm.control.message_stream import send_at_once, server_hello, server_proof
+from ftcomm.control.prefetch import serve_prefetch
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ConfigError, ProtocolError
 from ftcomm.protocol.handshake import (
@@ -29,6 +30,7 @@ from ftcomm.protocol.handshake import (
     MAX_UNAUTHENTICATED,
     DataContext,
     epoch_key,
+    prefetch_key,
 )
 from ftcomm.protocol.messages import Member
 from ftcomm.recovery.events import LinkDown
@@ -39,7 +41,7 @@ from ftcomm.transport.shm_segment import Segment
 from ftcomm.transport.socket_link import SocketLink
 from ftcomm.transport.striped_link import StripedLink
 
-LINK_ROLES = ("data", "fetch", "relay", "common")
+LINK_ROLES = ("data", "fetch", "relay", "common", "prefetch")
 
 Serve = Callable[[Driver, trio.socket.SocketType, DataContext], Awaitable[None]]
 
@@ -117,6 +119,8 @@ class Listener:
                 return
             if role == "fetch":
                 await self._serve(self._driver, conn, context)
+            elif role == "prefetch":
+                await serve_prefetch(self._driver, conn)
             elif role == "relay":
                 await serve_relay(self._driver, conn, context)
             elif role == "common":
@@ -149,6 +153,9 @@ class Listener:
         role = shake.request.role
         if role not in LINK_ROLES or context.job_id != hub.core.contact.job_id:
             raise ProtocolError(f"a link for {role} of job {context.job_id}")
+        if role == "prefetch":
+            await server_proof(conn, shake, prefetch_key(hub.token, context.job_id))
+            return role, context
         await wait_for_epoch(self._driver, context.epoch)
         member = self._member(role, context)
         key = epoch_key(hub.token, context.job_id, context.epoch)

@@ -50,6 +50,7 @@ def test_settings_survive_the_wire() -> None:
         "reattach_within": "30.0",
         "max_incarnations": "100",
         "spares": "0",
+        "spare_fetch_rate": "104857600",
         "verify": "none",
         "replay": "on",
         "checksum": "none",

@@ -1,9 +1,16 @@
 """Spares: who is not counted when the group forms, and who takes a lost worker's place."""
 
+from dataclasses import replace
+from typing import Any
+
+from ftcomm.protocol.messages import Heartbeat
+from ftcomm.protocol.position import START
+from ftcomm.protocol.spares.prefetch_messages import Prefetch, Prefetched
 from ftcomm_tracker.core.events import ConnectionLost, GivenUp
 from ftcomm_tracker.core.reporting.status import table
 from ftcomm_tracker.core.roster import JobState
-from tests.unit.tracker.roster_scenario import SETTINGS, ScenarioRun, hello
+from ftcomm_tracker.core.spares.prefetch import RETRY_S
+from tests.unit.tracker.roster_scenario import SETTINGS, ScenarioRun, at, hello, report
 
 
 def formed(**workers: dict[str, str]) -> ScenarioRun:
@@ -75,15 +82,90 @@ def test_a_spare_that_is_given_up_ends_nothing() -> None:
 
 def test_status_lists_spares_and_says_how_many_are_missing() -> None:
     scenario = formed(s={"host": "b", "zone": "z1", "pid": 7}, t={"host": "c"})
-    document = scenario.roster.snapshot(0.0)
+    scenario.said(10, Prefetched(4, 2_500_000))
+    document = scenario.roster.snapshot(12.0)
     assert document["spares"] == [
-        {"worker_id": "s", "host": "b", "zone": "z1", "pid": 7, "is_spare": True},
-        {"worker_id": "t", "host": "c", "zone": "", "pid": 0, "is_spare": True},
+        {
+            "worker_id": "s",
+            "host": "b",
+            "zone": "z1",
+            "pid": 7,
+            "is_spare": True,
+            "version": 4,
+            "nbytes": 2_500_000,
+            "age_s": 12.0,
+        },
+        {
+            "worker_id": "t",
+            "host": "c",
+            "zone": "",
+            "pid": 0,
+            "is_spare": True,
+            "version": -1,
+            "nbytes": 0,
+            "age_s": None,
+        },
     ]
     told = {"address": "a:1", "pid": 1, "uptime_s": 0, "state_dir": "d"}
     text = table({**document, **told, "spares_wanted": 3})
     assert text.splitlines()[-3:] == [
-        "spare s (pid 7) on b, zone z1",
-        "spare t (pid 0) on c",
+        "spare s (pid 7) on b, zone z1, holds checkpoint 4 (12 s old), 2.5 MB",
+        "spare t (pid 0) on c, holds no checkpoint yet",
         "2 of 3 spares are here",
     ]
+
+
+def running(**workers: dict[str, str]) -> ScenarioRun:
+    """The same, in its first epoch."""
+    scenario = formed(**workers)
+    for conn in (1, 2):
+        scenario.said(conn, report(1))
+    return scenario
+
+
+def orders(sent: list[tuple[int, Any]]) -> list[tuple[int, int, int]]:
+    """Spares that are sent, with the version and the rank."""
+    return [(conn, m.version, m.rank) for conn, m in sent if isinstance(m, Prefetch)]
+
+
+def beat(scenario: ScenarioRun, conn: int, version: int) -> list[tuple[int, int, int]]:
+    return orders(scenario.said(conn, Heartbeat(1, 1, at(version, 1), None, 0)))
+
+
+def test_each_heartbeat_that_names_a_newer_version_sends_one_spare_there() -> None:
+    scenario = running(s={}, t={})
+    sent = [beat(scenario, conn, version) for conn, version in ((1, 3), (2, 3), (1, 3), (1, 4))]
+    scenario.said(10, Prefetched(3, 8))
+    assert [*sent, beat(scenario, 2, 4)] == [[(10, 3, 0)], [(11, 3, 1)], [], [], [(10, 4, 1)]]
+
+
+def test_a_member_that_has_not_loaded_yet_has_nothing_to_give() -> None:
+    scenario = running(s={})
+    assert orders(scenario.said(1, Heartbeat(1, 1, START, None, 0))) == []
+
+
+def test_a_fetch_that_brought_nothing_is_tried_again_later_or_for_a_newer_version() -> None:
+    scenario = running(s={})
+    sent = [beat(scenario, 1, 3)]
+    scenario.said(10, Prefetched(-1, 0))
+    sent += [beat(scenario, 1, 3), beat(scenario, 2, 4)]
+    scenario.said(10, Prefetched(-1, 0))
+    sent += [beat(scenario, 1, 4)]
+    for scenario.now in (RETRY_S / 2, RETRY_S):
+        scenario.said(10, Heartbeat(1, 0, START, None, 0))
+        sent += [beat(scenario, 1, 4)]
+    assert sent == [[(10, 3, 0)], [], [(10, 4, 1)], [], [], [(10, 4, 0)]]
+
+
+def test_of_spares_that_are_as_far_away_the_one_with_the_newest_checkpoint_is_taken() -> None:
+    scenario = running(s={}, t={}, u={"host": "b"})
+    for conn, version in ((10, 3), (11, 4), (12, 5)):
+        scenario.said(conn, Prefetched(version, 8))
+    scenario.tell(ConnectionLost(2, "reset"))
+    assert owners(scenario) == ["w0", "t"]
+
+
+def test_a_spare_fetches_nothing_at_rate_zero() -> None:
+    scenario = running(s={})
+    scenario.roster._group.settings = replace(SETTINGS, spare_fetch_rate=0)
+    assert beat(scenario, 1, 3) == []

@@ -27,7 +27,7 @@ from ftcomm.protocol.messages import (
     Report,
     Route,
 )
-from ftcomm.protocol.position import START, Position
+from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm_tracker.core.durable.last_will import LastWill
 from ftcomm_tracker.core.durable.versions import NO_STORE, DurableVersions, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
@@ -66,6 +66,27 @@ class JobState(enum.Enum):
 
 
 @dataclass(slots=True)
+class PrefetchState:
+    """The checkpoint that a spare holds in advance, and the one that it was sent for.
+
+    Attributes:
+        version: that it holds; `PRELUDE` for none.
+        nbytes: of its packed state.
+        since: when it said so.
+        ordered: that it fetches now; `PRELUDE` for none.
+        failed: the newest that it could not get.
+        retry_at: from when on it may be sent for that one again.
+    """
+
+    version: int = PRELUDE
+    nbytes: int = 0
+    since: float = 0.0
+    ordered: int = PRELUDE
+    failed: int = PRELUDE
+    retry_at: float = 0.0
+
+
+@dataclass(slots=True)
 class Peer:
     """One live connection of a worker."""
 
@@ -79,6 +100,7 @@ class Peer:
     late: bool = False
     heartbeat: Heartbeat | None = None
     fetched: int = 0  # epoch whose plan it said to have fetched everything for
+    prefetch: PrefetchState = field(default_factory=PrefetchState)
 
 
 @dataclass(slots=True)

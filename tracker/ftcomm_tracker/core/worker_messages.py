@@ -27,6 +27,7 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import MAX_SEQNO, MAX_VERSION, PRELUDE, Position
 from ftcomm.protocol.signature import agree, is_open
+from ftcomm.protocol.spares.prefetch_messages import Prefetched
 from ftcomm_tracker.core.admission import assign_spare
 from ftcomm_tracker.core.durable.group_versions import on_member_wrote
 from ftcomm_tracker.core.epochs import (
@@ -47,6 +48,7 @@ from ftcomm_tracker.core.relay_routing import note_failed_pair
 from ftcomm_tracker.core.reporting.lost_hosts import host_text
 from ftcomm_tracker.core.silent_links import CLOSED, RankProgress, starving_pairs
 from ftcomm_tracker.core.spares.choice import note_gone
+from ftcomm_tracker.core.spares.prefetch import on_prefetched, order_prefetch
 
 # What one rank may find that ends the job for all. All ranks reach the log's limit at one position;
 # but one that is still before it could not get there without the one that has left.
@@ -88,7 +90,13 @@ def on_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
             words = f"worker {peer.hello.worker_id} left: {reason}"
             _after_loss(group, rank, words, loss=Loss.LEFT)
         case _:
-            pass  # a spare has nothing to say, and a second Hello says nothing new
+            _on_spare_said(group, peer, message)
+
+
+def _on_spare_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
+    """Take what a worker without a rank says; a second Hello says nothing new."""
+    if isinstance(message, Prefetched):
+        on_prefetched(group, peer, message)
 
 
 def _on_heartbeat(group: GroupState, peer: Peer, rank: int | None, beat: Heartbeat) -> None:
@@ -100,6 +108,7 @@ def _on_heartbeat(group: GroupState, peer: Peer, rank: int | None, beat: Heartbe
     group.send(peer.conn, HeartbeatAck(beat.number))
     if rank is not None:
         group.epochs.heard_version(beat.position.version)
+        order_prefetch(group, peer)
     if beat.blocked is not None:
         group.blocked.is_long |= _is_long_blocked(beat, group.settings.detect_within)
         look_at_blocked(group)

@@ -32,6 +32,7 @@ from ftcomm.recovery.events import (
     Redial,
     SendControl,
     StartFetch,
+    StartPrefetch,
     StartRestore,
     Wake,
     WriteVersion,
@@ -41,6 +42,7 @@ from ftcomm_chaos.sim.fault_injection import CutShort
 from ftcomm_chaos.sim.network.frames import Frame
 from ftcomm_chaos.sim.store_access import ObjectAccess
 from ftcomm_chaos.sim.worker import user_thread
+from ftcomm_chaos.sim.worker.prefetch import begin_prefetch
 from ftcomm_chaos.sim.workload import UsersState, packed, state_digest
 from ftcomm_chaos.sim.world import Violation
 
@@ -292,6 +294,8 @@ class SimulatedProcess:
             case StartFetch():
                 self.net.fetch(self, effect)
                 self.point("fetching")
+            case StartPrefetch():
+                begin_prefetch(self, effect)
             case Wake():
                 self.poke()
             case PackVersion() | WriteVersion() | StartRestore():

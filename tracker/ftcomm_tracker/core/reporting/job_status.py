@@ -59,7 +59,7 @@ def snapshot(group: GroupState, now: float) -> dict[str, Any]:
             _member_row(group, rank, now, progress) for rank in range(len(group.durable.places))
         ],
         "spares_wanted": group.settings.spares,
-        "spares": spare_rows(group),
+        "spares": spare_rows(group, now),
         "waiting_for": _waiting_for(group, now),
         "lost_hosts": [{"host": host, "workers": names} for host, names in group.lost_hosts()[0]],
         "routes": route_rows(group.links, group.durable),

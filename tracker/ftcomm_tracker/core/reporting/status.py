@@ -93,11 +93,20 @@ def _spares(snapshot: Mapping[str, Any]) -> list[str]:
     lines = []
     for row in rows:
         zone = f", zone {row['zone']}" if row["zone"] else ""
-        lines.append(f"spare {row['worker_id']} (pid {row['pid']}) on {row['host']}{zone}")
+        name = f"spare {row['worker_id']} (pid {row['pid']}) on {row['host']}{zone}"
+        lines.append(name + _prefetched(row))
     wanted = snapshot["spares_wanted"]
     if len(rows) < wanted and snapshot["final_version"] < 0:
         lines.append(f"{len(rows)} of {counted(wanted, 'spare')} are here")
     return ["", *lines] if lines else []
+
+
+def _prefetched(row: Mapping[str, Any]) -> str:
+    """The checkpoint that a spare has fetched in advance."""
+    if row["age_s"] is None:
+        return ", holds no checkpoint yet"
+    size = f"{row['nbytes'] / 1e6:.1f} MB"
+    return f", holds checkpoint {row['version']} ({row['age_s']:.0f} s old), {size}"
 
 
 def _process(snapshot: Mapping[str, Any]) -> str:

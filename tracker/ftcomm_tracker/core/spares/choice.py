@@ -1,11 +1,13 @@
 """Spares: connected workers without a rank; which of them takes a lost worker's place (pure).
 
 The best one runs on another host and in another zone than the lost worker: what ended that one may
-end its neighbours next. Among equals the one that has waited longest is taken.
+end its neighbours next. Among equals the one with the newest checkpoint is taken, then the one
+that has waited longest.
 """
 
 from typing import Any
 
+from ftcomm.protocol.position import PRELUDE
 from ftcomm_tracker.core.group_state import GroupState, Peer
 
 MAX_ENDED = 256  # processes remembered; a launcher asks about one as soon as it has ended
@@ -16,9 +18,9 @@ def best_spare(group: GroupState, rank: int) -> Peer | None:
     spares = [peer for peer in group.members.peers.values() if peer.rank is None]
     host, zone = group.durable.places[rank].host, group.members.zones.get(rank, "")
 
-    def disadvantages(peer: Peer) -> tuple[bool, bool, int]:
+    def disadvantages(peer: Peer) -> tuple[bool, bool, int, int]:
         same_zone = bool(zone) and peer.hello.zone == zone
-        return same_zone, peer.hello.host == host, peer.conn
+        return same_zone, peer.hello.host == host, -peer.prefetch.version, peer.conn
 
     return min(spares, key=disadvantages, default=None)
 
@@ -42,7 +44,7 @@ def ended_as_spare(group: GroupState, worker_id: str, pid: int) -> bool:
     return (worker_id, pid) in group.members.ended_spares
 
 
-def spare_rows(group: GroupState) -> list[dict[str, Any]]:
+def spare_rows(group: GroupState, now: float) -> list[dict[str, Any]]:
     """The connected workers without a rank, for `status`, as JSON-able values."""
     return [
         {
@@ -51,6 +53,11 @@ def spare_rows(group: GroupState) -> list[dict[str, Any]]:
             "zone": peer.hello.zone,
             "pid": peer.hello.pid,
             "is_spare": peer.hello.spare or bool(group.durable.places),
+            "version": peer.prefetch.version,
+            "nbytes": peer.prefetch.nbytes,
+            "age_s": None
+            if peer.prefetch.version == PRELUDE
+            else round(now - peer.prefetch.since, 1),
         }
         for _, peer in sorted(group.members.peers.items())
         if peer.rank is None

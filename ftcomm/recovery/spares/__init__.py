@@ -1,0 +1,1 @@
+"""Workers without a rank: what they hold before they get one."""
