@@ -540,7 +540,7 @@ class Monitor:
             over = self.sim.tracker.final_version >= 0 or bool(journal.closed_ranks)
             process.require(over, "told that the job has finished")
         else:
-            fatal_decision = journal.fatal_decision
+            fatal_decision = self.sim.tracker.fatal_decision
             process.require(fatal_decision is not None, f"ends with {how}, which is no verdict")
             assert fatal_decision is not None
             process.require(
@@ -553,6 +553,8 @@ class Monitor:
         journal, tracker = self.sim.tracker.journal, self.sim.tracker
         if len(self.endings) > 1:
             raise Violation(f"different endings: {self.endings}")
+        if tracker.disk_lost and tracker.fatal_decision is not None:
+            return  # the last member heard it; an operator stops the tracker that waits for one
         if journal.fatal_decision is None and journal.final_version < 0:
             raise Violation("everyone has ended, but the tracker knows of no end")
         if tracker.roster.state is not JobState.OVER and tracker.up:

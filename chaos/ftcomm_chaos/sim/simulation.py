@@ -259,16 +259,14 @@ class Simulation:
             if long or not going:
                 raise Violation(f"the job does not end; {self.pending()}")
         self.monitor.check_end()
-        journal = self.tracker.journal
+        decision = self.tracker.fatal_decision
         return SimulationOutcome(
             seed=self.world.seed,
-            fatal_decision="finished"
-            if journal.fatal_decision is None
-            else journal.fatal_decision.error,
+            fatal_decision="finished" if decision is None else decision.error,
             faults=tuple(planned.kind.value for _, planned in self.faults.fired),
             steps=self.world.steps,
             virtual_s=self.world.now,
-            epochs=journal.epoch,
+            epochs=self.tracker.journal.epoch,
             counters=self.counters,
         )
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, assert_never
 
 from ftcomm.errors import FencedError, RolledBackError
-from ftcomm.protocol.messages import Plan
+from ftcomm.protocol.messages import FatalDecision, Plan
 from ftcomm_chaos.sim.network.control_connection import ControlConn
 from ftcomm_chaos.sim.network.wire_control import WiredControl
 from ftcomm_chaos.sim.store import series_of
@@ -56,6 +56,7 @@ class SimulatedTracker:
         self._rebuild = Rebuild(b"")
         self.lost: frozenset[str] = frozenset()  # workers of which the operator confirms the loss
         self.final_version = -1  # the highest that any journal of the job had
+        self._lost_decision: FatalDecision | None = None  # of a journal that is gone
         self.crash_after: int | None = None  # effects that are still carried out
         self._refuses_until: dict[str, float] = {}
         self._next_conn = 0
@@ -112,6 +113,11 @@ class SimulatedTracker:
     def _nonce(self) -> bytes:
         return f"tracker {self.generation}".encode()
 
+    @property
+    def fatal_decision(self) -> FatalDecision | None:
+        """The journal's, or that of a journal which is lost and not rebuilt."""
+        return self._lost_decision if self.disk_lost else self.journal.fatal_decision
+
     def _begin_rebuild(self) -> Rebuild:
         self._rebuild = Rebuild(self._nonce, self.sim.world_size, self.lost, is_asked=True)
         return self._rebuild
@@ -165,6 +171,7 @@ class SimulatedTracker:
         self.world.trace("the tracker's journal is lost")
         self.sim.counters["journals lost"] += 1
         self.crash()
+        self._lost_decision = self.fatal_decision
         self.journal = Durable.fresh("unknown", self.sim.world_size, self.sim.settings.to_wire())
         self.number, self.disk_lost, self.lost = 0, True, frozenset()
         self.world.after(OPERATOR_EVERY_S, self._operate)
