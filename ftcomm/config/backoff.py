@@ -35,6 +35,8 @@ LINK_ATTEMPTS: Final = 4
 LINK_BACKOFF: Final = Backoff((0.05, 0.1, 0.15, 0.2), jitter=0.5)
 # Of a worker's process, after its deaths in one version: at once the first time.
 RESTART_BACKOFF: Final = Backoff((0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0))
+# Of a worker whose rank a spare has taken: its start would compete with that recovery for a core.
+REFILL_DELAY_S: Final = 0.5
 ACCEPT_PAUSE_S: Final = 0.1  # at the limit of open files; a worker waits for seconds
 # Of one call to an object store; a service that asks for fewer requests passes in seconds.
 STORE_ATTEMPTS: Final = 4

@@ -71,6 +71,7 @@ class Driver:
         self.dials: trio.MemorySendChannel[tuple[int, int]] | None = None
         self._unwritten = 0
         self._stop_reason = ""
+        self._settings_of = ""  # the job, of this attempt, whose settings have been taken
         self._all_written = trio.Event()
         self._durable = DurableTasks(self)
         self._token = trio.lowlevel.current_trio_token()
@@ -219,7 +220,7 @@ class Driver:
 
     def _note_message(self, event: Received, epoch_before: int) -> None:
         core, message = self.hub.core, event.message
-        if core.contact.job_id not in ("", self.hub.context.job):
+        if core.contact.job_id != self._settings_of:
             self._take_settings()
         if isinstance(message, Revoke):
             self._stop_reason = message.reason
@@ -230,6 +231,7 @@ class Driver:
     def _take_settings(self) -> None:
         """The job's settings hold from the welcome on, before any plan."""
         core = self.hub.core
+        self._settings_of = core.contact.job_id
         self.hub.settings = settings = JobSettings.from_wire(core.contact.settings)
         self.hub.digest = digest_named(settings.checksum)
         self.hub.pool.keep_within(min(settings.log_limit, memory_limit() // 2))

@@ -10,7 +10,7 @@ from ftcomm.config.environment import WorkerOptions
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.driver import Driver
 from ftcomm.control.hub import Hub
-from ftcomm.protocol.messages import Leave, Welcome, WorkerMessage
+from ftcomm.protocol.messages import HeartbeatAck, Leave, Welcome, WorkerMessage
 from ftcomm.protocol.position import START
 from ftcomm.recovery.events import Received, SendControl
 from ftcomm.recovery.machine import WorkerMachine
@@ -77,4 +77,19 @@ async def test_the_jobs_settings_hold_for_the_core_from_the_welcome_on(
     Driver(hub, nursery).apply(Received(Welcome("job", 1, 1, 2, 0, job.to_wire())))
     assert core.contact.limits == MachineLimits(1.5, 3, 1, 7.0)
     assert hub.settings == job
+    hub.close()
+
+
+@pytest.mark.trio
+async def test_a_spare_takes_the_settings_once_though_many_messages_come(
+    nursery: trio.Nursery,
+) -> None:
+    job = JobSettings(detect_within=1.5)
+    core = WorkerMachine(Identity("0", b"n" * 16, "here", "127.0.0.1", 1), MachineLimits(), now=0.0)
+    hub = Hub(core, WorkerOptions(), b"")
+    driver = Driver(hub, nursery)
+    driver.apply(Received(Welcome("job.1", 1, 1, 2, 0, job.to_wire())))
+    taken = hub.settings
+    driver.apply(Received(HeartbeatAck(1)))
+    assert hub.settings is taken
     hub.close()

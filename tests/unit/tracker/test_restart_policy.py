@@ -258,3 +258,12 @@ def test_deaths_of_a_spare_are_restarted_ever_later_and_never_end_the_job() -> N
     as_member = exits(policy, (-9, START), (-9, START))
     assert decisions == [RestartAfter(d) for d in (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0)]
     assert [type(decision) for decision in as_member] == [RestartAfter, GiveUp]
+
+
+def test_a_worker_whose_rank_a_spare_has_taken_is_started_after_that_recovery() -> None:
+    policy = policy_of()
+    decisions = [
+        policy.after_exit("0", -9, closed=False, progress=START, now=float(n), replaced=True)
+        for n in range(3)
+    ]
+    assert decisions == [RestartAfter(d) for d in (0.5, 0.5, 1.0)]

@@ -290,6 +290,7 @@ class Launcher:
             missed=missed,
             error=child.traceback.error_of(status),
             as_spare=self._job.ended_as_spare(worker_id, child.process.pid),
+            replaced=is_spare(self._options, self._job, worker_id),
         )
         if not (isinstance(decision, Finished) and status == 0):
             how = describe_exit(status, memory) + (MISSED if missed else "")

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from ftcomm.config.backoff import RESTART_BACKOFF
+from ftcomm.config.backoff import REFILL_DELAY_S, RESTART_BACKOFF
 from ftcomm.config.plurals import counted
 from ftcomm.errors import (
     CollectiveMismatchError,
@@ -177,6 +177,7 @@ class RestartPolicy:
         missed: bool = False,
         error: ScriptError | None = None,
         as_spare: bool = False,
+        replaced: bool = False,
     ) -> Decision:
         """Decide about `worker`, which ended with `status` (negative: by that signal).
 
@@ -189,6 +190,7 @@ class RestartPolicy:
             missed: whoever took its place, if somebody did, has ended too: it is a death.
             error: the error by which its script ended, if one is known.
             as_spare: it had no rank, so its death has cost the job nothing.
+            replaced: a spare has taken its rank, and its next process is a spare.
         """
         self.observe(progress)
         if status == RolledBackError.exit_code:  # no death: the job goes on in its next attempt
@@ -202,7 +204,10 @@ class RestartPolicy:
             return GiveUp(f"worker {worker} {describe_exit(status)}")
         if as_spare:
             return RestartAfter(self._delay_of_spare(worker, now))
-        return self._after_death(worker, status, now, error)
+        decision = self._after_death(worker, status, now, error)
+        if replaced and isinstance(decision, RestartAfter):
+            return RestartAfter(max(decision.delay_s, REFILL_DELAY_S))
+        return decision
 
     def _after_death(
         self, worker: str, status: int, now: float, error: ScriptError | None
