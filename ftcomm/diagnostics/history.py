@@ -13,6 +13,7 @@ from urllib.parse import quote
 from ftcomm.protocol.position import Position
 
 FORMAT = 1  # raised when a reader of the old format could misread a new line
+MAX_DIGITS = 10  # of the number of an attempt
 MAX_TEXT = 4096  # characters of a field: causes are sentences, and what is longer is cut
 EXECUTED = "executed"
 SERVED = "served"
@@ -48,6 +49,16 @@ class Started:
     host: str
     detect_within: float
     replicas: int
+
+    @property
+    def attempt(self) -> int:
+        """Attempt of the job in which this incarnation lived."""
+        return attempt_in(self.job)[1]
+
+    @property
+    def series(self) -> str:
+        """Name of the job over all its attempts."""
+        return attempt_in(self.job)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +216,18 @@ def _readable(text: str) -> str:
     return text[:MAX_TEXT].encode("utf-8", "replace").decode()
 
 
-def file_name(worker: str, incarnation: int) -> str:
+def attempt_in(job_id: str) -> tuple[str, int]:
+    """The job's name over all its attempts, and the number of the attempt.
+
+    A job without a store has one attempt, which its id does not name.
+    """
+    series, _, number = job_id.rpartition(".")
+    if series and number.isdecimal() and len(number) <= MAX_DIGITS:
+        return series, int(number)
+    return job_id, 1
+
+
+def file_name(worker: str, incarnation: int, attempt: int = 1) -> str:
     """Name of an incarnation's file; a worker id may hold what a file's name may not."""
-    return f"{quote(worker, safe='')}-{incarnation}.jsonl"
+    later = f".{attempt}" if attempt > 1 else ""
+    return f"{quote(worker, safe='')}-{incarnation}{later}.jsonl"

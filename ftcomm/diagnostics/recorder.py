@@ -18,6 +18,7 @@ from ftcomm.diagnostics.history import (
     Resources,
     Started,
     WorkerEvent,
+    attempt_in,
     encode,
     file_name,
 )
@@ -105,7 +106,10 @@ class Recorder:
             os.close(file)
 
     def _open(self, core: WorkerMachine) -> None:
-        path = self._folder / file_name(core.contact.identity.worker_id, core.contact.incarnation)
+        contact = core.contact
+        _, attempt = attempt_in(contact.job_id)
+        name = file_name(contact.identity.worker_id, contact.incarnation, attempt)
+        path = self._folder / name
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -114,15 +118,15 @@ class Recorder:
         self.write(
             Started(
                 format=FORMAT,
-                job=core.contact.job_id,
-                worker=core.contact.identity.worker_id,
-                incarnation=core.contact.incarnation,
+                job=contact.job_id,
+                worker=contact.identity.worker_id,
+                incarnation=contact.incarnation,
                 rank=core.view.rank,
-                size=core.contact.world_size,
+                size=contact.world_size,
                 pid=os.getpid(),
-                host=core.contact.identity.host,
-                detect_within=core.contact.limits.detect_within,
-                replicas=core.contact.limits.replicas,
+                host=contact.identity.host,
+                detect_within=contact.limits.detect_within,
+                replicas=contact.limits.replicas,
             )
         )
 

@@ -393,6 +393,8 @@ def histories() -> dict[str, bytes]:
     harness = [
         {"event": "harness", "t": 0.5, "format": 1},
         {"event": "fault", "t": 1, "kind": "kill", "target": "w0", "seconds": 0},
+        {"event": "lost", "t": 2, "attempt": 1, "version": 3, "every": "60s"},
+        {"event": "attempt", "t": 3, "attempt": 2, "version": 3, "newest": None},
     ]
     told = b"".join(json.dumps(line).encode() + b"\n" for line in harness)
     return {"incarnation": b"".join(recorded(event, 1.5) for event in incarnation), "harness": told}

@@ -6,6 +6,7 @@ Each rule is one function of a history, with a stable name (`RULES`); `check` ru
 from dataclasses import dataclass
 
 from ftcomm_chaos.checkers import (
+    attempts,
     checkpoints,
     delivery,
     epochs,
@@ -56,6 +57,10 @@ RULES: tuple[HistoryRule, ...] = (
     HistoryRule("version-counts", checkpoints.version_counts),
     HistoryRule("load-newest", checkpoints.load_newest),
     HistoryRule("committed-by-all", checkpoints.committed_by_all),
+    HistoryRule("same-over-attempts", attempts.same_over_attempts),
+    HistoryRule("begins-at-its-parent", attempts.begins_at_its_parent),
+    HistoryRule("resumes-newest", attempts.resumes_newest),
+    HistoryRule("one-checkpoint-lost", attempts.one_checkpoint_lost),
     HistoryRule("same-error", termination.same_error),
     HistoryRule("one-ending", termination.one_ending),
     HistoryRule("closed-by-all", termination.closed_by_all),
@@ -74,12 +79,14 @@ def check(
     """Everything in `history` that breaks a rule; empty where all hold.
 
     Args:
-        history: of one job.
+        history: of one job, with all its attempts.
         reference: of the same program with the same settings in peace, None without one.
         limits: what "bounded" means; the defaults fit a job on one quiet machine.
     """
-    case = Case(history, reference, limits or HistoryLimits())
-    return [violation for rule in RULES for violation in rule.checker(case)]
+    cases: list[Case] = []
+    for attempt in history.by_attempt:
+        cases.append(Case(attempt, reference, limits or HistoryLimits(), tuple(cases)))
+    return [found for case in cases for rule in RULES for found in rule.checker(case)]
 
 
 def rule_table() -> str:

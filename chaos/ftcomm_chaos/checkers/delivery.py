@@ -125,10 +125,11 @@ def executed_by_all(case: Case) -> Iterator[RuleViolation]:
 
 def served_from_somewhere(case: Case) -> Iterator[RuleViolation]:
     """Check that another process executed every served result, if all lived to record it."""
-    if case.history.killed:
+    if any(each.history.killed for each in (*case.earlier, case)):
         return
-    for deliveries in case.by_position.values():
-        if all(delivery.event.how == SERVED for delivery in deliveries):
+    for position, deliveries in case.by_position.items():
+        before = [call for each in case.earlier for call in each.by_position.get(position, [])]
+        if all(delivery.event.how == SERVED for delivery in (*deliveries, *before)):
             yield deliveries[0].violation(
                 "served-from-somewhere", "was served, and no rank has executed it"
             )

@@ -48,19 +48,27 @@ def as_reference(case: Case) -> Iterator[RuleViolation]:
     """Every result and state is that of the reference; at the end none is missing."""
     if case.reference is None:
         return
-    complete = bool(case.closed and case.reference.closed)
-    yield from _compared(case.by_position, case.reference.by_position, complete=complete)
-    yield from _compared(case.by_version, case.reference.by_version, complete=complete)
+    reference, cases = case.reference, (*case.earlier, case)
+    yield from _compared(case.by_position, reference.by_position)
+    yield from _compared(case.by_version, reference.by_version)
+    if case.closed and reference.closed:
+        positions = {position for each in cases for position in each.by_position}
+        yield from _missing(positions, reference.by_position)
+        versions = {version for each in cases for version in each.by_version}
+        yield from _missing(versions, reference.by_version)
 
 
 def _compared(
-    ours: dict[K, list[ReturnedCall]], theirs: dict[K, list[ReturnedCall]], *, complete: bool
+    ours: dict[K, list[ReturnedCall]], theirs: dict[K, list[ReturnedCall]]
 ) -> Iterator[RuleViolation]:
     """By position or by version."""
     for key, deliveries in ours.items():
         yield from _against(deliveries, theirs.get(key, []))
-    missing = [key for key in theirs if key not in ours] if complete else []
-    for key in missing:
+
+
+def _missing(ours: set[K], theirs: dict[K, list[ReturnedCall]]) -> Iterator[RuleViolation]:
+    """Name what no attempt has."""
+    for key in (key for key in theirs if key not in ours):
         at = (theirs[key][0].line.at,)
         yield RuleViolation(
             "as-reference", "", str(key), "the reference has it, and no rank here", at

@@ -22,7 +22,7 @@ LOCAL = FENCED | {
     )
 }
 MISMATCH = errors.CollectiveMismatchError.__name__
-LOST = errors.JobLostError.__name__
+LOST = (errors.JobLostError.__name__, errors.RolledBackError.__name__)
 REPLACED = "was replaced"  # of a worker id, by another incarnation
 # Of local states fewer copies may be kept; and who has had a place without hearing of it, and has
 # died, counts as a member that has died, and has no history.  With replay=off none is kept at all.
@@ -107,7 +107,7 @@ def _is_troubled(case: Case, since: float, until: float) -> bool:
 
 def lost_for_a_reason(case: Case) -> Iterator[RuleViolation]:
     """A result is lost only where as many processes as keep it have died."""
-    lost = [(x, over) for x, over in _verdicts(case) if over.event.error == LOST]
+    lost = [(x, over) for x, over in _verdicts(case) if over.event.error in LOST]
     if not lost:
         return
     record, over = lost[0]

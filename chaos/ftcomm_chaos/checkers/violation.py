@@ -29,6 +29,7 @@ class HistoryLimits:
             links.
         fds_per_rank: descriptors that links to one other rank may take: two transports, old and
             new epoch.
+        durable_within_s: from the commit of a checkpoint that is due to its record in the store.
     """
 
     mismatch_within_s: float = 1.0
@@ -37,6 +38,7 @@ class HistoryLimits:
     rss_growth: int = 64 * MIB
     fds_growth: int = 16
     fds_per_rank: int = 4
+    durable_within_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +85,31 @@ class ReturnedCall:
 
 
 class Case:
-    """A history with what several checkers look at, each computed once."""
+    """A history of one attempt with what several checkers look at, each computed once.
 
-    def __init__(self, history: History, reference: History | None, limits: HistoryLimits) -> None:
+    Attributes:
+        history: of this attempt.
+        reference: of the job in peace, None without one.
+        limits: what "bounded" means.
+        earlier: the attempts before it.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        reference: History | None,
+        limits: HistoryLimits,
+        earlier: tuple["Case", ...] = (),
+    ) -> None:
         self.history = history
         self.reference = None if reference is None else Case(reference, None, limits)
         self.limits = limits
+        self.earlier = earlier
+
+    @property
+    def attempt(self) -> int:
+        """Number of this attempt."""
+        return self.history.attempt
 
     @property
     def records(self) -> tuple[IncarnationRecord, ...]:

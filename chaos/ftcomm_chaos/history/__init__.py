@@ -1,12 +1,22 @@
 """Histories: what the processes of a job did, read back and made by hand; see docs/history.md."""
 
-from ftcomm_chaos.history.harness_events import Exited, FaultFired, Harness, HarnessStarted, Spawned
+from ftcomm_chaos.history.harness_events import (
+    AttemptFound,
+    EverythingLost,
+    Exited,
+    FaultFired,
+    Harness,
+    HarnessStarted,
+    Spawned,
+)
 from ftcomm_chaos.history.harness_recorder import HARNESS_FILE, HarnessRecorder
 from ftcomm_chaos.history.model import HarnessRecord, History, HistoryLine, IncarnationRecord
 from ftcomm_chaos.history.reader import HistoryError, parse_lines, read_history
 
 __all__ = [
     "HARNESS_FILE",
+    "AttemptFound",
+    "EverythingLost",
     "Exited",
     "FaultFired",
     "Harness",

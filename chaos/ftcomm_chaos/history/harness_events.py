@@ -52,4 +52,36 @@ class FaultFired:
     seconds: float
 
 
-Harness = HarnessStarted | Spawned | Exited | FaultFired
+@dataclass(frozen=True, slots=True)
+class EverythingLost:
+    """All workers and the tracker were killed at one moment.
+
+    Attributes:
+        attempt: newest one that the store has a record of, 0 for none.
+        version: newest one that the store has a record of, None for none.
+        every: how often a checkpoint was to be written to the store, such as ``60s`` or ``1v``.
+    """
+
+    event: ClassVar[str] = "lost"
+    attempt: int
+    version: int | None
+    every: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFound:
+    """The store has the record of an attempt.
+
+    Attributes:
+        attempt: its number.
+        version: from which it begins, None for the beginning of the job.
+        newest: newest one that the store had a record of before, None for none.
+    """
+
+    event: ClassVar[str] = "attempt"
+    attempt: int
+    version: int | None
+    newest: int | None
+
+
+Harness = HarnessStarted | Spawned | Exited | FaultFired | EverythingLost | AttemptFound

@@ -5,7 +5,15 @@ import time
 from pathlib import Path
 
 from ftcomm.diagnostics.history import FORMAT, encode
-from ftcomm_chaos.history.harness_events import Exited, FaultFired, Harness, HarnessStarted, Spawned
+from ftcomm_chaos.history.harness_events import (
+    AttemptFound,
+    EverythingLost,
+    Exited,
+    FaultFired,
+    Harness,
+    HarnessStarted,
+    Spawned,
+)
 
 HARNESS_FILE = "harness.jsonl"
 
@@ -35,6 +43,14 @@ class HarnessRecorder:
     def fault(self, kind: str, target: str, seconds: float = 0.0, *, at: float) -> None:
         """Something was broken at `at`, of the machine's monotonic clock, for `seconds`."""
         self._write(FaultFired(kind, target, seconds), at)
+
+    def everything_lost(self, loss: EverythingLost, *, at: float) -> None:
+        """All workers and the tracker were killed at `at`."""
+        self._write(loss, at)
+
+    def attempt_found(self, attempt: AttemptFound) -> None:
+        """The store has the record of an attempt."""
+        self._write(attempt)
 
     def close(self) -> None:
         """Close the file."""

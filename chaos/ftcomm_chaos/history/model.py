@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from ftcomm.diagnostics.history import Ended, Over, Planned, Returned, Started, WorkerEvent
-from ftcomm_chaos.history.harness_events import Exited, FaultFired, Harness, Spawned
+from ftcomm_chaos.history.harness_events import (
+    AttemptFound,
+    EverythingLost,
+    Exited,
+    FaultFired,
+    Harness,
+    Spawned,
+)
 
 E = TypeVar("E", bound=WorkerEvent | Harness)
 E_co = TypeVar("E_co", bound=WorkerEvent | Harness, covariant=True)
@@ -47,8 +54,9 @@ class IncarnationRecord:
 
     @property
     def name(self) -> str:
-        """Worker id and incarnation."""
-        return f"{self.worker}-{self.started.event.incarnation}"
+        """Worker id and incarnation, and the attempt from the second on."""
+        later = f".{self.attempt}" if self.attempt > 1 else ""
+        return f"{self.worker}-{self.started.event.incarnation}{later}"
 
     @property
     def worker(self) -> str:
@@ -59,6 +67,11 @@ class IncarnationRecord:
     def incarnation(self) -> int:
         """Number of this incarnation among those of its worker id."""
         return self.started.event.incarnation
+
+    @property
+    def attempt(self) -> int:
+        """Attempt of the job in which it lived; incarnations count anew in each."""
+        return self.started.event.attempt
 
     @property
     def rank(self) -> int:
@@ -94,11 +107,15 @@ class HarnessRecord:
         spawned: processes that it started.
         exited: processes that have ended.
         faults: what it broke.
+        losses: moments at which it killed everything, with the state of the store.
+        attempts: those of the job, by its store, in order.
     """
 
     spawned: tuple[HistoryLine[Spawned], ...] = ()
     exited: tuple[HistoryLine[Exited], ...] = ()
     faults: tuple[HistoryLine[FaultFired], ...] = ()
+    losses: tuple[HistoryLine[EverythingLost], ...] = ()
+    attempts: tuple[HistoryLine[AttemptFound], ...] = ()
 
     @property
     def quiet_from(self) -> float | None:
@@ -117,6 +134,20 @@ class History:
 
     records: tuple[IncarnationRecord, ...] = ()
     harness: HarnessRecord | None = None
+
+    @property
+    def attempt(self) -> int:
+        """Number of the newest attempt, 1 if nobody lived."""
+        return max((record.attempt for record in self.records), default=1)
+
+    @property
+    def by_attempt(self) -> list["History"]:
+        """The same, attempt by attempt; the harness's records are in each."""
+        numbers = sorted({record.attempt for record in self.records}) or [1]
+        return [
+            History(tuple(r for r in self.records if r.attempt == number), self.harness)
+            for number in numbers
+        ]
 
     @property
     def size(self) -> int:

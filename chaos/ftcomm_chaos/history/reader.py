@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Never
 
+from ftcomm.config.checkpoint_period import CheckpointPeriod
 from ftcomm.diagnostics.history import (
     EXECUTED,
     FORMAT,
@@ -24,7 +25,15 @@ from ftcomm.diagnostics.history import (
 )
 from ftcomm.protocol.signature import Kind
 from ftcomm_chaos.history.fields import Fields
-from ftcomm_chaos.history.harness_events import Exited, FaultFired, Harness, HarnessStarted, Spawned
+from ftcomm_chaos.history.harness_events import (
+    AttemptFound,
+    EverythingLost,
+    Exited,
+    FaultFired,
+    Harness,
+    HarnessStarted,
+    Spawned,
+)
 from ftcomm_chaos.history.model import (
     HarnessRecord,
     History,
@@ -89,11 +98,11 @@ def assembled(records: list[IncarnationRecord], harness: list[HistoryLine[Harnes
                 record.started.at, f"{other.started.at} is of the same incarnation, {record.name}"
             )
         first = records[0].started
-        if first.event.job != record.started.event.job:
+        if first.event.series != record.started.event.series:
             _two_jobs(record.started.at, f"{first.at} is of another job")
         if first.event.size != record.started.event.size:
             _two_jobs(record.started.at, f"{first.at} tells of another number of places")
-    ordered = sorted(records, key=lambda record: (record.worker, record.incarnation))
+    ordered = sorted(records, key=lambda each: (each.attempt, each.worker, each.incarnation))
     return History(tuple(ordered), _what_happened(harness) if harness else None)
 
 
@@ -106,6 +115,8 @@ def _what_happened(lines: list[HistoryLine[Harness]]) -> HarnessRecord:
         tuple(lines_of(lines, Spawned)),
         tuple(lines_of(lines, Exited)),
         tuple(lines_of(lines, FaultFired)),
+        tuple(lines_of(lines, EverythingLost)),
+        tuple(lines_of(lines, AttemptFound)),
     )
 
 
@@ -268,6 +279,12 @@ def _over(fields: Fields) -> Over:
     )
 
 
+def _period(fields: Fields) -> str:
+    text = fields.text("every")
+    CheckpointPeriod.of(text)
+    return text
+
+
 _PARSERS: dict[str, Callable[[Fields], Event]] = {
     Started.event: _started,
     Planned.event: _planned,
@@ -281,4 +298,10 @@ _PARSERS: dict[str, Callable[[Fields], Event]] = {
     Spawned.event: lambda f: Spawned(f.text("worker"), f.whole("pid")),
     Exited.event: lambda f: Exited(f.text("worker"), f.whole("pid"), f.whole("status", -128)),
     FaultFired.event: lambda f: FaultFired(f.text("kind"), f.text("target"), f.seconds("seconds")),
+    EverythingLost.event: lambda f: EverythingLost(
+        f.whole("attempt"), f.version("version"), _period(f)
+    ),
+    AttemptFound.event: lambda f: AttemptFound(
+        f.whole("attempt", 1), f.version("version"), f.version("newest")
+    ),
 }

@@ -161,6 +161,17 @@ def told_of_the_loss_too(scenario: ScenarioRun) -> None:
     scenario.fail("w2-1", "JobLostError", "the result of collective 1.0 is lost", 1, FIRST)
 
 
+def rolled_back_too(incarnation: str) -> Edit:
+    """It is told like the others, and so is not dead."""
+
+    def edit(scenario: ScenarioRun) -> None:
+        cause = scenario.find("w0-1", "over")["cause"]
+        scenario.enter(incarnation, FIRST, "allreduce")
+        scenario.fail(incarnation, "RolledBackError", cause, 1, FIRST)
+
+    return edit
+
+
 def gave_its_state_too_late(scenario: ScenarioRun) -> None:
     for incarnation in ("w0-1", "w1-1", "w2-1"):
         scenario.find(incarnation, "return", position=SAVED)["how"] = "served"

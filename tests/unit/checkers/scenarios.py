@@ -38,12 +38,14 @@ class ScenarioRun:
         return line
 
     def begin(self, incarnation: str) -> None:
-        """A process starts and is numbered."""
-        worker, _, number = incarnation.partition("-")
+        """A process starts and is numbered; ``w0-1.2`` is the first one of attempt 2."""
+        worker, _, numbers = incarnation.partition("-")
+        number, _, attempt = numbers.partition(".")
+        job = f"job.{attempt}" if attempt else "job"
         pid = len(self.files)
         self.tell("harness", "spawned", worker=worker, pid=pid)
         self.tell(
-            incarnation, "start", format=1, job="job", worker=worker, incarnation=int(number),
+            incarnation, "start", format=1, job=job, worker=worker, incarnation=int(number),
             rank=int(worker[1:]), size=self.size, pid=pid, host="host", detect_within=5.0,
             replicas=self.replicas,
         )  # fmt: skip
@@ -53,7 +55,8 @@ class ScenarioRun:
     ) -> None:
         """All take the plan of `epoch`, each at its own position; `unseen` dies before that."""
         names = sorted({*places, unseen} - {""})
-        members = [[name.split("-")[0], int(name.split("-")[1])] for name in names]
+        numbered = [name.partition(".")[0].split("-") for name in names]
+        members = [[worker, int(number)] for worker, number in numbered]
         for incarnation, position in places.items():
             self.tell(
                 incarnation, "plan", epoch=epoch, rank=self.rank(incarnation), position=position,
@@ -351,7 +354,52 @@ def replaced_by_one_that_died() -> ScenarioRun:
     return scenario
 
 
+def _attempt_2(scenario: ScenarioRun, members: list[str]) -> None:
+    """A second attempt begins from version 1, and ends."""
+    for incarnation in members:
+        scenario.begin(incarnation)
+    scenario.plan(1, dict.fromkeys(members, PRELUDE), LOAD)
+    scenario.call(members, PRELUDE, "allreduce", 1, "served")
+    scenario.load(members, LOAD, 1, 1, "served")
+    scenario.call(members, FIRST_OF_1, "allreduce", 1)
+    _to_the_end(scenario, members, 1)
+    for attempt, version in ((1, None), (2, 1)):
+        found = {"attempt": attempt, "version": version, "newest": version}
+        scenario.tell("harness", "attempt", **found)
+
+
+def everything_lost() -> ScenarioRun:
+    """All are killed inside 1.1, and a second attempt goes on from version 1."""
+    scenario, members = ScenarioRun(), ["w0-1", "w1-1", "w2-1"]
+    _to_version_1(scenario, members)
+    scenario.call(members, FIRST_OF_1, "allreduce", 1)
+    for incarnation in members:
+        scenario.enter(incarnation, [0, 1, 1], "close")
+    scenario.fault("kill", "*")
+    scenario.tell("harness", "lost", attempt=1, version=1, every="1v")
+    for incarnation in members:
+        scenario.exit(incarnation, -9)
+    _attempt_2(scenario, [f"{incarnation}.2" for incarnation in members])
+    return scenario
+
+
+def rolled_back() -> ScenarioRun:
+    """Ranks 1 and 2 are killed with a result; the survivor is told to start again."""
+    scenario, members = ScenarioRun(), ["w0-1", "w1-1", "w2-1"]
+    _to_version_1(scenario, members)
+    scenario.enter("w0-1", FIRST_OF_1, "allreduce")
+    for rank in (1, 2):
+        scenario.fault("kill", f"w{rank}")
+        scenario.exit(f"w{rank}-1", -9)
+    cause = "the result of collective 1.0 is lost; the job goes on from checkpoint 1"
+    scenario.fail("w0-1", "RolledBackError", cause, 1, FIRST_OF_1)
+    _attempt_2(scenario, [f"{incarnation}.2" for incarnation in members])
+    return scenario
+
+
 GOOD = {
+    "everything lost": everything_lost,
+    "rolled back": rolled_back,
     "peace": peace,
     "cut": cut,
     "killed": killed,

@@ -34,6 +34,7 @@ from tests.unit.checkers.edits import (
     one_less,
     plan_behind_the_fence,
     plan_behind_the_verdict,
+    rolled_back_too,
     set_to,
     skipped,
     swapped,
@@ -46,16 +47,41 @@ from tests.unit.checkers.scenarios import (
     ScenarioRun,
     cut,
     digest,
+    everything_lost,
     fenced,
     killed,
     lost,
     mismatch,
     peace,
+    rolled_back,
 )
 
 Bad = tuple[str, str, Callable[[], ScenarioRun], Edit]
 
 BAD: tuple[Bad, ...] = (
+    ("same-over-attempts", "another result in a later attempt", everything_lost, both(
+        *(set_to(f"w{rank}-1.2", "return", at=FIRST, result=OTHER) for rank in range(3)))),
+    ("same-over-attempts", "another state is loaded than was saved", everything_lost, both(
+        *(set_to(f"w{rank}-1.2", "return", at=LOAD, result=OTHER) for rank in range(3)))),
+    ("begins-at-its-parent", "what the version has is executed again", everything_lost, both(
+        *(set_to(f"w{rank}-1.2", "return", at=PRELUDE, how="executed") for rank in range(3)),
+        *(set_to(f"w{rank}-1.2", "plan", frontier=PRELUDE) for rank in range(3)))),
+    ("begins-at-its-parent", "a newer version than the parent is loaded", everything_lost, both(
+        set_to("harness", "attempt", 1, version=0, newest=0),
+        set_to("harness", "lost", version=0))),
+    ("resumes-newest", "an older version than the newest is taken", rolled_back,
+     set_to("harness", "attempt", 1, newest=2)),
+    ("resumes-newest", "a record that was there at the kill is not there any more",
+     everything_lost, set_to("harness", "lost", version=2)),
+    ("one-checkpoint-lost", "a version that was due is not in the store", everything_lost, both(
+        set_to("harness", "lost", version=None, t=140.0),
+        set_to("harness", "attempt", 1, version=None, newest=None),
+        *(dropped(f"w{rank}-1.2", event, 0, position=position)
+          for rank in range(3) for event in ("enter", "return")
+          for position in (LOAD, FIRST, LAST)),
+        *(dropped(f"w{rank}-1.2", "end") for rank in range(3)))),
+    ("lost-for-a-reason", "a job is rolled back though nobody has died", rolled_back,
+     both(*(rolled_back_too(f"w{rank}-1") for rank in (1, 2)))),
     ("same-bytes", "another result", peace, set_to("w1-1", "return", at=FIRST, result=OTHER)),
     ("same-bytes", "a lagging rank got its own input as the result", killed,
      set_to("w1-2", "return", at=FIRST, result=digest(1, FIRST))),
