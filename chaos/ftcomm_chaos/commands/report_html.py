@@ -10,6 +10,7 @@ from ftcomm_chaos.commands.report_text import (
     MEANINGS,
     SHARES,
     WORDS,
+    attempt_words,
     fault_words,
     hint_lines,
     verdict_lines,
@@ -94,11 +95,15 @@ def _run(run: RunRecord, world_size: int) -> list[str]:
         f"<p>{run.wall_s:.1f} s, {counts}; result <code>{escape(run.result or 'none')}</code></p>",
         timeline(run, world_size),
     ]
-    if run.deliveries:
-        parts.append("<table><tr><th>s</th><th>fault</th></tr>")
+    if run.deliveries or run.attempts:
+        parts.append("<table><tr><th>s</th><th>fault or attempt</th></tr>")
         parts += [
             f"<tr><td>{delivery.at_s:.2f}</td><td>{escape(fault_words(delivery))}</td></tr>"
             for delivery in run.deliveries
+        ]
+        parts += [
+            f"<tr><td>{row.at_s:.2f}</td><td>{escape(attempt_words(row))}</td></tr>"
+            for row in run.attempts
         ]
         parts.append("</table>")
     if run.status != 0:

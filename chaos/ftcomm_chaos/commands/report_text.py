@@ -6,7 +6,7 @@ from typing import Any
 from ftcomm.config.plurals import counted
 from ftcomm_chaos.report.attribution import percentile, phase_times
 from ftcomm_chaos.report.escaping import printable
-from ftcomm_chaos.report.run_record import Delivery, RunRecord
+from ftcomm_chaos.report.run_record import AttemptRow, Delivery, RunRecord
 from ftcomm_chaos.report.verdict import RunExit
 from ftcomm_chaos.runner.session import RunSession
 
@@ -27,6 +27,7 @@ MEANINGS = {
     "link": "longest way from its plan to its next collective",
     "total": "from the first evidence to the last member's next collective",
     "recover": "from the fault to the last member's next collective",
+    "resume": "from the loss of everything to the next attempt's complete group",
 }
 
 
@@ -76,6 +77,14 @@ def fault_words(delivery: Delivery) -> str:
     return f"not delivered: {delivery.failed}" if delivery.failed else delivery.what
 
 
+def attempt_words(row: AttemptRow) -> str:
+    """Describe the beginning of one attempt, and what it does again."""
+    text = f"attempt {row.attempt} begins from {row.origin}"
+    if row.lost_s is None or row.lost_versions is None:
+        return text
+    return f"{text}; {row.lost_s:.2f} s of work and {counted(row.lost_versions, 'version')} lost"
+
+
 def document(session: RunSession) -> dict[str, Any]:
     """The session as one JSON object."""
     return {
@@ -110,6 +119,7 @@ def _faults(run: RunRecord) -> list[str]:
         lines.append(f"  {delivery.at_s:8.2f} s  {fault_words(delivery)}{cost}")
     if len(run.deliveries) > MOST_SHOWN:
         lines.append(f"  and {len(run.deliveries) - MOST_SHOWN} more")
+    lines += [f"  {row.at_s:8.2f} s  {attempt_words(row)}" for row in run.attempts[:MOST_SHOWN]]
     return lines
 
 

@@ -21,6 +21,7 @@ from ftcomm_chaos.commands.progress_line import ProgressLine
 from ftcomm_chaos.commands.report_html import report_page
 from ftcomm_chaos.commands.report_text import document, report_text
 from ftcomm_chaos.faults.processes import adopt_orphans
+from ftcomm_chaos.report.attribution import EVERYTHING
 from ftcomm_chaos.report.escaping import printable
 from ftcomm_chaos.report.verdict import RunExit
 from ftcomm_chaos.runner.fault_plan import check_plan, missing_for
@@ -36,11 +37,14 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 USUAL_KILL_EVERY_S = 2.0
 PATIENCE = ("max-restarts", "restart-window")  # not `serve`'s, but `supervise`'s
 LATE_SIGNALS_S = 0.05
+UNLIMITED = "1000000"  # incarnations, attempts: more than a run comes to
+EACH_VERSION = "1v"
 EPILOG = """\b
 Examples:
   ftcomm-chaos run --kill-every 2s -n 4 python train.py
   ftcomm-chaos run --random --seed 7 --duration 60s -n 4 --html report.html python train.py
   ftcomm-chaos run --plan plan.json -n 4 --compare model.npy python train.py {out}/model.npy
+  ftcomm-chaos run --lose-all 20s --kill-every 5s -n 4 python train.py
   ftcomm-chaos run --trace spot.csv --duration 10m --min-lost 20 -n 8 python train.py
 
 \b
@@ -81,6 +85,7 @@ class GivenOptions:
     stop_every: float | None
     stop_for: float
     tracker_kill_every: float | None
+    lose_all: float | None
     trace: Path | None
     trace_speed: float | None
     min_lost: int | None
@@ -112,6 +117,13 @@ class GivenOptions:
 @click.option("--stop-every", type=TIME, help="SIGSTOP of a random worker, about so often.")
 @click.option("--stop-for", type=TIME, default=1.0, show_default=True, help="Then SIGCONT.")
 @click.option("--tracker-kill-every", type=TIME, help="SIGKILL and restart of the tracker.")
+@click.option(
+    "--lose-all",
+    type=TIME,
+    metavar="TIME",
+    help="SIGKILL of all workers and the tracker at once, about so often; then the same command"
+    " goes on from the newest checkpoint of the run's own store.",
+)
 @click.option("--trace", type=_FILE, help="Replay machines that come and go: ms,add|remove,node.")
 @click.option("--trace-speed", type=click.FloatRange(0.001), help="[default: from --duration].")
 @click.option(
@@ -179,7 +191,7 @@ def _lacks(asked: GivenOptions) -> list[str]:
 
 def _plan(asked: GivenOptions) -> list[dict[str, Any]]:
     """The faults of the options, as a plan file says them."""
-    every = (asked.kill_every, asked.stop_every, asked.tracker_kill_every)
+    every = (asked.kill_every, asked.stop_every, asked.tracker_kill_every, asked.lose_all)
     at_random = asked.random or any(every)
     if sum([asked.plan is not None, at_random, asked.trace is not None]) != 1:
         raise ConfigError(
@@ -201,6 +213,7 @@ def _plan(asked: GivenOptions) -> list[dict[str, Any]]:
         stop_every_s=asked.stop_every,
         stop_for_s=asked.stop_for,
         tracker_every_s=asked.tracker_kill_every,
+        lose_all_every_s=asked.lose_all,
     )
 
 
@@ -234,6 +247,8 @@ def _request(asked: GivenOptions) -> RunRequest:
         )
     compare = None if asked.compare is None else _inside(asked.compare)
     options, patience = _settings(asked.settings)
+    plan = _plan(asked)
+    every = _store_period(options, plan, has_trace=bool(trace))
     if asked.html is not None and not asked.html.absolute().parent.is_dir():
         raise ConfigError(f"--html {asked.html}: there is no such folder", remedy="make it first")
     job = JobSpec(
@@ -242,14 +257,15 @@ def _request(asked: GivenOptions) -> RunRequest:
         world_size=asked.world_size,
         command=asked.command,
         # We kill as often as the plan says: the patience of a job is not what is tested.
-        options=("--max-incarnations", "1000000", *options),
+        options=("--max-incarnations", UNLIMITED, *options),
         patience=("--max-restarts", "10", *patience),
         environment=_environment(),
         in_out=asked.chdir,
+        every=every,
     )
     return RunRequest(
         job,
-        plan=_plan(asked),
+        plan=plan,
         trace=trace,
         speed=speed,
         seed=asked.seed,
@@ -258,6 +274,29 @@ def _request(asked: GivenOptions) -> RunRequest:
         compare=compare,
         least=least,
     )
+
+
+def _store_period(options: list[str], plan: list[dict[str, Any]], *, has_trace: bool) -> str:
+    """Period of the checkpoints that go to each run's store; empty where a run needs none.
+
+    It is taken out of `options`, which get a limit on attempts that no run comes to.
+    """
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    if "--checkpoint" in given:
+        raise ConfigError(
+            "-o checkpoint: each run has a store of its own, in its folder",
+            remedy="leave it out; -o checkpoint-every=1v says how often a checkpoint goes there",
+        )
+    loses_all = any(entry["kind"] == EVERYTHING for entry in plan)
+    if given.get("--replay") == "off":
+        if loses_all:
+            remedy = "leave -o replay=off out, or --lose-all"
+            raise ConfigError("without replay nothing goes on after a loss of all", remedy=remedy)
+        return ""
+    if not (loses_all or has_trace or "--checkpoint-every" in given):
+        return ""
+    options[:0] = ["--max-attempts", UNLIMITED]
+    return given.get("--checkpoint-every", EACH_VERSION)
 
 
 def _inside(compare: str) -> str:

@@ -125,6 +125,16 @@ class RunningJob(Protocol):
     async def start_tracker(self) -> None:
         """Start the own tracker again on its state directory."""
 
+    async def lose_everything(self) -> "Sequence[JobProcess]":
+        """Kill all workers and the tracker at once; return those processes when all are gone.
+
+        Raises:
+            NotDeliveredError: the job ends by itself.
+        """
+
+    async def resume(self) -> None:
+        """Give the same command again after everything was lost."""
+
     tracker_may_end: bool
     """The own tracker may end by itself, as it would not without a fault; the job is not over."""
 

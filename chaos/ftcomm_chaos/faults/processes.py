@@ -86,7 +86,7 @@ class JobProcess:
         """Wait for the end; one task of the job does so for each incarnation."""
         if self.runs:
             await trio.lowlevel.wait_readable(self.pidfd)
-            self._adopt()
+            self.reap()
             self._close()
         self._gone.set()
 
@@ -98,13 +98,17 @@ class JobProcess:
             poll = select.poll()
             poll.register(self.pidfd, select.POLLIN)
             poll.poll(_LAST_GASP_S * 1000)
-            self._adopt()
+            self.reap()
             self._close()
         self._gone.set()
 
-    def _adopt(self) -> None:
-        """If who would have reaped it died first, it is our child now (`adopt_orphans`)."""
-        if self.has_reaper:
+    def reap(self) -> None:
+        """If who would have reaped it died first, it is our child now (`adopt_orphans`).
+
+        A parent with several threads dies thread by thread: until the last one is gone the process
+        is not ours, and this is to be called again.
+        """
+        if self.has_reaper or self.how:
             return
         with contextlib.suppress(ChildProcessError):
             pid, status = os.waitpid(self.pid, os.WNOHANG)

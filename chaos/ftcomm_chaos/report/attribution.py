@@ -4,10 +4,12 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ftcomm.errors import RolledBackError
 from ftcomm_chaos.report.run_record import Delivery, ProcessRecord, RunRecord
 
 CLOCK_SLACK_S = 0.05  # between the runner's note of a fault and the tracker's of its evidence
 CLOSING_S = 1.0  # until a busy runner hears what the tracker says; some ms on an idle machine
+EVERYTHING = "lose_all"  # the kind of fault that kills workers and tracker at once
 PHASES = ("stop", "replace", "decide", "fetch", "link", "total")
 
 
@@ -77,18 +79,26 @@ def phase_times(records: Iterable[RunRecord]) -> dict[str, list[float]]:
     `detect` is from a fault to the first evidence, `recover` from it to the last member's next
     collective; the phases between are the tracker's.
     """
-    times: dict[str, list[float]] = {name: [] for name in ("detect", *PHASES, "recover")}
+    times: dict[str, list[float]] = {name: [] for name in ("detect", *PHASES, "recover", "resume")}
     for record in records:
         for delivery in record.delivered:
             if delivery.detect_ms is not None:
                 times["detect"].append(delivery.detect_ms)
             if delivery.recover_ms is not None:
                 times["recover"].append(delivery.recover_ms)
+            if delivery.kind == EVERYTHING and (resumed_s := _resumed_at(record, delivery)):
+                times["resume"].append(round((resumed_s - delivery.at_s) * 1000, 1))
         for incident in record.incidents:
             if incident["completed"]:
                 for phase in PHASES:
                     times[phase].append(incident["ms"][phase])
     return times
+
+
+def _resumed_at(record: RunRecord, loss: Delivery) -> float | None:
+    """Time at which the group of the next attempt was complete."""
+    after = (row for row in record.attempts if row.at_s >= loss.at_s)
+    return next((row.formed_s for row in after), None)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -120,4 +130,6 @@ def unplanned_deaths(record: RunRecord) -> list[ProcessRecord]:
 
 
 def _well(how: str) -> bool:
-    return how in ("exited with status 0", "ended with status 0")
+    """Tell whether a process has ended as it should: done, or told to start again."""
+    rolled_back = f"exited with status {RolledBackError.exit_code}"
+    return how in ("exited with status 0", "ended with status 0") or how.startswith(rolled_back)

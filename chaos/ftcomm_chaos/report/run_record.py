@@ -53,6 +53,27 @@ class Delivery:
 
 
 @dataclass(slots=True)
+class AttemptRow:
+    """One attempt of the job, from the second on.
+
+    Attributes:
+        attempt: its number.
+        origin: from where it begins: ``checkpoint 7``, or ``the beginning``.
+        at_s: when its tracker said so, seconds since the run began.
+        formed_s: when its group was complete, None if it never was.
+        lost_versions: versions that ranks had committed and that are executed again.
+        lost_s: seconds of work that are done again; None where the script left no history.
+    """
+
+    attempt: int
+    origin: str
+    at_s: float
+    formed_s: float | None = None
+    lost_versions: int | None = None
+    lost_s: float | None = None
+
+
+@dataclass(slots=True)
 class RunRecord:
     """One run of the command.
 
@@ -69,6 +90,7 @@ class RunRecord:
         incidents: the tracker's records, with `at_s` added.
         violations: what the checkers of histories found, in words.
         checkpoints: how many the job completed; None where the script left no history.
+        attempts: those that followed the first one.
         tail: the last lines of output.
         folder: where everything is kept.
     """
@@ -85,6 +107,7 @@ class RunRecord:
     incidents: list[dict[str, Any]] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     checkpoints: int | None = None
+    attempts: list[AttemptRow] = field(default_factory=list)
     tail: list[str] = field(default_factory=list)
     folder: str = ""
 

@@ -14,11 +14,13 @@ MOST_TICKS = 12
 _PROCESS_COLORS = ("#4a7fb5", "#7fa8d1")
 _RECOVERY = "#f2c14e"
 _FAULT = "#a4161a"
+_ATTEMPT = "#5b2a86"
 LEGEND = (
     (_PROCESS_COLORS[1], "a process: first, third, ... incarnation"),
     (_PROCESS_COLORS[0], "second, fourth, ... incarnation"),
     (_RECOVERY, "a recovery, with its epoch above"),
     (_FAULT, "a fault"),
+    (_ATTEMPT, "an attempt begins, from its checkpoint"),
 )
 
 
@@ -35,6 +37,7 @@ def timeline(run: RunRecord, world_size: int) -> str:
     for index, name in enumerate(lanes):
         parts += _lane(run, name, TOP + LANE * index, scale)
     parts += _faults(run, lanes, scale)
+    parts += _attempts(run, scale, height)
     parts.append("</svg>")
     return "\n".join(parts)
 
@@ -75,6 +78,19 @@ def _recoveries(run: RunRecord, scale: float, height: int) -> list[str]:
             f' fill="{_RECOVERY}" fill-opacity="0.5"><title>{escape(label)}</title></rect>'
         )
         parts.append(f'<text x="{x:.1f}" y="{TOP - 8}">{incident["epoch"]}</text>')
+    return parts
+
+
+def _attempts(run: RunRecord, scale: float, height: int) -> list[str]:
+    """A line over all lanes for each attempt from the second on."""
+    parts = []
+    for row in run.attempts:
+        x = LEFT + row.at_s * scale
+        label = f"attempt {row.attempt} begins from {row.origin}"
+        parts.append(
+            f'<rect x="{x:.1f}" y="{TOP - 4}" width="2" height="{height - TOP - 14}"'
+            f' fill="{_ATTEMPT}"><title>{escape(label)}</title></rect>'
+        )
     return parts
 
 

@@ -68,6 +68,9 @@ class FaultScheduler:
                 await self._repeat(entry, entry.at, job, dice)
             case AtPosition(address):
                 await self._at_position(entry, address, job, dice)
+                # The library does it again where a later attempt comes to the address.
+                while entry.kind.library_action and job.may_come_again:
+                    await self._at_position(entry, address, job, dice)
             case _:
                 assert_never(entry.at)
 

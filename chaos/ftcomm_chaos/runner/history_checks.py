@@ -6,7 +6,7 @@ from ftcomm.config.plurals import counted
 from ftcomm.diagnostics.history import Returned
 from ftcomm_chaos.checkers import HistoryLimits, RuleViolation, check
 from ftcomm_chaos.history import History, HistoryError, read_history
-from ftcomm_chaos.report.run_record import RunRecord
+from ftcomm_chaos.report.run_record import AttemptRow, RunRecord
 from ftcomm_chaos.runner.job import JobSpec
 
 MAX_OF_A_RULE = 5  # one cause breaks a rule at many positions; the rest says the same
@@ -15,6 +15,7 @@ MAX_OF_A_RULE = 5  # one cause breaks a rule at many positions; the rest says th
 LIMITS = HistoryLimits(
     mismatch_within_s=30.0, ends_within_s=float("inf"), rss_growth=1 << 60, fds_growth=1 << 30
 )
+BEGINNING = "the beginning"  # from where an attempt without a checkpoint begins
 _WITHOUT_RESULT = frozenset(("barrier", "close"))
 
 
@@ -34,6 +35,8 @@ def judge_history(job: JobSpec, record: RunRecord, reference: History | None) ->
     found = check(history, reference, LIMITS)
     record.violations += violation_lines(found)
     record.checkpoints = _checkpoints(history)
+    for row in record.attempts:
+        row.lost_versions, row.lost_s = lost_before(history, row)
     return history
 
 
@@ -49,6 +52,22 @@ def violation_lines(found: Sequence[RuleViolation]) -> list[str]:
             more = counted(len(broken) - MAX_OF_A_RULE, "more violation")
             lines.append(f"{rule}: {more} like these, {len(broken)} in all")
     return lines
+
+
+def lost_before(history: History, row: AttemptRow) -> tuple[int, float]:
+    """Versions and seconds of work of the attempts before that are done again in this one."""
+    before = [record for record in history.records if record.attempt < row.attempt]
+    times = [line.t for record in before for line in (record.started, *record.lines)]
+    reached: dict[int, float] = {}
+    for record in before:
+        for line in record.returns:
+            if line.event.version is not None:
+                known = reached.get(line.event.version, line.t)
+                reached[line.event.version] = min(known, line.t)
+    origin = int(row.origin.rpartition(" ")[2]) if row.origin != BEGINNING else 0
+    since = reached.get(origin, min(times, default=0.0))
+    versions = max(max(reached, default=0) - origin, 0)
+    return versions, round(max(max(times, default=0.0) - since, 0.0), 3)
 
 
 def _checkpoints(history: History) -> int:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import signal
 import time
 from abc import ABC, abstractmethod
@@ -14,11 +15,19 @@ import trio
 
 from ftcomm.config.process_identity import ProcessName
 from ftcomm.diagnostics.fault_record import FaultRecord
-from ftcomm_chaos.faults.fault_kinds import Preparation
+from ftcomm.durable.chain_state import ChainState
+from ftcomm.errors import FtcommError
+from ftcomm_chaos.faults.fault_kinds import NotDeliveredError, Preparation
 from ftcomm_chaos.faults.processes import JobProcess, open_process
 from ftcomm_chaos.history import HarnessRecorder
 from ftcomm_chaos.history.harness_events import ANYONE, KILL, STOP
-from ftcomm_chaos.report.run_record import Delivery
+from ftcomm_chaos.report.run_record import AttemptRow, Delivery
+from ftcomm_chaos.runner.losses.run_store import (
+    attempts_found,
+    everything_lost,
+    has_finished,
+    read_store,
+)
 from ftcomm_chaos.runner.output_parser import ParsedOutput
 from ftcomm_chaos.runner.process_announcements import Announcements, Fired, Note, ProcessStarted
 from ftcomm_tracker.launcher.processes.child_process import DRAIN_DEADLINE_S, Child, start_child
@@ -26,6 +35,8 @@ from ftcomm_tracker.launcher.worker_output import forward_output, lines_of
 from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE
 
 Hear = Callable[[Fired], None]
+SIGKILLED = "SIGKILL"  # in the words of who reaps
+NOTE_S = 0.1  # a note is in the pipe before its process is more than a shell
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +52,7 @@ class JobSpec:
         patience: for workers that die, as of ``run`` and ``supervise``.
         environment: for every process.
         in_out: run the script in its output folder.
+        every: how often a checkpoint goes to a store that the run has for itself; empty for none.
     """
 
     name: str
@@ -51,6 +63,7 @@ class JobSpec:
     patience: tuple[str, ...]
     environment: Mapping[str, str]
     in_out: bool = False
+    every: str = ""
 
     def user_command(self) -> list[str]:
         """The user's command of this run."""
@@ -65,6 +78,16 @@ class JobSpec:
     def state_dir(self) -> Path:
         """The tracker's."""
         return self.folder / "state"
+
+    @property
+    def store(self) -> Path:
+        """The checkpoints of the run, if it has a store for itself."""
+        return self.folder / "store"
+
+    def job_options(self) -> list[str]:
+        """Options of the job for `run` and `serve`."""
+        store = ["--checkpoint", str(self.store), "--checkpoint-every", self.every]
+        return ["-n", str(self.world_size), *(store if self.every else []), *self.options]
 
     @property
     def history(self) -> Path:
@@ -88,6 +111,9 @@ class LiveJob(ABC):
     closed_at: dict[str, float] = field(default_factory=dict)
     tracker: JobProcess | None = None
     tracker_may_end: bool = False
+    attempts: list[AttemptRow] = field(default_factory=list)
+    past_incidents: list[dict[str, Any]] = field(default_factory=list)
+    trouble: list[str] = field(default_factory=list)  # of the run's store, in words
     _recorder: HarnessRecorder | None = None
     _children: list[Child] = field(default_factory=list)
     _news: trio.Event = field(default_factory=trio.Event)
@@ -134,7 +160,50 @@ class LiveJob(ABC):
         """Start the own tracker again on its state directory."""
         raise AssertionError("this job's tracker is in its launcher")
 
+    async def lose_everything(self) -> list[JobProcess]:
+        """Kill all workers and the tracker at once; return those processes when all are gone."""
+        if self.output.closed:
+            raise NotDeliveredError("ranks had begun to close")
+        before = [process for process in self.processes if not process.runs]
+        at_s = self.now
+        await self.kill_everything()
+        # One may have begun in this moment, and its note be on the way.
+        await trio.sleep(NOTE_S)
+        lost = [process for process in self.processes if process not in before]
+        for process in lost:
+            await process.gone()
+            process.reap()
+        self.output.begin_again()
+        self.closed_at.clear()
+        chain = await trio.to_thread.run_sync(read_store, self.spec.store)
+        self.recorder.everything_lost(
+            everything_lost(chain, self.spec.every), at=self.began_monotonic + at_s
+        )
+        self.note_end(finished=has_finished(chain))
+        return [process for process in lost if not process.how or SIGKILLED in process.how]
+
+    @abstractmethod
+    async def kill_everything(self) -> None:
+        """Send SIGKILL to all workers and the tracker.
+
+        Raises:
+            NotDeliveredError: the job has ended by itself.
+        """
+
+    @abstractmethod
+    def note_end(self, *, finished: bool) -> None:
+        """Everything is gone; `finished` says that the job has ended well, by its store."""
+
+    @abstractmethod
+    async def resume(self) -> None:
+        """Give the same command again after everything was lost."""
+
     # --- what the schedule asks ---------------------------------------------------------------
+
+    @property
+    def may_come_again(self) -> bool:
+        """True if a process may be at an address of the plan where another one was before."""
+        return bool(self.spec.every)
 
     @property
     def now(self) -> float:
@@ -161,11 +230,16 @@ class LiveJob(ABC):
 
     def record_fault(self, delivery: Delivery, seconds: float) -> None:
         """Write a fault into the history of the run, for its checkers."""
-        if self._recorder is None:
-            self._recorder = HarnessRecorder(self.spec.history)
         kind = {"sigstop": STOP}.get(delivery.kind, KILL if delivery.dies else delivery.kind)
         for who in delivery.workers if kind in (KILL, STOP) else [ANYONE]:
-            self._recorder.fault(kind, who, seconds, at=self.began_monotonic + delivery.at_s)
+            self.recorder.fault(kind, who, seconds, at=self.began_monotonic + delivery.at_s)
+
+    @property
+    def recorder(self) -> HarnessRecorder:
+        """The harness's part of the history; made when it is first needed."""
+        if self._recorder is None:
+            self._recorder = HarnessRecorder(self.spec.history)
+        return self._recorder
 
     # --- running ------------------------------------------------------------------------------
 
@@ -181,6 +255,8 @@ class LiveJob(ABC):
             process.end()
         for child in self._children:
             child.process.wait()
+        if self.spec.every:
+            self._record_attempts()
         if self._recorder is not None:
             self._recorder.close()
         for worker, ends in self.output.ended.items():
@@ -190,9 +266,28 @@ class LiveJob(ABC):
             for process, how in zip(unexplained, ends, strict=False):
                 process.how = how
 
+    def forget_state_dir(self) -> None:
+        """The tracker's directory is lost: keep what it says of recoveries, and remove it."""
+        self.past_incidents += self.incidents_in(self.spec.state_dir)
+        shutil.rmtree(self.spec.state_dir)
+
+    def _record_attempts(self) -> None:
+        try:
+            chain: ChainState = read_store(self.spec.store)
+        except FtcommError as error:
+            self.trouble.append(f"the run's store cannot be read: {error.cause}")
+            return
+        for found in attempts_found(chain):
+            self.recorder.attempt_found(found)
+
     def incidents(self) -> list[dict[str, Any]]:
         """The tracker's records of recoveries."""
-        path = self.spec.state_dir / INCIDENTS_FILE
+        return self.past_incidents + self.incidents_in(self.spec.state_dir)
+
+    @staticmethod
+    def incidents_in(state_dir: Path) -> list[dict[str, Any]]:
+        """Those in one state directory."""
+        path = state_dir / INCIDENTS_FILE
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         found = []
         for line in lines:
@@ -259,11 +354,21 @@ class LiveJob(ABC):
             file.writelines(f"{self.now:9.3f} {source}: {line}\n" for line in lines)
         for line in lines:
             self.output.hear(line)
-            if self.output.formed and self.formed_at is None:
-                self.formed_at = self.now
+            self._note_attempt()
             for worker in filter(self.output.has_closed, self.workers):
                 self.closed_at.setdefault(worker, self.now)
         self.hear_news()
+
+    def _note_attempt(self) -> None:
+        """Take the time when a later attempt begins, and when the group is complete."""
+        for attempt, origin in self.output.later_attempts[len(self.attempts) :]:
+            self.attempts.append(AttemptRow(attempt, origin, self.now))
+        if not self.output.formed:
+            return
+        if self.formed_at is None:
+            self.formed_at = self.now
+        if self.attempts and self.attempts[-1].formed_s is None:
+            self.attempts[-1].formed_s = self.now
 
     def environment(self) -> dict[str, str]:
         """For every process of the job."""

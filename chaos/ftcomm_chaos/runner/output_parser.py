@@ -13,6 +13,7 @@ _ENDED = re.compile(
     r"|ended with status 0)"
 )
 _CLOSED = re.compile(r"ftcomm: worker (\S+) has closed$")
+_ATTEMPT = re.compile(r"ftcomm: .*: attempt (\d+) begins from (checkpoint \d+|the beginning)")
 _ALL_CLOSED = "ftcomm: all ranks have closed"
 TAIL_LINES = 40
 # what a launcher puts before its own words; a worker's line begins with its id
@@ -33,6 +34,7 @@ class ParsedOutput:
         ended: how workers' processes ended, by worker, in order.
         closed: workers of whom the tracker has said that they closed.
         all_closed: the job has ended well.
+        later_attempts: those that have begun after the first one, and from where.
         tail: the last lines.
     """
 
@@ -44,6 +46,7 @@ class ParsedOutput:
     ended: dict[str, list[str]] = field(default_factory=dict)
     closed: set[str] = field(default_factory=set)
     all_closed: bool = False
+    later_attempts: list[tuple[int, str]] = field(default_factory=list)
     tail: list[str] = field(default_factory=list)
 
     @property
@@ -58,6 +61,13 @@ class ParsedOutput:
     def expect(self, worker: str, process: int) -> None:
         """A fault was delivered that ends that incarnation: a recovery must come."""
         self.expecting[worker] = process
+
+    def begin_again(self) -> None:
+        """Everything is lost: what was said of the group is true no more."""
+        self.formed = self.recovering = False
+        self.epoch = 0
+        self.expecting.clear()
+        self.closed.clear()
 
     def hear(self, line: str) -> None:
         """Take in one line of the job's output."""
@@ -76,6 +86,9 @@ class ParsedOutput:
             self.ended.setdefault(found[1], []).append(found[2])
         elif found := _CLOSED.match(line):
             self.closed.add(found[1])
+        elif found := _ATTEMPT.match(line):
+            self.begin_again()
+            self.later_attempts.append((int(found[1]), found[2]))
         self.all_closed |= line.startswith(_ALL_CLOSED)
 
     def _hear_of_epoch(self, epoch: int, *, runs: bool) -> None:

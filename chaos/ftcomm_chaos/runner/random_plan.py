@@ -13,6 +13,7 @@ def random_plan(
     stop_every_s: float | None = None,
     stop_for_s: float = 1.0,
     tracker_every_s: float | None = None,
+    lose_all_every_s: float | None = None,
 ) -> list[dict[str, Any]]:
     """A plan, as its file would say it, of faults for random workers at random moments.
 
@@ -26,6 +27,8 @@ def random_plan(
         entries.append({**stop, "for": stop_for_s})
     if tracker_every_s is not None:
         entries.append({"at": {"every": tracker_every_s}, "kind": "tracker_kill"})
+    if lose_all_every_s is not None:
+        entries.append({"at": {"every": lose_all_every_s}, "kind": "lose_all"})
     return entries
 
 

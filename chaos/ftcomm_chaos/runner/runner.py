@@ -163,6 +163,8 @@ def record_of(
             {**incident, "at_s": incident["wall_started"] - job.began_wall}
             for incident in job.incidents()
         ],
+        violations=job.trouble,
+        attempts=job.attempts,
         tail=job.output.tail,
         folder=str(spec.folder),
     )

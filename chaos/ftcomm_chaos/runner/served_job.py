@@ -14,14 +14,12 @@ from ftcomm.config.process_identity import ProcessName
 from ftcomm.errors import FtcommError
 from ftcomm_chaos.faults.fault_kinds import TRACKER, NotDeliveredError
 from ftcomm_chaos.faults.processes import JobProcess
-from ftcomm_chaos.runner.job import LiveJob
+from ftcomm_chaos.runner.job import NOTE_S, SIGKILLED, LiveJob
 from ftcomm_chaos.runner.launched_job import TRACKER_COMMAND
 from ftcomm_tracker.launcher.processes.child_process import Child
 from ftcomm_tracker.launcher.worker_output import forward_output, lines_of
 
 READY_WITHIN_S = 60.0  # a tracker starts in a quarter of a second on an idle machine
-SIGKILLED = "SIGKILL"  # in the words of who reaps
-NOTE_S = 0.1  # a note is in the pipe before its process is more than a shell
 LAST_WORDS_S = 35.0  # of supervisors after the tracker's end; they give their workers 30
 
 
@@ -39,13 +37,13 @@ class ServedJob(LiveJob):
     _ready: dict[str, str] = field(default_factory=dict)
     _over: trio.Event = field(default_factory=trio.Event)
     _served: int = 0
+    _is_gone: bool = False  # everything is lost, and not started again yet
 
     async def run(self) -> int:
         """Run it to the tracker's own end; returns the worst status."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            spec = self.spec
-            await self._serve("-n", str(spec.world_size), *spec.options, *self.run_with.options)
+            await self._serve(*self._job_options())
             if not self._over.is_set():
                 self.serving.set()
             if self.populated and not self._over.is_set():
@@ -61,8 +59,11 @@ class ServedJob(LiveJob):
 
     async def start_tracker(self) -> None:
         """Start the tracker again on its state directory."""
-        if not self._over.is_set():
+        if not self._over.is_set() and not self._is_gone:
             await self._serve()
+
+    def _job_options(self) -> list[str]:
+        return [*self.spec.job_options(), *self.run_with.options]
 
     async def _serve(self, *options: str) -> None:
         assert self._nursery is not None
@@ -136,9 +137,40 @@ class ServedJob(LiveJob):
         if process is None or process in ended or self.output.has_closed(worker):
             raise NotDeliveredError(f"worker {worker} did not run")
         await process.gone()
+        process.reap()
         if process.how and SIGKILLED not in process.how:
             raise NotDeliveredError(f"{process} {process.how} before its machine went")
         return process
+
+    # --- everything -------------------------------------------------------------------------
+
+    async def kill_everything(self) -> None:
+        """All machines go: the tracker, the supervisors, and with them the workers."""
+        supervisors = [child for child in self._supervisors.values() if child.running]
+        if self._over.is_set() or self._is_gone or not supervisors:
+            raise NotDeliveredError("the job does not run")
+        self._is_gone = True
+        if self.tracker is not None:
+            self.tracker.signal(signal.SIGKILL)
+        self._lost += supervisors
+        for child in supervisors:
+            child.signal_group(signal.SIGKILL)
+        await self.until(lambda _: not any(child.running for child in supervisors))
+
+    def note_end(self, *, finished: bool) -> None:
+        """End the run if there is nothing to resume."""
+        if finished:
+            self._over.set()
+
+    async def resume(self) -> None:
+        """Serve again in another directory, and start all workers: only the store is left."""
+        if self._over.is_set():
+            return
+        self.forget_state_dir()
+        self._is_gone = False
+        await self._serve(*self._job_options())
+        for worker in self.workers:
+            self.start_worker(worker)
 
     async def _attend_supervisor(self, worker: str, child: Child) -> None:
         status = await self.attend(child)

@@ -35,7 +35,7 @@ class Replay:
         began = trio.current_time()
         places = NodeAssignments(job.workers)
         for event in self.events:
-            if not event.comes and places.full and not job.output.formed:
+            if not event.comes and places.full and job.formed_at is None:
                 forming = trio.current_time()
                 await job.until(lambda output: output.formed)
                 began += trio.current_time() - forming

@@ -31,6 +31,7 @@ class Job:
     output: ParsedOutput = field(default_factory=lambda: ParsedOutput(formed=True, epoch=1))
     recorded: list[tuple[str, float]] = field(default_factory=list)
     changed: trio.Event = field(default_factory=trio.Event)
+    may_come_again: bool = False
 
     @property
     def now(self) -> float:

@@ -125,6 +125,19 @@ def test_who_dies_while_the_word_of_the_first_group_is_on_its_way_is_awaited() -
     assert output.is_quiescent
 
 
+def test_a_later_attempt_begins_with_a_group_that_is_not_complete() -> None:
+    output = ParsedOutput(formed=True, epoch=7, closed={"1"}, expecting={"0": 1})
+    output.hear("ftcomm: /tmp/store: attempt 3 begins from checkpoint 12, written 4 s ago")
+    assert (output.later_attempts, output.formed, output.is_quiescent, output.closed) == (
+        [(3, "checkpoint 12")],
+        False,
+        False,
+        set(),
+    )
+    output.hear("ftcomm: epoch 1 runs: frontier 12.0 (rank 0 stands at -1.0)")
+    assert (output.formed, output.is_quiescent, output.epoch) == (True, True, 1)
+
+
 def test_the_tail_is_bounded() -> None:
     output = ParsedOutput()
     for number in range(3 * TAIL_LINES):

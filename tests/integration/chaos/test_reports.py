@@ -9,6 +9,7 @@ import pytest
 from ftcomm_chaos.checkers import RuleViolation
 from ftcomm_chaos.commands.report_html import report_page
 from ftcomm_chaos.commands.report_text import MOST_SHOWN, document, report_text
+from ftcomm_chaos.report.run_record import AttemptRow
 from ftcomm_chaos.report.timeline_svg import LEGEND, tick_step
 from ftcomm_chaos.runner.history_checks import violation_lines
 from tests.integration.chaos.scenarios import incident, kill, killed_once, run, session
@@ -107,7 +108,7 @@ def test_the_timeline_has_round_ticks(length_s: float, step: float) -> None:
 
 
 def test_the_page_says_what_its_colours_mean() -> None:
-    page = report_page(session(killed_once()))
+    page = report_page(session(killed_once(attempts=[AttemptRow(2, "checkpoint 7", 3.0)])))
     for color, meaning in LEGEND:
         assert re.search(rf'<li><svg [^>]*>.*fill="{color}".*</svg>{re.escape(meaning)}</li>', page)
         assert page.count(f'fill="{color}"') > 1, f"the timeline has nothing of {meaning}"
