@@ -15,6 +15,7 @@ import click
 import trio
 
 from ftcomm.config.environment import process_environment
+from ftcomm.config.job_settings import MAX_SPARES
 from ftcomm.config.plurals import counted
 from ftcomm.errors import ConfigError
 from ftcomm_chaos.commands.progress_line import ProgressLine
@@ -35,6 +36,7 @@ from ftcomm_tracker.cli.options import COMMAND_LAST, WORKER_COMMAND, CommandStar
 _UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _FILE = click.Path(dir_okay=False, path_type=Path)
 USUAL_KILL_EVERY_S = 2.0
+OWN_OPTIONS = ("state-dir", "workers")
 PATIENCE = ("max-restarts", "restart-window")  # not `serve`'s, but `supervise`'s
 LATE_SIGNALS_S = 0.05
 UNLIMITED = "1000000"  # incarnations, attempts: more than a run comes to
@@ -45,6 +47,7 @@ Examples:
   ftcomm-chaos run --random --seed 7 --duration 60s -n 4 --html report.html python train.py
   ftcomm-chaos run --plan plan.json -n 4 --compare model.npy python train.py {out}/model.npy
   ftcomm-chaos run --lose-all 20s --kill-every 5s -n 4 python train.py
+  ftcomm-chaos run --spares 1 --kill-every 3s -n 4 python train.py
   ftcomm-chaos run --trace spot.csv --duration 10m --min-lost 20 -n 8 python train.py
 
 \b
@@ -85,7 +88,9 @@ class GivenOptions:
     stop_every: float | None
     stop_for: float
     tracker_kill_every: float | None
+    lose_tracker_disk: float | None
     lose_all: float | None
+    spares: int
     trace: Path | None
     trace_speed: float | None
     min_lost: int | None
@@ -118,11 +123,25 @@ class GivenOptions:
 @click.option("--stop-for", type=TIME, default=1.0, show_default=True, help="Then SIGCONT.")
 @click.option("--tracker-kill-every", type=TIME, help="SIGKILL and restart of the tracker.")
 @click.option(
+    "--lose-tracker-disk",
+    type=TIME,
+    metavar="TIME",
+    help="SIGKILL of the tracker, about so often, and removal of its directory; then serve"
+    " --rebuild takes its place. Not with --lose-all.",
+)
+@click.option(
     "--lose-all",
     type=TIME,
     metavar="TIME",
     help="SIGKILL of all workers and the tracker at once, about so often; then the same command"
     " goes on from the newest checkpoint of the run's own store.",
+)
+@click.option(
+    "--spares",
+    type=click.IntRange(0, MAX_SPARES),
+    default=0,
+    show_default=True,
+    help="Workers more, to take lost ones' ranks; random faults hit them too.",
 )
 @click.option("--trace", type=_FILE, help="Replay machines that come and go: ms,add|remove,node.")
 @click.option("--trace-speed", type=click.FloatRange(0.001), help="[default: from --duration].")
@@ -191,8 +210,9 @@ def _lacks(asked: GivenOptions) -> list[str]:
 
 def _plan(asked: GivenOptions) -> list[dict[str, Any]]:
     """The faults of the options, as a plan file says them."""
-    every = (asked.kill_every, asked.stop_every, asked.tracker_kill_every, asked.lose_all)
-    at_random = asked.random or any(every)
+    kills = (asked.kill_every, asked.stop_every, asked.tracker_kill_every)
+    losses = (asked.lose_tracker_disk, asked.lose_all)
+    at_random = asked.random or any((*kills, *losses))
     if sum([asked.plan is not None, at_random, asked.trace is not None]) != 1:
         raise ConfigError(
             "what to break is not said, or twice",
@@ -214,6 +234,7 @@ def _plan(asked: GivenOptions) -> list[dict[str, Any]]:
         stop_for_s=asked.stop_for,
         tracker_every_s=asked.tracker_kill_every,
         lose_all_every_s=asked.lose_all,
+        lose_disk_every_s=asked.lose_tracker_disk,
     )
 
 
@@ -239,9 +260,9 @@ def _request(asked: GivenOptions) -> RunRequest:
     speed = asked.trace_speed or 1.0
     if trace and asked.trace_speed is None and asked.duration is not None:
         speed = max(trace[-1].at_s / asked.duration, 0.001)
-    if trace and (lost := losses(trace, asked.world_size)) < least:
+    if trace and (lost := losses(trace, asked.world_size + asked.spares)) < least:
         raise ConfigError(
-            f"the trace takes {counted(lost, 'worker')} of {asked.world_size},"
+            f"the trace takes {counted(lost, 'worker')} of {asked.world_size + asked.spares},"
             f" and --min-lost is {least}",
             remedy="take more workers, or another trace",
         )
@@ -262,6 +283,7 @@ def _request(asked: GivenOptions) -> RunRequest:
         environment=_environment(),
         in_out=asked.chdir,
         every=every,
+        spares=asked.spares,
     )
     return RunRequest(
         job,
@@ -316,8 +338,10 @@ def _settings(given: Sequence[str]) -> tuple[list[str], list[str]]:
     patience: list[str] = []
     for text in given:
         name, equals, value = text.partition("=")
-        if not (re.fullmatch(r"[a-z-]+", name) and equals) or name in ("state-dir", "workers"):
+        if not (re.fullmatch(r"[a-z-]+", name) and equals) or name in OWN_OPTIONS:
             raise ConfigError(f"-o {text} is not NAME=VALUE of an option of ftcomm-tracker run")
+        if name == "spares":
+            raise ConfigError(f"-o {text}: this command has --spares", remedy="give that")
         (patience if name in PATIENCE else options).extend((f"--{name}", value))
     try:
         run_job.make_context("ftcomm-tracker run", [*options, *patience, "--", "true"])

@@ -68,6 +68,7 @@ class Preparation:
     Attributes:
         folder: for the faults' own files of this run.
         workers: all worker ids.
+        spares: those that begin without a rank.
         nursery: for tasks that live as long as the run.
         at_end: what to undo when the run is over, whatever happened.
         options: for ``ftcomm-tracker run`` or ``serve``.
@@ -97,6 +98,7 @@ class Preparation:
     tracker_prefix: list[str] = field(default_factory=list)
     on_tracker: list[Callable[[str], Awaitable[None]]] = field(default_factory=list)
     shared: dict[str, object] = field(default_factory=dict)
+    spares: tuple[str, ...] = ()
     state_dir: Path = field(default_factory=Path)
 
     def set_variable(self, worker: str, name: str, value: str) -> None:
@@ -124,6 +126,12 @@ class RunningJob(Protocol):
 
     async def start_tracker(self) -> None:
         """Start the own tracker again on its state directory."""
+
+    def expect_rebuild(self) -> None:
+        """The own tracker is gone for good: faults that wait for recoveries wait for the next."""
+
+    async def rebuild_tracker(self) -> None:
+        """Remove the own tracker's directory, and start one that rebuilds the job."""
 
     async def lose_everything(self) -> "Sequence[JobProcess]":
         """Kill all workers and the tracker at once; return those processes when all are gone.

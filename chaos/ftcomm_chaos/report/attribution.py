@@ -38,7 +38,7 @@ def join_recoveries(record: RunRecord) -> None:
                 delivery.detect_ms = round(max(detect_s, 0.0) * 1000, 1)
         for delivery in record.delivered:
             during = incident["at_s"] <= delivery.at_s < ends_s
-            if during and delivery.dies and delivery.workers and delivery.epoch is None:
+            if during and delivery.dies and delivery.members and delivery.epoch is None:
                 delivery.epoch = incident["epoch"]
     for delivery in record.deliveries:
         delivery.recover_ms = _recovered_after(delivery, record.incidents)
@@ -51,14 +51,14 @@ def pass_over_the_late(record: RunRecord) -> None:
     has hit a process whose work was done, or that was about to end by itself: it tested nothing.
     """
     for delivery in record.delivered:
-        closed = [record.closed_s.get(worker, math.inf) for worker in delivery.workers]
+        closed = [record.closed_s.get(worker, math.inf) for worker in delivery.members]
         unanswered = bool(delivery.dies and closed) and delivery.epoch is None
         if unanswered and delivery.at_s >= max(closed) - CLOSING_S:
             delivery.failed = f"worker {', '.join(delivery.workers)} had closed when it came"
 
 
 def _newest(deliveries: Iterable[Delivery], who: str, before_s: float) -> Delivery | None:
-    hit = [d for d in deliveries if who in d.workers and d.at_s <= before_s]
+    hit = [d for d in deliveries if who in d.members and d.at_s <= before_s]
     return max(hit, key=lambda delivery: delivery.at_s, default=None)
 
 

@@ -31,6 +31,7 @@ class Delivery:
         what: what was done.
         until_s: when it was undone, None if it has no end or lasted.
         dies: pids of the processes that must die of it.
+        spares: those of `workers` that had no rank when it came; no recovery is due to them.
         failed: why it was not delivered or tested nothing, empty if neither.
         detect_ms: until the tracker had its first evidence, None if it led to no recovery.
         recover_ms: until every member had gone on, None likewise.
@@ -45,11 +46,17 @@ class Delivery:
     what: str
     until_s: float | None = None
     dies: tuple[int, ...] = ()
+    spares: tuple[str, ...] = ()
     failed: str = ""
     detect_ms: float | None = None
     recover_ms: float | None = None
     epoch: int | None = None
     confirmed: bool = True
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Those whom it hit and that had a rank."""
+        return tuple(worker for worker in self.workers if worker not in self.spares)
 
 
 @dataclass(slots=True)

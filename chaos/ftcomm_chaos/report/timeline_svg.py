@@ -15,6 +15,7 @@ _PROCESS_COLORS = ("#4a7fb5", "#7fa8d1")
 _RECOVERY = "#f2c14e"
 _FAULT = "#a4161a"
 _ATTEMPT = "#5b2a86"
+_OF_THE_TRACKER = ("tracker_kill", "tracker_disk_lost")
 LEGEND = (
     (_PROCESS_COLORS[1], "a process: first, third, ... incarnation"),
     (_PROCESS_COLORS[0], "second, fourth, ... incarnation"),
@@ -116,7 +117,7 @@ def _faults(run: RunRecord, lanes: list[str], scale: float) -> list[str]:
     for delivery in run.delivered:
         x = LEFT + delivery.at_s * scale
         width = 0.0 if delivery.until_s is None else (delivery.until_s - delivery.at_s) * scale
-        hit = delivery.workers or (["tracker"] if delivery.kind == "tracker_kill" else lanes)
+        hit = delivery.workers or (["tracker"] if delivery.kind in _OF_THE_TRACKER else lanes)
         for who in hit:
             y = TOP + LANE * lanes.index(who) + 1
             parts.append(

@@ -22,6 +22,7 @@ import ftcomm_chaos.faults.disk_full
 import ftcomm_chaos.faults.namespace_faults
 import ftcomm_chaos.faults.process_faults
 import ftcomm_chaos.runner.losses.everything_lost
+import ftcomm_chaos.runner.losses.tracker_disk
 import ftcomm_chaos.runner.signal_faults  # noqa: F401 - these register their kinds
 from ftcomm.diagnostics.fault_injection import InjectedFault as Address
 from ftcomm.diagnostics.fault_injection import parse_faults

@@ -122,7 +122,7 @@ class FaultScheduler:
             self._note_failure(entry, job.time_of(record), error)
             return None
         if entry.target.kind == TRACKER:
-            hit = Hit((), f"tracker_kill at {fired.address}", (process,))
+            hit = Hit((), f"{entry.kind.name} at {fired.address}", (process,))
         else:
             hit = cast("LibraryFault", entry.fault).happened(process)
         if process.pid != record.pid:  # a child of it, whose end is not this process's
@@ -148,13 +148,15 @@ class FaultScheduler:
         self.deliveries.append(failed)
 
     def _note(self, entry: PlanEntry, job: LiveJob, hit: Hit, at_s: float, epoch: int) -> Delivery:
+        spares = tuple(who for who in hit.workers if not job.output.has_rank(who))
         delivery = Delivery(
             entry=entry.number,
             kind=entry.kind.name,
             at_s=at_s,
             workers=hit.workers,
-            what=hit.what,
+            what=hit.what + (f" (spare: {', '.join(spares)})" if spares else ""),
             dies=tuple(process.pid for process in hit.processes),
+            spares=spares,
         )
         self.deliveries.append(delivery)
         lasts_s = END_OF_RUN_S if entry.kind.lasting and entry.for_s is None else entry.for_s

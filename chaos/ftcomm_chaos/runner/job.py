@@ -31,6 +31,7 @@ from ftcomm_chaos.runner.losses.run_store import (
 from ftcomm_chaos.runner.output_parser import ParsedOutput
 from ftcomm_chaos.runner.process_announcements import Announcements, Fired, Note, ProcessStarted
 from ftcomm_tracker.launcher.processes.child_process import DRAIN_DEADLINE_S, Child, start_child
+from ftcomm_tracker.launcher.run_job import spare_ids
 from ftcomm_tracker.launcher.worker_output import forward_output, lines_of
 from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE
 
@@ -53,6 +54,7 @@ class JobSpec:
         environment: for every process.
         in_out: run the script in its output folder.
         every: how often a checkpoint goes to a store that the run has for itself; empty for none.
+        spares: number of workers more, which have no rank at first.
     """
 
     name: str
@@ -64,6 +66,17 @@ class JobSpec:
     environment: Mapping[str, str]
     in_out: bool = False
     every: str = ""
+    spares: int = 0
+
+    @property
+    def spare_ids(self) -> tuple[str, ...]:
+        """Ids of the workers that begin without a rank, as `run` names them."""
+        return spare_ids(self.spares)
+
+    @property
+    def worker_ids(self) -> tuple[str, ...]:
+        """Ids of all workers; the first ones begin with these ranks."""
+        return (*map(str, range(self.world_size)), *self.spare_ids)
 
     def user_command(self) -> list[str]:
         """The user's command of this run."""
@@ -80,6 +93,11 @@ class JobSpec:
         return self.folder / "state"
 
     @property
+    def token_file(self) -> Path:
+        """The job's token, which outlives the tracker's directory."""
+        return self.folder / "token"
+
+    @property
     def store(self) -> Path:
         """The checkpoints of the run, if it has a store for itself."""
         return self.folder / "store"
@@ -87,7 +105,9 @@ class JobSpec:
     def job_options(self) -> list[str]:
         """Options of the job for `run` and `serve`."""
         store = ["--checkpoint", str(self.store), "--checkpoint-every", self.every]
-        return ["-n", str(self.world_size), *(store if self.every else []), *self.options]
+        spares = ["--spares", str(self.spares)] if self.spares else []
+        stored = store if self.every else []
+        return ["-n", str(self.world_size), *spares, *stored, *self.options]
 
     @property
     def history(self) -> Path:
@@ -160,6 +180,14 @@ class LiveJob(ABC):
         """Start the own tracker again on its state directory."""
         raise AssertionError("this job's tracker is in its launcher")
 
+    def expect_rebuild(self) -> None:
+        """The own tracker is gone for good: faults that wait for recoveries wait for the next."""
+        self.output.recovering = True
+
+    async def rebuild_tracker(self) -> None:
+        """Remove the own tracker's directory, and start one that rebuilds the job."""
+        raise AssertionError("this job's tracker is in its launcher")
+
     async def lose_everything(self) -> list[JobProcess]:
         """Kill all workers and the tracker at once; return those processes when all are gone."""
         if self.output.closed:
@@ -222,11 +250,13 @@ class LiveJob(ABC):
     def expect_recovery(self, processes: Sequence[JobProcess], since_epoch: int) -> None:
         """A fault was delivered, in that epoch, that ends `processes` and leads to a recovery.
 
-        If the epoch is over by now, the recovery has begun, and may even be over.
+        If the epoch is over by now, the recovery has begun, and may even be over.  The death of
+        a spare leads to none.
         """
         if self.output.epoch == since_epoch:
             for process in processes:
-                self.output.expect(process.who, process.number)
+                if self.output.has_rank(process.who):
+                    self.output.expect(process.who, process.number)
 
     def record_fault(self, delivery: Delivery, seconds: float) -> None:
         """Write a fault into the history of the run, for its checkers."""
@@ -269,7 +299,7 @@ class LiveJob(ABC):
     def forget_state_dir(self) -> None:
         """The tracker's directory is lost: keep what it says of recoveries, and remove it."""
         self.past_incidents += self.incidents_in(self.spec.state_dir)
-        shutil.rmtree(self.spec.state_dir)
+        shutil.rmtree(self.spec.state_dir, ignore_errors=True)
 
     def _record_attempts(self) -> None:
         try:

@@ -13,7 +13,10 @@ _ENDED = re.compile(
     r"|ended with status 0)"
 )
 _CLOSED = re.compile(r"ftcomm: worker (\S+) has closed$")
+_SEATED = re.compile(r"ftcomm: (?:spare|worker) (\S+) takes the place of rank (\d+)$")
 _ATTEMPT = re.compile(r"ftcomm: .*: attempt (\d+) begins from (checkpoint \d+|the beginning)")
+_REBUILT = re.compile(r"ftcomm: job \S+ goes on in generation \d+ from what its workers know")
+_MISSING = re.compile(r"ftcomm: worker \S+ has said what it knows; missing: worker (.+)")
 _ALL_CLOSED = "ftcomm: all ranks have closed"
 TAIL_LINES = 40
 # what a launcher puts before its own words; a worker's line begins with its id
@@ -34,6 +37,9 @@ class ParsedOutput:
         ended: how workers' processes ended, by worker, in order.
         closed: workers of whom the tracker has said that they closed.
         all_closed: the job has ended well.
+        seated: by rank, the spare that has taken it; else it is the worker's of that number.
+        rebuilds: how many trackers have taken the job up from what its workers know.
+        missing: members for whom a tracker without its journal waits.
         later_attempts: those that have begun after the first one, and from where.
         tail: the last lines.
     """
@@ -46,6 +52,9 @@ class ParsedOutput:
     ended: dict[str, list[str]] = field(default_factory=dict)
     closed: set[str] = field(default_factory=set)
     all_closed: bool = False
+    seated: dict[str, str] = field(default_factory=dict)
+    rebuilds: int = 0
+    missing: tuple[str, ...] = ()
     later_attempts: list[tuple[int, str]] = field(default_factory=list)
     tail: list[str] = field(default_factory=list)
 
@@ -58,6 +67,10 @@ class ParsedOutput:
         """The worker has done its work: what becomes of it counts no more."""
         return self.all_closed or worker in self.closed
 
+    def has_rank(self, worker: str) -> bool:
+        """Tell whether a worker is a member, and no spare."""
+        return worker in self.seated.values() or (worker.isdigit() and worker not in self.seated)
+
     def expect(self, worker: str, process: int) -> None:
         """A fault was delivered that ends that incarnation: a recovery must come."""
         self.expecting[worker] = process
@@ -68,6 +81,7 @@ class ParsedOutput:
         self.epoch = 0
         self.expecting.clear()
         self.closed.clear()
+        self.seated.clear()
 
     def hear(self, line: str) -> None:
         """Take in one line of the job's output."""
@@ -84,11 +98,18 @@ class ParsedOutput:
                 self._recover()
         elif found := _ENDED.match(line):
             self.ended.setdefault(found[1], []).append(found[2])
+        elif found := _SEATED.match(line):
+            self.seated[found[2]] = found[1]
         elif found := _CLOSED.match(line):
             self.closed.add(found[1])
         elif found := _ATTEMPT.match(line):
             self.begin_again()
             self.later_attempts.append((int(found[1]), found[2]))
+        elif _REBUILT.match(line):
+            self.rebuilds += 1
+            self.missing, self.recovering = (), False
+        elif found := _MISSING.match(line):
+            self.missing = tuple(found[1].split(", "))
         self.all_closed |= line.startswith(_ALL_CLOSED)
 
     def _hear_of_epoch(self, epoch: int, *, runs: bool) -> None:

@@ -78,7 +78,8 @@ class Announcements:
             command: the user's.
             run: variables and prefixes.
             work_in: folder to change to first.
-            later_faults: `FTCOMM_FAULTS` of all processes of a worker but its first.
+            later_faults: `FTCOMM_FAULTS` of all processes of a worker but its first.  Spares have
+                none: one with the rank of a plan's worker would do the same there again.
         """
         quoted = {"events": shlex.quote(str(self.path)), "folder": shlex.quote(str(self._folder))}
         self._shim.write_text(_SHIM.format(**quoted), encoding="utf-8")
@@ -86,8 +87,9 @@ class Announcements:
             variables = run.worker_variables.get(worker, {})
             lines = [f"export {name}={shlex.quote(text)}" for name, text in variables.items()]
             began = shlex.quote(str(self._folder / f"worker-{worker}.began"))
-            faults = shlex.quote(later_faults)
-            lines.append(f"if [ -e {began} ]; then export FTCOMM_FAULTS={faults}; fi; : > {began}")
+            faults = shlex.quote("" if worker in run.spares else later_faults)
+            condition = "true" if worker in run.spares else f"[ -e {began} ]"
+            lines.append(f"if {condition}; then export FTCOMM_FAULTS={faults}; fi; : > {began}")
             if work_in is not None:
                 lines.append(f"cd {shlex.quote(str(work_in))} || exit 1")
             prefix = shlex.join(run.worker_prefix.get(worker, []))

@@ -14,6 +14,7 @@ def random_plan(
     stop_for_s: float = 1.0,
     tracker_every_s: float | None = None,
     lose_all_every_s: float | None = None,
+    lose_disk_every_s: float | None = None,
 ) -> list[dict[str, Any]]:
     """A plan, as its file would say it, of faults for random workers at random moments.
 
@@ -29,6 +30,8 @@ def random_plan(
         entries.append({"at": {"every": tracker_every_s}, "kind": "tracker_kill"})
     if lose_all_every_s is not None:
         entries.append({"at": {"every": lose_all_every_s}, "kind": "lose_all"})
+    if lose_disk_every_s is not None:
+        entries.append({"at": {"every": lose_disk_every_s}, "kind": "tracker_disk_lost"})
     return entries
 
 

@@ -104,9 +104,10 @@ async def _show_progress(
 
 
 def _preparation(spec: JobSpec, nursery: trio.Nursery, at_end: contextlib.ExitStack) -> Preparation:
-    workers = tuple(str(index) for index in range(spec.world_size))
     folder, state_dir = spec.folder / "faults", spec.state_dir
-    return Preparation(folder, workers, nursery, at_end, state_dir=state_dir)
+    return Preparation(
+        folder, spec.worker_ids, nursery, at_end, state_dir=state_dir, spares=spec.spare_ids
+    )
 
 
 def _job(

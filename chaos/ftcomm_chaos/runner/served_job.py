@@ -5,7 +5,9 @@ supervisor is killed, its worker dies with it, and nobody starts it again until 
 takes the place.
 """
 
+import contextlib
 import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -16,9 +18,11 @@ from ftcomm_chaos.faults.fault_kinds import TRACKER, NotDeliveredError
 from ftcomm_chaos.faults.processes import JobProcess
 from ftcomm_chaos.runner.job import NOTE_S, SIGKILLED, LiveJob
 from ftcomm_chaos.runner.launched_job import TRACKER_COMMAND
+from ftcomm_chaos.runner.output_parser import ParsedOutput
 from ftcomm_tracker.launcher.processes.child_process import Child
 from ftcomm_tracker.launcher.worker_output import forward_output, lines_of
 
+REBUILD_S = 20.0  # until workers have come to the next tracker; they dial within a second or two
 READY_WITHIN_S = 60.0  # a tracker starts in a quarter of a second on an idle machine
 LAST_WORDS_S = 35.0  # of supervisors after the tracker's end; they give their workers 30
 
@@ -38,6 +42,7 @@ class ServedJob(LiveJob):
     _over: trio.Event = field(default_factory=trio.Event)
     _served: int = 0
     _is_gone: bool = False  # everything is lost, and not started again yet
+    _is_rebuilding: bool = False
 
     async def run(self) -> int:
         """Run it to the tracker's own end; returns the worst status."""
@@ -59,11 +64,68 @@ class ServedJob(LiveJob):
 
     async def start_tracker(self) -> None:
         """Start the tracker again on its state directory."""
-        if not self._over.is_set() and not self._is_gone:
+        if not (self._over.is_set() or self._is_gone or self._is_rebuilding):
             await self._serve()
 
+    async def rebuild_tracker(self) -> None:
+        """Remove the tracker's directory, and start one that rebuilds the job.
+
+        A member that dies meanwhile is missing, and is named as lost by the next one: the harness
+        knows, as an operator would, that no older tracker runs.
+        """
+        before = {worker: self.newest_process(worker) for worker in self.workers}
+        lost: list[str] = []
+        self._is_rebuilding = True
+        try:
+            while not self._over.is_set():
+                await self._end_tracker()
+                self.forget_state_dir()
+                if await self._has_rebuilt(before, lost):
+                    return
+                members = (who for who in before if self.output.has_rank(who))
+                lost = [who for who in members if self._has_ended(who, before[who])]
+        finally:
+            self._is_rebuilding = False
+
+    async def _end_tracker(self) -> None:
+        """Kill the tracker if one runs: another fault may have started it again."""
+        tracker = self.tracker
+        if tracker is not None:
+            with contextlib.suppress(NotDeliveredError):
+                tracker.signal(signal.SIGKILL)
+            await tracker.gone()
+
+    async def _has_rebuilt(
+        self, before: Mapping[str, JobProcess | None], lost: Sequence[str]
+    ) -> bool:
+        """Start a tracker that rebuilds; True once the job goes on with it, or is over.
+
+        False if it waits for one of `before` that has ended.
+        """
+        host, _, port = self._ready["address"].rpartition(":")
+        options = ["--rebuild", "--host", host, "--port", port]
+        options += ["--token-file", str(self.spec.token_file)]
+        rebuilds = self.output.rebuilds
+        await self._serve(*options, *(["--lost", ",".join(lost)] if lost else []))
+
+        def is_decided(output: ParsedOutput) -> bool:
+            waits = set(output.missing) - set(lost)
+            in_vain = any(self._has_ended(who, before[who]) for who in waits & before.keys())
+            done = output.rebuilds > rebuilds or self._over.is_set()
+            return done or in_vain or self.tracker is None
+
+        with trio.move_on_after(REBUILD_S):
+            await self.until(is_decided)
+        return self.output.rebuilds > rebuilds or self._over.is_set()
+
+    def _has_ended(self, worker: str, process: JobProcess | None) -> bool:
+        """Tell whether a worker has another process than `process`, or none."""
+        newest = self.newest_process(worker)
+        return newest is not process or newest is None or not newest.runs
+
     def _job_options(self) -> list[str]:
-        return [*self.spec.job_options(), *self.run_with.options]
+        token = ["--token-file", str(self.spec.token_file)]
+        return [*self.spec.job_options(), *token, *self.run_with.options]
 
     async def _serve(self, *options: str) -> None:
         assert self._nursery is not None
@@ -113,7 +175,8 @@ class ServedJob(LiveJob):
         where = ["--tracker", self._ready["address"], "--token-file", self._ready["token_file"]]
         command = [*self.run_with.supervisor_prefix.get(worker, []), *TRACKER_COMMAND, "supervise"]
         command += [*where, "--worker-id", worker, *self.spec.patience, "--", *self.command]
-        child = self.start(f"supervisor {worker}", command, self.environment())
+        spare = {"FTCOMM_SPARE": "1"} if worker in self.spec.spare_ids else {}
+        child = self.start(f"supervisor {worker}", command, {**self.environment(), **spare})
         self._supervisors[worker] = child
         self._nursery.start_soon(self._attend_supervisor, worker, child)
 

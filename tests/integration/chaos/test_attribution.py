@@ -31,6 +31,14 @@ def test_a_recovery_belongs_to_the_fault_whose_victim_it_names() -> None:
     assert joined(record) == [(2, 10.0, 510.0), (3, 20.0, 520.0)]
 
 
+def test_no_recovery_belongs_to_the_death_of_a_spare() -> None:
+    spare = replace(kill(2, 2.2, "2", 12), spares=("2",))
+    record = run(deliveries=[kill(1, 2.0, "1", 11), spare], incidents=[incident(2, 2.01, "1", "2")])
+    assert joined(record) == [(2, 10.0, 510.0), (None, None, None)]
+    pass_over_the_late(record)
+    assert [delivery.failed for delivery in record.deliveries] == ["", ""]
+
+
 def test_a_short_stop_does_not_take_the_recovery_of_a_later_kill() -> None:
     record = run(
         deliveries=[stop(1, 1.0, "1"), kill(2, 4.0, "1", 11)], incidents=[incident(2, 4.0, "1")]

@@ -75,7 +75,7 @@ class Blow:
             raise NotDeliveredError("nobody is left")
 
     def happened(self, process: Any) -> Hit:
-        return Hit((process,), "the library's own")
+        return Hit((str(process.pid),), "the library's own")
 
 
 def planned(

@@ -49,6 +49,35 @@ def test_a_trace_that_takes_all_machines_ends_with_the_same_and_a_goodput(tmp_pa
     assert 0 < report["goodput"] < 1
 
 
+def test_a_job_whose_tracker_loses_its_disk_goes_on_with_the_same_bytes(tmp_path: Path) -> None:
+    """Of two moments, the second one is in an epoch that the first has not seen."""
+    plan = [
+        {"at": {"position": "1.1@plan_sent"}, "kind": "tracker_disk_lost", "for": 0.1},
+        {"at": {"position": "1.9.0.0@enter"}, "kind": "sigkill"},
+    ]
+    status, report, said = chaos(tmp_path, GOOD.replace("0.02", "0.2"), plan)
+    assert status == 0, said + json.dumps(report)
+    (run,) = report["runs"]
+    assert [delivery["what"].split(" (")[0] for delivery in run["deliveries"]] == [
+        "tracker_disk_lost at 1.1@plan_sent#1",
+        "SIGKILL for worker 1",
+    ]
+    told = (tmp_path / "kept" / "run-1" / "output.txt").read_text()
+    assert told.count(" goes on in generation ") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_disks_are_lost_between_kills(tmp_path: Path) -> None:
+    options = ["--lose-tracker-disk", "4s", "--kill-every", "2s", "--seed", "5", "--json"]
+    script = SLOW.replace("range(version, 12)", "range(version, 40)")
+    folder = tmp_path / "kept"
+    status, report, said = output(command(tmp_path, script, *options, "--keep", str(folder)))
+    assert status == 0, said + json.dumps(report["reasons"])
+    kinds = {delivery["kind"] for delivery in report["runs"][0]["deliveries"]}
+    assert kinds == {"tracker_disk_lost", "sigkill"}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_losses_of_everything_come_between_other_faults(tmp_path: Path) -> None:

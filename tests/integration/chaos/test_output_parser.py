@@ -138,6 +138,30 @@ def test_a_later_attempt_begins_with_a_group_that_is_not_complete() -> None:
     assert (output.formed, output.is_quiescent, output.epoch) == (True, True, 1)
 
 
+def test_a_tracker_without_its_journal_names_whom_it_waits_for() -> None:
+    output = ParsedOutput(formed=True, epoch=2, recovering=True)
+    output.hear("ftcomm: worker 0 has said what it knows; missing: worker 1, 2")
+    assert (output.missing, output.is_quiescent) == (("1", "2"), False)
+    output.hear("ftcomm: job 20261123-17 goes on in generation 3 from what its workers know")
+    assert (output.missing, output.rebuilds, output.is_quiescent) == ((), 1, True)
+
+
+def test_a_spare_has_the_rank_that_it_took_and_who_lost_it_has_none() -> None:
+    output = ParsedOutput()
+    before = [output.has_rank(worker) for worker in ("0", "1", "spare-0")]
+    output.hear("ftcomm: spare spare-0 takes the place of rank 1")
+    after = [output.has_rank(worker) for worker in ("0", "1", "spare-0")]
+    output.hear("ftcomm: spare 1 takes the place of rank 0")
+    then = [output.has_rank(worker) for worker in ("0", "1", "spare-0")]
+    assert (before, after, then) == (
+        [True, True, False],
+        [True, False, True],
+        [False, True, True],
+    )
+    output.begin_again()
+    assert [output.has_rank(worker) for worker in ("0", "1", "spare-0")] == before
+
+
 def test_the_tail_is_bounded() -> None:
     output = ParsedOutput()
     for number in range(3 * TAIL_LINES):

@@ -42,6 +42,11 @@ KILL = [{"at": {"position": "1.5.0.0@enter"}, "kind": "sigkill"}]
         (["-n", "2", "--random", "-o", "state-dir=x", "--", "true"], 2, "is not NAME=VALUE"),
         (["-n", "2", "--random", "--keep", "{folder}", "--", "true"], 2, "name a folder that"),
         (["-n", "2", "--random", "--duration", "2x", "--", "true"], 2, "is not a time such as"),
+        (
+            ["-n", "2", "--lose-all", "2s", "--lose-tracker-disk", "2s", "--", "true"],
+            2,
+            "which cannot be with the lose_all",
+        ),
         (["-n", "2", "--random", "-o", "checkpoint=x", "--", "true"], 2, "a store of its own"),
         (
             ["-n", "2", "--lose-all", "2s", "-o", "replay=off", "--", "true"],

@@ -30,6 +30,11 @@ class RunOptions:
     log: LogOptions = field(default_factory=LogOptions)
 
 
+def spare_ids(number: int) -> tuple[str, ...]:
+    """Ids of so many workers that begin without a rank."""
+    return tuple(f"spare-{index}" for index in range(number))
+
+
 async def run_job(options: RunOptions) -> int:
     """Run the job to its end and return the exit status for this process."""
     if options.preload is not None:
@@ -55,7 +60,7 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
     launcher = Launcher(
         LaunchOptions(
             workers=tuple(str(index) for index in range(job.durable.world_size)),
-            spares=tuple(f"spare-{number}" for number in range(job.settings.spares)),
+            spares=spare_ids(job.settings.spares),
             command=options.command,
             restarts=options.restarts,
             preload=options.preload,

@@ -1,0 +1,49 @@
+"""The fault that takes the tracker and its directory; the next tracker asks the workers."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ftcomm_chaos.faults.fault_kinds import TRACKER, FaultKind, Hit, RunningJob, Target, register
+from ftcomm_chaos.report.attribution import EVERYTHING
+from ftcomm_chaos.runner.signal_faults import SignalFault
+
+DISK_LOST = "tracker_disk_lost"
+
+
+@dataclass(slots=True)
+class TrackerDiskLost(SignalFault):
+    """SIGKILL of the tracker; `undo` removes its directory and starts one that rebuilds."""
+
+    async def fire(self, job: RunningJob, dice: random.Random) -> Hit:
+        """Kill the tracker; its directory is removed by `undo`."""
+        hit = await SignalFault.fire(self, job, dice)
+        job.expect_rebuild()
+        return hit
+
+    async def undo(self, job: RunningJob) -> None:
+        """Start a tracker that has nothing but token and address."""
+        await job.rebuild_tracker()
+
+
+def _disk_lost(target: Target, parameters: Mapping[str, Any]) -> TrackerDiskLost:
+    del parameters
+    return TrackerDiskLost(target, "SIGKILL")
+
+
+register(
+    [
+        FaultKind(
+            DISK_LOST,
+            "the tracker dies by SIGKILL and its directory is removed; after `for` seconds"
+            " `serve --rebuild` takes its place",
+            _disk_lost,
+            targets=(TRACKER,),
+            lasting=True,
+            usually_for_s=0.5,
+            library_action="kill",
+            not_with=(EVERYTHING, "disk_full"),
+        )
+    ]
+)
