@@ -116,7 +116,8 @@ class SimulatedTracker:
     @property
     def fatal_decision(self) -> FatalDecision | None:
         """The journal's, or that of a journal which is lost and not rebuilt."""
-        return self._lost_decision if self.disk_lost else self.journal.fatal_decision
+        lost = self._lost_decision if self.disk_lost else None
+        return self.journal.fatal_decision or lost
 
     def _begin_rebuild(self) -> Rebuild:
         self._rebuild = Rebuild(self._nonce, self.sim.world_size, self.lost, is_asked=True)
