@@ -127,11 +127,13 @@ class FaultScheduler:
             hit = cast("LibraryFault", entry.fault).happened(process)
         if process.pid != record.pid:  # a child of it, whose end is not this process's
             hit = replace(hit, processes=())
-        return hit, self._note(entry, job, hit, job.time_of(record), record.epoch)
+        # It had a rank, or it could not have come there, whoever may have taken that by now.
+        return hit, self._note(entry, job, hit, job.time_of(record), record.epoch, ())
 
     async def _fire(self, entry: PlanEntry, job: LiveJob, dice: random.Random) -> bool:
         """Deliver once; returns whether it was delivered."""
         began, epoch = job.now, job.output.epoch
+        spares = [who for who in job.workers if not job.output.has_rank(who)]
         if job.output.all_closed:  # though their processes may go on: nothing is left to test
             self._note_failure(entry, began, NotDeliveredError("all ranks had closed"))
             return False
@@ -140,15 +142,23 @@ class FaultScheduler:
         except NotDeliveredError as error:
             self._note_failure(entry, began, error)
             return False
-        await self._end(entry, job, self._note(entry, job, hit, began, epoch))
+        lost = tuple(who for who in hit.workers if who in spares)
+        await self._end(entry, job, self._note(entry, job, hit, began, epoch, lost))
         return True
 
     def _note_failure(self, entry: PlanEntry, at_s: float, error: NotDeliveredError) -> None:
         failed = Delivery(entry.number, entry.kind.name, at_s, (), "", failed=str(error))
         self.deliveries.append(failed)
 
-    def _note(self, entry: PlanEntry, job: LiveJob, hit: Hit, at_s: float, epoch: int) -> Delivery:
-        spares = tuple(who for who in hit.workers if not job.output.has_rank(who))
+    def _note(
+        self,
+        entry: PlanEntry,
+        job: LiveJob,
+        hit: Hit,
+        at_s: float,
+        epoch: int,
+        spares: tuple[str, ...],
+    ) -> Delivery:
         delivery = Delivery(
             entry=entry.number,
             kind=entry.kind.name,

@@ -375,6 +375,7 @@ class LiveJob(ABC):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(forward_output, child, show)
             status = await child.wait()
+            self.hear_news()  # who waits for its end may have heard the last of its output before
             nursery.cancel_scope.deadline = trio.current_time() + DRAIN_DEADLINE_S
         return status
 

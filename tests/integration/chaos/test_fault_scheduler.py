@@ -32,6 +32,7 @@ class Job:
     recorded: list[tuple[str, float]] = field(default_factory=list)
     changed: trio.Event = field(default_factory=trio.Event)
     may_come_again: bool = False
+    workers: tuple[str, ...] = ("0", "1", "spare-0")
 
     @property
     def now(self) -> float:

@@ -1,10 +1,13 @@
 """A job as faults see it, of which we play the output and the processes."""
 
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from ftcomm.config.process_identity import ProcessName
 from ftcomm_chaos.faults.fault_kinds import Preparation
@@ -36,6 +39,18 @@ async def test_processes_are_counted_from_one_for_each_worker(tmp_path: Path) ->
         "worker 1 (incarnation 1, process 4194305)",
         "worker 1 (incarnation 2, process 4194305)",
     ]
+
+
+@pytest.mark.process
+async def test_the_end_of_a_child_that_says_nothing_is_news(tmp_path: Path) -> None:
+    there = job(tmp_path)
+    child = there.start("launcher", [sys.executable, "-c", "import sys; sys.stdin.read()"], {})
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(there.attend, child)
+            nursery.start_soon(there.until, lambda _: not child.running)
+            await trio.testing.wait_all_tasks_blocked()
+            child.signal(signal.SIGKILL)
 
 
 async def test_nobody_is_left_to_be_hit_once_all_have_closed(tmp_path: Path) -> None:

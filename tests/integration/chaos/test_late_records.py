@@ -131,6 +131,20 @@ async def test_a_record_read_after_the_restart_is_of_who_died(
     assert [process.pid for process in record.processes] == [first.pid, second.pid]
 
 
+async def test_a_member_whose_rank_a_spare_has_when_its_record_is_read_was_no_spare(
+    folder: Path, stages: list[Stage]
+) -> None:
+    stage = await staged(folder, {"at": {"position": "0.1.0.0@enter"}, "kind": "sigkill"})
+    stages.append(stage)
+    first = stage.begin("0")
+    stage.write(stage.record("0.1.0.0@enter=kill", first))
+    stage.dies(first, "0")
+    stage.job.hear("launcher", ["ftcomm: spare spare-0 takes the place of rank 0"])
+    await stage.play()
+    record, _ = stage.verdict()
+    assert [(delivery.workers, delivery.spares) for delivery in record.deliveries] == [(("0",), ())]
+
+
 async def test_a_recovery_that_is_over_when_the_record_is_read_is_not_awaited(
     folder: Path, stages: list[Stage]
 ) -> None:
