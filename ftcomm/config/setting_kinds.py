@@ -195,6 +195,34 @@ class StoreName(SettingKind):
 
 
 @dataclass(frozen=True, slots=True)
+class FolderName(SettingKind):
+    """A directory on each host, empty for none; absolute, since hosts differ in all else."""
+
+    def read(self, name: str, text: str) -> str:
+        del name
+        return "" if text == "none" else text
+
+    def check(self, name: str, value: Any) -> None:
+        if not isinstance(value, str) or len(value.encode()) > MAX_STORE_NAME or "\0" in value:
+            raise ConfigError(f"{variable_of(name)} is no name of a directory: {str(value)[:80]!r}")
+        if value and not value.startswith("/"):
+            raise ConfigError(
+                f"{variable_of(name)} must begin with /, and is {value[:80]!r}",
+                remedy="give the whole path: each worker opens it on its own host",
+            )
+
+    def canonical(self, value: Any) -> str:
+        return str(value)
+
+    def shown(self, value: Any) -> str:
+        return str(value or "none")
+
+    @property
+    def values(self) -> str:
+        return "a directory, the same path on every host"
+
+
+@dataclass(frozen=True, slots=True)
 class Period(SettingKind):
     """Seconds or versions: 60s, 5m, 1h, 10v."""
 

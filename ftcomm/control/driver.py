@@ -15,6 +15,7 @@ from ftcomm.config.environment import JobSettings
 from ftcomm.config.memory_limits import memory_limit
 from ftcomm.control.durable_tasks import DurableTasks
 from ftcomm.control.hub import Hub
+from ftcomm.control.result_journal import ResultJournal
 from ftcomm.errors import FtcommError
 from ftcomm.protocol.checksum_records import digest_named
 from ftcomm.protocol.messages import Leaves, Plan, Revoke, WorkerMessage
@@ -31,6 +32,7 @@ from ftcomm.recovery.events import (
     ResultFetched,
     SendControl,
     StartFetch,
+    StartJournalRead,
     StartPrefetch,
     StartRestore,
     Wake,
@@ -74,6 +76,7 @@ class Driver:
         self._settings_of = ""  # the job, of this attempt, whose settings have been taken
         self._all_written = trio.Event()
         self._durable = DurableTasks(self)
+        self._journal = ResultJournal(self)
         self._token = trio.lowlevel.current_trio_token()
 
     # --- from any thread ----------------------------------------------------------------------
@@ -159,8 +162,15 @@ class Driver:
                     self.cut()
                 case DescribeState(version, value):
                     self.nursery.start_soon(self._describe, version, value)
-                case PackVersion() | WriteVersion() | StartRestore():
-                    self._durable.start(effect)
+                case PackVersion() | WriteVersion() | StartRestore() | StartJournalRead():
+                    self._work_on(effect)
+
+    def _work_on(self, order: PackVersion | WriteVersion | StartRestore | StartJournalRead) -> None:
+        """Have it done in the background."""
+        if isinstance(order, StartJournalRead):
+            self._journal.start_read(order.order)
+        else:
+            self._durable.start(order)
 
     def cut(self) -> None:
         """End the control connection; the next address is dialled."""
@@ -246,6 +256,7 @@ class Driver:
             keep_by_all=settings.keep_by_all,
         )
         core.contact.set_limits(limits)
+        self._journal.begin()
 
     def _note_change(self, state_before: WorkerState | None) -> None:
         core = self.hub.core

@@ -8,6 +8,13 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from ftcomm import __version__
+from ftcomm.protocol.durable.journal_messages import (
+    MAX_JOURNALLED_EPOCHS,
+    AttemptBegun,
+    JournalRuns,
+    ReadJournal,
+    ResultsJournalled,
+)
 from ftcomm.protocol.durable.store_messages import (
     Marked,
     MarkVersion,
@@ -243,7 +250,8 @@ class Report:
     uncommitted copy (-1: none) with its ``digest``.  ``caught_up`` is the newest epoch whose
     plan this incarnation had fetched everything for (0: none).  ``signature`` is empty outside a
     call. ``prelude_length`` is the seqno of ``load_checkpoint``, -1 while unknown.  ``locals``
-    names every version held, committed or tentative, that has local states.
+    names every version held, committed or tentative, that has local states.  ``journals`` is what
+    was read of an earlier attempt.
     """
 
     epoch: U32
@@ -259,6 +267,7 @@ class Report:
     site: Prose
     closed: bool
     locals: Annotated[tuple[LocalStates, ...], AtMost(MAX_LOCAL_VERSIONS)] = ()
+    journals: Annotated[tuple[JournalRuns, ...], AtMost(MAX_JOURNALLED_EPOCHS)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,6 +449,8 @@ class Plan:
     ``locals`` are the local states of its version that this member must fetch, None: it has none.
     ``routes`` are the pairs of ranks whose links go through a third.
     ``mark`` says that the checkpoint of ``frontier`` is to be written to the store.
+    ``journal`` is the epoch of the earlier attempt whose journalled results count (0: none), and
+    ``holds`` says that nothing is executed before `AttemptBegun`.
     ``grouping`` says which ranks shared a host when the group formed; it never changes in a job.
     It and ``members`` are the same for all: they travel in `MemberDelta` messages before the plan.
     """
@@ -455,6 +466,8 @@ class Plan:
     locals: Annotated[tuple[LocalFetch, ...], AtMost(MAX_WORLD_SIZE)] | None = None
     routes: Annotated[tuple[Route, ...], AtMost(MAX_ROUTES)] = ()
     mark: bool = False
+    journal: U32 = 0
+    holds: bool = False
     members: Annotated[tuple[Member, ...], NOT_SENT] = ()
     grouping: Annotated[Grouping, NOT_SENT] = ()
 
@@ -544,6 +557,7 @@ WorkerMessage = (
     | WriteFailed
     | RestoreFailed
     | Prefetched
+    | ResultsJournalled
 )
 TrackerMessage = (
     Welcome
@@ -563,6 +577,8 @@ TrackerMessage = (
     | MarkVersion
     | Restore
     | Prefetch
+    | ReadJournal
+    | AttemptBegun
 )
 LinkMessage = FetchRequest | FetchItem | FetchWait | FetchEnd | Relayed | Sharing
 ControlMessage = WorkerMessage | TrackerMessage | MemberDelta | OperatorMessage | LinkMessage

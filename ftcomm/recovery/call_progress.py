@@ -90,6 +90,8 @@ class CallProgress:
             if self._is_past_prelude_end:
                 return LogEntry(_LOAD_SIGNATURE, None)  # it ran load_checkpoint here, as all know
             return NextStep.WAIT
+        if view.holds:
+            return NextStep.WAIT
         if signature[:1] == _CLOSE and not all(member.present for member in view.members):
             # An absent member has closed and then died. It executed the close, so everyone has
             # entered it; to execute it without that member is impossible, and not needed.

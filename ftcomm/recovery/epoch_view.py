@@ -32,6 +32,7 @@ class EpochView:
         fetched: results fetched in the present epoch.
         pending_fetches: ranks that have not sent everything yet that the plan orders from them.
         marks: the checkpoint of the frontier is to be written to the store.
+        holds: nothing is executed yet: the attempt has not begun (rule R16, Journal).
     """
 
     def __init__(self) -> None:
@@ -51,6 +52,7 @@ class EpochView:
         self.fetched = 0
         self.pending_fetches: frozenset[int] = frozenset()
         self.marks = False
+        self.holds = False
 
     @property
     def is_live(self) -> bool:
@@ -112,6 +114,7 @@ class EpochView:
         self.routes = plan.routes
         self.frontier = plan.frontier
         self.marks = plan.mark
+        self.holds = plan.holds
         self.suspects = ()
         self.fetched = 0
         self.grouping = plan.grouping

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ftcomm.protocol.durable.journal_messages import ReadJournal
 from ftcomm.protocol.durable.store_messages import ObjectOrder, ObjectWritten
 from ftcomm.protocol.messages import (
     TrackerMessage,
@@ -207,6 +208,21 @@ class PrefetchEnded:
     has_locals: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class JournalRead:
+    """The driver has read the journals that `order` names; each is a `FoundJournal`."""
+
+    order: ReadJournal
+    journals: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalWritten:
+    """Batch `number` is in the journal and synced, or could not be written."""
+
+    number: int
+
+
 Event = (
     Attached
     | Detached
@@ -228,6 +244,8 @@ Event = (
     | VersionRestored
     | RestoreEnded
     | PrefetchEnded
+    | JournalRead
+    | JournalWritten
 )
 
 # --- effects ----------------------------------------------------------------------------------
@@ -352,6 +370,13 @@ class StartPrefetch:
     order: Prefetch
 
 
+@dataclass(frozen=True, slots=True)
+class StartJournalRead:
+    """Read the journals that `order` names in the background; then `JournalRead`."""
+
+    order: ReadJournal
+
+
 Effect = (
     SendControl
     | CloseLinks
@@ -365,4 +390,5 @@ Effect = (
     | WriteVersion
     | StartRestore
     | StartPrefetch
+    | StartJournalRead
 )

@@ -6,9 +6,11 @@ they are in here.  A collective in a healthy epoch never passes through `handle`
 are in `states`.
 """
 
+from dataclasses import replace
 from typing import Any, assert_never
 
 from ftcomm import errors
+from ftcomm.protocol.durable.journal_messages import AttemptBegun, ReadJournal
 from ftcomm.protocol.durable.store_messages import (
     MarkVersion,
     Restore,
@@ -57,6 +59,8 @@ from ftcomm.recovery.events import (
     FatalFound,
     FetchEnded,
     Hangup,
+    JournalRead,
+    JournalWritten,
     Leaving,
     LinkDown,
     LocalFetched,
@@ -77,8 +81,9 @@ from ftcomm.recovery.events import (
 )
 from ftcomm.recovery.fatal_errors import error_class, fatal_error
 from ftcomm.recovery.fetch_orders import fetch_orders, flaw_in
+from ftcomm.recovery.journal.journalling import Journalling
 from ftcomm.recovery.known_roster import known_roster
-from ftcomm.recovery.marked_versions import MarkedVersions, Restoring
+from ftcomm.recovery.marked_versions import MarkedVersions
 from ftcomm.recovery.replica_placement import keep_stride
 from ftcomm.recovery.result_log import LogEntry, ResultLog
 from ftcomm.recovery.spares.prefetching import Prefetching
@@ -105,9 +110,9 @@ class WorkerMachine:
         log: results kept for replay.
         checkpoints: the committed one and the tentative one.
         durables: marked checkpoints, until the store has them.
-        restoring: what this process reads from the store before its first plan.
         prefetching: what it fetches as a spare.
         progress: the position, and the calls of the user's thread.
+        journalling: results that are journalled, and those of an earlier attempt.
     """
 
     def __init__(self, identity: Identity, limits: MachineLimits, *, now: float) -> None:
@@ -116,9 +121,9 @@ class WorkerMachine:
         self.log = ResultLog()
         self.checkpoints = CheckpointStore()
         self.durables = MarkedVersions(self.log, self.checkpoints)
-        self.restoring = Restoring()
         self.prefetching = Prefetching(self.view, self.checkpoints)
         self.progress = CallProgress(self.view, self.contact, self.log, self.checkpoints)
+        self.journalling = Journalling(self.view, self.progress, self.log, self.durables)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
         """Take one event; return what the driver must do, in order."""
@@ -199,9 +204,14 @@ class WorkerMachine:
             case MarkVersion(version):
                 return self.durables.mark_last(version, self.progress.prelude_length)
             case Restore(record):
-                return [StartRestore(record)] if self.restoring.begin(record) else []
+                return [StartRestore(record)] if self.durables.restoring.begin(record) else []
             case Prefetch():
                 return self.prefetching.on_order(message)
+            case ReadJournal():
+                return self.journalling.on_order(message)
+            case AttemptBegun():
+                self.view.holds = False
+                return [Wake()]
             case _:
                 cause = f"unexpected {type(message).__name__} from the tracker"
                 return self._fail("local failure", self._error(errors.ProtocolError, cause))
@@ -236,7 +246,7 @@ class WorkerMachine:
         if self.progress.closed:
             effects.append(self._send_closed())
         effects += [SendControl(said) for said in self.durables.on_welcome()]
-        return [*effects, *self.prefetching.on_welcome()]
+        return [*effects, *self.prefetching.on_welcome(), *self.journalling.on_welcome()]
 
     def on_ask_roster(self, generation: int, tracker: bytes) -> list[Effect]:
         """Say what this process knows of its job, and follow no older tracker (rule R19)."""
@@ -249,10 +259,16 @@ class WorkerMachine:
         if epoch < self.view.revoke_epoch or epoch <= self.view.epoch:
             return []
         self.view.revoke(epoch)
+        return [CloseLinks(), *self._report(), Wake()]
+
+    def _report(self) -> list[Effect]:
+        """Say what this process holds, once it has read all that it was told to read."""
         self.log.pin()
-        if self.restoring.is_under_way:  # the report comes when all is here
-            return [CloseLinks(), Wake()]
-        return [CloseLinks(), SendControl(self.progress.report()), Wake()]
+        if self.durables.restoring.is_under_way or self.journalling.is_reading:
+            return []
+        return [
+            SendControl(replace(self.progress.report(), journals=self.journalling.found.runs()))
+        ]
 
     def on_plan(self, plan: Plan) -> list[Effect]:
         """Take the plan of the epoch we reported for; any other is stale and dropped (rule R1)."""
@@ -266,10 +282,11 @@ class WorkerMachine:
         stride = keep_stride(len(order), limits.replicas)
         self.log.set_keeping(order.index(plan.rank), stride, limits.keep_by_all)
         self.progress.take_plan(plan)
+        self.journalling.take_plan(plan)
         orders = fetch_orders(plan)
         view.start_fetches(frozenset(order.source for order in orders))
         if not orders:
-            self._mark_as_planned()
+            self.durables.mark_planned(self.view, self.progress.prelude_length)
         return [*orders, Wake()]
 
     def on_fetch(
@@ -319,14 +336,8 @@ class WorkerMachine:
             return self.on_link_down(epoch, source, f"while fetching results: {failure}")
         if not self.view.end_fetch(source):
             return []
-        self._mark_as_planned()
+        self.durables.mark_planned(self.view, self.progress.prelude_length)
         return [SendControl(Fetched(epoch)), Wake()]
-
-    def _mark_as_planned(self) -> None:
-        """Mark the version of the frontier where the plan says so: all that it needs is here."""
-        held = self.checkpoints.committed_version
-        if self.view.marks and held == self.view.frontier.version:
-            self.durables.mark(self.progress.prelude_length)
 
     def on_store(
         self,
@@ -336,10 +347,18 @@ class WorkerMachine:
         | ObjectFailed
         | VersionRestored
         | RestoreEnded
-        | PrefetchEnded,
+        | PrefetchEnded
+        | JournalRead
+        | JournalWritten,
     ) -> list[Effect]:
-        """Something was packed, written to the store, or read from it or by a spare."""
+        """Something was packed, written to a store or journal, or read from it or by a spare."""
         match event:
+            case JournalRead():
+                is_new = self.journalling.on_read(event)
+                is_due = is_new and self.view.state is WorkerState.STOPPED
+                return self._report() if is_due else []
+            case JournalWritten():
+                return self.journalling.on_written(event)
             case PrefetchEnded():
                 return self.prefetching.on_ended(event)
             case CheckpointMarked():
@@ -360,7 +379,7 @@ class WorkerMachine:
 
     def on_restored(self, restored: VersionRestored) -> list[Effect]:
         """Hold what the store had, and report as its holder."""
-        if not self.restoring.end(restored.record):
+        if not self.durables.restoring.end(restored.record):
             return []
         version = restored.version
         self.checkpoints.put_fetched(version, restored.value)
@@ -371,10 +390,7 @@ class WorkerMachine:
         for position, entry in restored.prelude:
             self.log.add(position, entry)
         self.progress.prelude_length = restored.prelude_length
-        if self.view.state is not WorkerState.STOPPED:
-            return []
-        self.log.pin()
-        return [SendControl(self.progress.report())]
+        return self._report() if self.view.state is WorkerState.STOPPED else []
 
     def on_settled(self, epoch: int) -> list[Effect]:
         """Unpin what the report listed: every member has what the plan gave it."""

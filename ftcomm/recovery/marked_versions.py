@@ -25,6 +25,7 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.checkpoint_store import CheckpointStore
+from ftcomm.recovery.epoch_view import EpochView
 from ftcomm.recovery.events import Effect, ObjectWrite, PackVersion, SendControl, WriteVersion
 from ftcomm.recovery.result_log import ResultLog
 from ftcomm.recovery.states import Checkpoint
@@ -60,6 +61,7 @@ class MarkedVersions:
         held: marked versions that have no record yet, oldest first.
         durable: the newest version that has a record, `PRELUDE` while none is known.
         prelude_length: calls of the prelude, -1 while that is not known.
+        restoring: what this process reads from the store before its first plan.
     """
 
     def __init__(self, log: ResultLog, checkpoints: CheckpointStore) -> None:
@@ -69,6 +71,7 @@ class MarkedVersions:
         self.held: dict[int, MarkedVersion] = {}
         self.durable = PRELUDE
         self.prelude_length = -1
+        self.restoring = Restoring()
 
     @property
     def is_idle(self) -> bool:
@@ -96,6 +99,11 @@ class MarkedVersions:
             del self.held[min(waiting, default=min(self.held))]
         self.held[version] = MarkedVersion(checkpoint, self._checkpoints.locals.of(version))
         self._unpacked.append(version)
+
+    def mark_planned(self, view: EpochView, prelude_length: int) -> None:
+        """Mark the version of the frontier where the plan says so: all that it needs is here."""
+        if view.marks and self._checkpoints.committed_version == view.frontier.version:
+            self.mark(prelude_length)
 
     def mark_last(self, version: int, prelude_length: int) -> list[Effect]:
         """Mark the last version of the job, as the tracker orders; or say that it is not here."""

@@ -182,10 +182,10 @@ class ResultLog:
         if self._stride == 1:  # it keeps everything
             return []
         by_all = self._by_all
-        # `_stays`, in fewer steps: the one before was passed last, and kept by all
+        # `keeps`, in fewer steps: the one before was passed last, and kept by all
         stays = before.seqno + 1 == by_all.end and before.version == by_all.version
         by_all.passed(position, entry.nbytes)
-        return [] if stays or self._stays(before) else self._drop([before])
+        return [] if stays or self.keeps(before) else self._drop([before])
 
     def commit(self, version: int) -> list[Any]:
         """Checkpoint `version` is committed: results of older versions are not needed again.
@@ -231,22 +231,22 @@ class ResultLog:
         """Positions held, in order."""
         return sorted(self._entries)
 
+    def keeps(self, position: Position) -> bool:
+        """Tell whether this member keeps a result, once stable, until its version is over."""
+        if is_replica_holder(self._index, position.seqno, self._stride):
+            return True
+        entry = self._entries.get(position)
+        return entry is not None and self._by_all.keeps(position, entry.nbytes)
+
     def _is_outdated(self, position: Position) -> bool:
         return PRELUDE < position.version < self._committed
 
     def _collect(self) -> list[Any]:
         """Release stable results that this rank does not keep."""
         done = bisect_left(self._unproven, self._stable_below)
-        goes = [position for position in self._unproven[:done] if not self._stays(position)]
+        goes = [position for position in self._unproven[:done] if not self.keeps(position)]
         del self._unproven[:done]
         return self._drop(goes)
-
-    def _stays(self, position: Position) -> bool:
-        """Tell whether this member keeps a stable result until its version is over."""
-        if is_replica_holder(self._index, position.seqno, self._stride):
-            return True
-        entry = self._entries.get(position)
-        return entry is not None and self._by_all.keeps(position, entry.nbytes)
 
     def _drop(self, positions: list[Position]) -> list[Any]:
         """Release `positions`; of more where what stays has come to be in too many pieces."""

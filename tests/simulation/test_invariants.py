@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.messages import FatalDecision
 from ftcomm.protocol.position import START
 from ftcomm_chaos.sim.fault_plan import SimulatedFaultKind
@@ -30,6 +31,8 @@ def monitor_of(
         SimpleNamespace(
             tracker=tracker,
             network=SimpleNamespace(barriers=barriers),
+            store=None,
+            settings=JobSettings(),
             conditions=SimpleNamespace(may_stay_empty=False),
             faults=SimpleNamespace(fired=[(0.0, SimpleNamespace(kind=kind)) for kind in kinds]),
         )  # type: ignore[arg-type]  # as much of a simulation as it looks at

@@ -4,11 +4,13 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
+from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.machine import WorkerState
 from ftcomm_chaos.sim.fault_injection import Faults, Killed
 from ftcomm_chaos.sim.fault_plan import draw_plan
 from ftcomm_chaos.sim.history import RecordingMonitor
+from ftcomm_chaos.sim.journals import JournalDisks
 from ftcomm_chaos.sim.network.data_links import Network
 from ftcomm_chaos.sim.network.wire_network import WireNetwork
 from ftcomm_chaos.sim.partitions import PathLoss
@@ -83,6 +85,8 @@ class Simulation:
             self.store = SimulatedStore(self, stored.choice(STATE_BYTES))
             versions = range(1, len(self.program.versions))
             self.durable_versions = frozenset(v for v in versions if stored.random() < DURABLE)
+        self.journals = JournalDisks(self)
+        self.executed: dict[int, set[Position]] = {}  # by attempt
         self.network = WireNetwork(self.world) if self.conditions.wire else Network(self.world)
         self.monitor = RecordingMonitor(self)
         self.monitors: dict[str, RecordingMonitor] = {}  # of attempts, by the id of their jobs
@@ -187,6 +191,7 @@ class Simulation:
         self.counters["attempts"] += 1
         self.monitor = RecordingMonitor(self)
         self.monitor.resume(durable)
+        self.executed[durable.attempt] = self.monitor.executed
         self.monitors[durable.job_id] = self.monitor
 
     def lose_everything(self, *, journal: bool) -> None:
@@ -197,6 +202,7 @@ class Simulation:
         if journal:
             self.tracker.journal = self.fresh_journal()
         self.tracker.crash()
+        self.journals.lose_hosts()
 
     def fresh_journal(self) -> Durable:
         """Return the journal of a new state directory."""

@@ -20,7 +20,7 @@ from ftcomm_tracker.core.durable.attempts import (
     RecordedVersion,
 )
 from ftcomm_tracker.core.durable.pending_version import LOCAL, PRELUDE_KIND, STATE
-from ftcomm_tracker.core.events import PutFinished, PutSeries, PutVersion
+from ftcomm_tracker.core.events import PutBegun, PutFinished, PutSeries, PutVersion
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.simulation import Simulation
@@ -33,7 +33,7 @@ FAILS = 0.1  # share of the requests that fail and are made again
 LANDS = 0.5  # share of the requests of a dead writer that take effect all the same
 RETRIES_S = 1.0
 
-Record = PutAttempt | PutSeries | PutVersion | PutFinished
+Record = PutAttempt | PutSeries | PutVersion | PutFinished | PutBegun
 
 
 def series_of(nonce: bytes) -> str:
@@ -123,6 +123,7 @@ class SimulatedStore:
             attempts=tuple(attempts),
             versions=tuple(versions),
             finished=finished,
+            begun=tuple(each.attempt for each in self.records if isinstance(each, PutBegun)),
         )
 
     def problem(self, number: int) -> str:

@@ -27,8 +27,10 @@ from ftcomm_tracker.core.durable.attempts import (
     VerifyVersion,
 )
 from ftcomm_tracker.core.events import (
+    BegunPut,
     FinishedPut,
     Overtaken,
+    PutBegun,
     PutDelayed,
     PutFinished,
     PutSeries,
@@ -144,6 +146,8 @@ class ChainAccess:
             self.tracker.hear(VersionPut(record.version))
         elif isinstance(record, PutFinished):
             self.tracker.hear(FinishedPut())
+        elif isinstance(record, PutBegun):
+            self.tracker.hear(BegunPut())
         if self._queue and self.is_alive:
             self._later(self._look)
         else:

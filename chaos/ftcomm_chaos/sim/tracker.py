@@ -20,6 +20,7 @@ from ftcomm_tracker.core.events import (
     JobEnded,
     Note,
     Persist,
+    PutBegun,
     PutFinished,
     PutSeries,
     PutVersion,
@@ -262,7 +263,7 @@ class SimulatedTracker:
                 self.disk_lost = self.disk_lost and not durable.places
                 self.final_version = max(self.final_version, durable.final_version)
                 self.sim.monitor.on_journal(before, durable)
-            case PutSeries() | PutVersion() | PutFinished():
+            case PutSeries() | PutVersion() | PutFinished() | PutBegun():
                 assert self.chain is not None
                 self.chain.put(effect)
             case _:

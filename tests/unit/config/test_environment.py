@@ -57,6 +57,7 @@ def test_settings_survive_the_wire() -> None:
         "checkpoint": "",
         "checkpoint_every": "60s",
         "keep": "3",
+        "journal": "",
         "last_will": "60.0",
         "max_attempts": "100",
     }

@@ -11,6 +11,7 @@ from ftcomm.config.setting_kinds import (
     AlgorithmTableText,
     ByteSize,
     Choice,
+    FolderName,
     Number,
     Period,
     StoreName,
@@ -57,7 +58,7 @@ def _type_of(setting: Setting) -> click.ParamType[Any]:
             return TableFile()
         case ByteSize():
             return Size()
-        case StoreName() | Period():
+        case StoreName() | FolderName() | Period():
             return click.STRING
         case WholeNumber():
             return click.INT

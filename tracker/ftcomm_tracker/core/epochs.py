@@ -16,6 +16,7 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.replica_placement import keep_order, keep_stride
+from ftcomm_tracker.core.durable.group_journals import held_plan, note_found, order_journal
 from ftcomm_tracker.core.durable.group_last_will import begin_last_will
 from ftcomm_tracker.core.durable.last_will import PendingEnd
 from ftcomm_tracker.core.durable_state import Durable
@@ -71,7 +72,8 @@ def begin_epoch(
 def order_restore(group: GroupState, rank: int) -> None:
     """Have the first holders of an attempt's parent read it from the store (rule R16).
 
-    Once a plan was sent the members have it, and the ordinary recovery holds.
+    Once a plan was sent the members have it, and the ordinary recovery holds.  Journals are read by
+    all, until the attempt has begun.
     """
     durable = group.durable
     copies = group.settings.replicas
@@ -79,6 +81,7 @@ def order_restore(group: GroupState, rank: int) -> None:
     holders = keep_order(durable.grouping)[::stride][:copies]
     if durable.restore and not durable.first_nonces and rank in holders:
         group.send(group.members.slots[rank], Restore(durable.restore))
+    order_journal(group, rank)
 
 
 def try_plan(group: GroupState) -> None:
@@ -101,7 +104,9 @@ def try_plan(group: GroupState) -> None:
     if group.members.empty_since:  # somebody had to go
         return
     facts = replace(facts, routes=group.links.routes)
-    decision = lost or plan(members_of(group.durable, group.members), facts, group.epochs.reports)
+    is_first = not group.durable.first_nonces
+    reports = group.journals.with_found(group.epochs.reports, is_first=is_first)
+    decision = lost or plan(members_of(group.durable, group.members), facts, reports)
     if not isinstance(decision, Decided):
         if decision.error == JobLostError.__name__ and _is_in_grace(group):
             return
@@ -130,12 +135,13 @@ def try_plan(group: GroupState) -> None:
     committed = any(order.commit > PRELUDE for order in decision.plans.values())
     mark = group.versions.must_mark(committed, decision.frontier.version)
     for rank, order in decision.plans.items():
-        group.send(group.members.slots[rank], replace(order, mark=mark))
+        group.send(group.members.slots[rank], held_plan(group, replace(order, mark=mark)))
     if incident is not None:
         incident.planned_at = group.now
         incident.frontier = decision.frontier
         incident.routes = group.links.routes
     group.note("info", f"epoch {group.epochs.in_force} runs: {decision.reason}")
+    note_found(group)
     try_settle(group)
 
 

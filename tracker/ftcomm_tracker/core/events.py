@@ -10,6 +10,7 @@ from ftcomm.protocol.messages import (
     TrackerMessage,
     WorkerMessage,
 )
+from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.durable_state import Durable
 
 # --- events -----------------------------------------------------------------------------------
@@ -114,6 +115,11 @@ class FinishedPut:
 
 
 @dataclass(frozen=True, slots=True)
+class BegunPut:
+    """The record that this attempt executes collectives is in the store's chain."""
+
+
+@dataclass(frozen=True, slots=True)
 class PutDelayed:
     """The store does not take a record; the server goes on trying."""
 
@@ -145,6 +151,7 @@ Event = (
     | Superseded
     | VersionPut
     | FinishedPut
+    | BegunPut
     | PutDelayed
     | Overtaken
     | Tick
@@ -361,6 +368,14 @@ class PutFinished:
     version: int
 
 
+@dataclass(frozen=True, slots=True)
+class PutBegun:
+    """Put the record that the attempt executes collectives from `frontier` on; then `BegunPut`."""
+
+    attempt: int
+    frontier: Position
+
+
 Effect = (
     Send
     | Disconnect
@@ -373,9 +388,11 @@ Effect = (
     | PutSeries
     | PutVersion
     | PutFinished
+    | PutBegun
 )
 
 __all__ = [
+    "BegunPut",
     "ConnectionLost",
     "Death",
     "Died",
@@ -392,6 +409,7 @@ __all__ = [
     "Note",
     "Overtaken",
     "Persist",
+    "PutBegun",
     "PutDelayed",
     "PutFinished",
     "PutSeries",

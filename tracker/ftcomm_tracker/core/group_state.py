@@ -28,6 +28,7 @@ from ftcomm.protocol.messages import (
     Route,
 )
 from ftcomm.protocol.position import PRELUDE, START, Position
+from ftcomm_tracker.core.durable.journals import Journals
 from ftcomm_tracker.core.durable.last_will import LastWill
 from ftcomm_tracker.core.durable.versions import NO_STORE, DurableVersions, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
@@ -344,6 +345,7 @@ class GroupState:
         self.forming = Forming(settings.form_within)
         self.rebuild: Rebuild | None = None
         self.versions = DurableVersions(store, durable.world_size, now)
+        self.journals = Journals(store, is_on=bool(settings.journal))
         self.needs_series = store.attempt > 0 and not store.is_begun
         if durable.places:  # the last tracker may have died before it was put
             self.put_series()

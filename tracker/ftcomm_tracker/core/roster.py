@@ -21,6 +21,7 @@ from ftcomm.protocol.messages import HeartbeatAck
 from ftcomm.protocol.operator_messages import WorkerStatusReply
 from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.admission import assign_spare, on_joined
+from ftcomm_tracker.core.durable.group_journals import advance_journals
 from ftcomm_tracker.core.durable.group_versions import advance_versions, on_store_event
 from ftcomm_tracker.core.durable.versions import NO_STORE, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
@@ -33,6 +34,7 @@ from ftcomm_tracker.core.epochs import (
     tell_finished_at_last,
 )
 from ftcomm_tracker.core.events import (
+    BegunPut,
     ConnectionLost,
     Died,
     Effect,
@@ -163,7 +165,7 @@ class Roster:
                     group.members.progress(),
                 )
                 tell_waiting(group)
-            case VersionPut() | FinishedPut() | PutDelayed() | Overtaken():
+            case VersionPut() | FinishedPut() | BegunPut() | PutDelayed() | Overtaken():
                 on_store_event(group, event)
             case Superseded() | Tick():
                 pass
@@ -306,6 +308,7 @@ class Roster:
         if group.state is JobState.RUNNING and group.now >= group.links.repaired_at:
             plan_has_lasted(group)
         self._look_at_suspicion()
+        advance_journals(group)
         advance_versions(group)
 
     def _look_at_suspicion(self) -> None:

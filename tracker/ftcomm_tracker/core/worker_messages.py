@@ -8,6 +8,7 @@ from ftcomm.errors import (
     LogLimitError,
     StateChangedError,
 )
+from ftcomm.protocol.durable.journal_messages import ResultsJournalled
 from ftcomm.protocol.durable.store_messages import Marked, ObjectWritten, RestoreFailed, WriteFailed
 from ftcomm.protocol.messages import (
     Blocked,
@@ -82,7 +83,9 @@ def on_said(group: GroupState, peer: Peer, message: WorkerMessage) -> None:
             on_answer(group, rank, message)
         case FatalReport() if rank is not None:
             _on_fatal_report(group, peer, rank, message)
-        case Marked() | ObjectWritten() | WriteFailed() | RestoreFailed() if rank is not None:
+        case Marked() | ObjectWritten() | WriteFailed() | RestoreFailed() | ResultsJournalled() if (
+            rank is not None
+        ):
             on_member_wrote(group, rank, message)
         case Leave(reason, position):
             group.members.hear_position(peer, position)

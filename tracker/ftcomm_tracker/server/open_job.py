@@ -157,6 +157,11 @@ async def _begin_attempt(
         raise ConfigError(
             "--resume require: the job has no checkpoint store", remedy="give --checkpoint"
         )
+    if settings.journal and not settings.checkpoint:
+        raise ConfigError(
+            "--journal goes on behind a checkpoint, and the job has no checkpoint store",
+            remedy="give --checkpoint too, or run's --state-dir",
+        )
     if not settings.checkpoint:
         return durable, None, NO_STORE
     store = await trio.to_thread.run_sync(open_store, settings.checkpoint)

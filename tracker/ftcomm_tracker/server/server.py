@@ -33,6 +33,7 @@ from ftcomm_tracker.core.events import (
     Joined,
     Note,
     Persist,
+    PutBegun,
     PutFinished,
     PutSeries,
     PutVersion,
@@ -372,7 +373,7 @@ class Server:
                 log.log(_LEVELS.get(level, logging.INFO), "%s", text)
             case IncidentClosed(incident):
                 record_incident(self._state_dir, incident, now=trio.current_time())
-            case PutSeries() | PutVersion() | PutFinished():
+            case PutSeries() | PutVersion() | PutFinished() | PutBegun():
                 assert self._chain is not None
                 self._chain.put(effect)
             case JobEnded(error="RolledBackError"):

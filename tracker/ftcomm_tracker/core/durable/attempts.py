@@ -70,6 +70,7 @@ class ChainFacts:
         attempts: all of them.
         versions: all of them, oldest first.
         finished: the version at which the job finished, -1 before.
+        begun: attempts with a record that they execute collectives.
     """
 
     length: int = 0
@@ -81,6 +82,7 @@ class ChainFacts:
     attempts: tuple[RecordedAttempt, ...] = ()
     versions: tuple[RecordedVersion, ...] = ()
     finished: int = PRELUDE
+    begun: tuple[int, ...] = ()
 
     @property
     def newest_attempt(self) -> int:
@@ -101,7 +103,31 @@ class ChainFacts:
             None if newest is None else newest.age_s(now_us),
             is_begun=attempt in [each.attempt for each in self.attempts],
             is_finished=self.finished > PRELUDE,
+            parent_version=self._version_of(parent),
+            journal_attempt=self.journals_behind(parent, attempt),
+            has_begun=attempt in self.begun,
         )
+
+    def _version_of(self, record: int) -> int:
+        found = [each.version for each in self.versions if each.record == record]
+        return found[0] if found else PRELUDE
+
+    def journals_behind(self, parent: int, attempt: int) -> int:
+        """Return the attempt whose journals go on from version record `parent`; 0 for none.
+
+        It is the last before `attempt` that has executed collectives.  One that began from nothing
+        had nothing to journal first, so it has no record of that.
+        """
+        begun = [
+            each
+            for each in self.attempts
+            if each.attempt < attempt and (each.attempt in self.begun or not each.parent)
+        ]
+        last = max(begun, key=lambda each: each.attempt, default=None)
+        writer = [each.attempt for each in self.versions if each.record == parent]
+        if last is None or not writer:
+            return 0
+        return last.attempt if last.attempt == writer[0] or last.parent == parent else 0
 
 
 # --- steps --------------------------------------------------------------------------------------
@@ -305,7 +331,16 @@ class AttemptStart:
         if self._attempt > 1:
             self._note_beginning()
         age_s = None if parent is None else parent.age_s(self.now_us)
-        facts = StoreFacts(self._attempt, version, prelude, age_s, is_begun=chain.length > 0)
+        record = 0 if parent is None else parent.record
+        facts = StoreFacts(
+            self._attempt,
+            version,
+            prelude,
+            age_s,
+            is_begun=chain.length > 0,
+            parent_version=version,
+            journal_attempt=chain.journals_behind(record, self._attempt),
+        )
         return BeginAttempt(durable, facts)
 
     @property

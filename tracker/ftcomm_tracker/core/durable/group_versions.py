@@ -1,14 +1,17 @@
 """The group's durable versions: what members and the store say, and what is sent to members."""
 
 from ftcomm.errors import ConfigError, JobLostError
+from ftcomm.protocol.durable.journal_messages import ResultsJournalled
 from ftcomm.protocol.durable.store_messages import Marked, ObjectWritten, RestoreFailed, WriteFailed
 from ftcomm.protocol.messages import (
     Fenced,
 )
+from ftcomm_tracker.core.durable.group_journals import on_begun, on_journalled
 from ftcomm_tracker.core.durable.group_last_will import cannot_write
 from ftcomm_tracker.core.durable.versions import ALL, Outbox
 from ftcomm_tracker.core.epochs import end_with_error, tell_finished
 from ftcomm_tracker.core.events import (
+    BegunPut,
     FinishedPut,
     JobEnded,
     Overtaken,
@@ -19,9 +22,11 @@ from ftcomm_tracker.core.group_state import GroupState, JobState
 
 
 def on_member_wrote(
-    group: GroupState, rank: int, message: Marked | ObjectWritten | WriteFailed | RestoreFailed
+    group: GroupState,
+    rank: int,
+    message: Marked | ObjectWritten | WriteFailed | RestoreFailed | ResultsJournalled,
 ) -> None:
-    """A member holds a marked version, has written an object of it, or could not."""
+    """A member holds a marked version, has written an object or its journal, or could not."""
     out = Outbox()
     match message:
         case Marked():
@@ -36,6 +41,8 @@ def on_member_wrote(
             group.versions.on_failed(rank, message, group.now)
             if not holds:
                 cannot_write(group, rank, version)
+        case ResultsJournalled():
+            on_journalled(group, rank, message)
         case RestoreFailed(record, reason):
             words = f"rank {rank} could not read record {record} of the store: {reason}"
             end_with_error(group, JobLostError.__name__, words, group.members.progress(), rank)
@@ -43,7 +50,7 @@ def on_member_wrote(
 
 
 def on_store_event(
-    group: GroupState, event: VersionPut | FinishedPut | PutDelayed | Overtaken
+    group: GroupState, event: VersionPut | FinishedPut | BegunPut | PutDelayed | Overtaken
 ) -> None:
     """The store has taken a record, or not."""
     out = Outbox()
@@ -52,6 +59,8 @@ def on_store_event(
             group.versions.on_put(version, group.now, out)
         case PutDelayed(reason):
             group.versions.on_put_delayed(reason)
+        case BegunPut():
+            on_begun(group)
         case FinishedPut():
             if group.end.awaits_record:
                 tell_finished(group)

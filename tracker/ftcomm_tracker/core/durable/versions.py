@@ -45,6 +45,9 @@ class StoreFacts:
         age_s: of the newest version, None if there is none.
         is_begun: the chain has its series record, and that of this attempt.
         is_finished: the chain says that the job has finished.
+        parent_version: of the record that the attempt began from; -1 for none.
+        journal_attempt: an earlier attempt, whose journals of results go on from that; 0 for none.
+        has_begun: the chain says that this attempt executes collectives.
     """
 
     attempt: int = 0
@@ -53,6 +56,9 @@ class StoreFacts:
     age_s: float | None = None
     is_begun: bool = False
     is_finished: bool = False
+    parent_version: int = PRELUDE
+    journal_attempt: int = 0
+    has_begun: bool = False
 
 
 NO_STORE = StoreFacts()

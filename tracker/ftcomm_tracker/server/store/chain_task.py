@@ -20,6 +20,7 @@ from ftcomm.durable.container import open_container
 from ftcomm.durable.opening import leave_sign, probe
 from ftcomm.durable.records import (
     AttemptRecord,
+    BegunRecord,
     ChainRecord,
     FinishedRecord,
     SeriesRecord,
@@ -45,9 +46,11 @@ from ftcomm_tracker.core.durable.pending_version import PRELUDE_KIND, STATE
 from ftcomm_tracker.core.durable.versions import StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
+    BegunPut,
     Event,
     FinishedPut,
     Overtaken,
+    PutBegun,
     PutDelayed,
     PutFinished,
     PutSeries,
@@ -65,7 +68,7 @@ BIT_SETTINGS = ("algorithm", "algorithm_table")
 MAX_PUTS = 64  # records that wait; a job has two in flight at most, and its end
 
 T = TypeVar("T")
-Put = PutSeries | PutVersion | PutFinished
+Put = PutSeries | PutVersion | PutFinished | PutBegun
 
 log = logging.getLogger("ftcomm_tracker")
 
@@ -218,6 +221,7 @@ class ChainTask:
                 for number, record in state.versions.items()
             ),
             finished=state.finished,
+            begun=tuple(record.attempt for record in state.begun.values()),
         )
 
     def _problem(self, number: int) -> str:
@@ -279,6 +283,8 @@ class ChainTask:
                 await trio.to_thread.run_sync(self._delete_old, abandon_on_cancel=True)
             case PutFinished():
                 post(FinishedPut())
+            case PutBegun():
+                post(BegunPut())
             case PutSeries():
                 pass
         return True
@@ -293,6 +299,8 @@ class ChainTask:
                 self._append_one(_record_of(effect, now), nonce)
             case PutFinished(attempt, version):
                 self._append_one(FinishedRecord(attempt, version), nonce)
+            case PutBegun(attempt, frontier):
+                self._append_one(BegunRecord(attempt, frontier), nonce)
             case _:
                 assert_never(effect)
 
