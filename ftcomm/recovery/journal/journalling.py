@@ -186,16 +186,19 @@ class Journalling:
         passed = self._passed(version)
         end = max(passed, view.frontier.seqno) if view.frontier.version == version else passed
         results: list[tuple[Position, LogEntry]] = []
-        room = BATCH_BYTES
+        room, looked_to, is_last = BATCH_BYTES, passed, False
         for seqno in range(self._next, end):
             position = Position(0, version, seqno)
             entry = self._log.get(position)
             if seqno in self._written or entry is None or not self._log.keeps(position):
                 continue
             if results and (len(results) == BATCH_RESULTS or entry.nbytes > room):
-                return results, False
+                looked_to = seqno
+                break
             results.append((position, entry))
             room -= entry.nbytes
+        else:
+            is_last = True
         if not view.pending_fetches:
-            self._next = passed
-        return results, True
+            self._next = looked_to
+        return results, is_last

@@ -24,6 +24,7 @@ from ftcomm.recovery.events import (
     VersionRestored,
 )
 from ftcomm.recovery.journal.found import FoundJournal, FoundJournals, FoundResult
+from ftcomm.recovery.journal.journalling import BATCH_RESULTS
 from ftcomm.recovery.machine import Identity, MachineLimits, NextStep, WorkerMachine
 from ftcomm.recovery.result_log import LogEntry
 from tests.unit.recovery.worker_scenario import NONCE, SIG, at, hear, plan
@@ -199,3 +200,15 @@ def test_a_result_that_the_log_has_released_is_not_said_to_be_held() -> None:
     assert core.journalling.still_held(batch) == [True]
     core.log.commit(4)
     assert core.journalling.still_held(batch) == [False]
+
+
+def test_many_results_are_written_in_several_batches() -> None:
+    core = restored(())
+    hear(core, plan(1, at(3, 0), prelude_length=0))
+    load(core)
+    completed(core, 2 * BATCH_RESULTS + 3)
+    sizes = []
+    while (batch := core.journalling.take()) is not None:
+        sizes.append((len(batch.results), batch.is_last))
+        core.handle(JournalWritten(batch.number), now=0.0)
+    assert sizes == [(BATCH_RESULTS, False), (BATCH_RESULTS, False), (3, True)]
