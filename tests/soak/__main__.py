@@ -1,7 +1,9 @@
 """The long run: ``python -m tests.soak --hours 1``.
 
-Side by side for that time: the simulator on fresh seeds; kills at random moments and random
-schedules of real jobs; and one job that lives for the whole time while its workers are killed.
+Side by side for that time: the simulator on fresh seeds; real jobs with kills at random moments,
+random schedules and, in turn with these, losses of trackers, of their disks and of everything; one
+job that lives for the whole time while its workers are killed; and jobs on machines that come and
+go by a recorded trace, at 60 times its speed, and are at times all gone.
 Status 0: no rule was broken, nothing grows, and enough was done to say so; 1: something was
 wrong; 2: too few faults.  Figures go to the standard error every ten seconds and, a line each, to
 the log, so that a soak that was interrupted has said what it did.
@@ -26,13 +28,16 @@ from tests.soak.figures import Figures
 
 SAY_EVERY_S = 10.0
 MOST_VIOLATIONS = 20  # enough to see what they share
-END_WITHIN_S = 240.0  # after the time: the last job of each kind comes to its end
+END_WITHIN_S = 300.0  # after the time: the last job of each kind comes to its end
+TRACE = ROOT / "tests" / "soak" / "data" / "spot-trace-aws-g4dn.csv"
 
 
 class Soak:
     """The processes of a soak, and what they report."""
 
-    def __init__(self, folder: Path, seed: int, seconds: float, log: IO[str]) -> None:
+    def __init__(
+        self, folder: Path, seed: int, seconds: float, log: IO[str], trace: Path = TRACE
+    ) -> None:
         self.figures = Figures()
         self.folder, self.seed, self._log = folder, seed, log
         self._began = self._said = time.monotonic()
@@ -42,6 +47,7 @@ class Soak:
             self._start("simulating", seed, seconds),
             self._start("killing", folder / "killing", seed, seconds),
             self._start("longjob", folder / "longjob", seconds),
+            self._start("tracing", folder / "tracing", seed, seconds, trace.absolute()),
         ]
 
     def _start(self, module: str, *arguments: object) -> "subprocess.Popen[str]":
@@ -122,13 +128,16 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--seed", type=int, help="of the first simulated job; default: at random")
     parser.add_argument("--log", type=Path, default=Path("soak.jsonl"))
+    parser.add_argument(
+        "--trace", type=Path, default=TRACE, help="of machines: ms,add|remove,node in each line"
+    )
     parser.add_argument("--json", action="store_true", help="print one document at the end")
     given = parser.parse_args()
     seed = given.seed if given.seed is not None else random.randrange(10**6, 10**12)
     folder = Path(tempfile.mkdtemp(prefix="ftcomm-soak-"))
     sys.stderr.write(f"before this soak, {earlier(given.log).line().strip()}\n")
     with given.log.open("a") as log:
-        soak = Soak(folder, seed, given.hours * 3600, log)
+        soak = Soak(folder, seed, given.hours * 3600, log, given.trace)
         with contextlib.suppress(KeyboardInterrupt):
             soak.run()
         soak.close()

@@ -1,16 +1,26 @@
 """Figures of a soak so far, and their judgement: pure, so that tests can use them."""
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 SIMULATED_AN_HOUR = 1_000_000  # faults; fewer, and the soak says less than it claims
 KILLS_AN_HOUR = 1_000  # of real processes
+LOSSES_AN_HOUR = 12  # of each kind
+LOSSES = {  # name of each kind in the figures, and as `ftcomm-chaos run` calls the fault
+    "everything": "lose_all",
+    "tracker_disks": "tracker_disk_lost",
+    "trackers": "tracker_kill",
+    "machines": "node_lost",
+}
+LOSING_COUNTS = ("sessions", "untested", "kills", *LOSSES, "attempts", "violations")
 FEWEST_SAMPLES = 9  # three for each third
 GROWTH_LIMITS = {
     "rss_kib": 4096,  # between the middle and the last third; allocators differ by a few pages
     "fds": 2,  # one recovery may be under way
+    "files": 8,  # one checkpoint more, which is being written
 }
 
 Series = Sequence[tuple[float, float]]  # seconds, value
@@ -48,6 +58,8 @@ class Figures:
     schedules: int = 0
     violations: list[str] = field(default_factory=list)
     growths: dict[str, float] = field(default_factory=dict)
+    losses: Counter[str] = field(default_factory=Counter)
+    peaks: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, report: Mapping[str, Any]) -> None:
         """Take in one report: counts to add, and what replaces what was said before."""
@@ -55,6 +67,13 @@ class Figures:
             setattr(self, name, getattr(self, name) + report.get(name, 0))
         self.violations += report.get("violations", [])
         self.growths.update(report.get("growths", {}))
+        self.losses.update(report.get("losses", {}))
+        for name, value in report.get("peaks", {}).items():
+            sessions = self.peaks.setdefault(name, [])
+            sessions.append(value)
+            grown = growth(list(enumerate(sessions)))
+            if grown is not None:
+                self.growths[name] = grown
 
     @property
     def leaks(self) -> list[str]:
@@ -73,6 +92,9 @@ class Figures:
             "simulated faults": (self.simulated_faults, SIMULATED_AN_HOUR * hours),
             "kills": (self.kills, KILLS_AN_HOUR * hours),
         }
+        for name in LOSSES:  # whole ones: a short soak comes to none
+            words = f"losses of {name.replace('_', ' ')}"
+            wanted[words] = (self.losses[name], int(LOSSES_AN_HOUR * hours))
         return [f"{got} {name} of {need:.0f}" for name, (got, need) in wanted.items() if got < need]
 
     @property
@@ -87,7 +109,16 @@ class Figures:
         return (
             f"{self.seconds:6.0f} s: {self.simulated_faults} simulated faults in "
             f"{self.simulated_jobs} jobs, {self.kills} kills, {self.stops} stops, "
-            f"{self.schedules} schedules, {len(self.violations)} violations"
+            f"{self.schedules} schedules; {self._losses_line()}; "
+            f"{len(self.violations)} violations"
+        )
+
+    def _losses_line(self) -> str:
+        """The losses for a person."""
+        lost = ", ".join(f"{self.losses[name]} {name.replace('_', ' ')}" for name in LOSSES)
+        return (
+            f"{self.losses['sessions']} losing sessions lost {lost} and had "
+            f"{self.losses['attempts']} more attempts"
         )
 
     def document(self) -> dict[str, object]:
@@ -99,6 +130,7 @@ class Figures:
             "kills": self.kills,
             "stops": self.stops,
             "schedules": self.schedules,
+            "losses": {name: self.losses[name] for name in LOSING_COUNTS},
             "violations": self.violations,
             "growths": self.growths,
             "leaks": self.leaks,

@@ -1,5 +1,9 @@
-"""Random kills and random schedules of real jobs in turn: ``killing FOLDER SEED SECONDS``."""
+"""Faults of real jobs in turn: ``killing FOLDER SEED SECONDS``.
 
+Random kills and random schedules come for a while, then one losing session, in the next way.
+"""
+
+import itertools
 import os
 import shutil
 import sys
@@ -9,9 +13,12 @@ from pathlib import Path
 from tests.conformance.bench import Bench
 from tests.conformance.kills import WORLD_SIZES, Row, Way, run_calmly, run_with_kills
 from tests.conformance.schedules import random_plan
+from tests.soak.losing import run_losing
 from tests.soak.reporting import report
+from tests.soak.ways import WAYS
 
 NICE = 5  # five workers at once would take half of the simulator's core too
+TURN_S = 25.0  # of kills and schedules; a losing session takes about twice as long
 KILLING_JOBS_A_SCHEDULE = 2  # of the two, jobs with kills at random moments are the quicker
 
 
@@ -22,11 +29,16 @@ def main() -> None:
     bench = Bench(folder / "schedules")
     rows: dict[int, Row] = {}
     try:
-        while time.monotonic() < end:
-            _kill(folder / "kills", rows, seed)
-            if seed % KILLING_JOBS_A_SCHEDULE == 0:
-                _schedule(bench, seed)
-            seed += 1
+        for way in itertools.cycle(WAYS):
+            turn_ends = min(time.monotonic() + TURN_S, end)
+            while time.monotonic() < turn_ends:
+                _kill(folder / "kills", rows, seed)
+                if seed % KILLING_JOBS_A_SCHEDULE == 0:
+                    _schedule(bench, seed)
+                seed += 1
+            if time.monotonic() >= end:
+                break
+            run_losing(folder / f"losing-{seed}", way, seed)
     except Exception as error:  # noqa: BLE001 - whatever it was, it is the result
         report(violations=[f"seed {seed}: {type(error).__name__}: {error}"])
     finally:

@@ -1,7 +1,9 @@
 """One job for the whole soak, whose workers are killed in turn: ``longjob FOLDER SECONDS``.
 
-The tracker and worker 0 live from start to end, so what they take from memory and descriptors
-must not grow; of the workers that are killed the peaks of one incarnation after the other must not.
+A spare takes the rank of each that is killed, and is killed in its turn.  The job has a store in
+its state directory.  The tracker and worker 0 live from start to end, so what they take from
+memory, descriptors and files must not grow; of the workers that are killed the peaks of one
+incarnation after the other must not.
 """
 
 import os
@@ -20,6 +22,7 @@ from tests.soak.figures import Series, growth, peaks
 from tests.soak.reporting import report, usage
 
 WORKERS = 3
+MORTAL = ("1", "2", "spare-0")
 SAMPLE_EVERY_S = 1.0
 SAMPLES_A_KILL = 5  # an incarnation is sampled a few times before it ends
 END_WITHIN_S = 120.0  # from the order to stop; a busy machine may take seconds
@@ -35,7 +38,16 @@ class LongJob:
         self.kills = 0
         self._seen: dict[str, list[tuple[float, float]]] = defaultdict(list)
         self._lives: dict[str, list[int]] = defaultdict(list)
-        command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(WORKERS)]
+        command = [
+            sys.executable,
+            "-m",
+            "ftcomm_tracker",
+            "run",
+            "-n",
+            str(WORKERS),
+            "--spares",
+            "1",
+        ]
         command += ["--state-dir", str(folder / "state"), "--max-restarts", UNLIMITED]
         command += ["--max-incarnations", UNLIMITED, "--"]
         command += ["/bin/sh", "-c", NOTE_PID, str(folder)]
@@ -65,18 +77,20 @@ class LongJob:
             for kind, value in (usage(pid) or {}).items():
                 self._seen[f"{name} {kind}"].append((now, value))
                 self._lives[f"{name} {kind}"].append(pid)
+        files = sum(path.is_file() for path in (self.folder / "state").rglob("*"))
+        self._seen["tracker files"].append((now, files))
 
     def newest_lives(self) -> Iterator[tuple[str, int]]:
         """Name and process of each worker's newest incarnation."""
-        for worker in range(WORKERS):
-            note = self.folder / str(worker)
+        for worker in ("0", *MORTAL):
+            note = self.folder / worker
             pids = note.read_text().split() if note.exists() else []
             if pids:
                 yield f"worker {worker}", int(pids[-1])
 
     def kill(self) -> None:
-        """End one of the workers that may die, in turn; never worker 0."""
-        name = f"worker {1 + self.kills % (WORKERS - 1)}"
+        """End one of the workers that may die, in turn; never worker 0, which keeps its rank."""
+        name = f"worker {MORTAL[self.kills % len(MORTAL)]}"
         pid = dict(self.newest_lives()).get(name)
         if pid is not None and usage(pid) is not None:
             os.kill(pid, signal.SIGKILL)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.soak.__main__ import earlier
-from tests.soak.figures import Figures, growth, peaks
+from tests.soak.figures import LOSSES, Figures, growth, peaks
 
-HOUR = Figures(seconds=3600, simulated_faults=1_000_000, kills=1_000)
+LOST = dict.fromkeys(LOSSES, 12)
 
 
 def at_each_second(*values: float) -> list[tuple[float, float]]:
@@ -43,10 +43,12 @@ def test_of_each_process_its_peak_counts() -> None:
         ({"kills": -1}, 2),
         ({"simulated_faults": -1}, 2),
         ({"kills": -1, "violations": ["both"]}, 1),
+        ({"losses": {"machines": -1}}, 2),
     ],
 )
 def test_the_status_says_well_broken_or_too_little(report: dict[str, object], status: int) -> None:
-    figures = Figures(HOUR.seconds, 1, HOUR.simulated_faults, HOUR.kills)
+    figures = Figures(seconds=3600)
+    figures.add({"simulated_faults": 1_000_000, "kills": 1_000, "losses": LOST})
     figures.add(report)
     assert figures.status == status
 
@@ -60,11 +62,39 @@ def test_faults_are_wanted_for_the_time_that_has_passed() -> None:
 def test_the_log_tells_the_sums_of_all_soaks_also_of_one_that_was_interrupted(
     tmp_path: Path,
 ) -> None:
+    lost = Figures(seconds=20, kills=7)
+    lost.add({"losses": {"everything": 2, "sessions": 1}})
     lines = [
         {"began": "a", **Figures(seconds=10, kills=3).document()},
-        {"began": "a", **Figures(seconds=20, kills=7).document()},
+        {"began": "a", **lost.document()},
         {"began": "b", **Figures(seconds=5, kills=1, simulated_faults=9).document()},
     ]
     log = tmp_path / "soak.jsonl"
     log.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert earlier(log) == Figures(seconds=25.0, kills=8, simulated_faults=9)
+    total = earlier(log)
+    assert (total.seconds, total.kills, total.simulated_faults) == (25.0, 8, 9)
+    assert +total.losses == {"everything": 2, "sessions": 1}
+
+
+def test_losses_are_wanted_in_whole_numbers() -> None:
+    few = Figures(seconds=600, simulated_faults=10**6, kills=10**3)
+    few.add({"losses": {"everything": 2, "tracker_disks": 1, "trackers": 2, "machines": 2}})
+    assert few.too_few == ["1 losses of tracker disks of 2"]
+
+
+def test_losses_have_a_section_and_are_in_the_line() -> None:
+    figures = Figures()
+    for _ in range(2):
+        figures.add({"losses": {"sessions": 1, "kills": 3, "everything": 2, "attempts": 2}})
+    lost = {"everything": 4, "tracker_disks": 0, "trackers": 0, "machines": 0}
+    counts = {"sessions": 2, "untested": 0, "kills": 6, "attempts": 4, "violations": 0}
+    assert figures.document()["losses"] == counts | lost
+    words = "2 losing sessions lost 4 everything, 0 tracker disks, 0 trackers, 0 machines and had 4"
+    assert words in figures.line()
+
+
+def test_what_each_session_needs_may_not_grow_from_session_to_session() -> None:
+    figures, name = Figures(), "disk sessions' worker fds"
+    for value in (20, 20, 20, 20, 20, 20, 22, 23, 24):
+        figures.add({"peaks": {name: value}})
+    assert figures.leaks == [f"{name} grew by 3"]
