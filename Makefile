@@ -55,7 +55,7 @@ bench-compare: $(STAMP) ## measure allreduce of this tree and of the commit BASE
 soak-conformance: $(STAMP) ## run each conformance scenario 20 times in a row
 	$(BIN)/python -m tests.conformance.soak --times 20
 
-soak: $(STAMP) ## run simulated faults and real kills for HOURS; nothing may break or grow
+soak: $(STAMP) ## simulate faults, and kill and lose real jobs, for HOURS; nothing may break or grow
 	$(BIN)/python -m tests.soak --hours $(HOURS) --json
 
 clean: ## remove .venv, the built site and the caches of all tools

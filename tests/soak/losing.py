@@ -152,7 +152,7 @@ class LosingSession:
 
 
 def judged(status: int | None, document: Mapping[str, Any], said: str) -> list[str]:
-    """What is wrong by the session's own words."""
+    """Each thing that is wrong by the session's own words."""
     if status is None:
         return ["it does not end"]
     if status in (RunExit.PASSED, RunExit.NOTHING_TESTED):
@@ -161,7 +161,7 @@ def judged(status: int | None, document: Mapping[str, Any], said: str) -> list[s
 
 
 def counted_losses(document: Mapping[str, Any]) -> dict[str, int]:
-    """What a session's report tells of its losses."""
+    """Count the losses that a session's report tells of."""
     runs = document["runs"]
     delivered = [each for run in runs for each in run["deliveries"] if not each["failed"]]
     kinds = Counter(each["kind"] for each in delivered)

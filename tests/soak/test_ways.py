@@ -27,7 +27,7 @@ DARK = """\
 
 
 def test_all_machines_go_at_once_and_come_back_as_the_trace_has_them() -> None:
-    """What goes while all are away does not come back, and what comes is late."""
+    """A machine that goes while all are away does not come back; one that comes is late."""
     assert trace_text(with_losses_of_all(parse_trace(TEXT))) == DARK
 
 

@@ -74,7 +74,7 @@ def all_processes() -> list[ProcessSeen]:
 
 @dataclass(slots=True)
 class Watch:
-    """What has been seen of the processes below this one."""
+    """All that has been seen of the processes below this one."""
 
     _seen: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     _of: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
