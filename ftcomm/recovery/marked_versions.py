@@ -144,13 +144,17 @@ class MarkedVersions:
         if marked is None or marked.nbytes < 0:
             failed = WriteFailed(version, False, f"checkpoint {version} is not held here")
             return [SendControl(failed)]
+        positions = [
+            Position(0, PRELUDE, seqno) for run in ordered.prelude for seqno in run.seqnos()
+        ]
+        entries = tuple((position, self._log.get(position)) for position in positions)
+        gone = [position for position, entry in entries if entry is None]
+        if gone:  # dropped since it was told what is held: others keep it, and now are asked
+            failed = WriteFailed(version, True, f"result {gone[0]} is not held here any more")
+            return [SendControl(self._said_of(version)), SendControl(failed)]
         marked.is_ordered = True
         writes = [ObjectWrite(order, self._content(marked, order)) for order in ordered.orders]
-        if ordered.prelude:
-            positions = [
-                Position(0, PRELUDE, seqno) for run in ordered.prelude for seqno in run.seqnos()
-            ]
-            entries = tuple((position, self._log.get(position)) for position in positions)
+        if entries:
             writes.append(ObjectWrite(ObjectOrder("prelude"), entries, ordered.prelude))
         digest = marked.checkpoint.digest
         return [
@@ -216,6 +220,10 @@ class Restoring:
             return False
         self.record, self._is_done = record, False
         return True
+
+    def forget(self) -> None:
+        """Another attempt has begun, and what was read is dropped; it may order the same again."""
+        self.record, self._is_done = 0, False
 
     def end(self, record: int) -> bool:
         """Note that everything is here; False if it was not ordered, or is here already."""

@@ -1,5 +1,6 @@
 """Marked versions at a worker: held until the store has them, whatever is committed meanwhile."""
 
+from dataclasses import replace
 from typing import Any
 
 from ftcomm.protocol.durable.store_messages import (
@@ -101,6 +102,21 @@ def test_it_is_held_until_it_is_durable_or_given_up() -> None:
     assert (core.durables.is_idle, core.durables.durable) == (True, 2)
     failed = WriteFailed(1, False, "checkpoint 1 is not held here")
     assert sent(hear(core, WriteObjects(1, 1, 7, (STATE,)))) == [failed]
+
+
+def test_a_result_of_the_prelude_that_was_dropped_meanwhile_is_not_written() -> None:
+    """Others keep it: the tracker is told first what is held now, and asks them."""
+    core = loaded()
+    core.log.set_keeping(1, 2)
+    core.log.add(at(-1, 0), LogEntry(SIG, "result"))
+    core.log.pin()  # until a plan is settled, as a report has listed it
+    commit(core)
+    (marked,) = pack(core, 1)
+    assert marked.prelude == (PositionRange(-1, 0, 1, 1),)
+    assert core.log.unpin() == ["result"]
+    order = WriteObjects(1, 1, 7, (STATE,), marked.prelude)
+    failed = WriteFailed(1, True, "result -1.0 is not held here any more")
+    assert sent(hear(core, order)) == [replace(marked, prelude=()), failed]
 
 
 def test_no_more_than_two_are_held_and_the_one_being_written_stays() -> None:
