@@ -121,9 +121,9 @@ def read_header(file: BinaryIO, name: str) -> tuple[JournalHeader, int]:
             f"journal {name} has format {format_}; this ftcomm reads up to {FORMAT}",
             remedy="use the ftcomm that wrote it",
         )
-    rest = file.read(min(length, MAX_HEAD_BYTES) + _CRC.size)
-    body, crc = rest[: -_CRC.size], rest[-_CRC.size :]
-    if len(body) != length or zlib.crc32(start + body) != _CRC.unpack(crc)[0]:
+    body, crc = file.read(min(length, MAX_HEAD_BYTES)), file.read(_CRC.size)
+    is_whole = (len(body), len(crc)) == (length, _CRC.size)
+    if not is_whole or zlib.crc32(start + body) != _CRC.unpack(crc)[0]:
         raise DamagedObjectError(f"the header of journal {name} is cut short or was changed")
     reader = Reader(body)
     try:

@@ -1,6 +1,7 @@
 """Journals of results: bytes that end anywhere, and the files of a host."""
 
 import io
+import struct
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from ftcomm.durable.journal.journal_files import (
     remove_versions,
 )
 from ftcomm.durable.journal.journal_format import (
+    FORMAT,
+    MAGIC,
     EpochHead,
     Head,
     JournalHeader,
@@ -85,9 +88,10 @@ def test_a_foreign_later_or_changed_header_is_refused_by_name(
 
 def test_a_header_that_is_cut_short_is_refused() -> None:
     start = encode_header(HEADER)[0]
-    for end in range(len(start)):
+    no_body = MAGIC + struct.pack("<II", FORMAT, 0)
+    for cut in [*(start[:end] for end in range(len(start))), no_body, no_body + b"\0"]:
         with pytest.raises(DamagedObjectError):
-            read(start[:end])
+            read(cut)
 
 
 # --- files --------------------------------------------------------------------------------------
