@@ -77,7 +77,8 @@ class LongJob:
             for kind, value in (usage(pid) or {}).items():
                 self._seen[f"{name} {kind}"].append((now, value))
                 self._lives[f"{name} {kind}"].append(pid)
-        files = sum(path.is_file() for path in (self.folder / "state").rglob("*"))
+        everything = (self.folder / "state").rglob("*")  # but the chain, whose records stay
+        files = sum(path.is_file() and path.parent.name != "chain" for path in everything)
         self._seen["tracker files"].append((now, files))
 
     def newest_lives(self) -> Iterator[tuple[str, int]]:

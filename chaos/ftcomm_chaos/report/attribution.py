@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ftcomm.errors import RolledBackError
-from ftcomm_chaos.report.run_record import Delivery, ProcessRecord, RunRecord
+from ftcomm_chaos.report.run_record import UNTOLD, Delivery, ProcessRecord, RunRecord
 
 CLOCK_SLACK_S = 0.05  # between the runner's note of a fault and the tracker's of its evidence
 CLOSING_S = 1.0  # until a busy runner hears what the tracker says; some ms on an idle machine
@@ -14,8 +14,11 @@ PHASES = ("stop", "replace", "decide", "fetch", "link", "total")
 
 
 def confirm(record: RunRecord) -> None:
-    """Mark the deliveries whose victims have not died of SIGKILL, as they had to."""
-    died = {process.pid for process in record.processes if "SIGKILL" in process.how}
+    """Mark the deliveries whose victims have not died of SIGKILL, as they had to.
+
+    An end that was never told, since who knew of it was killed too, is no evidence against it.
+    """
+    died = {p.pid for p in record.processes if "SIGKILL" in p.how or p.how == UNTOLD}
     for delivery in record.deliveries:
         delivery.confirmed = set(delivery.dies) <= died
 
@@ -132,4 +135,6 @@ def unplanned_deaths(record: RunRecord) -> list[ProcessRecord]:
 def _well(how: str) -> bool:
     """Tell whether a process has ended as it should: done, or told to start again."""
     rolled_back = f"exited with status {RolledBackError.exit_code}"
-    return how in ("exited with status 0", "ended with status 0") or how.startswith(rolled_back)
+    return how in ("exited with status 0", "ended with status 0", UNTOLD) or how.startswith(
+        rolled_back
+    )

@@ -3,12 +3,15 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+UNTOLD = "ended; who knew how was killed"  # that is, whoever had reaped it, before it said so
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
     """One process; times are seconds since the run began, `ended_s` None if it had to be ended.
 
-    `number` counts the processes of `who` from 1.
+    `number` counts the processes of `who` from 1.  `how` it ended is in the words of whoever reaped
+    it, or `UNTOLD`; empty if it had to be ended.
     """
 
     who: str

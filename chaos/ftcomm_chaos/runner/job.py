@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from ftcomm_chaos.faults.fault_kinds import NotDeliveredError, Preparation
 from ftcomm_chaos.faults.processes import JobProcess, open_process
 from ftcomm_chaos.history import HarnessRecorder
 from ftcomm_chaos.history.harness_events import ANYONE, KILL, STOP
-from ftcomm_chaos.report.run_record import AttemptRow, Delivery
+from ftcomm_chaos.report.run_record import UNTOLD, AttemptRow, Delivery
 from ftcomm_chaos.runner.losses.run_store import (
     attempts_found,
     everything_lost,
@@ -137,6 +138,8 @@ class LiveJob(ABC):
     _recorder: HarnessRecorder | None = None
     _children: list[Child] = field(default_factory=list)
     _news: trio.Event = field(default_factory=trio.Event)
+    _last_words: int = 0  # children that have ended, and whose output is not read to its end
+    _explained: Counter[str] = field(default_factory=Counter)  # by worker, ends that were told
 
     # --- what faults ask ----------------------------------------------------------------------
 
@@ -201,6 +204,7 @@ class LiveJob(ABC):
         for process in lost:
             await process.gone()
             process.reap()
+        await self.note_untold(self.processes)
         self.output.begin_again()
         self.closed_at.clear()
         chain = await trio.to_thread.run_sync(read_store, self.spec.store)
@@ -208,7 +212,9 @@ class LiveJob(ABC):
             everything_lost(chain, self.spec.every), at=self.began_monotonic + at_s
         )
         self.note_end(finished=has_finished(chain))
-        return [process for process in lost if not process.how or SIGKILLED in process.how]
+        return [
+            process for process in lost if process.how in ("", UNTOLD) or SIGKILLED in process.how
+        ]
 
     @abstractmethod
     async def kill_everything(self) -> None:
@@ -225,6 +231,17 @@ class LiveJob(ABC):
     @abstractmethod
     async def resume(self) -> None:
         """Give the same command again after everything was lost."""
+
+    async def note_untold(self, processes: Sequence[JobProcess]) -> None:
+        """Those who reaped these are dead: of what has ended, they say nothing any more.
+
+        A death is told a moment after it, and by a supervisor without a tracker much later.
+        """
+        await self.until(lambda _: not self._last_words)
+        self._explain()
+        for process in processes:
+            if not process.runs and not process.how:
+                process.how = UNTOLD
 
     # --- what the schedule asks ---------------------------------------------------------------
 
@@ -289,12 +306,17 @@ class LiveJob(ABC):
             self._record_attempts()
         if self._recorder is not None:
             self._recorder.close()
+        self._explain()
+
+    def _explain(self) -> None:
+        """Put the reapers' words to the incarnations, in their order."""
         for worker, ends in self.output.ended.items():
             unexplained = [
                 process for process in self.processes if process.who == worker and not process.how
             ]
-            for process, how in zip(unexplained, ends, strict=False):
+            for process, how in zip(unexplained, ends[self._explained[worker] :], strict=False):
                 process.how = how
+                self._explained[worker] += 1
 
     def forget_state_dir(self) -> None:
         """The tracker's directory is lost: keep what it says of recoveries, and remove it."""
@@ -375,8 +397,11 @@ class LiveJob(ABC):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(forward_output, child, show)
             status = await child.wait()
+            self._last_words += 1
             self.hear_news()  # who waits for its end may have heard the last of its output before
             nursery.cancel_scope.deadline = trio.current_time() + DRAIN_DEADLINE_S
+        self._last_words -= 1
+        self.hear_news()
         return status
 
     def hear(self, source: str, lines: list[str]) -> None:

@@ -16,6 +16,7 @@ from ftcomm.config.process_identity import ProcessName
 from ftcomm.errors import FtcommError
 from ftcomm_chaos.faults.fault_kinds import TRACKER, NotDeliveredError
 from ftcomm_chaos.faults.processes import JobProcess
+from ftcomm_chaos.report.run_record import UNTOLD
 from ftcomm_chaos.runner.job import NOTE_S, SIGKILLED, LiveJob
 from ftcomm_chaos.runner.launched_job import TRACKER_COMMAND
 from ftcomm_chaos.runner.output_parser import ParsedOutput
@@ -80,10 +81,13 @@ class ServedJob(LiveJob):
             while not self._over.is_set():
                 await self._end_tracker()
                 self.forget_state_dir()
+                began_at = self.now
                 if await self._has_rebuilt(before, lost):
                     return
+                # The process of the newest plan may have died, and have been replaced, before.
+                late = self.output.missing if self.now >= began_at + REBUILD_S else ()
                 members = (who for who in before if self.output.has_rank(who))
-                lost = [who for who in members if self._has_ended(who, before[who])]
+                lost = [w for w in members if w in late or self._has_ended(w, before[w])]
         finally:
             self._is_rebuilding = False
 
@@ -201,7 +205,8 @@ class ServedJob(LiveJob):
             raise NotDeliveredError(f"worker {worker} did not run")
         await process.gone()
         process.reap()
-        if process.how and SIGKILLED not in process.how:
+        await self.note_untold([each for each in self.processes if each.who == worker])
+        if process.how != UNTOLD and SIGKILLED not in process.how:
             raise NotDeliveredError(f"{process} {process.how} before its machine went")
         return process
 

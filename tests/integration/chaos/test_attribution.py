@@ -14,7 +14,7 @@ from ftcomm_chaos.report.attribution import (
     phase_times,
     unplanned_deaths,
 )
-from ftcomm_chaos.report.run_record import RunRecord
+from ftcomm_chaos.report.run_record import UNTOLD, RunRecord
 from tests.integration.chaos.scenarios import incident, kill, process, run, stop
 
 
@@ -96,10 +96,13 @@ def test_only_death_by_sigkill_confirms_a_kill() -> None:
     processes = [
         process("1", 11, "was killed by SIGKILL"),
         process("0", 10, "exited with status 1"),
+        process("2", 12, UNTOLD),
+        process("3", 13),
     ]
-    record = run(deliveries=[kill(1, 2.0, "1", 11), kill(2, 3.0, "0", 10)], processes=processes)
+    kills = [kill(1, 2.0, "1", 11), kill(2, 3.0, "0", 10), kill(3, 4.0, "2", 12)]
+    record = run(deliveries=[*kills, kill(4, 5.0, "3", 13)], processes=processes)
     confirm(record)
-    assert [delivery.confirmed for delivery in record.deliveries] == [True, False]
+    assert [delivery.confirmed for delivery in record.deliveries] == [True, False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +137,7 @@ def test_deaths_that_no_fault_explains_are_found() -> None:
         process("2", 13, "exited with status 1"),
         process("3", 14, "exited with status 0"),
         process("4", 15),
+        process("5", 16, UNTOLD),
     ]
     record = run(deliveries=[kill(1, 2.0, "0", 10), stop(2, 3.0, "1")], processes=processes)
     assert [found.pid for found in unplanned_deaths(record)] == [11, 13]

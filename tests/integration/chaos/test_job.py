@@ -12,6 +12,7 @@ import trio.testing
 from ftcomm.config.process_identity import ProcessName
 from ftcomm_chaos.faults.fault_kinds import Preparation
 from ftcomm_chaos.faults.processes import JobProcess
+from ftcomm_chaos.report.run_record import UNTOLD
 from ftcomm_chaos.runner.job import JobSpec
 from ftcomm_chaos.runner.launched_job import LaunchedJob
 
@@ -51,6 +52,26 @@ async def test_the_end_of_a_child_that_says_nothing_is_news(tmp_path: Path) -> N
             nursery.start_soon(there.until, lambda _: not child.running)
             await trio.testing.wait_all_tasks_blocked()
             child.signal(signal.SIGKILL)
+
+
+async def test_an_end_that_a_killed_launcher_has_not_told_is_not_that_of_a_later_process(
+    tmp_path: Path,
+) -> None:
+    there = job(tmp_path)
+    ends = [JobProcess("0", number, 100 + number, 7, 0.0, pidfd=-1) for number in (1, 2, 3, 4)]
+    there.processes = ends[:3]
+    there.hear("launcher", ["ftcomm: worker 0 was killed by SIGKILL: starting it again"])
+    with trio.fail_after(30):
+        await there.note_untold(there.processes)
+    there.processes = ends
+    there.hear("launcher", ["ftcomm: worker 0 exited with status 1: starting it again"])
+    there.finish()
+    assert [process.how for process in there.processes] == [
+        "was killed by SIGKILL",
+        UNTOLD,
+        UNTOLD,
+        "exited with status 1",
+    ]
 
 
 async def test_nobody_is_left_to_be_hit_once_all_have_closed(tmp_path: Path) -> None:
