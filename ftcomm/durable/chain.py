@@ -14,6 +14,7 @@ from ftcomm.durable.records import (
     AttemptRecord,
     ChainLink,
     ChainRecord,
+    EndedRecord,
     EpochRecord,
     SeriesRecord,
     decode_record,
@@ -32,6 +33,10 @@ class OvertakenError(FtcommError):
 
     exit_code = 75
     default_remedy = "nothing to do here: the later one goes on from the store"
+
+
+class LaterTrackerError(OvertakenError):
+    """A later tracker leads the same attempt: its workers are members, and follow that one."""
 
 
 def record_name(number: int) -> str:
@@ -92,6 +97,25 @@ class Chain:
         self.links.append(found)
         return found.nonce == nonce
 
+    def put_after(self, record: ChainRecord, nonce: bytes, after: int) -> bool:
+        """Put `record` as number `after` + 1; False if another record has that number.
+
+        Args:
+            record: made from the first `after` records.
+            nonce: drawn once for this record, also when the call is repeated.
+            after: number of the record before it.
+
+        Raises:
+            StoreError: the outcome is unclear. Called again with the same nonce, it finds out.
+        """
+        self.read()
+        if len(self.links) == after:
+            return self.put_next(record, nonce)
+        found = self.links[after]
+        if found.nonce == nonce:  # of a try whose reply was lost: see `append`
+            self.store.put_new(record_name(found.number), encode_record(found))
+        return found.nonce == nonce
+
     def append(
         self, record: ChainRecord, nonce: bytes, *, attempt: int, generation: int = 0
     ) -> int:
@@ -104,7 +128,8 @@ class Chain:
             generation: of the writer.
 
         Raises:
-            OvertakenError: a later attempt or generation has written; nothing was put.
+            OvertakenError: a later attempt has begun; nothing was put.
+            LaterTrackerError: a tracker of a later generation leads the attempt; likewise.
             StoreError: the outcome is unclear. Called again with the same nonce, it finds out.
         """
         while True:
@@ -118,6 +143,17 @@ class Chain:
             if self.put_next(record, nonce):
                 return len(self.links)
 
+    def look(self, *, attempt: int, generation: int) -> None:
+        """Read on, and see that nobody has overtaken this writer.
+
+        Raises:
+            OvertakenError: a later attempt has begun.
+            LaterTrackerError: a tracker of a later generation leads the attempt.
+            StoreError: the store could not be read.
+        """
+        self.read()
+        self._must_not_be_overtaken(attempt, generation)
+
     def _must_not_be_overtaken(self, attempt: int, generation: int) -> None:
         for link in self.links:
             record = link.record
@@ -127,11 +163,11 @@ class Chain:
                     f" attempt {attempt}"
                 )
             if (
-                isinstance(record, EpochRecord)
+                isinstance(record, EpochRecord | EndedRecord)
                 and record.attempt == attempt
                 and record.generation > generation
             ):
-                raise OvertakenError(
+                raise LaterTrackerError(
                     f"{self.store.url}: a tracker of generation {record.generation} leads attempt"
                     f" {attempt}; this is generation {generation}"
                 )

@@ -7,6 +7,8 @@ from ftcomm.durable.records import (
     AttemptRecord,
     BegunRecord,
     ChainLink,
+    EndedRecord,
+    EpochRecord,
     FinishedRecord,
     SeriesRecord,
     VersionRecord,
@@ -24,6 +26,8 @@ class ChainState:
         versions: likewise, oldest first.
         begun: attempts that have begun to execute collectives.
         finished: the version at which the job finished, `PRELUDE` before.
+        epochs: of the newest attempt, oldest first.
+        ended: the end of the newest attempt, if a tracker with a standby has recorded one.
     """
 
     series: SeriesRecord | None
@@ -31,6 +35,8 @@ class ChainState:
     versions: dict[int, VersionRecord]
     begun: dict[int, BegunRecord]
     finished: int = PRELUDE
+    epochs: tuple[EpochRecord, ...] = ()
+    ended: EndedRecord | None = None
 
     @property
     def newest_attempt(self) -> int:
@@ -56,18 +62,24 @@ def chain_state(links: Sequence[ChainLink]) -> ChainState:
     series: SeriesRecord | None = None
     state = ChainState(series, {}, {}, {})
     finished = PRELUDE
+    epochs: list[EpochRecord] = []
+    ended: EndedRecord | None = None
     for link in links:
         match link.record:
             case SeriesRecord():
                 series = link.record
             case AttemptRecord():
                 state.attempts[link.number] = link.record
+                epochs, ended = [], None
+            case EpochRecord():
+                epochs.append(link.record)
+            case EndedRecord():
+                ended = link.record
             case VersionRecord():
                 state.versions[link.number] = link.record
             case BegunRecord():
                 state.begun[link.number] = link.record
             case FinishedRecord(_, version):
                 finished = version
-            case _:
-                pass
-    return ChainState(series, state.attempts, state.versions, state.begun, finished)
+    found = (state.attempts, state.versions, state.begun)
+    return ChainState(series, *found, finished, tuple(epochs), ended)

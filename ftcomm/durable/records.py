@@ -24,6 +24,7 @@ from ftcomm.protocol.field_types import (
     Blob,
     ItemBytes,
     Name,
+    Prose,
     RankOrNone,
     Ranks,
     SeqnoOrNone,
@@ -135,6 +136,22 @@ class VersionRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedRecord:
+    """The tracker of ``generation`` ends the attempt with ``error``, which it tells from then on.
+
+    The other fields are those of the fatal decision.
+    """
+
+    attempt: U32
+    generation: U32
+    error: Name
+    cause: Prose
+    epoch: U32
+    position: Position
+    rank: RankOrNone
+
+
+@dataclass(frozen=True, slots=True)
 class FinishedRecord:
     """All ranks have closed at ``version``: there is nothing to resume."""
 
@@ -143,7 +160,13 @@ class FinishedRecord:
 
 
 ChainRecord = (
-    SeriesRecord | AttemptRecord | BegunRecord | EpochRecord | VersionRecord | FinishedRecord
+    SeriesRecord
+    | AttemptRecord
+    | BegunRecord
+    | EpochRecord
+    | VersionRecord
+    | EndedRecord
+    | FinishedRecord
 )
 _KINDS: dict[str, type] = {
     kind.__name__.removesuffix("Record"): kind for kind in get_args(ChainRecord)

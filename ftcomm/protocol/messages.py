@@ -223,7 +223,7 @@ class KnownRoster:
     """Knowledge of this worker about its job: answers `AskRoster` (rule R19).
 
     ``entries`` are the ranks from ``first`` on, as the plan of ``epoch`` names them, the newest
-    that it has taken; none for 0.
+    that it has taken; none for 0.  ``frontier`` is that plan's: what it has was completed by then.
     ``version`` is the highest checkpoint that it has named.  ``lost`` are the addresses of other
     trackers, as ``host:port``: of the one that has welcomed it last, and of those that it has
     answered since then.
@@ -236,6 +236,7 @@ class KnownRoster:
     epoch: U32
     grouping: Ranks
     prelude_length: SeqnoOrNone
+    frontier: Position
     version: Version
     lost: Annotated[tuple[Address, ...], AtMost(MAX_TRACKERS_LOST)]
     first: U32

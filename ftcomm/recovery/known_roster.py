@@ -27,6 +27,7 @@ def known_roster(
             epoch=view.epoch,
             grouping=view.grouping,
             prelude_length=progress.prelude_length,
+            frontier=view.frontier,
             version=progress.position.version,
             lost=contact.lost_trackers,
             first=first,

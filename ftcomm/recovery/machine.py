@@ -223,6 +223,7 @@ class WorkerMachine:
             if not view.epoch:  # it has taken no part in that job, whose tracker began anew
                 contact.generation, contact.tracker = 0, b""
                 self.prefetching.forget()
+                self.durables.restoring.forget()
                 return self._join(message)
             cause = (
                 f"the tracker of job {contact.job_id} is gone: its address serves {message.job_id}"

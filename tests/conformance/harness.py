@@ -28,6 +28,7 @@ from tests.conformance.plans import ROOT, WALL_S, BrokenError, Forker, Plan, wor
 from tests.conformance.verdict import Event, Record
 
 FINAL = {64, 70, *range(71, 81), 82}  # exit codes by which a typed error says: do not restart me
+SECOND = "second tracker"  # kind of the events that it says
 
 
 class Job(Record):
@@ -90,12 +91,13 @@ class Job(Record):
         before = None if self._tracker is None else self._tracker.stderr
         if before is not None and not before.closed:  # it has ended by itself
             self.kill_tracker()
-        options = [part for key, value in self.plan.settings.items()
-                   for part in (f"--{key.replace('_', '-')}", str(value))]  # fmt: skip
+        options = self.plan.settings_options()
         command = ["-m", "ftcomm_tracker", "serve", "-n", str(self.plan.n)]
         if rebuild_at:
             options = self._rebuild_options(rebuild_at)
             options += ["--lost", lost] if lost else []
+        elif self.plan.standby:
+            options += self._standby_options
         self._tracker = subprocess.Popen(
             [sys.executable, *command, "--state-dir", str(self.state_dir), *options],
             stdout=subprocess.PIPE,
@@ -124,28 +126,41 @@ class Job(Record):
         host, _, port = address.rpartition(":")
         return ["--rebuild", "--host", host, "--port", port, "--token-file", self.token_file]
 
+    @property
+    def _standby_options(self) -> list[str]:
+        return ["--standby", "--checkpoint", str(self.folder / "store")]
+
     @contextlib.contextmanager
     def second_tracker(self, address: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Another one that rebuilds the job, on an empty directory of its own; it is ready."""
+        """Another one on an empty directory of its own; it is ready, and its words are events.
+
+        It rebuilds the job, or waits beside the first one if the plan says so.
+        """
+        options = self._rebuild_options(address)
+        if self.plan.standby:
+            options = ["-n", str(self.plan.n), *options[1:], *self._standby_options]
+            options += self.plan.settings_options()
         command = [sys.executable, "-m", "ftcomm_tracker", "serve", "--state-dir"]
-        with (
-            (self.folder / "second-tracker.log").open("wb") as log,
-            subprocess.Popen(
-                [*command, str(self.folder / "second-state"), *self._rebuild_options(address)],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=ROOT,
-                env=worker_environment(),
-                start_new_session=True,
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - the harness has one thread
-            ) as tracker,
-        ):
+        with subprocess.Popen(
+            [*command, str(self.folder / "second-state"), *options],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            env=worker_environment(),
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - the harness has one thread
+        ) as tracker:
+            assert tracker.stdout is not None
+            assert tracker.stderr is not None
+            said = tracker.stderr.fileno()
+            self._listen(said, SECOND)
             try:
-                assert tracker.stdout is not None
                 tracker.stdout.readline()
                 yield tracker
             finally:
                 tracker.kill()
+                with contextlib.suppress(KeyError):
+                    self._selector.unregister(said)
 
     def kill_tracker(self) -> None:
         """SIGKILL, and wait until it is gone."""
@@ -331,7 +346,8 @@ class Job(Record):
                 self._selector.unregister(key.fd)
                 if key.data == "forker":
                     raise BrokenError("the forker has died")
-                self._revive_tracker()
+                if key.data == "tracker":
+                    self._revive_tracker()
                 continue
             yield from self._taken(key.fd, str(key.data), data)
 
@@ -346,8 +362,8 @@ class Job(Record):
                 self._react(event)
 
     def _event(self, source: str, line: str) -> Event | None:
-        if source == "tracker":
-            return {"kind": "tracker", "text": line}
+        if source in ("tracker", SECOND):
+            return {"kind": source, "text": line}
         if not line.startswith("{"):
             return fault_event(line)
         event: Event = json.loads(line)

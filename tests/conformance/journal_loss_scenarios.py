@@ -1,14 +1,19 @@
 """The tracker dies, and its state directory with it: F17."""
 
-import contextlib
 import functools
 import signal
-import socket
-from collections.abc import Callable, Iterator
 
 from tests.conformance.bench import Bench
 from tests.conformance.plans import Plan
-from tests.conformance.scenario import DETECT_S, QUIET, Scenario, all_at_gate, expect, has_results
+from tests.conformance.scenario import (
+    DETECT_S,
+    QUIET,
+    Scenario,
+    address,
+    all_at_gate,
+    expect,
+    has_results,
+)
 
 LOSSES = (2, 20, 45, 70, 100)  # results of all ranks, after which a job's tracker is lost
 JOBS = 10  # of `tracker_is_lost_50_times`
@@ -69,7 +74,7 @@ def old_tracker_is_only_stopped(bench: Bench) -> None:
     reference = bench.reference(Plan(4, QUIET))
     program = {**QUIET, "gates": {"0.10": "first", "1.10": "second"}}
     settings = {"detect_within": DETECT_S}
-    with bench.job(Plan(4, program, settings=settings)) as job, _address() as (other, give_back):
+    with bench.job(Plan(4, program, settings=settings)) as job, address() as (other, give_back):
         job.start_tracker()
         job.address = f"{job.own_address},{other}"
         job.start_all()
@@ -98,7 +103,7 @@ def two_trackers_are_started(bench: Bench) -> None:
     reference = bench.reference(Plan(4, QUIET))
     program = {**QUIET, "gates": {"0.10": "first", "1.10": "second"}}
     plan = Plan(4, program, settings={"detect_within": DETECT_S}, stopped=2)
-    with bench.job(plan) as job, _address() as (other, give_back):
+    with bench.job(plan) as job, address() as (other, give_back):
         job.start_tracker()
         job.address = f"{job.own_address},{other}"
         job.start_all()
@@ -122,14 +127,6 @@ def two_trackers_are_started(bench: Bench) -> None:
         job.finish()
         job.check_against(reference)
         expect("epochs", {event["epoch"] for event in job.of("result")}, {1})
-
-
-@contextlib.contextmanager
-def _address() -> Iterator[tuple[str, Callable[[], None]]]:
-    """An address that nothing else gets until it is given back."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{held.getsockname()[1]}", held.close
 
 
 def tracker_is_lost_50_times(bench: Bench) -> None:

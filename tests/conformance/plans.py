@@ -34,6 +34,7 @@ class Plan:
         resume: let a stopped worker go on as soon as the kernel says that it stands still.
         exits: exit statuses expected beside 0 and the planned deaths, sorted.
         restart: start workers again when they die; False leaves that to the test.
+        standby: the tracker has a store, and is started so that another one may wait beside it.
         wall_s: limit for the whole job.
     """
 
@@ -47,6 +48,7 @@ class Plan:
     resume: bool = False
     exits: tuple[int, ...] = ()
     restart: bool = True
+    standby: bool = False
     wall_s: float = WALL_S
 
     @property
@@ -59,6 +61,11 @@ class Plan:
     def stops(self) -> int:
         """Number of times that a process must have been stopped."""
         return sum(fault.endswith("=stop") for fault in self.faults) + self.stopped
+
+    def settings_options(self) -> list[str]:
+        """The settings as options of ``ftcomm-tracker serve``."""
+        names = {name: f"--{name.replace('_', '-')}" for name in self.settings}
+        return [part for name, value in self.settings.items() for part in (names[name], str(value))]
 
     def records(self) -> list[str]:
         """Sorted lines that the record of faults must contain in the end."""

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -55,6 +56,14 @@ def planned(*faults: str, n: int = 10, program: dict[str, Any], **settings: obje
         bench.run(Plan(n, program, faults, settings))
 
     return run
+
+
+@contextlib.contextmanager
+def address() -> Iterator[tuple[str, Callable[[], None]]]:
+    """An address that nothing else gets until it is given back."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}", held.close
 
 
 def all_at_gate(job: Job, gate: str, count: int | None = None) -> None:

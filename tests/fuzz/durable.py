@@ -34,6 +34,7 @@ from ftcomm.durable.records import (
     BegunRecord,
     ChainLink,
     ChainRecord,
+    EndedRecord,
     EpochMember,
     EpochRecord,
     FinishedRecord,
@@ -45,7 +46,7 @@ from ftcomm.durable.records import (
 from ftcomm.durable.records import encode_record as encode_chain_record
 from ftcomm.protocol.durable.journal_messages import ReadJournal
 from ftcomm.protocol.msgpack_reader import pack
-from ftcomm.protocol.position import PRELUDE, START, PositionRange
+from ftcomm.protocol.position import PRELUDE, START, Position, PositionRange
 from ftcomm.protocol.schema import record_of
 from ftcomm.protocol.signature import Kind, Signature
 
@@ -85,6 +86,7 @@ def chain_records() -> dict[str, bytes]:
         "begun": BegunRecord(2, START),
         "epoch": EpochRecord(2, 1, 3, (EpochMember("w0", 1, b"a", True),)),
         "version": VersionRecord(2, 7, 3, 5, 8, b"s" * 16, 4, (0, 1), (part, part)),
+        "ended": EndedRecord(2, 1, "RankLostError", "gone", 3, Position(0, 1, 2), -1),
         "finished": FinishedRecord(2, 9),
     }
     return {

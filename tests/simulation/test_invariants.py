@@ -30,6 +30,7 @@ def monitor_of(
     return Monitor(
         SimpleNamespace(
             tracker=tracker,
+            trackers=[tracker],
             network=SimpleNamespace(barriers=barriers),
             store=None,
             settings=JobSettings(),

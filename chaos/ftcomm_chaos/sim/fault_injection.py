@@ -86,6 +86,9 @@ class Faults:
             SimulatedFaultKind.TRACKER_TORN: self._tracker_torn,
             SimulatedFaultKind.TRACKER_STALL: self._tracker_stall,
             SimulatedFaultKind.TRACKER_DISK_LOST: self._tracker_disk_lost,
+            SimulatedFaultKind.TRACKER_LONG_STALL: self._tracker_long_stall,
+            SimulatedFaultKind.TRACKER_CUT_OFF: self._tracker_cut_off,
+            SimulatedFaultKind.TRACKER_WITHOUT_STORE: self._tracker_without_store,
             SimulatedFaultKind.REFUSAL: self._refusal,
             SimulatedFaultKind.CUT_INSIDE: self._cut_inside,
             SimulatedFaultKind.STALL: self._hold_up,
@@ -203,11 +206,16 @@ class Faults:
     def _pause_and_replace(self, process: "SimulatedProcess", rng: random.Random) -> None:
         self._stop(process, rng.uniform(0.6, 5.0))
         self.replacing += 1
-        self.sim.world.after(rng.uniform(0.0, 2.0), self._replace, process)
+        self.sim.world.after(rng.uniform(0.0, 2.0), self._replace, process, self._losses)
 
-    def _replace(self, process: "SimulatedProcess") -> None:
+    @property
+    def _losses(self) -> int:
+        return self.sim.counters["total losses"]
+
+    def _replace(self, process: "SimulatedProcess", losses: int) -> None:
         self.replacing -= 1
-        self._start_again(process)
+        if losses == self._losses:  # else all were lost, and started again
+            self._start_again(process)
 
     def _tracker_crash(self, process: "SimulatedProcess", rng: random.Random) -> None:
         del process, rng
@@ -220,6 +228,21 @@ class Faults:
     def _tracker_stall(self, process: "SimulatedProcess", rng: random.Random) -> None:
         del process
         self.sim.tracker.stall(rng.uniform(0.3, 3.0))
+
+    def _tracker_long_stall(self, process: "SimulatedProcess", rng: random.Random) -> None:
+        """Another tracker leads meanwhile, and this one wakes up."""
+        del process
+        self.sim.tracker.stall(rng.uniform(5.0, 60.0))
+
+    def _tracker_cut_off(self, process: "SimulatedProcess", rng: random.Random) -> None:
+        del process
+        self.sim.tracker.cut_off(rng.uniform(2.0, 35.0))
+
+    def _tracker_without_store(self, process: "SimulatedProcess", rng: random.Random) -> None:
+        del process
+        looks = self.sim.tracker.looks
+        if looks is not None:
+            looks.away_until = self.sim.world.now + rng.uniform(2.0, 60.0)
 
     def _tracker_disk_lost(self, process: "SimulatedProcess", rng: random.Random) -> None:
         del process, rng

@@ -31,6 +31,9 @@ class SimulatedFaultKind(enum.Enum):
     TRACKER_TORN = "tracker crash between two effects"
     TRACKER_STALL = "tracker stop"
     TRACKER_DISK_LOST = "tracker crash with its journal"
+    TRACKER_LONG_STALL = "long tracker stop"
+    TRACKER_CUT_OFF = "tracker cut off from the workers"
+    TRACKER_WITHOUT_STORE = "tracker cut off from its store"
     REFUSAL = "tracker refuses"
     CUT_INSIDE = "cut at a byte"
     STALL = "bytes held up"
@@ -64,6 +67,20 @@ OF_BYTES = frozenset(
         SimulatedFaultKind.ONE_WAY_BARRIER,
     }
 )
+OF_STANDBY = frozenset(  # a tracker beside which no other one waits has them not
+    {
+        SimulatedFaultKind.TRACKER_LONG_STALL,
+        SimulatedFaultKind.TRACKER_CUT_OFF,
+        SimulatedFaultKind.TRACKER_WITHOUT_STORE,
+    }
+)
+OF_TWO_TRACKERS = (
+    SimulatedFaultKind.TRACKER_CRASH,
+    SimulatedFaultKind.TRACKER_TORN,
+    SimulatedFaultKind.TRACKER_LONG_STALL,
+    SimulatedFaultKind.TRACKER_CUT_OFF,
+    SimulatedFaultKind.TRACKER_WITHOUT_STORE,
+)
 TOTAL = (
     SimulatedFaultKind.LOSE_WORKERS,
     SimulatedFaultKind.LOSE_ALL,
@@ -75,6 +92,7 @@ DRAWN_ALONE = frozenset(
         SimulatedFaultKind.CUT_SHORT,
         SimulatedFaultKind.CRASH_ALL_BUT_ONE,
         SimulatedFaultKind.TRACKER_DISK_LOST,
+        *OF_STANDBY,
         *TOTAL,
     }
 )
@@ -127,6 +145,7 @@ def draw_plan(
     one_is_enough: bool,
     keeps_numbers: bool,
     durable: bool = False,
+    standby: bool = False,
 ) -> tuple[SimulatedFault, ...]:
     """The faults of a seed in the order in which they wait.
 
@@ -137,6 +156,7 @@ def draw_plan(
         gentle: at most one process dies at a time.
         wire: connections are bytes, and can be hurt at any one.
         durable: the job has a store, and goes on when everything is lost.
+        standby: a second tracker waits beside the first.
         one_is_enough: whoever is left has all that a job needs, though all others die at once.
         keeps_numbers: no spare takes a rank, so members know every worker's newest incarnation.
     """
@@ -161,6 +181,8 @@ def draw_plan(
         drawn += _lost_disks(random.Random(f"lost disks of {seed}"), span)  # noqa: S311 - likewise
     if count and durable:
         drawn += _total_losses(random.Random(f"losses of {seed}"), span)  # noqa: S311 - likewise
+    if count and standby:
+        drawn += _lost_trackers(random.Random(f"lost trackers of {seed}"), span)  # noqa: S311 - likewise
     drawn.sort(key=lambda fault: fault[0])
     return tuple(
         SimulatedFault(number, kind, at_point, name)
@@ -191,6 +213,15 @@ def _lost_disks(rng: random.Random, span: int) -> list[tuple[int, SimulatedFault
     return [
         (rng.randrange(span), SimulatedFaultKind.TRACKER_DISK_LOST, rng.choice(names))
         for _ in range(count)
+    ]
+
+
+def _lost_trackers(rng: random.Random, span: int) -> list[tuple[int, SimulatedFaultKind, str]]:
+    """Moments at which the tracker that leads is lost, or one of its two sides."""
+    names = ("", "", "reported", "planned", "completing", "closed", "fetching", "joined", "wrote")
+    return [
+        (rng.randrange(span), rng.choice(OF_TWO_TRACKERS), rng.choice(names))
+        for _ in range(rng.randint(1, 5))
     ]
 
 

@@ -442,11 +442,21 @@ class Monitor:
             return
         fatal = len(self.owners - {process.core.contact.identity.nonce for process in current})
         settings = self.sim.settings
-        local = fatal_decision.cause.startswith(LOCAL_LOST)
+        # What an attempt begins from is with `replicas` members until the others have fetched it.
+        local = fatal_decision.cause.startswith(LOCAL_LOST) and not self._is_restored(
+            fatal_decision
+        )
         copies = settings.local_replicas + 1 if local else settings.replicas
         enough = min(copies, self.sim.world_size)
         if (self.sim.conditions.gentle and not self.given_up) or fatal < enough:
             raise Violation(f"lost after {fatal} separate deaths: {fatal_decision.cause}")
+
+    def _is_restored(self, fatal_decision: FatalDecision) -> bool:
+        """The version that is needed is the one from which the attempt began."""
+        store, restored = self.sim.store, self.sim.tracker.journal.restore
+        return bool(restored) and (
+            store is not None and store.read(restored).version == fatal_decision.position.version
+        )
 
     def _check_where_calls_differ(self, fatal_decision: FatalDecision) -> None:
         """The decision names the odd call, wherever the ranks stand by then (R7)."""
@@ -467,8 +477,8 @@ class Monitor:
         return process.core.progress.closed and (process.paused_until is not None or away)
 
     def _stayed_empty(self, fatal_decision: FatalDecision) -> bool:
-        """The launcher was too slow, as conditions have it."""
-        late = self.sim.conditions.may_stay_empty
+        """The launcher was too slow, as conditions have it, or two trackers stood still in turn."""
+        late = self.sim.conditions.may_stay_empty or len(self.sim.trackers) > 1
         return late and "was not replaced within" in fatal_decision.cause
 
     def _are_apart(self, fatal_decision: FatalDecision) -> bool:
@@ -538,6 +548,7 @@ class Monitor:
             return
         if kind in ("FencedError", "EvictedError"):
             owner = any(p.nonce == process.core.contact.identity.nonce for p in journal.places)
+            owner = owner and not self._was_fenced_by_the_other(process)
             process.require(not owner, "fenced, but the place is its own (R1)")
             process.require(process.core.view.state is WorkerState.FAILED, "fenced, but not ended")
         elif kind == "RolledBackError":
@@ -549,22 +560,38 @@ class Monitor:
             over = self.sim.tracker.final_version >= 0 or bool(journal.closed_ranks)
             process.require(over, "told that the job has finished")
         else:
-            fatal_decision = self.sim.tracker.fatal_decision
-            process.require(fatal_decision is not None, f"ends with {how}, which is no verdict")
-            assert fatal_decision is not None
-            process.require(
-                how == f"{fatal_decision.error}: {fatal_decision.cause}", f"ends with {how}"
-            )
+            decision = self.sim.tracker.fatal_decision
+            told = self._lost_endings | ({_words_of(decision)} if decision is not None else set())
+            process.require(told != set(), f"ends with {how}, which is no verdict")
+            process.require(how in told, f"ends with {how}")
             self.endings.add(how)
+
+    @property
+    def _lost_endings(self) -> set[str]:
+        """Decisions that were lost with their journals: those who heard them may be dead (R19)."""
+        return {_words_of(decision) for decision in self.sim.tracker.lost_decisions}
+
+    def _was_fenced_by_the_other(self, process: "SimulatedProcess") -> bool:
+        """A tracker that has lost, and does not know it, has taken in a later process (R19)."""
+        others = self.sim.network.processes.values()
+        later = any(x.worker_id == process.worker_id and x.port > process.port for x in others)
+        return self.sim.standby and later
 
     def check_end(self) -> None:
         """All is over: one ending for everyone, and nothing half done."""
         journal, tracker = self.sim.tracker.journal, self.sim.tracker
-        if len(self.endings) > 1:
+        if len(self.endings - self._lost_endings) > 1:
             raise Violation(f"different endings: {self.endings}")
         if tracker.disk_lost and tracker.fatal_decision is not None:
             return  # the last member heard it; an operator stops the tracker that waits for one
+        store = self.sim.store
+        if tracker.ended and store is not None and store.facts().finished >= 0:
+            return  # a command that was given again has heard of it
         if journal.fatal_decision is None and journal.final_version < 0:
             raise Violation("everyone has ended, but the tracker knows of no end")
         if tracker.roster.state is not JobState.OVER and tracker.up:
             raise Violation("the tracker does not know that the job is over")
+
+
+def _words_of(decision: FatalDecision) -> str:
+    return f"{decision.error}: {decision.cause}"

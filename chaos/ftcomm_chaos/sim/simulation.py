@@ -15,6 +15,7 @@ from ftcomm_chaos.sim.network.data_links import Network
 from ftcomm_chaos.sim.network.wire_network import WireNetwork
 from ftcomm_chaos.sim.partitions import PathLoss
 from ftcomm_chaos.sim.scenario import KEPT_BY_ALL, draw_conditions
+from ftcomm_chaos.sim.standby.leader_checks import LeaderChecks
 from ftcomm_chaos.sim.store import STATE_BYTES, SimulatedStore
 from ftcomm_chaos.sim.tracker import SimulatedTracker
 from ftcomm_chaos.sim.worker.process import SimulatedProcess
@@ -53,6 +54,7 @@ class Simulation:
         only: numbers of the planned faults that shall happen, None for all.
         durable: the job has a store, and everything may be lost at once; None: the seed says.
         spares: workers without a place where more than one may die at a time; None: likewise.
+        standby: a second tracker waits beside the first; for a job with a store.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Simulation:
         only: tuple[int, ...] | None = None,
         durable: bool | None = None,
         spares: int | None = None,
+        standby: bool = False,
     ) -> None:
         self.world = World(seed, tracing=tracing)
         script = random.Random(f"script of {seed}")  # noqa: S311 - drawn from the seed
@@ -102,16 +105,40 @@ class Simulation:
             one_is_enough=self.one_is_enough,
             keeps_numbers=not self.conditions.spares and not self.conditions.durable,
             durable=self.conditions.durable,
+            standby=standby and self.conditions.durable,
         )
         kept = [p for p in self.plan if only is None or p.number in only]
         self.faults = Faults(self, tuple(kept))
-        self.tracker = SimulatedTracker(self)
+        self.standby = standby and self.store is not None
+        self.leader_checks = LeaderChecks(self)
+        self.leading = 0  # which tracker leads, by the chain
+        self.trackers: list[SimulatedTracker] = []
         self.restarting: Counter[str] = Counter()
         self.living = 0
         self._ports = 0
+        self._start()
+
+    def _start(self) -> None:
+        for place in range(1 + self.standby):
+            self.trackers.append(SimulatedTracker(self, place))
         for worker_id in self.worker_ids:
             self.restarting[worker_id] += 1
             self.world.after(self.world.rng.uniform(0.0, 0.3), self._restart, worker_id)
+
+    @property
+    def tracker(self) -> SimulatedTracker:
+        """The tracker that leads."""
+        return self.trackers[self.leading]
+
+    @property
+    def tracker_timeout(self) -> float:
+        """Seconds; longer than a job is without a tracker. Of two, one waits for the other."""
+        return self.conditions.tracker_timeout * (10 if self.standby else 1)
+
+    @property
+    def quiet_s(self) -> float:
+        """Virtual seconds after the last fault within which everything must have ended."""
+        return self.conditions.quiet_s * (5 if self.standby else 1)
 
     @property
     def one_is_enough(self) -> bool:
@@ -199,9 +226,10 @@ class Simulation:
         self.monitor.lost_all = True
         for process in [x for x in self.network.processes.values() if x.alive]:
             process.die("killed")
-        if journal:
-            self.tracker.journal = self.fresh_journal()
-        self.tracker.crash()
+        for tracker in self.trackers:
+            if journal:
+                tracker.journal = self.fresh_journal()
+            tracker.crash()
         self.journals.lose_hosts()
 
     def fresh_journal(self) -> Durable:
@@ -261,7 +289,7 @@ class Simulation:
             except Killed:
                 continue
             last = self.faults.fired[-1][0] if self.faults.fired else 0.0
-            long = self.world.now > last + self.conditions.quiet_s or self.world.steps > MAX_STEPS
+            long = self.world.now > last + self.quiet_s or self.world.steps > MAX_STEPS
             if long or not going:
                 raise Violation(f"the job does not end; {self.pending()}")
         self.monitor.check_end()

@@ -8,22 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ftcomm.durable.records import EndedRecord, EpochRecord
 from ftcomm.protocol.durable.store_messages import ObjectWritten
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.result_log import LogEntry
 from ftcomm_chaos.sim.workload import state_digest
 from ftcomm_chaos.sim.world import Violation
-from ftcomm_tracker.core.durable.attempts import (
-    ChainFacts,
-    PutAttempt,
-    RecordedAttempt,
-    RecordedVersion,
-)
+from ftcomm_tracker.core.durable.attempts import PutAttempt
+from ftcomm_tracker.core.durable.chain_facts import ChainFacts, RecordedAttempt, RecordedVersion
 from ftcomm_tracker.core.durable.pending_version import LOCAL, PRELUDE_KIND, STATE
 from ftcomm_tracker.core.events import PutBegun, PutFinished, PutSeries, PutVersion
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.simulation import Simulation
+    from ftcomm_chaos.sim.standby.leader_checks import Writer
 
 # As if a state were so large: in some jobs several parts of it are written, in others one.
 STATE_BYTES = (1, 100, 20 << 20, 60 << 20)
@@ -33,7 +31,7 @@ FAILS = 0.1  # share of the requests that fail and are made again
 LANDS = 0.5  # share of the requests of a dead writer that take effect all the same
 RETRIES_S = 1.0
 
-Record = PutAttempt | PutSeries | PutVersion | PutFinished | PutBegun
+Record = PutAttempt | PutSeries | PutVersion | PutFinished | PutBegun | EpochRecord | EndedRecord
 
 
 def series_of(nonce: bytes) -> str:
@@ -86,13 +84,14 @@ class SimulatedStore:
             raise Violation(f"object {written.name} is written twice (R16)")
         self.objects[written.name] = SimulatedObject(written, content)
 
-    def create(self, index: int, record: Record) -> bool:
+    def create(self, index: int, record: Record, writer: "Writer") -> bool:
         """Create record number `index`, from 0; False if it exists."""
         if index < len(self.records):
             return False
         assert index == len(self.records), "a gap in the chain"
         self.records.append(record)
         self.sim.monitor.on_record(record, index + 1)
+        self.sim.leader_checks.on_record(record, writer)
         return True
 
     def newest_attempt(self) -> int:
@@ -104,10 +103,17 @@ class SimulatedStore:
         attempts, versions = [], []
         series = next((r for r in self.records if isinstance(r, PutSeries)), None)
         finished = PRELUDE
+        epochs: list[EpochRecord] = []
+        ended: EndedRecord | None = None
         for number, record in enumerate(self.records, 1):
             match record:
                 case PutAttempt(attempt, parent, nonce):
                     attempts.append(RecordedAttempt(attempt, parent, nonce))
+                    epochs, ended = [], None
+                case EpochRecord():
+                    epochs.append(record)
+                case EndedRecord():
+                    ended = record
                 case PutVersion():
                     prelude = tuple(w for w in record.objects if w.order.kind == PRELUDE_KIND)
                     versions.append(
@@ -118,12 +124,15 @@ class SimulatedStore:
         return ChainFacts(
             length=len(self.records),
             series="" if series is None else series_of(series.nonce),
+            world_size=0 if series is None else self.sim.world_size,
             grouping=() if series is None else series.grouping,
             tables=b"" if series is None else series.tables,
             attempts=tuple(attempts),
             versions=tuple(versions),
             finished=finished,
             begun=tuple(each.attempt for each in self.records if isinstance(each, PutBegun)),
+            epochs=tuple(epochs),
+            ended=ended,
         )
 
     def problem(self, number: int) -> str:

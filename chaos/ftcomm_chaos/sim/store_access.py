@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
+from ftcomm.durable.records import EndedRecord, EpochRecord
 from ftcomm.protocol.durable.store_messages import ObjectWritten
 from ftcomm.recovery.events import (
     Event,
@@ -28,9 +29,13 @@ from ftcomm_tracker.core.durable.attempts import (
 )
 from ftcomm_tracker.core.events import (
     BegunPut,
+    Claimed,
+    EndedPut,
+    EpochPut,
     FinishedPut,
     Overtaken,
     PutBegun,
+    PutClaim,
     PutDelayed,
     PutFinished,
     PutSeries,
@@ -56,6 +61,7 @@ class ChainAccess:
         self.is_alive = True
         self._queue: list[Record] = []
         self._is_busy = False
+        self._writer = (tracker.place, tracker.process)
         self._length = 0  # of the chain, when it was read last
 
     def die(self) -> None:
@@ -109,17 +115,34 @@ class ChainAccess:
             self._is_busy = True
             self._later(self._look)
 
+    def claim(self, claim: PutClaim) -> None:
+        """Put the record by which the tracker leads; no other record may be there by then."""
+        self._length = claim.after
+
+        def landed(there: bool) -> None:
+            self.tracker.has_claimed = claim.record.generation if there else 0
+            self.tracker.hear(Claimed(claim.record if there else None))
+
+        self._send(claim.record, landed)
+
     def _look(self) -> None:
         attempt = self.tracker.journal.attempt
         record = self._queue[0]
+        chain = self.store.facts()
+        if chain.newest_attempt == attempt and chain.newest_generation > self.tracker.number:
+            self.tracker.hear(Overtaken("a later tracker leads", by_tracker=True))
+            return
         foreign = self._is_anothers(record)
         if self.store.newest_attempt() > attempt or foreign:
-            self.tracker.hear(Overtaken(f"a later attempt than {attempt} has begun, or another"))
+            reason = f"a later attempt than {attempt} has begun, or another"
+            by_tracker = bool(foreign) and self.tracker.looks is not None
+            self.tracker.hear(Overtaken(reason, by_tracker))
             return
         if foreign is False:
             self._after_put(landed=True)
             return
-        if self.world.chance(FAILS):
+        looks = self.tracker.looks
+        if self.world.chance(FAILS) or (looks is not None and looks.is_away):
             self.tracker.hear(PutDelayed("the store is away"))
             self.world.after(RETRIES_S, self._if_alive, self._look, ())
             return
@@ -148,6 +171,10 @@ class ChainAccess:
             self.tracker.hear(FinishedPut())
         elif isinstance(record, PutBegun):
             self.tracker.hear(BegunPut())
+        elif isinstance(record, EpochRecord):
+            self.tracker.hear(EpochPut(record))
+        elif isinstance(record, EndedRecord):
+            self.tracker.hear(EndedPut())
         if self._queue and self.is_alive:
             self._later(self._look)
         else:
@@ -160,7 +187,7 @@ class ChainAccess:
     def _arrives(self, record: Record, index: int, then: Callable[[bool], None]) -> None:
         if not self.is_alive and not self.world.chance(LANDS):
             return
-        landed = self.store.create(index, record)
+        landed = self.store.create(index, record, self._writer)
         self.world.after(self.store.request_s(), self._if_alive, then, (landed,))
 
 

@@ -1,16 +1,19 @@
 """The simulated tracker: the real roster, a journal that survives, control connections."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
 
+from ftcomm.config.job_settings import SILENT_WINDOWS
 from ftcomm.errors import FencedError, RolledBackError
 from ftcomm.protocol.messages import FatalDecision, Plan
 from ftcomm_chaos.sim.network.control_connection import ControlConn
 from ftcomm_chaos.sim.network.wire_control import WiredControl
+from ftcomm_chaos.sim.standby.waiting_tracker import StoreLooks
 from ftcomm_chaos.sim.store import series_of
 from ftcomm_chaos.sim.store_access import ChainAccess
 from ftcomm_chaos.sim.world import Violation
-from ftcomm_tracker.core.durable.attempts import AttemptStart
-from ftcomm_tracker.core.durable.versions import NO_STORE, StoreFacts
+from ftcomm_tracker.core.durable.attempts import OVERTAKEN, AttemptStart
+from ftcomm_tracker.core.durable.store_facts import NO_STORE, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     Disconnect,
@@ -21,11 +24,15 @@ from ftcomm_tracker.core.events import (
     Note,
     Persist,
     PutBegun,
+    PutClaim,
+    PutEnded,
+    PutEpoch,
     PutFinished,
     PutSeries,
     PutVersion,
     Send,
     Stalled,
+    StartAttempt,
     StepDown,
     StopAsked,
     TakeGeneration,
@@ -33,6 +40,7 @@ from ftcomm_tracker.core.events import (
 )
 from ftcomm_tracker.core.rebuild.decision import Rebuild
 from ftcomm_tracker.core.roster import Roster
+from ftcomm_tracker.core.standby.watch import Standby
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.simulation import Simulation
@@ -43,10 +51,21 @@ OPERATOR_EVERY_S = 2.0  # between two looks of an operator at a tracker without 
 
 
 class SimulatedTracker:
-    """The tracker's process and its journal."""
+    """The tracker's process and its journal.
 
-    def __init__(self, sim: "Simulation") -> None:
-        self.sim, self.world = sim, sim.world
+    Args:
+        sim: the job.
+        place: its number, of two that take over from each other.
+    """
+
+    def __init__(self, sim: "Simulation", place: int = 0) -> None:
+        self.sim, self.world, self.place = sim, sim.world, place
+        self.process = 0  # starts of it
+        self.has_claimed = 0  # generation in which it leads while it waits for a worker's word
+        self.waits = False  # beside another one, which leads
+        self.looks: StoreLooks | None = None
+        if sim.store is not None and sim.standby:
+            self.looks = StoreLooks(self, sim.store)
         self.journal = sim.fresh_journal()
         self.conns: dict[int, ControlConn] = {}
         self.up = False
@@ -58,6 +77,7 @@ class SimulatedTracker:
         self.lost: frozenset[str] = frozenset()  # workers of which the operator confirms the loss
         self.final_version = -1  # the highest that any journal of the job had
         self._lost_decision: FatalDecision | None = None  # of a journal that is gone
+        self.lost_decisions: list[FatalDecision] = []  # those of all such journals
         self.crash_after: int | None = None  # effects that are still carried out
         self._refuses_until: dict[str, float] = {}
         self._next_conn = 0
@@ -76,9 +96,25 @@ class SimulatedTracker:
             self._open(durable, NO_STORE)
             return
         self.generation += 1
+        self.process += 1
+        self.has_claimed = 0
+        self.waits = False
         self.chain = ChainAccess(self, self.sim.store)
-        nonce = f"{self.generation}".encode()
-        self.chain.start(AttemptStart(durable, series_of(nonce), nonce))
+        nonce = f"{self._name}".encode()
+        if self.looks is not None and self.looks.is_over:
+            self.ended = True  # who looks after the trackers starts none of a job that has ended
+            return
+        if self.looks is not None and self.looks.must_wait(durable):
+            self._wait()
+            return
+        start = AttemptStart(durable, series_of(nonce), nonce, yields=self.looks is not None)
+        self.chain.start(start)
+
+    def _wait(self) -> None:
+        """Wait beside a tracker that leads."""
+        self.waits = True
+        fresh = Durable.fresh("waiting", self.sim.world_size, self.sim.settings.to_wire())
+        self._open(fresh, NO_STORE)
 
     def begin_attempt(self, durable: Durable, facts: StoreFacts) -> None:
         """An attempt is recorded, or goes on: serve it."""
@@ -91,7 +127,13 @@ class SimulatedTracker:
     def refuse_attempt(self, error: str, cause: str) -> None:
         """There is nothing to go on with."""
         self.world.trace(f"no attempt: {error}: {cause}")
-        self.sim.monitor.on_refused(error, cause)
+        assert self.sim.store is not None
+        if self.looks is not None and error == OVERTAKEN:
+            self._exit_overtaken(cause)
+            return
+        # A command that is given again after a loss hears that the job has finished.
+        if self.sim.store.facts().finished < 0:
+            self.sim.monitor.on_refused(error, cause)
         self.ended = True
 
     def _open(self, durable: Durable, facts: StoreFacts) -> None:
@@ -105,14 +147,20 @@ class SimulatedTracker:
             generation=self.number,
             now=self.world.now,
             tracker=self._nonce,
-            rebuild=self._begin_rebuild() if self.disk_lost else None,
-            store=facts,
+            rebuild=self._begin_rebuild() if self.disk_lost or self.waits else None,
+            store=replace(facts, has_standby=self.looks is not None),
         )
+        if self.looks is not None:
+            self.looks.run(self.generation)
         self._set_alarm()
 
     @property
+    def _name(self) -> str:
+        return f"{self.place}.{self.generation}" if self.place else f"{self.generation}"
+
+    @property
     def _nonce(self) -> bytes:
-        return f"tracker {self.generation}".encode()
+        return f"tracker {self._name}".encode()
 
     @property
     def fatal_decision(self) -> FatalDecision | None:
@@ -121,13 +169,17 @@ class SimulatedTracker:
         return self.journal.fatal_decision or lost
 
     def _begin_rebuild(self) -> Rebuild:
+        if self.waits:
+            standby = Standby(self.world.now, floor=self.number)
+            return Rebuild(self._nonce, self.sim.world_size, standby=standby)
         self._rebuild = Rebuild(self._nonce, self.sim.world_size, self.lost, is_asked=True)
         return self._rebuild
 
     def accept(self, process: "SimulatedProcess") -> bool:
         """A worker dials; False while nobody listens, or something refuses it."""
         refused = self.world.now < self._refuses_until.get(process.worker_id, 0.0)
-        if not self.up or refused:
+        hangs = self._stalled and self.looks is not None
+        if not self.up or refused or hangs:
             return False
         self._next_conn += 1
         kind = WiredControl if self.sim.conditions.wire else ControlConn
@@ -164,7 +216,26 @@ class SimulatedTracker:
             conn.process.lost_at = self.world.now
             conn.tracker_gone()
         if not self.ended:
-            self.world.after(self.world.between(0.1, 1.5), self.start)
+            self.world.after(self._restart_s(), self.start)
+
+    def _restart_s(self) -> float:
+        """Seconds until the process is there again; another tracker may lead meanwhile."""
+        late = self.looks is not None and self.world.chance(0.6)
+        return self.world.between(10.0, 60.0) if late else self.world.between(0.1, 1.5)
+
+    def _exit_overtaken(self, reason: str) -> None:
+        """It has lost to another tracker, and ends; it is started again, and waits."""
+        self.world.trace(f"tracker {self._name} ends: {reason}")
+        self.sim.counters["trackers that have lost"] += 1
+        self.up = True  # of a process that had not opened its address yet
+        self.crash()
+
+    def cut_off(self, seconds: float) -> None:
+        """Cut all workers' connections; none comes for a while."""
+        for worker_id in self.sim.worker_ids:
+            self.refuse(worker_id, seconds)
+        for conn in list(self.conns.values()):
+            conn.cut()
 
     def lose_disk(self) -> None:
         """SIGKILL, and the journal is gone too; an operator has the job rebuilt."""
@@ -174,6 +245,8 @@ class SimulatedTracker:
         self.sim.counters["journals lost"] += 1
         self.crash()
         self._lost_decision = self.fatal_decision
+        if self._lost_decision is not None:
+            self.lost_decisions.append(self._lost_decision)
         self.journal = Durable.fresh("unknown", self.sim.world_size, self.sim.settings.to_wire())
         self.number, self.disk_lost, self.lost = 0, True, frozenset()
         self.world.after(OPERATOR_EVERY_S, self._operate)
@@ -205,6 +278,15 @@ class SimulatedTracker:
         if self.up and not self._stalled:
             self._stalled = True
             self.world.after(seconds, self._go_on, self.generation)
+            if self.looks is not None:
+                silent_s = SILENT_WINDOWS * self.sim.settings.detect_within
+                self.world.after(silent_s, self._leave_silent, self.generation)
+
+    def _leave_silent(self, generation: int) -> None:
+        """Workers end a connection on which nothing answers, and try another tracker."""
+        if self._stalled and generation == self.generation:
+            for conn in list(self.conns.values()):
+                conn.cut()
 
     def _go_on(self, generation: int) -> None:
         if not self._stalled or generation != self.generation or not self.up:
@@ -251,6 +333,8 @@ class SimulatedTracker:
             case Send(number, message):
                 if isinstance(message, Plan):
                     self.sim.monitor.on_decided(message)
+                if self.looks is not None:
+                    self.sim.leader_checks.on_sent(message, self)
                 conn = self.conns.get(number)
                 if conn is not None:
                     conn.to_worker(message)
@@ -262,26 +346,40 @@ class SimulatedTracker:
                 before, self.journal = self.journal, durable
                 self.disk_lost = self.disk_lost and not durable.places
                 self.final_version = max(self.final_version, durable.final_version)
-                self.sim.monitor.on_journal(before, durable)
+                told = durable.fatal_decision
+                if told is None or not self.waits:  # else another one has told it before
+                    self.sim.monitor.on_journal(before, durable)
+                self.waits = False
             case PutSeries() | PutVersion() | PutFinished() | PutBegun():
                 assert self.chain is not None
                 self.chain.put(effect)
+            case PutEpoch(record) | PutEnded(record):
+                assert self.chain is not None
+                self.chain.put(record)
+            case PutClaim():
+                assert self.chain is not None
+                self.chain.claim(effect)
             case _:
                 self._carry_out_own(effect)
 
     def _carry_out_own(
-        self, effect: TakeGeneration | StepDown | Note | IncidentClosed | JobEnded
+        self,
+        effect: TakeGeneration | StepDown | Note | IncidentClosed | JobEnded | StartAttempt,
     ) -> None:
         """Effects that reach no worker and no journal's document."""
         match effect:
             case TakeGeneration(generation):
                 self.number = generation
+            case StepDown(reason) if self.looks is not None:
+                self._exit_overtaken(reason)
             case StepDown(reason):
                 raise Violation(f"the only tracker steps down: {reason}")
             case Note(level, text):
                 self.world.trace(f"tracker {level}: {text}")
             case IncidentClosed():
                 self.sim.counters["incidents"] += 1
+            case StartAttempt():
+                self._end(JobEnded(False, RolledBackError.__name__))
             case JobEnded():
                 self._end(effect)
             case _:
@@ -297,6 +395,7 @@ class SimulatedTracker:
         self.world.trace("tracker ends" if not follows else "the attempt ends")
         self.ended = not follows
         self.up = False
+        self._stalled, self._held = False, []  # it is the process that stood still
         for conn in list(self.conns.values()):
             conn.close()
         if self.chain is not None:

@@ -2,16 +2,19 @@
 
 from collections.abc import Callable
 from functools import cache, partial
+from pathlib import Path
 from typing import cast
 
 import pytest
 
-from ftcomm.durable.chain import Chain, OvertakenError, record_name
+from ftcomm.durable.chain import Chain, LaterTrackerError, OvertakenError, record_name
 from ftcomm.durable.chain_state import chain_state
+from ftcomm.durable.directory_store import DirectoryStore
 from ftcomm.durable.records import (
     AttemptRecord,
     ChainLink,
     ChainRecord,
+    EndedRecord,
     EpochRecord,
     SeriesRecord,
     VersionRecord,
@@ -19,6 +22,7 @@ from ftcomm.durable.records import (
     encode_record,
 )
 from ftcomm.durable.store import StoreError
+from ftcomm.protocol.position import Position
 from tests.unit.durable.chain_search import PlayedStore, Process, Search, World
 
 FENCED = "fenced"
@@ -148,3 +152,61 @@ def test_a_tracker_of_an_earlier_generation_puts_nothing_behind_a_later_one() ->
         assert all(place.get(own, 0) < led for own in nonces("v")), search.path(world)
     states = len(search.seen)
     assert states > 1000
+
+
+def takes_over(letter: str) -> Process:
+    """A tracker that waited; its outcome is the number of the record by which it leads."""
+
+    def process(store: PlayedStore) -> Outcome:
+        chain = Chain(store)
+        while True:
+            after = len(chain.read())
+            generation = 1 + max(each.generation for each in chain_state(chain.links).epochs)
+            # Its epoch says from how much of the chain it was made.
+            record = EpochRecord(1, generation, after, ())
+            if until_clear(partial(chain.put_after, record, nonces(letter)[0], after)):
+                return (len(chain.links),)
+
+    return process
+
+
+@pytest.mark.parametrize("trackers", ["p", "pq"])
+def test_whoever_takes_over_knows_all_that_the_older_tracker_has_recorded(trackers: str) -> None:
+    older = appends("v", EpochRecord(1, 1, 2, ()), version(7))
+    search = Search((older, *(takes_over(letter) for letter in trackers)))
+    seen = set()
+    for world in search.worlds(objects(START), faults=1 if trackers == "p" else 0):
+        claims = {
+            link.number: cast("EpochRecord", link.record)
+            for link in links_of(world)
+            if link.nonce in {nonces(letter)[0] for letter in trackers}
+        }
+        for number, claim in claims.items():
+            assert number == claim.epoch + 1, search.path(world)
+        generations = [claim.generation for claim in claims.values()]
+        assert len(set(generations)) == len(generations), search.path(world)
+        led = min(claims, default=100)
+        own = [link.number for link in links_of(world) if link.nonce in nonces("v")]
+        assert all(number < led for number in own), search.path(world)
+        seen.add((len(own), len(claims)))
+    assert {(0, 1), (1, 1), (2, 1)} <= seen
+
+
+@pytest.mark.parametrize(
+    ("record", "by_tracker"),
+    [
+        (EpochRecord(1, 2, 5, ()), True),
+        (EndedRecord(1, 2, "JobStoppedError", "", 5, Position(0, 0, 0), -1), True),
+        (AttemptRecord(2, 4), False),
+    ],
+)
+def test_a_tracker_that_looks_sees_who_has_overtaken_it(
+    tmp_path: Path, record: ChainRecord, *, by_tracker: bool
+) -> None:
+    store = DirectoryStore(tmp_path)
+    for name, data in objects([*START, record]).items():
+        store.put_new(name, data)
+    with pytest.raises(OvertakenError) as raised:
+        Chain(store).look(attempt=1, generation=1)
+    assert isinstance(raised.value, LaterTrackerError) == by_tracker
+    Chain(store).look(attempt=2, generation=2)

@@ -18,6 +18,7 @@ from ftcomm.durable.records import (
     BegunRecord,
     ChainLink,
     ChainRecord,
+    EndedRecord,
     EpochMember,
     EpochRecord,
     FinishedRecord,
@@ -47,6 +48,7 @@ RECORDS: tuple[ChainRecord, ...] = (
     BegunRecord(1, Position(0, PRELUDE, 4)),
     VERSION,
     VersionRecord(1, 8, 3, 0, 0, b"", -1, None, ()),
+    EndedRecord(1, 2, "RankLostError", "worker 3 is gone", 4, Position(0, 1, 2), 3),
     FinishedRecord(1, 9),
 )
 
@@ -214,7 +216,11 @@ def test_a_chain_is_read_as_a_whole() -> None:
         {5: RECORDS[4], 6: RECORDS[5]},
         {4: RECORDS[3]},
         finished=9,
+        epochs=(RECORDS[2],),
+        ended=RECORDS[6],
     )
+    again = state_of(*RECORDS[:7], AttemptRecord(2, 0))
+    assert (again.epochs, again.ended) == ((), None)  # of the newest attempt alone
     empty = state_of()
     assert (empty.series, empty.newest_attempt, empty.finished) == (None, 0, PRELUDE)
     assert empty.kept(3) == set()

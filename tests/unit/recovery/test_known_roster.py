@@ -8,6 +8,7 @@ import pytest
 from ftcomm.protocol.codec import encode
 from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
 from ftcomm.protocol.messages import AskRoster, KnownRoster, Member, Revoke, RosterEntry, Welcome
+from ftcomm.protocol.position import START
 from ftcomm.recovery.events import Attached, Detached, Effect, Redial, SendControl
 from ftcomm.recovery.machine import Identity, MachineLimits, WorkerMachine
 from tests.unit.recovery.worker_scenario import NONCE, a_member, hear, members
@@ -22,7 +23,7 @@ def test_a_member_says_what_it_knows() -> None:
     core = a_member(members=named)
     assert answers(hear(core, AskRoster(7, b"new"))) == [
         KnownRoster(
-            7, "job", 2, (), 1, (0, 0), -1, -1, (), 0,
+            7, "job", 2, (), 1, (0, 0), -1, START, -1, (), 0,
             (RosterEntry("w0", 1, NONCE, "h", True), RosterEntry("w1", 1, NONCE, "h", False)),
         )
     ]  # fmt: skip

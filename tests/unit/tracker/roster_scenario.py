@@ -10,7 +10,7 @@ from ftcomm.protocol.messages import (
     Report,
 )
 from ftcomm.protocol.position import START, Position
-from ftcomm_tracker.core.durable.versions import NO_STORE, StoreFacts
+from ftcomm_tracker.core.durable.store_facts import NO_STORE, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     Effect,

@@ -12,14 +12,12 @@ from ftcomm_tracker.core.durable.attempts import (
     AttemptStart,
     AttemptStep,
     BeginAttempt,
-    ChainFacts,
     PutAttempt,
     ReadChain,
-    RecordedAttempt,
-    RecordedVersion,
     RefuseAttempt,
     VerifyVersion,
 )
+from ftcomm_tracker.core.durable.chain_facts import ChainFacts, RecordedAttempt, RecordedVersion
 from ftcomm_tracker.core.durable_state import Durable
 
 FRESH = Durable.fresh("job", 2, (("algorithm", "auto"),))

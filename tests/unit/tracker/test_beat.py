@@ -9,7 +9,7 @@ import trio
 
 from ftcomm.durable.directory_store import DirectoryStore
 from ftcomm.errors import ConfigError
-from ftcomm_tracker.server.store.beat import BEATS, StoreBeat
+from ftcomm_tracker.server.store.beat import BEATS, BeatWatch, StoreBeat
 
 ELSEWHERE = {"host": "elsewhere", "pid": 7, "start": 3}
 ENDED = {"host": platform.node(), "pid": 2**22 + 1, "start": 1}  # above the largest number
@@ -105,3 +105,43 @@ async def test_only_the_newest_beat_is_kept(tmp_path: Path) -> None:
         await StoreBeat(store, pause=three_times).run()
     assert [len(each) for each in seen] == [1, 1, 1]
     assert len({name for each in seen for name in each}) == 3
+
+
+def test_a_beat_that_changes_is_of_a_tracker_that_leads(tmp_path: Path) -> None:
+    store = store_with(tmp_path, ELSEWHERE)
+    watch = BeatWatch(StoreBeat(store))
+    assert watch.look() == ("process 7 on elsewhere", False)
+    for number in range(5):
+        store.put(f"{BEATS}other-next-{number}", [json.dumps(ELSEWHERE).encode()])
+        assert watch.look() == ("process 7 on elsewhere", False)
+
+
+def test_one_that_stands_still_is_silent_after_three_looks(tmp_path: Path) -> None:
+    watch = BeatWatch(StoreBeat(store_with(tmp_path, ELSEWHERE)))
+    looks = [watch.look()[1] for _ in range(5)]
+    assert looks == [False, False, False, True, True]
+
+
+def test_without_any_beat_the_second_look_counts(tmp_path: Path) -> None:
+    watch = BeatWatch(StoreBeat(store_with(tmp_path)))
+    assert [watch.look() for _ in range(2)] == [("", False), ("", True)]
+
+
+@pytest.mark.trio
+async def test_of_two_that_begin_at_once_the_first_name_leads(tmp_path: Path) -> None:
+    store = store_with(tmp_path)
+    leads: list[bool] = []
+
+    async def both_have_beaten(seconds: float) -> None:
+        del seconds
+        while len(names(store)) < 2 - len(leads):
+            await trio.lowlevel.checkpoint()
+
+    async def begin() -> None:
+        leads.append(await StoreBeat(store, pause=both_have_beaten).first_leads())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(begin)
+        nursery.start_soon(begin)
+    assert sorted(leads) == [False, True]
+    assert len(names(store)) == 1

@@ -14,7 +14,8 @@ from ftcomm.protocol.durable.store_messages import (
 )
 from ftcomm.protocol.position import PositionRange
 from ftcomm_tracker.core.durable.pending_version import MIN_SHARD_BYTES, RETRY_S
-from ftcomm_tracker.core.durable.versions import ALL, GATHER_S, DurableVersions, Outbox, StoreFacts
+from ftcomm_tracker.core.durable.store_facts import StoreFacts
+from ftcomm_tracker.core.durable.versions import ALL, GATHER_S, DurableVersions, Outbox
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import Joined, Send
 from ftcomm_tracker.core.roster import Roster

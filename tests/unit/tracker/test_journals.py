@@ -13,9 +13,9 @@ from ftcomm.protocol.durable.journal_messages import (
 )
 from ftcomm.protocol.messages import Plan, Report
 from ftcomm.protocol.position import START, Position, PositionRange
-from ftcomm_tracker.core.durable.attempts import ChainFacts, RecordedAttempt, RecordedVersion
+from ftcomm_tracker.core.durable.chain_facts import ChainFacts, RecordedAttempt, RecordedVersion
 from ftcomm_tracker.core.durable.journals import Journals
-from ftcomm_tracker.core.durable.versions import StoreFacts
+from ftcomm_tracker.core.durable.store_facts import StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import BegunPut, Effect, PutBegun
 from tests.unit.tracker.roster_scenario import SETTINGS, ScenarioRun, hello, report, sends

@@ -17,7 +17,7 @@ from ftcomm.protocol.messages import (
     RosterEntry,
     Welcome,
 )
-from ftcomm.protocol.position import START
+from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     ConnectionLost,
@@ -50,6 +50,7 @@ def known(generation: int = 5, **changes: Any) -> KnownRoster:
         "epoch": 7,
         "grouping": (0, 0, 0),
         "prelude_length": -1,
+        "frontier": START,
         "version": 2,
         "lost": ("10.0.0.5:4711",),
         "first": 0,
@@ -189,6 +190,19 @@ def test_the_roster_of_the_newest_plan_counts() -> None:
     sent = names(scenario.said(4, known(epoch=8, entries=newest)))
     assert (3, "Fenced") in sent
     assert {conn for conn, kind in sent if kind == "Revoke"} == {1, 2, 4}
+
+
+@pytest.mark.parametrize(("frontier", "is_known"), [(START, True), (Position(0, 0, 1), False)])
+def test_a_member_of_the_roster_need_not_have_what_was_completed(
+    frontier: Position, *, is_known: bool
+) -> None:
+    """It may have come for one that has died: to it alone, results are lost like to a new one."""
+    scenario = rebuilding()
+    for rank in range(3):
+        scenario.joined(rank + 1, member(rank))
+        scenario.said(rank + 1, known(frontier=frontier))
+    nonces = tuple(entry.nonce if is_known else b"" for entry in ENTRIES)
+    assert scenario.journalled.first_nonces == nonces
 
 
 def test_a_heartbeat_is_answered_and_confirms_nothing() -> None:

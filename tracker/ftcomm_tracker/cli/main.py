@@ -82,6 +82,13 @@ Examples:
 The disk with the journal is lost; the workers still run:
   ftcomm-tracker serve --rebuild --host 10.0.0.5 --port 4711 --token-file job1.token \\
       --state-dir /var/lib/job1-again
+\b
+A second tracker on another host, which leads when the first is lost; workers are given both
+addresses, as FTCOMM_TRACKER=10.0.0.5:4711,10.0.0.6:4711:
+  ftcomm-tracker serve --standby -n 8 --host 10.0.0.5 --port 4711 \\
+      --token-file job1.token --checkpoint s3://bucket/job1
+  ftcomm-tracker serve --standby -n 8 --host 10.0.0.6 --port 4711 \\
+      --token-file job1.token --checkpoint s3://bucket/job1
 """
 RUN_EPILOG = """\b
 Examples:
@@ -197,6 +204,12 @@ def main() -> None:
     metavar="W[,W]",
     help="With --rebuild: ids of workers that will not come. You confirm that the old tracker has"
     " ended.",
+)
+@click.option(
+    "--standby",
+    is_flag=True,
+    help="Two trackers, on two hosts, for one job: each is started with this option and the same"
+    " --checkpoint. One leads; the other waits, and leads when the first is lost.",
 )
 @_RESUME_OPTION
 @with_options(SETTING_OPTIONS)
@@ -372,7 +385,7 @@ async def _supervise(
 
 
 _PLACE = ("world_size", "host", "port", "token_file", "state_dir")
-_NOT_SETTINGS = (*_PLACE, "take_over", "rebuild", "lost", "resume")
+_NOT_SETTINGS = (*_PLACE, "take_over", "rebuild", "lost", "resume", "standby")
 
 
 def _serve_options(given: dict[str, Any]) -> ServeOptions:
@@ -389,6 +402,7 @@ def _serve_options(given: dict[str, Any]) -> ServeOptions:
         rebuild=given.get("rebuild", False),
         lost=tuple(name for name in lost if name),
         resume=given["resume"],
+        standby=given.get("standby", False),
         settings=settings,
     )
 

@@ -25,6 +25,7 @@ from ftcomm_tracker.core.events import (
 )
 from ftcomm_tracker.core.group_state import GroupState, JobState, Peer
 from ftcomm_tracker.core.spares.choice import best_spare, note_seated
+from ftcomm_tracker.core.standby.group_permits import step_down_for
 
 # Worker ids that a job may ever see. Each is journalled for good, so that its processes stay
 # numbered; with all of them the document is a megabyte. More means ids that are made anew at every
@@ -48,6 +49,10 @@ def on_joined(group: GroupState, conn: int, hello: Hello) -> None:
         ]
         return
     took_part = hello.plan_epoch and hello.job_id != group.durable.job_id
+    if took_part and _is_of_another_leader(group, hello):
+        name, job_id = hello.worker_id, hello.job_id
+        step_down_for(group, f"worker {name} is a member of {job_id}: another tracker leads")
+        return
     if group.versions.is_on and took_part:
         _fence_of_other_attempt(group, conn, hello)
         return
@@ -75,6 +80,22 @@ def on_joined(group: GroupState, conn: int, hello: Hello) -> None:
         _new_incarnation(group, conn, hello, rank)
 
 
+def _is_of_another_leader(group: GroupState, hello: Hello) -> bool:
+    """True if the worker's attempt has been begun by a tracker that has overtaken this one (R19).
+
+    Before the first record is there, another one may have begun the same attempt.
+    """
+    durable = group.durable
+    if not group.permits.is_on:
+        return False
+    series, _, number = hello.job_id.rpartition(".")
+    attempt = int(number) if number.isdecimal() and number.isascii() else 0
+    if series == durable.job_id.rpartition(".")[0]:
+        return attempt > durable.attempt
+    has_begun = group.permits.granted is not None or bool(durable.first_nonces)
+    return durable.attempt == attempt == 1 and not has_begun
+
+
 def _fence_of_other_attempt(group: GroupState, conn: int, hello: Hello) -> None:
     """A process of an attempt that is over: it would bring what this one does not have (R16)."""
     reason = f"worker {hello.worker_id} is of {hello.job_id}; the job goes on as"
@@ -97,7 +118,9 @@ def _is_displaced(group: GroupState, hello: Hello) -> bool:
     # the journal has lost its last write: a later incarnation wins
     if hello.incarnation > newest:
         return False
-    was_member = bool(hello.plan_epoch or hello.revoke_epoch)
+    # R19: a rank that was given without a plan may be unknown to the next tracker
+    was_revoked = hello.revoke_epoch and not group.permits.is_on
+    was_member = bool(hello.plan_epoch or was_revoked)
     return was_member or hello.incarnation < newest or group.state is JobState.OVER
 
 

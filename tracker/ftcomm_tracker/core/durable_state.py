@@ -38,7 +38,8 @@ class Durable:
         settings: the job's settings as wire text.
         epoch: the highest epoch ever announced.
         first_nonces: by rank, the nonce of the incarnation that was there when the first plan was
-            sent (a spare's first incarnation is no longer that incarnation); empty before.
+            sent (a spare's first incarnation is no longer that incarnation); empty before. A
+            rebuilt job that had completed anything does not know them: each is ``b""``.
         incarnations: (worker id, number of its newest incarnation), sorted.
         places: by rank, empty until the group has formed.
         grouping: which ranks share a host; fixed when formed, wherever later incarnations run.

@@ -30,6 +30,11 @@ from ftcomm_tracker.core.plan import Decided, Facts, plan
 from ftcomm_tracker.core.recovery_record import Loss, OpenIncident
 from ftcomm_tracker.core.relay_routing import REPAIRED_AFTER, decide_routes, members_of
 from ftcomm_tracker.core.reporting.mismatch import explain
+from ftcomm_tracker.core.standby.group_permits import (
+    end_without_store,
+    may_plan,
+    must_record_end,
+)
 
 # After the end: for workers to hang up before the tracker leaves. Who was cut off just then needs
 # `detect_within` to notice and a redial to come back and hear how the job ended.
@@ -79,14 +84,24 @@ def order_restore(group: GroupState, rank: int) -> None:
     copies = group.settings.replicas
     stride = keep_stride(durable.world_size, copies)  # on different hosts, as far as there are some
     holders = keep_order(durable.grouping)[::stride][:copies]
-    if durable.restore and not durable.first_nonces and rank in holders:
+    if durable.restore and rank in holders and not _has_begun(group):
         group.send(group.members.slots[rank], Restore(durable.restore))
     order_journal(group, rank)
 
 
+def _has_begun(group: GroupState) -> bool:
+    """True if a member may have what the attempt begins from: it has taken a plan."""
+    if not group.durable.first_nonces:
+        return False
+    # R19: an older tracker may have recorded the first epoch, and have died before its plan
+    took_one = any(peer.hello.plan_epoch for peer in group.members.in_slots())
+    return not group.permits.is_on or took_one or group.epochs.in_force > 0
+
+
 def try_plan(group: GroupState) -> None:
     """Decide once every place has reported; a closed one that has left is not awaited."""
-    if group.members.empty_since or group.awaits_reports or group.end.is_decided:
+    is_early = group.members.empty_since or group.awaits_reports or group.end.is_decided
+    if is_early or not may_plan(group):  # R19: recorded, then sent
         return
     incident = group.epochs.incident
     if incident is not None:
@@ -233,7 +248,7 @@ def end_with_error(
     group: GroupState, error: str, cause: str, position: Position, rank: int = -1
 ) -> None:
     """Terminal: journalled, then said to all; the first fatal decision sticks."""
-    if group.state is JobState.OVER:
+    if group.state is JobState.OVER or group.permits.end is not None:
         return
     if begin_last_will(group, PendingEnd(error, cause, position, rank)):
         return
@@ -241,12 +256,18 @@ def end_with_error(
         error, cause = _rolled_back(group, cause)
         group.end.untold = set()  # who is away meets the next attempt
     fatal_decision = FatalDecision(error, cause[:4000], group.durable.epoch, position, rank)
+    if not must_record_end(group, fatal_decision):
+        tell_end(group, fatal_decision)
+
+
+def tell_end(group: GroupState, fatal_decision: FatalDecision) -> None:
+    """Journal the end of the job, and tell all members."""
     group.persist(fatal_decision=fatal_decision)
     close_incident(group, completed=False)
     for conn, peer in sorted(group.members.peers.items()):
         group.send(conn, fatal_decision)
         group.end.told(peer.hello.worker_id)
-    group.note("error", f"{error}: {cause}")
+    group.note("error", f"{fatal_decision.error}: {fatal_decision.cause}")
     group.over(group.now + FAREWELL_S + group.settings.detect_within)
 
 
@@ -260,7 +281,9 @@ def _rolled_back(group: GroupState, cause: str) -> tuple[str, str]:
 
 def tell_finished_at_last(group: GroupState) -> None:
     """The store stays away: the job has ended well all the same (rule R16)."""
-    if group.now >= group.end.over_at:
+    if group.permits.is_on:  # R19: another tracker may lead, and tell another end
+        end_without_store(group)
+    elif group.now >= group.end.over_at:
         within_s = group.settings.replace_within
         group.note("warning", f"the store did not take the job's end in {within_s:g} s")
         tell_finished(group)
@@ -297,12 +320,12 @@ def conclude(group: GroupState, inquiry: Inquiry) -> None:
 
 
 def _restarted(durable: Durable) -> dict[int, str]:
-    """Ranks whose process is not the one of the first plan, with their workers' names."""
+    """Ranks whose process is known not to be that of the first plan, with their workers' names."""
     firsts = durable.first_nonces
     return {
         rank: place.worker_id
         for rank, place in enumerate(durable.places)
-        if firsts and firsts[rank] != place.nonce
+        if firsts and firsts[rank] not in (b"", place.nonce)
     }
 
 

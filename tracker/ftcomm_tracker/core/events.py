@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ftcomm.durable.records import EndedRecord, EpochRecord
 from ftcomm.protocol.durable.store_messages import ObjectWritten
 from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.messages import (
@@ -11,6 +12,7 @@ from ftcomm.protocol.messages import (
     WorkerMessage,
 )
 from ftcomm.protocol.position import Position
+from ftcomm_tracker.core.durable.chain_facts import ChainFacts
 from ftcomm_tracker.core.durable_state import Durable
 
 # --- events -----------------------------------------------------------------------------------
@@ -128,9 +130,53 @@ class PutDelayed:
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """The chain has a later attempt: this tracker may acknowledge nothing any more."""
+    """The chain has a later attempt or tracker: this one may acknowledge nothing any more.
+
+    Attributes:
+        reason: who has overtaken it.
+        by_tracker: that one leads the same attempt, and its workers are members there.
+    """
 
     reason: str
+    by_tracker: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EpochPut:
+    """The record of an epoch and its roster is in the store's chain."""
+
+    record: EpochRecord
+
+
+@dataclass(frozen=True, slots=True)
+class EndedPut:
+    """The record of the fatal decision is in the store's chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSeen:
+    """A tracker that waits beside another one has looked into the store.
+
+    Attributes:
+        chain: its records.
+        leader: the process that beats there, in words; empty for none.
+        is_silent: no process beats there any more.
+        now_us: the time in microseconds, for the age of a checkpoint.
+        trouble: why the store could not be read; the rest is then what was seen before.
+    """
+
+    chain: ChainFacts
+    leader: str
+    is_silent: bool
+    now_us: int = 0
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The record by which this tracker takes over is in the chain; None: another one has come."""
+
+    record: EpochRecord | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +200,10 @@ Event = (
     | BegunPut
     | PutDelayed
     | Overtaken
+    | EpochPut
+    | EndedPut
+    | StoreSeen
+    | Claimed
     | Tick
 )
 
@@ -198,9 +248,15 @@ class TakeGeneration:
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """End this tracker at once: its workers follow a newer one."""
+    """End this tracker at once: its workers follow a newer one, or may do so.
+
+    Attributes:
+        reason: why.
+        remedy: what to do, empty for nothing.
+    """
 
     reason: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +432,38 @@ class PutBegun:
     frontier: Position
 
 
+@dataclass(frozen=True, slots=True)
+class PutEpoch:
+    """Put the record of an epoch into the store's chain; then `EpochPut`."""
+
+    record: EpochRecord
+
+
+@dataclass(frozen=True, slots=True)
+class PutEnded:
+    """Put the record of the fatal decision into the store's chain; then `EndedPut`."""
+
+    record: EndedRecord
+
+
+@dataclass(frozen=True, slots=True)
+class PutClaim:
+    """Put the record by which this tracker leads an attempt; then `Claimed`.
+
+    Attributes:
+        record: with the roster that the chain has.
+        after: length of the chain that it was made from: its number is the next one, or it fails.
+    """
+
+    record: EpochRecord
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartAttempt:
+    """Begin the next attempt from the store: there is none to take up."""
+
+
 Effect = (
     Send
     | Disconnect
@@ -389,15 +477,22 @@ Effect = (
     | PutVersion
     | PutFinished
     | PutBegun
+    | PutEpoch
+    | PutEnded
+    | PutClaim
+    | StartAttempt
 )
 
 __all__ = [
     "BegunPut",
+    "Claimed",
     "ConnectionLost",
     "Death",
     "Died",
     "Disconnect",
     "Effect",
+    "EndedPut",
+    "EpochPut",
     "Event",
     "FinishedPut",
     "GivenUp",
@@ -410,15 +505,20 @@ __all__ = [
     "Overtaken",
     "Persist",
     "PutBegun",
+    "PutClaim",
     "PutDelayed",
+    "PutEnded",
+    "PutEpoch",
     "PutFinished",
     "PutSeries",
     "PutVersion",
     "Said",
     "Send",
     "Stalled",
+    "StartAttempt",
     "StepDown",
     "StopAsked",
+    "StoreSeen",
     "Superseded",
     "Supervised",
     "TakeGeneration",

@@ -30,7 +30,8 @@ from ftcomm.protocol.messages import (
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm_tracker.core.durable.journals import Journals
 from ftcomm_tracker.core.durable.last_will import LastWill
-from ftcomm_tracker.core.durable.versions import NO_STORE, DurableVersions, StoreFacts
+from ftcomm_tracker.core.durable.store_facts import NO_STORE, StoreFacts
+from ftcomm_tracker.core.durable.versions import DurableVersions
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     Disconnect,
@@ -48,6 +49,7 @@ from ftcomm_tracker.core.rebuild.decision import Rebuild
 from ftcomm_tracker.core.recovery_record import OpenIncident
 from ftcomm_tracker.core.reporting.lost_hosts import lost_hosts
 from ftcomm_tracker.core.silent_links import Pair
+from ftcomm_tracker.core.standby.permits import Permits
 from ftcomm_tracker.core.worker_exits import WorkerExits
 
 SMALL_GROUP = 64  # workers up to whom all are looked at on every event: that costs microseconds
@@ -346,6 +348,7 @@ class GroupState:
         self.rebuild: Rebuild | None = None
         self.versions = DurableVersions(store, durable.world_size, now)
         self.journals = Journals(store, is_on=bool(settings.journal))
+        self.permits = Permits(is_on=store.has_standby)
         self.needs_series = store.attempt > 0 and not store.is_begun
         if durable.places:  # the last tracker may have died before it was put
             self.put_series()
@@ -434,6 +437,7 @@ class GroupState:
     def record_end(self) -> None:
         """Record in the store that all have closed; they are told when it is there (rule R16)."""
         self.end.awaits_record = True
+        self.permits.since = self.now
         self.effects.append(PutFinished(self.durable.attempt, self.durable.final_version))
         self.over(self.now + self.settings.replace_within)
 
@@ -455,4 +459,5 @@ class GroupState:
         self.members.check()
         assert self.epochs.in_force <= self.durable.epoch
         assert self.epochs.reports.keys() <= self.members.slots.keys()
-        assert self.state is not JobState.RUNNING or not self.members.empty_since
+        is_whole = not self.members.empty_since or self.permits.end is not None
+        assert self.state is not JobState.RUNNING or is_whole

@@ -23,7 +23,7 @@ from ftcomm.protocol.position import Position
 from ftcomm_tracker.core.admission import assign_spare, on_joined
 from ftcomm_tracker.core.durable.group_journals import advance_journals
 from ftcomm_tracker.core.durable.group_versions import advance_versions, on_store_event
-from ftcomm_tracker.core.durable.versions import NO_STORE, StoreFacts
+from ftcomm_tracker.core.durable.store_facts import NO_STORE, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.epochs import (
     begin_epoch,
@@ -35,9 +35,12 @@ from ftcomm_tracker.core.epochs import (
 )
 from ftcomm_tracker.core.events import (
     BegunPut,
+    Claimed,
     ConnectionLost,
     Died,
     Effect,
+    EndedPut,
+    EpochPut,
     Event,
     FinishedPut,
     GivenUp,
@@ -49,6 +52,7 @@ from ftcomm_tracker.core.events import (
     Send,
     Stalled,
     StopAsked,
+    StoreSeen,
     Superseded,
     Supervised,
     Tick,
@@ -78,6 +82,9 @@ from ftcomm_tracker.core.rebuild.journal_loss import (
 from ftcomm_tracker.core.relay_routing import plan_has_lasted
 from ftcomm_tracker.core.reporting.job_status import missing_text_of, snapshot, standing_of
 from ftcomm_tracker.core.spares.choice import ended_as_spare
+from ftcomm_tracker.core.standby.group_permits import end_without_store, is_cut_off
+from ftcomm_tracker.core.standby.waiting import advance
+from ftcomm_tracker.core.standby.watch import Standby
 from ftcomm_tracker.core.worker_messages import (
     compare_blocked,
     evict_silent,
@@ -140,7 +147,7 @@ class Roster:
     def _take(self, event: Event) -> None:
         group = self._group
         if group.rebuild is not None and hear(group, group.rebuild, event):
-            self._try_to_take_up(group.rebuild)
+            self._try_to_take_up()
             return
         match event:
             case Joined(conn, hello):
@@ -165,15 +172,29 @@ class Roster:
                     group.members.progress(),
                 )
                 tell_waiting(group)
-            case VersionPut() | FinishedPut() | BegunPut() | PutDelayed() | Overtaken():
+            case (
+                VersionPut()
+                | FinishedPut()
+                | BegunPut()
+                | EpochPut()
+                | EndedPut()
+                | PutDelayed()
+                | Overtaken()
+            ):
                 on_store_event(group, event)
-            case Superseded() | Tick():
+            case Superseded() | Tick() | StoreSeen() | Claimed():
                 pass
             case _:
                 assert_never(event)
 
-    def _try_to_take_up(self, rebuild: Rebuild) -> None:
+    def _try_to_take_up(self) -> None:
         """Go on with the job once its workers have said enough; without a plan, form a group."""
+        rebuild = self._group.rebuild
+        if rebuild is None:
+            return
+        if rebuild.standby is not None:
+            self._wait_or_lead(rebuild, rebuild.standby)
+            return
         found = rebuild.decide()
         if found is not None:
             self._group = take_up(self._group, rebuild, found)
@@ -184,6 +205,15 @@ class Roster:
             return
         for event in rebuild.later:
             self._take(event)
+
+    def _wait_or_lead(self, rebuild: Rebuild, standby: Standby) -> None:
+        """Go on with the job once the store says that this tracker leads (rule R19)."""
+        new = advance(self._group, rebuild, standby)
+        if new is not None:
+            self._group = new
+            compare_blocked(new)
+            for event in rebuild.later:
+                self._take(event)
 
     def _on_stalled(self) -> None:
         """Restart the silence limit of members whose messages could not arrive meanwhile."""
@@ -221,6 +251,8 @@ class Roster:
         group = self._group
         if group.state is JobState.OVER:
             return None if group.end.is_reported else group.end.over_at
+        if group.permits.end is not None:
+            return group.permits.since + group.settings.replace_within
         times = [group.blocked.due]
         if group.members.peers:  # until then nobody can be late; to ask each costs all of them
             times.append(group.members.look_again_at)
@@ -243,6 +275,7 @@ class Roster:
             times.append(group.end.inquiry.due)
         if group.end.last_will is not None:
             times.append(group.end.last_will.until)
+        times.append(group.permits.since + group.settings.replace_within)
         if group.links.suspicion is not None:
             times.append(group.links.epoch_at + group.settings.detect_within)
         soonest = min(times, default=None)
@@ -280,12 +313,10 @@ class Roster:
             tell_finished_at_last(group)
             return
         if group.state is JobState.OVER:
-            # Before the group has formed nobody can be missed by name: who is on its way has until
-            # the farewell's end to hear why there is no job.
-            formed = bool(group.durable.places)
-            everyone_knows = formed and not group.members.peers and not group.end.untold
-            if not group.end.is_reported and (group.now >= group.end.over_at or everyone_knows):
-                report_end(group)
+            self._look_whether_everyone_knows()
+            return
+        if group.permits.end is not None:  # nothing counts any more but its record
+            end_without_store(group)
             return
         inquiry = group.end.inquiry
         if inquiry is not None and inquiry.is_over(group.now, group.members.slots.keys()):
@@ -309,7 +340,18 @@ class Roster:
             plan_has_lasted(group)
         self._look_at_suspicion()
         advance_journals(group)
+        end_without_store(group)
         advance_versions(group)
+
+    def _look_whether_everyone_knows(self) -> None:
+        """The job is over: the driver hears of it once everyone has, or could have."""
+        group = self._group
+        # Before the group has formed nobody can be missed by name: who is on its way has until
+        # the farewell's end to hear why there is no job.
+        formed = bool(group.durable.places)
+        everyone_knows = formed and not group.members.peers and not group.end.untold
+        if not group.end.is_reported and (group.now >= group.end.over_at or everyone_knows):
+            report_end(group)
 
     def _look_at_suspicion(self) -> None:
         """Begin the epoch for links that was held back, when its time has come."""
@@ -393,6 +435,10 @@ class Roster:
         if group.versions.is_on and group.durable.final_version < 0:
             return False  # R16: if all is lost before all have closed, it is needed again
         return group.durable.has_closed(worker_id)
+
+    def is_cut_off(self, now: float) -> bool:
+        """True if all its members have been away for long, and no worker comes (rule R19)."""
+        return is_cut_off(self._group, now)
 
     def is_connected(self, worker_id: str) -> bool:
         """True if an incarnation of that worker is connected, as a member or a spare."""

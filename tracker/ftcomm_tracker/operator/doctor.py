@@ -11,6 +11,7 @@ import trio
 from ftcomm.config.environment import WILDCARDS, WorkerOptions, parse_endpoint, read_token
 from ftcomm.errors import ConfigError, FtcommError
 from ftcomm.protocol.operator_messages import DialBack, DialedBack, StatusReply, StatusRequest
+from ftcomm_tracker.core.reporting.standby_text import standby_line
 from ftcomm_tracker.core.reporting.store_text import store_line
 from ftcomm_tracker.operator.client import Conversation, open_conversation
 from ftcomm_tracker.operator.doctor_checks import (
@@ -104,6 +105,8 @@ def _refused(error: Exception) -> Check:
 
 
 def _job(document: dict[str, Any]) -> Check:
+    if document.get("standby"):
+        return Check("job", "ok", f"{standby_line(document['standby'])}; the job has two trackers")
     if document["state"] != "OVER":
         return Check("job", "ok", f"the job is {document['state'].lower()}")
     return Check("job", "fail", "the job is over", "start a new one, on another --state-dir")

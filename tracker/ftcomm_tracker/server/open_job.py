@@ -22,10 +22,11 @@ from ftcomm.config.job_settings import JobSettings
 from ftcomm.durable.opening import open_store
 from ftcomm.errors import ConfigError, JobFinishedError
 from ftcomm.protocol.field_types import MAX_WORLD_SIZE
-from ftcomm_tracker.core.durable.versions import NO_STORE, StoreFacts
+from ftcomm_tracker.core.durable.store_facts import NO_STORE, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.rebuild.decision import Rebuild
 from ftcomm_tracker.core.roster import Roster
+from ftcomm_tracker.core.standby.watch import Standby
 from ftcomm_tracker.server.file_limit import allow_open_files
 from ftcomm_tracker.server.journal import Journal, Remembered, remembered
 from ftcomm_tracker.server.listener import join_address, open_listener
@@ -59,6 +60,8 @@ class ServeOptions:
             a job of theirs that had begun is lost, and is refused, unless it has a store.
         own_store: a new job that is given no store has one in its state directory.
         resume: ``auto``, ``never`` or ``require``, for a job with a store.
+        standby: wait beside a tracker that leads the store's job, and lead when it is lost; or
+            lead, beside another one that waits.
     """
 
     world_size: int | None = None
@@ -73,6 +76,7 @@ class ServeOptions:
     takes_up: bool = True
     own_store: bool = False
     resume: str = "auto"
+    standby: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +129,28 @@ async def open_job(options: ServeOptions) -> OpenJob:
             listener, host = await _listen(options, before, undo)
         durable, settings = _restore(journal, options)
         durable, chain, facts = await _begin_attempt(options, journal, durable, settings)
+        if facts is None:
+            _check_standby(options, before)
         allow_open_files(durable.world_size)
         bound = int(listener.socket.getsockname()[1])
         journal.remember(Remembered(host, bound, str(token.path)))
         undo.pop_all()
         journal.hold(lock)
     nonce = secrets.token_bytes(NONCE_BYTES)
-    rebuild = Rebuild(nonce, options.world_size, frozenset(options.lost), is_asked=True)
+    rebuild: Rebuild | None = None
+    if options.rebuild:
+        rebuild = Rebuild(nonce, options.world_size, frozenset(options.lost), is_asked=True)
+    elif facts is None:
+        standby = Standby(trio.current_time(), floor=journal.generation)
+        rebuild = Rebuild(nonce, durable.world_size, standby=standby)
     roster = Roster(
         settings,
         durable,
         generation=journal.generation,
         now=trio.current_time(),
         tracker=nonce,
-        rebuild=rebuild if options.rebuild else None,
-        store=facts,
+        rebuild=rebuild,
+        store=facts or NO_STORE,
     )
     server = Server(roster, journal, token, listener, chain)
     return OpenJob(server, journal, durable, settings, token.path, state_dir)
@@ -147,8 +158,10 @@ async def open_job(options: ServeOptions) -> OpenJob:
 
 async def _begin_attempt(
     options: ServeOptions, journal: Journal, durable: Durable, settings: JobSettings
-) -> tuple[Durable, ChainTask | None, StoreFacts]:
+) -> tuple[Durable, ChainTask | None, StoreFacts | None]:
     """Open the job's store, if it has one, and journal the attempt that begins or goes on.
+
+    Without facts another tracker leads the job, or may do so, and this one waits.
 
     Raises:
         FtcommError: there is none to begin, or another tracker works on the store.
@@ -162,22 +175,60 @@ async def _begin_attempt(
             "--journal goes on behind a checkpoint, and the job has no checkpoint store",
             remedy="give --checkpoint too, or run's --state-dir",
         )
+    if not settings.checkpoint and options.standby:
+        raise ConfigError(
+            "--standby needs a checkpoint store: there two trackers see which one leads",
+            remedy="give --checkpoint, to both",
+        )
     if not settings.checkpoint:
         return durable, None, NO_STORE
     store = await trio.to_thread.run_sync(open_store, settings.checkpoint)
     chain = ChainTask(
-        store, keep=settings.keep, max_attempts=settings.max_attempts, resume=options.resume
+        store,
+        keep=settings.keep,
+        max_attempts=settings.max_attempts,
+        resume=options.resume,
+        has_standby=options.standby,
     )
-    if not options.take_over:
+    if options.standby and not options.take_over:
+        if await chain.must_wait(durable, journal.generation):
+            series = durable.job_id.rpartition(".")[0] if durable.attempt else durable.job_id
+            return Durable.fresh(series, durable.world_size, settings.to_wire()), chain, None
+    elif not options.take_over:
         await chain.refuse_second()
+    if not options.standby and not await chain.goes_on(durable, journal.generation):
+        raise ConfigError(
+            f"another tracker leads the job of {settings.checkpoint}, as its records say",
+            remedy="start this one with --standby: it waits, and leads if that one is lost",
+        )
     durable, facts = await chain.begin(durable, survivors=options.takes_up)
     journal.write(durable.to_wire(), epoch=durable.epoch)
     journal.settle()
+    chain.lead(durable, journal.generation)
     return durable, chain, facts
+
+
+def _check_standby(options: ServeOptions, before: Remembered | None) -> None:
+    """Raise ConfigError if a tracker that waits could not meet the workers of the job."""
+    if before is None and not options.port:
+        raise ConfigError(
+            "--standby beside a tracker that leads needs an address that the job's workers dial",
+            remedy="give --host and --port, and list both trackers in FTCOMM_TRACKER",
+        )
+    if before is None and options.token_file is None:
+        raise ConfigError(
+            "--standby beside a tracker that leads needs the token that the job's workers have",
+            remedy="give --token-file with a copy of it",
+        )
 
 
 def _check_rebuild(options: ServeOptions) -> None:
     """Raise ConfigError if a tracker could not meet the workers of the job that it rebuilds."""
+    if options.rebuild and options.standby:
+        raise ConfigError(
+            "--rebuild with --standby: with a store that has the job's epochs nothing is rebuilt",
+            remedy="leave --rebuild out",
+        )
     if not options.rebuild:
         if options.lost:
             raise ConfigError("--lost without --rebuild", remedy="give both, or none")

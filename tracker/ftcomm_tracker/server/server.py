@@ -34,12 +34,16 @@ from ftcomm_tracker.core.events import (
     Note,
     Persist,
     PutBegun,
+    PutClaim,
+    PutEnded,
+    PutEpoch,
     PutFinished,
     PutSeries,
     PutVersion,
     Said,
     Send,
     Stalled,
+    StartAttempt,
     StepDown,
     TakeGeneration,
     Tick,
@@ -232,6 +236,7 @@ class Server:
             nursery.start_soon(self._watch_state_dir, nursery.cancel_scope)
             nursery.start_soon(self._note_progress)
             if self._chain is not None:
+                self._chain.is_cut_off = lambda: self._roster.is_cut_off(trio.current_time())
                 nursery.start_soon(self._chain.run, self.post)
             try:
                 await self._own_roster()
@@ -365,18 +370,28 @@ class Server:
             case Persist(durable):
                 self._persist(durable)
             case TakeGeneration(generation, old_trackers):
+                if self._chain is not None:
+                    self._chain.lead(self._roster.durable, generation)
                 notices = OldTrackers(self._token.token, self._roster.durable.job_id, generation)
                 self._nursery.start_soon(notices.tell, old_trackers, self.address)
-            case StepDown(reason):
-                raise SupersededError(reason)
+            case StepDown(reason, remedy):
+                raise SupersededError(reason, remedy=remedy or None)
             case Note(level, text):
                 log.log(_LEVELS.get(level, logging.INFO), "%s", text)
             case IncidentClosed(incident):
                 record_incident(self._state_dir, incident, now=trio.current_time())
-            case PutSeries() | PutVersion() | PutFinished() | PutBegun():
+            case (
+                PutSeries()
+                | PutVersion()
+                | PutFinished()
+                | PutBegun()
+                | PutEpoch()
+                | PutEnded()
+                | PutClaim()
+            ):
                 assert self._chain is not None
                 self._chain.put(effect)
-            case JobEnded(error="RolledBackError"):
+            case StartAttempt() | JobEnded(error="RolledBackError"):
                 assert self._chain is not None
                 self._chain.must_begin = True
             case JobEnded():

@@ -81,6 +81,7 @@ class SimulatedProcess:
         self.in_call = False  # where a local exception can be survived
         self.cut_next = False  # it comes when the user's thread runs in a call
         self.conn: ControlConn | None = None
+        self.conn_before: ControlConn | None = None  # which ended without a welcome
         identity = Identity(
             worker_id,
             f"{worker_id}/{port}".encode(),
@@ -94,7 +95,7 @@ class SimulatedProcess:
             detect_within=sim.settings.detect_within,
             replicas=sim.settings.replicas,
             local_replicas=sim.settings.local_replicas,
-            tracker_timeout=sim.conditions.tracker_timeout,
+            tracker_timeout=sim.tracker_timeout,
             keeps_results=sim.settings.keeps_results,
             keep_by_all=sim.settings.keep_by_all,
         )
@@ -220,7 +221,12 @@ class SimulatedProcess:
             return
         if self.core.view.state in (WorkerState.FAILED, WorkerState.FINISHED):
             return
-        if not self.sim.tracker.accept(self):
+        last = None if self.conn_before is None else self.conn_before.tracker
+        trackers = self.sim.trackers
+        if last is not None:  # the next one in the list
+            first = trackers.index(last) + 1
+            trackers = [*trackers[first:], *trackers[:first]]
+        if not any(tracker.accept(self) for tracker in trackers):
             self.world.after(self.world.between(0.05, 0.4), self.deliver, self.dial)
 
     def on_attached(self, conn: "ControlConn") -> None:
@@ -231,7 +237,7 @@ class SimulatedProcess:
     def on_detached(self, conn: "ControlConn", reason: str) -> None:
         """The control connection has ended."""
         if self.conn is conn:
-            self.conn = None
+            self.conn, self.conn_before = None, conn if not self.core.contact.welcomed else None
             self.hear(Detached(reason))
             self.world.after(self.world.between(0.001, 0.2), self.deliver, self.dial)
 

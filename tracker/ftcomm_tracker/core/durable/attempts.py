@@ -16,118 +16,16 @@ from ftcomm.errors import (
     RankLostError,
     RolledBackError,
 )
-from ftcomm.protocol.durable.store_messages import ObjectWritten
-from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.position import PRELUDE
-from ftcomm_tracker.core.durable.versions import StoreFacts
+from ftcomm_tracker.core.durable.chain_facts import ChainFacts, RecordedVersion
+from ftcomm_tracker.core.durable.store_facts import StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 
 # Attempts from one parent that a tracker begins by itself: more would only repeat what ended them.
 MAX_FROM_ONE_PARENT = 3
+OVERTAKEN = "OvertakenError"  # the driver's error: a refusal that is no fault of the job
 # Ends after which a tracker that is started again goes on from the store: nobody asked for them.
 FOLLOWED = (RolledBackError.__name__, RankLostError.__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedVersion:
-    """A version record: its number in the chain, who wrote it, and the prelude's objects.
-
-    Attributes:
-        written_at: when, in microseconds of the clock of that tracker's host.
-    """
-
-    record: int
-    attempt: int
-    version: int
-    prelude: tuple[ObjectWritten, ...] = ()
-    written_at: int = 0
-
-    def age_s(self, now_us: int) -> float:
-        """Return its age in seconds."""
-        return max(now_us - self.written_at, 0) / 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedAttempt:
-    """An attempt record: its number, the version record that it began from (0: none), its nonce."""
-
-    attempt: int
-    parent: int
-    nonce: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ChainFacts:
-    """Facts of the chain, in its order.
-
-    Attributes:
-        length: records in it.
-        series: name of the job over all its attempts; empty before its record.
-        world_size: of all attempts, 0 before the series record.
-        settings: on which the bytes of results depend, likewise.
-        grouping: of the first attempt; empty before the series record.
-        tables: digest of the algorithm tables, likewise.
-        attempts: all of them.
-        versions: all of them, oldest first.
-        finished: the version at which the job finished, -1 before.
-        begun: attempts with a record that they execute collectives.
-    """
-
-    length: int = 0
-    series: str = ""
-    world_size: int = 0
-    settings: tuple[tuple[str, str], ...] = ()
-    grouping: Grouping = ()
-    tables: bytes = b""
-    attempts: tuple[RecordedAttempt, ...] = ()
-    versions: tuple[RecordedVersion, ...] = ()
-    finished: int = PRELUDE
-    begun: tuple[int, ...] = ()
-
-    @property
-    def newest_attempt(self) -> int:
-        """Number of the newest attempt: 1 with the series record, 0 in an empty chain."""
-        numbers = [each.attempt for each in self.attempts]
-        return max([*numbers, 1 if self.series else 0])
-
-    def facts_of(self, attempt: int, now_us: int) -> StoreFacts:
-        """Return the facts that the tracker of `attempt` begins with."""
-        parent = next((each.parent for each in self.attempts if each.attempt == attempt), 0)
-        own = [each for each in self.versions if attempt == each.attempt or parent == each.record]
-        newest = max(own, key=lambda each: each.version, default=None)
-        prelude = self.versions[-1].prelude if self.versions else None
-        return StoreFacts(
-            attempt,
-            PRELUDE if newest is None else newest.version,
-            prelude,
-            None if newest is None else newest.age_s(now_us),
-            is_begun=attempt in [each.attempt for each in self.attempts],
-            is_finished=self.finished > PRELUDE,
-            parent_version=self._version_of(parent),
-            journal_attempt=self.journals_behind(parent, attempt),
-            has_begun=attempt in self.begun,
-        )
-
-    def _version_of(self, record: int) -> int:
-        found = [each.version for each in self.versions if each.record == record]
-        return found[0] if found else PRELUDE
-
-    def journals_behind(self, parent: int, attempt: int) -> int:
-        """Return the attempt whose journals go on from version record `parent`; 0 for none.
-
-        It is the last before `attempt` that has executed collectives.  One that began from nothing
-        had nothing to journal first, so it has no record of that.
-        """
-        begun = [
-            each
-            for each in self.attempts
-            if each.attempt < attempt and (each.attempt in self.begun or not each.parent)
-        ]
-        last = max(begun, key=lambda each: each.attempt, default=None)
-        writer = [each.attempt for each in self.versions if each.record == parent]
-        if last is None or not writer:
-            return 0
-        return last.attempt if last.attempt == writer[0] or last.parent == parent else 0
 
 
 # --- steps --------------------------------------------------------------------------------------
@@ -192,6 +90,7 @@ class AttemptStart:
         max_attempts: more than these the job may not have.
         now_us: the time in microseconds, for the age of a checkpoint.
         tried: attempts that this tracker has begun, by their parents.
+        yields: another tracker may begin the attempt too; whoever is second has lost (rule R19).
         notes: lines for people.
     """
 
@@ -203,6 +102,7 @@ class AttemptStart:
     max_attempts: int = 100
     now_us: int = 0
     tried: Counter[int] = field(default_factory=Counter)
+    yields: bool = False
     notes: list[tuple[str, str]] = field(default_factory=list)
     _chain: ChainFacts = field(default_factory=ChainFacts)
     _damaged: dict[int, str] = field(default_factory=dict)
@@ -216,6 +116,13 @@ class AttemptStart:
     def on_chain(self, chain: ChainFacts) -> AttemptStep:
         """The chain was read: go on with the attempt of the journal, or look for a parent."""
         self._chain = chain
+        if self.yields and chain.newest_attempt > self.before.attempt:
+            # R19: the other tracker has begun that one; what the journal has is of the past
+            size, settings = self.before.world_size, self.before.settings
+            self.before = Durable.fresh(self.series, size, settings)
+        if chain.newest_attempt == self.before.attempt and self.before.fatal_decision is None:
+            # R19: recorded, then journalled; the tracker may have died in between
+            self.before = replace(self.before, fatal_decision=chain.fatal_decision)
         if self._is_under_way:
             return self._take_up()
         if chain.finished > PRELUDE:
@@ -241,6 +148,9 @@ class AttemptStart:
 
     def on_put(self, *, taken: bool) -> AttemptStep:
         """The record is in the chain; or its number is `taken`, and the chain is read again."""
+        if taken and self.yields:
+            cause = "another tracker has written to the store just now, and leads the job"
+            return RefuseAttempt(OVERTAKEN, cause)
         if taken:
             return ReadChain()
         self.tried[0 if self._parent is None else self._parent.record] += 1
@@ -255,6 +165,8 @@ class AttemptStart:
         if decision is not None and (not self.survivors or decision.error in FOLLOWED):
             return False
         is_over = self.before.final_version > PRELUDE
+        if self._chain.finished > PRELUDE and not is_over:
+            return False  # R19: under the other tracker, since one's own end is journalled first
         return self.before.attempt > 0 and (self.survivors or is_over)
 
     def _take_up(self) -> AttemptStep:

@@ -9,9 +9,11 @@ from ftcomm.protocol.messages import (
 from ftcomm_tracker.core.durable.group_journals import on_begun, on_journalled
 from ftcomm_tracker.core.durable.group_last_will import cannot_write
 from ftcomm_tracker.core.durable.versions import ALL, Outbox
-from ftcomm_tracker.core.epochs import end_with_error, tell_finished
+from ftcomm_tracker.core.epochs import end_with_error, tell_end, tell_finished, try_plan
 from ftcomm_tracker.core.events import (
     BegunPut,
+    EndedPut,
+    EpochPut,
     FinishedPut,
     JobEnded,
     Overtaken,
@@ -19,6 +21,7 @@ from ftcomm_tracker.core.events import (
     VersionPut,
 )
 from ftcomm_tracker.core.group_state import GroupState, JobState
+from ftcomm_tracker.core.standby.group_permits import step_down_for
 
 
 def on_member_wrote(
@@ -50,7 +53,8 @@ def on_member_wrote(
 
 
 def on_store_event(
-    group: GroupState, event: VersionPut | FinishedPut | BegunPut | PutDelayed | Overtaken
+    group: GroupState,
+    event: VersionPut | FinishedPut | EpochPut | BegunPut | EndedPut | PutDelayed | Overtaken,
 ) -> None:
     """The store has taken a record, or not."""
     out = Outbox()
@@ -64,6 +68,15 @@ def on_store_event(
         case FinishedPut():
             if group.end.awaits_record:
                 tell_finished(group)
+        case EpochPut(record):
+            group.permits.grant(record)
+            if group.state is JobState.COLLECTING:
+                try_plan(group)
+        case EndedPut():
+            if group.permits.end is not None and group.state is not JobState.OVER:
+                tell_end(group, group.permits.end)
+        case Overtaken(reason, by_tracker=True):  # R19: the workers are members of that one
+            step_down_for(group, reason)
         case Overtaken(reason):
             _fence_all(group, reason)
     _send(group, out)
@@ -109,6 +122,9 @@ def _fence_all(group: GroupState, reason: str) -> None:
     if group.state is JobState.OVER:
         return
     for conn, peer in sorted(group.members.peers.items()):
+        took_part = peer.hello.plan_epoch or group.epochs.in_force
+        if group.permits.is_on and not took_part:  # R19: it holds nothing, and may join that one
+            continue
         group.send(conn, Fenced(reason))
         group.end.told(peer.hello.worker_id)
     group.note("error", reason)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ftcomm.protocol.durable.journal_messages import ReadJournal
 from ftcomm.protocol.messages import Report
 from ftcomm.protocol.position import PRELUDE, START, PositionRange
-from ftcomm_tracker.core.durable.versions import StoreFacts
+from ftcomm_tracker.core.durable.store_facts import StoreFacts
 
 
 class Journals:

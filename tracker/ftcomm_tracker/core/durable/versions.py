@@ -15,12 +15,12 @@ from ftcomm.protocol.durable.store_messages import (
     WriteFailed,
     WriteObjects,
 )
-from ftcomm.protocol.position import PRELUDE
 from ftcomm_tracker.core.durable.pending_version import (
     PRELUDE_KIND,
     RETRY_S,
     PendingVersion,
 )
+from ftcomm_tracker.core.durable.store_facts import StoreFacts
 from ftcomm_tracker.core.events import PutVersion
 
 # Members commit a version within milliseconds of each other, and pack it at the same speed. Who is
@@ -31,37 +31,6 @@ MAX_GIVEN_UP = 64  # versions remembered, for members that name them late
 
 Message = WriteObjects | VersionDurable | VersionGivenUp
 ALL = -1  # in place of a rank: every member
-
-
-@dataclass(frozen=True, slots=True)
-class StoreFacts:
-    """Facts of the store's chain when a tracker begins with an attempt.
-
-    Attributes:
-        attempt: number of the attempt, from 1; 0 for a job without a store.
-        durable_version: the newest version with a record of this attempt, or the one that it
-            resumed from; -1 for none.
-        prelude: the objects that hold the prelude's results, once a record names them.
-        age_s: of the newest version, None if there is none.
-        is_begun: the chain has its series record, and that of this attempt.
-        is_finished: the chain says that the job has finished.
-        parent_version: of the record that the attempt began from; -1 for none.
-        journal_attempt: an earlier attempt, whose journals of results go on from that; 0 for none.
-        has_begun: the chain says that this attempt executes collectives.
-    """
-
-    attempt: int = 0
-    durable_version: int = PRELUDE
-    prelude: tuple[ObjectWritten, ...] | None = None
-    age_s: float | None = None
-    is_begun: bool = False
-    is_finished: bool = False
-    parent_version: int = PRELUDE
-    journal_attempt: int = 0
-    has_begun: bool = False
-
-
-NO_STORE = StoreFacts()
 
 
 @dataclass(slots=True)

@@ -9,13 +9,18 @@ the operator must confirm that the old tracker has ended, and name the members t
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.host_groups import is_grouping
 from ftcomm.protocol.messages import AskRoster, Hello, KnownRoster, RosterEntry
+from ftcomm.protocol.position import START
 from ftcomm_tracker.core.durable_state import Durable, RankOwner
 from ftcomm_tracker.core.events import Event
+
+if TYPE_CHECKING:
+    from ftcomm_tracker.core.standby.watch import Standby
 
 EPOCH_GAP = 1000  # above the highest epoch seen: the old tracker may have announced some more
 MAX_GENERATION = 1_000_000  # trackers of one job; a worker that says more is broken
@@ -58,6 +63,7 @@ class Rebuild:
         jobs: ids that workers have named, also those that have left.
         later: events that count once the group is there.
         remind_at: when the operator is told again who is missing.
+        standby: the tracker waits beside another one, and the store says when it leads.
     """
 
     tracker: bytes
@@ -70,6 +76,7 @@ class Rebuild:
     jobs: set[str] = field(default_factory=set)
     later: list[Event] = field(default_factory=list)
     remind_at: float = float("inf")
+    standby: "Standby | None" = None
     _shared: dict[tuple[RosterEntry, ...], tuple[RosterEntry, ...]] = field(default_factory=dict)
 
     def join(self, conn: int, hello: Hello) -> list[tuple[int, AskRoster]]:
@@ -127,10 +134,10 @@ class Rebuild:
     @property
     def job_id(self) -> str:
         """The job that the newest answer names; empty before one that knows a plan."""
-        newest = self._newest()
+        newest = self.newest_answer()
         return newest[0].job_id if newest else ""
 
-    def _newest(self) -> tuple[KnownRoster, ...]:
+    def newest_answer(self) -> tuple[KnownRoster, ...]:
         """All parts of the answer with the newest plan; empty while no whole one is there."""
         whole = [parts for parts in self.answers.values() if parts[0].epoch and _is_whole(parts)]
         return max(whole, key=lambda parts: parts[0].epoch, default=())
@@ -144,7 +151,7 @@ class Rebuild:
         here = {(hello.worker_id, hello.nonce) for hello in self._answered()}
         return [
             entry
-            for entry in _entries(self._newest())
+            for entry in _entries(self.newest_answer())
             if entry.present
             and (entry.worker_id, entry.nonce) not in here
             and entry.worker_id not in self.lost
@@ -155,7 +162,7 @@ class Rebuild:
 
     def contradiction(self) -> str:
         """Name two workers whose answers cannot both be true; empty if there are none."""
-        newest = self._newest()
+        newest = self.newest_answer()
         told = {conn: parts for conn, parts in self.answers.items() if _is_whole(parts)}
         first = next((conn for conn, parts in told.items() if parts is newest), None)
         if first is None:
@@ -172,13 +179,14 @@ class Rebuild:
 
     def decide(self) -> Rebuilt | None:
         """The job as its workers know it; None while somebody is missing."""
-        newest = self._newest()
+        newest = self.newest_answer()
         if not newest or self.missing() or self.contradiction():
             return None
         job, entries = newest[0], _entries(newest)
         hellos = self.waiting.values()
         epoch = EPOCH_GAP + max(max(hello.plan_epoch, hello.revoke_epoch) for hello in hellos)
-        nonces = tuple(entry.nonce for entry in entries)
+        # Before anything was completed, members without results have lost nothing.
+        nonces = tuple(e.nonce if job.frontier == START else b"" for e in entries)
         durable = Durable(
             job_id=job.job_id,
             world_size=job.world_size,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from ftcomm.protocol.messages import Heartbeat, HeartbeatAck, Hello, KnownRoster, Refused
 from ftcomm_tracker.core.admission import on_joined
 from ftcomm_tracker.core.events import (
+    Claimed,
     ConnectionLost,
     Died,
     Disconnect,
@@ -20,6 +21,8 @@ from ftcomm_tracker.core.events import (
     Said,
     Send,
     StepDown,
+    StopAsked,
+    StoreSeen,
     Superseded,
     TakeGeneration,
 )
@@ -31,6 +34,7 @@ from ftcomm_tracker.core.rebuild.decision import (
     Rebuild,
     Rebuilt,
 )
+from ftcomm_tracker.core.standby.waiting import hear_store, hold, stop_waiting
 
 
 def must_step_down(group: GroupState, event: Event) -> bool:
@@ -77,12 +81,13 @@ def must_rebuild(group: GroupState, event: Event) -> bool:
 def begin_rebuilding(group: GroupState, rebuild: Rebuild) -> None:
     """Hear workers before anything is decided; those that have joined meanwhile wait too."""
     group.state, group.rebuild = JobState.REBUILDING, rebuild
-    rebuild.remind_at = group.now + REMIND_EVERY_S
+    if rebuild.standby is None:
+        rebuild.remind_at = group.now + REMIND_EVERY_S
     rebuild.generation = max(rebuild.generation, group.generation)
     waiting, group.members = list(group.members.peers.values()), Members()
     for peer in waiting:
         _ask(group, rebuild, peer.conn, replace(peer.hello, job_id=group.durable.job_id))
-    if not rebuild.is_asked:
+    if not rebuild.is_asked and rebuild.standby is None:
         group.note("warning", "a worker knows a plan, and the journal of its job is not here")
 
 
@@ -95,13 +100,17 @@ def hear(group: GroupState, rebuild: Rebuild, event: Event) -> bool:
             flaw = rebuild.answer(conn, part)
             if flaw:
                 _refuse(group, rebuild, conn, f"worker {_name(rebuild, conn)}: {flaw}")
-            elif part.epoch and rebuild.missing():
+            elif part.epoch and rebuild.standby is None and rebuild.missing():
                 came = f"worker {_name(rebuild, conn)} has said what it knows"
                 group.note("info", f"{came}; missing: worker {', '.join(rebuild.missing()[:8])}")
         case Said(conn, Heartbeat()) if conn in rebuild.waiting:
             group.send(conn, HeartbeatAck(0))
         case ConnectionLost(conn):
             rebuild.forget(conn)
+        case StoreSeen() | Claimed():
+            hear_store(group, rebuild, event)
+        case StopAsked() if rebuild.standby is not None:
+            stop_waiting(group, rebuild)
         case Died() | GivenUp():
             rebuild.later.append(event)
         case _:
@@ -132,6 +141,9 @@ def _ask(group: GroupState, rebuild: Rebuild, conn: int, hello: Hello) -> None:
     if max(hello.plan_epoch, hello.revoke_epoch) > MAX_EPOCH or hello.generation > MAX_GENERATION:
         text = f"worker {hello.worker_id} is in an impossible epoch or generation"
         _refuse(group, rebuild, conn, text)
+        return
+    if rebuild.standby is not None:
+        hold(group, rebuild, conn, hello)
         return
     for each, question in rebuild.join(conn, hello):
         group.send(each, question)

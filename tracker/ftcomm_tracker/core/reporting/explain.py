@@ -10,6 +10,7 @@ from typing import Any
 from ftcomm.errors import remedy_of
 from ftcomm_tracker.core.group_formation import missing_list
 from ftcomm_tracker.core.reporting.lost_hosts import host_text
+from ftcomm_tracker.core.reporting.standby_text import standby_line, standby_needs
 from ftcomm_tracker.core.reporting.status import death_text, ranks
 from ftcomm_tracker.core.reporting.store_text import newest_text
 
@@ -131,6 +132,39 @@ def _rebuilding(document: Mapping[str, Any]) -> list[Diagnosis]:
     ]
 
 
+def _standby(document: Mapping[str, Any]) -> list[Diagnosis]:
+    row = document["standby"]
+    job = (f"it is ready for job {row['job_id']}",) if row["job_id"] else ()
+    trouble = "make the store readable from this host" if row["trouble"] else ""
+    return [
+        Diagnosis(
+            "standby",
+            waiting=False,
+            what=standby_line(row),
+            evidence=(*job, standby_needs(row)),
+            todo=trouble or "nothing: ask the tracker that leads why the job waits",
+        )
+    ]
+
+
+def _unrecorded(document: Mapping[str, Any]) -> list[Diagnosis]:
+    """The store has yet to take what the tracker would tell: another one may lead by now."""
+    since_s, store = document.get("record_s"), document["store"]
+    if since_s is None or store is None:
+        return []
+    trouble = (store["trouble"],) if store["trouble"] else ()
+    left_s = max(document["replace_within_s"] - since_s, 0)
+    return [
+        Diagnosis(
+            "record",
+            waiting=True,
+            what=f"the tracker has waited for {since_s:.1f} s for its record in {store['url']}",
+            evidence=(*trouble, f"it ends if that takes {left_s:.0f} s more"),
+            todo="make the store reachable from the tracker's host",
+        )
+    ]
+
+
 def _collecting(document: Mapping[str, Any]) -> list[Diagnosis]:
     diagnoses = _away(document)
     diagnoses += [
@@ -140,7 +174,7 @@ def _collecting(document: Mapping[str, Any]) -> list[Diagnosis]:
     ]
     if document.get("grace_s") is not None:
         diagnoses.append(_in_grace(document))
-    return _last_will(document) + diagnoses
+    return _last_will(document) + diagnoses + _unrecorded(document)
 
 
 def _in_grace(document: Mapping[str, Any]) -> Diagnosis:
@@ -381,6 +415,7 @@ MAX_ROWS = 8  # members described one by one
 _STATES: dict[str, Callable[[Mapping[str, Any]], list[Diagnosis]]] = {
     "FORMING": _forming,
     "REBUILDING": _rebuilding,
+    "STANDBY": _standby,
     "REATTACHING": _reattaching,
     "COLLECTING": _collecting,
     "RUNNING": _running,

@@ -8,6 +8,12 @@ from ftcomm_tracker.core.group_formation import MAX_ROWS, missing_list, missing_
 from ftcomm_tracker.core.group_state import GroupState, JobState
 from ftcomm_tracker.core.relay_routing import route_rows
 from ftcomm_tracker.core.reporting.lost_hosts import host_text
+from ftcomm_tracker.core.reporting.standby_text import (
+    STANDBY,
+    standby_line,
+    standby_of,
+    standby_row,
+)
 from ftcomm_tracker.core.reporting.status_rows import peer_row
 from ftcomm_tracker.core.reporting.store_status import store_row
 from ftcomm_tracker.core.spares.choice import spare_rows
@@ -38,7 +44,7 @@ def snapshot(group: GroupState, now: float) -> dict[str, Any]:
     progress = group.members.progress()
     return {
         "job_id": group.durable.job_id,
-        "state": group.state.value,
+        "state": group.state.value if standby_of(group) is None else STANDBY,
         "epoch": group.epochs.in_force,
         "announced_epoch": group.durable.epoch,
         "generation": group.generation,
@@ -52,6 +58,8 @@ def snapshot(group: GroupState, now: float) -> dict[str, Any]:
         else None,
         "missing": _missing(group, now) if group.state is JobState.FORMING else None,
         "rebuild": _rebuild(group),
+        "standby": standby_row(group, now),
+        "record_s": _recorded_for(group, now),
         "grace_s": round(group.epochs.grace_until - now, 3) if _awaited_in_grace(group) else None,
         "recovery": _recovery(group, now),
         "store": store_row(group, now),
@@ -112,6 +120,9 @@ def _waiting_for(group: GroupState, now: float) -> list[str]:
     if group.state is JobState.FORMING:
         away = _missing(group, now)
         return [f"{who} to join" for who in missing_list(away["workers"], away["unnamed"])]
+    row = standby_row(group, now)
+    if row is not None:
+        return [f"its turn to lead: {standby_line(row)}"]
     if group.rebuild is not None:
         return [f"worker {name} to come" for name in group.rebuild.missing()[:MAX_ROWS]]
     names = [place.worker_id for place in group.durable.places]
@@ -131,7 +142,7 @@ def _waiting_for(group: GroupState, now: float) -> list[str]:
 def _rebuild(group: GroupState) -> dict[str, Any] | None:
     """Workers that a tracker without a journal awaits, as JSON-able values."""
     rebuild = group.rebuild
-    if rebuild is None:
+    if rebuild is None or rebuild.standby is not None:
         return None
     here = sorted(hello.worker_id for hello in rebuild.waiting.values())
     return {
@@ -140,6 +151,12 @@ def _rebuild(group: GroupState) -> dict[str, Any] | None:
         "missing": rebuild.missing()[:MAX_ROWS],
         "needs": rebuild.needs(),
     }
+
+
+def _recorded_for(group: GroupState, now: float) -> float | None:
+    """Seconds for which a plan or an end has waited for its record in the store (rule R19)."""
+    since = group.permits.since
+    return None if since == float("inf") else round(now - since, 3)
 
 
 def _awaited_in_grace(group: GroupState) -> list[int]:

@@ -25,6 +25,11 @@ BEAT_EVERY_S = 3.0
 WATCH_S = 8.0
 LAST_CALL_S = 2.0  # to remove the beat at the end
 UNKNOWN = "a process"
+# Looks, one each `BEAT_EVERY_S`, without a new beat: then its process has ended, or is stopped.
+SILENT_LOOKS = 3
+# Looks without any beat: a list that is made while one replaces another may lack both.
+EMPTY_LOOKS = 2
+STAKE_S = 1.0  # between one's own beat and the look at others': a slow request of theirs
 
 log = logging.getLogger("ftcomm_tracker")
 
@@ -35,6 +40,9 @@ class StoreBeat:
     Args:
         store: of its job.
         pause: waits for some seconds.
+
+    Attributes:
+        is_on: this tracker leads; while it does not, it has no beat.
     """
 
     def __init__(
@@ -45,34 +53,60 @@ class StoreBeat:
         self._token = secrets.token_hex(8)
         self._count = 0
         self._name = ""
+        self.is_on = True
 
     async def refuse_second(self) -> None:
-        """Return if no other tracker works on the store.
-
-        Beats of a process of this host that has ended are removed at once, others after they have
-        stood still for `WATCH_S`.
+        """Return if no other tracker works on the store; see `other`.
 
         Raises:
             ConfigError: one does.
             StoreError: the store could not be read.
         """
-        before = await trio.to_thread.run_sync(self._others)
+        other = await self.other()
+        if other:
+            raise ConfigError(
+                f"a tracker works on the store {self._store.url}: {other}",
+                remedy="let it end, give another --checkpoint, or take its place by --take-over,"
+                " which ends its workers",
+            )
+
+    async def other(self) -> str:
+        """Return another process that beats in the store, in words; empty for none.
+
+        Beats of a process of this host that has ended are removed at once, others after they have
+        stood still for `WATCH_S`.
+
+        Raises:
+            StoreError: the store could not be read.
+        """
+        before = await trio.to_thread.run_sync(self.others)
         if not before:
-            return
+            return ""
         here = [process for process in before.values() if _is_here(process)]
         if not here:
             log.info("a tracker may work on %s: looking for %g s", self._store.url, WATCH_S)
             await self._pause(WATCH_S)
-            after = await trio.to_thread.run_sync(self._others)
+            after = await trio.to_thread.run_sync(self.others)
             here = [process for name, process in after.items() if name not in before]
         if here:
-            raise ConfigError(
-                f"a tracker works on the store {self._store.url}: {_described(here[0])}",
-                remedy="let it end, give another --checkpoint, or take its place by --take-over,"
-                " which ends its workers",
-            )
+            return _described(here[0])
         for name in before:
             await trio.to_thread.run_sync(self._store.delete, name)
+        return ""
+
+    async def first_leads(self) -> bool:
+        """Beat, and return True unless another that began at the same time goes first.
+
+        Raises:
+            StoreError: the store could not be read.
+        """
+        await trio.to_thread.run_sync(self._put)
+        await self._pause(STAKE_S)
+        others = await trio.to_thread.run_sync(self.others)
+        leads = all(self._name < name for name in others)
+        if not leads:
+            await trio.to_thread.run_sync(self._remove)
+        return leads
 
     async def run(self) -> None:
         """Beat for ever; remove the last beat when cancelled."""
@@ -87,6 +121,9 @@ class StoreBeat:
                 await trio.to_thread.run_sync(self._remove, abandon_on_cancel=True)
 
     def _put(self) -> None:
+        if not self.is_on:
+            self._remove()
+            return
         before, self._count = self._name, self._count + 1
         process = this_process()
         document = {"host": platform.node(), "pid": process.pid, "start": process.start}
@@ -99,11 +136,14 @@ class StoreBeat:
     def _remove(self) -> None:
         if self._name:
             self._store.delete(self._name)
+            self._name = ""
 
-    def _others(self) -> dict[str, dict[str, Any]]:
-        """Return the processes that may beat, by the names of their beats."""
+    def others(self) -> dict[str, dict[str, Any]]:
+        """Return the other processes that may beat, by the names of their beats."""
         found = {}
         for each in self._store.list(BEATS):
+            if each.name.startswith(f"{BEATS}{self._token}-"):
+                continue
             try:
                 process = _read(self._store.get(each.name))
             except MissingObjectError:  # the next one is there already
@@ -113,6 +153,34 @@ class StoreBeat:
             else:
                 found[each.name] = process
         return found
+
+
+class BeatWatch:
+    """Looks at the beats of others again and again, for one that waits.
+
+    Args:
+        beat: of this tracker, which is not one of them.
+    """
+
+    def __init__(self, beat: StoreBeat) -> None:
+        self._beat = beat
+        self._names: frozenset[str] = frozenset()
+        self._leader = ""
+        self._looks = 0  # since a beat was seen that was not there before
+
+    def look(self) -> tuple[str, bool]:
+        """Return the process that beat last, in words, and whether it has ended.
+
+        Raises:
+            StoreError: the store could not be read.
+        """
+        others = self._beat.others()
+        new = sorted(others.keys() - self._names)
+        self._looks = 0 if new else self._looks + 1
+        self._names = frozenset(others)
+        if new:
+            self._leader = _described(others[new[-1]])
+        return self._leader, self._looks >= (SILENT_LOOKS if others else EMPTY_LOOKS)
 
 
 def _read(content: bytes) -> dict[str, Any]:

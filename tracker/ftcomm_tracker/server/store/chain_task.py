@@ -9,12 +9,13 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar, assert_never
 
 import trio
 
 from ftcomm.config.backoff import TRACKER_BACKOFF
-from ftcomm.durable.chain import NONCE_BYTES, Chain, OvertakenError
+from ftcomm.durable.chain import NONCE_BYTES, Chain, LaterTrackerError, OvertakenError
 from ftcomm.durable.chain_state import ChainState, chain_state
 from ftcomm.durable.container import open_container
 from ftcomm.durable.opening import leave_sign, probe
@@ -22,6 +23,7 @@ from ftcomm.durable.records import (
     AttemptRecord,
     BegunRecord,
     ChainRecord,
+    EpochRecord,
     FinishedRecord,
     SeriesRecord,
     StoredPart,
@@ -31,35 +33,42 @@ from ftcomm.durable.store import DamagedObjectError, MissingObjectError, Store, 
 from ftcomm.errors import FtcommError, error_named
 from ftcomm.protocol.durable.store_messages import ObjectOrder, ObjectWritten
 from ftcomm_tracker.core.durable.attempts import (
+    OVERTAKEN,
     AttemptStart,
     AttemptStep,
     BeginAttempt,
-    ChainFacts,
     PutAttempt,
     ReadChain,
-    RecordedAttempt,
-    RecordedVersion,
     RefuseAttempt,
     VerifyVersion,
 )
+from ftcomm_tracker.core.durable.chain_facts import ChainFacts, RecordedAttempt, RecordedVersion
 from ftcomm_tracker.core.durable.pending_version import PRELUDE_KIND, STATE
-from ftcomm_tracker.core.durable.versions import StoreFacts
+from ftcomm_tracker.core.durable.store_facts import StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     BegunPut,
+    Claimed,
+    EndedPut,
+    EpochPut,
     Event,
     FinishedPut,
     Overtaken,
     PutBegun,
+    PutClaim,
     PutDelayed,
+    PutEnded,
+    PutEpoch,
     PutFinished,
     PutSeries,
     PutVersion,
+    StoreSeen,
     VersionPut,
 )
 from ftcomm_tracker.core.roster import Roster
+from ftcomm_tracker.core.standby.watch import journalled_roster
 from ftcomm_tracker.server.journal import Journal
-from ftcomm_tracker.server.store.beat import BEATS, StoreBeat
+from ftcomm_tracker.server.store.beat import BEAT_EVERY_S, BEATS, BeatWatch, StoreBeat
 
 # A store that cannot be read when an attempt begins: a restart of its server, not more.
 READ_WITHIN_S = 60.0
@@ -68,7 +77,7 @@ BIT_SETTINGS = ("algorithm", "algorithm_table")
 MAX_PUTS = 64  # records that wait; a job has two in flight at most, and its end
 
 T = TypeVar("T")
-Put = PutSeries | PutVersion | PutFinished | PutBegun
+Put = PutSeries | PutVersion | PutFinished | PutBegun | PutEpoch | PutEnded | PutClaim
 
 log = logging.getLogger("ftcomm_tracker")
 
@@ -81,13 +90,26 @@ class ChainTask:
         keep: versions whose objects stay.
         max_attempts: more than these the job may not have.
         resume: the operator's choice, see `AttemptStart`.
+        has_standby: another tracker may take over, or this one waits beside another.
 
     Attributes:
         must_begin: the present attempt is over, and the job goes on in the next one.
+        has_standby: as given, and so where the present attempt was begun with it.
+        is_cut_off: tells whether all members are away; then this tracker beats no longer.
     """
 
-    def __init__(self, store: Store, *, keep: int, max_attempts: int, resume: str = "auto") -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        keep: int,
+        max_attempts: int,
+        resume: str = "auto",
+        has_standby: bool = False,
+    ) -> None:
         self.must_begin = False
+        self.has_standby = has_standby
+        self.is_cut_off: Callable[[], bool] = lambda: False
         self._store = store
         self._keep = keep
         self._max_attempts = max_attempts
@@ -98,6 +120,9 @@ class ChainTask:
         self._durable = Durable.fresh("", 1)
         self._puts, self._orders = trio.open_memory_channel[Put](MAX_PUTS)
         self._deleted: set[int] = set()  # records of versions whose objects are gone
+        self._generation = 0
+        self._leads = False
+        self._claim: EpochRecord | None = None  # by which it leads before it has a group
 
     # --- the beginning of an attempt ----------------------------------------------------------
 
@@ -129,6 +154,7 @@ class ChainTask:
             max_attempts=self._max_attempts,
             now_us=int(time.time() * 1e6),
             tried=self._tried,
+            yields=self.has_standby,
         )
         step = start.begin()
         while True:
@@ -140,7 +166,10 @@ class ChainTask:
                 case BeginAttempt(durable, facts):
                     await self._patiently(leave_sign, self._store, durable.job_id)
                     self._durable, self.must_begin = durable, False
-                    return durable, facts
+                    self._leads = self._beat.is_on = True
+                    return durable, replace(facts, has_standby=self.has_standby)
+                case RefuseAttempt(error, cause) if error == OVERTAKEN:
+                    raise OvertakenError(cause)
                 case RefuseAttempt(error, cause):
                     raise (error_named(error) or FtcommError)(cause)
                 case ReadChain() | VerifyVersion() | PutAttempt():
@@ -158,7 +187,9 @@ class ChainTask:
         Raises:
             FtcommError: there is no next attempt.
         """
+        self._leads = False
         durable, facts = await self.begin(lost.durable, survivors=False)
+        self._generation = journal.generation
         journal.write(durable.to_wire(), epoch=durable.epoch)
         return Roster(
             lost.settings,
@@ -168,6 +199,104 @@ class ChainTask:
             tracker=lost.tracker,
             store=facts,
         )
+
+    # --- beside another tracker ---------------------------------------------------------------
+
+    async def must_wait(self, before: Durable, generation: int) -> bool:
+        """True if another tracker leads the store's job, or may; else this one leads from now on.
+
+        Args:
+            before: what the journal has.
+            generation: of the journal.
+
+        Raises:
+            StoreError: the store could not be read for long.
+        """
+        await self._patiently(probe, self._store)
+        self._beat.is_on = True
+        if await self._beat.other():
+            self._beat.is_on = False
+            return True
+        state = chain_state(await self._patiently(self._chain.read))
+        if state.epochs and state.ended is None and state.finished < 0:
+            own = before.attempt == state.newest_attempt
+            return not own or not await self._claims_again(before, generation)
+        return not await self._beat.first_leads()
+
+    async def goes_on(self, before: Durable, generation: int) -> bool:
+        """True unless another tracker has recorded that it leads the attempt of `before`."""
+        state = chain_state(await self._patiently(self._chain.read))
+        if not state.epochs or before.attempt != state.newest_attempt or state.ended is not None:
+            return True
+        self.has_standby = True
+        return await self._claims_again(before, generation)
+
+    async def _claims_again(self, before: Durable, generation: int) -> bool:
+        """Record that the journal's tracker was started again; False if another one leads."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        return await self._patiently(self._claim_again, before, generation, nonce)
+
+    def _claim_again(self, before: Durable, generation: int, nonce: bytes) -> bool:
+        while True:
+            links = self._chain.read()
+            if any(link.nonce == nonce for link in links):
+                return True
+            newest = chain_state(links).epochs[-1]
+            # An epoch above the journal's, or a generation that is not below its own, is another's.
+            if newest.generation >= generation or newest.epoch > before.epoch:
+                return False
+            roster = journalled_roster(before.places, newest)
+            record = EpochRecord(before.attempt, generation, before.epoch, roster)
+            if self._chain.put_next(record, nonce):
+                return True
+
+    def lead(self, durable: Durable, generation: int) -> None:
+        """Put the records of this attempt from now on, and beat."""
+        self._durable, self._generation = durable, generation
+        self._leads = self._beat.is_on = True
+
+    async def _watch(self, post: Callable[[Event], None]) -> None:
+        """Look at the store again and again: does another tracker lead, now or still?"""
+        beats, chain = BeatWatch(self._beat), Chain(self._store)
+        while True:
+            if self._leads:
+                self._beat.is_on = not self.is_cut_off()
+            event = await trio.to_thread.run_sync(self._look, beats, chain, abandon_on_cancel=True)
+            if event is not None:
+                post(event)
+            await trio.sleep(BEAT_EVERY_S)
+
+    def _look(self, beats: BeatWatch, chain: Chain) -> Event | None:
+        """Look once; None where there is nothing to say."""
+        leads, attempt, generation = self._leads, self._durable.attempt, self._generation
+        leader, is_silent, trouble = "", False, ""
+        try:
+            if leads:
+                chain.look(attempt=attempt, generation=generation)
+                self._must_be_ours(chain, attempt)
+                return None
+            leader, is_silent = beats.look()
+            chain.read()
+            epochs = chain_state(chain.links).epochs
+            self._beat.is_on = self._claim is not None and epochs[-1:] == (self._claim,)
+        except OvertakenError as error:
+            # Unless it is the next attempt of this tracker, which began meanwhile.
+            if self._leads and self._durable.attempt == attempt:
+                by_tracker = isinstance(error, LaterTrackerError)
+                return Overtaken(error.cause, by_tracker)
+        except (StoreError, MissingObjectError, DamagedObjectError) as error:
+            trouble = error.cause
+        if leads or self._leads:
+            return None
+        facts = _facts_of(chain)
+        return StoreSeen(facts, leader, is_silent, int(time.time() * 1e6), trouble)
+
+    def _must_be_ours(self, chain: Chain, attempt: int) -> None:
+        """Raise `LaterTrackerError` if another tracker has begun the same attempt."""
+        for link in chain.links:
+            is_this = isinstance(link.record, AttemptRecord) and link.record.attempt == attempt
+            if is_this and link.nonce != self._durable.attempt_nonce:
+                raise LaterTrackerError(f"{self._store.url}: another tracker has begun the job")
 
     async def _take(
         self, start: AttemptStart, step: ReadChain | VerifyVersion | PutAttempt
@@ -199,30 +328,8 @@ class ChainTask:
                 await trio.sleep(TRACKER_BACKOFF.delay_s(failures))
 
     def _read(self) -> ChainFacts:
-        links = self._chain.read()
-        state = chain_state(links)
-        nonces = {link.number: link.nonce for link in links}
-        series = state.series
-        return ChainFacts(
-            length=len(links),
-            series="" if series is None else series.series,
-            world_size=0 if series is None else series.world_size,
-            settings=() if series is None else series.settings,
-            grouping=() if series is None else series.grouping,
-            tables=b"" if series is None else series.tables,
-            attempts=tuple(
-                RecordedAttempt(record.attempt, record.parent, nonces[number])
-                for number, record in state.attempts.items()
-            ),
-            versions=tuple(
-                RecordedVersion(
-                    number, record.attempt, record.version, _prelude_of(record), record.written_at
-                )
-                for number, record in state.versions.items()
-            ),
-            finished=state.finished,
-            begun=tuple(record.attempt for record in state.begun.values()),
-        )
+        self._chain.read()
+        return _facts_of(self._chain)
 
     def _problem(self, number: int) -> str:
         """Read every byte of a version; explain why it cannot be used, empty if it can."""
@@ -256,18 +363,21 @@ class ChainTask:
         """Put what is given, one record after the other, and beat, for ever."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._beat.run)
+            if self.has_standby:
+                nursery.start_soon(self._watch, post)
             async for effect in self._orders:
                 if not await self._put(effect, post):
                     nursery.cancel_scope.cancel()
 
     async def _put(self, effect: Put, post: Callable[[Event], None]) -> bool:
-        """Put until it is there; False if a later attempt has begun."""
+        """Put until it is there; False if a later attempt or tracker has come."""
         nonce, failures = secrets.token_bytes(NONCE_BYTES), 0
         while True:
             try:
-                await trio.to_thread.run_sync(self._append, effect, nonce, abandon_on_cancel=True)
+                put = trio.to_thread.run_sync(self._append, effect, nonce, abandon_on_cancel=True)
+                done = await put
             except OvertakenError as error:
-                post(Overtaken(error.cause))
+                post(Overtaken(error.cause, isinstance(error, LaterTrackerError)))
                 return False
             except (StoreError, MissingObjectError, DamagedObjectError) as error:
                 failures += 1
@@ -276,31 +386,40 @@ class ChainTask:
                 post(PutDelayed(error.cause))
                 await trio.sleep(TRACKER_BACKOFF.delay_s(failures))
             else:
-                break
-        match effect:
-            case PutVersion(version=version):
-                post(VersionPut(version))
-                await trio.to_thread.run_sync(self._delete_old, abandon_on_cancel=True)
-            case PutFinished():
-                post(FinishedPut())
-            case PutBegun():
-                post(BegunPut())
-            case PutSeries():
-                pass
-        return True
+                if done is not None:
+                    post(done)
+                if isinstance(effect, PutVersion):
+                    await trio.to_thread.run_sync(self._delete_old, abandon_on_cancel=True)
+                return True
 
-    def _append(self, effect: Put, nonce: bytes) -> None:
+    def _append(self, effect: Put, nonce: bytes) -> Event | None:
+        """Put one record; return what the roster hears of it."""
         match effect:
             case PutSeries():
                 self._append_first(effect)
+                return None
             case PutVersion():
                 self._must_be_here(effect)
                 now = int(time.time() * 1e6)
                 self._append_one(_record_of(effect, now), nonce)
+                return VersionPut(effect.version)
             case PutFinished(attempt, version):
                 self._append_one(FinishedRecord(attempt, version), nonce)
+                return FinishedPut()
             case PutBegun(attempt, frontier):
                 self._append_one(BegunRecord(attempt, frontier), nonce)
+                return BegunPut()
+            case PutEpoch(record):
+                self._append_one(record, nonce)
+                return EpochPut(record)
+            case PutEnded(record):
+                self._append_one(record, nonce)
+                return EndedPut()
+            case PutClaim(record, after):
+                landed = self._chain.put_after(record, nonce, after)
+                self._claim = record if landed else None
+                self._beat.is_on = landed
+                return Claimed(self._claim)
             case _:
                 assert_never(effect)
 
@@ -308,7 +427,8 @@ class ChainTask:
         durable, links = self._durable, self._chain.read()
         first = effect.nonce[::-1]
         if links and links[0].nonce != first:
-            raise OvertakenError(f"{self._store.url}: another job has begun in this store")
+            error = LaterTrackerError if self.has_standby else OvertakenError
+            raise error(f"{self._store.url}: another job has begun in this store")
         settings = dict(durable.settings)
         bits = tuple((name, settings[name]) for name in BIT_SETTINGS)
         series = SeriesRecord(
@@ -322,7 +442,8 @@ class ChainTask:
         self._append_one(AttemptRecord(durable.attempt, 0), effect.nonce)
 
     def _append_one(self, record: ChainRecord, nonce: bytes) -> None:
-        self._chain.append(record, nonce, attempt=self._durable.attempt)
+        attempt, generation = self._durable.attempt, self._generation
+        self._chain.append(record, nonce, attempt=attempt, generation=generation)
 
     def _must_be_here(self, effect: PutVersion) -> None:
         """See the objects with the tracker's own eyes: a host may have another disk there.
@@ -353,6 +474,35 @@ class ChainTask:
                 log.warning("an old checkpoint cannot be deleted: %s", error.cause)
                 return
             self._deleted.add(number)
+
+
+def _facts_of(chain: Chain) -> ChainFacts:
+    links = chain.links
+    state = chain_state(links)
+    nonces = {link.number: link.nonce for link in links}
+    series = state.series
+    return ChainFacts(
+        length=len(links),
+        series="" if series is None else series.series,
+        world_size=0 if series is None else series.world_size,
+        settings=() if series is None else series.settings,
+        grouping=() if series is None else series.grouping,
+        tables=b"" if series is None else series.tables,
+        attempts=tuple(
+            RecordedAttempt(record.attempt, record.parent, nonces[number])
+            for number, record in state.attempts.items()
+        ),
+        versions=tuple(
+            RecordedVersion(
+                number, record.attempt, record.version, _prelude_of(record), record.written_at
+            )
+            for number, record in state.versions.items()
+        ),
+        finished=state.finished,
+        begun=tuple(record.attempt for record in state.begun.values()),
+        epochs=state.epochs,
+        ended=state.ended,
+    )
 
 
 def _record_of(effect: PutVersion, now_us: int) -> VersionRecord:

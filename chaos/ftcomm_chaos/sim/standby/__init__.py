@@ -1,0 +1,1 @@
+"""Two trackers of one simulated job: the one that waits, and the rules for both."""

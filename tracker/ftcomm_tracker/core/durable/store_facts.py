@@ -1,0 +1,39 @@
+"""StoreFacts: what the tracker of an attempt knows of its store when it begins; pure."""
+
+from dataclasses import dataclass
+
+from ftcomm.protocol.durable.store_messages import ObjectWritten
+from ftcomm.protocol.position import PRELUDE
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """Facts of the store's chain when a tracker begins with an attempt.
+
+    Attributes:
+        attempt: number of the attempt, from 1; 0 for a job without a store.
+        durable_version: the newest version with a record of this attempt, or the one that it
+            resumed from; -1 for none.
+        prelude: the objects that hold the prelude's results, once a record names them.
+        age_s: of the newest version, None if there is none.
+        is_begun: the chain has its series record, and that of this attempt.
+        is_finished: the chain says that the job has finished.
+        parent_version: of the record that the attempt began from; -1 for none.
+        journal_attempt: an earlier attempt, whose journals of results go on from that; 0 for none.
+        has_begun: the chain says that this attempt executes collectives.
+        has_standby: another tracker may take over: epochs and ends are recorded first.
+    """
+
+    attempt: int = 0
+    durable_version: int = PRELUDE
+    prelude: tuple[ObjectWritten, ...] | None = None
+    age_s: float | None = None
+    is_begun: bool = False
+    is_finished: bool = False
+    parent_version: int = PRELUDE
+    journal_attempt: int = 0
+    has_begun: bool = False
+    has_standby: bool = False
+
+
+NO_STORE = StoreFacts()

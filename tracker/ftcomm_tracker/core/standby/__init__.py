@@ -1,0 +1,1 @@
+"""Two trackers of one job: what is recorded before it is told, and when the second one leads."""
