@@ -15,9 +15,8 @@ from tests.conformance.kills import WORLD_SIZES, Row, Way, run_calmly, run_with_
 from tests.conformance.schedules import random_plan
 from tests.soak.losing import run_losing
 from tests.soak.reporting import report
-from tests.soak.ways import WAYS
+from tests.soak.ways import NICE, WAYS
 
-NICE = 5  # five workers at once would take half of the simulator's core too
 TURN_S = 25.0  # of kills and schedules; a losing session takes about twice as long
 KILLING_JOBS_A_SCHEDULE = 2  # of the two, jobs with kills at random moments are the quicker
 

@@ -20,6 +20,7 @@ from tests.conformance.kills import NOTE_PID
 from tests.conformance.plans import ROOT, worker_environment
 from tests.soak.figures import Series, growth, peaks
 from tests.soak.reporting import report, usage
+from tests.soak.ways import NICE
 
 WORKERS = 3
 MORTAL = ("1", "2", "spare-0")
@@ -129,6 +130,7 @@ class LongJob:
 
 def main() -> None:
     """Sample and kill until the time is over, then judge."""
+    os.nice(NICE)
     job, end = LongJob(Path(sys.argv[1])), time.monotonic() + float(sys.argv[2])
     samples = 0
     while job.wait(SAMPLE_EVERY_S) and time.monotonic() < end:

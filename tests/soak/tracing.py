@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 from ftcomm_chaos.runner.spot_trace import read_trace
-from tests.soak.killing import NICE
 from tests.soak.losing import run_losing
 from tests.soak.ways import (
+    NICE,
     TRACE,
     TRACE_SPEED,
     piece_of,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ftcomm_chaos.runner.spot_trace import NodeEvent
 
+NICE = 10  # of real jobs: their dozen processes would take the simulator's processor too
 TRACE = "trace"
 TRACE_SPEED = 60.0  # a minute of machines is a second of the job
 DARK_S = 300.0  # of the trace, for which all machines are away: five seconds
