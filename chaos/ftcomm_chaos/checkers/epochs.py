@@ -8,6 +8,7 @@ from ftcomm.errors import EvictedError, FencedError
 from ftcomm_chaos.checkers.violation import Case, ReturnedCall, RuleViolation
 from ftcomm_chaos.history.model import HistoryLine, IncarnationRecord
 
+EPOCH_GAP = 1000  # by which a tracker without a journal goes beyond all epochs that it hears of
 FENCED = frozenset((FencedError.__name__, EvictedError.__name__))
 
 
@@ -56,16 +57,37 @@ def own_place(case: Case) -> Iterator[RuleViolation]:
 
 
 def incarnations_grow(case: Case) -> Iterator[RuleViolation]:
-    """A later epoch never goes back to an earlier incarnation of a worker."""
+    """A later epoch never goes back to an earlier incarnation of a worker.
+
+    But for one: a tracker that has lost its disk, and finds nobody of the newest plans, goes on
+    from an older plan with a process that was taken for lost and lives.
+    """
     newest: dict[str, tuple[int, HistoryLine[Planned]]] = {}
     for epoch in sorted(case.plans):
         record, plan = case.plans[epoch][0]
         for worker, incarnation in plan.event.members:
             known, where = newest.setdefault(worker, (incarnation, plan))
-            if incarnation < known:
+            if incarnation < known and not _was_left_over(case, worker, incarnation, where, plan):
                 what = f"has incarnation {incarnation} of {worker} after incarnation {known}"
                 yield _about(record, plan, "incarnations-grow", what, where.at)
             newest[worker] = (incarnation, plan)
+
+
+def _was_left_over(
+    case: Case,
+    worker: str,
+    incarnation: int,
+    known: HistoryLine[Planned],
+    plan: HistoryLine[Planned],
+) -> bool:
+    """Without a journal its tracker knew no later incarnation; a new process is not meant."""
+    rebuilt = plan.event.epoch - known.event.epoch >= EPOCH_GAP
+    return rebuilt and any(
+        (record.worker, record.incarnation) == (worker, incarnation)
+        and record.plans[0].event.epoch < known.event.epoch
+        for record in case.records
+        if record.plans
+    )
 
 
 def in_its_epoch(case: Case) -> Iterator[RuleViolation]:
