@@ -174,3 +174,20 @@ def test_what_was_journalled_of_another_epoch_does_not_count() -> None:
     planned(scenario)
     for conn in (1, 2):
         assert puts(scenario.tell_said(conn, ResultsJournalled(7, START))) == []
+
+
+def test_a_tracker_that_is_started_again_knows_what_was_chosen() -> None:
+    """Nobody may have taken the plan: then what counted before counts again, and no less."""
+    first = resumed()
+    planned(first)
+    durable = Durable.from_wire(first.roster.durable.to_wire())
+    assert durable.journal_epoch == 4
+    again = ScenarioRun(2, durable, settings=first.roster.settings, store=FACTS)
+    for rank in range(2):
+        again.joined(rank + 1, hello(f"w{rank}", incarnation=1))
+    epoch = again.roster.durable.epoch
+    for conn in (1, 2):
+        said = report(epoch, committed=3, journals=(JournalRuns(4, runs((0, 2))),))
+        sent = again.said(conn, said)
+    plans = [message for _, message in sent if isinstance(message, Plan)]
+    assert [(plan.frontier, plan.journal) for plan in plans] == [(FRONTIER, 4)] * 2

@@ -50,6 +50,8 @@ class Durable:
         attempt: number of the attempt in a store's chain, from 1; 0 for a job without a store.
         attempt_nonce: by which the tracker of this attempt knows its records in the chain.
         restore: number of the record from which the attempt begins, 0 for a fresh start.
+        journal_epoch: of an earlier attempt, whose journalled results the first plan has chosen; 0
+            for none.
         verdict: the terminal verdict, None while there is none.
     """
 
@@ -69,6 +71,7 @@ class Durable:
     attempt: int = 0
     attempt_nonce: bytes = b""
     restore: int = 0
+    journal_epoch: int = 0
 
     @classmethod
     def fresh(
@@ -140,6 +143,7 @@ class Durable:
             "attempt": self.attempt,
             "attempt_nonce": self.attempt_nonce,
             "restore": self.restore,
+            "journal_epoch": self.journal_epoch,
         }
 
     @classmethod
@@ -175,6 +179,7 @@ class Durable:
                 attempt=int(raw["attempt"]),
                 attempt_nonce=_raw(raw["attempt_nonce"]),
                 restore=int(raw["restore"]),
+                journal_epoch=int(raw["journal_epoch"]),
             )
             durable.check()
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -199,8 +204,9 @@ class Durable:
             raise ValueError(f"the grouping {self.grouping} for {len(self.places)} places")
         if not set(self.closed_ranks) <= set(range(len(self.places))):
             raise ValueError(f"ranks {self.closed_ranks} have closed")
-        if min(self.attempt, self.restore) < 0:
-            raise ValueError(f"attempt {self.attempt}, record {self.restore}")
+        if min(self.attempt, self.restore, self.journal_epoch) < 0:
+            begun = f"attempt {self.attempt}, record {self.restore}, epoch {self.journal_epoch}"
+            raise ValueError(begun)
         if self.epoch < 0 or min(self.version, self.final_version) < -1:
             raise ValueError(f"epoch {self.epoch}, versions {self.version}, {self.final_version}")
         self._check_that_it_can_be_told()

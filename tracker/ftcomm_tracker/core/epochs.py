@@ -133,8 +133,8 @@ def try_plan(group: GroupState) -> None:
             cause = incident.explain_loss(cause)
         end_with_error(group, decision.error, cause, decision.position, decision.rank)
         return
-    if not group.durable.first_nonces:
-        group.persist(first_nonces=tuple(p.nonce for p in group.durable.places))
+    if is_first:
+        _persist_beginning(group)
     group.epochs.heard_version(decision.frontier.version)
     if group.epochs.highest_version > group.durable.version:
         group.persist(version=group.epochs.highest_version)
@@ -158,6 +158,12 @@ def try_plan(group: GroupState) -> None:
     group.note("info", f"epoch {group.epochs.in_force} runs: {decision.reason}")
     note_found(group)
     try_settle(group)
+
+
+def _persist_beginning(group: GroupState) -> None:
+    """The job has begun, with those who are here, and behind those journals."""
+    nonces = tuple(place.nonce for place in group.durable.places)
+    group.persist(first_nonces=nonces, journal_epoch=group.journals.epoch)
 
 
 def _is_in_grace(group: GroupState) -> bool:

@@ -347,7 +347,7 @@ class GroupState:
         self.forming = Forming(settings.form_within)
         self.rebuild: Rebuild | None = None
         self.versions = DurableVersions(store, durable.world_size, now)
-        self.journals = Journals(store, is_on=bool(settings.journal))
+        self.journals = Journals(store, is_on=bool(settings.journal), epoch=durable.journal_epoch)
         self.permits = Permits(is_on=store.has_standby)
         self.needs_series = store.attempt > 0 and not store.is_begun
         if durable.places:  # the last tracker may have died before it was put

@@ -26,11 +26,11 @@ class Journals:
         planned: where the attempt goes on, as members have heard it.
     """
 
-    def __init__(self, facts: StoreFacts, *, is_on: bool) -> None:
+    def __init__(self, facts: StoreFacts, *, is_on: bool, epoch: int = 0) -> None:
         self._facts = facts
         self.version = facts.parent_version
         self.holds = is_on and facts.parent_version > PRELUDE and not facts.has_begun
-        self.epoch = 0
+        self.epoch = epoch
         self.frontier = 0
         self.planned = START
         self._journalled: dict[int, int] = {}  # by rank, the epoch of which all is
