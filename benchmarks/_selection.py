@@ -18,6 +18,8 @@ SHARED_SIZES = (1024, 1_048_576, 100_000_000)  # shown of groups that share proc
 RECOVERIES = {
     ("SIGKILL and restart", "total"): "SIGKILL, restart by `ftcomm-tracker run`",
     ("SIGKILL and restart", "replace"): "of these, until the restarted worker has reported",
+    ("SIGKILL with a spare", "total"): "SIGKILL with a spare",
+    ("SIGKILL with a spare, 100 MB", "total"): "SIGKILL with a spare, state of 100 MB",
     ("link reset", "total"): "link reset",
     (
         "SIGSTOP past the limit",
@@ -38,7 +40,10 @@ def headline_table(lines: list[Line], recoveries: list[Line]) -> str:
     faults = {(line["fault"], line["phase"]): line for line in recoveries if "fault" in line}
     small, large = sizes[1024], sizes[UP_TO_BYTES]
     kill, link = faults["SIGKILL and restart", "total"], faults["link reset", "total"]
-    python = faults["start of an interpreter", "total"]
+    python, spare = (
+        faults["start of an interpreter", "total"],
+        faults["SIGKILL with a spare", "total"],
+    )
     rows = [
         ["allreduce of 1 KiB, 2 ranks", f"{_us(small[OURS])} us", f"gloo: {_us(small['gloo'])} us"],
         [
@@ -48,7 +53,7 @@ def headline_table(lines: list[Line], recoveries: list[Line]) -> str:
         ],
         [
             "recovery from a killed worker, 4 ranks",
-            f"{kill['p50']:.0f} ms",
+            f"{kill['p50']:.0f} ms, with a spare {spare['p50']:.0f} ms",
             f"starting Python and importing numpy: {python['p50']:.0f} ms",
         ],
         ["recovery from a reset connection, 4 ranks", f"{link['p50']:.0f} ms", "no restart"],
