@@ -40,10 +40,8 @@ def headline_table(lines: list[Line], recoveries: list[Line]) -> str:
     faults = {(line["fault"], line["phase"]): line for line in recoveries if "fault" in line}
     small, large = sizes[1024], sizes[UP_TO_BYTES]
     kill, link = faults["SIGKILL and restart", "total"], faults["link reset", "total"]
-    python, spare = (
-        faults["start of an interpreter", "total"],
-        faults["SIGKILL with a spare", "total"],
-    )
+    spare = faults["SIGKILL with a spare", "total"]
+    python = faults["start of an interpreter", "total"]
     rows = [
         ["allreduce of 1 KiB, 2 ranks", f"{_us(small[OURS])} us", f"gloo: {_us(small['gloo'])} us"],
         [
