@@ -380,7 +380,9 @@ class DistributedEngine:
         durables = self._core.durables
         self._machine.wait_for(lambda: not durables.must_pack(version - 1))
         if saving.durable:
-            self._machine.wait_for(lambda: durables.durable >= version)
+            with self._hub.lock:
+                durables.awaited = version
+            self._machine.wait_for(lambda: not durables.awaits_record)
 
     @property
     def known_version(self) -> int | None:

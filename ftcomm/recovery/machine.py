@@ -464,7 +464,8 @@ class WorkerMachine:
         Whom this rank has long waited for may be dead, or the job over: only the tracker knows.
         """
         contact, closed = self.contact, self.progress.closed
-        return self.view.is_frozen or bool(contact.needs_confirmation) or closed or contact.starves
+        waits = contact.starves or self.durables.awaits_record
+        return self.view.is_frozen or bool(contact.needs_confirmation) or closed or waits
 
     def _send_closed(self) -> SendControl:
         return SendControl(Closed(max(self.progress.position.version, 0)))

@@ -60,6 +60,7 @@ class MarkedVersions:
     Attributes:
         held: marked versions that have no record yet, oldest first.
         durable: the newest version that has a record, `PRELUDE` while none is known.
+        awaited: the version for whose record the user's thread waits, or waited last.
         prelude_length: calls of the prelude, -1 while that is not known.
         restoring: what this process reads from the store before its first plan.
     """
@@ -70,6 +71,7 @@ class MarkedVersions:
         self._unpacked: list[int] = []
         self.held: dict[int, MarkedVersion] = {}
         self.durable = PRELUDE
+        self.awaited = PRELUDE
         self.prelude_length = -1
         self.restoring = Restoring()
 
@@ -81,6 +83,11 @@ class MarkedVersions:
     def awaits(self, version: int) -> bool:
         """Tell whether `version` has neither a record nor was given up."""
         return version in self.held
+
+    @property
+    def awaits_record(self) -> bool:
+        """True while the user's thread waits until a version is durable: the tracker says when."""
+        return self.awaited > self.durable
 
     def must_pack(self, version: int) -> bool:
         """Tell whether `version` or an older one is marked and not packed yet."""

@@ -12,8 +12,8 @@ from ftcomm.protocol.messages import (
 from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.events import PrefetchEnded
-from ftcomm.recovery.machine import WorkerState
 from ftcomm.recovery.replica_placement import is_replica_holder, keep_stride, local_owners
+from ftcomm_chaos.sim.end_rules import EndRules
 from ftcomm_chaos.sim.fault_plan import SimulatedFaultKind as Fault
 from ftcomm_chaos.sim.journals import JournalRules
 from ftcomm_chaos.sim.store import Record
@@ -22,7 +22,6 @@ from ftcomm_tracker.core.durable.attempts import PutAttempt
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import PutBegun, PutVersion
 from ftcomm_tracker.core.link_failures import RUNNING
-from ftcomm_tracker.core.roster import JobState
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.simulation import Simulation
@@ -47,7 +46,7 @@ class Monitor:
         self.closed: set[int] = set()
         self.epochs: dict[int, tuple[Any, ...]] = {}
         self.process_epoch: dict[int, int] = {}
-        self.endings: set[str] = set()
+        self.ends = EndRules(sim)
         self.given_up = False  # a member had to go, which counts as a death
         self.owners: set[bytes] = set()  # incarnations that have ever had a place
         self.kept_by_all: frozenset[Position] = frozenset()  # known with the first plan
@@ -542,56 +541,8 @@ class Monitor:
 
     def on_end(self, process: "SimulatedProcess", how: str) -> None:
         """The script of `process` has ended."""
-        journal = self.sim.tracker.journal
-        kind = how.split(":", maxsplit=1)[0]
-        if kind == "finished":
-            return
-        if kind in ("FencedError", "EvictedError"):
-            owner = any(p.nonce == process.core.contact.identity.nonce for p in journal.places)
-            owner = owner and not self._was_fenced_by_the_other(process)
-            process.require(not owner, "fenced, but the place is its own (R1)")
-            process.require(process.core.view.state is WorkerState.FAILED, "fenced, but not ended")
-        elif kind == "RolledBackError":
-            process.require(self.sim.store is not None, "rolled back without a store")
-        elif kind == "TrackerLostError":  # woke up, or found the way back, when all was over
-            process.require(self.sim.tracker.ended, "lost a tracker that is there")
-            self.sim.counters["never heard the end"] += 1
-        elif kind == "JobFinishedError":
-            over = self.sim.tracker.final_version >= 0 or bool(journal.closed_ranks)
-            process.require(over, "told that the job has finished")
-        else:
-            decision = self.sim.tracker.fatal_decision
-            told = self._lost_endings | ({_words_of(decision)} if decision is not None else set())
-            process.require(told != set(), f"ends with {how}, which is no verdict")
-            process.require(how in told, f"ends with {how}")
-            self.endings.add(how)
-
-    @property
-    def _lost_endings(self) -> set[str]:
-        """Decisions that were lost with their journals: those who heard them may be dead (R19)."""
-        return {_words_of(decision) for decision in self.sim.tracker.lost_decisions}
-
-    def _was_fenced_by_the_other(self, process: "SimulatedProcess") -> bool:
-        """A tracker that has lost, and does not know it, has taken in a later process (R19)."""
-        others = self.sim.network.processes.values()
-        later = any(x.worker_id == process.worker_id and x.port > process.port for x in others)
-        return self.sim.standby and later
+        self.ends.on_end(process, how)
 
     def check_end(self) -> None:
         """All is over: one ending for everyone, and nothing half done."""
-        journal, tracker = self.sim.tracker.journal, self.sim.tracker
-        if len(self.endings - self._lost_endings) > 1:
-            raise Violation(f"different endings: {self.endings}")
-        if tracker.disk_lost and tracker.fatal_decision is not None:
-            return  # the last member heard it; an operator stops the tracker that waits for one
-        store = self.sim.store
-        if tracker.ended and store is not None and store.facts().finished >= 0:
-            return  # a command that was given again has heard of it
-        if journal.fatal_decision is None and journal.final_version < 0:
-            raise Violation("everyone has ended, but the tracker knows of no end")
-        if tracker.roster.state is not JobState.OVER and tracker.up:
-            raise Violation("the tracker does not know that the job is over")
-
-
-def _words_of(decision: FatalDecision) -> str:
-    return f"{decision.error}: {decision.cause}"
+        self.ends.check()

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from ftcomm import errors
 from ftcomm.protocol.durable.store_messages import (
     Marked,
     MarkVersion,
@@ -22,7 +23,9 @@ from ftcomm.protocol.messages import (
 from ftcomm.protocol.position import PositionRange
 from ftcomm.recovery.events import (
     Attached,
+    Beat,
     CheckpointMarked,
+    Detached,
     Effect,
     ObjectStored,
     ObjectWrite,
@@ -157,3 +160,21 @@ def test_who_does_not_hold_the_last_version_says_so() -> None:
     core = loaded()
     failed = WriteFailed(4, False, "checkpoint 4 is not committed here")
     assert sent(hear(core, MarkVersion(4))) == [failed]
+
+
+def ends_without_a_tracker(core: WorkerMachine) -> bool:
+    """Hear nothing for twice as long as a worker waits for its tracker."""
+    core.handle(Detached("connection reset"), now=0.0)
+    for second in range(2 * int(core.contact.limits.tracker_timeout)):
+        core.handle(Beat((), 0), now=float(second))
+    return isinstance(core.view.error, errors.TrackerLostError)
+
+
+def test_a_rank_that_waits_for_a_record_does_not_wait_for_ever() -> None:
+    """The others may have ended the job; with the record here it computes without a tracker."""
+    waiting, going_on = loaded(), loaded()
+    for core in (waiting, going_on):
+        commit(core)
+        core.durables.awaited = 1
+    hear(going_on, VersionDurable(1, 1))
+    assert [ends_without_a_tracker(core) for core in (waiting, going_on)] == [True, False]

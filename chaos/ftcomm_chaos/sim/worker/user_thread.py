@@ -258,8 +258,10 @@ def _checkpoint(process: "SimulatedProcess", state: int, local: int) -> Thread:
     process.monitor.on_checkpoint(process, position, version)
     while core.durables.must_pack(version - 1):
         yield from _unless_over(process)
-    while version in process.sim.durable_versions and core.durables.durable < version:
-        yield from _unless_over(process)
+    if version in process.sim.durable_versions:
+        core.durables.awaited = version
+        while core.durables.awaits_record:
+            yield from _unless_over(process)
     if process.kept is not None:
         process.kept.overwrite()
     process.kept = kept if isinstance(kept, UsersState) else None

@@ -1,0 +1,87 @@
+"""The ends that a simulated job may have: one decision, which all its processes hear."""
+
+from typing import TYPE_CHECKING
+
+from ftcomm.protocol.messages import FatalDecision
+from ftcomm.recovery.machine import WorkerState
+from ftcomm_chaos.sim.world import Violation
+from ftcomm_tracker.core.roster import JobState
+
+if TYPE_CHECKING:
+    from ftcomm_chaos.sim.simulation import Simulation
+    from ftcomm_chaos.sim.worker.process import SimulatedProcess
+
+
+class EndRules:
+    """The ends of one attempt's processes.
+
+    Args:
+        sim: the job.
+    """
+
+    def __init__(self, sim: "Simulation") -> None:
+        self.sim = sim
+        self.endings: set[str] = set()
+
+    def on_end(self, process: "SimulatedProcess", how: str) -> None:
+        """The script of `process` has ended."""
+        journal = self.sim.tracker.journal
+        kind = how.split(":", maxsplit=1)[0]
+        if kind == "finished":
+            return
+        if kind in ("FencedError", "EvictedError"):
+            owner = any(p.nonce == process.core.contact.identity.nonce for p in journal.places)
+            owner = owner and not self._was_fenced_by_the_other(process)
+            process.require(not owner, "fenced, but the place is its own (R1)")
+            process.require(process.core.view.state is WorkerState.FAILED, "fenced, but not ended")
+        elif kind == "RolledBackError":
+            process.require(self.sim.store is not None, "rolled back without a store")
+        elif kind == "TrackerLostError":  # woke up, or found the way back, when all was over
+            gone = self.sim.tracker.ended or self._is_turned_away(process)
+            process.require(gone, "lost a tracker that is there")
+            self.sim.counters["never heard the end"] += 1
+        elif kind == "JobFinishedError":
+            over = self.sim.tracker.final_version >= 0 or bool(journal.closed_ranks)
+            process.require(over, "told that the job has finished")
+        else:
+            decision = self.sim.tracker.fatal_decision
+            told = self._lost_endings | ({_words_of(decision)} if decision is not None else set())
+            process.require(told != set(), f"ends with {how}, which is no verdict")
+            process.require(how in told, f"ends with {how}")
+            self.endings.add(how)
+
+    @property
+    def _lost_endings(self) -> set[str]:
+        """Decisions that were lost with their journals: those who heard them may be dead (R19)."""
+        return {_words_of(decision) for decision in self.sim.tracker.lost_decisions}
+
+    def _is_turned_away(self, process: "SimulatedProcess") -> bool:
+        """Its worker has closed, so only the next attempt of a job with a store takes it (R16)."""
+        journal = self.sim.tracker.journal
+        has_closed = journal.rank_of(process.worker_id) in journal.closed_ranks
+        return self.sim.store is not None and has_closed and not process.core.view.epoch
+
+    def _was_fenced_by_the_other(self, process: "SimulatedProcess") -> bool:
+        """A tracker that has lost, and does not know it, has taken in a later process (R19)."""
+        others = self.sim.network.processes.values()
+        later = any(x.worker_id == process.worker_id and x.port > process.port for x in others)
+        return self.sim.standby and later
+
+    def check(self) -> None:
+        """All is over: one ending for everyone, and nothing half done."""
+        journal, tracker = self.sim.tracker.journal, self.sim.tracker
+        if len(self.endings - self._lost_endings) > 1:
+            raise Violation(f"different endings: {self.endings}")
+        if tracker.disk_lost and tracker.fatal_decision is not None:
+            return  # the last member heard it; an operator stops the tracker that waits for one
+        store = self.sim.store
+        if tracker.ended and store is not None and store.facts().finished >= 0:
+            return  # a command that was given again has heard of it
+        if journal.fatal_decision is None and journal.final_version < 0:
+            raise Violation("everyone has ended, but the tracker knows of no end")
+        if tracker.roster.state is not JobState.OVER and tracker.up:
+            raise Violation("the tracker does not know that the job is over")
+
+
+def _words_of(decision: FatalDecision) -> str:
+    return f"{decision.error}: {decision.cause}"
