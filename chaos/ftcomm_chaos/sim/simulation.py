@@ -231,6 +231,9 @@ class Simulation:
                 tracker.journal = self.fresh_journal()
             tracker.crash()
         self.journals.lose_hosts()
+        if journal:  # the command is given again, also for who had heard an end that is forgotten
+            for worker_id in self.worker_ids:
+                self.replace_lost(worker_id)
 
     def fresh_journal(self) -> Durable:
         """Return the journal of a new state directory."""
