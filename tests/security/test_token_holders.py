@@ -144,7 +144,7 @@ def test_a_worker_that_plays_tracker_or_operator_is_cut(
 ) -> None:
     with attacked_job.spare() as spare:
         spare.send(message)
-        assert spare.until_end() == b""
+        assert spare.rest() == []
     attacked_job.must_be_unharmed("tracker")
 
 
@@ -158,7 +158,7 @@ def test_who_asks_to_stop_the_job_without_a_token_stops_nothing(attacked_job: At
 def test_of_two_processes_with_one_id_the_later_stays(attacked_job: AttackedJob) -> None:
     with attacked_job.spare("twin") as first, attacked_job.spare("twin") as second:
         assert isinstance(first.receive(), Fenced)
-        assert first.until_end() == b""
+        assert first.rest() == []
         second.send(Heartbeat(1, 0, START))
         assert second.receive() == HeartbeatAck(1)
     attacked_job.must_be_unharmed("tracker")

@@ -91,6 +91,11 @@ class Caller:
             pass
         return data
 
+    def rest(self) -> list[ControlMessage]:
+        """All messages until the other side ends, but `Prefetch`, as for `receive`."""
+        messages = [*self._inbox, *self._decoder.feed(self.until_end())]
+        return [message for message in messages if not isinstance(message, Prefetch)]
+
     def hang_up(self) -> None:
         """Say that nothing more comes."""
         with suppress(OSError):
