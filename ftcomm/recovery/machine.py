@@ -198,9 +198,9 @@ class WorkerMachine:
             case VersionDurable():
                 self.durables.on_durable(message)
                 return [Wake()]
-            case VersionGivenUp(version):
-                self.durables.give_up(version)
-                return [Wake()]
+            case VersionGivenUp(version, reason):
+                found = self.durables.on_given_up(version, reason)
+                return [Wake()] if found is None else [Wake(), *self.on_found(found)]
             case MarkVersion(version):
                 return self.durables.mark_last(version, self.progress.prelude_length)
             case Restore(record):

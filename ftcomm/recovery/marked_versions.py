@@ -26,7 +26,14 @@ from ftcomm.protocol.messages import (
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.checkpoint_store import CheckpointStore
 from ftcomm.recovery.epoch_view import EpochView
-from ftcomm.recovery.events import Effect, ObjectWrite, PackVersion, SendControl, WriteVersion
+from ftcomm.recovery.events import (
+    Effect,
+    FatalFound,
+    ObjectWrite,
+    PackVersion,
+    SendControl,
+    WriteVersion,
+)
 from ftcomm.recovery.result_log import ResultLog
 from ftcomm.recovery.states import Checkpoint
 
@@ -183,9 +190,17 @@ class MarkedVersions:
         self.durable = max(self.durable, message.version)
         self.held = {v: each for v, each in self.held.items() if v > self.durable}
 
-    def give_up(self, version: int) -> None:
-        """Do not hold `version` any more: it will not be written."""
+    def on_given_up(self, version: int, reason: str) -> FatalFound | None:
+        """Hold `version` no more: it will not be written.
+
+        Returns:
+            the end of the job if this rank waits for the record. What the record lacks is needed by
+            any rank that restarts, too; the next attempt goes on from an older record.
+        """
         self.held.pop(version, None)
+        if not self.awaits_record or version < self.awaited:
+            return None
+        return FatalFound("JobLostError", f"checkpoint {version} cannot be made durable: {reason}")
 
     def _content(self, marked: MarkedVersion, order: ObjectOrder) -> Any:
         if order.kind == "local":

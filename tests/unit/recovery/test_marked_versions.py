@@ -16,6 +16,7 @@ from ftcomm.protocol.durable.store_messages import (
     WriteObjects,
 )
 from ftcomm.protocol.messages import (
+    FatalReport,
     Report,
     Revoke,
     Welcome,
@@ -178,3 +179,15 @@ def test_a_rank_that_waits_for_a_record_does_not_wait_for_ever() -> None:
         core.durables.awaited = 1
     hear(going_on, VersionDurable(1, 1))
     assert [ends_without_a_tracker(core) for core in (waiting, going_on)] == [True, False]
+
+
+def test_a_record_that_will_not_come_ends_the_job_of_who_waits_for_it() -> None:
+    """All ranks wait for it, so no later version could take its place."""
+    waiting, going_on = loaded(), loaded()
+    for core in (waiting, going_on):
+        commit(core)
+    waiting.durables.awaited = 1
+    given_up = VersionGivenUp(1, "the local state of rank 1 is held by no member")
+    said = [sent(hear(core, given_up)) for core in (waiting, going_on)]
+    cause = "checkpoint 1 cannot be made durable: the local state of rank 1 is held by no member"
+    assert said == [[FatalReport(1, at(1, 0), "JobLostError", cause)], []]

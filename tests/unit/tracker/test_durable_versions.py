@@ -143,6 +143,19 @@ def test_a_version_that_nobody_can_complete_gives_way_to_a_newer_one() -> None:
     assert mark(of, 1, marked(1, (1,))).messages == [(1, VersionGivenUp(1, reason))]
 
 
+def test_what_a_version_lacks_may_be_with_a_member_that_is_still_to_name_it() -> None:
+    """Members come back to a restarted tracker one by one, and name older versions first."""
+    of = versions()
+    mark(of, 0, marked(2, (0,)))
+    of.advance(1, 7, 0.0, Outbox())  # one member has come, so version 2 is begun
+    for rank in range(MEMBERS):
+        mark(of, rank, marked(1, (rank,)), now=GATHER_S / 2)
+    assert advance(of, now=GATHER_S / 2).messages == []
+    mark(of, 1, marked(2, (1,)), now=GATHER_S / 2)
+    own = WriteObjects(1, 2, 7, (ObjectOrder("local", 1),), ())
+    assert advance(of, now=GATHER_S / 2).messages == [(1, own)]
+
+
 def test_different_bytes_make_no_version() -> None:
     of = versions()
     mark(of, 0, marked(1))

@@ -5,6 +5,7 @@ from dataclasses import replace
 from ftcomm.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
+    JobLostError,
     LogLimitError,
     StateChangedError,
 )
@@ -55,7 +56,13 @@ from ftcomm_tracker.core.spares.prefetch import on_prefetched, order_prefetch
 # but one that is still before it could not get there without the one that has left.
 FATAL_REPORTS = frozenset(
     kind.__name__
-    for kind in (CollectiveMismatchError, CollectiveTimeoutError, LogLimitError, StateChangedError)
+    for kind in (
+        CollectiveMismatchError,
+        CollectiveTimeoutError,
+        JobLostError,
+        LogLimitError,
+        StateChangedError,
+    )
 )
 
 

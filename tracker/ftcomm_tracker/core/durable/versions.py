@@ -199,7 +199,9 @@ class DurableVersions:
             return
         if self._writing is not None:
             lacks = self._lack(self.pending[self._writing])
-            if newest == self._writing or not lacks:
+            # What it lacks may be with a member that comes back to a restarted tracker just now,
+            # and names older versions first: it gives way to a newer one alone.
+            if newest <= self._writing or not lacks:
                 return
             self._give_up(self._writing, lacks, out)
         self._writing = newest
