@@ -205,7 +205,8 @@ class Simulation:
         killed = process.ended is None and not any(port > process.port for port in others)
         lost = ("FencedError", "EvictedError", "RolledBackError")
         displaced = process.ended is not None and process.ended.startswith(lost) and not others
-        if killed or (displaced and not self.restarting[process.worker_id]):
+        # An older one, stopped since it was replaced, may die while the next is being started.
+        if (killed or displaced) and not self.restarting[process.worker_id]:
             self.restarting[process.worker_id] += 1
             self.world.after(
                 self.world.between(0.02, self.conditions.restart_s),
