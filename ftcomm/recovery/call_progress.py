@@ -81,7 +81,8 @@ class CallProgress:
         view = self._view
         if view.error is not None:
             raise view.error
-        if view.is_frozen:
+        if view.is_frozen or (view.holds and signature[:1] == _CLOSE):
+            # R16: who has closed is not started again, and may alone have what was journalled
             return NextStep.WAIT
         entry = self._log.get(self.position)
         if entry is not None:

@@ -60,33 +60,26 @@ def incarnations_grow(case: Case) -> Iterator[RuleViolation]:
     """A later epoch never goes back to an earlier incarnation of a worker.
 
     But for one: a tracker that has lost its disk, and finds nobody of the newest plans, goes on
-    from an older plan with a process that was taken for lost and lives.
+    from an older plan. Then a process that was taken for lost may live on, or the next process of
+    a worker be numbered once more.
     """
     newest: dict[str, tuple[int, HistoryLine[Planned]]] = {}
     for epoch in sorted(case.plans):
         record, plan = case.plans[epoch][0]
         for worker, incarnation in plan.event.members:
             known, where = newest.setdefault(worker, (incarnation, plan))
-            if incarnation < known and not _was_left_over(case, worker, incarnation, where, plan):
+            if incarnation < known and not _was_unknown(case, where.event.epoch, epoch):
                 what = f"has incarnation {incarnation} of {worker} after incarnation {known}"
                 yield _about(record, plan, "incarnations-grow", what, where.at)
             newest[worker] = (incarnation, plan)
 
 
-def _was_left_over(
-    case: Case,
-    worker: str,
-    incarnation: int,
-    known: HistoryLine[Planned],
-    plan: HistoryLine[Planned],
-) -> bool:
-    """Without a journal its tracker knew no later incarnation; a new process is not meant."""
-    rebuilt = plan.event.epoch - known.event.epoch >= EPOCH_GAP
-    return rebuilt and any(
-        (record.worker, record.incarnation) == (worker, incarnation)
-        and record.plans[0].event.epoch < known.event.epoch
-        for record in case.records
-        if record.plans
+def _was_unknown(case: Case, known: int, rebuilt: int) -> bool:
+    """Nobody of epoch `rebuilt` had the plan of epoch `known`, and a journal was lost between."""
+    if rebuilt - known < EPOCH_GAP:
+        return False
+    return not any(
+        plan.event.epoch == known for record, _ in case.plans[rebuilt] for plan in record.plans
     )
 
 

@@ -41,7 +41,9 @@ class EndRules:
             process.require(gone, "lost a tracker that is there")
             self.sim.counters["never heard the end"] += 1
         elif kind == "JobFinishedError":
-            over = self.sim.tracker.final_version >= 0 or bool(journal.closed_ranks)
+            # the journal that said so may be lost by now
+            closed = bool(journal.closed_ranks or self.sim.monitor.closed)
+            over = self.sim.tracker.final_version >= 0 or closed
             process.require(over, "told that the job has finished")
         else:
             decision = self.sim.tracker.fatal_decision
@@ -56,10 +58,12 @@ class EndRules:
         return {_words_of(decision) for decision in self.sim.tracker.lost_decisions}
 
     def _is_turned_away(self, process: "SimulatedProcess") -> bool:
-        """Its worker has closed, so only the next attempt of a job with a store takes it (R16)."""
+        """Only the next attempt would take it: its worker, or the job, has closed (R16)."""
         journal = self.sim.tracker.journal
         has_closed = journal.rank_of(process.worker_id) in journal.closed_ranks
-        return self.sim.store is not None and has_closed and not process.core.view.epoch
+        is_over = journal.final_version >= 0  # and is being recorded
+        never_had_a_plan = not process.core.view.epoch
+        return self.sim.store is not None and never_had_a_plan and (has_closed or is_over)
 
     def _was_fenced_by_the_other(self, process: "SimulatedProcess") -> bool:
         """A tracker that has lost, and does not know it, has taken in a later process (R19)."""

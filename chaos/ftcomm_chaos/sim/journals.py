@@ -48,6 +48,7 @@ class JournalDisks:
     def __init__(self, sim: "Simulation") -> None:
         self.sim = sim
         self.files: dict[str, list[WrittenJournal]] = defaultdict(list)  # by host
+        self._ever: dict[tuple[int, int], set[int]] = defaultdict(set)  # by attempt and version
 
     def append(self, host: str, attempt: int, batch: Batch, results: list[bool]) -> None:
         """Append to a file, which may be new; of `results` those that are not held are left out."""
@@ -58,6 +59,11 @@ class JournalDisks:
         if not named:
             named = [WrittenJournal(*key)]
             self.files[host] += named
+        self._ever[attempt, batch.version] |= {
+            position.seqno
+            for (position, _), is_held in zip(batch.results, results, strict=False)
+            if is_held
+        }
         if batch.begins_epoch:
             named[0].epochs.append(batch.epoch)
         for (position, entry), is_held in zip(batch.results, results, strict=False):
@@ -85,14 +91,8 @@ class JournalDisks:
                 self.sim.counters["journals not back"] += 1
 
     def written(self, attempt: int, version: int) -> set[int]:
-        """Sequence numbers of `version` that some journal of `attempt` has."""
-        return {
-            result.position.seqno
-            for files in self.files.values()
-            for each in files
-            if (each.attempt, each.version) == (attempt, version)
-            for result in each.results
-        }
+        """Sequence numbers of `version` that some journal of `attempt` has, or had."""
+        return self._ever[attempt, version]
 
 
 class JournalAccess:

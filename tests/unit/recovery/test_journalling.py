@@ -27,7 +27,7 @@ from ftcomm.recovery.journal.found import FoundJournal, FoundJournals, FoundResu
 from ftcomm.recovery.journal.journalling import BATCH_RESULTS
 from ftcomm.recovery.machine import Identity, MachineLimits, NextStep, WorkerMachine
 from ftcomm.recovery.result_log import LogEntry
-from tests.unit.recovery.worker_scenario import NONCE, SIG, at, hear, plan
+from tests.unit.recovery.worker_scenario import CLOSE, NONCE, SIG, at, hear, plan
 
 ORDER = ReadJournal(1, 3, 0)
 
@@ -81,7 +81,7 @@ def restored(journals: tuple[FoundJournal, ...] = FOUND) -> WorkerMachine:
     assert said(core.handle(VersionRestored(5, 3, "state", None, (), 0), now=0.0)) == []
     [report] = said(core.handle(JournalRead(ORDER, journals), now=0.0))
     assert isinstance(report, Report)
-    assert [found.epoch for found in report.journals] == ([4, 2, 1] if journals else [])
+    assert {found.epoch for found in report.journals} == {e for j in journals for e in j.epochs}
     return core
 
 
@@ -119,6 +119,17 @@ def test_what_the_plan_counts_is_served_and_nothing_is_executed_before_the_begin
     assert core.progress.begin(SIG, "x:1") is NextStep.WAIT
     hear(core, AttemptBegun(2))
     assert core.progress.begin(SIG, "x:1") is NextStep.EXECUTE
+
+
+def test_nobody_closes_before_the_attempt_has_begun() -> None:
+    """Until then this rank may be the only one with the results, and who has closed may go."""
+    closing = FoundResult(4, at(3, 0), LogEntry(CLOSE, None))
+    core = restored((FoundJournal((4,), (closing,)),))
+    hear(core, plan(1, at(3, 1), prelude_length=0, journal=4, holds=True))
+    load(core)
+    assert core.progress.begin(CLOSE, "x:9") is NextStep.WAIT
+    hear(core, AttemptBegun(2))
+    assert isinstance(core.progress.begin(CLOSE, "x:9"), LogEntry)
 
 
 def test_the_tracker_hears_when_all_below_the_frontier_is_journalled_anew() -> None:
