@@ -501,24 +501,28 @@ class Monitor:
         # One end is given up after so many, the job after as many more.
         return broken >= 2 * RUNNING
 
-    @staticmethod
-    def _could_help(process: "SimulatedProcess", fatal_decision: FatalDecision) -> bool:
+    def _could_help(self, process: "SimulatedProcess", fatal_decision: FatalDecision) -> bool:
         core = process.core
         if fatal_decision.cause.startswith("every member"):
             return core.view.caught_up > 0
         if fatal_decision.cause.startswith("checkpoint"):
-            held = [
-                c.version
-                for c in (core.checkpoints.committed, core.checkpoints.tentative)
-                if c is not None
-            ]
-            return fatal_decision.position.version in held
+            version, held = fatal_decision.position.version, core.checkpoints
+            is_tentative = held.tentative_version == version and self._has_all_locals(version)
+            return held.committed_version == version or is_tentative
         if fatal_decision.cause.startswith(LOCAL_LOST):
             return (
                 core.checkpoints.locals.get(fatal_decision.position.version, fatal_decision.rank)
                 is not None
             )
         return core.log.get(fatal_decision.position) is not None
+
+    def _has_all_locals(self, version: int) -> bool:
+        """A tentative version is of use only with the local states of all ranks."""
+        stores = [process.core.checkpoints.locals for process in self.sim.current_processes()]
+        return not self.sim.program.keeps_locals or all(
+            any(store.get(version, rank) is not None for store in stores)
+            for rank in range(self.sim.world_size)
+        )
 
     def on_finished(self, process: "SimulatedProcess", position: Position) -> None:
         """close() returns (R8)."""
