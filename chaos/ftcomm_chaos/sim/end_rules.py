@@ -58,12 +58,10 @@ class EndRules:
         return {_words_of(decision) for decision in self.sim.tracker.lost_decisions}
 
     def _is_turned_away(self, process: "SimulatedProcess") -> bool:
-        """Only the next attempt would take it: its worker, or the job, has closed (R16)."""
-        journal = self.sim.tracker.journal
-        has_closed = journal.rank_of(process.worker_id) in journal.closed_ranks
-        is_over = journal.final_version >= 0  # and is being recorded
+        """Only the next attempt would take it: its worker, or the job, had closed (R16)."""
         never_had_a_plan = not process.core.view.epoch
-        return self.sim.store is not None and never_had_a_plan and (has_closed or is_over)
+        was_turned_away = any(process.port in each.turned_away for each in self.sim.trackers)
+        return self.sim.store is not None and never_had_a_plan and was_turned_away
 
     def _was_fenced_by_the_other(self, process: "SimulatedProcess") -> bool:
         """A tracker that has lost, and does not know it, has taken in a later process (R19)."""

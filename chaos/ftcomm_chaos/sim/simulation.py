@@ -203,7 +203,7 @@ class Simulation:
         ]
         # Two incarnations at once are a planned fault: the launcher keeps at least one of them.
         killed = process.ended is None and not any(port > process.port for port in others)
-        lost = ("FencedError", "EvictedError", "RolledBackError")
+        lost = ("FencedError", "EvictedError", "RolledBackError", "TrackerLostError")
         displaced = process.ended is not None and process.ended.startswith(lost) and not others
         # An older one, stopped since it was replaced, may die while the next is being started.
         if (killed or displaced) and not self.restarting[process.worker_id]:

@@ -68,6 +68,7 @@ class SimulatedTracker:
             self.looks = StoreLooks(self, sim.store)
         self.journal = sim.fresh_journal()
         self.conns: dict[int, ControlConn] = {}
+        self.turned_away: set[int] = set()  # processes of which it has ended a connection
         self.up = False
         self.ended = False
         self.generation = 0  # of the process: one more at each start
@@ -341,6 +342,7 @@ class SimulatedTracker:
             case Disconnect(number, _reason):
                 conn = self.conns.get(number)
                 if conn is not None:
+                    self.turned_away.add(conn.process.port)
                     conn.close()
             case Persist(durable):
                 before, self.journal = self.journal, durable

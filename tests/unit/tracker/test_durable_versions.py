@@ -156,6 +156,22 @@ def test_what_a_version_lacks_may_be_with_a_member_that_is_still_to_name_it() ->
     assert advance(of, now=GATHER_S / 2).messages == [(1, own)]
 
 
+def test_a_spare_does_not_know_the_prelude_and_others_do() -> None:
+    """It holds the checkpoint, and has a rank, and has never had a plan."""
+    of = versions(prelude=None)
+    mark(of, 0, replace(marked(1, (0, 1)), prelude=(), prelude_length=-1))
+    assert of.lack(1) == "no member knows how many results the prelude has"
+    write_all(of, advance(of, now=GATHER_S))
+    assert advance(of, now=GATHER_S).put is None
+    mark(of, 1, replace(marked(1), prelude=WHOLE[:0]), now=GATHER_S)
+    assert of.lack(1) == "result 0 of the prelude is held by no member"
+    mark(of, 1, marked(1), now=GATHER_S)
+    write_all(of, advance(of, now=GATHER_S))
+    put = advance(of, now=GATHER_S).put
+    assert put is not None
+    assert put.prelude_length == 2
+
+
 def test_different_bytes_make_no_version() -> None:
     of = versions()
     mark(of, 0, marked(1))

@@ -94,6 +94,14 @@ class PendingVersion:
         """Words of one of the members; all say the same of digest and lengths."""
         return next(iter(self.marks.values()), None)
 
+    @property
+    def prelude_length(self) -> int:
+        """Number of the prelude's calls; -1 if no member knows it.
+
+        A spare that has had no plan holds the checkpoint and does not know it.
+        """
+        return max((marked.prelude_length for marked in self.marks.values()), default=-1)
+
     def orders(
         self, world_size: int, now: float, *, needs_prelude: bool
     ) -> dict[int, tuple[list[ObjectOrder], tuple[PositionRange, ...]]]:
@@ -133,7 +141,7 @@ class PendingVersion:
 
     def is_complete(self, world_size: int, *, needs_prelude: bool) -> bool:
         """True if every byte of it is in the store."""
-        if not self.is_agreed or self.facts is None:
+        if not self.is_agreed or self.facts is None or self.prelude_length < 0:
             return False
         whole = not _gaps(self._spans_written(), self.facts.nbytes)
         written = {w.order.rank for w in self._written.values() if w.order.kind == LOCAL}
@@ -148,6 +156,8 @@ class PendingVersion:
         lost = [rank for rank in self._missing_locals(world_size) if rank not in held]
         if lost:
             return f"the local state of rank {lost[0]} is held by no member"
+        if self.prelude_length < 0:
+            return "no member knows how many results the prelude has"
         if needs_prelude:
             for seqno in self._missing_prelude(ordered=False):
                 if not any(self._has_result(rank, seqno) for rank in self.marks):
@@ -212,11 +222,10 @@ class PendingVersion:
 
     def _missing_prelude(self, *, ordered: bool) -> list[int]:
         """Results of the prelude that are not written, nor `ordered` if that counts."""
-        assert self.facts is not None
         done = set(_seqnos(w.prelude for w in self._written.values()))
         if ordered:
             done |= {seqno for each in self._prelude_ordered.values() for seqno in each}
-        return [seqno for seqno in range(max(self.facts.prelude_length, 0)) if seqno not in done]
+        return [seqno for seqno in range(self.prelude_length) if seqno not in done]
 
     def _has_result(self, rank: int, seqno: int) -> bool:
         return any(seqno in run.seqnos() for run in self.marks[rank].prelude)

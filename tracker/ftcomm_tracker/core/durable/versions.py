@@ -234,6 +234,6 @@ class DurableVersions:
             objects=(*pending.objects(), *(self._prelude or ())),
             nbytes=facts.nbytes,
             digest=facts.digest,
-            prelude_length=facts.prelude_length,
+            prelude_length=pending.prelude_length,
             local_ranks=tuple(range(self._world_size)) if pending.has_locals else None,
         )
