@@ -116,6 +116,7 @@ class MarkedVersions:
 
     def mark_planned(self, view: EpochView, prelude_length: int) -> None:
         """Mark the version of the frontier where the plan says so: all that it needs is here."""
+        self.prelude_length = prelude_length  # a spare may have marked one without knowing it
         if view.marks and self._checkpoints.committed_version == view.frontier.version:
             self.mark(prelude_length)
 

@@ -39,7 +39,8 @@ class Marked:
 
     ``digest`` is that of the ``nbytes`` packed bytes.  ``locals`` are the ranks whose local states
     are held, None if the version has none.  ``prelude`` are the prelude's results held here, of
-    ``prelude_length``.  It is state: repeated after each welcome until the version is durable.
+    ``prelude_length``; -1 of a spare that has had no plan, and does not know.  It is state:
+    repeated after each welcome until the version is durable.
     """
 
     version: Version

@@ -39,7 +39,7 @@ from ftcomm.recovery.events import (
 )
 from ftcomm.recovery.machine import Completion, Identity, MachineLimits, WorkerMachine
 from ftcomm.recovery.result_log import LogEntry
-from tests.unit.recovery.worker_scenario import NONCE, SIG, a_member, at, hear
+from tests.unit.recovery.worker_scenario import NONCE, SIG, a_member, at, hear, plan
 
 STATE = ObjectOrder("state", -1, 0, 9)
 OWN = ObjectOrder("local", 0)
@@ -161,6 +161,22 @@ def test_who_does_not_hold_the_last_version_says_so() -> None:
     core = loaded()
     failed = WriteFailed(4, False, "checkpoint 4 is not committed here")
     assert sent(hear(core, MarkVersion(4))) == [failed]
+
+
+def test_a_spare_says_how_long_the_prelude_is_once_a_plan_has_told_it() -> None:
+    """The tracker may order a last will before that, and die before it has ended the job."""
+    core = WorkerMachine(Identity("s0", NONCE, "h", "a", 1), MachineLimits(), now=0.0)
+    core.handle(Attached(), now=0.0)
+    hear(core, Welcome("job", 1, 1, 2, 0, ()))
+    core.checkpoints.put_fetched(1, "state 1")  # in advance
+    hear(core, Revoke(2, "lost w0"))
+    hear(core, MarkVersion(1))
+    assert [said.prelude_length for said in pack(core, 1)] == [-1]
+    hear(core, plan(2, at(1, 0), prelude_length=3))
+    core.handle(Detached("connection reset"), now=0.0)
+    core.handle(Attached(), now=0.0)
+    welcomed = sent(hear(core, Welcome("job", 2, 1, 2, 2, ())))
+    assert [said.prelude_length for said in welcomed if isinstance(said, Marked)] == [3]
 
 
 def ends_without_a_tracker(core: WorkerMachine) -> bool:

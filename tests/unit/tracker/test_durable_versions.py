@@ -101,6 +101,45 @@ def test_the_objects_of_the_prelude_are_in_every_record() -> None:
     assert [each for each in second.objects if each.order.kind == "prelude"] == of_prelude
 
 
+def spare_marked(version: int) -> Marked:
+    """Words of a spare that has a rank and had no plan: it cannot say how long the prelude is."""
+    return Marked(version, b"d", NBYTES, None, (), -1)
+
+
+def test_a_spare_that_marks_first_does_not_cut_the_prelude() -> None:
+    """A last will may ask it before its first plan, which tells it how long the prelude is."""
+    of = versions(prelude=None)
+    mark(of, 0, spare_marked(1))
+    mark(of, 1, marked(1))
+    out = advance(of)
+    assert [m.prelude for rank, m in out.messages if rank == 1] == [WHOLE]  # type: ignore[union-attr]  # all are orders
+    write_all(of, out)
+    put = advance(of).put
+    assert put is not None
+    assert put.prelude_length == 2
+    assert [each.prelude for each in put.objects if each.order.kind == "prelude"] == [WHOLE]
+
+
+def test_the_length_of_the_prelude_is_that_of_the_records_before() -> None:
+    prelude = (ObjectWritten(1, ObjectOrder("prelude"), "old", 1, b"", b"d", WHOLE),)
+    of = versions(prelude=prelude, durable_version=1)
+    for rank in range(MEMBERS):
+        mark(of, rank, spare_marked(2))
+    write_all(of, advance(of))
+    put = advance(of).put
+    assert put is not None
+    assert (put.prelude_length, put.objects[-1:]) == (2, prelude)
+
+
+def test_no_record_while_nobody_knows_how_long_the_prelude_is() -> None:
+    of = versions(prelude=None)
+    for rank in range(MEMBERS):
+        mark(of, rank, spare_marked(1))
+    write_all(of, advance(of))
+    assert advance(of).put is None
+    assert of.lack(1) == "no member knows how many results the prelude has"
+
+
 def test_who_is_late_has_no_part_of_the_state() -> None:
     of = versions()
     mark(of, 1, marked(1))
@@ -154,22 +193,6 @@ def test_what_a_version_lacks_may_be_with_a_member_that_is_still_to_name_it() ->
     mark(of, 1, marked(2, (1,)), now=GATHER_S / 2)
     own = WriteObjects(1, 2, 7, (ObjectOrder("local", 1),), ())
     assert advance(of, now=GATHER_S / 2).messages == [(1, own)]
-
-
-def test_a_spare_does_not_know_the_prelude_and_others_do() -> None:
-    """It holds the checkpoint, and has a rank, and has never had a plan."""
-    of = versions(prelude=None)
-    mark(of, 0, replace(marked(1, (0, 1)), prelude=(), prelude_length=-1))
-    assert of.lack(1) == "no member knows how many results the prelude has"
-    write_all(of, advance(of, now=GATHER_S))
-    assert advance(of, now=GATHER_S).put is None
-    mark(of, 1, replace(marked(1), prelude=WHOLE[:0]), now=GATHER_S)
-    assert of.lack(1) == "result 0 of the prelude is held by no member"
-    mark(of, 1, marked(1), now=GATHER_S)
-    write_all(of, advance(of, now=GATHER_S))
-    put = advance(of, now=GATHER_S).put
-    assert put is not None
-    assert put.prelude_length == 2
 
 
 def test_different_bytes_make_no_version() -> None:

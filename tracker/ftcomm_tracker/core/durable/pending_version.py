@@ -12,6 +12,7 @@ from ftcomm.protocol.position import PositionRange
 from ftcomm.recovery.result_log import compress
 
 STATE, LOCAL, PRELUDE_KIND = "state", "local", "prelude"
+UNKNOWN = -1  # how many results the prelude has: a spare learns it from its first plan
 # A smaller part is not worth an object of its own: a store's reply takes as long as writing it.
 MIN_SHARD_BYTES = 8 << 20
 SHARD_ALIGNMENT = 4096  # a page, so that parts of a mapped state begin on one
@@ -91,21 +92,18 @@ class PendingVersion:
 
     @property
     def facts(self) -> Marked | None:
-        """Words of one of the members; all say the same of digest and lengths."""
+        """Words of one of the members; all say the same of the digest and the packed bytes."""
         return next(iter(self.marks.values()), None)
 
-    @property
-    def prelude_length(self) -> int:
-        """Number of the prelude's calls; -1 if no member knows it.
-
-        A spare that has had no plan holds the checkpoint and does not know it.
-        """
-        return max((marked.prelude_length for marked in self.marks.values()), default=-1)
-
     def orders(
-        self, world_size: int, now: float, *, needs_prelude: bool
+        self, world_size: int, now: float, *, prelude: int
     ) -> dict[int, tuple[list[ObjectOrder], tuple[PositionRange, ...]]]:
         """Order what is neither written nor ordered from members that hold it.
+
+        Args:
+            world_size: of the job.
+            now: the time.
+            prelude: how many results of the prelude belong to it, `UNKNOWN` if nobody has said.
 
         Returns:
             by rank, its objects, and the prelude's results for an object of these.
@@ -121,11 +119,10 @@ class PendingVersion:
             holder = self._holder_of(owner, writers)
             if holder is not None:
                 found[holder][0].append(ObjectOrder(LOCAL, owner))
-        if needs_prelude:
-            for seqno in self._missing_prelude(ordered=True):
-                holders = [rank for rank in writers if self._has_result(rank, seqno)]
-                if holders:
-                    found[holders[0]][1].append(seqno)
+        for seqno in self._missing_prelude(prelude, ordered=True):
+            holders = [rank for rank in writers if self._has_result(rank, seqno)]
+            if holders:
+                found[holders[0]][1].append(seqno)
         return dict(self._noted(found))
 
     def _noted(
@@ -139,16 +136,16 @@ class PendingVersion:
             if objects or seqnos:
                 yield rank, (objects, tuple(compress(-1, seqnos, 1)))
 
-    def is_complete(self, world_size: int, *, needs_prelude: bool) -> bool:
+    def is_complete(self, world_size: int, *, prelude: int) -> bool:
         """True if every byte of it is in the store."""
-        if not self.is_agreed or self.facts is None or self.prelude_length < 0:
+        if not self.is_agreed or self.facts is None or prelude == UNKNOWN:
             return False
         whole = not _gaps(self._spans_written(), self.facts.nbytes)
         written = {w.order.rank for w in self._written.values() if w.order.kind == LOCAL}
         locals_ = not self.has_locals or written >= set(range(world_size))
-        return whole and locals_ and not (needs_prelude and self._missing_prelude(ordered=False))
+        return whole and locals_ and not self._missing_prelude(prelude, ordered=False)
 
-    def missing(self, world_size: int, *, needs_prelude: bool) -> str:
+    def missing(self, world_size: int, *, prelude: int) -> str:
         """Name what no connected member can write; empty if nothing is missing."""
         if self.facts is None:
             return "" if not self._written else "no member holds it any more"
@@ -156,12 +153,11 @@ class PendingVersion:
         lost = [rank for rank in self._missing_locals(world_size) if rank not in held]
         if lost:
             return f"the local state of rank {lost[0]} is held by no member"
-        if self.prelude_length < 0:
+        if prelude == UNKNOWN:
             return "no member knows how many results the prelude has"
-        if needs_prelude:
-            for seqno in self._missing_prelude(ordered=False):
-                if not any(self._has_result(rank, seqno) for rank in self.marks):
-                    return f"result {seqno} of the prelude is held by no member"
+        for seqno in self._missing_prelude(prelude, ordered=False):
+            if not any(self._has_result(rank, seqno) for rank in self.marks):
+                return f"result {seqno} of the prelude is held by no member"
         return ""
 
     def objects(self) -> tuple[ObjectWritten, ...]:
@@ -220,20 +216,21 @@ class PendingVersion:
         holders = [rank for rank in writers if owner in (self.marks[rank].locals or ())]
         return owner if owner in holders else next(iter(holders), None)
 
-    def _missing_prelude(self, *, ordered: bool) -> list[int]:
+    def _missing_prelude(self, prelude: int, *, ordered: bool) -> list[int]:
         """Results of the prelude that are not written, nor `ordered` if that counts."""
-        done = set(_seqnos(w.prelude for w in self._written.values()))
+        done = set(seqnos_of(self._written.values()))
         if ordered:
             done |= {seqno for each in self._prelude_ordered.values() for seqno in each}
-        return [seqno for seqno in range(self.prelude_length) if seqno not in done]
+        return [seqno for seqno in range(max(prelude, 0)) if seqno not in done]
 
     def _has_result(self, rank: int, seqno: int) -> bool:
         return any(seqno in run.seqnos() for run in self.marks[rank].prelude)
 
 
-def _seqnos(runs: Iterable[Iterable[PositionRange]]) -> Iterator[int]:
-    for each in runs:
-        for run in each:
+def seqnos_of(objects: Iterable[ObjectWritten]) -> Iterator[int]:
+    """Return the seqnos of the prelude's results that `objects` hold."""
+    for each in objects:
+        for run in each.prelude:
             yield from run.seqnos()
 
 

@@ -18,7 +18,9 @@ from ftcomm.protocol.durable.store_messages import (
 from ftcomm_tracker.core.durable.pending_version import (
     PRELUDE_KIND,
     RETRY_S,
+    UNKNOWN,
     PendingVersion,
+    seqnos_of,
 )
 from ftcomm_tracker.core.durable.store_facts import StoreFacts
 from ftcomm_tracker.core.events import PutVersion
@@ -61,6 +63,10 @@ class DurableVersions:
         self.pending: dict[int, PendingVersion] = {}
         self._world_size = world_size
         self._prelude = facts.prelude
+        # A fact of the job: the highest that anyone says.  Recorded objects hold every result.
+        self._prelude_length = UNKNOWN
+        if facts.prelude is not None:
+            self._prelude_length = 1 + max(seqnos_of(facts.prelude), default=-1)
         self._writing: int | None = None
         self._is_recording = False
         self._given_up: dict[int, str] = {}
@@ -105,6 +111,7 @@ class DurableVersions:
         if version in self._given_up:
             out.messages.append((rank, VersionGivenUp(version, self._given_up[version])))
             return
+        self._prelude_length = max(self._prelude_length, marked.prelude_length)
         pending = self.pending.setdefault(version, PendingVersion(version, since=now))
         pending.on_marked(rank, marked)
 
@@ -177,12 +184,11 @@ class DurableVersions:
         if not pending.is_agreed:
             self._give_up(pending.version, "the ranks have packed different states", out)
             return
-        needs_prelude = self._prelude is None
-        orders = pending.orders(self._world_size, now, needs_prelude=needs_prelude)
+        orders = pending.orders(self._world_size, now, prelude=self._prelude_to_write)
         for rank, (objects, prelude) in orders.items():
             order = WriteObjects(self.attempt, pending.version, epoch, tuple(objects), prelude)
             out.messages.append((rank, order))
-        if pending.is_complete(self._world_size, needs_prelude=needs_prelude):
+        if pending.is_complete(self._world_size, prelude=self._prelude_to_write):
             self._is_recording = True
             out.put = self._record(pending, epoch)
 
@@ -212,7 +218,12 @@ class DurableVersions:
     def _lack(self, pending: PendingVersion) -> str:
         if not pending.marks:
             return NOT_HELD
-        return pending.missing(self._world_size, needs_prelude=self._prelude is None)
+        return pending.missing(self._world_size, prelude=self._prelude_to_write)
+
+    @property
+    def _prelude_to_write(self) -> int:
+        """Number of results of the prelude to write: none if an earlier record has them."""
+        return self._prelude_length if self._prelude is None else 0
 
     def _give_up(self, version: int, reason: str, out: Outbox) -> None:
         del self.pending[version]
@@ -234,6 +245,6 @@ class DurableVersions:
             objects=(*pending.objects(), *(self._prelude or ())),
             nbytes=facts.nbytes,
             digest=facts.digest,
-            prelude_length=pending.prelude_length,
+            prelude_length=self._prelude_length,
             local_ranks=tuple(range(self._world_size)) if pending.has_locals else None,
         )
