@@ -1,12 +1,15 @@
 """Reasons for which the monitor ends a job, and events that are none."""
 
+from collections import Counter
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.messages import FatalDecision
 from ftcomm.protocol.position import START
+from ftcomm_chaos.sim.end_rules import EndRules
 from ftcomm_chaos.sim.fault_plan import SimulatedFaultKind
 from ftcomm_chaos.sim.invariants import Monitor
 from ftcomm_chaos.sim.partitions import Partitions, PathLoss
@@ -72,3 +75,36 @@ def test_three_cuts_or_a_third_rank_are_no_reason(
 ) -> None:
     with pytest.raises(Violation, match="verdict without a reason"):
         monitor_of(kinds, *workers).on_verdict(APART)
+
+
+def tell_end(
+    *, after_s: float, puts: bool = True, finished: int = -1, standby: bool = False
+) -> int:
+    """A tracker tells that all have closed; how often that was without the store's record."""
+    simulation = SimpleNamespace(
+        store=SimpleNamespace(facts=lambda: SimpleNamespace(finished=finished)),
+        settings=JobSettings(replace_within=4.0),
+        world=SimpleNamespace(now=10.0 + after_s),
+        standby=standby,
+        counters=Counter(),
+    )
+    tracker = SimpleNamespace(
+        journal=SimpleNamespace(final_version=4),
+        chain=SimpleNamespace(is_putting=lambda _kind: puts),
+        closed_at=10.0,
+    )
+    EndRules(simulation).on_all_closed(tracker)  # type: ignore[arg-type]  # as much as it looks at
+    return simulation.counters["ends without a record"]
+
+
+def test_an_end_is_told_that_is_recorded_or_was_awaited_for_long() -> None:
+    assert tell_end(after_s=0.1, puts=False, finished=4) == 0
+    assert tell_end(after_s=4.0) == 1
+
+
+@pytest.mark.parametrize(
+    "told", [{"after_s": 3.9}, {"after_s": 4.0, "puts": False}, {"after_s": 4.0, "standby": True}]
+)
+def test_an_end_is_not_told_before_its_record_otherwise(told: dict[str, Any]) -> None:
+    with pytest.raises(Violation, match="the store does not say so"):
+        tell_end(**told)

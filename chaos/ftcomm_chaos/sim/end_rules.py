@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING
 from ftcomm.protocol.messages import FatalDecision
 from ftcomm.recovery.machine import WorkerState
 from ftcomm_chaos.sim.world import Violation
+from ftcomm_tracker.core.events import PutFinished
 from ftcomm_tracker.core.roster import JobState
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.simulation import Simulation
+    from ftcomm_chaos.sim.tracker import SimulatedTracker
     from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 
@@ -22,6 +24,27 @@ class EndRules:
     def __init__(self, sim: "Simulation") -> None:
         self.sim = sim
         self.endings: set[str] = set()
+        self.has_waited = False  # the store did not take the end in time, and it was told
+
+    def on_all_closed(self, tracker: "SimulatedTracker") -> None:
+        """`tracker` tells that all have closed: it is recorded, or was awaited for long (R16)."""
+        store, chain = self.sim.store, tracker.chain
+        if store is None or store.facts().finished == tracker.journal.final_version:
+            return
+        until = tracker.closed_at + self.sim.settings.replace_within
+        tries = chain is not None and chain.is_putting(PutFinished)
+        if self.sim.standby or not tries or self.sim.world.now < until:
+            raise Violation("the end is told, and the store does not say so (R16)")
+        self.has_waited = True
+        self.sim.counters["ends without a record"] += 1
+
+    def check_recorded(self, process: "SimulatedProcess", last: int) -> None:
+        """Nobody hears of the end at version `last` before it is recorded (R16)."""
+        store = self.sim.store
+        recorded = store is None or store.facts().finished == last
+        process.require(
+            recorded or self.has_waited, "finished, and the store does not say so (R16)"
+        )
 
     def on_end(self, process: "SimulatedProcess", how: str) -> None:
         """The script of `process` has ended."""

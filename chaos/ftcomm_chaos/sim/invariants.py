@@ -539,9 +539,7 @@ class Monitor:
         final = self.sim.tracker.final_version  # the journal may be lost by now
         last = max(self.sim.program.end.version, 0)
         process.require(final == last, f"finished with final version {final}, not {last} (R8)")
-        store = self.sim.store
-        recorded = store is None or store.facts().finished == last
-        process.require(recorded, "finished, and the store does not say so (R16)")
+        self.ends.check_recorded(process, last)
 
     def on_end(self, process: "SimulatedProcess", how: str) -> None:
         """The script of `process` has ended."""

@@ -115,6 +115,10 @@ class ChainAccess:
             self._is_busy = True
             self._later(self._look)
 
+    def is_putting(self, kind: type[Record]) -> bool:
+        """Tell whether a record of that kind was given, and is not known to be there."""
+        return any(isinstance(record, kind) for record in self._queue)
+
     def claim(self, claim: PutClaim) -> None:
         """Put the record by which the tracker leads; no other record may be there by then."""
         self._length = claim.after

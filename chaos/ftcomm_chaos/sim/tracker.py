@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from ftcomm.config.job_settings import SILENT_WINDOWS
 from ftcomm.errors import FencedError, RolledBackError
-from ftcomm.protocol.messages import FatalDecision, Plan
+from ftcomm.protocol.messages import AllClosed, FatalDecision, Plan
 from ftcomm_chaos.sim.network.control_connection import ControlConn
 from ftcomm_chaos.sim.network.wire_control import WiredControl
 from ftcomm_chaos.sim.standby.waiting_tracker import StoreLooks
@@ -77,6 +77,9 @@ class SimulatedTracker:
         self._rebuild = Rebuild(b"")
         self.lost: frozenset[str] = frozenset()  # workers of which the operator confirms the loss
         self.final_version = -1  # the highest that any journal of the job had
+        self.closed_at = (
+            0.0  # when it heard that all have closed, or began with a journal that says so
+        )
         self._lost_decision: FatalDecision | None = None  # of a journal that is gone
         self.lost_decisions: list[FatalDecision] = []  # those of all such journals
         self.crash_after: int | None = None  # effects that are still carried out
@@ -141,6 +144,7 @@ class SimulatedTracker:
         self.generation += 1
         self.number += 1
         self.up = True
+        self.closed_at = self.world.now
         self._alarm_at: float | None = None
         self.roster = Roster(
             self.sim.settings,
@@ -332,26 +336,14 @@ class SimulatedTracker:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Send(number, message):
-                if isinstance(message, Plan):
-                    self.sim.monitor.on_decided(message)
-                if self.looks is not None:
-                    self.sim.leader_checks.on_sent(message, self)
-                conn = self.conns.get(number)
-                if conn is not None:
-                    conn.to_worker(message)
+                self._send(number, message)
             case Disconnect(number, _reason):
                 conn = self.conns.get(number)
                 if conn is not None:
                     self.turned_away.add(conn.process.port)
                     conn.close()
             case Persist(durable):
-                before, self.journal = self.journal, durable
-                self.disk_lost = self.disk_lost and not durable.places
-                self.final_version = max(self.final_version, durable.final_version)
-                told = durable.fatal_decision
-                if told is None or not self.waits:  # else another one has told it before
-                    self.sim.monitor.on_journal(before, durable)
-                self.waits = False
+                self._persist(durable)
             case PutSeries() | PutVersion() | PutFinished() | PutBegun():
                 assert self.chain is not None
                 self.chain.put(effect)
@@ -363,6 +355,28 @@ class SimulatedTracker:
                 self.chain.claim(effect)
             case _:
                 self._carry_out_own(effect)
+
+    def _send(self, number: int, message: Any) -> None:
+        if isinstance(message, Plan):
+            self.sim.monitor.on_decided(message)
+        if isinstance(message, AllClosed):
+            self.sim.monitor.ends.on_all_closed(self)
+        if self.looks is not None:
+            self.sim.leader_checks.on_sent(message, self)
+        conn = self.conns.get(number)
+        if conn is not None:
+            conn.to_worker(message)
+
+    def _persist(self, durable: Durable) -> None:
+        before, self.journal = self.journal, durable
+        self.disk_lost = self.disk_lost and not durable.places
+        self.final_version = max(self.final_version, durable.final_version)
+        if before.final_version < 0 <= durable.final_version:
+            self.closed_at = self.world.now
+        told = durable.fatal_decision
+        if told is None or not self.waits:  # else another one has told it before
+            self.sim.monitor.on_journal(before, durable)
+        self.waits = False
 
     def _carry_out_own(
         self,

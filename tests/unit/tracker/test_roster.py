@@ -34,6 +34,8 @@ from ftcomm_tracker.core.events import (
     Joined,
     Note,
     Persist,
+    PutDelayed,
+    PutFinished,
     Said,
     Send,
 )
@@ -48,6 +50,7 @@ from tests.unit.tracker.roster_scenario import (
     names,
     report,
     running,
+    running_with_store,
     sends,
 )
 
@@ -243,6 +246,19 @@ def test_all_have_closed_is_journalled_before_it_is_said() -> None:
     assert sends(effects) == [(1, AllClosed(4)), (2, AllClosed(4))]
     refused = scenario.joined(3, hello("w1", "b"))
     assert refused == [(3, Refused("JobFinishedError", "job job has finished at version 4", 4))]
+
+
+def test_a_job_ends_well_though_its_store_does_not_take_the_end() -> None:
+    scenario = running_with_store()
+    scenario.said(1, Closed(4))
+    asked = scenario.tell(Said(2, Closed(4)))
+    assert ([e.version for e in asked if isinstance(e, PutFinished)], sends(asked)) == ([4], [])
+    scenario.tell(PutDelayed("the store is away"))
+    assert scenario.tick(SETTINGS.replace_within - 1) == []
+    ended = scenario.tick(SETTINGS.replace_within)
+    warned = [effect.text for effect in ended if isinstance(effect, Note)]
+    assert warned[0] == "the store did not take the job's end in 60 s"
+    assert sends(ended) == [(1, AllClosed(4)), (2, AllClosed(4))]
 
 
 def test_a_close_is_journalled_before_it_is_noted() -> None:
