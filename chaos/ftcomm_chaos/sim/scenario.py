@@ -56,8 +56,12 @@ class Conditions:
 
     @property
     def quiet_s(self) -> float:
-        """Virtual seconds after the last fault within which everything must have ended."""
-        return 60.0 * max(self.settings.detect_within, 1.0)
+        """Virtual seconds after the last fault within which everything must have ended.
+
+        A place may stay empty, or a record of the store be missing, for `NO_PROGRESS`. A worker
+        that was turned away meanwhile gives up after another `tracker_timeout`.
+        """
+        return (NO_PROGRESS + 40.0) * max(self.settings.detect_within, 1.0)
 
     @property
     def tracker_timeout(self) -> float:
