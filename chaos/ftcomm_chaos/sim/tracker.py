@@ -369,7 +369,8 @@ class SimulatedTracker:
 
     def _persist(self, durable: Durable) -> None:
         before, self.journal = self.journal, durable
-        self.disk_lost = self.disk_lost and not durable.places
+        is_known = bool(durable.places) or durable.fatal_decision is not None
+        self.disk_lost = self.disk_lost and not is_known
         self.final_version = max(self.final_version, durable.final_version)
         if before.final_version < 0 <= durable.final_version:
             self.closed_at = self.world.now
