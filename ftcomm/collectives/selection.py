@@ -16,6 +16,7 @@ from ftcomm.collectives.schedules.hierarchical import (
     hierarchical_broadcast,
 )
 from ftcomm.collectives.schedules.hierarchical_allgather import hierarchical_allgatherv
+from ftcomm.collectives.schedules.pairwise_exchange import pairwise_exchange
 from ftcomm.collectives.schedules.pipelined_chain import (
     MOST_SEGMENTS,
     SEGMENT_BYTES,
@@ -44,6 +45,7 @@ _ALLOWED: dict[Kind, tuple[Algorithm, ...]] = {
     Kind.BROADCAST: (Algorithm.BINOMIAL, Algorithm.CHAIN, Algorithm.HIERARCHICAL),
     Kind.ALLGATHER: (Algorithm.RING, Algorithm.HIERARCHICAL),
     Kind.BARRIER: (Algorithm.RECURSIVE_DOUBLING,),
+    Kind.ALLTOALL: (Algorithm.PAIRWISE,),
 }
 _ALLREDUCES: dict[Algorithm, Callable[[int, int, int], Schedule]] = {
     Algorithm.RING: ring_allreduce,
@@ -81,7 +83,7 @@ def choose_algorithm(
     """The algorithm for `nbytes` of input on each of `world_size` ranks.
 
     Args:
-        kind: allreduce, broadcast, allgather or barrier.
+        kind: allreduce, broadcast, allgather, alltoall or barrier.
         world_size: number of ranks.
         nbytes: size of one rank's input.
         override: the caller's or the job's wish; AUTO leaves it to the table.
@@ -169,6 +171,8 @@ def _schedule(
     """Build the schedule of a choice; independent of the table, so one cache serves all tables."""
     if kind is Kind.BARRIER:
         return barrier(world_size, rank)
+    if kind is Kind.ALLTOALL:
+        return pairwise_exchange(world_size, rank, count // world_size)
     if chosen is Algorithm.HIERARCHICAL:
         return _by_hosts(kind, rank, count, itemsize, root, grouping)
     if kind is Kind.ALLGATHER:

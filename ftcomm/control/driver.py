@@ -252,6 +252,7 @@ class Driver:
             replicas=settings.replicas,
             local_replicas=settings.local_replicas,
             tracker_timeout=self.hub.options.tracker_timeout,
+            reattach_within=settings.reattach_within,
             keeps_results=settings.keeps_results,
             keep_by_all=settings.keep_by_all,
         )

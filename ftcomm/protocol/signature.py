@@ -14,7 +14,8 @@ from ftcomm.errors import ProtocolError
 
 SIGNATURE_BYTES = 40
 SITE_BYTES = 24
-_DTYPE_AT = 2  # of the 40 bytes
+_DTYPE_AT, _WIRE_AT = 2, 7  # of the 40 bytes
+_LOG_SHIFT = 4  # the byte of the wire format has the log mode in its upper half
 MAX_NAMED_DIMS = 4  # more dimensions are compared by digest and shown as a number
 
 _LAYOUT = struct.Struct("<BBBBhBBQ4IQ")
@@ -38,6 +39,7 @@ class Kind(enum.IntEnum):
     SCATTER = 12
     BROADCAST_OBJECT = 13
     ALLGATHER_OBJECT = 14
+    ALLTOALL = 16
 
 
 # Kinds to which each rank brings as many rows as it has: the first dimension is not compared.
@@ -71,6 +73,7 @@ class Algorithm(enum.IntEnum):
     HALVING_DOUBLING = 4
     CHAIN = 5
     HIERARCHICAL = 6
+    PAIRWISE = 7
 
 
 class Wire(enum.IntEnum):
@@ -78,6 +81,13 @@ class Wire(enum.IntEnum):
 
     SAME = 0
     BF16 = 1
+
+
+class LogMode(enum.IntEnum):
+    """Content of the log for the replay of a call (rule R20)."""
+
+    WHOLE = 0  # the result, alike on all ranks
+    CONTRIBUTIONS = 1  # on each rank its own input, and the digests of all ranks' inputs
 
 
 class Scalar(enum.IntEnum):
@@ -135,6 +145,7 @@ class Signature:
         dims: the shape's dimensions, or a digest of it when it does not fit; of the `RAGGED` kinds
             those behind the first; of a broadcast without dimensions first the `Scalar`.
         wire: what elements of `dtype` are rounded to for this call.
+        log: what is kept of the call.
     """
 
     kind: Kind
@@ -147,6 +158,7 @@ class Signature:
     dims: tuple[int, int, int, int] = (0, 0, 0, 0)
     op_hash: int = 0
     wire: Wire = Wire.SAME
+    log: LogMode = LogMode.WHOLE
 
     def encode(self) -> bytes:
         """The 40 wire bytes; two signatures agree iff these are equal."""
@@ -157,7 +169,7 @@ class Signature:
             self.algorithm,
             self.root,
             self.ndim,
-            self.wire,
+            self.wire | self.log << _LOG_SHIFT,
             self.count,
             *self.dims,
             self.op_hash,
@@ -172,7 +184,8 @@ class Signature:
         """
         if len(raw) != SIGNATURE_BYTES:
             raise ProtocolError(f"signature of {len(raw)} bytes, expected {SIGNATURE_BYTES}")
-        kind, op, dtype, algorithm, root, ndim, wire, count, *dims, op_hash = _LAYOUT.unpack(raw)
+        kind, op, dtype, algorithm, root, ndim, ways, count, *dims, op_hash = _LAYOUT.unpack(raw)
+        log, wire = divmod(ways, 1 << _LOG_SHIFT)
         if dtype not in DTYPE_NAMES:
             raise ProtocolError(f"signature with unknown dtype code {dtype}")
         try:
@@ -187,6 +200,7 @@ class Signature:
                 (dims[0], dims[1], dims[2], dims[3]),
                 op_hash,
                 Wire(wire),
+                LogMode(log),
             )
             _ = signature.scalar
         except ValueError as error:
@@ -219,6 +233,8 @@ class Signature:
             parts.append(f"algorithm={self.algorithm.name.lower()}")
         if self.wire is not Wire.SAME:
             parts.append(f"wire={self.wire.name.lower()}")
+        if self.log is not LogMode.WHOLE:
+            parts.append(f"log={self.log.name.lower()}")
         return f"{self.kind.name.lower()}({', '.join(parts)})"
 
     def shape_text(self) -> str:
@@ -262,6 +278,7 @@ def differing_fields(one: bytes, other: bytes, sites: tuple[str, str] = ("", "")
         ("root", str(ours.root), str(theirs.root)),
         ("algorithm", ours.algorithm.name.lower(), theirs.algorithm.name.lower()),
         ("wire", ours.wire.name.lower(), theirs.wire.name.lower()),
+        ("log", ours.log.name.lower(), theirs.log.name.lower()),
         ("shape", ours.shape_text(), theirs.shape_text()),
         ("type", _SCALAR_TEXTS[ours.scalar], _SCALAR_TEXTS[theirs.scalar]),
     ]
@@ -286,10 +303,11 @@ def _op_texts(signatures: tuple[Signature, Signature], sites: tuple[str, str]) -
 def is_compatible(known: bytes, whole: bytes) -> bool:
     """Tell whether `whole` may be the signature of which only `known` is known so far.
 
-    Kind, reduction, algorithm, wire and root are known; what follows from the input is not.
+    Kind, reduction, algorithm, wire, log and root are known; what follows from the input is not.
     """
     one, other = Signature.decode(known), Signature.decode(whole)
-    return (one.wire, one.kind, one.op, one.op_hash, one.algorithm, one.root) == (
+    return (one.log, one.wire, one.kind, one.op, one.op_hash, one.algorithm, one.root) == (
+        other.log,
         other.wire,
         other.kind,
         other.op,
@@ -297,6 +315,11 @@ def is_compatible(known: bytes, whole: bytes) -> bool:
         other.algorithm,
         other.root,
     )
+
+
+def is_contributed(raw: bytes) -> bool:
+    """Tell whether these are the 40 bytes of a call of which each rank keeps its own input."""
+    return len(raw) == SIGNATURE_BYTES and raw[_WIRE_AT] >> _LOG_SHIFT == LogMode.CONTRIBUTIONS
 
 
 def is_open(raw: bytes) -> bool:

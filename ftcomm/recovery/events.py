@@ -104,6 +104,32 @@ class LocalFetched:
 
 
 @dataclass(frozen=True, slots=True)
+class PartsWanted:
+    """The user's thread replays a call and needs the parts that the others contribute."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartFetched:
+    """The part of `rank` in the call at `position`, meant for this rank, has arrived whole."""
+
+    epoch: int
+    position: Position
+    rank: int
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class PartLost:
+    """That part does not come: `rank` holds it no more (`is_gone`), or its link failed."""
+
+    epoch: int
+    position: Position
+    rank: int
+    cause: str
+    is_gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FetchEnded:
     """Everything ordered from `source` has arrived, or not (`failure` says why)."""
 
@@ -234,6 +260,9 @@ Event = (
     | CheckpointFetched
     | LocalFetched
     | FetchEnded
+    | PartsWanted
+    | PartFetched
+    | PartLost
     | Beat
     | OwnCloseDone
     | Leaving
@@ -276,6 +305,18 @@ class StartFetch:
     runs: tuple[PositionRange, ...]
     local_version: int = PRELUDE
     locals: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FetchParts:
+    """Ask each of `ranks` for its part of the call at `position`; it may come much later.
+
+    A rank that was restarted answers when it has made that call again.
+    """
+
+    epoch: int
+    position: Position
+    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,6 +422,7 @@ Effect = (
     SendControl
     | CloseLinks
     | StartFetch
+    | FetchParts
     | Wake
     | Discard
     | Hangup

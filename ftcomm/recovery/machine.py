@@ -44,6 +44,7 @@ from ftcomm.protocol.messages import (
 from ftcomm.protocol.spares.prefetch_messages import Prefetch
 from ftcomm.recovery.call_progress import CallProgress
 from ftcomm.recovery.checkpoint_store import CheckpointStore
+from ftcomm.recovery.contributions.contributed_calls import ContributedCalls
 from ftcomm.recovery.epoch_view import EpochView
 from ftcomm.recovery.events import (
     Attached,
@@ -68,6 +69,9 @@ from ftcomm.recovery.events import (
     ObjectFailed,
     ObjectStored,
     OwnCloseDone,
+    PartFetched,
+    PartLost,
+    PartsWanted,
     PrefetchEnded,
     Received,
     Redial,
@@ -98,6 +102,17 @@ from ftcomm.recovery.states import (
 )
 from ftcomm.recovery.tracker_contact import TrackerContact
 
+# What the links of an epoch bring to one that lags, and the user's wish for parts of a call.
+FetchEvent = (
+    ResultFetched
+    | CheckpointFetched
+    | LocalFetched
+    | FetchEnded
+    | PartsWanted
+    | PartFetched
+    | PartLost
+)
+
 
 class WorkerMachine:
     """One incarnation of one worker. Not thread-safe: the driver's lock is held around every call.
@@ -112,6 +127,7 @@ class WorkerMachine:
         durables: marked checkpoints, until the store has them.
         prefetching: what it fetches as a spare.
         progress: the position, and the calls of the user's thread.
+        contributed: calls of which each rank keeps its own input.
         journalling: results that are journalled, and those of an earlier attempt.
     """
 
@@ -123,6 +139,7 @@ class WorkerMachine:
         self.durables = MarkedVersions(self.log, self.checkpoints)
         self.prefetching = Prefetching(self.view, self.checkpoints)
         self.progress = CallProgress(self.view, self.contact, self.log, self.checkpoints)
+        self.contributed = ContributedCalls(self.view, self.contact, self.progress, self.log)
         self.journalling = Journalling(self.view, self.progress, self.log, self.durables)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
@@ -145,8 +162,16 @@ class WorkerMachine:
                 effects = self.on_mismatch_seen(event)
             case FatalFound():
                 effects = self.on_found(event)
-            case ResultFetched() | CheckpointFetched() | LocalFetched() | FetchEnded():
-                effects = self.on_fetch(event)
+            case (
+                ResultFetched()
+                | CheckpointFetched()
+                | LocalFetched()
+                | FetchEnded()
+                | PartsWanted()
+                | PartFetched()
+                | PartLost()
+            ):
+                effects = self.on_fetch(event, now)
             case Beat():
                 effects = self.on_beat(event, now)
             case OwnCloseDone():
@@ -290,19 +315,30 @@ class WorkerMachine:
             self.durables.mark_planned(self.view, self.progress.prelude_length)
         return [*orders, Wake()]
 
-    def on_fetch(
-        self, event: ResultFetched | CheckpointFetched | LocalFetched | FetchEnded
-    ) -> list[Effect]:
-        """Something came over a fetch link of a plan; of an older plan it is dropped (rule R1)."""
+    def on_fetch(self, event: FetchEvent, now: float) -> list[Effect]:
+        """Something came over a link of this epoch; what is of an older plan is dropped (R1)."""
         match event:
             case ResultFetched():
                 return self.on_result_fetched(event)
             case CheckpointFetched(epoch, version, value):
                 return self.on_checkpoint_fetched(epoch, version, value)
             case LocalFetched(epoch, version, rank, value):
-                return self.on_local_fetched(epoch, version, rank, value)
+                if not self.view.is_catching_up(epoch):
+                    return []
+                self.checkpoints.locals.put(version, rank, value)
+                return [Wake()] if rank == self.view.rank else []
             case FetchEnded(epoch, source, failure):
                 return self.on_fetch_ended(epoch, source, failure)
+            case PartsWanted():
+                return self.contributed.ask(now)
+            case PartFetched():
+                return [Wake()] if self.contributed.take(event) else []
+            case PartLost(epoch, _, rank, cause):
+                gone = self.contributed.gone(event)
+                if gone is not None:
+                    return self.on_found(gone)
+                is_awaited = self.contributed.awaits(event)
+                return self.on_link_down(epoch, rank, cause) if is_awaited else []
             case _:
                 assert_never(event)
 
@@ -321,13 +357,6 @@ class WorkerMachine:
         self.log.commit(version)
         self.checkpoints.put_fetched(version, value)
         return [Wake()]
-
-    def on_local_fetched(self, epoch: int, version: int, rank: int, value: Any) -> list[Effect]:
-        """Hold one's own local state to load, or a copy of another's."""
-        if not self.view.is_catching_up(epoch):
-            return []
-        self.checkpoints.locals.put(version, rank, value)
-        return [Wake()] if rank == self.view.rank else []
 
     def on_fetch_ended(self, epoch: int, source: int, failure: str) -> list[Effect]:
         """End a fetch: all is here, or the holder is suspected and a new plan will come."""
@@ -454,8 +483,12 @@ class WorkerMachine:
             blocked = Blocked(
                 signature, site, beat.blocked_peers, beat.blocked_ms, beat.blocked_step
             )
+        found = self.contributed.lost_input(now)
+        effects = [] if found is None else self.on_found(found)
         heartbeat = Heartbeat(number, self.view.epoch, progress.position, blocked, beat.log_bytes)
-        return [SendControl(heartbeat)] if contact.attached and contact.job_id else []
+        if contact.attached and contact.job_id:
+            effects.append(SendControl(heartbeat))
+        return effects
 
     @property
     def needs_tracker(self) -> bool:

@@ -123,6 +123,7 @@ class MachineLimits:
     replicas: int = 2
     local_replicas: int = 2
     tracker_timeout: float = 600.0
+    reattach_within: float = 30.0
     keeps_results: bool = True
     keep_by_all: int = 256 * 1024 * 1024
 

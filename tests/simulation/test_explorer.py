@@ -23,7 +23,8 @@ from tests.unit.recovery.worker_scenario import SIG, a_member
 from tests.unit.tracker.roster_scenario import running
 
 # The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, P the same
-# with local states, E close.
+# with local states, E close, R and N calls of which each rank keeps its own input, to which a
+# restarted rank gives the same (R) or not (N).
 SMALL = [
     ("SB", 2, 1),
     ("BS", 2, 1),
@@ -32,6 +33,9 @@ SMALL = [
     ("SE", 2, 1),
     ("S", 3, 1),
     ("LCE", 2, 1),
+    ("LN", 2, 1),
+    ("LRCR", 2, 1),
+    ("LRE", 2, 1),
 ]
 # How many states there are follows from the code alone: a
 # number that changes tells that a core does something else, or that the search sees less.

@@ -1,17 +1,21 @@
 """Results: the same bytes everywhere, and those of a run without faults."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from ftcomm.protocol.position import Position
 from ftcomm_chaos.checkers.violation import Case, ReturnedCall, RuleViolation, outliers
 
 K = TypeVar("K")
+RANK_LOCAL = frozenset(("alltoall",))  # kinds of calls whose results differ between ranks
 
 
 def same_bytes(case: Case) -> Iterator[RuleViolation]:
-    """One position has one result, on every rank and in every incarnation."""
-    for deliveries in case.by_position.values():
+    """One position has one result, on every rank and in every incarnation.
+
+    Of calls that give each rank a result of its own, that holds for each rank by itself.
+    """
+    for deliveries in (alike for all_ in case.by_position.values() for alike in _alike(all_)):
         first = deliveries[0]
         for other in outliers(deliveries, _result):
             yield other.violation(
@@ -20,6 +24,16 @@ def same_bytes(case: Case) -> Iterator[RuleViolation]:
                 f"{first.event.result}",
                 first.line,
             )
+
+
+def _alike(deliveries: list[ReturnedCall]) -> Iterable[list[ReturnedCall]]:
+    """Groups of the calls at one position that must have been given the same bytes."""
+    if deliveries[0].event.kind not in RANK_LOCAL:
+        return [deliveries]
+    by_rank: dict[int, list[ReturnedCall]] = {}
+    for delivery in deliveries:
+        by_rank.setdefault(delivery.record.rank, []).append(delivery)
+    return by_rank.values()
 
 
 def same_call(case: Case) -> Iterator[RuleViolation]:
@@ -63,7 +77,16 @@ def _compared(
 ) -> Iterator[RuleViolation]:
     """By position or by version."""
     for key, deliveries in ours.items():
-        yield from _against(deliveries, theirs.get(key, []))
+        reference = theirs.get(key, [])
+        for alike in _alike(deliveries):
+            yield from _against(alike, _of_rank(alike[0], reference))
+
+
+def _of_rank(delivery: ReturnedCall, reference: list[ReturnedCall]) -> list[ReturnedCall]:
+    """The calls of the reference with which this one is compared."""
+    if delivery.event.kind not in RANK_LOCAL:
+        return reference
+    return [theirs for theirs in reference if theirs.record.rank == delivery.record.rank]
 
 
 def _missing(ours: set[K], theirs: dict[K, list[ReturnedCall]]) -> Iterator[RuleViolation]:

@@ -8,6 +8,7 @@ from ftcomm.recovery.machine import WorkerMachine, WorkerState
 from ftcomm.recovery.replica_placement import local_owners
 from ftcomm_chaos.explorer.transitions import LIMITS
 from ftcomm_chaos.explorer.workload import local_value
+from ftcomm_chaos.sim.workload import InputDigests
 from ftcomm_chaos.sim.world import Violation
 
 if TYPE_CHECKING:
@@ -22,6 +23,14 @@ def check_first(model: "Model", port: int, position: Position, epoch: int) -> No
         member = core.view.epoch == epoch and process.port != port
         if member and earlier is not None and earlier < epoch:
             raise Violation(f"{position} was executed again, rank {core.view.rank} had it")
+
+
+def check_inputs(model: "Model", port: int, position: Position, used: InputDigests) -> None:
+    """Results of one contributed call are made of the same inputs on all ranks (R20)."""
+    for process in model.processes.values():
+        theirs = dict(process.used).get(position)
+        if process.port != port and theirs not in (None, used):
+            raise Violation(f"{position} was made of other inputs on another rank (R20)")
 
 
 def check_copies(model: "Model") -> None:
@@ -65,6 +74,8 @@ def check_verdict(model: "Model") -> None:
     fatal_decision = model.journal.fatal_decision
     if fatal_decision is None:
         return
+    if _is_lost_input(model, fatal_decision.cause):
+        return
     copies = model.script.ranks if model.script.kept_by_all else model.script.replicas
     if fatal_decision.error != "JobLostError" or model.crashes < copies:
         raise Violation(f"verdict after {model.crashes} crashes: {fatal_decision.cause}")
@@ -73,6 +84,13 @@ def check_verdict(model: "Model") -> None:
         held = core.log.get(fatal_decision.position) is not None
         if core.view.caught_up > 0 if everyone else held:
             raise Violation(f"{fatal_decision.cause}, but rank {core.view.rank} has it")
+
+
+def _is_lost_input(model: "Model", cause: str) -> bool:
+    """Tell whether a contributed call cannot be replayed, as it must be."""
+    if "N" in model.script.letters and "gave other bytes" in cause:
+        return True  # a restarted rank gave something else to it
+    return bool(model.closed) and "has closed and is gone" in cause
 
 
 def check_sent(model: "Model", message: Any) -> None:

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.messages import Fetched, Hello, Revoke, Settled, Welcome
 from ftcomm.protocol.position import START, Position
+from ftcomm.recovery.contributions.contributed_calls import Offer
+from ftcomm.recovery.contributions.contribution_log import Contribution
 from ftcomm.recovery.events import (
     Attached,
     CheckpointFetched,
@@ -14,13 +16,16 @@ from ftcomm.recovery.events import (
     FetchEnded,
     LocalFetched,
     OwnCloseDone,
+    PartFetched,
+    PartsWanted,
     Received,
     ResultFetched,
 )
 from ftcomm.recovery.machine import Completion, Identity, NextStep, WorkerMachine, WorkerState
 from ftcomm_chaos.explorer import invariants, transitions
 from ftcomm_chaos.explorer.state_table import CoreStore, Table
-from ftcomm_chaos.explorer.workload import LocalItem, Script
+from ftcomm_chaos.explorer.workload import CONTRIBUTED, LocalItem, Script
+from ftcomm_chaos.sim.workload import InputDigests
 from ftcomm_chaos.sim.world import Violation
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import ConnectionLost, Disconnect, Joined, Persist, Said, Send
@@ -46,7 +51,9 @@ class ModelProcess(NamedTuple):
     up: tuple[int, ...] = ()
     down: tuple[int, ...] = ()
     fetches: tuple[transitions.PendingFetch, ...] = ()
+    parts: tuple[transitions.PendingPart, ...] = ()
     done: tuple[tuple[Position, int], ...] = ()
+    used: tuple[tuple[Position, InputDigests], ...] = ()  # of which its results were made
     has_closed: bool = False
     over: bool = False
 
@@ -182,6 +189,9 @@ class Model:
         for index in range(len(process.fetches)):
             if self._source(process, index) is not None:
                 yield ("fetch", port, index)
+        for index in range(len(process.parts)):
+            if self._offered(process, index) is not None:
+                yield ("part", port, index)
         if self._can_act(process):
             yield ("act", port)
         if self.crashes < self.script.crashes and not process.over:
@@ -218,6 +228,8 @@ class Model:
                 self.hear(port, Received(self.parts.messages[message]))
             case ("fetch", port, index):
                 self._fetch(port, index)
+            case ("part", port, index):
+                self._take_part(port, index)
             case ("act", port):
                 self._act(port)
             case ("crash", port):
@@ -272,6 +284,11 @@ class Model:
             up=(*process.up, *map(self.parts.messages.number, heard.messages)),
             over=process.over or core.view.state in (WorkerState.FAILED, WorkerState.FINISHED),
             fetches=tuple(f for f in fetches if live and f.epoch == core.view.epoch),
+            parts=tuple(
+                part
+                for part in (*process.parts, *heard.parts)
+                if live and part.epoch == core.view.epoch
+            ),
         )
 
     @staticmethod
@@ -321,15 +338,36 @@ class Model:
         else:
             self.hear(port, ResultFetched(epoch, item, found.signature, found.value))
 
+    def _offered(self, process: ModelProcess, index: int) -> Contribution | None:
+        """The contribution of another rank, once its process has made the call in this epoch."""
+        epoch, position, rank = process.parts[index]
+        source = self.processes.get(self.core(process).view.members[rank].port)
+        core = None if source is None else self.core(source)
+        if core is None or core.view.epoch != epoch or not self._live(core):
+            return None
+        offer = core.contributed.offer(position)
+        if offer is Offer.GONE:
+            raise Violation(f"rank {rank} has passed {position}, and holds no input to it (R20)")
+        return offer if isinstance(offer, Contribution) else None
+
+    def _take_part(self, port: int, index: int) -> None:
+        process = self.processes[port]
+        contribution, part = self._offered(process, index), process.parts[index]
+        assert contribution is not None
+        parts = (*process.parts[:index], *process.parts[index + 1 :])
+        self.processes[port] = process._replace(parts=parts)
+        value = contribution.value
+        self.hear(port, PartFetched(part.epoch, part.position, part.rank, value))
+
     # --- the user's thread --------------------------------------------------------------------
 
     def _can_act(self, process: ModelProcess) -> bool:
         core = self.core(process)
         if process.over or core.view.is_frozen or (core.progress.closed and process.has_closed):
             return False
-        if core.progress.closed or core.log.get(core.progress.position) is not None:
-            return True
         letter = self.script.kind_at(core.progress.position)
+        if core.progress.closed or core.log.get(core.progress.position) is not None:
+            return letter not in CONTRIBUTED or not self._waits_for_parts(process)
         if not letter:
             return False
         if letter == "L" and core.view.frontier.past_load:
@@ -347,6 +385,10 @@ class Model:
         reached = (stage.get((core.view.epoch, rank)) for rank in needed)
         return all(place is not None and place >= core.progress.position for place in reached)
 
+    @staticmethod
+    def _waits_for_parts(process: ModelProcess) -> bool:
+        return bool(process.parts)
+
     def _act(self, port: int) -> None:
         core = self.core(self.processes[port])
         if core.progress.closed:
@@ -354,6 +396,9 @@ class Model:
             self.hear(port, OwnCloseDone())
             return
         letter = self.script.kind_at(core.progress.position)
+        if letter in CONTRIBUTED and core.log.get(core.progress.position) is not None:
+            self._replay_parts(port, letter)
+            return
         step = self._step(port, transitions.begin, letter)
         if step is None:
             self._note_done(port, core.progress.position, 0)
@@ -362,6 +407,22 @@ class Model:
         if self.core(self.processes[port]).progress.closed:
             self.closed |= {core.view.rank}
         invariants.check_copies(self)
+
+    def _replay_parts(self, port: int, letter: str) -> None:
+        """Log the own input and ask for those of others; once they are here, replay the call."""
+        position = self.core(self.processes[port]).progress.position
+        used = self._step(port, transitions.replay_parts, letter)
+        if used is not None:
+            self._note_done(port, position, 0)
+            self._note_used(port, position, used)
+            return
+        differs = self._step(port, transitions.contribute, letter, port)
+        self.hear(port, PartsWanted() if differs is None else differs)
+
+    def _note_used(self, port: int, position: Position, used: InputDigests) -> None:
+        process = self.processes[port]
+        self.processes[port] = process._replace(used=(*process.used, (position, used)))
+        invariants.check_inputs(self, port, position, used)
 
     def _step(self, port: int, function: Any, *args: Any) -> Any:
         process = self.processes[port]
@@ -379,6 +440,8 @@ class Model:
         if self.sent.get((epoch, rank)) != position:
             self.sent[epoch, rank] = position
             self._step(port, transitions.offer, letter)
+            if letter in CONTRIBUTED:
+                self._step(port, transitions.contribute, letter, port)
             if letter != "B" or rank != 0:
                 return  # a broadcast's root completes alone, at once
         if letter == "P" and self.copied.get((epoch, rank)) != position:
@@ -388,6 +451,10 @@ class Model:
         if self._step(port, transitions.complete, letter, epoch) is Completion.DONE:
             invariants.check_first(self, port, position, epoch)
             self._note_done(port, position, epoch)
+            if letter in CONTRIBUTED:
+                entry = self.core(self.processes[port]).log.get(position)
+                assert entry is not None, "it was completed just now"
+                self._note_used(port, position, entry.value)
             if letter != "B":
                 self.stable_below = max(self.stable_below, position)
 

@@ -6,11 +6,19 @@ The cabinet computes each once; a result is a plain value that many states share
 from typing import Any, NamedTuple
 
 from ftcomm.protocol.position import PRELUDE, Position
-from ftcomm.recovery.events import Event, SendControl, StartFetch
+from ftcomm.recovery.contributions.contribution_log import Contribution
+from ftcomm.recovery.events import Event, FatalFound, FetchParts, SendControl, StartFetch
 from ftcomm.recovery.machine import Checkpoint, Completion, MachineLimits, NextStep, WorkerMachine
 from ftcomm.recovery.replica_placement import local_owners
 from ftcomm.recovery.result_log import LogEntry
-from ftcomm_chaos.explorer.workload import SIGNATURES, LocalItem, local_value
+from ftcomm_chaos.explorer.workload import (
+    CONTRIBUTED,
+    SIGNATURES,
+    LocalItem,
+    input_of,
+    local_value,
+)
+from ftcomm_chaos.sim.workload import InputDigests
 from ftcomm_tracker.core.events import Effect
 from ftcomm_tracker.core.events import Event as TrackerEvent
 from ftcomm_tracker.core.roster import Roster
@@ -27,11 +35,20 @@ class PendingFetch(NamedTuple):
     items: tuple[Any, ...]
 
 
+class PendingPart(NamedTuple):
+    """The part of one rank in a contributed call, which a process still lacks."""
+
+    epoch: int
+    position: Position
+    rank: int
+
+
 class CoreReply(NamedTuple):
-    """Answer of a core: messages for the tracker, and fetches that begin."""
+    """Answer of a core: messages for the tracker, and what it begins to fetch."""
 
     messages: tuple[Any, ...]
     fetches: tuple[PendingFetch, ...]
+    parts: tuple[PendingPart, ...]
 
 
 def hear(core: WorkerMachine, event: Event) -> CoreReply:
@@ -39,7 +56,13 @@ def hear(core: WorkerMachine, event: Event) -> CoreReply:
     effects = core.handle(event, now=0.0)
     messages = [effect.message for effect in effects if isinstance(effect, SendControl)]
     orders = [effect for effect in effects if isinstance(effect, StartFetch)]
-    return CoreReply(tuple(messages), tuple(_fetch(order) for order in orders))
+    parts = [
+        PendingPart(effect.epoch, effect.position, rank)
+        for effect in effects
+        if isinstance(effect, FetchParts)
+        for rank in effect.ranks
+    ]
+    return CoreReply(tuple(messages), tuple(_fetch(order) for order in orders), tuple(parts))
 
 
 def _fetch(order: StartFetch) -> PendingFetch:
@@ -75,6 +98,26 @@ def begin(core: WorkerMachine, letter: str) -> NextStep | None:
     return None
 
 
+def contribute(core: WorkerMachine, letter: str, port: int) -> FatalFound | None:
+    """Log this process's input to a contributed call; the error if an earlier one gave another."""
+    digest = input_of(letter, core.view.rank, port)
+    fits = core.contributed.contribute(Contribution(SIGNATURES[letter], digest, digest))
+    return None if fits else core.contributed.differs()
+
+
+def replay_parts(core: WorkerMachine, letter: str) -> InputDigests | None:
+    """Replay a contributed call with the parts of all others; what it was made of, once done."""
+    step = core.progress.begin(SIGNATURES[letter], SITE)
+    parts = core.contributed.parts()
+    if isinstance(step, NextStep) or parts is None:
+        return None
+    own = core.log.contributions.get(core.progress.position)
+    assert own is not None, "it has asked for parts, so it has contributed"
+    used = {**parts, core.view.rank: own.value}
+    assert core.contributed.replay(now=0.0) is Completion.DONE
+    return InputDigests(b"".join(used[rank] for rank in sorted(used)))
+
+
 def offer(core: WorkerMachine, letter: str) -> None:
     """Hold a tentative checkpoint, if this call is one and none is held yet."""
     if letter in "CP" and core.checkpoints.tentative is None:
@@ -93,7 +136,11 @@ def copy_locals(core: WorkerMachine, epoch: int) -> None:
 
 def complete(core: WorkerMachine, letter: str, epoch: int) -> Completion:
     """The collective has its result on this rank."""
-    entry = LogEntry(SIGNATURES[letter], str(core.progress.position))
+    value: Any = str(core.progress.position)
+    if letter in CONTRIBUTED:
+        members = core.view.members
+        value = InputDigests(b"".join(input_of(letter, m.rank, m.port) for m in members))
+    entry = LogEntry(SIGNATURES[letter], value)
     if letter == "L":
         return core.progress.complete_load(epoch, 0, b"", now=0.0)
     if letter in "CP":

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.position import PRELUDE, Position
-from ftcomm.protocol.signature import Kind, Signature
+from ftcomm.protocol.signature import Kind, LogMode, Signature
+from ftcomm.recovery.contributions.contributed_calls import DIGEST_BYTES
 
 
 @dataclass(frozen=True)
@@ -12,8 +13,9 @@ class Script:
     """Calls of every rank: kinds in order; a broadcast's root is rank 0.
 
     The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, P checkpoint
-    with a local state, E close.  A stable result has `replicas` replica holders; where they are
-    more than half of the ranks, all are replica holders and nobody ever drops one.  With
+    with a local state, E close.  Of R and N each rank keeps its own input; a restarted rank gives
+    the same to R and something else to N.  A stable result has `replicas` replica holders; where
+    they are more than half of the ranks, all are replica holders and nobody ever drops one.  With
     `kept_by_all` every rank keeps all results, which are small.
     """
 
@@ -34,6 +36,8 @@ class Script:
         return flat[start + position.seqno : start + position.seqno + 1]
 
 
+CONTRIBUTED = "RN"  # letters of calls of which each rank keeps its own input
+
 SIGNATURES = {
     "S": Signature(Kind.ALLREDUCE).encode(),
     "B": Signature(Kind.BROADCAST, root=0).encode(),
@@ -41,7 +45,15 @@ SIGNATURES = {
     "C": Signature(Kind.CHECKPOINT).encode(),
     "P": Signature(Kind.CHECKPOINT, count=1).encode(),
     "E": Signature(Kind.CLOSE).encode(),
+    "R": Signature(Kind.ALLTOALL, count=1, log=LogMode.CONTRIBUTIONS).encode(),
+    "N": Signature(Kind.ALLTOALL, count=2, log=LogMode.CONTRIBUTIONS).encode(),
 }
+
+
+def input_of(letter: str, rank: int, port: int) -> bytes:
+    """The digest of what `rank`, as the process at `port`, gives to a contributed call."""
+    changes = port if letter == "N" else 0
+    return rank.to_bytes(DIGEST_BYTES // 2, "big") + changes.to_bytes(DIGEST_BYTES // 2, "big")
 
 
 def local_value(version: int, rank: int) -> str:

@@ -31,6 +31,7 @@ LINK_FAULTS = frozenset(  # of one link, in one epoch
     (Fault.CUT_DATA, Fault.SILENCE, Fault.CUT_INSIDE, Fault.STALL, Fault.HALF_OPEN, Fault.ONE_WAY)
 )
 LOCAL_LOST = "the local state of"  # how the verdict begins
+INPUT_LOST = "has closed and is gone"  # in a verdict: with what it gave to a contributed call
 NOT_KEPT = "replay=off"  # in a verdict: no result of this job is kept
 
 
@@ -130,7 +131,7 @@ class Monitor:
     ) -> None:
         """The script of `process` gets `value`, executed in `epoch` or served."""
         program = self.sim.program
-        expected = program.expected(position)
+        expected = program.expected(position, process.core.view.rank)
         process.require(value == expected, f"result {value} of {position} should be {expected}")
         due = self.next.get(process.port, START)
         process.require(position == due, f"result of {position} delivered where {due} was due")
@@ -418,7 +419,7 @@ class Monitor:
             raise Violation(
                 f"verdict without a reason: {fatal_decision.error}: {fatal_decision.cause}"
             )
-        if not stopped:
+        if not stopped and not self._is_lost_input(fatal_decision):
             self._check_that_it_is_lost(fatal_decision)
 
     def _check_that_it_is_lost(self, fatal_decision: FatalDecision) -> None:
@@ -449,6 +450,14 @@ class Monitor:
         enough = min(copies, self.sim.world_size)
         if (self.sim.conditions.gentle and not self.given_up) or fatal < enough:
             raise Violation(f"lost after {fatal} separate deaths: {fatal_decision.cause}")
+
+    def _is_lost_input(self, fatal_decision: FatalDecision) -> bool:
+        """A rank that has closed is gone, and with it what it gave to a call (R20)."""
+        call = self.sim.program.calls.get(fatal_decision.position)
+        here = {process.core.view.rank for process in self.sim.current_processes()}
+        gone = self.closed - here
+        is_contributed = call is not None and call.is_contributed
+        return is_contributed and bool(gone) and INPUT_LOST in fatal_decision.cause
 
     def _is_restored(self, fatal_decision: FatalDecision) -> bool:
         """The version that is needed is the one from which the attempt began."""

@@ -67,6 +67,7 @@ class Simulation:
         durable: bool | None = None,
         spares: int | None = None,
         standby: bool = False,
+        contributed: bool = False,
     ) -> None:
         self.world = World(seed, tracing=tracing)
         script = random.Random(f"script of {seed}")  # noqa: S311 - drawn from the seed
@@ -77,6 +78,7 @@ class Simulation:
             self.world_size,
             keeps_locals=self.conditions.keeps_locals,
             versions=LONG if self.conditions.durable else SHORT,
+            contributing=random.Random(f"contributed of {seed}") if contributed else None,  # noqa: S311 - drawn from the seed
         )
         self.odd_one = self._draw_odd_one(script) if faulty else None
         self.world.transit_s = self.conditions.transit_s
@@ -107,15 +109,13 @@ class Simulation:
             durable=self.conditions.durable,
             standby=standby and self.conditions.durable,
         )
-        kept = [p for p in self.plan if only is None or p.number in only]
-        self.faults = Faults(self, tuple(kept))
+        self.faults = Faults(self, tuple(p for p in self.plan if only is None or p.number in only))
         self.standby = standby and self.store is not None
         self.leader_checks = LeaderChecks(self)
         self.leading = 0  # which tracker leads, by the chain
         self.trackers: list[SimulatedTracker] = []
         self.restarting: Counter[str] = Counter()
-        self.living = 0
-        self._ports = 0
+        self.living = self._ports = 0
         self._start()
 
     def _start(self) -> None:

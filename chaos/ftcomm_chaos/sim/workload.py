@@ -7,6 +7,7 @@ results come from the schedules run in memory without any fault.
 import functools
 import random
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,8 @@ from ftcomm.collectives.reductions import make_reducer
 from ftcomm.collectives.selection import schedule_for
 from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.position import PRELUDE, Position
-from ftcomm.protocol.signature import Algorithm, Kind, OpCode, Signature
+from ftcomm.protocol.signature import Algorithm, Kind, LogMode, OpCode, Signature
+from ftcomm.recovery.contributions.contributed_calls import DIGEST_BYTES
 from ftcomm.recovery.result_log import ENTRY_BYTES, KEEP_BY_ALL_BYTES
 from ftcomm.testing.reference import run_in_memory
 
@@ -24,6 +26,7 @@ FLOAT64 = 12
 ITEM_BYTES = 8
 LARGE_ITEM_BYTES = 1 << 20  # as if an element were so large: schedules of few and of many bytes
 SHORT, LONG = (0, 1, 2, 3), (2, 4, 6, 9)  # checkpoints of a script
+CONTRIBUTED = 0.5  # share of a version's calls, in a script that has such calls
 SIZES = ((0, 1, 3), (0, 1, 3), (1, 2, 5, 9), (0, 17))  # elements; uneven parts, and none at all
 
 
@@ -36,12 +39,13 @@ class SimulatedCall:
     root: int = -1
     algorithm: Algorithm = Algorithm.AUTO
     salt: int = 0
+    log: LogMode = LogMode.WHOLE
 
     @functools.cached_property
     def signature(self) -> bytes:
         """The 40 bytes that every rank must agree on."""
         reduces = self.kind is Kind.ALLREDUCE
-        carries = self.kind in (Kind.ALLREDUCE, Kind.BROADCAST, Kind.ALLGATHER)
+        carries = self.kind in (Kind.ALLREDUCE, Kind.BROADCAST, Kind.ALLGATHER, Kind.ALLTOALL)
         return Signature(
             self.kind,
             op=OpCode.SUM if reduces else OpCode.NONE,
@@ -51,7 +55,13 @@ class SimulatedCall:
             count=self.count,
             ndim=1,
             dims=(self.count, 0, 0, 0),
+            log=self.log,
         ).encode()
+
+    @property
+    def is_contributed(self) -> bool:
+        """Each rank keeps its own input, and has a result of its own (rule R20)."""
+        return self.log is LogMode.CONTRIBUTIONS
 
     @property
     def item_bytes(self) -> int:
@@ -66,6 +76,35 @@ class SimulatedCall:
     def source(self, rank: int) -> Value:
         """This rank's input: sums of such numbers depend on the order of the operands."""
         return tuple(0.1 * (rank + 1) + 0.7 * i + 1e-3 * self.salt for i in range(self.count))
+
+
+def part_for(rank: int, source: Value, world_size: int) -> Value:
+    """Return the block for `rank` of another rank's input to an alltoall."""
+    count = len(source) // world_size
+    return source[rank * count : (rank + 1) * count]
+
+
+def exchanged(call: SimulatedCall, rank: int, world_size: int) -> Value:
+    """The result of an alltoall on `rank`."""
+    parts = (part_for(rank, call.source(source), world_size) for source in range(world_size))
+    return tuple(value for part in parts for value in part)
+
+
+def input_digest(source: Value) -> int:
+    """Stands for the digest of a rank's whole input; a whole number that a float64 holds."""
+    return hash(source) & 0xF_FFFF_FFFF_FFFF
+
+
+@dataclass(frozen=True)
+class InputDigests:
+    """Log entry of a contributed call: the digests of all ranks' inputs, in rank order."""
+
+    digests: bytes
+
+    @classmethod
+    def of(cls, numbers: Iterable[float]) -> "InputDigests":
+        """Those that one rank has been told by all."""
+        return cls(b"".join(int(number).to_bytes(DIGEST_BYTES, "big") for number in numbers))
 
 
 LOAD = SimulatedCall(Kind.LOAD)
@@ -105,6 +144,11 @@ def next_state(state: int, result: Value) -> int:
 def default_local(rank: int) -> int:
     """The local state of version 0; each rank has its own."""
     return 2_000_003 + rank
+
+
+def after_call(state: int, call: SimulatedCall, result: Value) -> int:
+    """The state behind a call: one whose results differ between ranks does not go into it."""
+    return state if call.is_contributed else next_state(state, result)
 
 
 def next_local(local: int, state: int, rank: int) -> int:
@@ -153,6 +197,7 @@ class Program:
         *,
         keeps_locals: bool = False,
         versions: tuple[int, ...] = SHORT,
+        contributing: random.Random | None = None,
     ) -> None:
         self.world_size = world_size
         self.checkpoint = LOCAL_CHECKPOINT if keeps_locals else CHECKPOINT
@@ -166,6 +211,8 @@ class Program:
         self.versions = [
             [self._draw(rng) for _ in range(rng.choice((0, 1, 2, 4)))] for _ in range(count + 1)
         ]
+        if contributing is not None:
+            self.versions = [self._contributed(contributing, calls) for calls in self.versions]
         self.calls: dict[Position, SimulatedCall] = {}
         self.grouping: Grouping | None = None
         self.states: dict[int, int] = {0: default_state(0)}
@@ -192,6 +239,20 @@ class Program:
             count = 0
         return SimulatedCall(kind, count, root, algorithm, self._salt % 4)
 
+    def _contributed(self, rng: random.Random, calls: list[SimulatedCall]) -> list[SimulatedCall]:
+        """Half of the calls as exchanges of which each rank keeps its own input."""
+        return [
+            SimulatedCall(
+                Kind.ALLTOALL,
+                self.world_size * rng.choice((0, 1, 2)),
+                salt=call.salt,
+                log=LogMode.CONTRIBUTIONS,
+            )
+            if rng.random() < CONTRIBUTED
+            else call
+            for call in calls
+        ]
+
     def _lay_out(self) -> None:
         for seqno, call in enumerate(self.prelude):
             self.calls[Position(0, PRELUDE, seqno)] = call
@@ -216,7 +277,8 @@ class Program:
         for version, calls in enumerate(self.versions):
             state = self.states[version]
             for call in calls:
-                state = next_state(state, expected_result(call, grouping))
+                result = () if call.is_contributed else expected_result(call, grouping)
+                state = after_call(state, call, result)
             self.states[version + 1] = state
             for rank in ranks:
                 local = next_local(self.locals[version, rank], state, rank)
@@ -230,13 +292,19 @@ class Program:
         for position, call in sorted(self.calls.items()):
             if call.kind in (Kind.LOAD, Kind.CHECKPOINT):
                 continue
-            nbytes = call.nbytes_of(self.expected(position))
+            nbytes = self._logged_bytes(position, call)
             if nbytes > KEEP_BY_ALL_BYTES:
                 continue
             spent[position.version] += nbytes + ENTRY_BYTES
             if spent[position.version] <= limit:
                 kept.add(position)
         return frozenset(kept)
+
+    def _logged_bytes(self, position: Position, call: SimulatedCall) -> int:
+        """Of what every rank's log has of a call."""
+        if call.is_contributed:
+            return DIGEST_BYTES * self.world_size
+        return call.nbytes_of(self.expected(position, 0))
 
     @property
     def has_large_results(self) -> bool:
@@ -248,9 +316,11 @@ class Program:
         """True if checkpoints have local states."""
         return self.checkpoint is LOCAL_CHECKPOINT
 
-    def expected(self, position: Position) -> Value:
-        """The result at `position`; empty for load, checkpoint and close."""
+    def expected(self, position: Position, rank: int) -> Value:
+        """The result at `position` on `rank`; empty for load, checkpoint and close."""
         call = self.calls[position]
+        if call.is_contributed:
+            return exchanged(call, rank, self.world_size)
         if call.kind in (Kind.LOAD, Kind.CHECKPOINT, Kind.CLOSE):
             return ()
         assert self.grouping is not None, "a result before the first plan"

@@ -13,6 +13,7 @@ from ftcomm.collectives.op_argument import reduction
 from ftcomm.collectives.reductions import make_reducer
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
+from ftcomm.collectives.schedules.pairwise_exchange import pairwise_exchange
 from ftcomm.collectives.schedules.pipelined_chain import (
     MOST_SEGMENTS,
     SEGMENT_BYTES,
@@ -368,3 +369,22 @@ def test_tables_digest_changes_with_the_tables(monkeypatch):
     assert len(before) == 32
     monkeypatch.setattr(selection, "DEFAULT_TABLE", replace(selection.DEFAULT_TABLE, broadcast=()))
     assert selection.tables_digest() != before
+
+
+@pytest.mark.parametrize("rendezvous", [False, True])
+def test_pairwise_exchange_brings_each_rank_its_block_of_every_other(rendezvous: bool) -> None:
+    for n, count in itertools.product(range(1, 17), (0, 1, 3)):
+        sources = [np.arange(n * count) + 1000 * rank for rank in range(n)]
+        schedules = [pairwise_exchange(n, rank, count) for rank in range(n)]
+        results = run_in_memory(schedules, sources, None, rendezvous=rendezvous)
+        for rank, result in enumerate(results):
+            blocks = [source[rank * count : (rank + 1) * count] for source in sources]
+            assert np.array_equal(result, np.concatenate(blocks))
+
+
+def test_pairwise_exchange_sends_each_byte_once_and_never_two_ranks_to_one() -> None:
+    schedules = [pairwise_exchange(5, rank, 2) for rank in range(5)]
+    sent = [step.send_hi - step.send_lo for schedule in schedules for step in schedule.steps]
+    assert sum(sent) == 5 * 4 * 2
+    for at_once in zip(*(schedule.steps for schedule in schedules), strict=True):
+        assert sorted(step.send_to for step in at_once) == list(range(5))

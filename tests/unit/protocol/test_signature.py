@@ -1,11 +1,21 @@
-"""The type of a broadcast number: part of the signature, refused where its code is unknown."""
+"""Codes in a signature: the type of a broadcast number, and what is kept of a call."""
 
 from dataclasses import replace
 
 import pytest
 
 from ftcomm.errors import ProtocolError
-from ftcomm.protocol.signature import Kind, Scalar, Signature, agree, scalar_of
+from ftcomm.protocol.signature import (
+    Kind,
+    LogMode,
+    Scalar,
+    Signature,
+    Wire,
+    agree,
+    differing_fields,
+    is_contributed,
+    scalar_of,
+)
 
 ARRAY = Signature(Kind.BROADCAST, dtype=12, root=0, count=1)
 NUMBERS = {scalar: replace(ARRAY, dims=(scalar, 0, 0, 0)) for scalar in Scalar}
@@ -31,3 +41,21 @@ def test_only_a_broadcast_without_dimensions_has_the_type_of_a_number() -> None:
 def test_an_unknown_type_of_a_number_is_refused() -> None:
     with pytest.raises(ProtocolError, match="unknown code"):
         Signature.decode(replace(ARRAY, dims=(3, 0, 0, 0)).encode())
+
+
+def test_what_is_kept_of_a_call_is_part_of_its_signature() -> None:
+    whole = Signature(Kind.ALLTOALL, dtype=12, count=4, wire=Wire.BF16)
+    contributed = replace(whole, log=LogMode.CONTRIBUTIONS)
+    assert [is_contributed(each.encode()) for each in (whole, contributed)] == [False, True]
+    assert Signature.decode(contributed.encode()) == contributed
+    assert not agree(whole.encode(), contributed.encode())
+    named = differing_fields(whole.encode(), contributed.encode())
+    assert named == "log: whole and contributions"
+    assert "wire=bf16, log=contributions" in str(contributed)
+
+
+def test_an_unknown_log_mode_is_refused() -> None:
+    raw = bytearray(Signature(Kind.ALLTOALL, log=LogMode.CONTRIBUTIONS).encode())
+    raw[7] = 0xF0
+    with pytest.raises(ProtocolError, match="unknown code"):
+        Signature.decode(bytes(raw))

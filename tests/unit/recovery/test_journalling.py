@@ -13,6 +13,7 @@ from ftcomm.protocol.durable.journal_messages import (
 from ftcomm.protocol.durable.store_messages import Restore, VersionDurable
 from ftcomm.protocol.messages import Report, Revoke, Welcome
 from ftcomm.protocol.position import PositionRange
+from ftcomm.protocol.signature import Kind, LogMode, Signature
 from ftcomm.recovery.events import (
     Attached,
     Detached,
@@ -223,3 +224,19 @@ def test_many_results_are_written_in_several_batches() -> None:
         sizes.append((len(batch.results), batch.is_last))
         core.handle(JournalWritten(batch.number), now=0.0)
     assert sizes == [(BATCH_RESULTS, False), (BATCH_RESULTS, False), (3, True)]
+
+
+def test_a_journal_ends_at_a_call_of_which_each_rank_keeps_its_own_input() -> None:
+    """Those inputs are lost with their ranks, so a later attempt makes all from there anew."""
+    core = restored(())
+    hear(core, plan(1, at(3, 0), prelude_length=0))
+    load(core)
+    contributed = Signature(Kind.ALLTOALL, log=LogMode.CONTRIBUTIONS).encode()
+    for signature in (SIG, contributed, SIG):
+        assert core.progress.begin(signature, "x:1") is NextStep.EXECUTE
+        done = LogEntry(signature, "value", 8)
+        core.progress.complete(1, done, synchronising=False, now=0.0)
+    batch = core.journalling.take()
+    assert batch is not None
+    assert [position for position, _ in batch.results] == [at(3, 0)]
+    assert batch.is_last

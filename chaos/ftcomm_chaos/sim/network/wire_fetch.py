@@ -21,7 +21,7 @@ from ftcomm.recovery.fetch_orders import ExpectedItems
 from ftcomm.recovery.machine import WorkerState
 from ftcomm_chaos.sim.network.endpoint import HandshakeRun, dial
 from ftcomm_chaos.sim.worker.fetch import Item, items_of
-from ftcomm_chaos.sim.workload import FLOAT64
+from ftcomm_chaos.sim.workload import FLOAT64, InputDigests
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.network.wire_network import WireNetwork
@@ -97,6 +97,8 @@ class WireFetch:
         """A result counts as large as its call is taken to be; few bytes stand for it here."""
         if not isinstance(item, ResultFetched):
             return item
+        if isinstance(item.value, InputDigests):
+            return replace(item, nbytes=len(item.value.digests))
         call = self.process.sim.program.calls[item.position]
         return replace(item, nbytes=call.nbytes_of(item.value))
 
@@ -165,6 +167,9 @@ class ItemReader:
             return CheckpointFetched(self._epoch, version, values[0])
         if item.what == "local":
             return LocalFetched(self._epoch, version, item.rank, values[0])
+        if item.digests:
+            found = InputDigests(item.digests)
+            return ResultFetched(self._epoch, item.position, item.signature, found)
         return ResultFetched(self._epoch, item.position, item.signature, values)
 
 
@@ -238,6 +243,9 @@ class FetchServer:
 def item_bytes(item: Item) -> bytes:
     """An item as it travels."""
     if isinstance(item, ResultFetched):
+        if isinstance(item.value, InputDigests):
+            digests = item.value.digests
+            return _framed("result", item.position, b"", signature=item.signature, digests=digests)
         values = item.value or ()  # a close that was served has no value
         raw = b"".join(RESULT.pack(value) for value in values)
         return _framed("result", item.position, raw, signature=item.signature)
@@ -248,7 +256,13 @@ def item_bytes(item: Item) -> bytes:
 
 
 def _framed(
-    what: str, position: Position, raw: bytes, *, signature: bytes = b"", rank: int = -1
+    what: str,
+    position: Position,
+    raw: bytes,
+    *,
+    signature: bytes = b"",
+    rank: int = -1,
+    digests: bytes = b"",
 ) -> bytes:
     head = FetchItem(
         what=what,
@@ -258,6 +272,6 @@ def _framed(
         shape=(len(raw) // RESULT.size,),
         nbytes=len(raw),
         rank=rank,
-        digests=b"",
+        digests=digests,
     )
     return encode(head) + raw

@@ -8,7 +8,7 @@ from ftcomm.collectives.selection import schedule_for
 from ftcomm.protocol.frame_header import FrameHeader
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.events import LinkDown, MismatchSeen
-from ftcomm.recovery.machine import WorkerState
+from ftcomm.recovery.machine import Completion, WorkerState
 from ftcomm_chaos.sim.network.frames import Frame, check_frame
 from ftcomm_chaos.sim.workload import SimulatedCall
 
@@ -19,6 +19,7 @@ Thread = Generator[float | None, None, Any]
 SCHEDULED_OUT = 0.02  # how often a thread loses the processor long enough for an epoch to pass
 PREEMPTED = 0.4
 SITE = "sim.py:1"
+STAGE = 1000  # first frame tag of a collective's second stage
 
 
 def race(process: "SimulatedProcess") -> Thread:
@@ -161,3 +162,23 @@ def _receive(process: "SimulatedProcess", epoch: int, rank: int) -> Thread:
 
 def _link_down(process: "SimulatedProcess", epoch: int, rank: int) -> None:
     process.hear(LinkDown(epoch, rank, "broken"))
+
+
+def settle(process: "SimulatedProcess", complete: Any) -> Thread:
+    """Say that an executed collective is complete; hear the tracker first if the core wants it."""
+    yield from race(process)
+    process.point("completing")
+    if process.paused_until is not None:
+        yield 0.0
+    while True:
+        outcome = complete()
+        if outcome is not Completion.CONFIRM_FIRST:
+            return outcome is Completion.DONE
+        process.sim.counters["heard first"] += 1
+        yield None
+
+
+def accuse(process: "SimulatedProcess", epoch: int, theirs: bytes) -> None:
+    """Others have run something else at this position."""
+    peer = (process.core.view.rank + 1) % process.core.contact.world_size
+    process.hear(MismatchSeen(epoch, peer, theirs, SITE))

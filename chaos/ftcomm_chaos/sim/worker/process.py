@@ -26,6 +26,7 @@ from ftcomm.recovery.events import (
     Discard,
     Effect,
     Event,
+    FetchParts,
     Hangup,
     PackVersion,
     Received,
@@ -44,6 +45,7 @@ from ftcomm_chaos.sim.journals import JournalAccess
 from ftcomm_chaos.sim.network.frames import Frame
 from ftcomm_chaos.sim.store_access import ObjectAccess
 from ftcomm_chaos.sim.worker import user_thread
+from ftcomm_chaos.sim.worker.parts import fetch_parts
 from ftcomm_chaos.sim.worker.prefetch import begin_prefetch
 from ftcomm_chaos.sim.workload import UsersState, packed, state_digest
 from ftcomm_chaos.sim.world import Violation
@@ -96,6 +98,7 @@ class SimulatedProcess:
             replicas=sim.settings.replicas,
             local_replicas=sim.settings.local_replicas,
             tracker_timeout=sim.tracker_timeout,
+            reattach_within=sim.settings.reattach_within,
             keeps_results=sim.settings.keeps_results,
             keep_by_all=sim.settings.keep_by_all,
         )
@@ -300,11 +303,8 @@ class SimulatedProcess:
                 over = self.core.view.state in (WorkerState.FAILED, WorkerState.FINISHED)
                 self.net.close(self, None if over else self.core.view.revoke_epoch)
                 self._look_again()
-            case StartFetch():
-                self.net.fetch(self, effect)
-                self.point("fetching")
-            case StartPrefetch():
-                begin_prefetch(self, effect)
+            case StartFetch() | StartPrefetch() | FetchParts():
+                self._begin_fetch(effect)
             case Wake():
                 self.poke()
             case PackVersion() | WriteVersion() | StartRestore():
@@ -326,6 +326,18 @@ class SimulatedProcess:
             case Hangup():
                 self._hang_up()
                 self.poke()
+            case _:
+                assert_never(effect)
+
+    def _begin_fetch(self, effect: StartFetch | StartPrefetch | FetchParts) -> None:
+        match effect:
+            case StartFetch():
+                self.net.fetch(self, effect)
+                self.point("fetching")
+            case StartPrefetch():
+                begin_prefetch(self, effect)
+            case FetchParts():
+                fetch_parts(self, effect)
             case _:
                 assert_never(effect)
 

@@ -18,17 +18,27 @@ from ftcomm.recovery.recent_calls import NO_CALL
 from ftcomm.recovery.replica_placement import local_distances
 from ftcomm.recovery.result_log import LogEntry
 from ftcomm_chaos.sim.fault_injection import CutShort, Killed
-from ftcomm_chaos.sim.worker.execution import SITE, Thread, execute, race, run
+from ftcomm_chaos.sim.worker.contributed import contributed_call
+from ftcomm_chaos.sim.worker.execution import (
+    SITE,
+    STAGE,
+    Thread,
+    accuse,
+    execute,
+    race,
+    run,
+    settle,
+)
 from ftcomm_chaos.sim.workload import (
     CHECKPOINT,
     CLOSE,
     LOAD,
     SimulatedCall,
     UsersState,
+    after_call,
     default_local,
     default_state,
     next_local,
-    next_state,
     state_digest,
 )
 
@@ -36,7 +46,6 @@ if TYPE_CHECKING:
     from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 MARKED = 0.7  # share of the checkpoints that rank 0 marks when none is being written
-STAGE = 1000  # first frame tag of a collective's second stage
 
 
 def script(process: "SimulatedProcess") -> Thread:
@@ -55,8 +64,9 @@ def script(process: "SimulatedProcess") -> Thread:
         for calls in program.versions[version:]:
             for call in calls:
                 yield from _think(process)
-                result = yield from _called(process, functools.partial(_collective, process, call))
-                state = next_state(state, result)
+                body = contributed_call if call.is_contributed else _collective
+                result = yield from _called(process, functools.partial(body, process, call))
+                state = after_call(state, call, result)
             yield from _think(process)
             if version < len(program.versions) - 1:
                 local = next_local(local, state, core.view.rank)
@@ -133,7 +143,7 @@ def _collective(process: "SimulatedProcess", call: SimulatedCall) -> Thread:
             yield None
         elif isinstance(step, LogEntry):
             if step.signature != signature:
-                _accuse(process, core.view.epoch, step.signature)
+                accuse(process, core.view.epoch, step.signature)
                 continue
             if (yield from _replay(process, core.progress.replay)):
                 process.monitor.on_result(process, position, step.value, epoch=None)
@@ -154,7 +164,7 @@ def _attempt(
         return None
     value, sync = tuple(work), synchronising(call.kind)
     entry = LogEntry(signature, value, call.nbytes_of(value))
-    done = yield from _settle(
+    done = yield from settle(
         process,
         lambda: core.progress.complete(epoch, entry, synchronising=sync, now=process.world.now)[0],
     )
@@ -163,20 +173,6 @@ def _attempt(
     process.monitor.on_result(process, position, value, epoch=epoch)
     process.point("completed")
     return value
-
-
-def _settle(process: "SimulatedProcess", complete: Any) -> Thread:
-    """Say that an executed collective is complete; hear the tracker first if the core wants it."""
-    yield from race(process)
-    process.point("completing")
-    if process.paused_until is not None:
-        yield 0.0
-    while True:
-        outcome = complete()
-        if outcome is not Completion.CONFIRM_FIRST:
-            return outcome is Completion.DONE
-        process.sim.counters["heard first"] += 1
-        yield None
 
 
 def _replay(process: "SimulatedProcess", replay: Any, *arguments: Any) -> Thread:
@@ -201,7 +197,7 @@ def _load(process: "SimulatedProcess") -> Thread:
             if (yield from _replay(process, core.progress.replay_load, step)):
                 return _loaded(process, position, step.version, step.value, None)
         elif isinstance(step, LogEntry):
-            _accuse(process, epoch, step.signature)
+            accuse(process, epoch, step.signature)
         else:
             process.point("entered")
             default = SimulatedCall(Kind.BROADCAST, 1, 0)
@@ -215,7 +211,7 @@ def _load(process: "SimulatedProcess") -> Thread:
             if barrier is None:
                 continue
             state = work[0]
-            if (yield from _settle(
+            if (yield from settle(
                 process,
                 lambda: progress.complete_load(epoch, state, b"", now=process.world.now),  # noqa: B023 - run now
             )):  # fmt: skip
@@ -252,7 +248,7 @@ def _checkpoint(process: "SimulatedProcess", state: int, local: int) -> Thread:
         if step is NextStep.WAIT:
             yield None
         elif isinstance(step, LogEntry):
-            _accuse(process, core.view.epoch, step.signature)
+            accuse(process, core.view.epoch, step.signature)
         else:
             yield from _agree(process, digest, local if keeps else None)
     process.monitor.on_checkpoint(process, position, version)
@@ -293,7 +289,7 @@ def _agree(process: "SimulatedProcess", digest: bytes, local: int | None) -> Thr
         return
     if local is not None and not (yield from _copy_locals(process, local, signature, epoch)):
         return
-    done = yield from _settle(
+    done = yield from settle(
         process, lambda: core.progress.complete_checkpoint(epoch, now=process.world.now)[0]
     )
     if done:
@@ -339,25 +335,20 @@ def _close(process: "SimulatedProcess") -> Thread:
             yield None
         elif isinstance(step, LogEntry):
             if step.signature != CLOSE.signature:
-                _accuse(process, core.view.epoch, step.signature)
+                accuse(process, core.view.epoch, step.signature)
                 continue
             if (yield from _replay(process, core.progress.replay_close)):
                 process.monitor.on_result(process, position, (), epoch=None)
         else:
             process.point("entered")
             work = yield from execute(process, SimulatedCall(Kind.BARRIER), CLOSE.signature, (), 0)
-            if work is not None and (yield from _settle(
+            if work is not None and (yield from settle(
                 process,
                 lambda: core.progress.complete_close(
                     epoch, LogEntry(CLOSE.signature, ()), now=process.world.now  # noqa: B023 - run now
                 ),
             )):  # fmt: skip
                 process.monitor.on_result(process, position, (), epoch=epoch)
-
-
-def _accuse(process: "SimulatedProcess", epoch: int, theirs: bytes) -> None:
-    peer = (process.core.view.rank + 1) % process.core.contact.world_size
-    process.hear(MismatchSeen(epoch, peer, theirs, SITE))
 
 
 def _signature(process: "SimulatedProcess", call: SimulatedCall) -> bytes:
