@@ -496,9 +496,9 @@ class WorkerMachine:
 
         Whom this rank has long waited for may be dead, or the job over: only the tracker knows.
         """
-        contact, closed = self.contact, self.progress.closed
-        waits = contact.starves or self.durables.awaits_record
-        return self.view.is_frozen or bool(contact.needs_confirmation) or closed or waits
+        contact, view = self.contact, self.view
+        waits = contact.starves or self.durables.awaits_record or self.progress.closed
+        return view.is_frozen or view.holds or bool(contact.needs_confirmation) or waits
 
     def _send_closed(self) -> SendControl:
         return SendControl(Closed(max(self.progress.position.version, 0)))

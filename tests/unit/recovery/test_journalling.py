@@ -240,3 +240,11 @@ def test_a_journal_ends_at_a_call_of_which_each_rank_keeps_its_own_input() -> No
     assert batch is not None
     assert [position for position, _ in batch.results] == [at(3, 0)]
     assert batch.is_last
+
+
+def test_an_attempt_that_never_begins_is_not_awaited_for_ever() -> None:
+    """Another process may have the rank, and the job be over: only the tracker knows."""
+    core = held(restored())
+    assert core.needs_tracker
+    hear(core, AttemptBegun(2))
+    assert not core.needs_tracker

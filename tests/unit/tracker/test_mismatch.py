@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ftcomm.protocol.messages import CallMade, Calls, Leaf, Leaves
+from ftcomm.protocol.position import PRELUDE
 from ftcomm.protocol.signature import Kind, OpCode, Scalar, Signature, site_with_function
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
 from ftcomm_tracker.core.reporting.mismatch import USUAL_CAUSE, explain
@@ -53,6 +54,23 @@ def test_a_root_that_is_ahead_is_named_with_the_call_that_began_it() -> None:
         " t.py:1 but ranks 1, 2 called checkpoint() at t.py:3; rank 0 is 1 call ahead, in"
         " checkpoint() at t.py:3"
     )
+
+
+def test_a_restarted_rank_may_load_where_the_others_called_something_else() -> None:
+    """It leaves out the rest of its prelude; the mismatch is of two other ranks, later on."""
+    evidence = Evidence(at(0, 0), (side(0, 0, SUM), side(1, 0, MAX)))
+    early = CallMade(at(PRELUDE, 0), Signature(Kind.LOAD).encode(), "t.py:8")
+    before = CallMade(at(PRELUDE, 0), CAST.encode(), line(CAST))
+    ones, others = (
+        Calls(at(0, 0), (before, CallMade(at(0, 0), each.encode(), line(each))), 0, b"")
+        for each in (SUM, MAX)
+    )
+    lagging = Calls(at(PRELUDE, 0), (early,), PRELUDE, b"")
+    calls = {0: ones, 1: others, 2: lagging}
+    found = explain(evidence, calls, {}, {2: "w2"})
+    assert (found.position, found.rank) == (at(0, 0), 1)
+    not_restarted = explain(evidence, calls, {}, {})
+    assert not_restarted.position == at(PRELUDE, 0)
 
 
 def test_both_may_have_gone_on() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ftcomm.protocol.messages import Calls, Leaf, Leaves
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.signature import (
+    Kind,
     agree,
     differing_fields,
     function_of_site,
@@ -18,6 +19,7 @@ from ftcomm.protocol.signature import (
 )
 from ftcomm_tracker.core.mismatch_inquiry import Evidence, Side
 
+_LOAD = bytes([Kind.LOAD])  # what a signature of load_checkpoint() begins with
 MOST_GROUPS = 3  # of ranks that called the same; a text that names more is read by nobody
 MOST_RANKS = 8  # that are named one by one
 USUAL_CAUSE = "the usual cause is a variable that is not in the checkpoint: add it to the state"
@@ -48,7 +50,7 @@ def explain(
     """
     if evidence.version > PRELUDE:
         return _states(evidence, calls, leaves, restarted)
-    known = _known(evidence, calls)
+    known = _known(evidence, calls, restarted)
     position = _first_difference(known) or min(side.position for side in evidence.sides)
     sides = [side for side in known if side.position == position and side.signature]
     groups = _grouped(sides)
@@ -66,12 +68,20 @@ def explain(
 # --- the calls ----------------------------------------------------------------------------------
 
 
-def _known(evidence: Evidence, calls: Mapping[int, Calls]) -> list[Side]:
-    """Every call that is known: the ranks' own words, and what the report says of the others."""
+def _known(
+    evidence: Evidence, calls: Mapping[int, Calls], restarted: Mapping[int, str]
+) -> list[Side]:
+    """Every call that is known: the ranks' own words, and what the report says of the others.
+
+    A restarted rank may leave out the rest of its prelude: where others have loaded, its load is
+    not compared with what they called there.
+    """
+    others_have_loaded = any(said.position.past_load for said in calls.values())
     known = [
         Side(rank, made.position, made.signature, made.site)
         for rank, said in sorted(calls.items())
         for made in said.calls
+        if not (others_have_loaded and rank in restarted and made.signature[:1] == _LOAD)
     ]
     heard = {(side.rank, side.position) for side in known if side.signature}
     known += [s for s in evidence.sides if s.log or (s.rank, s.position) not in heard]
