@@ -9,6 +9,8 @@ import pytest
 from ftcomm.protocol.messages import FatalDecision
 from ftcomm.protocol.position import START
 from ftcomm_tracker.core.durable.attempts import (
+    ANOTHER_STORE,
+    SAME_OR_ANOTHER,
     AttemptStart,
     AttemptStep,
     BeginAttempt,
@@ -35,6 +37,8 @@ CHAIN = ChainFacts(
         RecordedVersion(4, 1, 8, written_at=7_000_000),
     ),
 )
+
+KILLED = replace(FRESH, job_id="run7.1", attempt=1, first_nonces=(b"a", b"b"))
 
 
 def start(before: Durable = FRESH, **options: Any) -> AttemptStart:
@@ -94,28 +98,79 @@ def test_without_a_version_a_later_attempt_begins_anew() -> None:
 def test_a_finished_job_is_not_resumed() -> None:
     step = start().on_chain(replace(CHAIN, finished=8))
     assert step == RefuseAttempt(
-        "JobFinishedError", "the job of this store has finished at version 8"
+        "JobFinishedError", "the job of this store has finished at version 8", ANOTHER_STORE
     )
 
 
 def test_other_workers_or_algorithms_are_refused() -> None:
     wide = Durable.fresh("job", 3)
     assert start(wide).on_chain(CHAIN) == RefuseAttempt(
-        "ConfigError", "the job in the store has 2 workers, not 3"
+        "ConfigError", "the job in the store has 2 workers, not 3", SAME_OR_ANOTHER
     )
     ring = replace(FRESH, settings=(("algorithm", "ring"),))
     assert start(ring).on_chain(CHAIN) == RefuseAttempt(
-        "ConfigError", "the job in the store has algorithm auto, not ring"
+        "ConfigError", "the job in the store has algorithm auto, not ring", SAME_OR_ANOTHER
     )
 
 
 def test_the_operator_may_forbid_or_require_to_resume() -> None:
-    assert start(resume="never").on_chain(CHAIN) == RefuseAttempt(
-        "ConfigError", "the store has a job up to checkpoint 8, and resume is 'never'"
+    never = RefuseAttempt(
+        "ConfigError",
+        "the store has a job up to checkpoint 8, and resume is 'never'",
+        ANOTHER_STORE,
     )
-    assert start(resume="require").on_chain(ChainFacts()) == RefuseAttempt(
-        "ConfigError", "the store has no checkpoint, and resume is 'require'"
+    assert start(resume="never").on_chain(CHAIN) == never
+    killed = start(KILLED, resume="never", survivors=False)
+    assert killed.on_chain(CHAIN) == never
+    restarted = start(KILLED, resume="never")  # its members may live, so this is no new attempt
+    assert isinstance(restarted.on_chain(CHAIN), BeginAttempt)
+    required = start(resume="require").on_chain(ChainFacts())
+    assert isinstance(required, RefuseAttempt)
+    assert required.cause == "the store has no checkpoint, and resume is 'require'"
+    assert "--resume auto" in required.remedy
+
+
+def test_the_store_of_another_job_is_refused() -> None:
+    other = replace(KILLED, job_id="run8.1")
+    assert start(other, survivors=False).on_chain(CHAIN) == RefuseAttempt(
+        "ConfigError",
+        "the store has job run7, and the state directory has job run8",
+        "give both of one job",
     )
+
+
+def test_a_job_that_was_killed_does_not_begin_anew_where_its_store_is_empty() -> None:
+    """A file system that is not mounted looks like a store that nobody has written to."""
+    step = start(KILLED, survivors=False).on_chain(ChainFacts())
+    assert isinstance(step, RefuseAttempt)
+    assert (step.error, step.cause) == (
+        "ConfigError",
+        "the state directory has run7.1, which has begun, and its store is empty",
+    )
+    assert step.remedy.startswith("mount or name its store")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(FRESH, id="a new job"),
+        pytest.param(replace(FRESH, job_id="run7.1", attempt=1), id="one that had no plan"),
+        pytest.param(
+            replace(
+                FRESH,
+                job_id="run7.1",
+                attempt=1,
+                first_nonces=(b"a", b"b"),
+                fatal_decision=FatalDecision("RolledBackError", "all have died", 3, START, -1),
+            ),
+            id="one that was lost before anything came into its store",
+        ),
+    ],
+)
+def test_others_begin_anew_there(before: Durable) -> None:
+    step = start(before, survivors=False).on_chain(ChainFacts())
+    assert isinstance(step, BeginAttempt)
+    assert step.durable.attempt == 1
 
 
 def test_a_restarted_tracker_goes_on_with_its_attempt() -> None:
@@ -181,7 +236,7 @@ def test_a_job_has_so_many_attempts() -> None:
     begun = start(max_attempts=1)
     begun.on_chain(CHAIN)
     assert begun.on_verified(4, "") == RefuseAttempt(
-        "JobLostError", "attempt 2 would be above max_attempts 1"
+        "JobLostError", "attempt 2 would be above max_attempts 1", "raise --max-attempts"
     )
 
 

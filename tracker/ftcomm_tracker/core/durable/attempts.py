@@ -25,6 +25,8 @@ from ftcomm_tracker.core.durable_state import Durable
 MAX_FROM_ONE_PARENT = 3
 OVERTAKEN = "OvertakenError"  # the driver's error: a refusal that is no fault of the job
 # Ends after which a tracker that is started again goes on from the store: nobody asked for them.
+ANOTHER_STORE = "for a new job, give another store and state directory"
+SAME_OR_ANOTHER = f"give the options of the first attempt; {ANOTHER_STORE}"
 FOLLOWED = (RolledBackError.__name__, RankLostError.__name__)
 
 
@@ -68,10 +70,11 @@ class BeginAttempt:
 
 @dataclass(frozen=True, slots=True)
 class RefuseAttempt:
-    """There is no attempt to begin: `error` names the exception."""
+    """There is no attempt to begin: `error` names the exception, `remedy` is for the operator."""
 
     error: str
     cause: str
+    remedy: str = ""
 
 
 AttemptStep = ReadChain | VerifyVersion | PutAttempt | BeginAttempt | RefuseAttempt
@@ -127,8 +130,12 @@ class AttemptStart:
             return self._take_up()
         if chain.finished > PRELUDE:
             cause = f"the job of this store has finished at version {chain.finished}"
-            return RefuseAttempt(JobFinishedError.__name__, cause)
-        refusal = self._refusal_of_another_job() or self._refusal_to_resume()
+            return RefuseAttempt(JobFinishedError.__name__, cause, ANOTHER_STORE)
+        refusal = (
+            self._refusal_of_another_job()
+            or self._refusal_to_resume()
+            or self._refusal_of_an_empty_store()
+        )
         if refusal is not None:
             return refusal
         if not chain.length:  # its records come when the group has formed: they say its grouping
@@ -181,22 +188,42 @@ class AttemptStart:
         return BeginAttempt(self.before, self._chain.facts_of(attempt, self.now_us))
 
     def _refusal_of_another_job(self) -> RefuseAttempt | None:
-        """Refuse what would give other bytes than the attempts before."""
+        """Refuse what would give other bytes than the attempts before, or another job's."""
         chain, before = self._chain, self.before
+        series = before.job_id.rpartition(".")[0]
+        if before.attempt and chain.series not in ("", series):
+            text = f"the store has job {chain.series}, and the state directory has job {series}"
+            return RefuseAttempt(ConfigError.__name__, text, "give both of one job")
         text = differences(dict(chain.settings), dict(before.settings))
         if chain.world_size and chain.world_size != before.world_size:
             text = f"the job in the store has {chain.world_size} workers, not {before.world_size}"
-        return RefuseAttempt(ConfigError.__name__, text) if text else None
+        return RefuseAttempt(ConfigError.__name__, text, SAME_OR_ANOTHER) if text else None
+
+    def _refusal_of_an_empty_store(self) -> RefuseAttempt | None:
+        """Refuse to begin anew in silence where the journal has a job that was killed.
+
+        An end that an attempt follows is in the journal; then nothing had come into the store yet.
+        """
+        before = self.before
+        was_killed = before.first_nonces and before.fatal_decision is None and not self.survivors
+        if self._chain.length or not before.attempt or not was_killed:
+            return None
+        cause = f"the state directory has {before.job_id}, which has begun, and its store is empty"
+        remedy = "mount or name its store; to begin anew, give another state directory"
+        return RefuseAttempt(ConfigError.__name__, cause, remedy)
 
     def _refusal_to_resume(self) -> RefuseAttempt | None:
-        versions = self._chain.versions
-        if self.resume == "never" and versions and not self.before.attempt:
+        versions, before = self._chain.versions, self.before
+        # Members that may live go on, and so does a job that has come to an end which is followed.
+        was_killed = before.fatal_decision is None and not self.survivors
+        if self.resume == "never" and versions and (not before.attempt or was_killed):
             newest = versions[-1].version
             cause = f"the store has a job up to checkpoint {newest}, and resume is 'never'"
-            return RefuseAttempt(ConfigError.__name__, cause)
+            return RefuseAttempt(ConfigError.__name__, cause, ANOTHER_STORE)
         if self.resume == "require" and not versions:
             cause = "the store has no checkpoint, and resume is 'require'"
-            return RefuseAttempt(ConfigError.__name__, cause)
+            remedy = "look whether it is the store that was meant; --resume auto begins a new job"
+            return RefuseAttempt(ConfigError.__name__, cause, remedy)
         return None
 
     def _next_parent(self) -> AttemptStep:
@@ -219,7 +246,7 @@ class AttemptStart:
         parent = 0 if self._parent is None else self._parent.record
         if self._attempt > self.max_attempts:
             cause = f"attempt {self._attempt} would be above max_attempts {self.max_attempts}"
-            return RefuseAttempt(JobLostError.__name__, cause)
+            return RefuseAttempt(JobLostError.__name__, cause, "raise --max-attempts")
         if self.tried[parent] >= MAX_FROM_ONE_PARENT:
             cause = f"{MAX_FROM_ONE_PARENT} attempts from {self._beginning} were lost in a row"
             return RefuseAttempt(JobLostError.__name__, cause)

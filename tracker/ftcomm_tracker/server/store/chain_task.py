@@ -170,8 +170,9 @@ class ChainTask:
                     return durable, replace(facts, has_standby=self.has_standby)
                 case RefuseAttempt(error, cause) if error == OVERTAKEN:
                     raise OvertakenError(cause)
-                case RefuseAttempt(error, cause):
-                    raise (error_named(error) or FtcommError)(cause)
+                case RefuseAttempt(error, cause, remedy):
+                    kind, where = error_named(error) or FtcommError, self._store.url
+                    raise kind(f"{where}: {cause}", remedy=remedy or None)
                 case ReadChain() | VerifyVersion() | PutAttempt():
                     step = await self._take(start, step)
                 case _:
