@@ -381,12 +381,12 @@ async def _until_signal(request: RunRequest, progress: ProgressLine) -> RunSessi
 
 
 def _report(asked: GivenOptions, session: RunSession, folder: Path) -> None:
-    if asked.html is not None:
+    click.echo(json.dumps(document(session)) if asked.as_json else report_text(session))
+    if asked.html is not None:  # last: what fails here must not cost the report above
         try:
             asked.html.write_text(report_page(session), encoding="utf-8")
         except OSError as error:
             _say(f"cannot write {asked.html}: {error.strerror}")
-    click.echo(json.dumps(document(session)) if asked.as_json else report_text(session))
     if asked.keep is not None or session.verdict.outcome is not RunExit.PASSED:
         _say(f"output, histories and records of all runs: {folder}")
     else:

@@ -1,4 +1,4 @@
-"""A picture of one run: a lane for each worker and the tracker, faults and recoveries in time."""
+"""A picture of one run: lanes of workers, spares and tracker, faults and recoveries in time."""
 
 import math
 
@@ -27,9 +27,7 @@ LEGEND = (
 
 def timeline(run: RunRecord, world_size: int) -> str:
     """An inline SVG."""
-    lanes = [str(worker) for worker in range(world_size)]
-    if any(process.who == "tracker" for process in run.processes):
-        lanes.append("tracker")
+    lanes = _lanes(run, world_size)
     height = TOP + LANE * len(lanes) + 24
     scale = (WIDTH - LEFT - 10) / max(run.wall_s, 1e-3)
     parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" font-size="11">']
@@ -41,6 +39,15 @@ def timeline(run: RunRecord, world_size: int) -> str:
     parts += _attempts(run, scale, height)
     parts.append("</svg>")
     return "\n".join(parts)
+
+
+def _lanes(run: RunRecord, world_size: int) -> list[str]:
+    """The members, the spares, and the tracker where it is a process of its own."""
+    members = [str(worker) for worker in range(world_size)]
+    seen = {process.who for process in run.processes}
+    hit = {worker for delivery in run.delivered for worker in delivery.workers}
+    spares = sorted((seen | hit) - {*members, "tracker"}, key=lambda name: (len(name), name))
+    return [*members, *spares, *({"tracker"} & seen)]
 
 
 def tick_step(length_s: float) -> float:

@@ -1,18 +1,24 @@
 """Reports: what a person reads, and a page that needs nothing but itself."""
 
+import contextlib
 import json
 import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from ftcomm_chaos.checkers import RuleViolation
 from ftcomm_chaos.commands.report_html import report_page
 from ftcomm_chaos.commands.report_text import MOST_SHOWN, document, report_text
+from ftcomm_chaos.commands.run import _report
 from ftcomm_chaos.report.run_record import AttemptRow
 from ftcomm_chaos.report.timeline_svg import LEGEND, tick_step
 from ftcomm_chaos.runner.history_checks import violation_lines
-from tests.integration.chaos.scenarios import incident, kill, killed_once, run, session
+from ftcomm_chaos.runner.session import RunSession
+from tests.integration.chaos.scenarios import incident, kill, killed_once, process, run, session
 
 NASTY = '<script>alert("x")</script>&\x01'
 
@@ -31,6 +37,41 @@ def test_processes_are_counted_from_one_as_by_the_tracker() -> None:
         "incarnation 1, process 11 was killed by SIGKILL",
         "incarnation 2, process 12 ended well",
     ]
+
+
+def test_a_spare_has_a_lane_where_its_faults_are_marked() -> None:
+    """Also one whose process the run has not seen, since it died at once."""
+    processes = [process("0", 10), process("1", 11), process("spare-10", 12), process("tracker", 9)]
+    deliveries = [kill(1, 2.0, "spare-10", 12), kill(2, 3.0, "spare-2", 13)]
+    page = report_page(session(run(processes=processes, deliveries=deliveries)))
+    lanes = re.findall(r'<text x="6" y="(\d+)">(.*?)</text>', page)[2:]  # after the reference's
+    assert [name for _, name in lanes] == [
+        "worker 0", "worker 1", "worker spare-2", "worker spare-10", "tracker",
+    ]  # fmt: skip
+    marks = re.findall(r'y="(\d+)"[^>]*><title>\d.\d\d s: SIGKILL for (.*?)</title>', page)
+    lane_of = {name: int(y) - 14 for y, name in lanes}
+    assert {who: int(y) - lane_of[f"worker {who}"] for y, who in marks} == {
+        "spare-10": 0,
+        "spare-2": 0,
+    }
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("a defect")])
+def test_a_page_that_cannot_be_written_does_not_cost_the_text(
+    error: Exception,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(played: RunSession) -> str:
+        raise error
+
+    monkeypatch.setattr("ftcomm_chaos.commands.run.report_page", fails)
+    asked: Any = SimpleNamespace(html=tmp_path / "page.html", as_json=False, keep=tmp_path)
+    played = session(killed_once())
+    with contextlib.suppress(ValueError):
+        _report(asked, played, tmp_path)
+    assert capsys.readouterr().out == report_text(played) + "\n"
 
 
 def test_whatever_a_script_says_is_escaped() -> None:

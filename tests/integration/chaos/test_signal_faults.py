@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from ftcomm_chaos.faults.fault_kinds import Hit, NotDeliveredError, Target
-from ftcomm_chaos.runner.signal_faults import ByLibrary, SignalFault
+from ftcomm_chaos.faults.fault_kinds import TRACKER, Hit, NotDeliveredError, Target
+from ftcomm_chaos.runner.losses.tracker_disk import TrackerDiskLost
+from ftcomm_chaos.runner.signal_faults import ByLibrary, SignalFault, TrackerKill
 
 
 @dataclass(eq=False)
@@ -74,3 +75,15 @@ async def test_what_was_stopped_goes_on_though_one_of_them_has_ended() -> None:
 def test_who_has_died_of_it_before_we_hear_of_it_is_hit_all_the_same(fault: Any) -> None:
     process = job(ended="1").processes["1"]
     assert fault.happened(process) == Hit(("1",), fault.happened(process).what, (process,))
+
+
+@pytest.mark.trio
+async def test_a_lost_disk_of_the_tracker_is_told_from_a_kill() -> None:
+    hits = []
+    for kind in (TrackerKill, TrackerDiskLost):
+        there = job()
+        there.tracker, there.expect_rebuild = ChildProcess("tracker"), lambda: None
+        hits.append(await kind(Target(TRACKER), "SIGKILL").fire(there, random.Random(1)))
+    killed, lost = hits
+    assert lost.what == f"{killed.what}, whose directory is removed"
+    assert len(lost.processes) == 1

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ftcomm_chaos.faults.fault_kinds import TRACKER, FaultKind, Hit, RunningJob, Target, register
@@ -20,7 +20,7 @@ class TrackerDiskLost(SignalFault):
         """Kill the tracker; its directory is removed by `undo`."""
         hit = await SignalFault.fire(self, job, dice)
         job.expect_rebuild()
-        return hit
+        return replace(hit, what=f"{hit.what}, whose directory is removed")
 
     async def undo(self, job: RunningJob) -> None:
         """Start a tracker that has nothing but token and address."""
