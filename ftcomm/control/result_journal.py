@@ -132,7 +132,15 @@ class ResultJournal:
             self._opened(batch).append([*records, *results])
         except OSError as error:
             self._failed_version = batch.version
-            self._warn(error)
+            if not self._is_removed(error):
+                self._warn(error)
+
+    def _is_removed(self, error: OSError) -> bool:
+        """True if a rank beside this one has removed the journals of the job, which has finished.
+
+        All ranks have completed their close() by then, and this one may not have heard it yet.
+        """
+        return isinstance(error, FileNotFoundError) and self._driver.hub.core.progress.closed
 
     def _opened(self, batch: Batch) -> JournalFile:
         header = JournalHeader(

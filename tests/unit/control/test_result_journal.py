@@ -1,0 +1,78 @@
+"""Journals of results at the end of a job: what one rank removes while another one writes."""
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from ftcomm.control import result_journal
+from ftcomm.control.result_journal import ResultJournal
+from ftcomm.recovery.events import Event, JournalWritten
+from ftcomm.recovery.journal.journalling import Batch
+from ftcomm.recovery.states import WorkerState
+
+BATCH = Batch(1, 3, 0, 7, 7, begins_epoch=True, results=(), is_last=True, proves=False)
+
+
+class JobThatEnds:
+    """The driver of a rank that has a batch to write when its job ends."""
+
+    def __init__(self, nursery: trio.Nursery, folder: Path, *, closed: bool) -> None:
+        batches = [BATCH]
+        self.nursery, self.hung_up = nursery, trio.Event()
+        self.warned: list[str] = []
+        self.applied: list[Event] = []
+        self.hub = SimpleNamespace(
+            lock=threading.Lock(),
+            settings=SimpleNamespace(journal=str(folder)),
+            log=SimpleNamespace(warn_aloud=lambda words, *args: self.warned.append(words % args)),
+            core=SimpleNamespace(
+                contact=SimpleNamespace(job_id="run.1"),
+                progress=SimpleNamespace(closed=closed),
+                view=SimpleNamespace(state=WorkerState.RUNNING),
+                durables=SimpleNamespace(durable=-1),
+                journalling=SimpleNamespace(
+                    take=lambda: batches.pop() if batches else None,
+                    still_held=lambda batch: [],
+                    obsolete_before=0,
+                ),
+            ),
+        )
+
+    def apply(self, event: Event) -> None:
+        """Take it; the job ends after the batch."""
+        self.applied.append(event)
+        self.hung_up.set()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("closed", "error", "warns"),
+    [
+        (True, FileNotFoundError(2, "No such file or directory"), False),
+        (True, OSError(28, "No space left on device"), True),
+        (False, FileNotFoundError(2, "No such file or directory"), True),
+    ],
+)
+async def test_only_the_end_of_the_job_removes_a_journal_without_a_warning(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+    closed: bool,
+    error: OSError,
+    warns: bool,
+) -> None:
+    """A rank removes the journals when it knows that all have closed; others write until then."""
+
+    def removed(*args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(result_journal, "JournalFile", removed)
+    async with trio.open_nursery() as nursery:
+        job: Any = JobThatEnds(nursery, tmp_path, closed=closed)
+        ResultJournal(job).begin()
+    assert (bool(job.warned), job.applied) == (warns, [JournalWritten(1)])
