@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 from ftcomm.protocol.messages import (
     AskRoster,
     Closed,
@@ -30,6 +31,7 @@ from ftcomm_tracker.core.events import (
     TakeGeneration,
 )
 from ftcomm_tracker.core.rebuild.decision import MAX_EPOCH, Rebuild
+from ftcomm_tracker.core.reporting.status import summary
 from ftcomm_tracker.core.roster import JobState, Roster
 from tests.unit.tracker.roster_scenario import SETTINGS, ScenarioRun, hello, names, running, sends
 
@@ -76,6 +78,24 @@ def come(scenario: ScenarioRun, *ranks: int) -> list[tuple[int, Any]]:
         scenario.joined(rank + 1, member(rank))
         sent += scenario.said(rank + 1, known())
     return sent
+
+
+def test_the_number_of_workers_is_not_said_before_a_worker_names_it() -> None:
+    """A tracker that was given none stands in with the most that a job can have."""
+    scenario = ScenarioRun(3, Durable.fresh("not-known-yet", MAX_WORLD_SIZE))
+    scenario.roster = Roster(
+        SETTINGS,
+        scenario.journalled,
+        generation=1,
+        now=0.0,
+        tracker=b"me",
+        rebuild=Rebuild(b"me", is_asked=True),
+    )
+    said = [summary(scenario.roster.snapshot(0.0))]
+    come(scenario, 0)
+    said.append(summary(scenario.roster.snapshot(0.0)))
+    assert said == ["rebuilding", "rebuilding, epoch 0, 0/3 ranks up, at -1.0"]
+    assert summary(rebuilding(world_size=3).roster.snapshot(0.0)) == said[1]
 
 
 def test_all_members_come_and_nothing_changes_for_them() -> None:

@@ -48,7 +48,7 @@ def snapshot(group: GroupState, now: float) -> dict[str, Any]:
         "epoch": group.epochs.in_force,
         "announced_epoch": group.durable.epoch,
         "generation": group.generation,
-        "world_size": group.durable.world_size,
+        "world_size": _world_size(group),
         "progress": str(progress),
         "detect_within_s": group.settings.detect_within,
         "replace_within_s": group.settings.replace_within,
@@ -77,6 +77,15 @@ def snapshot(group: GroupState, now: float) -> dict[str, Any]:
         else {"error": fatal_decision.error, "cause": fatal_decision.cause},
         "final_version": group.durable.final_version,
     }
+
+
+def _world_size(group: GroupState) -> int | None:
+    """Number of workers; None before anybody has named it to a tracker without a journal."""
+    rebuild = group.rebuild
+    if rebuild is None or rebuild.world_size is not None:
+        return group.durable.world_size
+    newest = rebuild.newest_answer()
+    return newest[0].world_size if newest else None
 
 
 def _recovery(group: GroupState, now: float) -> dict[str, Any] | None:

@@ -49,8 +49,11 @@ def summary(snapshot: Mapping[str, Any]) -> str:
     up = sum(row["connected"] for row in snapshot["members"])
     late = [row["worker_id"] for row in snapshot["members"] if row["late"]]
     slow = f", late: {' '.join(late)}" if late else ""
+    state = str(snapshot["state"]).lower()
+    if snapshot["world_size"] is None:  # nor is anything else known of a job that nobody has named
+        return state
     return (
-        f"{snapshot['state'].lower()}, epoch {snapshot['epoch']},"
+        f"{state}, epoch {snapshot['epoch']},"
         f" {up}/{snapshot['world_size']} ranks up, at {snapshot['progress']}{slow}"
     )
 
