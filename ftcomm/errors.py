@@ -81,7 +81,9 @@ class JobLostError(FtcommError):
 
     exit_code = 71
     default_remedy = (
-        "read why the workers died or left, start the job again in another state directory"
+        "read why the workers died or left, and start the job again: with --checkpoint, or under"
+        " run --state-dir, the same command goes on from the newest durable checkpoint; without"
+        " both, give another state directory"
     )
 
 

@@ -43,6 +43,11 @@ def test_an_error_says_and_keeps_all_it_was_given_and_travels(kind: type[FtcommE
     assert kind("13").cause == "13"
 
 
+def test_a_lost_job_says_with_what_the_same_command_goes_on() -> None:
+    remedy = errors.JobLostError("gone").remedy
+    assert [word in remedy for word in ("--checkpoint", "run --state-dir")] == [True, True]
+
+
 @pytest.mark.parametrize(("kind", "base"), ALSO.items())
 def test_an_error_is_caught_by_what_python_has_for_it(
     kind: type[FtcommError], base: type[Exception]

@@ -33,7 +33,7 @@ async def test_a_deleted_directory_is_made_again_before_anything_is_told(tmp_pat
         assert written is not None
         assert [place[0] for place in written[0]["places"]] == ["0", "1"]  # type: ignore[attr-defined]  # as JSON
         assert (remembered(home), read_token(job.token_file)) == before
-        with pytest.raises(ConfigError, match="serves the job"):
+        with pytest.raises(ConfigError, match=r"serves the job.*give --take-over;"):
             await open_job(ServeOptions(state_dir=home))
 
 

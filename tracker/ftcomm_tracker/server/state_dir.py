@@ -75,8 +75,8 @@ def served_already(state_dir: Path) -> ConfigError:
     """The refusal of a second tracker on the directory of one that serves."""
     return ConfigError(
         f"a tracker ({owner_of(state_dir)}) serves the job in {state_dir}",
-        remedy=f"ask it: ftcomm-tracker status --state-dir {state_dir}; to serve in its place, give"
-        " `serve --take-over`; for a new job give another --state-dir",
+        remedy=f"ask it: ftcomm-tracker status --state-dir {state_dir}; to take its place, give"
+        " --take-over; for a new job give another --state-dir",
     )
 
 
