@@ -3,12 +3,21 @@
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ftcomm.config.process_identity import this_process
-from ftcomm_tracker.operator.job_registry import JobEntry, entry_path, read_registry
+from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.operator.job_registry import (
+    JobEntry,
+    Registry,
+    entry_path,
+    read_registry,
+    register,
+    unregister,
+)
 from ftcomm_tracker.server.journal import FILE_NAME
 from ftcomm_tracker.server.state_dir import LOCK_NAME, StateLock
 from tests.unit.tracker.serving import serve
@@ -17,6 +26,17 @@ from tests.unit.tracker.test_launcher import run
 
 HOST = "node7"
 JOB = "20260101-000000-abcdef"
+FAILS_ONCE = """
+import ftcomm
+from ftcomm_tracker.operator.job_registry import read_registry
+with ftcomm.init() as comm:
+    version, _ = comm.load_checkpoint(0)
+    for entry in read_registry().entries:
+        print(entry.job_id, "running" if entry.is_running() else "ended")
+    comm.checkpoint(1, durable=True)
+    if not version:
+        raise SystemExit(5)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -51,12 +71,13 @@ def states() -> dict[str, str]:
 
 
 def test_the_states_of_jobs(tmp_path: Path) -> None:
-    entry(tmp_path, job_id="a")
+    """Job `a` has a store, and is in its first attempt."""
+    entry(tmp_path, job_id="a.1")
     ended(tmp_path, job_id="b")
     entry(tmp_path, job_id="c", host="elsewhere")
-    assert states() == {"a": "running", "b": "gone", "c": "on another host"}
+    assert states() == {"a.1": "running", "b": "gone", "c": "on another host"}
     status, text = invoke("list")
-    assert (status, [line.split()[0] for line in text.splitlines()]) == (0, ["JOB", *"abc"])
+    assert (status, [line.split()[0] for line in text.splitlines()]) == (0, ["JOB", "a.1", *"bc"])
 
 
 def test_no_job_is_said() -> None:
@@ -89,6 +110,9 @@ def test_a_damaged_file_is_named_and_ignored(
         ("state_dir", "relative"),
         ("state_dir", "/tmp/\x1b[2J"),
         ("job_id", "../x"),
+        ("job_id", f"{JOB}."),
+        ("job_id", f"{JOB}.1.1"),
+        ("job_id", f"{JOB}.12345678"),
         ("began", -1),
         ("workers", "2"),
     ],
@@ -147,7 +171,7 @@ def test_clean_leaves_a_directory_that_a_tracker_holds(tmp_path: Path) -> None:
 
 def test_clean_leaves_a_job_whose_process_runs(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).touch()
-    running = entry(tmp_path, job_id="a")
+    running = entry(tmp_path, job_id="a.1")
     elsewhere = ended(tmp_path, job_id="b", host="elsewhere")
     assert invoke("clean") == (0, "nothing to remove\n")
     assert [entry_path(job).exists() for job in (running, elsewhere)] == [True, True]
@@ -169,6 +193,52 @@ def test_of_several_jobs_the_choices_are_named(tmp_path: Path, command: tuple[st
         64,
         True,
     )
+
+
+class ServedJob:
+    """A job that a tracker of this process serves; the tracker shows it after events."""
+
+    def __init__(self, state_dir: Path, durable: Durable, size: int | None) -> None:
+        self.state_dir, self.durable, self.address = state_dir, durable, "h:1"
+        self.server = SimpleNamespace(snapshot=lambda: {"world_size": size}, watch_job=None)
+
+
+def listed() -> list[tuple[str, str]]:
+    """Jobs and their numbers of workers, as `list` shows them."""
+    return [(line.split()[0], line.split()[2]) for line in invoke("list")[1].splitlines()[1:]]
+
+
+def test_a_later_attempt_replaces_the_entry_of_an_earlier_one(tmp_path: Path) -> None:
+    """A made-up directory stays known to `clean`, and so does a job that runs."""
+    ended(tmp_path, job_id=f"{JOB}.1", temporary=False)
+    ended(tmp_path / "other", job_id=f"{JOB}.2", temporary=False)
+    ended(tmp_path / "made-up", job_id=f"{JOB}.3")
+    entry(tmp_path / "beside", job_id=JOB, temporary=False)
+    ended(tmp_path / "else", job_id="b.1", temporary=False)
+    job: Any = ServedJob(tmp_path, Durable.fresh(f"{JOB}.4", 2), 2)
+    register(job, "run", temporary=False)
+    others = {f"{JOB}.3", JOB, "b.1"}
+    assert states().keys() == {*others, f"{JOB}.4"}
+    job.server.watch_job(Durable.fresh(f"{JOB}.5", 2))
+    assert states().keys() == {*others, f"{JOB}.5"}
+    unregister(job)
+    assert states().keys() == others
+
+
+def test_a_rebuilt_job_is_listed_once_its_workers_have_named_it(tmp_path: Path) -> None:
+    job: Any = ServedJob(tmp_path, Durable.fresh("not-known-yet", 2048), None)
+    register(job, "serve", temporary=False)
+    assert listed() == [("not-known-yet", "?")]  # which `explain` finds, since it waits
+    job.server.watch_job(Durable.fresh(JOB, 3))
+    assert listed() == [(JOB, "3")]
+
+
+def test_the_entry_of_another_process_stays(tmp_path: Path) -> None:
+    job: Any = ServedJob(tmp_path, Durable.fresh(JOB, 2), 2)
+    register(job, "serve", temporary=False)
+    ended(tmp_path)
+    unregister(job)
+    assert states() == {JOB: "gone"}
 
 
 @pytest.mark.process
@@ -199,3 +269,19 @@ def test_run_leaves_an_entry_only_if_it_leaves_a_directory(
     assert (failed.returncode, left.temporary, Path(left.state_dir).is_dir()) == (73, True, True)
     assert invoke("clean")[0] == 0
     assert (read_registry().entries, Path(left.state_dir).exists()) == ((), False)
+
+
+@pytest.mark.process
+def test_run_with_a_store_is_listed_and_its_next_attempt_takes_the_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    options = ("--state-dir", str(tmp_path / "state"), "--max-restarts", "0")
+    failed = run(*options, script=FAILS_ONCE, n=1)
+    (left,) = read_registry().entries
+    assert (failed.returncode, failed.stdout) == (73, f"[0] {left.job_id} running\n")
+    again = run(*options, script=FAILS_ONCE, n=1)
+    series = left.job_id.removesuffix(".1")
+    assert (again.returncode, again.stdout) == (0, f"[0] {series}.2 running\n"), again.stderr
+    assert read_registry() == Registry((), {})

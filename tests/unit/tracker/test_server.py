@@ -13,6 +13,7 @@ from ftcomm.config.environment import read_token
 from ftcomm.errors import AuthenticationError, ConfigError, ProtocolError
 from ftcomm.protocol.handshake import MAGIC, NONCE_BYTES, ClientHandshake, control_key
 from ftcomm.protocol.messages import (
+    AskRoster,
     FatalDecision,
     HeartbeatAck,
     Plan,
@@ -29,6 +30,7 @@ from ftcomm_tracker.server.journal import Journal, SupersededError
 from ftcomm_tracker.server.open_job import ServeOptions, open_job
 from tests.unit.tracker.harness import Client, client, heartbeat, hello, tracker
 from tests.unit.tracker.roster_scenario import report
+from tests.unit.tracker.test_rebuild import known, member
 
 pytestmark = pytest.mark.trio
 
@@ -381,3 +383,17 @@ async def test_exhausted_file_descriptors_do_not_end_the_tracker(
                 await worker.send(hello(name))
                 assert isinstance(await worker.receive(), Welcome)
         assert failures == []
+
+
+async def test_the_job_that_workers_name_can_be_watched(tmp_path: Path) -> None:
+    """A tracker without a journal; the list of jobs is written again then."""
+    async with tracker(tmp_path, 3) as job, contextlib.AsyncExitStack() as stack:
+        told: list[str] = []
+        job.server.watch_job = lambda durable: told.append(durable.job_id)
+        for rank in range(3):
+            worker = await stack.enter_async_context(client(job))
+            await worker.send(member(rank))
+            await worker.receive_a(AskRoster)
+            await worker.send(known())
+        await worker.receive_a(Welcome)
+        assert list(dict.fromkeys(told)) == [job.durable.job_id, "old"]

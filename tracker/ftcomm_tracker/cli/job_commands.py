@@ -10,7 +10,12 @@ import click
 from ftcomm.errors import ConfigError
 from ftcomm_tracker.cli.options import DIRECTORY, program_name, run_and_exit, say_plainly
 from ftcomm_tracker.operator.finished_job import last_state
-from ftcomm_tracker.operator.job_registry import JobEntry, entry_path, read_registry
+from ftcomm_tracker.operator.job_registry import (
+    UNKNOWN_SIZE,
+    JobEntry,
+    entry_path,
+    read_registry,
+)
 from ftcomm_tracker.server.journal import FILE_NAME
 from ftcomm_tracker.server.open_job import TOKEN_NAME
 from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE
@@ -95,7 +100,7 @@ def _lines(entries: tuple[JobEntry, ...]) -> list[str]:
         (
             entry.job_id,
             state_of(entry),
-            str(entry.workers),
+            "?" if entry.workers == UNKNOWN_SIZE else str(entry.workers),
             f"{entry.pid} on {entry.host}",
             time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.began)),
             entry.state_dir,

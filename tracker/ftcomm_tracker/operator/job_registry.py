@@ -13,13 +13,14 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ftcomm.config.environment import jobs_folder
 from ftcomm.config.process_identity import ProcessName, this_process
+from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.server.open_job import OpenJob
 
 log = logging.getLogger("ftcomm_tracker")
@@ -27,7 +28,8 @@ log = logging.getLogger("ftcomm_tracker")
 MAX_ENTRY_BYTES = 16 * 1024  # four paths of the longest kind; an entry has 500
 MAX_ENTRIES = 10_000  # a folder with more is not ours, or has not been cleaned for years
 SUFFIX = ".json"
-_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9-]{1,64}(\.[0-9]{1,7})?")  # of a job with a store: .ATTEMPT
+UNKNOWN_SIZE = 0  # in place of the world size of a job that its workers have yet to name
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class JobEntry:
         state_dir: absolute.
         temporary: True if the command has made the state directory up.
         address: ``host:port`` of the tracker.
-        workers: world size.
+        workers: world size, or `UNKNOWN_SIZE`.
         host: where the command runs.
         pid: of its process.
         start: of its process, see `ProcessName`.
@@ -86,34 +88,75 @@ class Registry:
 
 
 def register(job: OpenJob, command: str, *, temporary: bool) -> None:
-    """Write the entry of a job of this process; a failure is logged, since the job can go on."""
+    """Write the entry of a job of this process, and again whenever the job gets another id.
+
+    Entries that say nothing any more go: those of earlier attempts, and of earlier jobs in the
+    same state directory.  A failure is logged, since the job can go on.
+    """
     process = this_process()
+    is_known = job.server.snapshot()["world_size"] is not None
     entry = JobEntry(
         job_id=job.durable.job_id,
         command=command,
         state_dir=str(job.state_dir),
         temporary=temporary,
         address=job.address,
-        workers=job.durable.world_size,
+        workers=job.durable.world_size if is_known else UNKNOWN_SIZE,
         host=platform.node(),
         pid=process.pid,
         start=process.start,
         began=round(time.time(), 3),
     )
+    _put(entry)
+
+    def renew(durable: Durable) -> None:
+        nonlocal entry
+        if durable.job_id != entry.job_id:
+            entry = replace(entry, job_id=durable.job_id, workers=durable.world_size)
+            _put(entry)
+
+    job.server.watch_job = renew
+
+
+def _put(entry: JobEntry) -> None:
     folder = jobs_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(folder / f"{entry.job_id}{SUFFIX}", json.dumps(asdict(entry)))
+        _write(entry_path(entry), json.dumps(asdict(entry)))
     except OSError as error:
         log.warning("`ftcomm list` will not show this job: %s: %s", folder, error.strerror)
+        return
+    _remove(old for old in read_registry().entries if _is_replaced(old, entry))
+
+
+def _is_replaced(old: JobEntry, new: JobEntry) -> bool:
+    """True if `new` says all that is to be said of `old`.
+
+    A temporary directory stays known until `clean` removes it.
+    """
+    if old.job_id == new.job_id or old.host != new.host:
+        return False
+    if old.state_dir == new.state_dir:
+        return True
+    is_series = old.job_id.partition(".")[0] == new.job_id.partition(".")[0]
+    return is_series and not old.temporary and not old.is_running()
 
 
 def unregister(job: OpenJob) -> None:
     """Remove the entry of a job, unless another process has taken the job over."""
-    path = jobs_folder() / f"{job.durable.job_id}{SUFFIX}"
-    with contextlib.suppress(OSError, ValueError):
-        if _read(path).pid == this_process().pid:
-            path.unlink()
+    process, state_dir = this_process(), str(job.state_dir)
+    own = (platform.node(), process.pid, process.start, state_dir)
+    _remove(
+        entry
+        for entry in read_registry().entries
+        if (entry.host, entry.pid, entry.start, entry.state_dir) == own
+    )
+
+
+def _remove(entries: Iterable[JobEntry]) -> None:
+    for entry in entries:
+        with contextlib.suppress(OSError):
+            entry_path(entry).unlink()
 
 
 def read_registry() -> Registry:
@@ -208,7 +251,7 @@ def _checked(entry: JobEntry) -> JobEntry:
         ("state_dir", Path(entry.state_dir).is_absolute()),
         ("pid", 0 < entry.pid < 1 << 31),
         ("start", 0 <= entry.start < 1 << 63),
-        ("workers", 0 < entry.workers < 1 << 31),
+        ("workers", UNKNOWN_SIZE <= entry.workers < 1 << 31),
         ("began", 0 <= entry.began < 1 << 40),
     )
     for name, holds in bounds:

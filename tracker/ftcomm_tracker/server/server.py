@@ -87,6 +87,8 @@ class Server:
         ended: set once everyone who could be told has been told.
         faults: planned deaths, for tests.
         launcher_kills: kills a worker that this process has started, see `kill_own`.
+        watch_job: called with the job after each batch of events. It has another id once its next
+            attempt has begun, or workers have named it to a tracker without a journal.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Server:
         self.outcome: JobEnded | None = None
         self.faults: TrackerFaults | None = None
         self.launcher_kills: Callable[[str], bool] | None = None
+        self.watch_job: Callable[[Durable], None] | None = None
         self._roster = roster
         self._journal = journal
         self._chain = chain
@@ -339,6 +342,8 @@ class Server:
             if isinstance(effect, TakeGeneration):
                 self._journal.take_generation(effect.generation)
         self._journal_last(effect for effects in decided for effect in effects)
+        if self.watch_job is not None:
+            self.watch_job(self._roster.durable)
         for (_, then), effects in zip(waiting, decided, strict=True):
             self._carry_out(effects)
             if then is not None:
