@@ -107,14 +107,16 @@ async def _keep_beating(driver: Driver) -> None:
         period = min(every, BLOCKED_AFTER_S)
         step = hub.progress.step  # before the peers: see `Progress`
         peers, blocked_s = _blocked_on(hub, ran_since)
+        record_s = hub.core.durables.waited_s(time.monotonic())
+        record_ms = int(record_s * 1000) if record_s >= BLOCKED_AFTER_S else 0
         # The epoch and the connection too: whoever listens there has not heard it yet.
         news = (
             (peers, step, hub.core.progress.position, hub.core.view.epoch, driver.outbox)
-            if peers
+            if peers or record_ms
             else None
         )
         if news != said or woken_at + period / 2 >= beaten_at + every:
-            driver.apply(Beat(peers, int(blocked_s * 1000), step, hub.log_bytes()))
+            driver.apply(Beat(peers, int(blocked_s * 1000), step, hub.log_bytes(), record_ms))
             said, beaten_at = news, woken_at
         deadline = hub.deadline  # read once: the user's thread may end the call meanwhile
         if deadline is not None:

@@ -234,5 +234,5 @@ class DirectoryStore:
 
     def _failed(self, name: str, error: OSError) -> StoreError:
         full = error.errno in _NO_ROOM
-        remedy = "make room on its disk; training goes on meanwhile" if full else None
+        remedy = "make room on its disk" if full else None
         return StoreError(f"{self._root}: {name}: {error.strerror or error}", remedy=remedy)

@@ -29,7 +29,7 @@ class StoreError(FtcommError):
     """The store could not be reached, or refused; whether a write took effect may be unclear."""
 
     exit_code = 69
-    default_remedy = "see that the store is reachable and has room; training goes on meanwhile"
+    default_remedy = "see that the store is reachable and has room"
 
 
 class MissingObjectError(FtcommError):

@@ -24,7 +24,7 @@ from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind, is_compatible, signature_text
 from ftcomm.recovery.events import FatalFound, Leaving, MismatchSeen, OwnCloseDone
 from ftcomm.recovery.machine import Checkpoint, NextStep, WorkerState
-from ftcomm.recovery.recent_calls import Called
+from ftcomm.recovery.recent_calls import NO_CALL, Called
 from ftcomm.recovery.result_log import LogEntry
 from ftcomm.requests.builder import Group
 from ftcomm.requests.request import (
@@ -304,7 +304,7 @@ class DistributedEngine:
         self._fault("saved")
         self._commit(version, saving, signature, site)
         if self.has_store:
-            self._await_store(version, saving)
+            self._await_store(version, saving, Called(signature, site))
         self._plane.shared_window.next_version()
         self._fault("committed")
         return version
@@ -371,7 +371,7 @@ class DistributedEngine:
         """True if checkpoints are written to a store."""
         return bool(self._hub.settings.checkpoint)
 
-    def _await_store(self, version: int, saving: CheckpointPayload) -> None:
+    def _await_store(self, version: int, saving: CheckpointPayload, call: Called) -> None:
         """Wait until the store's readers need nothing more that the user may write to.
 
         That is the state of an older lazy version, until it is packed.  With ``durable=True``, wait
@@ -381,8 +381,11 @@ class DistributedEngine:
         self._machine.wait_for(lambda: not durables.must_pack(version - 1))
         if saving.durable:
             with self._hub.lock:
-                durables.awaited = version
-            self._machine.wait_for(lambda: not durables.awaits_record)
+                durables.await_record(version, call, time.monotonic())
+            try:
+                self._machine.wait_for(lambda: not durables.awaits_record)
+            finally:  # Ctrl-C too: heartbeats say no more that this rank waits
+                durables.awaited_by = NO_CALL
 
     @property
     def known_version(self) -> int | None:

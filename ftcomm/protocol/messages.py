@@ -144,6 +144,9 @@ class Blocked:
     ``peers`` are the ranks that it waits for; no byte has come or gone for ``blocked_ms``.  It
     stands in the schedule's step ``step``: of two ranks at one position, the one in the lower step
     is behind.  -1 is before the first step, where links are made.
+
+    Without ``peers`` it waits for the record of its durable checkpoint, which is the call before
+    its position: it waits for no rank, and has called nothing there yet.
     """
 
     signature: PackedSignature

@@ -140,12 +140,16 @@ class FetchEnded:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """The control thread read its clock; sent every heartbeat period."""
+    """The control thread read its clock; sent every heartbeat period.
+
+    `record_ms` is not 0 while the user's thread waits for the record of a durable checkpoint.
+    """
 
     blocked_peers: tuple[int, ...] = ()
     blocked_ms: int = 0
     blocked_step: int = -1
     log_bytes: int = 0
+    record_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

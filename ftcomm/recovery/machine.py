@@ -478,11 +478,14 @@ class WorkerMachine:
         if lost:
             return self._fail("tracker lost", self._error(errors.TrackerLostError, lost))
         blocked = None
+        waiting = self.durables.awaited_by
         if beat.blocked_peers and progress.call.signature:
             signature, site = progress.call
             blocked = Blocked(
                 signature, site, beat.blocked_peers, beat.blocked_ms, beat.blocked_step
             )
+        elif beat.record_ms and waiting.signature:
+            blocked = Blocked(waiting.signature, waiting.site, (), beat.record_ms)
         found = self.contributed.lost_input(now)
         effects = [] if found is None else self.on_found(found)
         heartbeat = Heartbeat(number, self.view.epoch, progress.position, blocked, beat.log_bytes)

@@ -34,6 +34,7 @@ from ftcomm.recovery.events import (
     SendControl,
     WriteVersion,
 )
+from ftcomm.recovery.recent_calls import NO_CALL, Called
 from ftcomm.recovery.result_log import ResultLog
 from ftcomm.recovery.states import Checkpoint
 
@@ -68,6 +69,7 @@ class MarkedVersions:
         held: marked versions that have no record yet, oldest first.
         durable: the newest version that has a record, `PRELUDE` while none is known.
         awaited: the version for whose record the user's thread waits, or waited last.
+        awaited_by: its call while it waits, else `NO_CALL`.
         prelude_length: calls of the prelude, -1 while that is not known.
         restoring: what this process reads from the store before its first plan.
     """
@@ -79,6 +81,8 @@ class MarkedVersions:
         self.held: dict[int, MarkedVersion] = {}
         self.durable = PRELUDE
         self.awaited = PRELUDE
+        self.awaited_by = NO_CALL
+        self._awaited_since = 0.0
         self.prelude_length = -1
         self.restoring = Restoring()
 
@@ -95,6 +99,16 @@ class MarkedVersions:
     def awaits_record(self) -> bool:
         """True while the user's thread waits until a version is durable: the tracker says when."""
         return self.awaited > self.durable
+
+    def await_record(self, version: int, call: Called, now: float) -> None:
+        """Note that the user's thread waits in `call` until `version` is durable."""
+        self._awaited_since = now  # first: the control thread looks without the lock
+        self.awaited_by, self.awaited = call, version
+
+    def waited_s(self, now: float) -> float:
+        """Seconds for which the user's thread has waited for a record; 0 if it does not wait."""
+        waits = self.awaits_record and self.awaited_by is not NO_CALL
+        return max(now - self._awaited_since, 0.0) if waits else 0.0
 
     def must_pack(self, version: int) -> bool:
         """Tell whether `version` or an older one is marked and not packed yet."""

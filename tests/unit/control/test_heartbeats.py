@@ -33,7 +33,9 @@ def a_blocked_worker() -> Any:
         settings=SETTINGS,
         progress=SimpleNamespace(peers=(1,), step=2, since=0.0),
         core=SimpleNamespace(
-            progress=SimpleNamespace(position=START), view=SimpleNamespace(epoch=1)
+            progress=SimpleNamespace(position=START),
+            view=SimpleNamespace(epoch=1),
+            durables=SimpleNamespace(waited_s=lambda now: 0.0),
         ),
         deadline=None,
         queued_limit=lambda: None,
@@ -70,6 +72,21 @@ async def test_a_rank_that_computes_and_calls_nothing_beats_five_times_in_detect
     await trio.testing.wait_all_tasks_blocked()
     looks = round(SETTINGS.detect_within / BLOCKED_AFTER_S)
     assert await said_at_the_next(looks, driver, mock_clock) == [((), 2)] * 5
+
+
+async def test_that_a_rank_waits_for_a_record_is_said_at_once_and_so_is_its_end(
+    mock_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    driver = a_blocked_worker()
+    driver.hub.progress.peers = ()
+    driver.apply = lambda beat: driver.said.append(beat.record_ms)
+    nursery.start_soon(_keep_beating, driver)
+    await trio.testing.wait_all_tasks_blocked()
+    said = []
+    for waited_s in (BLOCKED_AFTER_S * 0.9, BLOCKED_AFTER_S, 1.0, 0.0):
+        driver.hub.core.durables.waited_s = lambda now, waited_s=waited_s: waited_s
+        said.append(await said_at_the_next(1, driver, mock_clock))
+    assert said == [[], [int(BLOCKED_AFTER_S * 1000)], [], [0]]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +147,10 @@ class HubOfACallThatEnds:
     def __init__(self) -> None:
         self.progress = WaitProgress()
         self.settings = SimpleNamespace(heartbeat_every=0.001, detect_within=600.0)
-        self.core = SimpleNamespace(progress=SimpleNamespace(position=START))
+        self.core = SimpleNamespace(
+            progress=SimpleNamespace(position=START),
+            durables=SimpleNamespace(waited_s=lambda now: 0.0),
+        )
         self._looks = 0
 
     @property

@@ -16,7 +16,9 @@ from ftcomm.protocol.durable.store_messages import (
     WriteObjects,
 )
 from ftcomm.protocol.messages import (
+    Blocked,
     FatalReport,
+    Heartbeat,
     Report,
     Revoke,
     Welcome,
@@ -38,6 +40,7 @@ from ftcomm.recovery.events import (
     WriteVersion,
 )
 from ftcomm.recovery.machine import Completion, Identity, MachineLimits, WorkerMachine
+from ftcomm.recovery.recent_calls import NO_CALL, Called
 from ftcomm.recovery.result_log import LogEntry
 from tests.unit.recovery.worker_scenario import NONCE, SIG, a_member, at, hear, plan
 
@@ -195,6 +198,22 @@ def test_a_rank_that_waits_for_a_record_does_not_wait_for_ever() -> None:
         core.durables.awaited = 1
     hear(going_on, VersionDurable(1, 1))
     assert [ends_without_a_tracker(core) for core in (waiting, going_on)] == [True, False]
+
+
+def test_a_rank_that_waits_for_a_record_names_its_call_and_no_rank() -> None:
+    core = loaded()
+    commit(core)
+    core.durables.await_record(1, Called(SIG, "t.py:8"), now=2.0)
+    seen = [core.durables.waited_s(5.0)]
+    assert sent(core.handle(Beat(record_ms=3000), now=5.0)) == [
+        Heartbeat(1, 1, at(1, 0), Blocked(SIG, "t.py:8", (), 3000))
+    ]
+    core.durables.awaited_by = NO_CALL  # its call was cut short, or has returned
+    seen.append(core.durables.waited_s(5.0))
+    assert sent(core.handle(Beat(record_ms=3000), now=5.0)) == [Heartbeat(2, 1, at(1, 0))]
+    core.durables.await_record(1, Called(SIG, "t.py:9"), now=2.0)
+    hear(core, VersionDurable(1, 1))
+    assert [*seen, core.durables.waited_s(5.0)] == [3.0, 0.0, 0.0]
 
 
 def test_a_record_that_will_not_come_ends_the_job_of_who_waits_for_it() -> None:

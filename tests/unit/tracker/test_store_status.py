@@ -5,13 +5,22 @@ from typing import Any
 import pytest
 
 from ftcomm.protocol.durable.store_messages import Marked, WriteFailed
-from ftcomm.protocol.messages import FatalDecision, Heartbeat
+from ftcomm.protocol.messages import Blocked, FatalDecision, Heartbeat
+from ftcomm.protocol.signature import DURABLE, Kind, Signature
 from ftcomm_tracker.core.events import ConnectionLost, GivenUp, VersionPut
 from ftcomm_tracker.core.reporting.explain import explain
 from ftcomm_tracker.core.reporting.status import table
 from ftcomm_tracker.operator.doctor import check_store
-from tests.unit.tracker.roster_scenario import ScenarioRun, at, running, running_with_store
-from tests.unit.tracker.test_explain import document, kinds
+from tests.unit.tracker.roster_scenario import (
+    ScenarioRun,
+    at,
+    names,
+    running,
+    running_with_store,
+)
+from tests.unit.tracker.test_explain import SUM, document, kinds, sentences
+
+DURABLY = Signature(Kind.CHECKPOINT, count=DURABLE).encode()
 
 
 def line_of(scenario: ScenarioRun) -> str:
@@ -76,6 +85,60 @@ def test_a_store_that_takes_nothing_is_told() -> None:
         False,
         ("rank 0: No space left on device", "no durable checkpoint yet"),
     )
+
+
+def waiting_for_a_record(scenario: ScenarioRun, *waiting: int) -> ScenarioRun:
+    for rank in waiting:
+        beat = Heartbeat(1, 1, at(5, 0), Blocked(DURABLY, "train.py:12", (), 9000))
+        scenario.said(rank + 1, beat)
+    return scenario
+
+
+def test_ranks_that_wait_for_a_record_are_said_to_wait_and_why() -> None:
+    """Nothing goes on meanwhile, whatever the store's trouble."""
+    scenario = waiting_for_a_record(in_trouble(), 0, 1)
+    assert sentences(scenario) == [
+        (
+            "ranks 0 and 1 wait in checkpoint(durable=True) for the record of that checkpoint in"
+            " /shared/run7."
+        ),
+        "  - rank 0 has been waiting for 9.0 s in checkpoint(durable) at train.py:12",
+        "  - rank 0: No space left on device",
+        "  - no durable checkpoint yet",
+        (
+            "  To do: make room in the store, or make it reachable; the job tries again by itself,"
+            " and goes on when the record is there."
+        ),
+    ]
+    assert (
+        table(document(scenario))
+        .splitlines()[-1]
+        .endswith("blocked  5.0       0    on the record of its checkpoint for 9.0 s, train.py:12")
+    )
+
+
+def test_a_record_on_its_way_is_no_trouble() -> None:
+    scenario = running_with_store()
+    assert sentences(waiting_for_a_record(scenario, 1))[:3] == [
+        (
+            "rank 1 waits in checkpoint(durable=True) for the record of that checkpoint in"
+            " /shared/run7."
+        ),
+        "  - rank 1 has been waiting for 9.0 s in checkpoint(durable) at train.py:12",
+        "  - no member has packed it",
+    ]
+    for rank in range(2):
+        scenario.said(rank + 1, Marked(5, b"d", 9, None, (), 0))
+    assert sentences(scenario)[2] == "  - checkpoint 5 is being written"
+
+
+def test_who_waits_for_a_record_has_called_nothing_that_others_disagree_with() -> None:
+    """Another one has heard of the record, goes on to the next call, and waits for this one."""
+    scenario = waiting_for_a_record(running_with_store(), 0)
+    for step in (-1, 0):
+        ahead = Heartbeat(1, 1, at(5, 0), Blocked(SUM, "train.py:13", (0,), 9000, step))
+        assert names(scenario.said(2, ahead)) == [(2, "HeartbeatAck")]
+    assert kinds(scenario) == [("checkpoint_record", True)]
 
 
 def checked(scenario: ScenarioRun) -> list[tuple[str, Any]]:

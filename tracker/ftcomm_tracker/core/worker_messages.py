@@ -119,7 +119,7 @@ def _on_heartbeat(group: GroupState, peer: Peer, rank: int | None, beat: Heartbe
     if rank is not None:
         group.epochs.heard_version(beat.position.version)
         order_prefetch(group, peer)
-    if beat.blocked is not None:
+    if beat.blocked is not None and beat.blocked.peers:
         group.blocked.is_long |= _is_long_blocked(beat, group.settings.detect_within)
         look_at_blocked(group)
 
@@ -187,7 +187,10 @@ def _stands(group: GroupState, limit_s: float) -> dict[int, RankProgress]:
 
 
 def _is_long_blocked(beat: Heartbeat, limit_s: float) -> bool:
-    return beat.blocked is not None and beat.blocked.blocked_ms >= limit_s * 1000
+    """Tell whether it has waited so long for ranks; who waits for a record waits for none."""
+    if beat.blocked is None or not beat.blocked.peers:
+        return False
+    return beat.blocked.blocked_ms >= limit_s * 1000
 
 
 def _stand(group: GroupState, peer: Peer, limit_s: float) -> RankProgress | None:
@@ -206,7 +209,9 @@ def _blocked_ranks(members: Members, epoch: int) -> dict[int, Heartbeat]:
     beats = {}
     for rank, conn in sorted(members.slots.items()):
         beat = members.peers[conn].heartbeat
-        if beat is not None and beat.blocked is not None and beat.epoch == epoch:
+        if beat is None or beat.blocked is None or beat.epoch != epoch:
+            continue
+        if beat.blocked.peers:  # R7: who waits for a record has called nothing at its position
             beats[rank] = beat
     return beats
 

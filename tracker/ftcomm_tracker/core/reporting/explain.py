@@ -273,9 +273,10 @@ def _running(document: Mapping[str, Any]) -> list[Diagnosis]:
     late = [_late(row) for row in members if row["connected"] and row["late"]]
     fetching = [_fetching(row) for row in members if row["fetching"]]
     here = [row for row in members if row["connected"] and not row["late"] and not row["fetching"]]
-    blocked = [row for row in here if row["blocked"]]
+    recorded = [row for row in here if row["blocked"] and not row["blocked"]["on"]]
+    blocked = [row for row in here if row["blocked"] and row["blocked"]["on"]]
     computing = [row for row in here if not row["blocked"]]
-    diagnoses = gone + late + fetching
+    diagnoses = gone + late + fetching + _awaiting_record(document, recorded)
     if blocked and computing:
         diagnoses.append(_slowest(blocked, computing))
     elif blocked and not diagnoses:
@@ -283,7 +284,7 @@ def _running(document: Mapping[str, Any]) -> list[Diagnosis]:
     elif not diagnoses:
         diagnoses.append(_all_compute(document, computing))
     diagnoses += [_relayed(route) for route in document["routes"]]
-    return diagnoses + _store_trouble(document)
+    return diagnoses + ([] if recorded else _store_trouble(document))
 
 
 def _late(row: Row, *evidence: str) -> Diagnosis:
@@ -328,10 +329,11 @@ def _slowest(blocked: Sequence[Row], computing: Sequence[Row]) -> Diagnosis:
 
 def _blockage(row: Row) -> str:
     call = row["blocked"]
-    return (
+    where = (
         f"rank {row['rank']} has been waiting for {call['for_s']:.1f} s in {call['call']} at"
-        f" {call['site']}, for bytes from {ranks(call['on'])}"
+        f" {call['site']}"
     )
+    return f"{where}, for bytes from {ranks(call['on'])}" if call["on"] else where
 
 
 def _whereabouts(row: Row) -> str:
@@ -398,6 +400,31 @@ def _store_trouble(document: Mapping[str, Any]) -> list[Diagnosis]:
             evidence=(store["trouble"], newest_text(store)),
             todo="make room in the store, or make it reachable; training goes on, and the job"
             " tries again by itself",
+        )
+    ]
+
+
+def _awaiting_record(document: Mapping[str, Any], recorded: Sequence[Row]) -> list[Diagnosis]:
+    """Ranks in checkpoint(durable=True): the checkpoint is committed, and not yet in the store."""
+    store = document["store"]
+    if not recorded or not store:
+        return []
+    longest = max(recorded, key=lambda row: row["blocked"]["for_s"])
+    who = ranks([row["rank"] for row in recorded])
+    waits = "waits" if len(recorded) == 1 else "wait"
+    writing = ", ".join(map(str, store["writing"]))
+    progress = f"checkpoint {writing} is being written" if writing else "no member has packed it"
+    return [
+        Diagnosis(
+            "checkpoint_record",
+            waiting=True,
+            what=f"{who} {waits} in checkpoint(durable=True) for the record of that checkpoint in"
+            f" {store['url']}",
+            evidence=(_blockage(longest), store["trouble"] or progress, newest_text(store)),
+            todo="make room in the store, or make it reachable; the job tries again by itself, and"
+            " goes on when the record is there"
+            if store["trouble"]
+            else "nothing: a large state takes time to write",
         )
     ]
 

@@ -153,7 +153,8 @@ def _remark(member: Mapping[str, Any]) -> str:
     if state == "late":
         return f"no heartbeat for {member['silent_s']:.1f} s"
     if state == "blocked":
-        return f"on {ranks(blocked['on'])} for {blocked['for_s']:.1f} s, {blocked['site']}"
+        who = ranks(blocked["on"]) if blocked["on"] else "the record of its checkpoint"
+        return f"on {who} for {blocked['for_s']:.1f} s, {blocked['site']}"
     return ""
 
 
