@@ -56,7 +56,9 @@ class Job:
     def commands(self, world_size: int, folder: Path) -> list[list[str]]:
         """The launcher with its tracker and all ranks."""
         tracker = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(world_size)]
-        if self._store != WITHOUT:
+        if self._store == WITHOUT:
+            tracker += ["--checkpoint", ""]
+        else:
             tracker += ["--checkpoint", str(folder / "store"), "--checkpoint-every", "1v"]
         worker = [str(WORKER), self._store, str(self._state_nbytes)]
         return [[*tracker, "--", sys.executable, *worker]]

@@ -62,7 +62,7 @@ def everyone_and_the_tracker_die(bench: Bench) -> None:
 
 
 def everyone_dies_under_run(bench: Bench) -> None:
-    """The launcher starts all again, and the job is lost all the same.
+    """The launcher starts all again, and a job without a store is lost all the same.
 
     Seen to fail as `everyone_dies`.
     """
@@ -71,7 +71,8 @@ def everyone_dies_under_run(bench: Bench) -> None:
         os.mkfifo(folder / name)
     events = os.open(folder / "events", os.O_RDWR)
     program = {**QUIET, "gates": {"0.10": "gate"}}
-    with start_under_run(folder, program, "-n", "4") as launcher, open(events, "rb") as lines:  # noqa: PTH123 - a descriptor
+    options = ("-n", "4", "--checkpoint", "")
+    with start_under_run(folder, program, *options) as launcher, open(events, "rb") as lines:  # noqa: PTH123 - a descriptor
         pids = _pids_at_gate(lines)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)

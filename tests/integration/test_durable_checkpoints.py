@@ -54,6 +54,17 @@ def job(
     return run(*options, script=head + TRAIN, n=3)
 
 
+def plain(marks: Path, *options: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Run the script without a store that anybody named; it dies as in `job` if `marks` is there.
+
+    Its checkpoints are durable if it has a store.
+    """
+    named = str(marks) if marks.exists() else ""
+    has_store = options[:1] not in (("--checkpoint",), ("--replay",))
+    head = f"MARKS, WHOLE, DURABLE = {named!r}, False, {has_store}\n"
+    return run("--checkpoint-every", "1v", *options, script=head + TRAIN, n=3, **extra)
+
+
 def models(done: subprocess.CompletedProcess[str]) -> set[str]:
     return set(re.findall(r"model (\w+ \w+)", done.stdout))
 
@@ -100,6 +111,68 @@ def test_a_state_directory_is_a_store_too(tmp_path: Path) -> None:
     again = job(state, option="--state-dir")
     assert (again.returncode, again.stdout, again.stderr.count("\n")) == (77, "", 1)
     assert f"the job in {state} has finished at version 8" in again.stderr
+
+
+def test_a_plain_run_goes_on_by_itself_after_the_loss_of_all_workers(tmp_path: Path) -> None:
+    """Its store is in the temporary state directory, and goes with the command."""
+    clean = plain(tmp_path / "none")
+    marks, place = tmp_path / "marks", tmp_path / "tmp"
+    marks.mkdir()
+    place.mkdir()
+    killed = plain(marks, TMPDIR=str(place))
+    assert (killed.returncode, models(killed)) == (0, models(clean)), killed.stderr
+    assert versions(killed) == {0, 4, 6}
+    assert "attempt 3 begins from checkpoint 6" in killed.stderr
+    assert killed.stderr.count("another command cannot resume; for that give --state-dir DIR") == 1
+    [left] = place.glob("ftcomm-*")  # for its journal, and incidents.jsonl
+    assert not (left / "store").exists()
+    again = plain(marks, "--state-dir", str(left))
+    assert (again.returncode, again.stdout, again.stderr.count("\n")) == (77, "", 1)
+
+
+@pytest.mark.parametrize("options", [("--checkpoint", ""), ("--replay", "off")])
+def test_a_plain_run_without_a_store_makes_no_attempts(
+    tmp_path: Path, options: tuple[str, str]
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    killed = plain(marks, *options)
+    assert (killed.returncode, versions(killed)) == (71, {0}), killed.stderr
+    assert "cannot resume" not in killed.stderr
+
+
+def test_a_plain_run_keeps_one_checkpoint_and_no_store_at_a_good_end(tmp_path: Path) -> None:
+    """Older ones are deleted behind each record, before the next one is put."""
+    script = f"""
+import ftcomm
+from pathlib import Path
+with ftcomm.init() as comm:
+    comm.load_checkpoint(0)
+    for step in range(5):
+        comm.checkpoint(step, durable=True)
+    for path in Path({str(tmp_path)!r}).glob("*/store/data/*/*/*.ftc"):
+        print("kept", path.parent.name)
+"""
+    done = run("--checkpoint-every", "1v", script=script, n=2, TMPDIR=str(tmp_path))
+    assert (done.returncode, list(tmp_path.iterdir())) == (0, []), done.stderr
+    assert {"5"} <= set(re.findall(r"kept (\d+)", done.stdout)) <= {"4", "5"}
+
+
+def test_a_store_that_went_with_its_command_is_not_begun_anew(tmp_path: Path) -> None:
+    failing = """
+import ftcomm
+with ftcomm.init() as comm:
+    comm.load_checkpoint(0)
+    comm.checkpoint(1, durable=True)
+    comm.checkpoint(comm.rank)
+"""
+    done = run(script=failing, n=2, TMPDIR=str(tmp_path))
+    assert done.returncode == 72, done.stderr
+    [left] = tmp_path.glob("ftcomm-*")
+    assert not (left / "store").exists()
+    again = run("--state-dir", str(left), script=failing, n=2)
+    assert (again.returncode, again.stdout, again.stderr.count("\n")) == (64, "", 1)
+    assert f"the job in {left} has ended: CollectiveMismatchError" in again.stderr
 
 
 LARGE = """

@@ -151,7 +151,7 @@ def test_a_directory_that_cannot_be_written_to_costs_a_warning(
 
 
 def test_a_journal_without_a_store_is_refused() -> None:
-    done = run("--journal", "/scratch/journal", script="pass", n=2)
+    done = run("--checkpoint", "", "--journal", "/scratch/journal", script="pass", n=2)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (64, "", 1)
     assert "the job has no checkpoint store" in done.stderr
 

@@ -226,6 +226,14 @@ def test_three_attempts_from_one_parent_end_the_job() -> None:
     assert begun.on_verified(4, "") == RefuseAttempt(
         "JobLostError", "3 attempts from checkpoint 8 were lost in a row"
     )
+    end = FatalDecision(
+        "RolledBackError", "all died; the job goes on from checkpoint 8", 5, START, -1
+    )
+    begun = start(replace(KILLED, fatal_decision=end), tried=tried)
+    begun.on_chain(CHAIN)
+    assert begun.on_verified(4, "") == RefuseAttempt(
+        "JobLostError", "3 attempts from checkpoint 8 were lost in a row; the last: all died"
+    )
     newer = replace(CHAIN, length=5, versions=(*CHAIN.versions, RecordedVersion(5, 1, 9)))
     begun = start(tried=tried)
     begun.on_chain(newer)

@@ -72,12 +72,12 @@ def states() -> dict[str, str]:
 
 def test_the_states_of_jobs(tmp_path: Path) -> None:
     """Job `a` has a store, and is in its first attempt."""
-    entry(tmp_path, job_id="a.1")
+    entry(tmp_path, job_id="a.12")
     ended(tmp_path, job_id="b")
     entry(tmp_path, job_id="c", host="elsewhere")
-    assert states() == {"a.1": "running", "b": "gone", "c": "on another host"}
+    assert states() == {"a.12": "running", "b": "gone", "c": "on another host"}
     status, text = invoke("list")
-    assert (status, [line.split()[0] for line in text.splitlines()]) == (0, ["JOB", "a.1", *"bc"])
+    assert (status, [line.split()[0] for line in text.splitlines()]) == (0, ["JOB", "a.12", *"bc"])
 
 
 def test_no_job_is_said() -> None:
@@ -113,6 +113,7 @@ def test_a_damaged_file_is_named_and_ignored(
         ("job_id", f"{JOB}."),
         ("job_id", f"{JOB}.1.1"),
         ("job_id", f"{JOB}.12345678"),
+        ("job_id", ".x"),
         ("began", -1),
         ("workers", "2"),
     ],
@@ -140,20 +141,23 @@ def test_clean_removes_what_an_ended_run_left(tmp_path: Path) -> None:
     made_up, chosen = tmp_path / "made-up", tmp_path / "chosen"
     for folder in (made_up, chosen):
         folder.mkdir()
-        for name in (FILE_NAME, "token", "mine.txt"):
+        for name in (FILE_NAME, "token", "progress.jsonl", "mine.txt"):
             (folder / name).touch()
+        (folder / "store" / "data").mkdir(parents=True)
+        (folder / "store" / "data" / "object").touch()
     gone = ended(made_up, job_id="a")
     kept = ended(chosen, job_id="b", temporary=False)
     alive = entry(tmp_path, job_id="c")
     status, said = invoke("clean", "--dry-run")
-    assert (status, said.count("would remove"), (made_up / FILE_NAME).exists()) == (0, 6, True)
+    assert (status, said.count("would remove"), (made_up / FILE_NAME).exists()) == (0, 8, True)
     status, _ = invoke("clean")
     assert status == 0
     assert [entry_path(job).exists() for job in (gone, kept, alive)] == [False, False, True]
     assert [path.name for path in made_up.iterdir()] == ["mine.txt"]
     assert {FILE_NAME, "token", "mine.txt"} <= {path.name for path in chosen.iterdir()}
     status, _ = invoke("clean", "--state-dir", str(chosen))
-    assert (status, [path.name for path in chosen.iterdir()]) == (0, ["mine.txt"])
+    assert (status, {path.name for path in chosen.iterdir()}) == (0, {"mine.txt", "store"})
+    assert (chosen / "store" / "data" / "object").exists()
 
 
 def test_clean_leaves_a_directory_that_a_tracker_holds(tmp_path: Path) -> None:
@@ -171,7 +175,7 @@ def test_clean_leaves_a_directory_that_a_tracker_holds(tmp_path: Path) -> None:
 
 def test_clean_leaves_a_job_whose_process_runs(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).touch()
-    running = entry(tmp_path, job_id="a.1")
+    running = entry(tmp_path, job_id="a.12")
     elsewhere = ended(tmp_path, job_id="b", host="elsewhere")
     assert invoke("clean") == (0, "nothing to remove\n")
     assert [entry_path(job).exists() for job in (running, elsewhere)] == [True, True]

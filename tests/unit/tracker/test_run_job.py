@@ -241,7 +241,8 @@ with ftcomm.init() as comm:
     {line}
 """
     done = run(script=script, n=2)
-    ends = {71: f"JobLostError: every member .*; the first loss: .*{why}"}
+    lost = "3 attempts from the beginning were lost in a row; the last: every member "
+    ends = {71: f"ERROR ftcomm: .*/store: {lost}.*; the first loss: .*{why}"}
     if "Error" in why:  # one rank may come to its line twice before the other has come there once
         ends[83] = (
             f"ScriptFailedError: the script of worker . failed twice by the same error.*{why}"

@@ -1,6 +1,7 @@
 """The commands `list` and `clean`: this user's jobs, and what failed ones have left."""
 
 import json
+import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -17,8 +18,8 @@ from ftcomm_tracker.operator.job_registry import (
     read_registry,
 )
 from ftcomm_tracker.server.journal import FILE_NAME
-from ftcomm_tracker.server.open_job import TOKEN_NAME
-from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE
+from ftcomm_tracker.server.open_job import STORE_NAME, TOKEN_NAME
+from ftcomm_tracker.server.recovery_log import INCIDENTS_FILE, PROGRESS_FILE
 from ftcomm_tracker.server.state_dir import LOCK_NAME, StateLock, served_already
 
 LIST_EPILOG = """\b
@@ -39,6 +40,7 @@ TRACKER_FILES = (
     f"{FILE_NAME}-shm",
     f"{FILE_NAME}-journal",
     INCIDENTS_FILE,
+    PROGRESS_FILE,
     TOKEN_NAME,
     LOCK_NAME,
 )
@@ -122,7 +124,7 @@ async def _clean(dry_run: bool, state_dir: Path | None) -> int:
     for entry in registry.entries:
         if entry.is_here and not entry.is_running():
             if entry.temporary:
-                paths += _unserved(Path(entry.state_dir))
+                paths += _unserved(Path(entry.state_dir), with_store=True)
             paths.append(entry_path(entry))
     paths += registry.damaged
     for path in paths:
@@ -152,8 +154,13 @@ def _named(state_dir: Path) -> list[Path]:
     return found
 
 
-def _unserved(state_dir: Path) -> list[Path]:
-    """The tracker's files in a directory, and the directory; none if a tracker serves from it."""
+def _unserved(state_dir: Path, *, with_store: bool = False) -> list[Path]:
+    """The tracker's files in a directory, and the directory; none if a tracker serves from it.
+
+    Args:
+        state_dir: the directory.
+        with_store: the checkpoints in it too; those in a directory that a user chose stay.
+    """
     if state_dir.is_symlink() or not (state_dir / FILE_NAME).is_file():
         return []
     lock = StateLock.take(state_dir)
@@ -161,14 +168,20 @@ def _unserved(state_dir: Path) -> list[Path]:
         return []
     lock.close()
     files = [state_dir / name for name in TRACKER_FILES]
-    return [*(path for path in files if path.is_file() or path.is_symlink()), state_dir]
+    found = [path for path in files if path.is_file() or path.is_symlink()]
+    if with_store and (store := state_dir / STORE_NAME).is_dir():
+        found.append(store)
+    return [*found, state_dir]
 
 
 def _remove(path: Path) -> bool:
-    """Remove a file, or an empty directory; what cannot be removed is said, and left."""
+    """Remove a file, a store, or an empty directory; what cannot be removed is said, and left."""
     try:
         if path.is_dir() and not path.is_symlink():
-            path.rmdir()
+            if path.name == STORE_NAME:
+                shutil.rmtree(path)
+            else:
+                path.rmdir()
         else:
             path.unlink(missing_ok=True)
     except OSError as error:

@@ -240,7 +240,7 @@ def serve(faults: str | None, faults_log: Path | None, **given: Any) -> None:
     type=DIRECTORY,
     help="The tracker's journal, token and incidents.jsonl, and checkpoints unless --checkpoint"
     " names another store: the same command goes on from the newest after a loss of everything."
-    " Another one for each job [default: a temporary one, without checkpoints].",
+    " Another one for each job [default: a temporary one; no other command can resume from it].",
 )
 @_TAKE_OVER_OPTION
 @_RESUME_OPTION

@@ -16,6 +16,7 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.replica_placement import keep_order, keep_stride
+from ftcomm_tracker.core.durable.attempts import GOES_ON
 from ftcomm_tracker.core.durable.group_journals import held_plan, note_found, order_journal
 from ftcomm_tracker.core.durable.group_last_will import begin_last_will
 from ftcomm_tracker.core.durable.last_will import PendingEnd
@@ -281,7 +282,7 @@ def _rolled_back(group: GroupState, cause: str) -> tuple[str, str]:
     """The job is lost to its members, not to its store: an attempt follows (rule R16)."""
     newest = group.versions.newest
     where = "the beginning" if newest < 0 else f"checkpoint {newest}"
-    text = f"{cause}; the job goes on from {where} of its store: start this worker again"
+    text = f"{cause}{GOES_ON} {where} of its store: start this worker again"
     return RolledBackError.__name__, text
 
 

@@ -44,9 +44,15 @@ async def run_job(options: RunOptions) -> int:
 
 async def _run_one_job(options: RunOptions, console: Console) -> int:
     temporary = options.serving.state_dir is None
-    job = await open_job(replace(options.serving, takes_up=False, own_store=not temporary))
+    # A temporary store is new: nothing can be resumed from it, which `require` asks for.
+    own_store = not temporary or options.serving.resume != "require"
+    job = await open_job(replace(options.serving, takes_up=False, own_store=own_store))
     register(job, "run", temporary=temporary)
-    status = await _run_both(options, job, console)
+    try:
+        status = await _run_both(options, job, console)
+    finally:
+        if temporary and job.own_store is not None:
+            shutil.rmtree(job.own_store, ignore_errors=True)
     job.journal.close()
     if temporary and not _tells_of_trouble(job, status):
         shutil.rmtree(job.state_dir, ignore_errors=True)
@@ -72,9 +78,7 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
     )
     job.server.launcher_kills = launcher.kill
     console.say(f"job {job.durable.job_id} at {job.address}, state in {job.state_dir}")
-    if job.settings.checkpoint:
-        period = job.settings.checkpoint_every
-        console.say(f"a checkpoint every {period} goes to {job.settings.checkpoint}")
+    _say_where_checkpoints_go(options, job, console)
     failures: list[FtcommError] = []
     status = FtcommError.exit_code
     async with trio.open_nursery() as nursery:
@@ -85,11 +89,24 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
             if job.server.over.is_set() and job.server.has_callers:
                 await job.server.ended.wait()
         nursery.cancel_scope.cancel()
+    if options.serving.state_dir is None and (failures or _tells_of_trouble(job, status)):
+        console.say(f"the journal and the records of recoveries are kept in {job.state_dir}")
     if failures:
         raise failures[0]
-    if options.serving.state_dir is None and _tells_of_trouble(job, status):
-        console.say(f"the journal and the records of recoveries are kept in {job.state_dir}")
     return status
+
+
+def _say_where_checkpoints_go(options: RunOptions, job: OpenJob, console: Console) -> None:
+    """Say it at the start: in hours it would be too late to give another place."""
+    settings = job.settings
+    if options.serving.state_dir is None and job.own_store is not None:
+        console.say(
+            f"a checkpoint every {settings.checkpoint_every} goes to a temporary folder of this"
+            " command: it goes on by itself after a loss of all workers, but another command"
+            " cannot resume; for that give --state-dir DIR"
+        )
+    elif settings.checkpoint:
+        console.say(f"a checkpoint every {settings.checkpoint_every} goes to {settings.checkpoint}")
 
 
 async def _serve(server: Server, whole: trio.CancelScope, failures: list[FtcommError]) -> None:

@@ -44,6 +44,9 @@ DEFAULT_HOST = "127.0.0.1"
 NONCE_BYTES = 16
 TOKEN_NAME = "token"  # noqa: S105 - the name of a file
 STORE_NAME = "store"
+# In a temporary directory, which may be memory. An older checkpoint is for one that is damaged:
+# what the same host has written during this command hardly is.
+TEMPORARY_KEEP = "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,12 @@ class OpenJob:
     settings: JobSettings
     token_file: Path
     state_dir: Path
+
+    @property
+    def own_store(self) -> Path | None:
+        """The job's store, if it is in the state directory."""
+        own = self.state_dir / STORE_NAME
+        return own if self.settings.checkpoint == str(own) else None
 
     @property
     def address(self) -> str:
@@ -173,7 +182,7 @@ async def _begin_attempt(
     if settings.journal and not settings.checkpoint:
         raise ConfigError(
             "--journal goes on behind a checkpoint, and the job has no checkpoint store",
-            remedy="give --checkpoint too, or run's --state-dir",
+            remedy="give --checkpoint too",
         )
     if not settings.checkpoint and options.standby:
         raise ConfigError(
@@ -302,7 +311,11 @@ def _restore(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetti
 
 
 def _refuse_what_had_begun(durable: Durable, state_dir: Path) -> None:
-    if durable.attempt and durable.final_version < 0:
+    if (
+        durable.attempt
+        and durable.final_version < 0
+        and not _has_lost_its_store(durable, state_dir)
+    ):
         return
     end = durable.end
     if not end and durable.first_nonces:
@@ -311,6 +324,15 @@ def _refuse_what_had_begun(durable: Durable, state_dir: Path) -> None:
         remedy = "give another --state-dir for a new job, or remove this one"
         error = ConfigError if durable.final_version < 0 else JobFinishedError
         raise error(f"the job in {state_dir} {end}", remedy=remedy)
+
+
+def _has_lost_its_store(durable: Durable, state_dir: Path) -> bool:
+    """True if the job's own store was removed, as at the end of `run` without --state-dir.
+
+    The store was there before the attempt was journalled: a new one would begin from nothing.
+    """
+    own = state_dir / STORE_NAME
+    return dict(durable.settings).get("checkpoint") == str(own) and not own.exists()
 
 
 def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSettings]:
@@ -331,10 +353,18 @@ def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetting
 
 def _settings_of_a_new_job(state_dir: Path, options: ServeOptions) -> JobSettings:
     settings = job_settings(options.settings)
-    if options.own_store and settings.keeps_results and options.settings.get("checkpoint") is None:
-        environ = {"FTCOMM_CHECKPOINT": str(state_dir / STORE_NAME), **process_environment()}
-        settings = job_settings(options.settings, environ=environ)
+    if options.own_store and settings.keeps_results and not _names_a_store(options):
+        own = {"FTCOMM_CHECKPOINT": str(state_dir / STORE_NAME)}
+        if options.state_dir is None:
+            own["FTCOMM_KEEP"] = TEMPORARY_KEEP
+        settings = job_settings(options.settings, environ={**own, **process_environment()})
     return replace(settings, checkpoint=_located(settings.checkpoint))
+
+
+def _names_a_store(options: ServeOptions) -> bool:
+    """True if an option or a variable names the store, or says with an empty text: none."""
+    given = options.settings.get("checkpoint") is not None
+    return given or "FTCOMM_CHECKPOINT" in process_environment()
 
 
 def _unknown() -> tuple[Durable, JobSettings]:

@@ -23,10 +23,12 @@ from ftcomm_tracker.core.durable_state import Durable
 
 # Attempts from one parent that a tracker begins by itself: more would only repeat what ended them.
 MAX_FROM_ONE_PARENT = 3
+# Behind the cause of an attempt's end, in its ranks' error: not in the error of the job's end.
+GOES_ON = "; the job goes on from"
 OVERTAKEN = "OvertakenError"  # the driver's error: a refusal that is no fault of the job
-# Ends after which a tracker that is started again goes on from the store: nobody asked for them.
 ANOTHER_STORE = "for a new job, give another store and state directory"
 SAME_OR_ANOTHER = f"give the options of the first attempt; {ANOTHER_STORE}"
+# Ends after which a tracker that is started again goes on from the store: nobody asked for them.
 FOLLOWED = (RolledBackError.__name__, RankLostError.__name__)
 
 
@@ -246,10 +248,11 @@ class AttemptStart:
         parent = 0 if self._parent is None else self._parent.record
         if self._attempt > self.max_attempts:
             cause = f"attempt {self._attempt} would be above max_attempts {self.max_attempts}"
-            return RefuseAttempt(JobLostError.__name__, cause, "raise --max-attempts")
+            remedy = "raise --max-attempts"
+            return RefuseAttempt(JobLostError.__name__, cause + self._last_loss, remedy)
         if self.tried[parent] >= MAX_FROM_ONE_PARENT:
             cause = f"{MAX_FROM_ONE_PARENT} attempts from {self._beginning} were lost in a row"
-            return RefuseAttempt(JobLostError.__name__, cause)
+            return RefuseAttempt(JobLostError.__name__, cause + self._last_loss)
         return PutAttempt(self._attempt, parent, self.nonce)
 
     def _begun(self) -> BeginAttempt:
@@ -285,6 +288,12 @@ class AttemptStart:
     @property
     def _beginning(self) -> str:
         return "the beginning" if self._parent is None else f"checkpoint {self._parent.version}"
+
+    @property
+    def _last_loss(self) -> str:
+        """The end of the last attempt in a clause: many read the last line alone."""
+        decision = self.before.fatal_decision
+        return "" if decision is None else f"; the last: {decision.cause.partition(GOES_ON)[0]}"
 
     def _note_beginning(self) -> None:
         before, parent = self.before, self._parent
