@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.durable.records import EndedRecord, EpochRecord
 from ftcomm.protocol.durable.store_messages import ObjectWritten
 from ftcomm.protocol.host_groups import Grouping
@@ -180,6 +181,21 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
+class ChainRead:
+    """The store of a job that is rebuilt has been read (`ReadStore`).
+
+    Attributes:
+        chain: its records.
+        now_us: the time in microseconds, for the age of a checkpoint.
+        nonce: drawn for the records of the attempt, if there are none yet.
+    """
+
+    chain: ChainFacts
+    now_us: int
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """A deadline has passed."""
 
@@ -204,6 +220,7 @@ Event = (
     | EndedPut
     | StoreSeen
     | Claimed
+    | ChainRead
     | Tick
 )
 
@@ -460,6 +477,27 @@ class PutClaim:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadStore:
+    """Read the chain of a job that is rebuilt; then `ChainRead`.
+
+    Attributes:
+        job_id: as its workers know it; the store must have the sign of its tracker.
+        settings: of the job, which name the store.
+    """
+
+    job_id: str
+    settings: JobSettings
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseRebuild:
+    """End this tracker before it has told workers anything: the store says otherwise."""
+
+    cause: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
 class StartAttempt:
     """Begin the next attempt from the store: there is none to take up."""
 
@@ -480,11 +518,14 @@ Effect = (
     | PutEpoch
     | PutEnded
     | PutClaim
+    | ReadStore
+    | RefuseRebuild
     | StartAttempt
 )
 
 __all__ = [
     "BegunPut",
+    "ChainRead",
     "Claimed",
     "ConnectionLost",
     "Death",
@@ -512,6 +553,8 @@ __all__ = [
     "PutFinished",
     "PutSeries",
     "PutVersion",
+    "ReadStore",
+    "RefuseRebuild",
     "Said",
     "Send",
     "Stalled",

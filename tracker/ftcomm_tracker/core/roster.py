@@ -35,6 +35,7 @@ from ftcomm_tracker.core.epochs import (
 )
 from ftcomm_tracker.core.events import (
     BegunPut,
+    ChainRead,
     Claimed,
     ConnectionLost,
     Died,
@@ -76,9 +77,10 @@ from ftcomm_tracker.core.rebuild.journal_loss import (
     must_step_down,
     remind,
     step_down,
-    take_up,
     tell_waiting,
 )
+from ftcomm_tracker.core.rebuild.known_store import KnownStore
+from ftcomm_tracker.core.rebuild.stored_job import advance_rebuilding, hear_in_time
 from ftcomm_tracker.core.relay_routing import plan_has_lasted
 from ftcomm_tracker.core.reporting.job_status import missing_text_of, snapshot, standing_of
 from ftcomm_tracker.core.spares.choice import ended_as_spare
@@ -136,7 +138,9 @@ class Roster:
             step_down(group, event)
         else:
             if must_rebuild(group, event):
-                begin_rebuilding(group, Rebuild(group.tracker, group.durable.world_size))
+                store = KnownStore(group.settings.checkpoint if group.versions.is_on else "")
+                size = group.durable.world_size
+                begin_rebuilding(group, Rebuild(group.tracker, size, store=store))
             self._take(event)
             self._on_time()
         group = self._group  # it may be another one, made from what workers know
@@ -182,7 +186,7 @@ class Roster:
                 | Overtaken()
             ):
                 on_store_event(group, event)
-            case Superseded() | Tick() | StoreSeen() | Claimed():
+            case Superseded() | Tick() | StoreSeen() | Claimed() | ChainRead():
                 pass
             case _:
                 assert_never(event)
@@ -195,11 +199,11 @@ class Roster:
         if rebuild.standby is not None:
             self._wait_or_lead(rebuild, rebuild.standby)
             return
-        found = rebuild.decide()
-        if found is not None:
-            self._group = take_up(self._group, rebuild, found)
+        new = advance_rebuilding(self._group, rebuild)
+        if new is not None:
+            self._group = new
             compare_blocked(self._group)
-        elif not rebuild.is_asked and not rebuild.knows_a_plan:
+        elif not rebuild.is_asked and not rebuild.store.job_id and not rebuild.knows_a_plan:
             end_rebuilding(self._group, rebuild)
         else:
             return
@@ -222,6 +226,8 @@ class Roster:
         group.members.empty_since = dict.fromkeys(group.members.empty_since, group.now)
         group.links.streak = None
         group.forming.stalled(group.now)
+        if group.rebuild is not None:
+            group.rebuild.store.hear_until(group.now + group.settings.reattach_within)
         if group.end.inquiry is not None:
             group.end.inquiry.began = group.now
         if group.epochs.grace_until < float("inf"):
@@ -260,6 +266,7 @@ class Roster:
             times.append(group.forming.due)
         elif group.rebuild is not None:
             times.append(group.rebuild.remind_at)
+            times.append(group.rebuild.store.due(group.settings.replace_within))
         elif group.state is JobState.REATTACHING:  # who is away then is awaited by another rule
             times.append(group.epochs.reattach_by)
         elif group.durable.places and group.end.last_will is None:
@@ -329,6 +336,7 @@ class Roster:
             self._look_at_who_is_missing()
         elif group.state is JobState.REBUILDING and group.rebuild is not None:
             remind(group, group.rebuild)
+            hear_in_time(group, group.rebuild)
         replace_deadline(group)
         if group.state is JobState.REATTACHING and group.now >= group.epochs.reattach_by:
             self._stop_waiting()
@@ -424,6 +432,11 @@ class Roster:
     def awaits_reports(self) -> bool:
         """True while a connected member has yet to say for the coming epoch how far it is."""
         return self._group.awaits_reports
+
+    @property
+    def rebuild(self) -> Rebuild | None:
+        """Workers that are heard while the job is not known, to look at."""
+        return self._group.rebuild
 
     def progress(self) -> Position:
         """The highest position that any member was heard to be at, whether it lives or not."""

@@ -25,6 +25,7 @@ from ftcomm.protocol.field_types import MAX_WORLD_SIZE
 from ftcomm_tracker.core.durable.store_facts import NO_STORE, StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.rebuild.decision import Rebuild
+from ftcomm_tracker.core.rebuild.known_store import KnownStore
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.core.standby.watch import Standby
 from ftcomm_tracker.server.file_limit import allow_open_files
@@ -137,44 +138,65 @@ async def open_job(options: ServeOptions) -> OpenJob:
             lock = await lock_of_the_replaced(state_dir)
             listener, host = await _listen(options, before, undo)
         durable, settings = _restore(journal, options)
-        durable, chain, facts = await _begin_attempt(options, journal, durable, settings)
-        if facts is None:
+        begun = await _begin_attempt(options, journal, durable, settings)
+        durable = begun.durable
+        if begun.facts is None:
             _check_standby(options, before)
         allow_open_files(durable.world_size)
         bound = int(listener.socket.getsockname()[1])
         journal.remember(Remembered(host, bound, str(token.path)))
         undo.pop_all()
         journal.hold(lock)
-    nonce = secrets.token_bytes(NONCE_BYTES)
+    nonce, now = secrets.token_bytes(NONCE_BYTES), trio.current_time()
     rebuild: Rebuild | None = None
     if options.rebuild:
         rebuild = Rebuild(nonce, options.world_size, frozenset(options.lost), is_asked=True)
-    elif facts is None:
-        standby = Standby(trio.current_time(), floor=journal.generation)
+    elif begun.facts is None:
+        standby = Standby(now, floor=journal.generation)
         rebuild = Rebuild(nonce, durable.world_size, standby=standby)
+    elif begun.hears:
+        store = KnownStore(settings.checkpoint, begun.hears, now + settings.reattach_within)
+        rebuild = Rebuild(nonce, durable.world_size, store=store)
     roster = Roster(
         settings,
         durable,
         generation=journal.generation,
-        now=trio.current_time(),
+        now=now,
         tracker=nonce,
         rebuild=rebuild,
-        store=facts or NO_STORE,
+        store=begun.facts or NO_STORE,
     )
-    server = Server(roster, journal, token, listener, chain)
+    server = Server(roster, journal, token, listener, begun.chain)
     return OpenJob(server, journal, durable, settings, token.path, state_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """Beginning of a tracker.
+
+    Attributes:
+        durable: the job.
+        chain: of its store, if it has one.
+        facts: of the attempt; None: another tracker leads the job, or may do so.
+        hears: job id of an attempt whose members may live: none is begun before they are heard.
+    """
+
+    durable: Durable
+    chain: ChainTask | None = None
+    facts: StoreFacts | None = NO_STORE
+    hears: str = ""
 
 
 async def _begin_attempt(
     options: ServeOptions, journal: Journal, durable: Durable, settings: JobSettings
-) -> tuple[Durable, ChainTask | None, StoreFacts | None]:
+) -> _Beginning:
     """Open the job's store, if it has one, and journal the attempt that begins or goes on.
-
-    Without facts another tracker leads the job, or may do so, and this one waits.
 
     Raises:
         FtcommError: there is none to begin, or another tracker works on the store.
     """
+    if options.rebuild:  # its workers name the store, not this process's environment
+        return _Beginning(durable)
     if options.resume == "require" and not settings.checkpoint:
         raise ConfigError(
             "--resume require: the job has no checkpoint store", remedy="give --checkpoint"
@@ -190,7 +212,7 @@ async def _begin_attempt(
             remedy="give --checkpoint, to both",
         )
     if not settings.checkpoint:
-        return durable, None, NO_STORE
+        return _Beginning(durable)
     store = await trio.to_thread.run_sync(open_store, settings.checkpoint)
     chain = ChainTask(
         store,
@@ -202,7 +224,8 @@ async def _begin_attempt(
     if options.standby and not options.take_over:
         if await chain.must_wait(durable, journal.generation):
             series = durable.job_id.rpartition(".")[0] if durable.attempt else durable.job_id
-            return Durable.fresh(series, durable.world_size, settings.to_wire()), chain, None
+            fresh = Durable.fresh(series, durable.world_size, settings.to_wire())
+            return _Beginning(fresh, chain, None)
     elif not options.take_over:
         await chain.refuse_second()
     if not options.standby and not await chain.goes_on(durable, journal.generation):
@@ -210,11 +233,15 @@ async def _begin_attempt(
             f"another tracker leads the job of {settings.checkpoint}, as its records say",
             remedy="start this one with --standby: it waits, and leads if that one is lost",
         )
+    if options.takes_up and not (options.standby or options.take_over):
+        hears = await chain.attempt_to_hear(durable)
+        if hears:
+            return _Beginning(durable, chain, hears=hears)
     durable, facts = await chain.begin(durable, survivors=options.takes_up)
     journal.write(durable.to_wire(), epoch=durable.epoch)
     journal.settle()
     chain.lead(durable, journal.generation)
-    return durable, chain, facts
+    return _Beginning(durable, chain, facts)
 
 
 def _check_standby(options: ServeOptions, before: Remembered | None) -> None:

@@ -17,7 +17,7 @@ import trio
 
 import ftcomm
 from ftcomm.config.backoff import ACCEPT_PAUSE_S
-from ftcomm.errors import FtcommError, ProtocolError, RolledBackError
+from ftcomm.errors import ConfigError, FtcommError, ProtocolError, RolledBackError
 from ftcomm.protocol.member_deltas import MemberDeltaWriter
 from ftcomm.protocol.messages import ControlMessage, Hello, Plan
 from ftcomm.protocol.operator_messages import WorkerStatusReply
@@ -40,6 +40,8 @@ from ftcomm_tracker.core.events import (
     PutFinished,
     PutSeries,
     PutVersion,
+    ReadStore,
+    RefuseRebuild,
     Said,
     Send,
     Stalled,
@@ -66,6 +68,7 @@ from ftcomm_tracker.server.outgoing.old_trackers import OldTrackers
 from ftcomm_tracker.server.progress_log import ProgressLog
 from ftcomm_tracker.server.recovery_log import record_incident, record_progress
 from ftcomm_tracker.server.store.chain_task import ChainTask
+from ftcomm_tracker.server.store.job_store import JobStore
 from ftcomm_tracker.server.token_file import TokenFile
 from ftcomm_tracker.server.unauthenticated import RateLimitedLog, UnauthenticatedPeers
 
@@ -111,7 +114,9 @@ class Server:
         self.watch_job: Callable[[Durable], None] | None = None
         self._roster = roster
         self._journal = journal
-        self._chain = chain
+        self._store = JobStore(
+            chain, self.post, lambda: self._roster.is_cut_off(trio.current_time())
+        )
         self._token = token
         self._listener = listener
         self._state_dir = journal.path.parent
@@ -238,15 +243,13 @@ class Server:
             nursery.start_soon(self._accept)
             nursery.start_soon(self._watch_state_dir, nursery.cancel_scope)
             nursery.start_soon(self._note_progress)
-            if self._chain is not None:
-                self._chain.is_cut_off = lambda: self._roster.is_cut_off(trio.current_time())
-                nursery.start_soon(self._chain.run, self.post)
+            self._store.start(nursery)
             try:
                 await self._own_roster()
-                while self._chain is not None and self._chain.must_begin:
+                while self._store.must_begin:
                     for connection in list(self._connections.values()):
                         connection.finish()
-                    self._roster = await self._chain.next_roster(self._roster, self._journal)
+                    self._roster = await self._store.next_roster(self._roster, self._journal)
                     await self._own_roster()
                 await self._flush()
             except FtcommError as error:
@@ -254,8 +257,9 @@ class Server:
             except PlannedDeath:
                 await self._die()
             nursery.cancel_scope.cancel()
-        if self._failure is not None:
-            raise self._failure
+        failure = self._failure or self._store.failure
+        if failure is not None:
+            raise failure
         assert self.outcome is not None
         return self.outcome
 
@@ -273,7 +277,7 @@ class Server:
         """
         woke = trio.current_time()
         self._feed(Tick(), woke)
-        while not (self.ended.is_set() or (self._chain is not None and self._chain.must_begin)):
+        while not (self.ended.is_set() or self._store.must_begin):
             settings = self._roster.settings  # others once the job is rebuilt from its workers
             detect_within, beat = settings.detect_within, settings.heartbeat_every
             due = self._roster.next_deadline()
@@ -375,12 +379,13 @@ class Server:
             case Persist(durable):
                 self._persist(durable)
             case TakeGeneration(generation, old_trackers):
-                if self._chain is not None:
-                    self._chain.lead(self._roster.durable, generation)
+                self._store.lead(self._roster.durable, generation)
                 notices = OldTrackers(self._token.token, self._roster.durable.job_id, generation)
                 self._nursery.start_soon(notices.tell, old_trackers, self.address)
-            case StepDown(reason, remedy):
-                raise SupersededError(reason, remedy=remedy or None)
+            case StepDown() | RefuseRebuild():
+                raise _reason_to_end(effect)
+            case ReadStore():
+                self._nursery.start_soon(self._store.read, effect, self._nursery)
             case Note(level, text):
                 log.log(_LEVELS.get(level, logging.INFO), "%s", text)
             case IncidentClosed(incident):
@@ -393,12 +398,10 @@ class Server:
                 | PutEpoch()
                 | PutEnded()
                 | PutClaim()
+                | StartAttempt()
+                | JobEnded(error="RolledBackError")
             ):
-                assert self._chain is not None
-                self._chain.put(effect)
-            case StartAttempt() | JobEnded(error="RolledBackError"):
-                assert self._chain is not None
-                self._chain.must_begin = True
+                self._store.perform(effect)
             case JobEnded():
                 self.outcome = effect
                 self.over.set()
@@ -532,3 +535,9 @@ class Server:
             raise
         finally:
             self.post(ConnectionLost(number, reason))
+
+
+def _reason_to_end(effect: StepDown | RefuseRebuild) -> FtcommError:
+    if isinstance(effect, RefuseRebuild):
+        return ConfigError(effect.cause, remedy=effect.remedy)
+    return SupersededError(effect.reason, remedy=effect.remedy or None)

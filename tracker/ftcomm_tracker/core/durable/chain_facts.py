@@ -55,6 +55,7 @@ class ChainFacts:
         epochs: of the newest attempt, oldest first; of trackers with a standby alone.
         ended: the end of the newest attempt, likewise.
         begun: attempts with a record that they execute collectives.
+        first_nonce: by which the tracker of attempt 1 knows its records; empty in an empty chain.
     """
 
     length: int = 0
@@ -69,6 +70,7 @@ class ChainFacts:
     epochs: tuple[EpochRecord, ...] = ()
     ended: EndedRecord | None = None
     begun: tuple[int, ...] = ()
+    first_nonce: bytes = b""
 
     @property
     def newest_attempt(self) -> int:

@@ -18,6 +18,7 @@ from ftcomm.protocol.messages import AskRoster, Hello, KnownRoster, RosterEntry
 from ftcomm.protocol.position import START
 from ftcomm_tracker.core.durable_state import Durable, RankOwner
 from ftcomm_tracker.core.events import Event
+from ftcomm_tracker.core.rebuild.known_store import KnownStore
 
 if TYPE_CHECKING:
     from ftcomm_tracker.core.standby.watch import Standby
@@ -64,6 +65,7 @@ class Rebuild:
         later: events that count once the group is there.
         remind_at: when the operator is told again who is missing.
         standby: the tracker waits beside another one, and the store says when it leads.
+        store: what is known of the job's store.
     """
 
     tracker: bytes
@@ -77,6 +79,7 @@ class Rebuild:
     later: list[Event] = field(default_factory=list)
     remind_at: float = float("inf")
     standby: "Standby | None" = None
+    store: KnownStore = field(default_factory=KnownStore)
     _shared: dict[tuple[RosterEntry, ...], tuple[RosterEntry, ...]] = field(default_factory=dict)
 
     def join(self, conn: int, hello: Hello) -> list[tuple[int, AskRoster]]:
@@ -138,9 +141,13 @@ class Rebuild:
         return newest[0].job_id if newest else ""
 
     def newest_answer(self) -> tuple[KnownRoster, ...]:
-        """All parts of the answer with the newest plan; empty while no whole one is there."""
+        """All parts of the answer with the newest plan; empty while no whole one is there.
+
+        Of a job with a store that is a plan of its newest attempt: epochs of another state
+        directory begin anew.
+        """
         whole = [parts for parts in self.answers.values() if parts[0].epoch and _is_whole(parts)]
-        return max(whole, key=lambda parts: parts[0].epoch, default=())
+        return max(whole, key=_age_of_plan, default=())
 
     def missing(self) -> list[str]:
         """Worker ids of the newest plan's members that have not answered, and are not lost."""
@@ -168,6 +175,8 @@ class Rebuild:
         if first is None:
             return ""
         for conn, parts in sorted(told.items()):
+            if _is_of_earlier_attempt(parts[0].job_id, newest[0].job_id):
+                continue  # it has been overtaken, and is fenced
             differs = _difference(newest, parts)
             tables = self.waiting[conn].tables, self.waiting[first].tables
             if not differs and parts[0].epoch and tables[0] != tables[1]:
@@ -197,7 +206,12 @@ class Rebuild:
             places=tuple(RankOwner(e.worker_id, e.incarnation, e.nonce, e.host) for e in entries),
             grouping=job.grouping,
             tables=self._tables(job),
-            version=max(part.version for parts in self.answers.values() for part in parts),
+            version=max(
+                part.version
+                for parts in self.answers.values()
+                for part in parts
+                if not _is_of_earlier_attempt(part.job_id, job.job_id)
+            ),
             closed_ranks=tuple(rank for rank, entry in enumerate(entries) if not entry.present),
         )
         here = {hello.nonce for hello in self._answered()}
@@ -229,7 +243,7 @@ class Rebuild:
             return f"{contradiction}; end the process of the worker that is wrong"
         missing = self.missing()
         if not missing:
-            return "no worker has come that knows the job's plan"
+            return self.store.needs or "no worker has come that knows the job's plan"
         names = ", ".join(missing[:MAX_NAMED])
         more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
         lost = (
@@ -237,13 +251,30 @@ class Rebuild:
             f" old tracker has ended for certain, start this one again with --rebuild --lost"
             f" {','.join(missing[:MAX_NAMED])}"
         )
-        return lost if self.is_asked else f"{lost}; {self._how_to_begin_anew()}"
+        if self.is_asked:
+            return lost
+        return f"{lost}; {self.store.begins_anew or self._how_to_begin_anew()}"
 
     def _how_to_begin_anew(self) -> str:
         """Say which processes keep a tracker that was started for a new job."""
         old = [hello for hello in self.waiting.values() if hello.plan_epoch][:MAX_NAMED]
         names = ", ".join(f"worker {h.worker_id} (pid {h.pid} on {h.host})" for h in old)
         return f"if a new job is meant, end the processes of the old one: {names}"
+
+
+def attempt_of(job_id: str) -> tuple[str, int]:
+    """The series and the number of an attempt; 0 for a job without a store."""
+    series, _, number = job_id.rpartition(".")
+    return series, int(number) if number.isdecimal() and number.isascii() else 0
+
+
+def _is_of_earlier_attempt(job_id: str, newest: str) -> bool:
+    (series, attempt), (its_series, its_attempt) = attempt_of(newest), attempt_of(job_id)
+    return series == its_series and 0 < its_attempt < attempt
+
+
+def _age_of_plan(parts: tuple[KnownRoster, ...]) -> tuple[int, int]:
+    return attempt_of(parts[0].job_id)[1], parts[0].epoch
 
 
 def _entries(parts: tuple[KnownRoster, ...]) -> list[RosterEntry]:

@@ -9,7 +9,9 @@ from dataclasses import replace
 
 from ftcomm.protocol.messages import Heartbeat, HeartbeatAck, Hello, KnownRoster, Refused
 from ftcomm_tracker.core.admission import on_joined
+from ftcomm_tracker.core.durable.store_facts import NO_STORE, StoreFacts
 from ftcomm_tracker.core.events import (
+    ChainRead,
     Claimed,
     ConnectionLost,
     Died,
@@ -71,11 +73,15 @@ def step_down(group: GroupState, event: Event) -> None:
 
 def must_rebuild(group: GroupState, event: Event) -> bool:
     """True if a worker comes with a plan to a tracker that knows of none."""
-    # R16: with a store, a new attempt has begun, and fences who comes from an earlier one
-    if group.versions.is_on:
+    if group.state is not JobState.FORMING or group.durable.places or not isinstance(event, Joined):
         return False
-    no_plan_known = group.state is JobState.FORMING and not group.durable.places
-    return no_plan_known and isinstance(event, Joined) and bool(event.hello.plan_epoch)
+    hello = event.hello
+    if not group.versions.is_on:
+        return bool(hello.plan_epoch)
+    # R16: an attempt that is recorded fences who comes from an earlier one.  The first one has no
+    # record yet: with an empty store, or another job's, nobody may be fenced.
+    is_recorded = group.permits.is_on or not group.needs_series
+    return bool(hello.plan_epoch) and not is_recorded and hello.job_id != group.durable.job_id
 
 
 def begin_rebuilding(group: GroupState, rebuild: Rebuild) -> None:
@@ -87,7 +93,9 @@ def begin_rebuilding(group: GroupState, rebuild: Rebuild) -> None:
     waiting, group.members = list(group.members.peers.values()), Members()
     for peer in waiting:
         _ask(group, rebuild, peer.conn, replace(peer.hello, job_id=group.durable.job_id))
-    if not rebuild.is_asked and rebuild.standby is None:
+    if rebuild.store.job_id:
+        group.note("warning", f"the journal of {rebuild.store.job_id} is not here; its store is")
+    elif not rebuild.is_asked and rebuild.standby is None:
         group.note("warning", "a worker knows a plan, and the journal of its job is not here")
 
 
@@ -109,6 +117,8 @@ def hear(group: GroupState, rebuild: Rebuild, event: Event) -> bool:
             rebuild.forget(conn)
         case StoreSeen() | Claimed():
             hear_store(group, rebuild, event)
+        case ChainRead():
+            rebuild.store.note_read(event)
         case StopAsked() if rebuild.standby is not None:
             stop_waiting(group, rebuild)
         case Died() | GivenUp():
@@ -145,6 +155,10 @@ def _ask(group: GroupState, rebuild: Rebuild, conn: int, hello: Hello) -> None:
     if rebuild.standby is not None:
         hold(group, rebuild, conn, hello)
         return
+    if hello.plan_epoch and rebuild.store.job_id not in ("", hello.job_id):
+        # of an attempt that is over, or of another job: the attempt that begins here fences it
+        group.effects.append(Disconnect(conn, f"it is a member of {hello.job_id}"))
+        return
     for each, question in rebuild.join(conn, hello):
         group.send(each, question)
 
@@ -162,7 +176,9 @@ def remind(group: GroupState, rebuild: Rebuild) -> None:
         group.note("warning", f"the job's journal is not here, and {rebuild.needs()}")
 
 
-def take_up(group: GroupState, rebuild: Rebuild, found: Rebuilt) -> GroupState:
+def take_up(
+    group: GroupState, rebuild: Rebuild, found: Rebuilt, store: StoreFacts = NO_STORE
+) -> GroupState:
     """Make the group as from a journal, journal it, and admit all who wait."""
     new = GroupState(
         found.settings,
@@ -170,16 +186,21 @@ def take_up(group: GroupState, rebuild: Rebuild, found: Rebuilt) -> GroupState:
         generation=found.generation,
         tracker=group.tracker,
         now=group.now,
+        store=store,
     )
     new.launches = group.launches
-    new.effects = group.effects
-    new.effects += [TakeGeneration(found.generation, found.old_trackers), Persist(found.durable)]
+    new.effects = [
+        *group.effects,
+        TakeGeneration(found.generation, found.old_trackers),
+        Persist(found.durable),
+        *new.effects,
+    ]
     lost = f"; lost, as the operator says: worker {', '.join(found.lost)}" if found.lost else ""
-    new.note(
-        "warning",
-        f"job {found.durable.job_id} goes on in generation {found.generation} from what its workers"
-        f" know{lost}",
-    )
+    end = found.durable.end
+    goes_on = f"goes on in generation {found.generation} from what its workers know"
+    goes_on += " and its store" if store.attempt else ""
+    text = f"{end}, as its store says" if end else f"{goes_on}{lost}"
+    new.note("warning", f"job {found.durable.job_id} {text}")
     if found.lost:
         new.epochs.reattach_by = new.now
     for conn, hello in sorted(

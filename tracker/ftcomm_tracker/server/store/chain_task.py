@@ -10,15 +10,16 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar, assert_never
+from typing import Self, TypeVar, assert_never
 
 import trio
 
 from ftcomm.config.backoff import TRACKER_BACKOFF
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.durable.chain import NONCE_BYTES, Chain, LaterTrackerError, OvertakenError
 from ftcomm.durable.chain_state import ChainState, chain_state
 from ftcomm.durable.container import open_container
-from ftcomm.durable.opening import leave_sign, probe
+from ftcomm.durable.opening import find_sign, leave_sign, open_store, probe
 from ftcomm.durable.records import (
     AttemptRecord,
     BegunRecord,
@@ -26,12 +27,9 @@ from ftcomm.durable.records import (
     EpochRecord,
     FinishedRecord,
     SeriesRecord,
-    StoredPart,
-    VersionRecord,
 )
 from ftcomm.durable.store import DamagedObjectError, MissingObjectError, Store, StoreError
-from ftcomm.errors import FtcommError, error_named
-from ftcomm.protocol.durable.store_messages import ObjectOrder, ObjectWritten
+from ftcomm.errors import ConfigError, FtcommError, error_named
 from ftcomm_tracker.core.durable.attempts import (
     OVERTAKEN,
     AttemptStart,
@@ -42,12 +40,13 @@ from ftcomm_tracker.core.durable.attempts import (
     RefuseAttempt,
     VerifyVersion,
 )
-from ftcomm_tracker.core.durable.chain_facts import ChainFacts, RecordedAttempt, RecordedVersion
-from ftcomm_tracker.core.durable.pending_version import PRELUDE_KIND, STATE
+from ftcomm_tracker.core.durable.chain_facts import ChainFacts
+from ftcomm_tracker.core.durable.pending_version import STATE
 from ftcomm_tracker.core.durable.store_facts import StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     BegunPut,
+    ChainRead,
     Claimed,
     EndedPut,
     EpochPut,
@@ -65,10 +64,12 @@ from ftcomm_tracker.core.events import (
     StoreSeen,
     VersionPut,
 )
+from ftcomm_tracker.core.rebuild.stored_job import attempt_to_hear
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.core.standby.watch import journalled_roster
 from ftcomm_tracker.server.journal import Journal
 from ftcomm_tracker.server.store.beat import BEAT_EVERY_S, BEATS, BeatWatch, StoreBeat
+from ftcomm_tracker.server.store.chain_records import facts_of, record_of
 
 # A store that cannot be read when an attempt begins: a restart of its server, not more.
 READ_WITHIN_S = 60.0
@@ -143,19 +144,7 @@ class ChainTask:
                 not be read for long.
         """
         await self._patiently(probe, self._store)
-        nonce = secrets.token_bytes(NONCE_BYTES)
-        series = before.job_id.rpartition(".")[0] if before.attempt else before.job_id
-        start = AttemptStart(
-            before,
-            series,
-            nonce,
-            self._resume,
-            survivors=survivors,
-            max_attempts=self._max_attempts,
-            now_us=int(time.time() * 1e6),
-            tried=self._tried,
-            yields=self.has_standby,
-        )
+        start = self._start_of(before, survivors=survivors)
         step = start.begin()
         while True:
             for level, text in start.notes:
@@ -177,6 +166,19 @@ class ChainTask:
                     step = await self._take(start, step)
                 case _:
                     assert_never(step)
+
+    def _start_of(self, before: Durable, *, survivors: bool) -> AttemptStart:
+        return AttemptStart(
+            before,
+            before.job_id.rpartition(".")[0] if before.attempt else before.job_id,
+            secrets.token_bytes(NONCE_BYTES),
+            self._resume,
+            survivors=survivors,
+            max_attempts=self._max_attempts,
+            now_us=int(time.time() * 1e6),
+            tried=self._tried,
+            yields=self.has_standby,
+        )
 
     async def next_roster(self, lost: Roster, journal: Journal) -> Roster:
         """Journal the next attempt, and return its roster.
@@ -200,6 +202,60 @@ class ChainTask:
             tracker=lost.tracker,
             store=facts,
         )
+
+    # --- without a journal --------------------------------------------------------------------
+
+    async def attempt_to_hear(self, before: Durable) -> str:
+        """Return the attempt whose members are heard before the next one is begun.
+
+        Empty for none, also where none would be begun.
+
+        Args:
+            before: what the journal has.
+
+        Raises:
+            StoreError: the store could not be read for long.
+        """
+        chain = await self._patiently(self._read)
+        job_id = attempt_to_hear(before, chain)
+        if not job_id or isinstance(
+            self._start_of(before, survivors=True).on_chain(chain), RefuseAttempt
+        ):
+            return ""
+        self._beat.is_on = True
+        return job_id
+
+    @classmethod
+    async def of_rebuilt(cls, settings: JobSettings) -> Self:
+        """Open the store that the workers of a job name.
+
+        Raises:
+            FtcommError: it cannot be opened here, or another tracker works on it.
+        """
+        url = settings.checkpoint
+        store = await trio.to_thread.run_sync(lambda: open_store(url, create=False))
+        chain = cls(store, keep=settings.keep, max_attempts=settings.max_attempts)
+        await chain._patiently(store.list, BEATS)
+        other = await chain._beat.other()
+        if other:
+            raise ConfigError(
+                f"a tracker works on the store {url} of the job: {other}",
+                remedy="end that one for certain, then start this one again",
+            )
+        chain._beat.is_on = True
+        return chain
+
+    async def read_of(self, job_id: str) -> ChainRead:
+        """Read the chain, in which the workers' job must have been begun.
+
+        Raises:
+            ConfigError: it is another store than theirs, or does not keep a store's promises.
+            StoreError: the store could not be read for long.
+        """
+        await self._patiently(find_sign, self._store, job_id)
+        await self._patiently(probe, self._store)
+        chain = await self._patiently(self._read)
+        return ChainRead(chain, int(time.time() * 1e6), secrets.token_bytes(NONCE_BYTES))
 
     # --- beside another tracker ---------------------------------------------------------------
 
@@ -289,7 +345,7 @@ class ChainTask:
             trouble = error.cause
         if leads or self._leads:
             return None
-        facts = _facts_of(chain)
+        facts = facts_of(chain)
         return StoreSeen(facts, leader, is_silent, int(time.time() * 1e6), trouble)
 
     def _must_be_ours(self, chain: Chain, attempt: int) -> None:
@@ -330,7 +386,7 @@ class ChainTask:
 
     def _read(self) -> ChainFacts:
         self._chain.read()
-        return _facts_of(self._chain)
+        return facts_of(self._chain)
 
     def _problem(self, number: int) -> str:
         """Read every byte of a version; explain why it cannot be used, empty if it can."""
@@ -402,7 +458,7 @@ class ChainTask:
             case PutVersion():
                 self._must_be_here(effect)
                 now = int(time.time() * 1e6)
-                self._append_one(_record_of(effect, now), nonce)
+                self._append_one(record_of(effect, now), nonce)
                 return VersionPut(effect.version)
             case PutFinished(attempt, version):
                 self._append_one(FinishedRecord(attempt, version), nonce)
@@ -475,75 +531,3 @@ class ChainTask:
                 log.warning("an old checkpoint cannot be deleted: %s", error.cause)
                 return
             self._deleted.add(number)
-
-
-def _facts_of(chain: Chain) -> ChainFacts:
-    links = chain.links
-    state = chain_state(links)
-    nonces = {link.number: link.nonce for link in links}
-    series = state.series
-    return ChainFacts(
-        length=len(links),
-        series="" if series is None else series.series,
-        world_size=0 if series is None else series.world_size,
-        settings=() if series is None else series.settings,
-        grouping=() if series is None else series.grouping,
-        tables=b"" if series is None else series.tables,
-        attempts=tuple(
-            RecordedAttempt(record.attempt, record.parent, nonces[number])
-            for number, record in state.attempts.items()
-        ),
-        versions=tuple(
-            RecordedVersion(
-                number, record.attempt, record.version, _prelude_of(record), record.written_at
-            )
-            for number, record in state.versions.items()
-        ),
-        finished=state.finished,
-        begun=tuple(record.attempt for record in state.begun.values()),
-        epochs=state.epochs,
-        ended=state.ended,
-    )
-
-
-def _record_of(effect: PutVersion, now_us: int) -> VersionRecord:
-    return VersionRecord(
-        attempt=effect.attempt,
-        version=effect.version,
-        epoch=effect.epoch,
-        written_at=now_us,
-        nbytes=effect.nbytes,
-        digest=effect.digest,
-        prelude_length=effect.prelude_length,
-        local_ranks=effect.local_ranks,
-        parts=tuple(
-            StoredPart(
-                written.order.kind,
-                written.order.rank,
-                written.order.lo,
-                written.order.hi,
-                written.name,
-                written.nbytes,
-                written.digest,
-                written.prelude,
-            )
-            for written in effect.objects
-        ),
-    )
-
-
-def _prelude_of(record: VersionRecord) -> tuple[ObjectWritten, ...]:
-    """The objects of the prelude's results, as a member said that it has written them."""
-    return tuple(
-        ObjectWritten(
-            version=record.version,
-            order=ObjectOrder(part.kind, part.rank, part.lo, part.hi),
-            name=part.name,
-            nbytes=part.nbytes,
-            digest=part.digest,
-            state_digest=record.digest,
-            prelude=part.runs,
-        )
-        for part in record.parts
-        if part.kind == PRELUDE_KIND
-    )
