@@ -58,7 +58,7 @@ class Faults:
 
     def _may(self, kind: SimulatedFaultKind) -> bool:
         """A gentle run lets the job recover wholly before the next death."""
-        if kind in DEADLY and self.sim.tracker.disk_lost:
+        if kind in DEADLY and self.sim.tracker.disk_lost and not self.sim.disks:
             return False  # only members know the job then: the last of them may not die
         if not self.sim.conditions.gentle or kind not in DEADLY:
             return True

@@ -108,6 +108,7 @@ RECOVERING = ("reported", "planned", "fetching", "serving", "joined")
 BURSTS = 0.12  # share of faults that others follow, in the recovery from the first
 LONGEST_BURST = 3  # further faults
 INTERRUPTED = 0.3  # share of the seeds in which users cut calls short
+DISKS_BESIDE_A_STORE = 3  # the most that a tracker loses in a job where it loses some
 DISKS_LOST = 0.15  # share of the seeds in which the tracker loses its journal
 DEADLIEST = 0.4  # share of the seeds, where it may be, in which all members but one die at once
 
@@ -146,6 +147,7 @@ def draw_plan(
     keeps_numbers: bool,
     durable: bool = False,
     standby: bool = False,
+    disks: bool = False,
 ) -> tuple[SimulatedFault, ...]:
     """The faults of a seed in the order in which they wait.
 
@@ -157,6 +159,7 @@ def draw_plan(
         wire: connections are bytes, and can be hurt at any one.
         durable: the job has a store, and goes on when everything is lost.
         standby: a second tracker waits beside the first.
+        disks: the tracker of a job with a store loses its journal.
         one_is_enough: whoever is left has all that a job needs, though all others die at once.
         keeps_numbers: no spare takes a rank, so members know every worker's newest incarnation.
     """
@@ -183,6 +186,8 @@ def draw_plan(
         drawn += _total_losses(random.Random(f"losses of {seed}"), span)  # noqa: S311 - likewise
     if count and standby:
         drawn += _lost_trackers(random.Random(f"lost trackers of {seed}"), span)  # noqa: S311 - likewise
+    if count and disks:
+        drawn += _stored_disks(random.Random(f"stored disks of {seed}"), span)  # noqa: S311 - likewise
     drawn.sort(key=lambda fault: fault[0])
     return tuple(
         SimulatedFault(number, kind, at_point, name)
@@ -213,6 +218,15 @@ def _lost_disks(rng: random.Random, span: int) -> list[tuple[int, SimulatedFault
     return [
         (rng.randrange(span), SimulatedFaultKind.TRACKER_DISK_LOST, rng.choice(names))
         for _ in range(count)
+    ]
+
+
+def _stored_disks(rng: random.Random, span: int) -> list[tuple[int, SimulatedFaultKind, str]]:
+    """Moments at which the tracker of a job with a store dies, and its journal with it."""
+    names = ("", "", "completing", "reported", "planned", "closed", "wrote", "writing", "joined")
+    return [
+        (rng.randrange(span), SimulatedFaultKind.TRACKER_DISK_LOST, rng.choice(names))
+        for _ in range(rng.randint(1, DISKS_BESIDE_A_STORE))
     ]
 
 

@@ -2,13 +2,13 @@
 
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.machine import WorkerState
 from ftcomm_chaos.sim.fault_injection import Faults, Killed
-from ftcomm_chaos.sim.fault_plan import draw_plan
+from ftcomm_chaos.sim.fault_plan import SimulatedFault, draw_plan
 from ftcomm_chaos.sim.history import RecordingMonitor
 from ftcomm_chaos.sim.journals import JournalDisks
 from ftcomm_chaos.sim.network.data_links import Network
@@ -27,6 +27,7 @@ from ftcomm_tracker.core.roster import JobState
 ODD = 0.08  # share of the scripts with a rank that calls something else
 ODD_STATE = 0.4  # share of those in which it gives another state to a checkpoint instead
 DURABLE = 0.4  # share of the checkpoints that scripts make with durable=True
+STORE_URL = "/store"  # as workers name it where that counts
 POINTS_PER_CALL = 3  # places at which a fault may happen, on each rank
 MAX_STEPS = 400_000  # events of one run; the longest honest one had a tenth
 
@@ -55,6 +56,7 @@ class Simulation:
         durable: the job has a store, and everything may be lost at once; None: the seed says.
         spares: workers without a place where more than one may die at a time; None: likewise.
         standby: a second tracker waits beside the first; for a job with a store.
+        disks: the tracker of a job with a store loses its journal, and the members live.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Simulation:
         spares: int | None = None,
         standby: bool = False,
         contributed: bool = False,
+        disks: bool = False,
     ) -> None:
         self.world = World(seed, tracing=tracing)
         script = random.Random(f"script of {seed}")  # noqa: S311 - drawn from the seed
@@ -90,6 +93,10 @@ class Simulation:
             self.store = SimulatedStore(self, stored.choice(STATE_BYTES))
             versions = range(1, len(self.program.versions))
             self.durable_versions = frozenset(v for v in versions if stored.random() < DURABLE)
+        # A spare takes a rank, and members do not know every worker's newest incarnation then.
+        self.disks = disks and self.store is not None and not self.conditions.spares
+        if self.disks:  # the workers name their store
+            self.settings = replace(self.settings, checkpoint=STORE_URL)
         self.journals = JournalDisks(self)
         self.executed: dict[int, set[Position]] = {}  # by attempt
         self.network = WireNetwork(self.world) if self.conditions.wire else Network(self.world)
@@ -98,7 +105,18 @@ class Simulation:
         self.worker_ids = [f"w{rank}" for rank in range(self.world_size)]
         self.spare_ids = [f"s{number}" for number in range(self.conditions.spares)]
         self.worker_ids += self.spare_ids
-        self.plan = draw_plan(
+        self.plan = self._draw_plan(seed, standby=standby)
+        self.faults = Faults(self, tuple(p for p in self.plan if only is None or p.number in only))
+        self.standby = standby and self.store is not None
+        self.leader_checks = LeaderChecks(self)
+        self.leading = 0  # which tracker leads, by the chain
+        self.trackers: list[SimulatedTracker] = []
+        self.restarting: Counter[str] = Counter()
+        self.living = self._ports = 0
+        self._start()
+
+    def _draw_plan(self, seed: int, *, standby: bool) -> tuple[SimulatedFault, ...]:
+        return draw_plan(
             seed,
             count=self.conditions.faults,
             span=POINTS_PER_CALL * self.world_size * len(self.program.calls),
@@ -108,15 +126,8 @@ class Simulation:
             keeps_numbers=not self.conditions.spares and not self.conditions.durable,
             durable=self.conditions.durable,
             standby=standby and self.conditions.durable,
+            disks=self.disks,
         )
-        self.faults = Faults(self, tuple(p for p in self.plan if only is None or p.number in only))
-        self.standby = standby and self.store is not None
-        self.leader_checks = LeaderChecks(self)
-        self.leading = 0  # which tracker leads, by the chain
-        self.trackers: list[SimulatedTracker] = []
-        self.restarting: Counter[str] = Counter()
-        self.living = self._ports = 0
-        self._start()
 
     def _start(self) -> None:
         for place in range(1 + self.standby):
@@ -132,13 +143,13 @@ class Simulation:
 
     @property
     def tracker_timeout(self) -> float:
-        """Seconds; longer than a job is without a tracker. Of two, one waits for the other."""
-        return self.conditions.tracker_timeout * (10 if self.standby else 1)
+        """Seconds; longer than a job is without a tracker, which may wait for other members."""
+        return self.conditions.tracker_timeout * (10 if self.standby or self.disks else 1)
 
     @property
     def quiet_s(self) -> float:
         """Virtual seconds after the last fault within which everything must have ended."""
-        return self.conditions.quiet_s * (5 if self.standby else 1)
+        return self.conditions.quiet_s * (5 if self.standby or self.disks else 1)
 
     @property
     def one_is_enough(self) -> bool:
@@ -221,6 +232,11 @@ class Simulation:
         self.monitor.resume(durable)
         self.executed[durable.attempt] = self.monitor.executed
         self.monitors[durable.job_id] = self.monitor
+
+    def on_taken_up(self, durable: Durable) -> None:
+        """A job is rebuilt from its workers: the attempt that they are of goes on."""
+        self.monitor = self.monitors.get(durable.job_id, self.monitor)
+        self.executed[durable.attempt] = self.monitor.executed
 
     def lose_everything(self, *, journal: bool) -> None:
         """Kill all workers and the tracker at one moment; the state directory may go with them."""

@@ -133,6 +133,7 @@ class SimulatedStore:
             begun=tuple(each.attempt for each in self.records if isinstance(each, PutBegun)),
             epochs=tuple(epochs),
             ended=ended,
+            first_nonce=b"" if series is None else series.nonce,
         )
 
     def problem(self, number: int) -> str:

@@ -16,7 +16,7 @@ from ftcomm.recovery.events import (
     VersionRestored,
     WriteVersion,
 )
-from ftcomm_chaos.sim.store import FAILS, LANDS, RETRIES_S, Record, SimulatedStore
+from ftcomm_chaos.sim.store import FAILS, LANDS, RETRIES_S, Record, SimulatedStore, series_of
 from ftcomm_chaos.sim.workload import packed, state_digest
 from ftcomm_tracker.core.durable.attempts import (
     AttemptStart,
@@ -29,6 +29,7 @@ from ftcomm_tracker.core.durable.attempts import (
 )
 from ftcomm_tracker.core.events import (
     BegunPut,
+    ChainRead,
     Claimed,
     EndedPut,
     EpochPut,
@@ -40,6 +41,7 @@ from ftcomm_tracker.core.events import (
     PutFinished,
     PutSeries,
     PutVersion,
+    ReadStore,
     VersionPut,
 )
 
@@ -103,6 +105,17 @@ class ChainAccess:
 
     def _verify(self, start: AttemptStart, record: int) -> None:
         self._step(start, start.on_verified(record, self.store.problem(record)))
+
+    def read_of(self, asked: ReadStore) -> None:
+        """Read the chain of a job that is rebuilt."""
+        self._later(self._tell_chain, asked.job_id)
+
+    def _tell_chain(self, job_id: str) -> None:
+        chain = self.store.facts()
+        self._length = chain.length
+        # A series has its name from the nonce: whoever goes on with it has that one.
+        nonce = job_id.rpartition(".")[0].removeprefix(series_of(b"")).encode()
+        self.tracker.hear(ChainRead(chain, 0, nonce))
 
     # --- records of an attempt ----------------------------------------------------------------
 

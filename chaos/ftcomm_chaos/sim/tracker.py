@@ -8,6 +8,7 @@ from ftcomm.errors import FencedError, RolledBackError
 from ftcomm.protocol.messages import AllClosed, FatalDecision, Plan
 from ftcomm_chaos.sim.network.control_connection import ControlConn
 from ftcomm_chaos.sim.network.wire_control import WiredControl
+from ftcomm_chaos.sim.standby.lost_journal import check_who_lives, on_taken_up
 from ftcomm_chaos.sim.standby.waiting_tracker import StoreLooks
 from ftcomm_chaos.sim.store import series_of
 from ftcomm_chaos.sim.store_access import ChainAccess
@@ -30,6 +31,8 @@ from ftcomm_tracker.core.events import (
     PutFinished,
     PutSeries,
     PutVersion,
+    ReadStore,
+    RefuseRebuild,
     Send,
     Stalled,
     StartAttempt,
@@ -39,6 +42,8 @@ from ftcomm_tracker.core.events import (
     Tick,
 )
 from ftcomm_tracker.core.rebuild.decision import Rebuild
+from ftcomm_tracker.core.rebuild.known_store import KnownStore
+from ftcomm_tracker.core.rebuild.stored_job import attempt_to_hear
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.core.standby.watch import Standby
 
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
     from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 
+BY_REBUILD = 0.5  # share of the lost journals after which the operator asks for --rebuild
 OPERATOR_EVERY_S = 2.0  # between two looks of an operator at a tracker without its journal
 
 
@@ -74,7 +80,9 @@ class SimulatedTracker:
         self.generation = 0  # of the process: one more at each start
         self.number = 0  # of the journal, as workers hear it
         self.disk_lost = False  # since then no journal of the job is here
-        self._rebuild = Rebuild(b"")
+        self.rebuilds = False  # the operator has asked for it; else the store is given again
+        self.hears = ""  # the attempt whose members are heard before the next one begins
+        self.has_heard = False  # all that came: the next one begins
         self.lost: frozenset[str] = frozenset()  # workers of which the operator confirms the loss
         self.final_version = -1  # the highest that any journal of the job had
         self.closed_at = (
@@ -111,6 +119,11 @@ class SimulatedTracker:
         if self.looks is not None and self.looks.must_wait(durable):
             self._wait()
             return
+        hears = self.sim.disks and not self.has_heard and not self.rebuilds
+        self.hears = attempt_to_hear(durable, self.sim.store.facts()) if hears else ""
+        if self.rebuilds or self.hears:
+            self._open(durable, NO_STORE)
+            return
         start = AttemptStart(durable, series_of(nonce), nonce, yields=self.looks is not None)
         self.chain.start(start)
 
@@ -122,6 +135,8 @@ class SimulatedTracker:
 
     def begin_attempt(self, durable: Durable, facts: StoreFacts) -> None:
         """An attempt is recorded, or goes on: serve it."""
+        self.disk_lost = self.disk_lost and not facts.is_begun
+        self.rebuilds = False
         if durable.attempt_nonce != self.journal.attempt_nonce:
             self.world.trace(f"attempt {durable.attempt} begins from record {durable.restore}")
             self.sim.on_attempt(durable)
@@ -152,7 +167,7 @@ class SimulatedTracker:
             generation=self.number,
             now=self.world.now,
             tracker=self._nonce,
-            rebuild=self._begin_rebuild() if self.disk_lost or self.waits else None,
+            rebuild=self._begin_rebuild(),
             store=replace(facts, has_standby=self.looks is not None),
         )
         if self.looks is not None:
@@ -173,12 +188,15 @@ class SimulatedTracker:
         lost = self._lost_decision if self.disk_lost else None
         return self.journal.fatal_decision or lost
 
-    def _begin_rebuild(self) -> Rebuild:
+    def _begin_rebuild(self) -> Rebuild | None:
+        size = self.sim.world_size
         if self.waits:
-            standby = Standby(self.world.now, floor=self.number)
-            return Rebuild(self._nonce, self.sim.world_size, standby=standby)
-        self._rebuild = Rebuild(self._nonce, self.sim.world_size, self.lost, is_asked=True)
-        return self._rebuild
+            return Rebuild(self._nonce, size, standby=Standby(self.world.now, floor=self.number))
+        if self.hears:
+            until = self.world.now + self.sim.settings.reattach_within
+            store = KnownStore(self.sim.settings.checkpoint, self.hears, until)
+            return Rebuild(self._nonce, size, store=store)
+        return Rebuild(self._nonce, size, self.lost, is_asked=True) if self.rebuilds else None
 
     def accept(self, process: "SimulatedProcess") -> bool:
         """A worker dials; False while nobody listens, or something refuses it."""
@@ -215,6 +233,7 @@ class SimulatedTracker:
             self.chain.die()
             self.chain = None
         self._stalled, self._held = False, []
+        self.has_heard = False
         self.crash_after = None
         conns, self.conns = self.conns, {}
         for conn in conns.values():
@@ -254,6 +273,8 @@ class SimulatedTracker:
             self.lost_decisions.append(self._lost_decision)
         self.journal = Durable.fresh("unknown", self.sim.world_size, self.sim.settings.to_wire())
         self.number, self.disk_lost, self.lost = 0, True, frozenset()
+        # Without a store there is one way; with one it can be given again on an empty directory.
+        self.rebuilds = not self.sim.disks or self.world.chance(BY_REBUILD)
         self.world.after(OPERATOR_EVERY_S, self._operate)
 
     def _operate(self) -> None:
@@ -261,22 +282,32 @@ class SimulatedTracker:
         if not self.disk_lost or self.ended:
             return
         self.world.after(OPERATOR_EVERY_S, self._operate)
-        if not self.up:
+        rebuild = self.roster.rebuild
+        if not self.up or rebuild is None or rebuild.store.job_id:
             return
         members = [x for x in self.sim.network.processes.values() if x.alive and x.core.view.epoch]
+        if not members and self.sim.disks:
+            self.give_store_again()
+            return
         if not members:
             self.sim.counters["no member left"] += 1
             self.hear(StopAsked("no member is left that knows the job"))
             return
-        missing = self._rebuild.missing_members()
+        missing = rebuild.missing_members()
         nonces = {process.core.contact.identity.nonce for process in members}
         if missing and not any(entry.nonce in nonces for entry in missing):
             dead = {entry.worker_id for entry in missing}
             self.sim.counters["losses confirmed"] += 1
             self.lost |= dead
+            self.rebuilds = True
             self.crash()
             for worker_id in sorted(dead):
                 self.sim.replace_lost(worker_id)
+
+    def give_store_again(self) -> None:
+        """The operator starts the tracker with its store, and without --rebuild."""
+        self.rebuilds = False
+        self.crash()
 
     def stall(self, seconds: float) -> None:
         """SIGSTOP and SIGCONT."""
@@ -369,8 +400,11 @@ class SimulatedTracker:
 
     def _persist(self, durable: Durable) -> None:
         before, self.journal = self.journal, durable
+        if self.sim.disks and durable.places and durable.job_id != before.job_id:
+            on_taken_up(self, durable)
         is_known = bool(durable.places) or durable.fatal_decision is not None
         self.disk_lost = self.disk_lost and not is_known
+        self.rebuilds = self.rebuilds and self.disk_lost
         self.final_version = max(self.final_version, durable.final_version)
         if before.final_version < 0 <= durable.final_version:
             self.closed_at = self.world.now
@@ -381,7 +415,14 @@ class SimulatedTracker:
 
     def _carry_out_own(
         self,
-        effect: TakeGeneration | StepDown | Note | IncidentClosed | JobEnded | StartAttempt,
+        effect: TakeGeneration
+        | StepDown
+        | Note
+        | IncidentClosed
+        | JobEnded
+        | ReadStore
+        | RefuseRebuild
+        | StartAttempt,
     ) -> None:
         """Effects that reach no worker and no journal's document."""
         match effect:
@@ -395,7 +436,17 @@ class SimulatedTracker:
                 self.world.trace(f"tracker {level}: {text}")
             case IncidentClosed():
                 self.sim.counters["incidents"] += 1
+            case ReadStore():
+                assert self.chain is not None
+                self.chain.read_of(effect)
+            case RefuseRebuild(cause):
+                self.world.trace(f"the job is not rebuilt: {cause}")
+                self.sim.counters["rebuilds refused"] += 1
+                self.give_store_again()
             case StartAttempt():
+                if self.looks is None:
+                    self.has_heard = True
+                    check_who_lives(self)
                 self._end(JobEnded(False, RolledBackError.__name__))
             case JobEnded():
                 self._end(effect)
