@@ -80,13 +80,16 @@ class Job(Record):
         lines = (json.dumps(event) for event in self.events)
         (self.folder / "events.jsonl").write_text("\n".join(lines))
 
-    def start_tracker(self, *, wait: bool = True, rebuild_at: str = "", lost: str = "") -> None:
+    def start_tracker(
+        self, *, wait: bool = True, rebuild_at: str = "", lost: str = "", again_at: str = ""
+    ) -> None:
         """Start the tracker, or start it again on its state directory.
 
         Args:
             wait: for its line that it is ready.
             rebuild_at: its address, where its directory is gone; see `lose_tracker_disk`.
             lost: ids of workers that are lost with it.
+            again_at: the same, where the job has a store, which is given again.
         """
         before = None if self._tracker is None else self._tracker.stderr
         if before is not None and not before.closed:  # it has ended by itself
@@ -98,6 +101,9 @@ class Job(Record):
             options += ["--lost", lost] if lost else []
         elif self.plan.standby:
             options += self._standby_options
+        elif self.plan.stored:
+            options += ["--checkpoint", str(self.folder / "store")]
+            options += self._rebuild_options(again_at)[1:] if again_at else []
         self._tracker = subprocess.Popen(
             [sys.executable, *command, "--state-dir", str(self.state_dir), *options],
             stdout=subprocess.PIPE,
@@ -186,11 +192,14 @@ class Job(Record):
         shutil.rmtree(self.state_dir)
         self.state_dir = self.state_dir.with_name(f"{self.state_dir.name}-again")
 
-    def lose_tracker(self, lost: str = "") -> None:
-        """SIGKILL the tracker, remove its state directory, and start one that rebuilds the job."""
+    def lose_tracker(self, lost: str = "", *, gives_store: bool = False) -> None:
+        """SIGKILL the tracker, remove its state directory, and start one that takes the job up."""
         self.kill_tracker()
         self.lose_tracker_disk()
-        self.start_tracker(rebuild_at=self.own_address, lost=lost)
+        if gives_store:
+            self.start_tracker(again_at=self.own_address)
+        else:
+            self.start_tracker(rebuild_at=self.own_address, lost=lost)
 
     def set_tracker_aside(self) -> subprocess.Popen[bytes]:
         """SIGSTOP the tracker, and return it; another one may be started then."""

@@ -3,6 +3,9 @@
 import functools
 import signal
 
+from ftcomm.durable.chain import Chain
+from ftcomm.durable.chain_state import chain_state
+from ftcomm.durable.opening import open_store
 from tests.conformance.bench import Bench
 from tests.conformance.plans import Plan
 from tests.conformance.scenario import (
@@ -129,6 +132,22 @@ def two_trackers_are_started(bench: Bench) -> None:
         expect("epochs", {event["epoch"] for event in job.of("result")}, {1})
 
 
+def tracker_is_lost_beside_a_store(bench: Bench) -> None:
+    """With --rebuild and with its store in turn: one attempt, which records its end."""
+    reference = bench.reference(Plan(4, QUIET))
+    with bench.job(Plan(4, QUIET, stored=True)) as job:
+        job.start_tracker()
+        job.start_all()
+        for number, seen in enumerate(LOSSES):
+            job.wait(functools.partial(has_results, job, seen))
+            job.lose_tracker(gives_store=number % 2 == 1)
+        job.finish()
+        job.check_against(reference)
+        chain = chain_state(Chain(open_store(str(job.folder / "store"))).read())
+        expect("attempts", len(chain.attempts), 1)
+        expect("is finished", chain.finished > 0, True)
+
+
 def tracker_is_lost_50_times(bench: Bench) -> None:
     """Five times in each of ten jobs, at any moment of the work."""
     reference = bench.reference(Plan(4, QUIET))
@@ -149,5 +168,6 @@ SCENARIOS = (
     Scenario("F17-disk-close", tracker_is_lost_in_close),
     Scenario("F17-disk-stopped", old_tracker_is_only_stopped, quick=True),
     Scenario("F17-disk-two", two_trackers_are_started, quick=True),
+    Scenario("F17-disk-store", tracker_is_lost_beside_a_store, quick=True),
     Scenario("F17-disk-50", tracker_is_lost_50_times),
 )

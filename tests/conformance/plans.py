@@ -35,6 +35,7 @@ class Plan:
         exits: exit statuses expected beside 0 and the planned deaths, sorted.
         restart: start workers again when they die; False leaves that to the test.
         standby: the tracker has a store, and is started so that another one may wait beside it.
+        stored: the job has a store, and its tracker no other beside it.
         wall_s: limit for the whole job.
     """
 
@@ -49,6 +50,7 @@ class Plan:
     exits: tuple[int, ...] = ()
     restart: bool = True
     standby: bool = False
+    stored: bool = False
     wall_s: float = WALL_S
 
     @property

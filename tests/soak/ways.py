@@ -42,7 +42,7 @@ class LosingWay:
         return [*job, "--limit", f"{self.limit_s:g}", *self.faults]
 
 
-# A tracker that was rebuilt has no store: a disk and everything are not lost in one session.
+# One loss at a time is told apart: a disk and everything are not lost in one session.
 WAYS = {
     # Trackers and supervisors are processes of their own; only the store outlives such a loss.
     "everything": LosingWay(
@@ -52,6 +52,11 @@ WAYS = {
     # history takes no two incarnations of one number.
     "disk": LosingWay(
         ("--lose-tracker-disk", "9s", "--kill-every", "3s", "--tracker-kill-every", "10s"),
+        spares=0,
+    ),
+    # The same with a store, in which the rebuilt tracker goes on recording.
+    "stored-disk": LosingWay(
+        ("--lose-tracker-disk", "9s", "--kill-every", "3s", "-o", "checkpoint-every=1v"),
         spares=0,
     ),
     # `run` has tracker and workers; its state directory outlives the loss.
