@@ -96,8 +96,9 @@ def hear_in_time(group: GroupState, rebuild: Rebuild) -> None:
     if not has_members and len(new) >= group.durable.world_size:
         _begin_attempt(group, rebuild, "all its workers have been started anew")
     elif group.now >= store.due(settings.replace_within):
-        missing = ", ".join(rebuild.missing()[:8]) if has_members else ""
-        reason = f"worker {missing} has not come" if missing else "no member of it has come"
+        missing = f"worker {', '.join(rebuild.missing()[:8])} has not come"
+        alone = rebuild.contradiction() or missing
+        reason = alone if has_members else "no member of it has come"
         _begin_attempt(group, rebuild, reason)
 
 
