@@ -10,6 +10,7 @@ from ftcomm.protocol.messages import FatalDecision
 from ftcomm.protocol.position import START
 from ftcomm_tracker.core.durable.attempts import (
     ANOTHER_STORE,
+    MOUNT,
     SAME_OR_ANOTHER,
     AttemptStart,
     AttemptStep,
@@ -38,7 +39,7 @@ CHAIN = ChainFacts(
     ),
 )
 
-KILLED = replace(FRESH, job_id="run7.1", attempt=1, first_nonces=(b"a", b"b"))
+KILLED = replace(FRESH, job_id="run7.1", attempt=1, first_nonces=(b"a", b"b"), in_store=True)
 
 
 def start(before: Durable = FRESH, **options: Any) -> AttemptStart:
@@ -62,6 +63,7 @@ def test_the_newest_version_that_verifies_is_the_parent() -> None:
     assert isinstance(step, BeginAttempt)
     durable = step.durable
     assert (durable.job_id, durable.version, durable.restore) == ("run7.2", 5, 3)
+    assert durable.in_store
     assert (durable.grouping, durable.tables) == ((0, 1), b"t")
     assert begun.notes == [
         (
@@ -139,38 +141,63 @@ def test_the_store_of_another_job_is_refused() -> None:
     )
 
 
-def test_a_job_that_was_killed_does_not_begin_anew_where_its_store_is_empty() -> None:
-    """A file system that is not mounted looks like a store that nobody has written to."""
-    step = start(KILLED, survivors=False).on_chain(ChainFacts())
-    assert isinstance(step, RefuseAttempt)
-    assert (step.error, step.cause) == (
-        "ConfigError",
-        "the state directory has run7.1, which has begun, and its store is empty",
-    )
-    assert step.remedy.startswith("mount or name its store")
+def ended_by(error: str, before: Durable = KILLED) -> Durable:
+    return replace(before, fatal_decision=FatalDecision(error, "so it was", 6, START, -1))
 
 
+@pytest.mark.parametrize("survivors", [True, False])
 @pytest.mark.parametrize(
     "before",
     [
-        pytest.param(FRESH, id="a new job"),
-        pytest.param(replace(FRESH, job_id="run7.1", attempt=1), id="one that had no plan"),
-        pytest.param(
-            replace(
-                FRESH,
-                job_id="run7.1",
-                attempt=1,
-                first_nonces=(b"a", b"b"),
-                fatal_decision=FatalDecision("RolledBackError", "all have died", 3, START, -1),
-            ),
-            id="one that was lost before anything came into its store",
-        ),
+        pytest.param(KILLED, id="killed"),
+        pytest.param(replace(KILLED, first_nonces=(), attempt=2), id="before its first plan"),
+        pytest.param(ended_by("RolledBackError"), id="lost"),
     ],
 )
-def test_others_begin_anew_there(before: Durable) -> None:
-    step = start(before, survivors=False).on_chain(ChainFacts())
+def test_an_empty_store_is_not_that_of_a_job(before: Durable, survivors: bool) -> None:
+    """A file system that is not mounted looks like a store that nobody has written to."""
+    step = start(before, survivors=survivors).on_chain(ChainFacts())
+    cause = f"the store is empty, and {before.job_id} of the state directory has records in it"
+    assert step == RefuseAttempt("ConfigError", cause, MOUNT)
+
+
+def test_who_stopped_a_job_does_not_begin_it_anew_there() -> None:
+    """`run` goes on with it; a tracker that tells late workers of the end needs no store."""
+    stopped = ended_by("JobStoppedError")
+    step = start(stopped, survivors=False).on_chain(ChainFacts())
+    assert isinstance(step, RefuseAttempt)
+    for told in (stopped, replace(KILLED, final_version=9)):
+        step = start(told).on_chain(ChainFacts())
+        assert isinstance(step, BeginAttempt)
+        assert step.durable == told
+        assert (step.store.is_begun, step.store.is_finished) == (True, True)  # it puts nothing
+
+
+NOTHING_PUT = replace(KILLED, in_store=False)
+
+
+@pytest.mark.parametrize(
+    ("before", "notes"),
+    [
+        pytest.param(FRESH, 0, id="a new job"),
+        pytest.param(replace(NOTHING_PUT, first_nonces=()), 0, id="one that had no plan"),
+        pytest.param(NOTHING_PUT, 1, id="one that was killed before anything was in its store"),
+        pytest.param(ended_by("RolledBackError", NOTHING_PUT), 1, id="one that was lost then"),
+    ],
+)
+def test_others_begin_anew_there(before: Durable, notes: int) -> None:
+    begun = start(before, survivors=False)
+    step = begun.on_chain(ChainFacts())
     assert isinstance(step, BeginAttempt)
-    assert step.durable.attempt == 1
+    assert (step.durable.attempt, step.durable.in_store) == (1, False)
+    text = "the store has no record of run7.1, which begins anew"
+    assert begun.notes == [("warning", text)] * notes
+
+
+def test_members_that_live_go_on_where_their_store_had_been_away() -> None:
+    step = start(NOTHING_PUT).on_chain(ChainFacts())
+    assert isinstance(step, BeginAttempt)
+    assert (step.durable, step.store.is_begun) == (NOTHING_PUT, False)
 
 
 def test_a_restarted_tracker_goes_on_with_its_attempt() -> None:

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from ftcomm.protocol.durable.store_messages import (
     Marked,
     ObjectOrder,
@@ -17,9 +19,9 @@ from ftcomm_tracker.core.durable.pending_version import MIN_SHARD_BYTES, RETRY_S
 from ftcomm_tracker.core.durable.store_facts import StoreFacts
 from ftcomm_tracker.core.durable.versions import ALL, GATHER_S, DurableVersions, Outbox
 from ftcomm_tracker.core.durable_state import Durable
-from ftcomm_tracker.core.events import Joined, Send
+from ftcomm_tracker.core.events import Event, Joined, Persist, Send, SeriesPut, VersionPut
 from ftcomm_tracker.core.roster import Roster
-from tests.unit.tracker.roster_scenario import SETTINGS, hello
+from tests.unit.tracker.roster_scenario import SETTINGS, hello, running_with_store
 
 MEMBERS = 2
 NBYTES = 2 * MIN_SHARD_BYTES
@@ -253,3 +255,13 @@ def test_every_welcome_says_what_is_durable() -> None:
     roster = Roster(SETTINGS, durable, generation=1, now=0.0, store=store)
     effects = roster.handle(Joined(1, hello("w0")), now=0.0)
     assert Send(1, VersionDurable(1, 5)) in effects
+
+
+@pytest.mark.parametrize(("event", "told"), [(SeriesPut(), 0), (VersionPut(4), 2)])
+def test_the_journal_knows_of_the_store_before_a_member_does(event: Event, told: int) -> None:
+    scenario = running_with_store()
+    effects = [e for e in scenario.tell(event) if isinstance(e, Persist | Send)]
+    assert [type(effect) for effect in effects] == [Persist, *[Send] * told]
+    assert scenario.journalled.in_store
+    again = scenario.tell(VersionPut(5))
+    assert not any(isinstance(effect, Persist) for effect in again)

@@ -52,6 +52,7 @@ class Durable:
         restore: number of the record from which the attempt begins, 0 for a fresh start.
         journal_epoch: of an earlier attempt, whose journalled results the first plan has chosen; 0
             for none.
+        in_store: the chain has records of the job: an empty store is not the one that it had.
         verdict: the terminal verdict, None while there is none.
     """
 
@@ -72,6 +73,7 @@ class Durable:
     attempt_nonce: bytes = b""
     restore: int = 0
     journal_epoch: int = 0
+    in_store: bool = False
 
     @classmethod
     def fresh(
@@ -144,6 +146,7 @@ class Durable:
             "attempt_nonce": self.attempt_nonce,
             "restore": self.restore,
             "journal_epoch": self.journal_epoch,
+            "in_store": self.in_store,
         }
 
     @classmethod
@@ -180,6 +183,7 @@ class Durable:
                 attempt_nonce=_raw(raw["attempt_nonce"]),
                 restore=int(raw["restore"]),
                 journal_epoch=int(raw["journal_epoch"]),
+                in_store=bool(raw["in_store"]),
             )
             durable.check()
         except (KeyError, TypeError, ValueError, OverflowError) as error:

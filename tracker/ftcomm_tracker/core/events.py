@@ -106,6 +106,11 @@ class Superseded:
 
 
 @dataclass(frozen=True, slots=True)
+class SeriesPut:
+    """The first records of the job are in the store's chain."""
+
+
+@dataclass(frozen=True, slots=True)
 class VersionPut:
     """The record of `version` is in the store's chain."""
 
@@ -211,6 +216,7 @@ Event = (
     | Stalled
     | StopAsked
     | Superseded
+    | SeriesPut
     | VersionPut
     | FinishedPut
     | BegunPut
@@ -418,7 +424,7 @@ class PutVersion:
 
 @dataclass(frozen=True, slots=True)
 class PutSeries:
-    """Put the first two records of a chain, as far as they are missing: series and attempt 1.
+    """Put the records of series and attempt 1, as far as they are missing; then `SeriesPut`.
 
     Whose they are is told by the nonce: found with another one, this tracker is `Overtaken`.
 
@@ -557,6 +563,7 @@ __all__ = [
     "RefuseRebuild",
     "Said",
     "Send",
+    "SeriesPut",
     "Stalled",
     "StartAttempt",
     "StepDown",

@@ -434,6 +434,11 @@ class GroupState:
             put = PutSeries(durable.grouping, durable.tables, durable.attempt_nonce)
             self.effects.append(put)
 
+    def note_records(self) -> None:
+        """Journal that the store has records of the job, before a member is told of one."""
+        if not self.durable.in_store:
+            self.persist(in_store=True)
+
     def record_end(self) -> None:
         """Record in the store that all have closed; they are told when it is there (rule R16)."""
         self.end.awaits_record = True

@@ -51,6 +51,7 @@ from ftcomm_tracker.core.events import (
     PutDelayed,
     Said,
     Send,
+    SeriesPut,
     Stalled,
     StopAsked,
     StoreSeen,
@@ -177,7 +178,8 @@ class Roster:
                 )
                 tell_waiting(group)
             case (
-                VersionPut()
+                SeriesPut()
+                | VersionPut()
                 | FinishedPut()
                 | BegunPut()
                 | EpochPut()

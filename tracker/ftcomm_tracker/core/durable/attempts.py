@@ -26,10 +26,12 @@ MAX_FROM_ONE_PARENT = 3
 # Behind the cause of an attempt's end, in its ranks' error: not in the error of the job's end.
 GOES_ON = "; the job goes on from"
 OVERTAKEN = "OvertakenError"  # the driver's error: a refusal that is no fault of the job
-ANOTHER_STORE = "for a new job, give another store and state directory"
-SAME_OR_ANOTHER = f"give the options of the first attempt; {ANOTHER_STORE}"
 # Ends after which a tracker that is started again goes on from the store: nobody asked for them.
 FOLLOWED = (RolledBackError.__name__, RankLostError.__name__)
+# Remedies, for the operator.
+ANOTHER_STORE = "for a new job, give another store and state directory"
+MOUNT = "mount it, or put it back; for a new job, give another state directory"
+SAME_OR_ANOTHER = f"give the options of the first attempt; {ANOTHER_STORE}"
 
 
 # --- steps --------------------------------------------------------------------------------------
@@ -128,20 +130,22 @@ class AttemptStart:
         if chain.newest_attempt == self.before.attempt and self.before.fatal_decision is None:
             # R19: recorded, then journalled; the tracker may have died in between
             self.before = replace(self.before, fatal_decision=chain.fatal_decision)
+        empty = self._refusal_of_an_empty_store()
+        if empty is not None:
+            return empty
         if self._is_under_way:
             return self._take_up()
         if chain.finished > PRELUDE:
             cause = f"the job of this store has finished at version {chain.finished}"
             return RefuseAttempt(JobFinishedError.__name__, cause, ANOTHER_STORE)
-        refusal = (
-            self._refusal_of_another_job()
-            or self._refusal_to_resume()
-            or self._refusal_of_an_empty_store()
-        )
+        refusal = self._refusal_of_another_job() or self._refusal_to_resume()
         if refusal is not None:
             return refusal
         if not chain.length:  # its records come when the group has formed: they say its grouping
             self._attempt = 1
+            if self.before.first_nonces:
+                text = f"the store has no record of {self.before.job_id}, which begins anew"
+                self.notes.append(("warning", text))
             return self._begun()
         return self._next_parent()
 
@@ -187,7 +191,10 @@ class AttemptStart:
                 f" the state directory has attempt {attempt}"
             )
             return RefuseAttempt(ConfigError.__name__, cause)
-        return BeginAttempt(self.before, self._chain.facts_of(attempt, self.now_us))
+        facts = self._chain.facts_of(attempt, self.now_us)
+        if self.before.in_store and not self._chain.length:  # nothing is put into that store
+            facts = replace(facts, is_begun=True, is_finished=True)
+        return BeginAttempt(self.before, facts)
 
     def _refusal_of_another_job(self) -> RefuseAttempt | None:
         """Refuse what would give other bytes than the attempts before, or another job's."""
@@ -202,17 +209,18 @@ class AttemptStart:
         return RefuseAttempt(ConfigError.__name__, text, SAME_OR_ANOTHER) if text else None
 
     def _refusal_of_an_empty_store(self) -> RefuseAttempt | None:
-        """Refuse to begin anew in silence where the journal has a job that was killed.
+        """Refuse to begin anew, or to go on, where the journal knows of records in the store.
 
-        An end that an attempt follows is in the journal; then nothing had come into the store yet.
+        Without them nothing tells an empty store from one that is not mounted: the group had not
+        formed, the store was away, or the tracker died between the first record and its journal.
+        Nothing was durable then.  An end that is to be told needs no store.
         """
         before = self.before
-        was_killed = before.first_nonces and before.fatal_decision is None and not self.survivors
-        if self._chain.length or not before.attempt or not was_killed:
+        is_told = self._is_under_way and bool(before.end)
+        if self._chain.length or not before.in_store or is_told:
             return None
-        cause = f"the state directory has {before.job_id}, which has begun, and its store is empty"
-        remedy = "mount or name its store; to begin anew, give another state directory"
-        return RefuseAttempt(ConfigError.__name__, cause, remedy)
+        cause = f"the store is empty, and {before.job_id} of the state directory has records in it"
+        return RefuseAttempt(ConfigError.__name__, cause, MOUNT)
 
     def _refusal_to_resume(self) -> RefuseAttempt | None:
         versions, before = self._chain.versions, self.before
@@ -266,6 +274,7 @@ class AttemptStart:
             version=version,
             epoch=before.epoch,  # a journal's epochs only grow
             attempt=self._attempt,
+            in_store=chain.length > 0,
             attempt_nonce=self.nonce,
             restore=0 if parent is None else parent.record,
         )

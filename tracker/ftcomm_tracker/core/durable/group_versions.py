@@ -18,6 +18,7 @@ from ftcomm_tracker.core.events import (
     JobEnded,
     Overtaken,
     PutDelayed,
+    SeriesPut,
     VersionPut,
 )
 from ftcomm_tracker.core.group_state import GroupState, JobState
@@ -54,20 +55,29 @@ def on_member_wrote(
 
 def on_store_event(
     group: GroupState,
-    event: VersionPut | FinishedPut | EpochPut | BegunPut | EndedPut | PutDelayed | Overtaken,
+    event: SeriesPut
+    | VersionPut
+    | FinishedPut
+    | EpochPut
+    | BegunPut
+    | EndedPut
+    | PutDelayed
+    | Overtaken,
 ) -> None:
     """The store has taken a record, or not."""
     out = Outbox()
     match event:
+        case SeriesPut():
+            group.note_records()
         case VersionPut(version):
+            group.note_records()
             group.versions.on_put(version, group.now, out)
         case PutDelayed(reason):
             group.versions.on_put_delayed(reason)
         case BegunPut():
             on_begun(group)
-        case FinishedPut():
-            if group.end.awaits_record:
-                tell_finished(group)
+        case FinishedPut() if group.end.awaits_record:
+            tell_finished(group)
         case EpochPut(record):
             group.permits.grant(record)
             if group.state is JobState.COLLECTING:

@@ -61,6 +61,7 @@ from ftcomm_tracker.core.events import (
     PutFinished,
     PutSeries,
     PutVersion,
+    SeriesPut,
     StoreSeen,
     VersionPut,
 )
@@ -443,18 +444,17 @@ class ChainTask:
                 post(PutDelayed(error.cause))
                 await trio.sleep(TRACKER_BACKOFF.delay_s(failures))
             else:
-                if done is not None:
-                    post(done)
+                post(done)
                 if isinstance(effect, PutVersion):
                     await trio.to_thread.run_sync(self._delete_old, abandon_on_cancel=True)
                 return True
 
-    def _append(self, effect: Put, nonce: bytes) -> Event | None:
+    def _append(self, effect: Put, nonce: bytes) -> Event:
         """Put one record; return what the roster hears of it."""
         match effect:
             case PutSeries():
                 self._append_first(effect)
-                return None
+                return SeriesPut()
             case PutVersion():
                 self._must_be_here(effect)
                 now = int(time.time() * 1e6)

@@ -1,0 +1,110 @@
+"""A tracker that starts on a state directory and a store: what it goes on with, and refuses."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from ftcomm.errors import ConfigError
+from ftcomm.protocol.messages import FatalDecision, Plan, Revoke
+from ftcomm.protocol.position import START
+from ftcomm_tracker.core.durable.attempts import MOUNT
+from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.server.journal import Journal
+from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, open_job
+from tests.unit.tracker.harness import client, hello, tracker
+from tests.unit.tracker.roster_scenario import report
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+async def run_job(state_dir: Path, store: Path) -> Durable:
+    """Form a group of two, and kill the tracker when the series is in the store."""
+    async with (
+        tracker(state_dir, checkpoint=str(store)) as job,
+        client(job) as a,
+        client(job) as b,
+    ):
+        known: list[Durable] = []
+        is_in_store = trio.Event()
+
+        def watch(durable: Durable) -> None:
+            known[:] = [durable]
+            if durable.in_store:
+                is_in_store.set()
+
+        job.server.watch_job = watch
+        for worker, name in ((a, "0"), (b, "1")):
+            await worker.send(hello(name))
+        for worker in (a, b):
+            await worker.receive_a(Revoke)
+            await worker.send(report(1))
+        await a.receive_a(Plan)
+        await is_in_store.wait()
+        return known[0]
+
+
+def rewrite(state_dir: Path, **changes: Any) -> None:
+    """Change what the journal says."""
+    journal = Journal.open(state_dir)
+    document = journal.load()
+    assert document is not None
+    durable = replace(Durable.from_wire(document), **changes)
+    journal.write(durable.to_wire(), epoch=durable.epoch)
+    journal.close()
+
+
+async def open_again(state_dir: Path, *, takes_up: bool = False, **options: Any) -> OpenJob:
+    """Start as `run` does, or as `serve` with `takes_up`."""
+    job = await open_job(ServeOptions(state_dir=state_dir, takes_up=takes_up, **options))
+    await job.server.close()
+    return job
+
+
+@pytest.mark.parametrize("takes_up", [False, True])
+async def test_a_store_that_is_not_mounted_is_refused(
+    state_dir: Path, store: Path, tmp_path: Path, takes_up: bool
+) -> None:
+    durable = await run_job(state_dir, store)
+    shutil.move(store, tmp_path / "elsewhere")
+    with pytest.raises(ConfigError) as refused:
+        await open_again(state_dir, takes_up=takes_up)
+    known = f"{durable.job_id} of the state directory has records in it"
+    cause = f"{store}: the store is empty, and {known}"
+    assert (refused.value.cause, refused.value.remedy) == (cause, MOUNT)
+    shutil.rmtree(store)
+    shutil.move(tmp_path / "elsewhere", store)
+    job = await open_again(state_dir, takes_up=takes_up)
+    assert job.durable.attempt == (1 if takes_up else 2)
+
+
+async def test_a_stopped_job_does_not_begin_anew_where_its_store_is_empty(
+    state_dir: Path, store: Path
+) -> None:
+    await run_job(state_dir, store)
+    rewrite(state_dir, fatal_decision=FatalDecision("JobStoppedError", "ctrl-c", 1, START, -1))
+    shutil.rmtree(store)
+    with pytest.raises(ConfigError, match="the store is empty"):
+        await open_again(state_dir)
+
+
+async def test_a_job_that_never_reached_its_store_begins_anew(state_dir: Path, store: Path) -> None:
+    """Its store was away all the time, or its tracker died before the first record."""
+    await run_job(state_dir, store)
+    rewrite(state_dir, in_store=False)
+    shutil.rmtree(store)
+    job = await open_again(state_dir)
+    assert job.durable.attempt == 1
