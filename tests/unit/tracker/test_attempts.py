@@ -10,6 +10,7 @@ from ftcomm.protocol.messages import FatalDecision
 from ftcomm.protocol.position import START
 from ftcomm_tracker.core.durable.attempts import (
     ANOTHER_STORE,
+    BOTH_OF_ONE_JOB,
     MOUNT,
     SAME_OR_ANOTHER,
     AttemptStart,
@@ -39,6 +40,7 @@ CHAIN = ChainFacts(
     ),
 )
 
+SECOND = replace(CHAIN, attempts=(*CHAIN.attempts, RecordedAttempt(2, 4, b"2")))
 KILLED = replace(FRESH, job_id="run7.1", attempt=1, first_nonces=(b"a", b"b"), in_store=True)
 
 
@@ -132,13 +134,35 @@ def test_the_operator_may_forbid_or_require_to_resume() -> None:
     assert "--resume auto" in required.remedy
 
 
-def test_the_store_of_another_job_is_refused() -> None:
+@pytest.mark.parametrize("yields", [True, False])
+@pytest.mark.parametrize("survivors", [True, False])
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_the_store_of_another_job_is_refused(attempts: int, survivors: bool, yields: bool) -> None:
+    """The journal's attempt has the number of the newest one there, or an earlier one."""
     other = replace(KILLED, job_id="run8.1")
-    assert start(other, survivors=False).on_chain(CHAIN) == RefuseAttempt(
+    chain = CHAIN if attempts == 1 else SECOND
+    assert start(other, survivors=survivors, yields=yields).on_chain(chain) == RefuseAttempt(
         "ConfigError",
         "the store has job run7, and the state directory has job run8",
-        "give both of one job",
+        BOTH_OF_ONE_JOB,
     )
+
+
+def test_a_finished_job_is_not_told_from_the_store_of_another() -> None:
+    other = replace(KILLED, job_id="run8.1", final_version=3)
+    assert isinstance(start(other).on_chain(CHAIN), RefuseAttempt)
+
+
+@pytest.mark.parametrize("survivors", [True, False])
+def test_an_attempt_without_a_plan_was_not_of_another_job_yet(survivors: bool) -> None:
+    """Another tracker was faster: its job goes on, as without a state directory."""
+    other = replace(FRESH, job_id="run8.1", attempt=1, attempt_nonce=b"o")
+    begun = start(other, survivors=survivors)
+    assert begun.on_chain(CHAIN) == VerifyVersion(4)
+    begun.on_verified(4, "")
+    step = begun.on_put(taken=False)
+    assert isinstance(step, BeginAttempt)
+    assert step.durable.job_id == "run7.2"
 
 
 def ended_by(error: str, before: Durable = KILLED) -> Durable:
@@ -210,8 +234,7 @@ def test_a_restarted_tracker_goes_on_with_its_attempt() -> None:
 
 def test_a_tracker_of_an_earlier_attempt_is_refused() -> None:
     running = replace(FRESH, job_id="run7.1", attempt=1)
-    later = replace(CHAIN, attempts=(*CHAIN.attempts, RecordedAttempt(2, 4, b"2")))
-    step = start(running).on_chain(later)
+    step = start(running).on_chain(SECOND)
     assert isinstance(step, RefuseAttempt)
     assert step.error == "ConfigError"
 

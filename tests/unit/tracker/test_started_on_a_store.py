@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 import trio
 
+from ftcomm.durable.chain import Chain
+from ftcomm.durable.directory_store import DirectoryStore
+from ftcomm.durable.records import EpochMember, EpochRecord
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.messages import FatalDecision, Plan, Revoke
 from ftcomm.protocol.position import START
-from ftcomm_tracker.core.durable.attempts import MOUNT
+from ftcomm_tracker.core.durable.attempts import BOTH_OF_ONE_JOB, MOUNT
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.server.journal import Journal
 from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, open_job
+from tests.unit.durable.stored_job import SERIES, StoredJob
 from tests.unit.tracker.harness import client, hello, tracker
 from tests.unit.tracker.roster_scenario import report
 
@@ -108,3 +112,24 @@ async def test_a_job_that_never_reached_its_store_begins_anew(state_dir: Path, s
     shutil.rmtree(store)
     job = await open_again(state_dir)
     assert job.durable.attempt == 1
+
+
+@pytest.mark.parametrize("standby", [False, True])
+@pytest.mark.parametrize("takes_up", [False, True])
+async def test_nothing_is_put_into_the_store_of_another_job(
+    state_dir: Path, store: Path, takes_up: bool, standby: bool
+) -> None:
+    """Its newest epoch is low: a tracker of that job would claim it."""
+    durable = await run_job(state_dir, store)
+    shutil.rmtree(store)
+    foreign = StoredJob(DirectoryStore(store))
+    foreign.begin()
+    foreign.attempt(1)
+    roster = tuple(EpochMember(str(rank), 1, b"n" * 16, present=True) for rank in range(2))
+    records = foreign.put(EpochRecord(1, 0, 0, roster))
+    with pytest.raises(ConfigError) as refused:
+        await open_again(state_dir, takes_up=takes_up, standby=standby)
+    own = durable.job_id.rpartition(".")[0]
+    cause = f"{store}: the store has job {SERIES}, and the state directory has job {own}"
+    assert (refused.value.cause, refused.value.remedy) == (cause, BOTH_OF_ONE_JOB)
+    assert len(Chain(DirectoryStore(store)).read()) == records

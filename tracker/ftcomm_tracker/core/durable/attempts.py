@@ -31,6 +31,7 @@ FOLLOWED = (RolledBackError.__name__, RankLostError.__name__)
 # Remedies, for the operator.
 ANOTHER_STORE = "for a new job, give another store and state directory"
 MOUNT = "mount it, or put it back; for a new job, give another state directory"
+BOTH_OF_ONE_JOB = f"give the store and the state directory of one job; {ANOTHER_STORE}"
 SAME_OR_ANOTHER = f"give the options of the first attempt; {ANOTHER_STORE}"
 
 
@@ -123,7 +124,11 @@ class AttemptStart:
     def on_chain(self, chain: ChainFacts) -> AttemptStep:
         """The chain was read: go on with the attempt of the journal, or look for a parent."""
         self._chain = chain
-        if self.yields and chain.newest_attempt > self.before.attempt:
+        foreign = refusal_of_another_series(self.before, chain.series)
+        if foreign is not None:
+            return foreign
+        has_nothing = is_of_another_series(self.before, chain.series)
+        if has_nothing or (self.yields and chain.newest_attempt > self.before.attempt):
             # R19: the other tracker has begun that one; what the journal has is of the past
             size, settings = self.before.world_size, self.before.settings
             self.before = Durable.fresh(self.series, size, settings)
@@ -138,7 +143,7 @@ class AttemptStart:
         if chain.finished > PRELUDE:
             cause = f"the job of this store has finished at version {chain.finished}"
             return RefuseAttempt(JobFinishedError.__name__, cause, ANOTHER_STORE)
-        refusal = self._refusal_of_another_job() or self._refusal_to_resume()
+        refusal = self._refusal_of_other_settings() or self._refusal_to_resume()
         if refusal is not None:
             return refusal
         if not chain.length:  # its records come when the group has formed: they say its grouping
@@ -196,13 +201,9 @@ class AttemptStart:
             facts = replace(facts, is_begun=True, is_finished=True)
         return BeginAttempt(self.before, facts)
 
-    def _refusal_of_another_job(self) -> RefuseAttempt | None:
-        """Refuse what would give other bytes than the attempts before, or another job's."""
+    def _refusal_of_other_settings(self) -> RefuseAttempt | None:
+        """Refuse what would give other bytes than the attempts before."""
         chain, before = self._chain, self.before
-        series = before.job_id.rpartition(".")[0]
-        if before.attempt and chain.series not in ("", series):
-            text = f"the store has job {chain.series}, and the state directory has job {series}"
-            return RefuseAttempt(ConfigError.__name__, text, "give both of one job")
         text = differences(dict(chain.settings), dict(before.settings))
         if chain.world_size and chain.world_size != before.world_size:
             text = f"the job in the store has {chain.world_size} workers, not {before.world_size}"
@@ -311,6 +312,23 @@ class AttemptStart:
         age = "" if parent is None else f", written {_age(parent.age_s(self.now_us))} ago"
         text = f"attempt {self._attempt} begins from {self._beginning}{age}"
         self.notes.append(("warning", text))
+
+
+def is_of_another_series(before: Durable, series: str) -> bool:
+    """Tell whether the store's series, empty for none, is not that of the journal's attempt."""
+    return before.attempt > 0 and series not in ("", before.job_id.rpartition(".")[0])
+
+
+def refusal_of_another_series(before: Durable, series: str) -> RefuseAttempt | None:
+    """Refuse the store of another job than that which the journal has begun.
+
+    An attempt without a plan was nothing yet: the tracker goes on as one without a journal.
+    """
+    if not is_of_another_series(before, series) or not before.first_nonces:
+        return None
+    own = before.job_id.rpartition(".")[0]
+    cause = f"the store has job {series}, and the state directory has job {own}"
+    return RefuseAttempt(ConfigError.__name__, cause, BOTH_OF_ONE_JOB)
 
 
 def _age(seconds: float) -> str:

@@ -39,6 +39,8 @@ from ftcomm_tracker.core.durable.attempts import (
     ReadChain,
     RefuseAttempt,
     VerifyVersion,
+    is_of_another_series,
+    refusal_of_another_series,
 )
 from ftcomm_tracker.core.durable.chain_facts import ChainFacts
 from ftcomm_tracker.core.durable.pending_version import STATE
@@ -160,9 +162,8 @@ class ChainTask:
                     return durable, replace(facts, has_standby=self.has_standby)
                 case RefuseAttempt(error, cause) if error == OVERTAKEN:
                     raise OvertakenError(cause)
-                case RefuseAttempt(error, cause, remedy):
-                    kind, where = error_named(error) or FtcommError, self._store.url
-                    raise kind(f"{where}: {cause}", remedy=remedy or None)
+                case RefuseAttempt():
+                    raise self._error_of(step)
                 case ReadChain() | VerifyVersion() | PutAttempt():
                     step = await self._take(start, step)
                 case _:
@@ -180,6 +181,10 @@ class ChainTask:
             tried=self._tried,
             yields=self.has_standby,
         )
+
+    def _error_of(self, refusal: RefuseAttempt) -> FtcommError:
+        kind = error_named(refusal.error) or FtcommError
+        return kind(f"{self._store.url}: {refusal.cause}", remedy=refusal.remedy or None)
 
     async def next_roster(self, lost: Roster, journal: Journal) -> Roster:
         """Journal the next attempt, and return its roster.
@@ -268,26 +273,47 @@ class ChainTask:
             generation: of the journal.
 
         Raises:
+            ConfigError: the store is another job's.
             StoreError: the store could not be read for long.
         """
         await self._patiently(probe, self._store)
+        await self._patiently(self._chain.read)
+        self._has_newest(before)
         self._beat.is_on = True
         if await self._beat.other():
             self._beat.is_on = False
             return True
         state = chain_state(await self._patiently(self._chain.read))
         if state.epochs and state.ended is None and state.finished < 0:
-            own = before.attempt == state.newest_attempt
+            own = self._has_newest(before)
             return not own or not await self._claims_again(before, generation)
         return not await self._beat.first_leads()
 
     async def goes_on(self, before: Durable, generation: int) -> bool:
-        """True unless another tracker has recorded that it leads the attempt of `before`."""
+        """True unless another tracker has recorded that it leads the attempt of `before`.
+
+        Raises:
+            ConfigError: the store is another job's.
+            StoreError: the store could not be read for long.
+        """
         state = chain_state(await self._patiently(self._chain.read))
-        if not state.epochs or before.attempt != state.newest_attempt or state.ended is not None:
+        if not self._has_newest(before) or not state.epochs or state.ended is not None:
             return True
         self.has_standby = True
         return await self._claims_again(before, generation)
+
+    def _has_newest(self, before: Durable) -> bool:
+        """Tell whether the newest attempt of the chain is the journal's.
+
+        Raises:
+            ConfigError: the store is another job's, and nothing may be put there.
+        """
+        state = self._state()
+        series = state.series.series if state.series else ""
+        refusal = refusal_of_another_series(before, series)
+        if refusal is not None:
+            raise self._error_of(refusal)
+        return before.attempt == state.newest_attempt and not is_of_another_series(before, series)
 
     async def _claims_again(self, before: Durable, generation: int) -> bool:
         """Record that the journal's tracker was started again; False if another one leads."""
