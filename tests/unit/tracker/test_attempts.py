@@ -12,6 +12,7 @@ from ftcomm_tracker.core.durable.attempts import (
     ANOTHER_STORE,
     BOTH_OF_ONE_JOB,
     MOUNT,
+    NOT_NEVER,
     SAME_OR_ANOTHER,
     AttemptStart,
     AttemptStep,
@@ -117,21 +118,42 @@ def test_other_workers_or_algorithms_are_refused() -> None:
     )
 
 
-def test_the_operator_may_forbid_or_require_to_resume() -> None:
-    never = RefuseAttempt(
+def ended_by(error: str, before: Durable = KILLED) -> Durable:
+    return replace(before, fatal_decision=FatalDecision(error, "so it was", 6, START, -1))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(FRESH, id="another state directory"),
+        pytest.param(KILLED, id="killed"),
+        pytest.param(ended_by("JobStoppedError"), id="stopped"),
+        pytest.param(ended_by("RolledBackError"), id="lost"),
+    ],
+)
+def test_the_operator_may_forbid_to_resume(before: Durable) -> None:
+    assert start(before, resume="never", survivors=False).on_chain(CHAIN) == RefuseAttempt(
         "ConfigError",
-        "the store has a job up to checkpoint 8, and resume is 'never'",
-        ANOTHER_STORE,
+        "the store has a job up to checkpoint 8, and --resume never was given",
+        NOT_NEVER,
     )
-    assert start(resume="never").on_chain(CHAIN) == never
-    killed = start(KILLED, resume="never", survivors=False)
-    assert killed.on_chain(CHAIN) == never
-    restarted = start(KILLED, resume="never")  # its members may live, so this is no new attempt
-    assert isinstance(restarted.on_chain(CHAIN), BeginAttempt)
-    required = start(resume="require").on_chain(ChainFacts())
-    assert isinstance(required, RefuseAttempt)
-    assert required.cause == "the store has no checkpoint, and resume is 'require'"
-    assert "--resume auto" in required.remedy
+    begun = start(before, resume="never", survivors=False)
+    assert begun.on_chain(replace(CHAIN, versions=())) == PutAttempt(2, 0, NONCE)
+
+
+def test_a_tracker_that_is_started_again_goes_on_all_the_same() -> None:
+    """Its members may live, and a supervisor gives the same arguments each time."""
+    assert isinstance(start(KILLED, resume="never").on_chain(CHAIN), BeginAttempt)
+    lost = ended_by("RolledBackError")
+    assert start(lost, resume="never").on_chain(CHAIN) == VerifyVersion(4)
+
+
+def test_the_operator_may_require_to_resume() -> None:
+    step = start(resume="require").on_chain(ChainFacts())
+    assert isinstance(step, RefuseAttempt)
+    assert step.cause == "the store has no checkpoint, and --resume require was given"
+    assert "--resume auto" in step.remedy
+    assert start(resume="require").on_chain(CHAIN) == VerifyVersion(4)
 
 
 @pytest.mark.parametrize("yields", [True, False])
@@ -163,10 +185,6 @@ def test_an_attempt_without_a_plan_was_not_of_another_job_yet(survivors: bool) -
     step = begun.on_put(taken=False)
     assert isinstance(step, BeginAttempt)
     assert step.durable.job_id == "run7.2"
-
-
-def ended_by(error: str, before: Durable = KILLED) -> Durable:
-    return replace(before, fatal_decision=FatalDecision(error, "so it was", 6, START, -1))
 
 
 @pytest.mark.parametrize("survivors", [True, False])

@@ -1,5 +1,6 @@
 """A tracker that starts on a state directory and a store: what it goes on with, and refuses."""
 
+import contextlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -8,16 +9,19 @@ from typing import Any
 import pytest
 import trio
 
+from ftcomm.config.job_settings import JobSettings
 from ftcomm.durable.chain import Chain
 from ftcomm.durable.directory_store import DirectoryStore
 from ftcomm.durable.records import EpochMember, EpochRecord
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.messages import FatalDecision, Plan, Revoke
 from ftcomm.protocol.position import START
-from ftcomm_tracker.core.durable.attempts import BOTH_OF_ONE_JOB, MOUNT
+from ftcomm_tracker.core.durable.attempts import BOTH_OF_ONE_JOB, MOUNT, NOT_NEVER
 from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.server.journal import Journal
 from ftcomm_tracker.server.open_job import OpenJob, ServeOptions, open_job
+from ftcomm_tracker.server.store.chain_task import ChainTask
 from tests.unit.durable.stored_job import SERIES, StoredJob
 from tests.unit.tracker.harness import client, hello, tracker
 from tests.unit.tracker.roster_scenario import report
@@ -133,3 +137,38 @@ async def test_nothing_is_put_into_the_store_of_another_job(
     cause = f"{store}: the store has job {SERIES}, and the state directory has job {own}"
     assert (refused.value.cause, refused.value.remedy) == (cause, BOTH_OF_ONE_JOB)
     assert len(Chain(DirectoryStore(store)).read()) == records
+
+
+@pytest.fixture
+def stored(store: Path) -> StoredJob:
+    """A store with two versions of the first attempt."""
+    job = StoredJob(DirectoryStore(store))
+    job.begin()
+    job.attempt(1)
+    for version in (1, 2):
+        job.version(1, version, {"w": version})
+    return job
+
+
+async def test_never_forbids_to_resume_a_job_that_was_stopped(
+    state_dir: Path, store: Path, stored: StoredJob
+) -> None:
+    first = await open_again(state_dir, world_size=2, settings={"checkpoint": str(store)})
+    assert (first.durable.attempt, first.durable.version) == (2, 2)
+    stopped = FatalDecision("JobStoppedError", "ctrl-c", 1, START, -1)
+    rewrite(state_dir, fatal_decision=stopped)
+    with pytest.raises(ConfigError) as refused:
+        await open_again(state_dir, resume="never")
+    cause = f"{store}: the store has a job up to checkpoint 2, and --resume never was given"
+    assert (refused.value.cause, refused.value.remedy) == (cause, NOT_NEVER)
+    assert (await open_again(state_dir)).durable.attempt == 3
+
+
+async def test_never_is_said_of_the_first_attempt_alone(store: Path, stored: StoredJob) -> None:
+    chain = ChainTask(stored.store, keep=3, max_attempts=9, resume="never")
+    fresh = Durable.fresh("job", 2, JobSettings().to_wire())
+    with pytest.raises(ConfigError):
+        await chain.begin(fresh, survivors=False)
+    lost = Roster(JobSettings(), fresh, generation=1, now=0.0)
+    with contextlib.closing(Journal.open(store.parent)) as journal:
+        assert (await chain.next_roster(lost, journal)).durable.attempt == 2

@@ -31,6 +31,7 @@ FOLLOWED = (RolledBackError.__name__, RankLostError.__name__)
 # Remedies, for the operator.
 ANOTHER_STORE = "for a new job, give another store and state directory"
 MOUNT = "mount it, or put it back; for a new job, give another state directory"
+NOT_NEVER = f"leave it out to go on; {ANOTHER_STORE}"
 BOTH_OF_ONE_JOB = f"give the store and the state directory of one job; {ANOTHER_STORE}"
 SAME_OR_ANOTHER = f"give the options of the first attempt; {ANOTHER_STORE}"
 
@@ -93,7 +94,7 @@ class AttemptStart:
         before: the journal's last state; of a new job, or of an attempt that has ended.
         series: name of the series, if the chain has none yet.
         nonce: drawn for this start.
-        resume: the operator's choice, ``auto``, ``never`` or ``require``.
+        resume: the operator's choice, ``auto``, ``never`` (only a new job) or ``require``.
         survivors: members of the journal's attempt may live.
         max_attempts: more than these the job may not have.
         now_us: the time in microseconds, for the age of a checkpoint.
@@ -224,15 +225,14 @@ class AttemptStart:
         return RefuseAttempt(ConfigError.__name__, cause, MOUNT)
 
     def _refusal_to_resume(self) -> RefuseAttempt | None:
-        versions, before = self._chain.versions, self.before
-        # Members that may live go on, and so does a job that has come to an end which is followed.
-        was_killed = before.fatal_decision is None and not self.survivors
-        if self.resume == "never" and versions and (not before.attempt or was_killed):
+        versions = self._chain.versions
+        may_live = self.survivors and self.before.attempt > 0  # started again, as by a supervisor
+        if self.resume == "never" and versions and not may_live:
             newest = versions[-1].version
-            cause = f"the store has a job up to checkpoint {newest}, and resume is 'never'"
-            return RefuseAttempt(ConfigError.__name__, cause, ANOTHER_STORE)
+            cause = f"the store has a job up to checkpoint {newest}, and --resume never was given"
+            return RefuseAttempt(ConfigError.__name__, cause, NOT_NEVER)
         if self.resume == "require" and not versions:
-            cause = "the store has no checkpoint, and resume is 'require'"
+            cause = "the store has no checkpoint, and --resume require was given"
             remedy = "look whether it is the store that was meant; --resume auto begins a new job"
             return RefuseAttempt(ConfigError.__name__, cause, remedy)
         return None

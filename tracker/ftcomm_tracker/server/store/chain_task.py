@@ -197,6 +197,8 @@ class ChainTask:
             FtcommError: there is no next attempt.
         """
         self._leads = False
+        if self._resume == "never":  # it was said of the first attempt of this command
+            self._resume = "auto"
         durable, facts = await self.begin(lost.durable, survivors=False)
         self._generation = journal.generation
         journal.write(durable.to_wire(), epoch=durable.epoch)
