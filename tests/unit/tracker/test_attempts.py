@@ -12,7 +12,9 @@ from ftcomm_tracker.core.durable.attempts import (
     ANOTHER_STORE,
     BOTH_OF_ONE_JOB,
     MOUNT,
+    NEXT_ATTEMPT,
     NOT_NEVER,
+    OF_THE_PAST,
     SAME_OR_ANOTHER,
     AttemptStart,
     AttemptStep,
@@ -252,9 +254,29 @@ def test_a_restarted_tracker_goes_on_with_its_attempt() -> None:
 
 def test_a_tracker_of_an_earlier_attempt_is_refused() -> None:
     running = replace(FRESH, job_id="run7.1", attempt=1)
-    step = start(running).on_chain(SECOND)
-    assert isinstance(step, RefuseAttempt)
-    assert step.error == "ConfigError"
+    assert start(running).on_chain(SECOND) == RefuseAttempt(
+        "ConfigError",
+        "attempt 2 of this job has begun from its store; the state directory has attempt 1",
+        OF_THE_PAST,
+    )
+
+
+def test_a_new_attempt_takes_new_settings() -> None:
+    """Members of the present one keep what they were welcomed with."""
+    old, new = (replace(KILLED, settings=(("keep", n),)).settings for n in ("3", "5"))
+    before = replace(KILLED, settings=old)
+    step = begin_next(start(before, survivors=False, settings=new))
+    assert isinstance(step, BeginAttempt)
+    assert step.durable.settings == new
+    later = begin_next(start(before, survivors=False))
+    assert isinstance(later, BeginAttempt)
+    assert later.durable.settings == old
+    assert isinstance(start(before, settings=old).on_chain(CHAIN), BeginAttempt)
+    assert start(before, settings=new).on_chain(CHAIN) == RefuseAttempt(
+        "ConfigError",
+        "attempt 1 has keep 3, not 5; members of the attempt may live, and keep what it has",
+        NEXT_ATTEMPT,
+    )
 
 
 def test_an_attempt_that_was_lost_is_followed_by_the_next() -> None:

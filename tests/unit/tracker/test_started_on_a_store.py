@@ -13,7 +13,7 @@ from ftcomm.config.job_settings import JobSettings
 from ftcomm.durable.chain import Chain
 from ftcomm.durable.directory_store import DirectoryStore
 from ftcomm.durable.records import EpochMember, EpochRecord
-from ftcomm.errors import ConfigError
+from ftcomm.errors import ConfigError, JobLostError
 from ftcomm.protocol.messages import FatalDecision, Plan, Revoke
 from ftcomm.protocol.position import START
 from ftcomm_tracker.core.durable.attempts import BOTH_OF_ONE_JOB, MOUNT, NOT_NEVER
@@ -172,3 +172,38 @@ async def test_never_is_said_of_the_first_attempt_alone(store: Path, stored: Sto
     lost = Roster(JobSettings(), fresh, generation=1, now=0.0)
     with contextlib.closing(Journal.open(store.parent)) as journal:
         assert (await chain.next_roster(lost, journal)).durable.attempt == 2
+
+
+async def test_more_attempts_can_be_given_to_the_same_directory(
+    state_dir: Path, store: Path, stored: StoredJob
+) -> None:
+    """So can the other settings on which no byte of a result depends."""
+    asked = {"checkpoint": str(store), "max_attempts": 1}
+    with pytest.raises(JobLostError) as lost:
+        await open_again(state_dir, world_size=2, settings=asked)
+    cause = f"{store}: attempt 2 would be above max_attempts 1"
+    assert (lost.value.cause, lost.value.remedy) == (cause, "raise --max-attempts")
+    new = {
+        "max_attempts": 5,
+        "checkpoint_every": "10v",
+        "keep": 7,
+        "spares": 1,
+        "last_will": 5.0,
+    }
+    job = await open_again(state_dir, settings=new)
+    assert {name: getattr(job.settings, name) for name in new} == new
+    assert job.durable.attempt == 2
+    assert (await open_again(state_dir)).settings == job.settings  # and they are journalled
+
+
+async def test_what_is_asked_of_members_that_may_live_is_refused(
+    state_dir: Path, store: Path
+) -> None:
+    await run_job(state_dir, store)
+    with pytest.raises(ConfigError) as refused:
+        await open_again(state_dir, takes_up=True, settings={"keep": 7})
+    assert refused.value.cause.startswith(f"{store}: attempt 1 has keep 3, not 7; members")
+    with pytest.raises(ConfigError, match=r"has detect_within 5\.0, 4\.0 was asked for"):
+        await open_again(state_dir, settings={"detect_within": 4.0})
+    with pytest.raises(ConfigError, match="--keep is 0"):
+        await open_again(state_dir, settings={"keep": 0})

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -48,6 +49,8 @@ STORE_NAME = "store"
 # In a temporary directory, which may be memory. An older checkpoint is for one that is damaged:
 # what the same host has written during this command hardly is.
 TEMPORARY_KEEP = "1"
+# Settings on which no byte of a result depends: a new attempt takes new values of them.
+OF_AN_ATTEMPT = ("checkpoint_every", "keep", "last_will", "max_attempts", "spares")
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +240,8 @@ async def _begin_attempt(
         hears = await chain.attempt_to_hear(durable)
         if hears:
             return _Beginning(durable, chain, hears=hears)
-    durable, facts = await chain.begin(durable, survivors=options.takes_up)
+    wire = settings.to_wire()
+    durable, facts = await chain.begin(durable, survivors=options.takes_up, settings=wire)
     journal.write(durable.to_wire(), epoch=durable.epoch)
     journal.settle()
     chain.lead(durable, journal.generation)
@@ -328,13 +332,19 @@ def _restore(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetti
     if isinstance(store := asked.get("checkpoint"), str):
         asked["checkpoint"] = _located(store)
     has = {"world_size": durable.world_size, **dict(durable.settings)}
+    changed: dict[str, Any] = {}
     for name, value in asked.items():
-        if value is not None and str(value) != str(has[name]):
+        if value is None or str(value) == str(has[name]):
+            continue
+        if settings.checkpoint and name in OF_AN_ATTEMPT:
+            changed[name] = value
+        else:
             raise ConfigError(
                 f"the job in {journal.path.parent} has {name} {has[name]}, {value} was asked for",
                 remedy="leave the option out, or start a new job in another --state-dir",
             )
-    return durable, settings
+    with naming_options(changed):
+        return durable, replace(settings, **changed)
 
 
 def _refuse_what_had_begun(durable: Durable, state_dir: Path) -> None:

@@ -31,6 +31,8 @@ FOLLOWED = (RolledBackError.__name__, RankLostError.__name__)
 # Remedies, for the operator.
 ANOTHER_STORE = "for a new job, give another store and state directory"
 MOUNT = "mount it, or put it back; for a new job, give another state directory"
+OF_THE_PAST = "give the state directory of that attempt, or a new one: it goes on from the store"
+NEXT_ATTEMPT = "leave the option out; it can be changed when the attempt has ended"
 NOT_NEVER = f"leave it out to go on; {ANOTHER_STORE}"
 BOTH_OF_ONE_JOB = f"give the store and the state directory of one job; {ANOTHER_STORE}"
 SAME_OR_ANOTHER = f"give the options of the first attempt; {ANOTHER_STORE}"
@@ -96,6 +98,7 @@ class AttemptStart:
         nonce: drawn for this start.
         resume: the operator's choice, ``auto``, ``never`` (only a new job) or ``require``.
         survivors: members of the journal's attempt may live.
+        settings: of the next attempt, where the journal's are not to stay; empty where they are.
         max_attempts: more than these the job may not have.
         now_us: the time in microseconds, for the age of a checkpoint.
         tried: attempts that this tracker has begun, by their parents.
@@ -108,6 +111,7 @@ class AttemptStart:
     nonce: bytes
     resume: str = "auto"
     survivors: bool = True
+    settings: tuple[tuple[str, str], ...] = ()
     max_attempts: int = 100
     now_us: int = 0
     tried: Counter[int] = field(default_factory=Counter)
@@ -196,7 +200,11 @@ class AttemptStart:
                 f"attempt {self._chain.newest_attempt} of this job has begun from its store;"
                 f" the state directory has attempt {attempt}"
             )
-            return RefuseAttempt(ConfigError.__name__, cause)
+            return RefuseAttempt(ConfigError.__name__, cause, OF_THE_PAST)
+        text = differences(dict(self.before.settings), dict(self.settings), f"attempt {attempt}")
+        if text:
+            cause = f"{text}; members of the attempt may live, and keep what it has"
+            return RefuseAttempt(ConfigError.__name__, cause, NEXT_ATTEMPT)
         facts = self._chain.facts_of(attempt, self.now_us)
         if self.before.in_store and not self._chain.length:  # nothing is put into that store
             facts = replace(facts, is_begun=True, is_finished=True)
@@ -268,8 +276,9 @@ class AttemptStart:
         parent, chain = self._parent, self._chain
         version = PRELUDE if parent is None else parent.version
         before, name = self.before, chain.series or self.series
+        settings = self.settings or before.settings
         durable = replace(
-            Durable.fresh(f"{name}.{self._attempt}", before.world_size, before.settings),
+            Durable.fresh(f"{name}.{self._attempt}", before.world_size, settings),
             grouping=chain.grouping or before.grouping,
             tables=chain.tables or before.tables,
             version=version,
@@ -339,9 +348,9 @@ def _age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def differences(series: Mapping[str, str], asked: Mapping[str, str]) -> str:
-    """Name the settings of the series record that `asked` has otherwise."""
-    odd = [name for name, text in series.items() if asked.get(name, text) != text]
-    return "; ".join(
-        f"the job in the store has {name} {series[name]}, not {asked[name]}" for name in odd
-    )
+def differences(
+    has: Mapping[str, str], asked: Mapping[str, str], whose: str = "the job in the store"
+) -> str:
+    """Name the settings of a series record, or of an attempt, that `asked` has otherwise."""
+    odd = [name for name, text in has.items() if asked.get(name, text) != text]
+    return "; ".join(f"{whose} has {name} {has[name]}, not {asked[name]}" for name in odd)

@@ -135,19 +135,22 @@ class ChainTask:
         await self._patiently(self._store.list, BEATS)  # it may be away for a moment
         await self._beat.refuse_second()
 
-    async def begin(self, before: Durable, *, survivors: bool) -> tuple[Durable, StoreFacts]:
+    async def begin(
+        self, before: Durable, *, survivors: bool, settings: tuple[tuple[str, str], ...] = ()
+    ) -> tuple[Durable, StoreFacts]:
         """Begin the next attempt, or go on with that of `before`.
 
         Args:
             before: what the journal has.
             survivors: members of its attempt may live.
+            settings: of a new attempt; empty for those of `before`.
 
         Raises:
             FtcommError: there is none to begin; the store cannot tell two trackers apart, or could
                 not be read for long.
         """
         await self._patiently(probe, self._store)
-        start = self._start_of(before, survivors=survivors)
+        start = self._start_of(before, survivors=survivors, settings=settings)
         step = start.begin()
         while True:
             for level, text in start.notes:
@@ -169,13 +172,16 @@ class ChainTask:
                 case _:
                     assert_never(step)
 
-    def _start_of(self, before: Durable, *, survivors: bool) -> AttemptStart:
+    def _start_of(
+        self, before: Durable, *, survivors: bool, settings: tuple[tuple[str, str], ...] = ()
+    ) -> AttemptStart:
         return AttemptStart(
             before,
             before.job_id.rpartition(".")[0] if before.attempt else before.job_id,
             secrets.token_bytes(NONCE_BYTES),
             self._resume,
             survivors=survivors,
+            settings=settings,
             max_attempts=self._max_attempts,
             now_us=int(time.time() * 1e6),
             tried=self._tried,
