@@ -122,6 +122,7 @@ def test_a_job_is_taken_up_with_its_store(begin: Any) -> None:
     assert (roster.state, roster.epochs.in_force) == (JobState.RUNNING, 7)
     assert (durable.job_id, durable.attempt, durable.attempt_nonce) == ("run7.2", 2, b"2")
     assert (durable.restore, durable.version, durable.epoch) == (3, 7, 1007)
+    assert durable.in_store
     assert roster.snapshot(0.0)["store"]["newest"] == 7
 
 

@@ -406,6 +406,7 @@ def test_the_version_of_the_parent_is_known() -> None:
     waiting.answer(1, "w0")
     durable = waiting.roster.durable
     assert (durable.version, durable.restore, durable.attempt_nonce) == (9, 2, b"m")
+    assert durable.in_store
 
 
 def test_to_stop_it_leaves_the_job_alone() -> None:

@@ -169,6 +169,7 @@ def with_store(found: Rebuilt, read: ChainRead) -> tuple[Rebuilt, StoreFacts]:
         found.durable,
         attempt=attempt,
         attempt_nonce=nonce,
+        in_store=chain.length > 0,
         restore=0 if begun is None else begun.parent,
         version=max(found.durable.version, facts.durable_version),
     )

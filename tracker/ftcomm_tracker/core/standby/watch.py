@@ -182,6 +182,7 @@ class Standby:
             attempt=attempt,
             attempt_nonce=begun.nonce,
             restore=begun.parent,
+            in_store=True,
         )
 
     def durable_of_the_end(self, settings: JobSettings) -> Durable:
