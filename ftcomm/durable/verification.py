@@ -1,6 +1,6 @@
 """Reading what a version record names, and finding what of it is damaged."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 
 from ftcomm.durable.container import OpenContainer, open_container
 from ftcomm.durable.records import StoredPart, VersionRecord
@@ -37,16 +37,31 @@ def damage_of(store: Store, series: str, record: VersionRecord) -> list[str]:
     Raises:
         StoreError: the store could not be read: that is no damage.
     """
-    found = list(_gaps(record))
+    return list(each_damage(store, series, record))
+
+
+def each_damage(store: Store, series: str, record: VersionRecord) -> Iterator[str]:
+    """Read on to the next thing that is wrong, and yield it in words; see `damage_of`."""
+    yield from _gaps(record)
     for part in record.parts:
         try:
             opened = open_part(store, part, series)
             if part.kind == STATE and opened.header.state_digest != record.digest:
-                found.append(f"object {part.name} is of another state than its record")
+                yield f"object {part.name} is of another state than its record"
             opened.verify(part.digest)
         except (DamagedObjectError, MissingObjectError) as error:
-            found.append(error.cause)
-    return found
+            yield error.cause
+
+
+def is_deleted(record: VersionRecord, present: Container[str]) -> bool:
+    """Tell whether all objects of a version are gone, as --keep and gc leave it.
+
+    Args:
+        record: of the version.
+        present: names of the objects that the store has.
+    """
+    own = [part for part in record.parts if part.kind != PRELUDE_RESULTS]  # others name it too
+    return not any(part.name in present for part in own)
 
 
 def _gaps(record: VersionRecord) -> Iterable[str]:

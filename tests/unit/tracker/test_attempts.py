@@ -15,6 +15,7 @@ from ftcomm_tracker.core.durable.attempts import (
     NEXT_ATTEMPT,
     NOT_NEVER,
     OF_THE_PAST,
+    RESTORE,
     SAME_OR_ANOTHER,
     AttemptStart,
     AttemptStep,
@@ -93,8 +94,50 @@ def test_it_never_begins_anew_while_the_store_has_versions() -> None:
     begun.on_chain(CHAIN)
     begun.on_verified(4, "cut short")
     assert begun.on_verified(3, "gone") == RefuseAttempt(
-        "JobLostError", "no checkpoint of the store can be used: 8: cut short; 5: gone"
+        "JobLostError", "no checkpoint of the store can be used: 8: cut short; 5: gone", RESTORE
     )
+
+
+def many(count: int) -> ChainFacts:
+    """A chain of so many versions, of which version v is record v."""
+    versions = tuple(RecordedVersion(number, 1, number) for number in range(1, count + 1))
+    return replace(CHAIN, length=count, versions=versions)
+
+
+def test_what_keep_has_deleted_is_no_damage() -> None:
+    begun = start()
+    begun.on_chain(many(94))
+    for record in (94, 93, 92):
+        begun.on_verified(record, "cut short")
+    for record in range(91, 1, -1):
+        begun.on_verified(record, "its objects were deleted", is_deleted=True)
+    step = begun.on_verified(1, "its objects were deleted", is_deleted=True)
+    gone = "91 older ones were deleted by --keep"
+    named = f"94: cut short; 93: cut short; 92: cut short; {gone}"
+    assert step == RefuseAttempt(
+        "JobLostError", f"no checkpoint of the store can be used: {named}", RESTORE
+    )
+    assert [level for level, _ in begun.notes] == ["warning"] * 3 + ["info"]
+    assert begun.notes[-1][1] == f"of the checkpoints {gone}"
+
+
+def test_the_error_names_the_newest_of_many_damaged_ones() -> None:
+    begun = start()
+    begun.on_chain(many(9))
+    for record in range(9, 1, -1):
+        begun.on_verified(record, "cut short")
+    step = begun.on_verified(1, "cut short")
+    assert isinstance(step, RefuseAttempt)
+    assert step.cause.endswith("6: cut short; 5: cut short; 4 more are damaged")
+
+
+def test_the_parent_of_an_attempt_may_be_older_than_what_was_deleted() -> None:
+    begun = start()
+    begun.on_chain(many(3))
+    begun.on_verified(3, "cut short")
+    assert begun.on_verified(2, "gone", is_deleted=True) == VerifyVersion(1)
+    assert begun.on_verified(1, "") == PutAttempt(2, 1, NONCE)
+    assert begun.notes[-1] == ("info", "of the checkpoints 1 older one was deleted by --keep")
 
 
 def test_without_a_version_a_later_attempt_begins_anew() -> None:

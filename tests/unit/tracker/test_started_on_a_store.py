@@ -16,7 +16,7 @@ from ftcomm.durable.records import EpochMember, EpochRecord
 from ftcomm.errors import ConfigError, JobLostError
 from ftcomm.protocol.messages import FatalDecision, Plan, Revoke
 from ftcomm.protocol.position import START
-from ftcomm_tracker.core.durable.attempts import BOTH_OF_ONE_JOB, MOUNT, NOT_NEVER
+from ftcomm_tracker.core.durable.attempts import BOTH_OF_ONE_JOB, MOUNT, NOT_NEVER, RESTORE
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.server.journal import Journal
@@ -207,3 +207,31 @@ async def test_what_is_asked_of_members_that_may_live_is_refused(
         await open_again(state_dir, settings={"detect_within": 4.0})
     with pytest.raises(ConfigError, match="--keep is 0"):
         await open_again(state_dir, settings={"keep": 0})
+
+
+async def test_a_checkpoint_that_was_deleted_is_not_read(
+    state_dir: Path, store: Path, stored: StoredJob, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of the three that --keep has left, two are damaged, and the objects of one are missing."""
+    for version in range(3, 8):
+        stored.version(1, version, {"w": version})
+    for version in (2, 3, 4, 7):
+        shutil.rmtree(store / "data" / "1" / str(version))
+    # Version 1 has the objects of the prelude, which belong to all.
+    for path in (store / "data" / "1" / "1").glob("state-*"):
+        path.unlink()
+    for version in (5, 6):
+        for path in (store / "data" / "1" / str(version)).glob("state-*"):
+            path.write_bytes(path.read_bytes()[:-1])
+    caplog.set_level("INFO", logger="ftcomm_tracker")
+    with pytest.raises(JobLostError) as lost:
+        await open_again(state_dir, world_size=2, settings={"checkpoint": str(store)})
+    assert lost.value.remedy == RESTORE
+    gone = "4 older ones were deleted by --keep"
+    first, *named = lost.value.cause.split(": ", 2)[2].split("; ")
+    assert first.startswith("7: ")
+    assert [each[:3] for each in named[:2]] == ["6: ", "5: "]
+    assert named[2:] == [gone]
+    told = [record.getMessage() for record in caplog.records]
+    assert len([line for line in told if "is damaged" in line]) == 3
+    assert f"{store}: of the checkpoints {gone}" in told

@@ -17,7 +17,7 @@ from ftcomm.durable.garbage import DATA, garbage
 from ftcomm.durable.opening import open_store
 from ftcomm.durable.records import SeriesRecord, VersionRecord
 from ftcomm.durable.store import MissingObjectError, Store
-from ftcomm.durable.verification import PRELUDE_RESULTS, damage_of
+from ftcomm.durable.verification import damage_of, is_deleted
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.position import PRELUDE
 from ftcomm_tracker.cli.options import FILE, program_name, run_and_exit, with_options
@@ -273,8 +273,7 @@ def _missing(record: VersionRecord, present: dict[str, int]) -> list[str]:
 def _state_of(record: VersionRecord, present: dict[str, int]) -> str:
     if not _missing(record, present):
         return COMPLETE
-    own = [part for part in record.parts if part.kind != PRELUDE_RESULTS]  # others name it too
-    return INCOMPLETE if any(part.name in present for part in own) else DELETED
+    return DELETED if is_deleted(record, present) else INCOMPLETE
 
 
 # --- output --------------------------------------------------------------------------------------

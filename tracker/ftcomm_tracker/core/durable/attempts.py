@@ -25,6 +25,7 @@ from ftcomm_tracker.core.durable_state import Durable
 MAX_FROM_ONE_PARENT = 3
 # Behind the cause of an attempt's end, in its ranks' error: not in the error of the job's end.
 GOES_ON = "; the job goes on from"
+MAX_NAMED = 5  # damaged checkpoints in one error: the log has them all
 OVERTAKEN = "OvertakenError"  # the driver's error: a refusal that is no fault of the job
 # Ends after which a tracker that is started again goes on from the store: nobody asked for them.
 FOLLOWED = (RolledBackError.__name__, RankLostError.__name__)
@@ -32,6 +33,7 @@ FOLLOWED = (RolledBackError.__name__, RankLostError.__name__)
 ANOTHER_STORE = "for a new job, give another store and state directory"
 MOUNT = "mount it, or put it back; for a new job, give another state directory"
 OF_THE_PAST = "give the state directory of that attempt, or a new one: it goes on from the store"
+RESTORE = f"put their objects back from a copy; {ANOTHER_STORE}"
 NEXT_ATTEMPT = "leave the option out; it can be changed when the attempt has ended"
 NOT_NEVER = f"leave it out to go on; {ANOTHER_STORE}"
 BOTH_OF_ONE_JOB = f"give the store and the state directory of one job; {ANOTHER_STORE}"
@@ -119,6 +121,7 @@ class AttemptStart:
     notes: list[tuple[str, str]] = field(default_factory=list)
     _chain: ChainFacts = field(default_factory=ChainFacts)
     _damaged: dict[int, str] = field(default_factory=dict)
+    _deleted: set[int] = field(default_factory=set)
     _attempt: int = 0
     _parent: RecordedVersion | None = None
 
@@ -159,14 +162,21 @@ class AttemptStart:
             return self._begun()
         return self._next_parent()
 
-    def on_verified(self, record: int, problem: str) -> AttemptStep:
-        """All objects of a version record were read; `problem` says what is wrong with them."""
+    def on_verified(self, record: int, problem: str, *, is_deleted: bool = False) -> AttemptStep:
+        """All objects of a version record were read; `problem` says what is wrong with them.
+
+        A version that `is_deleted` need not have been kept: that is no damage.
+        """
+        if is_deleted:
+            self._deleted.add(record)
+            return self._next_parent()
         if problem:
             self._damaged[record] = problem
             version = next(each for each in self._chain.versions if each.record == record)
             text = f"checkpoint {version.version} of the store is damaged: {problem}"
             self.notes.append(("warning", f"{text}; an older one is used"))
             return self._next_parent()
+        self._note_deleted()
         return self._put()
 
     def on_put(self, *, taken: bool) -> AttemptStep:
@@ -248,15 +258,14 @@ class AttemptStart:
     def _next_parent(self) -> AttemptStep:
         """Verify the newest version that was not found damaged; without any, begin anew."""
         versions = self._chain.versions
-        left = [each for each in versions if each.record not in self._damaged]
+        left = [each for each in versions if each.record not in {*self._damaged, *self._deleted}]
         if left:
             self._parent = left[-1]
             return VerifyVersion(self._parent.record)
         if versions:  # never a silent fresh start
-            found = {each.record: each.version for each in versions}
-            named = "; ".join(f"{found[r]}: {why}" for r, why in self._damaged.items())
-            cause = f"no checkpoint of the store can be used: {named}"
-            return RefuseAttempt(JobLostError.__name__, cause)
+            self._note_deleted()
+            cause = f"no checkpoint of the store can be used: {self._unusable}"
+            return RefuseAttempt(JobLostError.__name__, cause, RESTORE)
         self._parent = None
         return self._put()
 
@@ -313,6 +322,24 @@ class AttemptStart:
         """The end of the last attempt in a clause: many read the last line alone."""
         decision = self.before.fatal_decision
         return "" if decision is None else f"; the last: {decision.cause.partition(GOES_ON)[0]}"
+
+    @property
+    def _unusable(self) -> str:
+        """The versions that would be used if they were whole, the newest first."""
+        numbers = {each.record: each.version for each in self._chain.versions}
+        named = [f"{numbers[record]}: {why}" for record, why in self._damaged.items()]
+        if len(named) > MAX_NAMED:
+            named[MAX_NAMED:] = [f"{len(named) - MAX_NAMED} more are damaged"]
+        return "; ".join([*named, *([self._gone] if self._deleted else [])])
+
+    @property
+    def _gone(self) -> str:
+        count = len(self._deleted)
+        return f"{count} older {'one was' if count == 1 else 'ones were'} deleted by --keep"
+
+    def _note_deleted(self) -> None:
+        if self._deleted:
+            self.notes.append(("info", f"of the checkpoints {self._gone}"))
 
     def _note_beginning(self) -> None:
         before, parent = self.before, self._parent

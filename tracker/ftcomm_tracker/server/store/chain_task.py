@@ -18,7 +18,6 @@ from ftcomm.config.backoff import TRACKER_BACKOFF
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.durable.chain import NONCE_BYTES, Chain, LaterTrackerError, OvertakenError
 from ftcomm.durable.chain_state import ChainState, chain_state
-from ftcomm.durable.container import open_container
 from ftcomm.durable.opening import find_sign, leave_sign, open_store, probe
 from ftcomm.durable.records import (
     AttemptRecord,
@@ -27,8 +26,10 @@ from ftcomm.durable.records import (
     EpochRecord,
     FinishedRecord,
     SeriesRecord,
+    VersionRecord,
 )
 from ftcomm.durable.store import DamagedObjectError, MissingObjectError, Store, StoreError
+from ftcomm.durable.verification import each_damage, is_deleted
 from ftcomm.errors import ConfigError, FtcommError, error_named
 from ftcomm_tracker.core.durable.attempts import (
     OVERTAKEN,
@@ -43,7 +44,6 @@ from ftcomm_tracker.core.durable.attempts import (
     refusal_of_another_series,
 )
 from ftcomm_tracker.core.durable.chain_facts import ChainFacts
-from ftcomm_tracker.core.durable.pending_version import STATE
 from ftcomm_tracker.core.durable.store_facts import StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
@@ -397,7 +397,8 @@ class ChainTask:
             case ReadChain():
                 return start.on_chain(await self._patiently(self._read))
             case VerifyVersion(record):
-                return start.on_verified(record, await self._patiently(self._problem, record))
+                problem, is_gone = await self._patiently(self._problem, record)
+                return start.on_verified(record, problem, is_deleted=is_gone)
             case PutAttempt(attempt, parent, nonce):
                 put = AttemptRecord(attempt, parent)
                 landed = await self._patiently(self._chain.put_next, put, nonce)
@@ -423,24 +424,19 @@ class ChainTask:
         self._chain.read()
         return facts_of(self._chain)
 
-    def _problem(self, number: int) -> str:
-        """Read every byte of a version; explain why it cannot be used, empty if it can."""
+    def _problem(self, number: int) -> tuple[str, bool]:
+        """Read every byte of a version; explain why it cannot be used, empty if it can.
+
+        True beside it: it is none of those that are kept, and its objects were deleted.
+        """
         state = self._state()
         record, series = state.versions[number], state.series
         assert series is not None
-        reached = 0
-        try:
-            for part in record.parts:
-                if part.kind == STATE:
-                    if part.lo != reached:
-                        return f"its record lacks the bytes {reached} to {part.lo} of the state"
-                    reached = part.hi
-                open_container(self._store, part.name, series.series).verify(part.digest)
-        except (DamagedObjectError, MissingObjectError) as error:
-            return error.cause
-        if reached != record.nbytes:
-            return f"its record lacks the bytes {reached} to {record.nbytes} of the state"
-        return ""
+        if number not in state.kept(self._keep):
+            folder = self._store.list(_folder(record))
+            if is_deleted(record, {each.name for each in folder}):
+                return "its objects were deleted", True
+        return next(each_damage(self._store, series.series, record), ""), False
 
     def _state(self) -> ChainState:
         return chain_state(self._chain.links)
@@ -542,7 +538,7 @@ class ChainTask:
         Raises:
             MissingObjectError: one is not in this store.
         """
-        folder = f"data/{effect.attempt}/{effect.version}/"
+        folder = _folder(effect)
         listed = {stored.name: stored.nbytes for stored in self._store.list(folder)}
         for written in effect.objects:
             if written.name.startswith(folder) and listed.get(written.name, -1) < written.nbytes:
@@ -565,3 +561,8 @@ class ChainTask:
                 log.warning("an old checkpoint cannot be deleted: %s", error.cause)
                 return
             self._deleted.add(number)
+
+
+def _folder(version: PutVersion | VersionRecord) -> str:
+    """Folder of the objects of a version; those of the prelude may be elsewhere."""
+    return f"data/{version.attempt}/{version.version}/"
