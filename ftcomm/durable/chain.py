@@ -20,7 +20,7 @@ from ftcomm.durable.records import (
     decode_record,
     encode_record,
 )
-from ftcomm.durable.store import DamagedObjectError, MissingObjectError, Store, StoreError
+from ftcomm.durable.store import DamagedRecordError, MissingObjectError, Store, StoreError
 from ftcomm.errors import FtcommError
 
 PREFIX = "chain/"
@@ -65,7 +65,7 @@ class Chain:
         """Read on to the end of the chain; return all of it.
 
         Raises:
-            DamagedObjectError: a record is not readable, or one is missing.
+            DamagedRecordError: a record is not readable, or one is missing.
             StoreError: the store could not be read.
         """
         for number in range(len(self.links) + 1, self._last_number() + 1):
@@ -74,7 +74,7 @@ class Chain:
                 # a later one and lack an earlier one.
                 self.links.append(self._read_one(number))
             except MissingObjectError:
-                raise DamagedObjectError(
+                raise DamagedRecordError(
                     f"{self.store.url}: record {record_name(number)} of its chain is missing"
                 ) from None
         return self.links
@@ -177,7 +177,10 @@ class Chain:
         for stored in self.store.list(PREFIX):
             name = _NAME.fullmatch(stored.name)
             if name is None:
-                raise DamagedObjectError(f"{self.store.url}: {stored.name} is no record")
+                raise DamagedRecordError(
+                    f"{self.store.url}: {stored.name} is no record",
+                    remedy="move it out of the store, if it is not ftcomm's",
+                )
             last = max(last, int(name[1]))
         return last
 
@@ -185,8 +188,12 @@ class Chain:
         name = record_name(number)
         data = self.store.get(name)
         if len(data) > MAX_RECORD_BYTES:
-            raise DamagedObjectError(f"{self.store.url}: record {name} has {len(data)} bytes")
-        link = decode_record(data, number, name)
+            raise DamagedRecordError(f"{self.store.url}: record {name} has {len(data)} bytes")
+        try:
+            link = decode_record(data, number, name)
+        except DamagedRecordError as error:
+            cause = f"{self.store.url}: {error.cause}"
+            raise DamagedRecordError(cause, remedy=error.remedy) from None
         if isinstance(link.record, SeriesRecord) != (number == 1):
-            raise DamagedObjectError(f"{self.store.url}: record {name} is out of its place")
+            raise DamagedRecordError(f"{self.store.url}: record {name} is out of its place")
         return link

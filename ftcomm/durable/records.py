@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
 from ftcomm.durable.store import MAX_NAME as MAX_OBJECT_NAME
-from ftcomm.durable.store import DamagedObjectError
+from ftcomm.durable.store import DamagedRecordError
 from ftcomm.errors import ProtocolError
 from ftcomm.protocol.field_types import (
     MAX_WORLD_SIZE,
@@ -208,29 +208,29 @@ def decode_record(data: bytes, number: int, name: str) -> ChainLink:
     """The record in `data`, which stands at `number` of the chain.
 
     Raises:
-        DamagedObjectError: it is cut short, changed, foreign, misplaced, or of a later format.
+        DamagedRecordError: it is cut short, changed, foreign, misplaced, or of a later format.
     """
     if len(data) < _HEAD.size + DIGEST_BYTES:
-        raise DamagedObjectError(f"record {name} has only {len(data)} bytes")
+        raise DamagedRecordError(f"record {name} has only {len(data)} bytes")
     magic, format_, length = _HEAD.unpack_from(data)
     if magic != MAGIC:
-        raise DamagedObjectError(f"{name} is no record of ftcomm")
+        raise DamagedRecordError(f"{name} is no record of ftcomm")
     if format_ > FORMAT:
-        raise DamagedObjectError(
+        raise DamagedRecordError(
             f"record {name} has format {format_}; this ftcomm reads up to {FORMAT}",
             remedy="use the ftcomm that wrote it",
         )
     if len(data) != _HEAD.size + length + DIGEST_BYTES:
-        raise DamagedObjectError(f"record {name} is cut short or too long: {len(data)} bytes")
+        raise DamagedRecordError(f"record {name} is cut short or too long: {len(data)} bytes")
     whole, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
     if hashlib.blake2b(whole, digest_size=DIGEST_BYTES).digest() != digest:
-        raise DamagedObjectError(f"record {name} was changed: its digest does not fit")
+        raise DamagedRecordError(f"record {name} was changed: its digest does not fit")
     try:
         link = _read_body(whole[_HEAD.size :])
     except ProtocolError as error:
-        raise DamagedObjectError(f"record {name} is malformed: {error.cause}") from None
+        raise DamagedRecordError(f"record {name} is malformed: {error.cause}") from None
     if link.number != number:
-        raise DamagedObjectError(f"record {name} is a copy of record {link.number}")
+        raise DamagedRecordError(f"record {name} is a copy of record {link.number}")
     return link
 
 

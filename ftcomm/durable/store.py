@@ -46,6 +46,12 @@ class DamagedObjectError(FtcommError):
     default_remedy = "run `ftcomm-tracker checkpoint verify` on the store"
 
 
+class DamagedRecordError(DamagedObjectError):
+    """A record of the chain is missing or damaged: without it no version of the store is known."""
+
+    default_remedy = "put it back from a copy of the store, or begin anew with another store"
+
+
 @dataclass(frozen=True, slots=True)
 class StoredObject:
     """An object that a store lists: its name and its size in bytes."""

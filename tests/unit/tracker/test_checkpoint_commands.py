@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from ftcomm.durable.directory_store import TEMPORARY, DirectoryStore
-from ftcomm.durable.store import LEFTOVER_AGE_S
+from ftcomm.durable.store import LEFTOVER_AGE_S, DamagedRecordError
 from tests.unit.durable.stored_job import SERIES, StoredJob
 from tests.unit.tracker.test_cli import invoke
 
@@ -101,11 +102,37 @@ def test_verify_reads_every_byte(root: Path) -> None:
     assert found["versions"][1]["state"] == "incomplete"
 
 
-def test_a_damaged_chain_is_told(root: Path) -> None:
+@pytest.mark.parametrize("command", ["ls", "verify"])
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda data: data[:-1], "record chain/00000004.rec is cut short"),
+        (lambda data: data[:20] + b"!" + data[21:], "record chain/00000004.rec was changed"),
+        (lambda _: None, "record chain/00000004.rec of its chain is missing"),
+    ],
+)
+def test_a_damaged_chain_is_told(
+    root: Path, damage: Callable[[bytes], bytes | None], words: str, command: str
+) -> None:
+    """The remedy is not to verify it: that is what was done."""
     record = root / "chain" / "00000004.rec"
-    record.write_bytes(record.read_bytes()[:-1])
-    status, text = invoke("checkpoint", "ls", str(root))
-    assert (status, "chain/00000004.rec is cut short" in text) == (71, True)
+    data = damage(record.read_bytes())
+    record.unlink()
+    if data is not None:
+        record.write_bytes(data)
+    status, text = invoke("checkpoint", command, str(root))
+    assert status == 71
+    assert f"{root}: {words}" in text
+    assert text.rstrip().endswith(f" - {DamagedRecordError.default_remedy}")
+
+
+def test_a_record_of_a_later_format_needs_a_later_ftcomm(root: Path) -> None:
+    record = root / "chain" / "00000004.rec"
+    data = record.read_bytes()
+    record.write_bytes(data[:8] + b"\2" + data[9:])
+    _, text = invoke("checkpoint", "verify", str(root))
+    assert f"{root}: record chain/00000004.rec has format 2" in text
+    assert text.rstrip().endswith(" - use the ftcomm that wrote it")
 
 
 def test_gc_keeps_the_newest_and_the_parent_of_the_attempt(root: Path) -> None:
