@@ -13,10 +13,17 @@ from ftcomm.config.job_settings import JobSettings
 from ftcomm.durable.chain import Chain
 from ftcomm.durable.directory_store import DirectoryStore
 from ftcomm.durable.records import EpochMember, EpochRecord
-from ftcomm.errors import ConfigError, JobLostError
+from ftcomm.errors import ConfigError, JobFinishedError, JobLostError
 from ftcomm.protocol.messages import FatalDecision, Plan, Revoke
 from ftcomm.protocol.position import START
-from ftcomm_tracker.core.durable.attempts import BOTH_OF_ONE_JOB, MOUNT, NOT_NEVER, RESTORE
+from ftcomm_tracker.core.durable.attempts import (
+    ANOTHER_STORE,
+    BOTH_OF_ONE_JOB,
+    MOUNT,
+    NOT_NEVER,
+    RESTORE,
+    SAME_OR_ANOTHER,
+)
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.server.journal import Journal
@@ -235,3 +242,45 @@ async def test_a_checkpoint_that_was_deleted_is_not_read(
     told = [record.getMessage() for record in caplog.records]
     assert len([line for line in told if "is damaged" in line]) == 3
     assert f"{store}: of the checkpoints {gone}" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "cause", "remedy"),
+    [
+        pytest.param(
+            {"world_size": 3}, "the job in the store has 2 workers, not 3", SAME_OR_ANOTHER, id="-n"
+        ),
+        pytest.param(
+            {"settings": {"algorithm": "ring"}},
+            "the job in the store has algorithm auto, not ring",
+            SAME_OR_ANOTHER,
+            id="--algorithm",
+        ),
+        pytest.param(
+            {"resume": "require"},
+            "the store has no checkpoint, and --resume require was given",
+            "look whether it is the store that was meant; --resume auto begins a new job",
+            id="--resume",
+        ),
+    ],
+)
+async def test_a_refusal_names_the_store_and_the_remedy(
+    state_dir: Path, store: Path, options: dict[str, Any], cause: str, remedy: str
+) -> None:
+    await run_job(state_dir, store)
+    asked = {"world_size": 2, **options}
+    asked["settings"] = {"checkpoint": str(store), **options.get("settings", {})}
+    with pytest.raises(ConfigError) as refused:
+        await open_again(state_dir.parent / "another", **asked)
+    assert (refused.value.cause, refused.value.remedy) == (f"{store}: {cause}", remedy)
+
+
+async def test_a_finished_job_is_told_to_its_operator(
+    state_dir: Path, store: Path, stored: StoredJob
+) -> None:
+    """Its default remedy is for a worker."""
+    stored.finish(1, 2)
+    with pytest.raises(JobFinishedError) as refused:
+        await open_again(state_dir, world_size=2, settings={"checkpoint": str(store)})
+    cause = f"{store}: the job of this store has finished at version 2"
+    assert (refused.value.cause, refused.value.remedy) == (cause, ANOTHER_STORE)
