@@ -106,7 +106,7 @@ class ChainAccess:
     def _verify(self, start: AttemptStart, record: int) -> None:
         self._step(start, start.on_verified(record, self.store.problem(record)))
 
-    def read_of(self, asked: ReadStore) -> None:
+    def facts_for(self, asked: ReadStore) -> None:
         """Read the chain of a job that is rebuilt."""
         self._later(self._tell_chain, asked.job_id)
 

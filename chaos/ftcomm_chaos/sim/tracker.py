@@ -194,7 +194,7 @@ class SimulatedTracker:
             return Rebuild(self._nonce, size, standby=Standby(self.world.now, floor=self.number))
         if self.hears:
             until = self.world.now + self.sim.settings.reattach_within
-            store = KnownStore(self.sim.settings.checkpoint, self.hears, until)
+            store = KnownStore(self.hears, until)
             return Rebuild(self._nonce, size, store=store)
         return Rebuild(self._nonce, size, self.lost, is_asked=True) if self.rebuilds else None
 
@@ -438,7 +438,7 @@ class SimulatedTracker:
                 self.sim.counters["incidents"] += 1
             case ReadStore():
                 assert self.chain is not None
-                self.chain.read_of(effect)
+                self.chain.facts_for(effect)
             case RefuseRebuild(cause):
                 self.world.trace(f"the job is not rebuilt: {cause}")
                 self.sim.counters["rebuilds refused"] += 1

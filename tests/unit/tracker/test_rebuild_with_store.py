@@ -9,7 +9,6 @@ from ftcomm.durable.records import EpochRecord
 from ftcomm.protocol.messages import AllClosed, AskRoster, KnownRoster, RosterEntry, Welcome
 from ftcomm.protocol.position import START
 from ftcomm_tracker.core.durable.chain_facts import ChainFacts, RecordedAttempt, RecordedVersion
-from ftcomm_tracker.core.durable.store_facts import StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
     ChainRead,
@@ -89,7 +88,7 @@ def rebuilding() -> ScenarioRun:
 
 def hearing() -> ScenarioRun:
     """A tracker that was started with --checkpoint on an empty directory."""
-    store = KnownStore(STORE, "run7.2", until=30.0)
+    store = KnownStore("run7.2", until=30.0)
     return without_journal(Rebuild(b"me", 2, store=store), STORED)
 
 
@@ -260,29 +259,6 @@ def test_an_attempt_that_had_yet_to_begin_gives_way_to_the_next() -> None:
     scenario = rebuilding()
     come(scenario, 0, 1, settings=journalled)
     assert not of(read(scenario, replace(CHAIN, begun=(2,))), RefuseRebuild)
-
-
-def first_attempt(**facts: Any) -> ScenarioRun:
-    """A tracker that has begun attempt 1 of a new job, whose records are not put yet."""
-    durable = replace(Durable.fresh("new.1", 2, STORED.to_wire()), attempt=1)
-    store = StoreFacts(**{"attempt": 1, "prelude": (), **facts})
-    return ScenarioRun(2, durable, settings=STORED, store=store)
-
-
-def test_a_new_job_fences_no_worker_of_another_one() -> None:
-    scenario = first_attempt()
-    sent = scenario.joined(1, member(0))
-    assert [(conn, type(message)) for conn, message in sent] == [(1, AskRoster)]
-    recorded = first_attempt(is_begun=True)
-    assert [type(message).__name__ for _, message in recorded.joined(1, member(0))] == ["Fenced"]
-
-
-def test_workers_of_a_job_without_a_store_are_not_taken_up_with_one() -> None:
-    scenario = first_attempt()
-    [refused] = of(come(scenario, 0, 1, settings=SETTINGS.to_wire(), job_id="old"), RefuseRebuild)
-    assert "job old, which has no checkpoint store; this tracker was given /shared/run7" in (
-        refused.cause
-    )
 
 
 @pytest.mark.parametrize(

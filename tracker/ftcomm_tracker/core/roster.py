@@ -80,7 +80,6 @@ from ftcomm_tracker.core.rebuild.journal_loss import (
     step_down,
     tell_waiting,
 )
-from ftcomm_tracker.core.rebuild.known_store import KnownStore
 from ftcomm_tracker.core.rebuild.stored_job import advance_rebuilding, hear_in_time
 from ftcomm_tracker.core.relay_routing import plan_has_lasted
 from ftcomm_tracker.core.reporting.job_status import missing_text_of, snapshot, standing_of
@@ -139,9 +138,7 @@ class Roster:
             step_down(group, event)
         else:
             if must_rebuild(group, event):
-                store = KnownStore(group.settings.checkpoint if group.versions.is_on else "")
-                size = group.durable.world_size
-                begin_rebuilding(group, Rebuild(group.tracker, size, store=store))
+                begin_rebuilding(group, Rebuild(group.tracker, group.durable.world_size))
             self._take(event)
             self._on_time()
         group = self._group  # it may be another one, made from what workers know

@@ -158,7 +158,7 @@ async def open_job(options: ServeOptions) -> OpenJob:
         standby = Standby(now, floor=journal.generation)
         rebuild = Rebuild(nonce, durable.world_size, standby=standby)
     elif begun.hears:
-        store = KnownStore(settings.checkpoint, begun.hears, now + settings.reattach_within)
+        store = KnownStore(begun.hears, now + settings.reattach_within)
         rebuild = Rebuild(nonce, durable.world_size, store=store)
     roster = Roster(
         settings,

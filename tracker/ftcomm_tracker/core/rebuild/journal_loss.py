@@ -73,15 +73,11 @@ def step_down(group: GroupState, event: Event) -> None:
 
 def must_rebuild(group: GroupState, event: Event) -> bool:
     """True if a worker comes with a plan to a tracker that knows of none."""
-    if group.state is not JobState.FORMING or group.durable.places or not isinstance(event, Joined):
+    # R16: with a store, a new attempt has begun, and fences who comes from an earlier one
+    if group.versions.is_on:
         return False
-    hello = event.hello
-    if not group.versions.is_on:
-        return bool(hello.plan_epoch)
-    # R16: an attempt that is recorded fences who comes from an earlier one.  The first one has no
-    # record yet: with an empty store, or another job's, nobody may be fenced.
-    is_recorded = group.permits.is_on or not group.needs_series
-    return bool(hello.plan_epoch) and not is_recorded and hello.job_id != group.durable.job_id
+    no_plan_known = group.state is JobState.FORMING and not group.durable.places
+    return no_plan_known and isinstance(event, Joined) and bool(event.hello.plan_epoch)
 
 
 def begin_rebuilding(group: GroupState, rebuild: Rebuild) -> None:

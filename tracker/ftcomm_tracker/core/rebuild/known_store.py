@@ -12,7 +12,6 @@ class KnownStore:
     """A store, and how long its newest attempt's members are heard before the next one begins.
 
     Attributes:
-        url: of the store that this tracker was given; empty if workers are to name it.
         job_id: the newest attempt of that store, whose members may live; empty if none is sought.
         until: when the next attempt begins if no such member has come.
         members_since: since when one is here; `NEVER` while none is.
@@ -21,7 +20,6 @@ class KnownStore:
         is_over: the next attempt begins, or this tracker ends.
     """
 
-    url: str = ""
     job_id: str = ""
     until: float = NEVER
     members_since: float = NEVER

@@ -62,10 +62,7 @@ def advance_rebuilding(group: GroupState, rebuild: Rebuild) -> GroupState | None
         hear_in_time(group, rebuild)
         return None
     if not found.settings.checkpoint:
-        if not store.url:
-            return take_up(group, rebuild, found)
-        _refuse(group, rebuild, _without_store(found, store.url))
-        return None
+        return take_up(group, rebuild, found)
     if store.read is None:
         if not store.is_asked:
             store.is_asked = True
@@ -118,14 +115,6 @@ def _refuse(group: GroupState, rebuild: Rebuild, refusal: RebuildRefusal) -> Non
 
 
 # --- does the store fit the workers? ------------------------------------------------------------
-
-
-def _without_store(found: Rebuilt, url: str) -> RebuildRefusal:
-    return RebuildRefusal(
-        f"the workers are of job {found.durable.job_id}, which has no checkpoint store; this"
-        f" tracker was given {url}",
-        "leave --checkpoint out, and FTCOMM_CHECKPOINT too",
-    )
 
 
 def refusal_of(found: Rebuilt, chain: ChainFacts) -> RebuildRefusal | None:

@@ -259,7 +259,7 @@ class ChainTask:
         chain._beat.is_on = True
         return chain
 
-    async def read_of(self, job_id: str) -> ChainRead:
+    async def facts_for(self, job_id: str) -> ChainRead:
         """Read the chain, in which the workers' job must have been begun.
 
         Raises:

@@ -67,7 +67,7 @@ class JobStore:
             if self._chain is None:
                 self._chain = await ChainTask.of_rebuilt(asked.settings)
                 self.start(nursery)
-            self._post(await self._chain.read_of(asked.job_id))
+            self._post(await self._chain.facts_for(asked.job_id))
         except FtcommError as error:
             self.failure = error
             nursery.cancel_scope.cancel()
