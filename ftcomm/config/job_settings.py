@@ -155,8 +155,7 @@ class JobSettings:
     checksum: Annotated[
         str,
         Choice(
-            "the checksum of what workers on two hosts send each other; xxh3 is the faster and"
-            " needs the package xxhash on every worker",
+            "the checksum of what workers on two hosts send each other; xxh3 is the faster",
             CHECKSUMS,
         ),
     ] = "none"

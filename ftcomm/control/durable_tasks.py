@@ -14,11 +14,11 @@ import trio
 
 from ftcomm.durable.chain import Chain
 from ftcomm.durable.container import (
+    ALGORITHM,
     ContainerHeader,
     Entry,
     OpenContainer,
     container_parts,
-    fastest_algorithm,
     open_container,
 )
 from ftcomm.durable.opening import find_sign, open_store
@@ -132,7 +132,7 @@ class DurableTasks:
             hi=wanted.hi,
             total=order.nbytes if wanted.kind == "state" else nbytes,
             state_digest=order.digest,
-            algorithm=fastest_algorithm(),
+            algorithm=ALGORITHM,
             nbytes=nbytes,
             entries=entries,
         )

@@ -103,39 +103,25 @@ def _blake2b() -> Digest:
 
 
 def _xxh3() -> Digest:
-    import xxhash  # noqa: PLC0415 - of the extra `durable`
+    import xxhash  # noqa: PLC0415 - the tracker's start does not need it
 
     found: Digest = xxhash.xxh3_128()
     return found
 
 
-ALGORITHMS: dict[str, Callable[[], Digest]] = {"xxh3-128": _xxh3, "blake2b-128": _blake2b}
-
-
-def fastest_algorithm() -> str:
-    """Name of the digest to write with: xxh3 where it is installed, which is ten times faster."""
-    try:
-        _xxh3()
-    except ImportError:
-        return "blake2b-128"
-    return "xxh3-128"
+ALGORITHM = "xxh3-128"  # to write with; ten times as fast as the other
+ALGORITHMS: dict[str, Callable[[], Digest]] = {ALGORITHM: _xxh3, "blake2b-128": _blake2b}
 
 
 def new_digest(algorithm: str) -> Digest:
     """A digest to feed.
 
     Raises:
-        ConfigError: it is not known, or needs what is not installed.
+        ConfigError: it is not known.
     """
     if algorithm not in ALGORITHMS:
         raise ConfigError(f"digest {algorithm[:40]!r} is not known to this ftcomm")
-    try:
-        return ALGORITHMS[algorithm]()
-    except ImportError:
-        raise ConfigError(
-            f"digest {algorithm} needs the package xxhash",
-            remedy="install ftcomm with its extra: pip install 'ftcomm[durable]'",
-        ) from None
+    return ALGORITHMS[algorithm]()
 
 
 def digest_of(parts: Sequence[Buffer], algorithm: str) -> bytes:

@@ -10,7 +10,7 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 
-from ftcomm.errors import ConfigError, ProtocolError
+from ftcomm.errors import ProtocolError
 
 # Payload of one record. Twice over the processor's second-level cache: to be received, compared and
 # handed on. As large as a segment, so that large frames cost no more calls than without records.
@@ -41,13 +41,7 @@ def _crc32(number: int, parts: Sequence[memoryview]) -> int:
 
 
 def _xxh3() -> Digest:
-    try:
-        from xxhash import xxh3_64, xxh3_64_intdigest  # noqa: PLC0415 - only jobs that ask need it
-    except ImportError:
-        raise ConfigError(
-            "the job's setting checksum is xxh3, and the package xxhash is not installed here",
-            remedy="pip install 'ftcomm[checksum]' on every worker, or use --checksum crc32",
-        ) from None
+    from xxhash import xxh3_64, xxh3_64_intdigest  # noqa: PLC0415 - only jobs that ask need it
 
     def digest(number: int, parts: Sequence[memoryview]) -> int:
         if len(parts) == 1:

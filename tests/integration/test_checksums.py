@@ -14,8 +14,6 @@ PROGRAM = {"program": "every_kind"}
 def test_every_kind_is_executed_replayed_and_fetched_under_checksums(
     bench: Bench, checksum: str
 ) -> None:
-    if checksum == "xxh3":
-        pytest.importorskip("xxhash")
     settings = {"transport": "tcp", "checksum": checksum}
     faults = ("1.1.3.0@half_received", "0.1.5.0@half_sent", "2.1.7.0@done", "1.1.9.1@enter")
     bench.run(Plan(3, PROGRAM, faults, settings))

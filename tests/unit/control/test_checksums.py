@@ -1,6 +1,5 @@
 """Pairs that send under checksums, and the streams of the control thread that do."""
 
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -16,22 +15,10 @@ from ftcomm.control.message_stream import (
     send_all,
     send_message,
 )
-from ftcomm.errors import ConfigError, ProtocolError
+from ftcomm.errors import ProtocolError
 from ftcomm.protocol.checksum_records import HEAD_BYTES, MAX_RECORD_BYTES, digest_named
 from ftcomm.protocol.link_messages import FetchEnd
-from ftcomm.protocol.messages import (
-    Welcome,
-)
-from ftcomm.recovery.events import Received
 from ftcomm.transport.checksum_link import CheckedLink
-from tests.unit.control.test_driver import (
-    Driver,
-    Hub,
-    Identity,
-    MachineLimits,
-    WorkerMachine,
-    WorkerOptions,
-)
 
 DIGEST = digest_named("crc32")
 
@@ -98,16 +85,3 @@ async def test_a_flipped_bit_in_a_stream_is_told_and_counted():
         with pytest.raises(ProtocolError, match="the checksum of record 0 does not match"):
             await receive_message(checked_stream(hub, far, 1))
     assert hub.recovered.corrupted == 1
-
-
-@pytest.mark.trio
-async def test_a_worker_that_lacks_the_jobs_checksum_does_not_join(
-    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "xxhash", None)
-    job = JobSettings(checksum="xxh3")
-    core = WorkerMachine(Identity("0", b"n" * 16, "here", "127.0.0.1", 1), MachineLimits(), now=0.0)
-    hub = Hub(core, WorkerOptions(), b"")
-    with pytest.raises(ConfigError, match="xxhash is not installed here"):
-        Driver(hub, nursery).apply(Received(Welcome("job", 1, 1, 2, 0, job.to_wire())))
-    hub.close()

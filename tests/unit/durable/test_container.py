@@ -19,8 +19,6 @@ from ftcomm.durable.container import (
     Entry,
     container_parts,
     digest_of,
-    fastest_algorithm,
-    new_digest,
     open_container,
 )
 from ftcomm.durable.directory_store import DirectoryStore
@@ -35,8 +33,6 @@ ENTRIES = (Entry(0, b"s" * 8, 11, (2, 4), 0, 64), Entry(2, b"t" * 8, 3, (), 64, 
 
 @pytest.fixture(params=["blake2b-128", "xxh3-128"])
 def algorithm(request: pytest.FixtureRequest) -> str:
-    if request.param == "xxh3-128":
-        pytest.importorskip("xxhash", reason="the package xxhash is not installed")
     return str(request.param)
 
 
@@ -207,20 +203,6 @@ def test_a_digest_that_is_not_known_is_refused_by_name() -> None:
     data = signed(pack([*FIELDS[:10], "crc32", 8, []])) + bytes(24)
     with pytest.raises(ConfigError, match="digest 'crc32' is not known to this ftcomm"):
         open_container(Bytes(data), NAME, "job").verify(b"")
-
-
-def test_without_xxhash_writers_take_blake2b_and_readers_say_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "xxhash", None)
-    assert fastest_algorithm() == "blake2b-128"
-    with pytest.raises(ConfigError, match=r"needs the package xxhash.*'ftcomm\[durable\]'"):
-        new_digest("xxh3-128")
-
-
-def test_xxh3_is_taken_where_it_is_installed() -> None:
-    pytest.importorskip("xxhash", reason="the package xxhash is not installed")
-    assert fastest_algorithm() == "xxh3-128"
 
 
 def test_the_tracker_reads_chains_and_containers_without_numpy() -> None:

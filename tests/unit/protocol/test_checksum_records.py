@@ -1,13 +1,11 @@
 """Streams that are cut into records: what goes in comes out, and no changed bit does."""
 
-import builtins
 import random
-import sys
 
 import pytest
 
 from ftcomm.config.job_settings import CHECKSUMS, JobSettings
-from ftcomm.errors import ConfigError, ProtocolError
+from ftcomm.errors import ProtocolError
 from ftcomm.protocol.checksum_records import (
     HEAD_BYTES,
     MAX_RECORD_BYTES,
@@ -22,8 +20,6 @@ NAMES = [name for name in CHECKSUMS if name != "none"]
 
 @pytest.fixture(params=NAMES)
 def digest(request: pytest.FixtureRequest) -> Digest:
-    if request.param == "xxh3":
-        pytest.importorskip("xxhash")
     found = digest_named(request.param)
     assert found is not None
     return found
@@ -92,18 +88,3 @@ def test_a_record_cannot_ask_for_more_room_than_there_is(digest: Digest) -> None
 def test_no_setting_is_no_digest() -> None:
     assert digest_named("none") is None
     assert JobSettings().checksum == "none"
-
-
-def test_who_lacks_the_package_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *arguments: object) -> object:
-        if name == "xxhash":
-            raise ImportError(name)
-        return real(name, *arguments)  # type: ignore[arg-type]  # passed on as it came
-
-    monkeypatch.delitem(sys.modules, "xxhash", raising=False)
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ConfigError, match="xxhash is not installed here") as caught:
-        digest_named("xxh3")
-    assert "pip install 'ftcomm[checksum]'" in str(caught.value)

@@ -11,8 +11,8 @@ import ftcomm
 from ftcomm.config.environment import VARIABLES, process_environment
 from ftcomm.config.platforms import why_no_shared_memory
 
-NEEDED = ("numpy", "trio", "msgpack", "click")
-EXTRAS = {"checksum": "xxhash", "bf16": "ml_dtypes", "examples": "scikit-learn"}
+NEEDED = ("numpy", "trio", "msgpack", "click", "xxhash")
+EXTRAS = {"bf16": "ml_dtypes", "examples": "scikit-learn"}
 NEXT_STEPS = """\
 Type next:
   ftcomm run -n 4 python train.py    run a job with four workers on this machine
