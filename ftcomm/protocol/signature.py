@@ -40,10 +40,28 @@ class Kind(enum.IntEnum):
     BROADCAST_OBJECT = 13
     ALLGATHER_OBJECT = 14
     ALLTOALL = 16
+    REDUCE_SCATTER = 17
+    ALLTOALLV = 18
+    SCATTERV = 19
+    SCATTER_OBJECT = 20
+    GATHER_OBJECT = 21
 
 
 # Kinds to which each rank brings as many rows as it has: the first dimension is not compared.
-RAGGED = (Kind.ALLGATHERV, Kind.GATHERV)
+RAGGED = (Kind.ALLGATHERV, Kind.GATHERV, Kind.ALLTOALLV)
+# Kinds that give each rank a result of its own, so that the log may have each rank's input instead.
+RANK_LOCAL = (
+    Kind.REDUCE,
+    Kind.GATHER,
+    Kind.GATHERV,
+    Kind.GATHER_OBJECT,
+    Kind.SCATTER,
+    Kind.SCATTERV,
+    Kind.SCATTER_OBJECT,
+    Kind.REDUCE_SCATTER,
+    Kind.ALLTOALL,
+    Kind.ALLTOALLV,
+)
 
 
 class OpCode(enum.IntEnum):
@@ -88,6 +106,7 @@ class LogMode(enum.IntEnum):
 
     WHOLE = 0  # the result, alike on all ranks
     CONTRIBUTIONS = 1  # on each rank its own input, and the digests of all ranks' inputs
+    BY_SIZE = 2  # of a call whose ranks tell each other their sizes first; no log entry has it
 
 
 class Scalar(enum.IntEnum):
@@ -233,7 +252,7 @@ class Signature:
             parts.append(f"algorithm={self.algorithm.name.lower()}")
         if self.wire is not Wire.SAME:
             parts.append(f"wire={self.wire.name.lower()}")
-        if self.log is not LogMode.WHOLE:
+        if self.log is LogMode.CONTRIBUTIONS:
             parts.append(f"log={self.log.name.lower()}")
         return f"{self.kind.name.lower()}({', '.join(parts)})"
 
@@ -303,17 +322,30 @@ def _op_texts(signatures: tuple[Signature, Signature], sites: tuple[str, str]) -
 def is_compatible(known: bytes, whole: bytes) -> bool:
     """Tell whether `whole` may be the signature of which only `known` is known so far.
 
-    Kind, reduction, algorithm, wire, log and root are known; what follows from the input is not.
+    Kind, reduction, algorithm, wire and root are known, and the log if the caller has chosen it;
+    what follows from the input is not.
     """
     one, other = Signature.decode(known), Signature.decode(whole)
-    return (one.log, one.wire, one.kind, one.op, one.op_hash, one.algorithm, one.root) == (
-        other.log,
+    if one.log is not other.log and LogMode.BY_SIZE not in (one.log, other.log):
+        return False
+    return (one.wire, one.kind, one.op, one.op_hash, one.algorithm, one.root) == (
         other.wire,
         other.kind,
         other.op,
         other.op_hash,
         other.algorithm,
         other.root,
+    )
+
+
+def logged_as(raw: bytes) -> tuple[bytes, ...]:
+    """The signatures that the log entry of a call may have, of the one that its frames have."""
+    if len(raw) != SIGNATURE_BYTES or raw[_WIRE_AT] >> _LOG_SHIFT != LogMode.BY_SIZE:
+        return (raw,)
+    wire = raw[_WIRE_AT] & (1 << _LOG_SHIFT) - 1
+    return tuple(
+        raw[:_WIRE_AT] + bytes([wire | mode << _LOG_SHIFT]) + raw[_WIRE_AT + 1 :]
+        for mode in (LogMode.WHOLE, LogMode.CONTRIBUTIONS)
     )
 
 
@@ -339,8 +371,11 @@ def scalar_of(raw: bytes) -> Scalar:
 
 
 def agree(one: bytes, other: bytes) -> bool:
-    """Tell whether two ranks call the same collective: equal bytes where both know all of them."""
-    if one == other:
+    """Tell whether two ranks call the same collective: equal bytes where both know all of them.
+
+    A rank that replays a call knows which log was chosen by size, one that executes it does not.
+    """
+    if one == other or other in logged_as(one) or one in logged_as(other):
         return True
     if not (is_open(one) or is_open(other)):
         return False

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ftcomm.collectives.combination import combine_segments
 from ftcomm.collectives.reductions import Array, Reducer
 from ftcomm.collectives.schedules.schedule import (
     NOBODY,
-    REDUCE_SEGMENT_BYTES,
     Reduce,
     Schedule,
     Step,
@@ -132,15 +132,6 @@ def _merge(rank: _Rank, step: Step, incoming: Array, reducer: Reducer | None) ->
         combine_segments(reducer, incoming, own, out)
     else:
         combine_segments(reducer, own, incoming, out)
-
-
-def combine_segments(reducer: Reducer, accumulator: Array, operand: Array, out: Array) -> None:
-    """Reduce one block, segment by segment; the only unit in which a reduction is ever called."""
-    size = max(out.size, 1) if reducer.whole else REDUCE_SEGMENT_BYTES // out.itemsize
-    with np.errstate(all="ignore"):
-        for lo in range(0, out.size, size):
-            segment = slice(lo, lo + size)
-            reducer.combine(accumulator[segment], operand[segment], out[segment])
 
 
 def run_in_memory(

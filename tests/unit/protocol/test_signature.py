@@ -14,6 +14,7 @@ from ftcomm.protocol.signature import (
     agree,
     differing_fields,
     is_contributed,
+    logged_as,
     scalar_of,
 )
 
@@ -59,3 +60,16 @@ def test_an_unknown_log_mode_is_refused() -> None:
     raw[7] = 0xF0
     with pytest.raises(ProtocolError, match="unknown code"):
         Signature.decode(bytes(raw))
+
+
+def test_a_log_that_was_chosen_by_size_agrees_with_the_call_that_left_it_open() -> None:
+    def of(log: LogMode) -> bytes:
+        return Signature(Kind.GATHERV, dtype=12, root=0, ndim=1, log=log).encode()
+
+    open_, whole, inputs = map(of, (LogMode.BY_SIZE, LogMode.WHOLE, LogMode.CONTRIBUTIONS))
+    assert logged_as(open_) == (whole, inputs)
+    assert logged_as(whole) == (whole,)
+    assert agree(open_, whole)
+    assert agree(inputs, open_)
+    assert not agree(whole, inputs)
+    assert logged_as(b"short") == (b"short",)
