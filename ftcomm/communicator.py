@@ -4,20 +4,22 @@ import enum
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
+from ftcomm.api import rank_result_forms
 from ftcomm.api.checkpoints import Checkpoints
 from ftcomm.api.collectives import CollectiveCalls
 from ftcomm.api.foreign_names import hint_for_communicator
 from ftcomm.api.outputs import Number, OutputPolicy, Result
 from ftcomm.api.persistent_calls import PersistentCalls
 from ftcomm.api.public_values import CallPosition, Restored, RestoredFrom, RestoredLocal
+from ftcomm.api.rank_results import RankResultCalls
 from ftcomm.api.session import Session
 from ftcomm.api.stats import Stats
 from ftcomm.collectives.op_argument import AnyOp
 from ftcomm.config.deadline import Duration
 from ftcomm.engine.interface import Engine
+from ftcomm.nonblocking import forms
 from ftcomm.nonblocking.buckets import BUCKET_BYTES
 from ftcomm.nonblocking.fused import BucketedCalls
-from ftcomm.nonblocking.handle import Handle
 from ftcomm.nonblocking.nonblocking_calls import NonblockingCalls
 from ftcomm.nonblocking.task_engine import WORKERS, TaskEngine
 from ftcomm.requests.call_site import passes_on
@@ -45,8 +47,8 @@ class Communicator:
 
     Every collective is one position; all ranks call the same in the same order. An input array may
     also be a function without arguments: it is called at most once, only if the collective is
-    executed, never where the result is replayed. It may not call a collective. An error that it
-    raises leaves the position unchanged.
+    executed, never where the result is replayed; of a call with the log ``contributions`` there
+    too. It may not call a collective. An error that it raises leaves the position unchanged.
 
     ``deadline=`` is a number of seconds or a `datetime.timedelta`. It counts from the call. When a
     call takes longer, waiting for the replacement of a dead rank included, all ranks raise
@@ -63,6 +65,7 @@ class Communicator:
         self._session = session = Session(engine, worker_id)
         self._output = OutputPolicy(engine)
         self._calls = CollectiveCalls(session, self._output)
+        self._rank_results = RankResultCalls(session, self._output)
         self._persistent = PersistentCalls(session, self._calls, self._output)
         self._checkpoints = Checkpoints(session)
         self._nonblocking = NonblockingCalls(session, self._calls)
@@ -360,63 +363,20 @@ class Communicator:
         """
         return self._run(self._calls.allgatherv, x, CallOptions(deadline=deadline), out, copy=copy)
 
-    @overload
-    def reduce(
-        self, x: Number, op: AnyOp = "sum", root: int = 0, *,
-        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
-    ) -> Number | None: ...  # fmt: skip
+    # --- collectives with a result of each rank's own: see `ftcomm.api.rank_result_forms` -----
 
-    @overload
-    def reduce(
-        self, x: Any, op: AnyOp = "sum", root: int = 0, *, out: Out = None,
-        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
-    ) -> Result | None: ...  # fmt: skip
+    reduce = rank_result_forms.reduce
+    reduce_scatter = rank_result_forms.reduce_scatter
+    gather = rank_result_forms.gather
+    gatherv = rank_result_forms.gatherv
+    gather_object = rank_result_forms.gather_object
+    scatter = rank_result_forms.scatter
+    scatterv = rank_result_forms.scatterv
+    scatter_object = rank_result_forms.scatter_object
+    alltoall = rank_result_forms.alltoall
+    alltoallv = rank_result_forms.alltoallv
 
-    def reduce(
-        self, x: Any, op: AnyOp = "sum", root: int = 0, *, out: Out = None,
-        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
-    ) -> Any:  # fmt: skip
-        """Reduce like `allreduce`, with the result on `root` and None on the others.
-
-        It costs what an allreduce costs: every rank's log keeps the result for the root's replay.
-        `out` is looked at on the root alone.
-        """
-        options = CallOptions(op, root, algorithm, wire, deadline)
-        return self._run(self._calls.reduce, x, options, out)
-
-    def gather(
-        self, x: Any, root: int = 0, *, out: Out = None, deadline: Deadline = None
-    ) -> Result | None:
-        """Gather like `allgather`, with the result on `root` and None on the others.
-
-        `out` is looked at on the root alone.
-        """
-        return self._run(self._calls.gather, x, CallOptions(root=root, deadline=deadline), out)
-
-    def gatherv(
-        self, x: Any, root: int = 0, *, out: Out = None, deadline: Deadline = None
-    ) -> Result | None:
-        """Gather like `allgatherv`, with the result on `root` and None on the others.
-
-        `out` is looked at on the root alone.
-        """
-        return self._run(self._calls.gatherv, x, CallOptions(root=root, deadline=deadline), out)
-
-    def scatter(
-        self, x: Any = None, root: int = 0, *, out: Out = None, deadline: Deadline = None
-    ) -> Result:
-        """Part i of the root's `x` on rank i, as its own writable copy.
-
-        Args:
-            x: on the root an array-like of shape ``(world_size, ...)``, of which rank i gets
-                ``x[i]``, or a list or tuple of `world_size` arrays of one dtype, such as
-                `numpy.array_split` gives, whose first dimensions may differ. Elsewhere ignored.
-            root: the rank whose `x` is taken apart.
-            out: as for `allreduce`, of the part's dtype and shape. If these are wrong, the others
-                complete the call; made again with another `out` it is served.
-            deadline: as for `allreduce`.
-        """
-        return self._run(self._calls.scatter, x, CallOptions(root=root, deadline=deadline), out)
+    # --- objects, and all the others ----------------------------------------------------------
 
     def broadcast_object(self, obj: Any = None, root: int = 0, *, deadline: Deadline = None) -> Any:
         """The root's object on every rank, each its own copy (the root's too).
@@ -472,120 +432,25 @@ class Communicator:
         options = CallOptions(op, -1, algorithm, wire, deadline)
         return self._buckets.allreduce(arrays, options, out, bucket_bytes)
 
-    # --- the same without waiting: each submits what its blocking form runs --------------------
+    # --- the same without waiting: see `ftcomm.nonblocking.forms` --------------------------------
 
-    @overload
-    def iallreduce(
-        self, x: Number, op: AnyOp = "sum", *, copy: bool = True,
-        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
-    ) -> Handle[Number]: ...  # fmt: skip
-
-    @overload
-    def iallreduce(
-        self, x: Any, op: AnyOp = "sum", *, out: Out = None, copy: bool = True,
-        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
-    ) -> Handle[Result]: ...  # fmt: skip
-
-    def iallreduce(
-        self, x: Any, op: AnyOp = "sum", *, out: Out = None, copy: bool = True,
-        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
-    ) -> Handle[Any]:  # fmt: skip
-        """Begin an `allreduce`."""
-        options = CallOptions(op, -1, algorithm, wire, deadline)
-        return self._submit(self._calls.allreduce, x, options, out, copy=copy)
-
-    @overload
-    def ibroadcast(
-        self, x: Number, root: int = 0, *, copy: bool = True,
-        algorithm: str | None = None, deadline: Deadline = None,
-    ) -> Handle[Number]: ...  # fmt: skip
-
-    @overload
-    def ibroadcast(
-        self, x: None = None, root: int = 0, *, out: Out = None, copy: bool = True,
-        algorithm: str | None = None, deadline: Deadline = None,
-    ) -> Handle[Any]: ...  # fmt: skip
-
-    @overload
-    def ibroadcast(
-        self, x: Any, root: int = 0, *, out: Out = None, copy: bool = True,
-        algorithm: str | None = None, deadline: Deadline = None,
-    ) -> Handle[Result]: ...  # fmt: skip
-
-    def ibroadcast(
-        self, x: Any = None, root: int = 0, *, out: Out = None, copy: bool = True,
-        algorithm: str | None = None, deadline: Deadline = None,
-    ) -> Handle[Any]:  # fmt: skip
-        """Begin a `broadcast`."""
-        options = CallOptions(root=root, algorithm=algorithm, deadline=deadline)
-        return self._submit(self._calls.broadcast, x, options, out, copy=copy)
-
-    def iallgather(
-        self, x: Any, *, out: Out = None, copy: bool = True, deadline: Deadline = None
-    ) -> Handle[Result]:
-        """Begin an `allgather`."""
-        options = CallOptions(deadline=deadline)
-        return self._submit(self._calls.allgather, x, options, out, copy=copy)
-
-    def iallgatherv(
-        self, x: Any, *, out: Out = None, copy: bool = True, deadline: Deadline = None
-    ) -> Handle[Result]:
-        """Begin an `allgatherv`."""
-        options = CallOptions(deadline=deadline)
-        return self._submit(self._calls.allgatherv, x, options, out, copy=copy)
-
-    @overload
-    def ireduce(
-        self, x: Number, op: AnyOp = "sum", root: int = 0, *,
-        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
-    ) -> Handle[Number | None]: ...  # fmt: skip
-
-    @overload
-    def ireduce(
-        self, x: Any, op: AnyOp = "sum", root: int = 0, *, out: Out = None,
-        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
-    ) -> Handle[Result | None]: ...  # fmt: skip
-
-    def ireduce(
-        self, x: Any, op: AnyOp = "sum", root: int = 0, *, out: Out = None,
-        algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
-    ) -> Handle[Any]:  # fmt: skip
-        """Begin a `reduce`."""
-        options = CallOptions(op, root, algorithm, wire, deadline)
-        return self._submit(self._calls.reduce, x, options, out)
-
-    def igather(
-        self, x: Any, root: int = 0, *, out: Out = None, deadline: Deadline = None
-    ) -> Handle[Result | None]:
-        """Begin a `gather`."""
-        return self._submit(self._calls.gather, x, CallOptions(root=root, deadline=deadline), out)
-
-    def igatherv(
-        self, x: Any, root: int = 0, *, out: Out = None, deadline: Deadline = None
-    ) -> Handle[Result | None]:
-        """Begin a `gatherv`."""
-        return self._submit(self._calls.gatherv, x, CallOptions(root=root, deadline=deadline), out)
-
-    def iscatter(
-        self, x: Any = None, root: int = 0, *, out: Out = None, deadline: Deadline = None
-    ) -> Handle[Result]:
-        """Begin a `scatter`."""
-        return self._submit(self._calls.scatter, x, CallOptions(root=root, deadline=deadline), out)
-
-    def ibroadcast_object(
-        self, obj: Any = None, root: int = 0, *, deadline: Deadline = None
-    ) -> Handle[Any]:
-        """Begin a `broadcast_object`; the object is packed now, and may change afterwards."""
-        options = CallOptions(root=root, deadline=deadline)
-        return self._submit(self._calls.broadcast_object, obj, options)
-
-    def iallgather_object(self, obj: Any, *, deadline: Deadline = None) -> Handle[list[Any]]:
-        """Begin an `allgather_object`; the object is packed now, and may change afterwards."""
-        return self._submit(self._calls.allgather_object, obj, CallOptions(deadline=deadline))
-
-    def ibarrier(self, *, deadline: Deadline = None) -> Handle[None]:
-        """Begin a `barrier`: it is done when every rank has begun it."""
-        return self._submit(self._calls.barrier, CallOptions(deadline=deadline))
+    iallreduce = forms.iallreduce
+    ibroadcast = forms.ibroadcast
+    iallgather = forms.iallgather
+    iallgatherv = forms.iallgatherv
+    ireduce = forms.ireduce
+    ireduce_scatter = forms.ireduce_scatter
+    igather = forms.igather
+    igatherv = forms.igatherv
+    igather_object = forms.igather_object
+    iscatter = forms.iscatter
+    iscatterv = forms.iscatterv
+    iscatter_object = forms.iscatter_object
+    ialltoall = forms.ialltoall
+    ialltoallv = forms.ialltoallv
+    ibroadcast_object = forms.ibroadcast_object
+    iallgather_object = forms.iallgather_object
+    ibarrier = forms.ibarrier
 
     def engine(self, workers: int = WORKERS) -> TaskEngine:
         """A new engine, whose functions run on `workers` threads; see `TaskEngine`.

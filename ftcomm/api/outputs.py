@@ -6,10 +6,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ftcomm.collectives.bfloat16 import widen_bfloat16
 from ftcomm.engine.interface import Engine
 from ftcomm.memory.pool import Array, LoggedResult, Pool
 from ftcomm.protocol.signature import Scalar
-from ftcomm.requests.arguments import scalar_type
+from ftcomm.requests.arguments import check_out, check_rows, result_dtype, scalar_type
+from ftcomm.requests.request import Request
 
 Result = np.ndarray[Any, Any]
 # A call of one number returns one of the same type.
@@ -48,6 +50,11 @@ class OutputPolicy:
         if not large or not out.flags.c_contiguous or np.may_share_memory(out, sendbuf):
             return None
         return out.reshape(-1)
+
+
+def to_own(out: Result | None) -> Callable[[LoggedResult], Result]:
+    """Hand out a result that is no part of the log: the array itself, or what is put into `out`."""
+    return _shaped if out is None else functools.partial(_made_or_filled, out)
 
 
 def as_passed(
@@ -92,3 +99,39 @@ def _filled(out: Result, stored: LoggedResult) -> Result:
 
 def _made_or_filled(out: Result, stored: LoggedResult) -> Result:
     return out if np.may_share_memory(out, stored.flat) else _filled(out, stored)
+
+
+def fits(out: Result | None, wire: str | None = None) -> Callable[[LoggedResult], None]:
+    """Refuses a result for which `out` is no place."""
+
+    def check(stored: LoggedResult) -> None:
+        check_out(out, result_dtype(stored.flat.dtype, wire), stored.shape)
+
+    return check
+
+
+def with_rows(request: Request, out: Result | None) -> Request:
+    """A request of which only the run tells how many rows `out` must have."""
+    if out is not None:
+        check_rows(out, request.form.dtype, request.form.shape)
+        request.check = fits(out)
+    return request
+
+
+def widened_into(out: Result | None = None) -> Callable[[LoggedResult], Result]:
+    """Hand out, like `OutputPolicy.to`, a result that travelled and is kept as bfloat16."""
+
+    def widened(stored: LoggedResult) -> Result:
+        wide = np.empty(len(stored.flat), np.float32)
+        widen_bfloat16(stored.flat, wide)
+        shaped = wide.reshape(stored.shape)
+        if out is None:
+            return shaped
+        out[...] = shaped
+        return out
+
+    return widened
+
+
+def dropped(stored: LoggedResult) -> None:
+    """Give this rank nothing."""

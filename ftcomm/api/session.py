@@ -131,7 +131,10 @@ class Session:
         try:
             stored = engine.within(limit, request, engine.run, self._admitted(request))
             nbytes = stored.flat.nbytes
-            self.quota.completed(nbytes)
+            if stored.logged < 0:
+                self.quota.completed(nbytes)
+            else:
+                self.quota.completed_input(stored.logged)
             self.broadcasts.completed(kind, nbytes)
             result = submission.finish(stored)
             self.call_stats.add(kind, nbytes, time.perf_counter() - began)
@@ -161,8 +164,11 @@ class Session:
         return replace(request, make=lambda: self._admit(make()))
 
     def _admit(self, request: Request) -> Request:
-        request.admit = self._has_room
-        self._has_room(request.form.nbytes)
+        request.admit, request.admit_input = self._has_room, self.quota.check_input
+        if request.form.contributed is None:
+            self._has_room(request.form.nbytes)
+        else:
+            self.quota.check_input(request.form.nbytes)
         if request.form.kind is Kind.BROADCAST:  # all ranks count the same broadcasts (R3)
             request.flush = self.broadcasts.must_flush(request.form.nbytes)
         return request

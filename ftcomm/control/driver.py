@@ -13,6 +13,7 @@ import trio
 
 from ftcomm.config.environment import JobSettings
 from ftcomm.config.memory_limits import memory_limit
+from ftcomm.control.contribution_news import ContributionNews
 from ftcomm.control.durable_tasks import DurableTasks
 from ftcomm.control.hub import Hub
 from ftcomm.control.result_journal import ResultJournal
@@ -25,6 +26,7 @@ from ftcomm.recovery.events import (
     Discard,
     Effect,
     Event,
+    FetchParts,
     Hangup,
     PackVersion,
     Received,
@@ -47,6 +49,7 @@ from ftcomm.transport.shm_segment import require_shared_memory
 # Messages that wait for a slow tracker. A worker has a handful in flight; more means that the
 # tracker does not read, and the connection is given up and made anew.
 OUTBOX_MESSAGES = 256
+FetchOrder = StartFetch | StartPrefetch | FetchParts
 
 
 class Driver:
@@ -58,6 +61,7 @@ class Driver:
             under it.
         hung_up: set when this process has no more part in the job.
         attempts: numbers for attempts to dial links of several connections.
+        contributions: what tasks wait for that serve parts of calls.
     """
 
     def __init__(self, hub: Hub, nursery: trio.Nursery) -> None:
@@ -69,7 +73,7 @@ class Driver:
         self.attempts = itertools.count(1)
         self.outbox: trio.MemorySendChannel[WorkerMessage] | None = None
         self.cut_control: trio.CancelScope | None = None
-        self.fetches: trio.MemorySendChannel[StartFetch | StartPrefetch] | None = None
+        self.fetches: trio.MemorySendChannel[FetchOrder] | None = None
         self.dials: trio.MemorySendChannel[tuple[int, int]] | None = None
         self._unwritten = 0
         self._stop_reason = ""
@@ -78,6 +82,7 @@ class Driver:
         self._durable = DurableTasks(self)
         self._journal = ResultJournal(self)
         self._token = trio.lowlevel.current_trio_token()
+        self.contributions = ContributionNews(self.run_soon)
 
     # --- from any thread ----------------------------------------------------------------------
 
@@ -148,7 +153,7 @@ class Driver:
                     self._send(message)
                 case CloseLinks():
                     self._close_links()
-                case StartFetch() | StartPrefetch() if self.fetches is not None:
+                case StartFetch() | StartPrefetch() | FetchParts() if self.fetches is not None:
                     self.fetches.send_nowait(effect)
                 case Wake():
                     self.hub.wake.set()

@@ -14,7 +14,7 @@ import trio
 
 from ftcomm.collectives.chunking import STATE_LIMIT, pieces
 from ftcomm.config.job_settings import PACKING_SIGNS
-from ftcomm.control.driver import Driver
+from ftcomm.control.driver import Driver, FetchOrder
 from ftcomm.control.idle_timeout import IdleTimeoutStream
 from ftcomm.control.links.checksums import checked_stream
 from ftcomm.control.links.dial import BROKEN, RelayLost
@@ -26,6 +26,7 @@ from ftcomm.control.message_stream import (
     send_all,
     send_message,
 )
+from ftcomm.control.parts import ask_for_parts
 from ftcomm.control.prefetch import prefetch
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ProtocolError, StateChangedError
@@ -38,6 +39,7 @@ from ftcomm.recovery.events import (
     CheckpointFetched,
     FatalFound,
     FetchEnded,
+    FetchParts,
     LocalFetched,
     ResultFetched,
     StartFetch,
@@ -166,13 +168,13 @@ def _as_stored(raw: Packed) -> LoggedResult:
 # --- the fetcher's side -----------------------------------------------------------------------
 
 
-async def keep_fetching(
-    driver: Driver, orders: trio.MemoryReceiveChannel[StartFetch | StartPrefetch]
-) -> None:
-    """Carry out the plans' fetches, one task for each source, and what a spare fetches."""
+async def keep_fetching(driver: Driver, orders: trio.MemoryReceiveChannel[FetchOrder]) -> None:
+    """Carry out the plans' fetches, one task for each source, and what else is fetched."""
     async for order in orders:
         if isinstance(order, StartPrefetch):
             driver.nursery.start_soon(prefetch, driver, order)
+        elif isinstance(order, FetchParts):
+            ask_for_parts(driver, order)
         else:
             driver.nursery.start_soon(_fetch, driver, order)
 

@@ -7,14 +7,15 @@ import time
 import trio
 
 from ftcomm.config.deadline import overdue
-from ftcomm.control.driver import Driver
+from ftcomm.control.driver import Driver, FetchOrder
 from ftcomm.control.fetch import keep_fetching, serve_fetch
 from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.links.manager import Listener, keep_dialling
+from ftcomm.control.parts import serve_part
 from ftcomm.control.tracker_client import keep_tracker_link
 from ftcomm.errors import CollectiveTimeoutError, FtcommError, TrackerLostError
 from ftcomm.protocol.signature import signature_text
-from ftcomm.recovery.events import Beat, FatalFound, StartFetch, StartPrefetch
+from ftcomm.recovery.events import Beat, FatalFound
 from ftcomm.recovery.states import WorkerState
 
 # A rank that is blocked for this long says so; with it a mismatch is known to all within 1 s.
@@ -73,10 +74,10 @@ class ControlThread:
         async with trio.open_nursery() as nursery:
             self._stop = trio.Event()
             self.driver = driver = Driver(self._hub, nursery)
-            fetches = trio.open_memory_channel[StartFetch | StartPrefetch](QUEUE_LENGTH)
+            fetches = trio.open_memory_channel[FetchOrder](QUEUE_LENGTH)
             driver.fetches, orders = fetches
             driver.dials, requests = trio.open_memory_channel[tuple[int, int]](QUEUE_LENGTH)
-            listener = Listener(driver, serve_fetch)
+            listener = Listener(driver, {"fetch": serve_fetch, "part": serve_part})
             nursery.start_soon(keep_tracker_link, driver, listener.bind)
             nursery.start_soon(keep_dialling, driver, requests)
             nursery.start_soon(keep_fetching, driver, orders)

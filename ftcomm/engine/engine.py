@@ -13,6 +13,7 @@ from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.config.deadline import Limit, QueuedLimit, overdue
 from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.thread import ControlThread
+from ftcomm.engine.contributed_runs import ContributedRuns
 from ftcomm.engine.input_check import is_same_input, other_input_error
 from ftcomm.engine.locked_machine import Answer, LockedMachine
 from ftcomm.engine.mark_clock import MarkClock
@@ -21,7 +22,7 @@ from ftcomm.errors import ClosedError, CollectiveTimeoutError, FtcommError, LogL
 from ftcomm.execution.data_plane import DataPlane, Turn
 from ftcomm.memory.pool import EMPTY, Array, LoggedResult
 from ftcomm.protocol.position import Position
-from ftcomm.protocol.signature import Kind, is_compatible, signature_text
+from ftcomm.protocol.signature import Kind, is_compatible, is_contributed, signature_text
 from ftcomm.recovery.events import FatalFound, Leaving, MismatchSeen, OwnCloseDone
 from ftcomm.recovery.machine import Checkpoint, NextStep, WorkerState
 from ftcomm.recovery.recent_calls import NO_CALL, Called
@@ -59,6 +60,7 @@ class DistributedEngine:
         self._control = control
         self._plane = DataPlane(hub, control)
         self._machine = LockedMachine(hub, control)
+        self._contributed = ContributedRuns(hub, control, self._plane, self._machine, self.condemn)
         self._fault: Callable[[str], None] = _no_fault if hub.faults is None else hub.fault
         self._clock = MarkClock(hub)
         self.recovered = hub.recovered
@@ -231,12 +233,14 @@ class DistributedEngine:
             raise
 
     def _served_or_due(self, lazy: DeferredInput) -> LoggedResult | None:
-        """Return the logged result of a lazy call; None when the call must be executed."""
+        """Return the logged result of a lazy call; None when the input is needed."""
         while True:
             answer, _ = self._machine.ask(self._progress.begin, b"", lazy.site)
             if answer is NextStep.EXECUTE:
                 return None
             if isinstance(answer, LogEntry):
+                if is_contributed(answer.signature):  # it needs this rank's input again
+                    return None
                 if self._serve_lazy(answer, lazy):
                     return self._done(answer.value)
             else:
@@ -252,6 +256,8 @@ class DistributedEngine:
 
     def _run(self, call: Request) -> LoggedResult:
         form, core = call.form, self._core
+        if form.contributed is not None:
+            return self._done(self._contributed.run(call))
         while True:
             answer, turn = self._machine.ask(core.progress.begin, form.signature, form.site)
             if answer is NextStep.EXECUTE:

@@ -65,6 +65,10 @@ class LockedMachine:
         """Pass a call whose result the log has; False if the epoch was revoked."""
         return self._settle(self._counted, self._progress.replay)
 
+    def replay_parts(self) -> bool:
+        """Pass a call that was made of others' parts; False as above."""
+        return self._settle(self._counted, self._hub.core.contributed.replay)
+
     def replay_load(self, checkpoint: Checkpoint) -> bool:
         """Pass a load whose checkpoint is here; False as above."""
         return self._settle(self._counted, self._progress.replay_load, checkpoint)

@@ -56,7 +56,18 @@ class LogQuota:
         Raises:
             LogLimitError: it would pass the limit; nothing has changed.
         """
-        total = self.nbytes + self.share_of(nbytes)
+        self._check(self.share_of(nbytes))
+
+    def check_input(self, nbytes: int) -> None:
+        """Refuse a call whose largest input of `nbytes` has no room; each rank keeps its own whole.
+
+        Raises:
+            LogLimitError: as above.
+        """
+        self._check(nbytes * self._engine.keeps_results)
+
+    def _check(self, nbytes: int) -> None:
+        total = self.nbytes + nbytes
         if total > self._limit:
             raise self._too_much(f"would take {total} bytes, the limit is {self._limit}")
         if self._engine.position.seqno >= MAX_SEQNO:
@@ -64,7 +75,14 @@ class LogQuota:
 
     def completed(self, nbytes: int) -> None:
         """Count a result, executed or replayed; a call that raised has none."""
-        self.nbytes += self.share_of(nbytes)
+        self._count(self.share_of(nbytes))
+
+    def completed_input(self, nbytes: int) -> None:
+        """Count a call of which the largest rank's log keeps an input of `nbytes`."""
+        self._count(nbytes * self._engine.keeps_results)
+
+    def _count(self, nbytes: int) -> None:
+        self.nbytes += nbytes
         if self.nbytes > self.plenty and not self._warned:
             self._warn()
 

@@ -74,11 +74,30 @@ class SingleProcessEngine:
         form, recvbuf = call.form, call.sendbuf.copy()
         if form.reducer is not None:
             form.reducer.finish(recvbuf, 1)
+        if form.contributed is not None:
+            return self._own(call, recvbuf)
         if form.schedule is None:
             call.admit(recvbuf.nbytes)
             stored = stored_rows(form, recvbuf, call.rows)
         else:
             stored = LoggedResult(recvbuf, form.shape, scalar=form.scalar)
+        if call.check is not None:
+            call.check(stored)
+        self.position = self.position.next()
+        return stored
+
+    def _own(self, call: Request, recvbuf: Array) -> LoggedResult:
+        """The result of a call that gives each rank its own."""
+        form = call.form
+        if form.schedule is not None:
+            stored = LoggedResult(recvbuf, form.shape, logged=form.nbytes)
+        else:
+            call.admit_input(recvbuf.nbytes)
+            assert call.given is not None, "rows for each rank"
+            lo, hi = call.given[0]
+            stored = LoggedResult(
+                recvbuf, (hi - lo, *form.shape), logged=recvbuf.nbytes, rows=(hi - lo,)
+            )
         if call.check is not None:
             call.check(stored)
         self.position = self.position.next()

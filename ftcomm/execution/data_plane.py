@@ -3,7 +3,6 @@
 Returns nothing but "done" or "ask the core again": what broke has been told to the core by then.
 """
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -24,11 +23,18 @@ from ftcomm.execution.shared_results import SharedResults, as_executed
 from ftcomm.memory.pool import Array, LoggedResult, Pool
 from ftcomm.protocol.frame_header import make_suffix
 from ftcomm.protocol.position import Position
-from ftcomm.protocol.signature import RAGGED, Kind
+from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.events import LinkDown, MismatchSeen
 from ftcomm.recovery.recent_calls import NO_CALL
 from ftcomm.recovery.replica_placement import local_distances
-from ftcomm.requests.request import NOTHING, CollectiveSpec, OpenBroadcast, Request, stored_rows
+from ftcomm.requests.request import (
+    NOTHING,
+    CollectiveSpec,
+    OpenBroadcast,
+    Request,
+    row_elements,
+    stored_rows,
+)
 from ftcomm.state.layout import Packed, behind_each_other
 from ftcomm.transport.interruptions import Interrupted, LinkLost, SignatureMismatch
 from ftcomm.transport.link import Link
@@ -42,7 +48,7 @@ STAGE = 1 << 20
 VERIFY_STAGE = 3  # behind the stages of every kind
 
 _BYTE: AnyDtype = np.dtype(np.uint8)
-_OF_ROWS = (*RAGGED, Kind.ALLGATHER_OBJECT)
+_OF_ROWS = (Kind.ALLGATHERV, Kind.ALLGATHER_OBJECT)
 
 
 Turn = tuple[int, Position]  # permission to execute: the epoch and position that the core gave
@@ -77,9 +83,15 @@ class DataPlane:
             stored = self._execute(call, header)
         finally:
             self._unread = None
-        if stored is None or self._hub.settings.verify != "inputs":
+        return None if stored is None else self.verified(call, stored, header)
+
+    def verified(
+        self, call: Request, stored: LoggedResult, header: CallHeader
+    ) -> LoggedResult | None:
+        """The result with the digests of all ranks' inputs, where the job verifies them."""
+        if self._hub.settings.verify != "inputs":
             return stored
-        digests = self._gather_digests(call.digest(self._view.rank), header, VERIFY_STAGE)
+        digests = self.gather_digests_at(VERIFY_STAGE, call.digest(self._view.rank), header)
         if digests is None:
             return None
         stored.digests = b"".join(digests)
@@ -132,10 +144,10 @@ class DataPlane:
             sendbuf = recvbuf
         stage = 0
         if form.announcement is not None:
-            if not self._run(form.announcement, header, NOTHING, NOTHING):
+            if not self.run(form.announcement, header, NOTHING, NOTHING):
                 return None
             stage = 1
-        if not self._run(schedule, header, sendbuf, recvbuf, form.reducer, stage=stage):
+        if not self.run(schedule, header, sendbuf, recvbuf, form.reducer, stage=stage):
             return None
         if call.flush and not self._barrier(header, stage=stage + 1):
             return None
@@ -143,21 +155,23 @@ class DataPlane:
 
     def _gather_rows(self, call: Request, header: CallHeader) -> LoggedResult | None:
         """Every rank's rows, one after the other: first how many each has, then the rows."""
-        core, form = self._core, call.form
-        rows: Array = np.empty(core.contact.world_size, np.uint64)
+        form = call.form
+        rows: Array = np.empty(self.world_size, np.uint64)
         own: Array = np.array([call.rows], np.uint64)
-        if not self._run(self._schedule(Kind.ALLGATHER, 1, 8), header, own, rows):
+        if not self.run(self.schedule(Kind.ALLGATHER, 1, 8), header, own, rows):
             return None
-        row_size = math.prod(form.shape)
+        row_size = row_elements(form)
         counts = tuple(int(count) * row_size for count in rows)
         call.admit(sum(counts) * form.dtype.itemsize)
         recvbuf = self.take(sum(counts), form.dtype)
-        schedule = allgatherv_schedule(
-            core.contact.world_size, core.view.rank, counts, core.view.grouping
-        )
-        if not self._run(schedule, header, call.sendbuf, recvbuf, stage=1):
+        schedule = self.schedule_of_rows(counts)
+        if not self.run(schedule, header, call.sendbuf, recvbuf, stage=1):
             return None
         return stored_rows(form, recvbuf, int(rows.sum()))
+
+    def schedule_of_rows(self, counts: tuple[int, ...]) -> Schedule:
+        """The schedule of a stage that gives all ranks ``counts[r]`` elements of each rank r."""
+        return allgatherv_schedule(self.world_size, self.rank, counts, self._view.grouping)
 
     def take(self, count: int, dtype: AnyDtype) -> Array:
         """Memory for a result: the log's, or, where nothing is kept, the user's."""
@@ -169,19 +183,36 @@ class DataPlane:
                 return hub.pool.take(count, dtype)
             return hub.pool.lend(count, dtype)
 
+    def lend(self, count: int, dtype: AnyDtype) -> Array:
+        """Memory for a result that is the user's alone."""
+        with self._hub.lock:
+            return self._hub.pool.lend(count, dtype)
+
+    def give_back(self, taken: LoggedResult) -> None:
+        """Memory that was taken for the run of one call is needed no more."""
+        with self._hub.lock:
+            self._hub.pool.give(taken)
+
+    def suspect(self, rank: int, cause: str, header: CallHeader) -> None:
+        """Suspect a rank that contradicts itself."""
+        self._tell(LinkLost(rank, cause), header.epoch)
+
     def gather_digests(
         self, digest: bytes, signature: bytes, site: str, turn: Turn
     ) -> list[bytes] | None:
         """Every rank's digest, of one length, by rank; None if the core must be asked again."""
         header = CallHeader(*turn, make_suffix(signature, site))
-        return self._gather_digests(digest, header, 0)
+        return self.gather_digests_at(0, digest, header)
 
-    def _gather_digests(self, digest: bytes, header: CallHeader, stage: int) -> list[bytes] | None:
+    def gather_digests_at(
+        self, stage: int, digest: bytes, header: CallHeader
+    ) -> list[bytes] | None:
+        """The same, as one stage of a call."""
         size = self._core.contact.world_size
         mine: Array = np.frombuffer(digest, np.uint8)
         gathered: Array = np.empty(size * len(mine), np.uint8)
-        schedule = self._schedule(Kind.ALLGATHER, len(mine), 1)
-        if not self._run(schedule, header, mine, gathered, stage=stage):
+        schedule = self.schedule(Kind.ALLGATHER, len(mine), 1)
+        if not self.run(schedule, header, mine, gathered, stage=stage):
             return None
         return [row.tobytes() for row in gathered.reshape(size, -1)]
 
@@ -221,7 +252,7 @@ class DataPlane:
             counts = [len(range(nbytes)[piece]) for nbytes in lengths]
             schedule = shift(core.view.keep_order, core.view.rank, distance, counts, tag)
             part: Array = np.empty(schedule.recvbuf_count, np.uint8)
-            if not self._run(schedule, header, mine[piece], part, stage=stage):
+            if not self.run(schedule, header, mine[piece], part, stage=stage):
                 return None
             sender = schedule.steps[0].recv_from
             parts.append(part)
@@ -262,19 +293,19 @@ class DataPlane:
     def _told_length(self, blob: Array, root: int, header: CallHeader) -> int | None:
         """Return the length in bytes that the root announces."""
         length: Array = np.array([len(blob) if self._view.rank == root else 0], np.uint64)
-        schedule = self._schedule(Kind.BROADCAST, 1, 8, root=root)
-        return int(length[0]) if self._run(schedule, header, length, length) else None
+        schedule = self.schedule(Kind.BROADCAST, 1, 8, root=root)
+        return int(length[0]) if self.run(schedule, header, length, length) else None
 
     def _broadcast(self, payload: Array, root: int, header: CallHeader, *, stage: int) -> bool:
-        schedule = self._schedule(Kind.BROADCAST, len(payload), 1, root=root)
-        return self._run(schedule, header, payload, payload, stage=stage)
+        schedule = self.schedule(Kind.BROADCAST, len(payload), 1, root=root)
+        return self.run(schedule, header, payload, payload, stage=stage)
 
     def _is_sane(self, rank: int, nbytes: int, header: CallHeader) -> bool:
         """Tell whether a state may have so many bytes; if not, suspect `rank`, the announcer."""
         if nbytes <= STATE_LIMIT:
             return True
         cause = f"it announces a state of {nbytes} bytes, the most is {STATE_LIMIT}"
-        self._tell(LinkLost(rank, cause), header.epoch)
+        self.suspect(rank, cause, header)
         return False
 
     def cut_short(self, error: BaseException) -> None:
@@ -297,10 +328,21 @@ class DataPlane:
         self._control.driver.act(seen)
 
     def _barrier(self, header: CallHeader, *, stage: int = 1) -> bool:
-        schedule = self._schedule(Kind.BARRIER, 0, 1)
-        return self._run(schedule, header, NOTHING, NOTHING, stage=stage)
+        schedule = self.schedule(Kind.BARRIER, 0, 1)
+        return self.run(schedule, header, NOTHING, NOTHING, stage=stage)
 
-    def _schedule(self, kind: Kind, count: int, itemsize: int, root: int = -1) -> Schedule:
+    @property
+    def rank(self) -> int:
+        """This worker's rank."""
+        return self._view.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self._core.contact.world_size
+
+    def schedule(self, kind: Kind, count: int, itemsize: int, root: int = -1) -> Schedule:
+        """The schedule of a stage of `count` elements of so many bytes."""
         core, settings = self._core, self._hub.settings
         return schedule_for(
             kind,
@@ -313,7 +355,7 @@ class DataPlane:
             table=settings.table,
         )
 
-    def _run(
+    def run(
         self,
         schedule: Schedule,
         header: CallHeader,
@@ -323,7 +365,7 @@ class DataPlane:
         *,
         stage: int = 0,
     ) -> bool:
-        """Run one schedule; False if the core must be asked again."""
+        """Run one schedule of a call, as its stage; False if the core must be asked again."""
         try:
             self._turn = header.epoch, header.position
             links = self._hub.links  # this epoch's: a later one has another dictionary

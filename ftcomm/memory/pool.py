@@ -23,12 +23,23 @@ class LoggedResult:
     The log owns `flat`; nobody writes to it once the position is complete.  `digests` are those of
     all ranks' inputs, in rank order, where the job verifies them, else empty.  `scalar` is the type
     that a broadcast value without dimensions has on every rank.
+
+    A result that this rank alone has is no part of the log, and belongs to the user.  Its `logged`
+    is what the call keeps on every rank in its place, in bytes; else it is -1.  `rows` are those of
+    each rank's part, where the parts have sizes of their own.
     """
 
     flat: Array
     shape: tuple[int, ...]
     digests: bytes = b""
     scalar: Scalar = Scalar.ARRAY
+    logged: int = -1
+    rows: tuple[int, ...] = ()
+
+    @property
+    def is_own(self) -> bool:
+        """This rank alone has it."""
+        return self.logged >= 0
 
     def raw(self) -> memoryview:
         """The bytes, without a copy; they keep the memory from being used again."""

@@ -31,6 +31,8 @@ from ftcomm.protocol.link_messages import (
     FetchItem,
     FetchRequest,
     FetchWait,
+    PartItem,
+    PartRequest,
     Relayed,
     Sharing,
 )
@@ -146,6 +148,9 @@ MESSAGES: dict[int, type] = {
     52: Sharing,
     # between workers, on a fetch link again
     53: FetchWait,
+    # between workers, on a part link
+    54: PartRequest,
+    55: PartItem,
     # before a message whose list does not fit its frame
     64: More,
     # durable checkpoints: worker to tracker

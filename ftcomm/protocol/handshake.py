@@ -36,7 +36,16 @@ TAG_BYTES = hashlib.sha256().digest_size
 MAX_CONTEXT = 255  # bytes; its length travels in one
 MAX_STREAMS = 16  # connections of one link; clouds need 4 to 8 to fill a host's own limit
 
-ROLES = {"worker": 1, "operator": 2, "data": 3, "fetch": 4, "relay": 5, "common": 6, "prefetch": 7}
+ROLES = {
+    "worker": 1,
+    "operator": 2,
+    "data": 3,
+    "fetch": 4,
+    "relay": 5,
+    "common": 6,
+    "prefetch": 7,
+    "part": 8,
+}
 _ROLE_NAMES = {code: name for name, code in ROLES.items()}
 _OK, _REFUSED = 0, 1
 

@@ -72,7 +72,11 @@ class FetchItem:
 
 @dataclass(frozen=True, slots=True)
 class FetchWait:
-    """The checkpoint that is due is still being packed; repeated until it comes."""
+    """Nothing can be sent yet; repeated until it can.
+
+    A checkpoint is still being packed, or the rank that is asked for a part has not come to that
+    call.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +84,24 @@ class FetchEnd:
     """Everything asked for has been sent, or `missing` says what is not held."""
 
     missing: Prose = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PartRequest:
+    """Send the part of your input to the call at `position` that is for the rank that asks."""
+
+    epoch: U32
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class PartItem:
+    """Header of one served part; `nbytes` raw bytes follow.
+
+    ``signature`` is that of the call, as its log entry has it.
+    """
+
+    signature: PackedSignature
+    dtype: DtypeCode
+    shape: Shape
+    nbytes: ItemBytes

@@ -63,6 +63,8 @@ from ftcomm.protocol.link_messages import (
     FetchItem,
     FetchRequest,
     FetchWait,
+    PartItem,
+    PartRequest,
     Relayed,
     Sharing,
 )
@@ -584,6 +586,8 @@ TrackerMessage = (
     | ReadJournal
     | AttemptBegun
 )
-LinkMessage = FetchRequest | FetchItem | FetchWait | FetchEnd | Relayed | Sharing
+LinkMessage = (
+    FetchRequest | FetchItem | FetchWait | FetchEnd | PartRequest | PartItem | Relayed | Sharing
+)
 ControlMessage = WorkerMessage | TrackerMessage | MemberDelta | OperatorMessage | LinkMessage
 Frame = ControlMessage | More  # what one frame carries

@@ -13,6 +13,7 @@ from ftcomm.protocol.signature import (
     RAGGED,
     Algorithm,
     Kind,
+    LogMode,
     OpCode,
     Scalar,
     Signature,
@@ -35,6 +36,22 @@ def as_elements(x: Any) -> tuple[Array, tuple[int, ...]]:
     if not (array.flags.c_contiguous and array.dtype.isnative):
         array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
     return array.reshape(-1), shape
+
+
+def as_rows(x: Any, kind: str) -> tuple[Array, tuple[int, ...]]:
+    """`as_elements` of an argument whose rows are joined with those of other ranks.
+
+    Raises:
+        TypeError, ValueError: likewise, or it has no rows.
+    """
+    sendbuf, shape = as_elements(x)
+    dtype_code(sendbuf.dtype)
+    if not shape:
+        raise ValueError(
+            f"{kind} joins arrays along their first dimension, and x has none; "
+            "pass [x], or use allgather"
+        )
+    return sendbuf, shape
 
 
 def scalar_type(x: Any) -> Scalar:
@@ -192,6 +209,7 @@ def signature_of(
     algorithm: Algorithm = Algorithm.AUTO,
     wire: str | None = None,
     scalar: Scalar = Scalar.ARRAY,
+    log: LogMode = LogMode.WHOLE,
 ) -> bytes:
     """The 40 bytes that all ranks must agree on.
 
@@ -205,6 +223,7 @@ def signature_of(
         algorithm: the caller's wish.
         wire: the format that the user's elements were rounded to.
         scalar: the type of a broadcast value without dimensions.
+        log: what is kept of the call.
 
     Raises:
         TypeError: a dtype that collectives do not carry.
@@ -220,6 +239,7 @@ def signature_of(
         dims=(scalar, 0, 0, 0) if scalar else _dims(shape[1:] if kind in RAGGED else shape),
         op_hash=op_hash,
         wire=wire_code(wire),
+        log=log,
     ).encode()
 
 

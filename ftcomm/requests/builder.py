@@ -4,13 +4,13 @@ Everything that can be wrong locally is found here, before the position or any p
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ftcomm.collectives.bfloat16 import bfloat16_reducer
-from ftcomm.collectives.dtypes import AnyDtype, dtype_code, dtype_of, is_bfloat16
+from ftcomm.collectives.dtypes import AnyDtype, dtype_of, is_bfloat16
 from ftcomm.collectives.function_label import function_label
 from ftcomm.collectives.function_probe import FunctionProbe
 from ftcomm.collectives.op_argument import (
@@ -24,12 +24,14 @@ from ftcomm.collectives.reductions import Reducer, make_reducer, op_code
 from ftcomm.collectives.schedules.schedule import Schedule
 from ftcomm.collectives.selection import SCHEDULES_KEPT, schedule_for
 from ftcomm.config.algorithm_table import AlgorithmTable
-from ftcomm.memory.pool import Array
+from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.frame_header import make_suffix
 from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.signature import (
+    RANK_LOCAL,
     Algorithm,
     Kind,
+    LogMode,
     Scalar,
     Signature,
     named_shape,
@@ -37,22 +39,35 @@ from ftcomm.protocol.signature import (
 )
 from ftcomm.requests.arguments import (
     as_elements,
+    as_rows,
     checked_root,
+    is_input_function,
     rounded,
     scalar_type,
     signature_of,
     wire_code,
 )
-from ftcomm.requests.object_payload import pack_item, pack_object, pack_parts
+from ftcomm.requests.contributed_form import ContributedForm
+from ftcomm.requests.log_choice import named_log
+from ftcomm.requests.object_payload import pack_item, pack_object
 from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import CollectiveSpec, OpenBroadcast, Request, anything
+from ftcomm.requests.request import (
+    CollectiveSpec,
+    DeferredInput,
+    OpenBroadcast,
+    Request,
+    Submission,
+    anything,
+)
+
+R = TypeVar("R")
 
 # After this many broadcasts, or bytes of them, without a synchronising collective, the next one
 # ends with a barrier: the root's log is bounded, and all ranks count alike (rule R3).
 FLUSH_BROADCASTS = 64
 FLUSH_BYTES = 64 * 1024 * 1024
 FORMS_KEPT = SCHEDULES_KEPT  # a program with ever new shapes keeps no more
-_REDUCTIONS = (Kind.ALLREDUCE, Kind.REDUCE)
+_REDUCTIONS = (Kind.ALLREDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER)
 _ALGORITHMS = {
     None: Algorithm.AUTO,
     "auto": Algorithm.AUTO,
@@ -120,7 +135,7 @@ class RequestBuilder:
     """
 
     def __init__(self, group: Group) -> None:
-        self._group = group
+        self.group = group
         self._forms: dict[object, CollectiveSpec] = {}
         self._probe = FunctionProbe()
 
@@ -138,7 +153,7 @@ class RequestBuilder:
         sendbuf, shape = as_elements(x)
         if options.wire is not None:
             sendbuf = rounded(sendbuf, options.wire)
-        asked = self._resolved(options.op)
+        asked = self.resolved(options.op)
         if not isinstance(asked, str):  # a function may hold on to anything: its form is not kept
             return Request(self._reduction_form(sendbuf, shape, asked, options, site), sendbuf)
         key = (sendbuf.dtype, shape, asked, options.algorithm, site, options.root, options.wire)
@@ -148,7 +163,23 @@ class RequestBuilder:
             self._keep(key, form)
         return Request(form, sendbuf)
 
-    def _resolved(self, op: UncheckedOp) -> str | Reduction:
+    def reducer_of(
+        self, op: str | Reduction, sendbuf: Array, shape: tuple[int, ...], wire: str | None
+    ) -> Reducer:
+        """The reduction `op` of elements that travel as `sendbuf`; a function is probed once.
+
+        Raises:
+            TypeError, ValueError: the elements cannot be reduced so.
+        """
+        if wire is None and not is_bfloat16(sendbuf.dtype):
+            reducer = make_reducer(op, sendbuf.dtype, shape=shape)
+        else:
+            reducer = bfloat16_reducer(op)
+        if isinstance(op, Reduction):
+            self._probe.check(op, reducer.op_hash, sendbuf.dtype)
+        return reducer
+
+    def resolved(self, op: UncheckedOp) -> str | Reduction:
         """Resolve `op` to the same operation on every rank.
 
         Raises:
@@ -156,16 +187,44 @@ class RequestBuilder:
         """
         asked = resolve_op(op)
         if not isinstance(asked, str) and not asked.is_named:
-            check_pythons(asked, self._group.pythons())
+            check_pythons(asked, self.group.pythons())
         return asked
 
-    def checked_root(self, root: Any) -> int:
-        """`root` as a rank of this group.
+    def rooted(self, options: CallOptions) -> CallOptions:
+        """The options with the root as a rank of this group.
 
         Raises:
             TypeError, ValueError: it is none.
         """
-        return checked_root(root, self._group.world_size)
+        return replace(options, root=checked_root(options.root, self.group.world_size))
+
+    def submission(
+        self,
+        kind: Kind,
+        x: Any,
+        make: Callable[[Any], Request],
+        finish: Callable[[LoggedResult], R],
+        site: str,
+        options: CallOptions,
+        check: Callable[[LoggedResult], None] = anything,
+    ) -> Submission[R]:
+        """A call with the input `x`, or with what `x` returns if it is a function.
+
+        Args:
+            kind: the collective.
+            x: the user's.
+            make: the request of an input.
+            finish: the user's result of the log's.
+            site: where the user called it.
+            options: the user's wishes, which give the signature as far as it needs no input.
+            check: given a result before it is taken from the log; raises where `out` does not fit.
+        """
+        if not is_input_function(x):
+            return Submission(kind, make(x), finish, options.deadline)
+        known = self.known(kind, options)
+        text = site_text(site, options.op)
+        request = DeferredInput(kind, known, text, lambda: make(x()), check)
+        return Submission(kind, request, finish, options.deadline)
 
     def _reduction_form(
         self,
@@ -176,13 +235,8 @@ class RequestBuilder:
         site: str,
     ) -> CollectiveSpec:
         root, wire = options.root, options.wire
-        wish = self._wish(options.algorithm, op)
-        if wire is None and not is_bfloat16(sendbuf.dtype):
-            reducer = make_reducer(op, sendbuf.dtype, shape=shape)
-        else:
-            reducer = bfloat16_reducer(op)
-        if isinstance(op, Reduction):
-            self._probe.check(op, reducer.op_hash, sendbuf.dtype)
+        wish = self.wish(options.algorithm, op)
+        reducer = self.reducer_of(op, sendbuf, shape, wire)
         kind = Kind.ALLREDUCE if root < 0 else Kind.REDUCE
         signature = signature_of(
             kind,
@@ -197,7 +251,7 @@ class RequestBuilder:
         schedule = self._schedule(
             Kind.ALLREDUCE, len(sendbuf), sendbuf.itemsize, algorithm=wish, whole=reducer.whole
         )
-        return _form(
+        return make_form(
             kind,
             schedule,
             signature,
@@ -220,7 +274,7 @@ class RequestBuilder:
         key = (Kind.BROADCAST, sendbuf.dtype, shape, root, site, algorithm, scalar)
         form = self._forms.get(key)
         if form is None:
-            wish = _algorithm_named(algorithm)
+            wish = algorithm_named(algorithm)
             signature = signature_of(
                 Kind.BROADCAST, sendbuf, shape, root=root, algorithm=wish, scalar=scalar
             )
@@ -234,7 +288,7 @@ class RequestBuilder:
         Raises:
             ValueError: algorithm does not fit.
         """
-        root, wish = options.root, _algorithm_named(options.algorithm)
+        root, wish = options.root, algorithm_named(options.algorithm)
 
         def make(raw: bytes) -> Request:
             key = (raw, site)
@@ -260,7 +314,7 @@ class RequestBuilder:
         )
         small = self._announcement(root, wish)
         announcement = None if schedule.algorithm is small.algorithm else small
-        return _form(
+        return make_form(
             Kind.BROADCAST,
             schedule,
             raw,
@@ -277,7 +331,7 @@ class RequestBuilder:
         return self._schedule(Kind.BROADCAST, 0, 1, root=root, algorithm=wish)
 
     def allgather(self, x: Any, site: str, root: int = -1) -> Request:
-        """A validated allgather, or, with a root, a gather."""
+        """A validated allgather, or, with a root, a gather that every rank logs whole."""
         kind = Kind.ALLGATHER if root < 0 else Kind.GATHER
         sendbuf, shape = as_elements(x)
         key = (kind, sendbuf.dtype, shape, site, root)
@@ -285,42 +339,25 @@ class RequestBuilder:
         if form is None:
             signature = signature_of(kind, sendbuf, shape, root=root)
             schedule = self._schedule(Kind.ALLGATHER, len(sendbuf), sendbuf.itemsize)
-            stacked = (self._group.world_size, *shape)
-            form = _form(kind, schedule, signature, site, sendbuf.dtype, stacked, root=root)
+            stacked = (self.group.world_size, *shape)
+            form = make_form(kind, schedule, signature, site, sendbuf.dtype, stacked, root=root)
             self._keep(key, form)
         return Request(form, sendbuf)
 
-    def allgatherv(self, x: Any, site: str, root: int = -1) -> Request:
-        """A validated allgatherv, or, with a root, a gatherv.
+    def allgatherv(self, x: Any, site: str) -> Request:
+        """A validated allgatherv.
 
         Raises:
             TypeError, ValueError: x does not fit.
         """
-        kind = Kind.ALLGATHERV if root < 0 else Kind.GATHERV
-        sendbuf, shape = as_elements(x)
-        dtype_code(sendbuf.dtype)
-        if not shape:
-            raise ValueError(
-                f"{kind.name.lower()} joins arrays along their first dimension, and x has none; "
-                "pass [x], or use allgather"
-            )
-        key = (kind, sendbuf.dtype, shape[1:], site, root)
+        sendbuf, shape = as_rows(x, "allgatherv")
+        key = (Kind.ALLGATHERV, sendbuf.dtype, shape[1:], site)
         form = self._forms.get(key)
         if form is None:
-            signature = signature_of(kind, sendbuf, shape, root=root)
-            form = _form(kind, None, signature, site, sendbuf.dtype, shape[1:], root=root)
+            signature = signature_of(Kind.ALLGATHERV, sendbuf, shape)
+            form = make_form(Kind.ALLGATHERV, None, signature, site, sendbuf.dtype, shape[1:])
             self._keep(key, form)
         return Request(form, sendbuf, rows=shape[0])
-
-    def scatter(self, x: Any, root: int, site: str) -> Request:
-        """A validated scatter; only the root's `x` is looked at.
-
-        Raises:
-            TypeError, ValueError: at the root x does not fit.
-        """
-        form = self._of_bytes(Kind.SCATTER, root, site)
-        size = self._group.world_size
-        return _of_source(form, pack_parts(x, size) if self._group.rank == root else None)
 
     def broadcast_object(self, value: Any, root: int, site: str) -> Request:
         """A validated broadcast of one object; only the root's counts.
@@ -329,7 +366,7 @@ class RequestBuilder:
             TypeError: at the root the object holds what objects may not hold.
         """
         form = self._of_bytes(Kind.BROADCAST_OBJECT, root, site)
-        return _of_source(form, pack_object(value) if self._group.rank == root else None)
+        return _of_source(form, pack_object(value) if self.group.rank == root else None)
 
     def allgather_object(self, value: Any, site: str) -> Request:
         """A validated allgather of one object of each rank.
@@ -345,7 +382,7 @@ class RequestBuilder:
         form = self._forms.get(key)
         if form is None:
             signature = Signature(kind, root=root).encode()
-            form = _form(kind, None, signature, site, np.dtype(np.uint8), (), root=root)
+            form = make_form(kind, None, signature, site, np.dtype(np.uint8), (), root=root)
             self._keep(key, form)
         return form
 
@@ -364,30 +401,52 @@ class RequestBuilder:
         """The signature of a call as far as it is known without the input.
 
         Raises:
-            TypeError, ValueError: op, root, algorithm or wire do not fit.
+            TypeError, ValueError: op, root, algorithm, wire or log do not fit.
         """
         root = options.root
+        log = named_log(options.log)
+        if log is None:
+            log = LogMode.BY_SIZE if kind in RANK_LOCAL else LogMode.WHOLE
         if kind not in _REDUCTIONS:
-            wish = _algorithm_named(options.algorithm)
-            return Signature(kind, root=root, algorithm=wish).encode()
-        asked = self._resolved(options.op)
+            wish = algorithm_named(options.algorithm)
+            return Signature(kind, root=root, algorithm=wish, log=log).encode()
+        asked = self.resolved(options.op)
         code, op_hash = op_code(asked)
-        wish = self._wish(options.algorithm, asked)
+        wish = self.wish(options.algorithm, asked)
         return Signature(
-            kind, code, algorithm=wish, root=root, op_hash=op_hash, wire=wire_code(options.wire)
+            kind,
+            code,
+            algorithm=wish,
+            root=root,
+            op_hash=op_hash,
+            wire=wire_code(options.wire),
+            log=log,
         ).encode()
 
-    def _wish(self, algorithm: str | None, op: str | Reduction) -> Algorithm:
-        wish = _algorithm_named(algorithm)
+    def wish(self, algorithm: str | None, op: str | Reduction) -> Algorithm:
+        """The algorithm that a caller or the job asks for.
+
+        Raises:
+            ValueError: none has this name.
+        """
+        wish = algorithm_named(algorithm)
         if wish is not Algorithm.AUTO or needs_whole(op):  # whole arrays go one way only
             return wish
-        return _ALGORITHMS[self._group.algorithm]
+        return _ALGORITHMS[self.group.algorithm]
 
     def _schedule(self, kind: Kind, count: int, itemsize: int, **choice: Any) -> Schedule:
-        group = self._group
+        group = self.group
         choice["grouping"] = group.grouping
         choice["table"] = group.table
         return schedule_for(kind, group.world_size, group.rank, count, itemsize, **choice)
+
+    def kept(self, key: object, make: Callable[[], CollectiveSpec]) -> CollectiveSpec:
+        """The spec of `key`, made now if it is not kept."""
+        form = self._forms.get(key)
+        if form is None:
+            form = make()
+            self._keep(key, form)
+        return form
 
     def _keep(self, key: object, form: CollectiveSpec) -> None:
         if len(self._forms) >= FORMS_KEPT:
@@ -403,7 +462,12 @@ def site_text(site: str, op: UncheckedOp) -> str:
     return site_with_function(site, function_label(asked))
 
 
-def _algorithm_named(name: str | None) -> Algorithm:
+def algorithm_named(name: str | None) -> Algorithm:
+    """The algorithm that a user's ``algorithm=`` names.
+
+    Raises:
+        ValueError: none has this name.
+    """
     if name not in _ALGORITHMS:
         names = ", ".join(str(name) for name in _ALGORITHMS if name)
         raise ValueError(f"no algorithm is called {name!r}; use one of {names}")
@@ -414,7 +478,7 @@ def _of_source(form: CollectiveSpec, sendbuf: Array | None) -> Request:
     return Request(form) if sendbuf is None else Request(form, sendbuf, rows=len(sendbuf))
 
 
-def _form(
+def make_form(
     kind: Kind,
     schedule: Schedule | None,
     signature: bytes,
@@ -427,8 +491,13 @@ def _form(
     scalar: Scalar = Scalar.ARRAY,
     announcement: Schedule | None = None,
     site_text: str = "",
+    contributed: ContributedForm | None = None,
+    logged: int | None = None,
 ) -> CollectiveSpec:
-    """The form of a call with a result, or rows of one, of `dtype` and `shape`."""
+    """The form of a call with a result, or rows of one, of `dtype` and `shape`.
+
+    `logged` are the bytes that each rank logs, where these are not the bytes of the result.
+    """
     recvbuf_count = 0 if schedule is None else schedule.recvbuf_count
     return CollectiveSpec(
         kind=kind,
@@ -439,9 +508,10 @@ def _form(
         dtype=dtype,
         shape=shape,
         recvbuf_count=recvbuf_count,
-        nbytes=recvbuf_count * dtype.itemsize,
+        nbytes=recvbuf_count * dtype.itemsize if logged is None else logged,
         root=root,
         reducer=reducer,
         scalar=scalar,
         announcement=announcement,
+        contributed=contributed,
     )

@@ -16,6 +16,9 @@ class CallOptions:
         algorithm: a name; None for the job's choice.
         wire: the format in which elements travel; None for that of the input.
         deadline: seconds or a timedelta from the call on; None for the job's.
+        log: what is kept for the replay of a call that gives each rank another result, by the name
+            of a `LogMode`; None leaves it to the size.
+        copy: what is kept of the input is a copy; False keeps the user's own memory.
     """
 
     op: UncheckedOp = "sum"
@@ -23,3 +26,5 @@ class CallOptions:
     algorithm: str | None = None
     wire: str | None = None
     deadline: Duration | None = None
+    log: str | None = None
+    copy: bool = True

@@ -1,6 +1,7 @@
 """Forms: one public call as plain values, ready to be run or to be answered from the log."""
 
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -13,6 +14,7 @@ from ftcomm.collectives.schedules.schedule import Schedule
 from ftcomm.config.deadline import Duration
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.signature import Kind, Scalar
+from ftcomm.requests.contributed_form import ContributedForm, Extents
 from ftcomm.state.layout import Packed
 from ftcomm.state.lazy import LazyState
 
@@ -20,7 +22,13 @@ R = TypeVar("R")
 
 DIGEST_BYTES = 16  # of each rank's input; kept with every result, so no longer than it must be
 UNCOMPARED = bytes(DIGEST_BYTES)  # in place of the digest of a state that nobody has packed
-_OF_THE_ROOT = (Kind.BROADCAST, Kind.SCATTER, Kind.BROADCAST_OBJECT)
+_OF_THE_ROOT = (
+    Kind.BROADCAST,
+    Kind.SCATTER,
+    Kind.SCATTERV,
+    Kind.SCATTER_OBJECT,
+    Kind.BROADCAST_OBJECT,
+)
 NOTHING: Array = np.empty(0, np.uint8)
 
 
@@ -43,12 +51,14 @@ class CollectiveSpec:
         dtype: of the result's elements.
         shape: of the result; of one row of it where each rank brings as many rows as it has.
         recvbuf_count: elements of the result, 0 where that is known only when it runs.
-        nbytes: bytes of the result, 0 where that is known only when it runs.
+        nbytes: bytes that each rank logs: of the result, or of its own input; 0 where that is known
+            only when it runs.
         root: the rank that all others look to, else -1.
         reducer: of a reduction, else None.
         scalar: the type of a broadcast value without dimensions.
         announcement: what is run before `schedule`, without payload, by a broadcast that does not
             come the way of a small one: ranks that do not know its size hear of it. Else None.
+        contributed: of a call of which each rank logs its own input, else None.
     """
 
     kind: Kind
@@ -64,6 +74,7 @@ class CollectiveSpec:
     reducer: Reducer | None = None
     scalar: Scalar = Scalar.ARRAY
     announcement: Schedule | None = None
+    contributed: ContributedForm | None = None
 
 
 @dataclass(slots=True)
@@ -74,8 +85,11 @@ class Request:
         form: what it shares with others.
         sendbuf: this rank's input, 1-D, contiguous, native; never written.
         rows: how many rows of the result this rank brings.
+        given: which rows of a contributed input are for which rank; None where the form tells, and
+            for any other call.
         admit: told the result's bytes when they are known only in the run; raises if there is no
             room for them, alike on all ranks.
+        admit_input: likewise told the bytes of the largest rank's input, where the log has that.
         flush: a broadcast that ends with a barrier, so that the log stays bounded (rule R3): like
             every other kind it then proves that what came before is stable.
         place: where to make the result, 1-D, contiguous; None for memory of the log's own.
@@ -86,7 +100,9 @@ class Request:
     form: CollectiveSpec
     sendbuf: Array = field(default_factory=lambda: NOTHING)
     rows: int = 0
+    given: Extents | None = None
     admit: Callable[[int], None] = anything
+    admit_input: Callable[[int], None] = anything
     flush: bool = False
     place: Array | None = None
     check: Callable[[LoggedResult], None] | None = None
@@ -139,6 +155,11 @@ class CheckpointPayload:
     def raw(self) -> Packed:
         """The packed state."""
         return self.state.packed_now() if isinstance(self.state, LazyState) else self.state
+
+
+def row_elements(form: CollectiveSpec) -> int:
+    """Elements of one row, of a kind to which each rank brings as many rows as it has."""
+    return math.prod(form.shape)
 
 
 def stored_rows(form: CollectiveSpec, flat: Array, rows: int) -> LoggedResult:

@@ -18,6 +18,8 @@ from tests.conformance import (
     lazy_programs,
     local_programs,
     pending_programs,
+    rank_result_forms,
+    rank_result_programs,
     shared_window_programs,
     training_programs,
     view_programs,
@@ -32,6 +34,8 @@ PROGRAMS: dict[str, Callable[[Recorder], Any]] = {
     **lazy_programs.PROGRAMS,
     **local_programs.PROGRAMS,
     **pending_programs.PROGRAMS,
+    **rank_result_forms.PROGRAMS,
+    **rank_result_programs.PROGRAMS,
     **training_programs.PROGRAMS,
     **view_programs.PROGRAMS,
 }

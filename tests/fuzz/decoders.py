@@ -279,7 +279,19 @@ TABLE = (
         ),
     ),
     Decoder(
-        "scatter", stored.feed_scatter, seeds.scatters, ("ftcomm.requests.object_payload.part_of",)
+        "scatter",
+        stored.feed_scatter,
+        seeds.scatters,
+        (
+            "ftcomm.requests.object_payload.own_blob",
+            "ftcomm.requests.object_payload.array_of",
+        ),
+    ),
+    Decoder(
+        "exchange",
+        stored.feed_exchange,
+        seeds.exchanges,
+        ("ftcomm.requests.object_payload.own_rows",),
     ),
     Decoder(
         "journal-document",

@@ -51,7 +51,7 @@ from ftcomm.protocol.operator_messages import (
 from ftcomm.protocol.position import START, Position, PositionRange
 from ftcomm.protocol.schema import Bool, Bytes, Field, Int, Many, Maybe, Pair, Record, Text
 from ftcomm.protocol.signature import Kind, Scalar, Signature
-from ftcomm.requests.object_payload import pack_item, pack_parts
+from ftcomm.requests.object_payload import array_blobs, pack_item
 from ftcomm.state.serializer import LONG_BYTES, pack_state
 from ftcomm_chaos.runner.random_plan import random_plan
 from ftcomm_tracker.core.durable_state import Durable, RankOwner
@@ -294,7 +294,19 @@ def objects() -> dict[str, bytes]:
 def scatters() -> dict[str, bytes]:
     rows = [np.ones((n, 2), np.float32) for n in (1, 0, 2)]
     stacked = np.arange(6, dtype=np.int16).reshape(3, 2)
-    return {"rows": pack_parts(rows, 3).tobytes(), "stacked": pack_parts(stacked, 3).tobytes()}
+    return {"rows": _of_all(rows), "stacked": _of_all(stacked)}
+
+
+def _of_all(parts: Any) -> bytes:
+    blobs = array_blobs(parts, 3, "scatter")
+    lengths = np.array([len(blob) for blob in blobs], np.uint64).tobytes()
+    return lengths + b"".join(blob.tobytes() for blob in blobs)
+
+
+def exchanges() -> dict[str, bytes]:
+    counts = np.array([[1, 0, 2], [0, 0, 0], [3, 1, 1]], np.uint64)
+    rows = np.arange(counts.sum() * 2, dtype=np.int16)
+    return {"three": counts.tobytes() + rows.tobytes(), "nothing": bytes(8 * 9)}
 
 
 def a_durable() -> Durable:

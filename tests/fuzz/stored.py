@@ -21,7 +21,14 @@ from ftcomm.config.job_settings import JobSettings
 from ftcomm.diagnostics.fault_injection import parse_faults
 from ftcomm.diagnostics.history import encode as recorded
 from ftcomm.protocol.codec import encode
-from ftcomm.requests.object_payload import pack_item, part_of, unpack_items, unpack_object
+from ftcomm.requests.object_payload import (
+    array_of,
+    own_blob,
+    own_rows,
+    pack_item,
+    unpack_items,
+    unpack_object,
+)
 from ftcomm.state.serializer import pack_state, unpack_state
 from ftcomm_chaos.history.model import HistoryLine, IncarnationRecord
 from ftcomm_chaos.history.reader import parse_lines
@@ -71,11 +78,21 @@ def feed_objects(raw: bytes) -> None:
 
 
 def feed_scatter(raw: bytes) -> None:
-    """A scatter's blob: its parts are all that it holds."""
-    blob = np.frombuffer(raw, np.uint8)
-    parts = [part_of(blob, rank, WORLD_SIZE) for rank in range(WORLD_SIZE)]
-    head = int(np.frombuffer(raw, np.int64, 3)[2])
-    assert b"".join(part.tobytes() for part in parts) == raw[8 * (3 + head + WORLD_SIZE) :]
+    """The result of a scatter: its blobs are all that it holds, and each is an array."""
+    whole = np.frombuffer(raw, np.uint8)
+    blobs = [own_blob(whole, rank, WORLD_SIZE) for rank in range(WORLD_SIZE)]
+    assert b"".join(blob.tobytes() for blob in blobs) == raw[8 * WORLD_SIZE :]
+    for blob in blobs:
+        array = array_of(blob)
+        assert blob.tobytes().endswith(array.tobytes())
+
+
+def feed_exchange(raw: bytes) -> None:
+    """The result of an alltoallv: the rows for all ranks are all that it holds."""
+    whole, dtype = np.frombuffer(raw, np.uint8), np.dtype(np.int16)
+    found = [own_rows(whole, rank, WORLD_SIZE, dtype, (2,)) for rank in range(WORLD_SIZE)]
+    head = 8 * WORLD_SIZE * WORLD_SIZE
+    assert sum(part.nbytes for parts in found for part in parts) == len(raw) - head
 
 
 # --- the tracker's journal ----------------------------------------------------------------------

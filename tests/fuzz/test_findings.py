@@ -13,7 +13,7 @@ from ftcomm.errors import ConfigError, ProtocolError
 from ftcomm.protocol.frame_header import pack_header, unpack_header
 from ftcomm.protocol.messages import Revoke
 from ftcomm.recovery.events import CloseLinks, Hangup, Wake
-from ftcomm.requests.object_payload import pack_parts, part_of
+from ftcomm.requests.object_payload import array_blobs, array_of
 from ftcomm.state.layout import with_bodies
 from ftcomm.state.serializer import unpack_state
 from ftcomm_chaos.history.reader import HistoryError, parse_lines
@@ -45,19 +45,18 @@ def test_a_state_that_could_not_have_been_saved_is_refused(raw: bytes, complaint
 
 @pytest.mark.parametrize(
     ("word", "value"),
-    [(0, 4), (2, -1), (3, 1), (3, -2), (4, 0), (5, 2), (5, -1)],
-    ids=["dtype", "dimensions", "shape", "negative shape", "fewer rows", "more", "negative rows"],
+    [(0, 5), (1, -1), (1, 2), (2, 1), (2, 3), (2, -2)],
+    ids=["dtype", "dimensions", "more dimensions", "shape", "more", "negative shape"],
 )
 def test_a_scatter_whose_head_does_not_account_for_all_its_bytes_is_refused(
     word: int, value: int
 ) -> None:
-    whole = pack_parts(np.arange(6, dtype=np.int16).reshape(3, 2), 3)
-    assert part_of(whole, 2, 3).tolist() == [4, 5]
+    whole = array_blobs(np.arange(6, dtype=np.int16).reshape(3, 2), 3, "scatter")[2]
+    assert array_of(whole).tolist() == [4, 5]
     blob = whole.copy()
     blob[8 * word : 8 * word + 8] = np.frombuffer(np.int64(value).tobytes(), np.uint8)
-    for rank in range(3):
-        with pytest.raises(ProtocolError, match="damaged scatter"):
-            part_of(blob, rank, 3)
+    with pytest.raises(ProtocolError, match="damaged scatter"):
+        array_of(blob)
 
 
 def test_a_call_site_in_foreign_letters_reads_the_same_on_both_sides() -> None:

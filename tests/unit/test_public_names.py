@@ -16,11 +16,13 @@ from ftcomm.nonblocking.handle import Handle
 from tests.conformance.plans import ROOT, worker_environment
 
 OF_A_COMMUNICATOR = """
-    abort allgather allgather_object allgatherv allreduce barrier broadcast broadcast_object
-    bucketed checkpoint close engine epoch gather gatherv iallgather iallgather_object iallgatherv
-    iallreduce ibarrier ibroadcast ibroadcast_object igather igatherv ireduce is_over is_usable
-    iscatter load_checkpoint peek_checkpoint position rank reduce restored_from scatter seqno stats
-    version worker_id world_size
+    abort allgather allgather_object allgatherv allreduce alltoall alltoallv barrier broadcast
+    broadcast_object bucketed checkpoint close engine epoch gather gather_object gatherv iallgather
+    iallgather_object iallgatherv iallreduce ialltoall ialltoallv ibarrier ibroadcast
+    ibroadcast_object igather igather_object igatherv ireduce ireduce_scatter is_over is_usable
+    iscatter iscatter_object iscatterv load_checkpoint peek_checkpoint position rank reduce
+    reduce_scatter restored_from scatter scatter_object scatterv seqno stats version worker_id
+    world_size
 """
 FRESH = "import ftcomm; print(*dir(ftcomm)); print(ftcomm.__dict__.keys() & {'Communicator'})"
 

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from ftcomm.protocol.position import Position
+from ftcomm.protocol.signature import RANK_LOCAL, LogMode, Signature
 from ftcomm_chaos.checkers.violation import Case, ReturnedCall, RuleViolation, outliers
 
 K = TypeVar("K")
-RANK_LOCAL = frozenset(("alltoall",))  # kinds of calls whose results differ between ranks
+_RANK_LOCAL = frozenset(kind.name.lower() for kind in RANK_LOCAL)
 
 
 def same_bytes(case: Case) -> Iterator[RuleViolation]:
@@ -15,7 +16,7 @@ def same_bytes(case: Case) -> Iterator[RuleViolation]:
 
     Of calls that give each rank a result of its own, that holds for each rank by itself.
     """
-    for deliveries in (alike for all_ in case.by_position.values() for alike in _alike(all_)):
+    for deliveries in (x for each in case.by_position.values() for x in _alike(case, each)):
         first = deliveries[0]
         for other in outliers(deliveries, _result):
             yield other.violation(
@@ -26,9 +27,19 @@ def same_bytes(case: Case) -> Iterator[RuleViolation]:
             )
 
 
-def _alike(deliveries: list[ReturnedCall]) -> Iterable[list[ReturnedCall]]:
+def _is_rank_local(case: Case, delivery: ReturnedCall) -> bool:
+    """Tell whether ranks may be given different bytes; what every rank logs whole is alike."""
+    if delivery.event.kind not in _RANK_LOCAL:
+        return False
+    called = case.first_called.get((delivery.record.rank, delivery.event.position))
+    if called is None or not called.event.signature:  # of an input that the run has made
+        return True
+    return Signature.decode(bytes.fromhex(called.event.signature)).log is not LogMode.WHOLE
+
+
+def _alike(case: Case, deliveries: list[ReturnedCall]) -> Iterable[list[ReturnedCall]]:
     """Groups of the calls at one position that must have been given the same bytes."""
-    if deliveries[0].event.kind not in RANK_LOCAL:
+    if not _is_rank_local(case, deliveries[0]):
         return [deliveries]
     by_rank: dict[int, list[ReturnedCall]] = {}
     for delivery in deliveries:
@@ -63,8 +74,8 @@ def as_reference(case: Case) -> Iterator[RuleViolation]:
     if case.reference is None:
         return
     reference, cases = case.reference, (*case.earlier, case)
-    yield from _compared(case.by_position, reference.by_position)
-    yield from _compared(case.by_version, reference.by_version)
+    yield from _compared(case, case.by_position, reference.by_position)
+    yield from _compared(case, case.by_version, reference.by_version)
     if case.closed and reference.closed:
         positions = {position for each in cases for position in each.by_position}
         yield from _missing(positions, reference.by_position)
@@ -73,18 +84,20 @@ def as_reference(case: Case) -> Iterator[RuleViolation]:
 
 
 def _compared(
-    ours: dict[K, list[ReturnedCall]], theirs: dict[K, list[ReturnedCall]]
+    case: Case, ours: dict[K, list[ReturnedCall]], theirs: dict[K, list[ReturnedCall]]
 ) -> Iterator[RuleViolation]:
     """By position or by version."""
     for key, deliveries in ours.items():
         reference = theirs.get(key, [])
-        for alike in _alike(deliveries):
-            yield from _against(alike, _of_rank(alike[0], reference))
+        for alike in _alike(case, deliveries):
+            yield from _against(alike, _of_rank(case, alike[0], reference))
 
 
-def _of_rank(delivery: ReturnedCall, reference: list[ReturnedCall]) -> list[ReturnedCall]:
+def _of_rank(
+    case: Case, delivery: ReturnedCall, reference: list[ReturnedCall]
+) -> list[ReturnedCall]:
     """The calls of the reference with which this one is compared."""
-    if delivery.event.kind not in RANK_LOCAL:
+    if not _is_rank_local(case, delivery):
         return reference
     return [theirs for theirs in reference if theirs.record.rank == delivery.record.rank]
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from ftcomm import errors
 from ftcomm.config.plurals import counted
 from ftcomm.diagnostics.history import Over
+from ftcomm.protocol.position import Position
 from ftcomm_chaos.checkers.epochs import FENCED
 from ftcomm_chaos.checkers.violation import Case, RuleViolation
 from ftcomm_chaos.history.model import HistoryLine, IncarnationRecord
@@ -27,6 +28,7 @@ REPLACED = "was replaced"  # of a worker id, by another incarnation
 # Of local states fewer copies may be kept; and who has had a place without hearing of it, and has
 # died, counts as a member that has died, and has no history.  With replay=off none is kept at all.
 UNTOLD_LOSSES = ("local state", "every member", "replay=off")
+OTHER_INPUT = "gave other bytes to the call"  # of `ContributedCalls.differs`
 
 
 def _verdicts(case: Case) -> list[tuple[IncarnationRecord, HistoryLine[Over]]]:
@@ -113,6 +115,8 @@ def lost_for_a_reason(case: Case) -> Iterator[RuleViolation]:
     record, over = lost[0]
     if any(words in over.event.cause for words in UNTOLD_LOSSES):
         return
+    if OTHER_INPUT in over.event.cause and _gave_other_inputs(case):
+        return
     told = {(x.worker, x.incarnation) for x, _ in _verdicts(case)}
     members = {member for taken in case.plans.values() for member in taken[0][1].event.members}
     dead = (members | {(x.worker, x.incarnation) for x in case.records}) - told
@@ -125,3 +129,15 @@ def lost_for_a_reason(case: Case) -> Iterator[RuleViolation]:
         yield RuleViolation(
             "lost-for-a-reason", record.name, str(over.event.position), what, (over.at,)
         )
+
+
+def _gave_other_inputs(case: Case) -> bool:
+    """Tell whether a restarted rank made a call with another input than its earlier process."""
+    first: dict[tuple[int, Position], str] = {}
+    for record, line in case.entered:
+        event = line.event
+        if event.input is None:
+            continue
+        if first.setdefault((record.rank, event.position), event.input) != event.input:
+            return True
+    return False

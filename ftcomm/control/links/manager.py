@@ -6,7 +6,7 @@ hello of an older epoch is dropped, one of a newer epoch waits for the plan (rul
 
 import random
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import trio
@@ -41,7 +41,7 @@ from ftcomm.transport.shm_segment import Segment
 from ftcomm.transport.socket_link import SocketLink
 from ftcomm.transport.striped_link import StripedLink
 
-LINK_ROLES = ("data", "fetch", "relay", "common", "prefetch")
+LINK_ROLES = ("data", "fetch", "relay", "common", "prefetch", "part")
 
 Serve = Callable[[Driver, trio.socket.SocketType, DataContext], Awaitable[None]]
 
@@ -49,7 +49,8 @@ Serve = Callable[[Driver, trio.socket.SocketType, DataContext], Awaitable[None]]
 class Listener:
     """This worker's data listener; bound once, at the first connection to the tracker."""
 
-    def __init__(self, driver: Driver, serve: Serve) -> None:
+    def __init__(self, driver: Driver, serve: Mapping[str, Serve]) -> None:
+        """`serve` has, by role, who answers a link over which something is asked for."""
         self._driver = driver
         self._serve = serve
         self._gathering = Gathering(driver)
@@ -117,8 +118,8 @@ class Listener:
                     self._pending.pop(key, None)
             if context is None:
                 return
-            if role == "fetch":
-                await self._serve(self._driver, conn, context)
+            if role in self._serve:
+                await self._serve[role](self._driver, conn, context)
             elif role == "prefetch":
                 await serve_prefetch(self._driver, conn)
             elif role == "relay":

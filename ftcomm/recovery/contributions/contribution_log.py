@@ -18,11 +18,14 @@ class Contribution:
         signature: the 40 bytes of the call.
         digest: of the whole input.
         value: the input as the engine keeps it; opaque here, and never written any more.
+        extents: for each rank, which rows ``[lo, hi)`` of the value are its part; empty where the
+            value itself tells.
     """
 
     signature: bytes
     digest: bytes
     value: Any
+    extents: tuple[tuple[int, int], ...] = ()
 
 
 class ContributionLog:

@@ -168,7 +168,7 @@ async def test_only_the_relay_of_the_plan_passes_bytes_on() -> None:
         )
     )
     driver: Any = SimpleNamespace(hub=SimpleNamespace(core=core))
-    listener = Listener(driver, lambda *_: None)  # type: ignore[arg-type,return-value]  # unused here
+    listener = Listener(driver, {})
     assert listener._member("relay", DataContext("job", EPOCH, 0, 1, 1)) == "m0"
     for role, ends in (("relay", (0, 2)), ("relay", (0, 3)), ("data", (0, 1)), ("fetch", (1, 0))):
         with pytest.raises(ProtocolError, match=f"a link for {role}"):
@@ -192,7 +192,7 @@ async def test_small_messages_do_not_wait_for_each_other_on_what_a_listener_acce
 
     monkeypatch.setattr(Listener, "_authenticate", authenticate)
     with near, far:
-        listener = Listener(a_driver(1, [0, 0]), serve)
+        listener = Listener(a_driver(1, [0, 0]), {"fetch": serve})
         await listener._welcome(trio.socket.from_stdlib_socket(near))
     assert waits == [False]
 

@@ -8,7 +8,7 @@ import pytest
 
 import ftcomm
 from ftcomm.errors import LogLimitError, ProtocolError
-from ftcomm.requests.object_payload import pack_item, pack_parts, part_of, unpack_items
+from ftcomm.requests.object_payload import array_blobs, array_of, pack_item, unpack_items
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_parts_that_cannot_be_scattered_are_refused_by_name(
     x: Any, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
-        pack_parts(x, 3)
+        array_blobs(x, 3, "scatter")
 
 
 @pytest.mark.parametrize(
@@ -100,16 +100,15 @@ def test_parts_that_cannot_be_scattered_are_refused_by_name(
     ],
 )
 def test_each_rank_gets_its_part_and_nothing_else(x: Any) -> None:
-    blob = pack_parts(x, 3)
-    for rank in range(3):
-        part, wanted = part_of(blob, rank, 3), np.asarray(x[rank])
+    for rank, blob in enumerate(array_blobs(x, 3, "scatter")):
+        part, wanted = array_of(blob), np.asarray(x[rank])
         assert (part.shape, part.dtype) == (wanted.shape, wanted.dtype.newbyteorder("="))
         assert part.tolist() == wanted.tolist()
 
 
 def test_a_damaged_blob_is_called_so() -> None:
     with pytest.raises(ProtocolError, match="damaged scatter"):
-        part_of(pack_parts(np.arange(3), 3)[:30], 1, 3)
+        array_of(array_blobs(np.arange(3), 3, "scatter")[0][:-3])
 
 
 def test_objects_follow_each_other() -> None:

@@ -32,7 +32,7 @@ class Noting(DataPlane):
         super().__init__(hub, None)  # type: ignore[arg-type]  # asked only for links
         self.ran: list[tuple[int, Kind]] = []
 
-    def _run(self, schedule: Schedule, *_: Any, stage: int = 0) -> bool:
+    def run(self, schedule: Schedule, *_: Any, stage: int = 0) -> bool:
         self.ran.append((stage, schedule.kind))
         return True
 
@@ -108,7 +108,7 @@ class Told(Noting):
         self.kept[rank] = value
         return True
 
-    def _run(self, schedule: Schedule, *given: Any, stage: int = 0) -> bool:
+    def run(self, schedule: Schedule, *given: Any, stage: int = 0) -> bool:
         _, _, recvbuf = given
         if schedule.kind is Kind.BROADCAST and stage == 0:
             recvbuf[:] = self.told
@@ -120,7 +120,7 @@ class Told(Noting):
             if piece.stop > len(self.states[sender]):
                 return False
             recvbuf[:] = np.frombuffer(self.states[sender], np.uint8)[piece]
-        return super()._run(schedule, *given, stage=stage)
+        return super().run(schedule, *given, stage=stage)
 
 
 def test_local_states_come_in_pieces_and_are_whole(

@@ -1,0 +1,171 @@
+"""Parts of contributed calls: links over which a rank asks for what others give to a call (R20).
+
+A part link is authenticated as any link of its epoch.  It asks once, and then receives one part.
+The rank that is asked may have been restarted itself: it says so until it has made that call again,
+so only silence ends a link early.  Both sides are tasks of control threads: a rank serves while its
+user computes.
+"""
+
+from typing import Any
+
+import numpy as np
+import trio
+
+from ftcomm.config.job_settings import PACKING_SIGNS
+from ftcomm.control.driver import Driver
+from ftcomm.control.idle_timeout import IdleTimeoutStream
+from ftcomm.control.links.checksums import checked_stream
+from ftcomm.control.links.dial import BROKEN, RelayLost
+from ftcomm.control.links.manager import link_down, open_peer
+from ftcomm.control.message_stream import (
+    ByteStream,
+    receive_into,
+    receive_message,
+    send_all,
+    send_message,
+)
+from ftcomm.diagnostics.os_errors import describe
+from ftcomm.errors import ProtocolError
+from ftcomm.memory.pool import LoggedResult, dtype_from_wire, stored_from_wire
+from ftcomm.protocol.handshake import DataContext
+from ftcomm.protocol.link_messages import FetchEnd, FetchWait, PartItem, PartRequest
+from ftcomm.protocol.position import Position
+from ftcomm.recovery.contributions.contributed_calls import Offer
+from ftcomm.recovery.contributions.contribution_log import Contribution
+from ftcomm.recovery.events import FetchParts, PartFetched, PartLost
+
+# --- the side of the rank that has the part -----------------------------------------------------
+
+
+async def serve_part(driver: Driver, sock: trio.socket.SocketType, context: DataContext) -> None:
+    """Send one part to the rank that asks; an epoch change ends it: the next plan asks again."""
+    with trio.CancelScope() as scope:
+        driver.epoch_scopes.add(scope)
+        try:
+            stream = checked_stream(driver.hub, sock, context.from_rank)
+            await _serve(driver, stream, context)
+        except BROKEN as error:
+            driver.hub.log.debug("serving rank %d ended: %r", context.from_rank, error)
+        finally:
+            driver.epoch_scopes.discard(scope)
+
+
+async def _serve(driver: Driver, sock: ByteStream, context: DataContext) -> None:
+    request = await receive_message(sock)
+    if not isinstance(request, PartRequest) or request.epoch != context.epoch:
+        raise ProtocolError(f"expected a request of epoch {context.epoch}, got {request!r:.200}")
+    offer = await _offer(driver, sock, request.position)
+    driver.hub.fault("serving")
+    if isinstance(offer, Offer):
+        await send_message(sock, FetchEnd(offer.value))
+        return
+    part = part_for(offer, context.from_rank)
+    raw = part.raw()
+    await send_message(sock, PartItem(offer.signature, part.dtype, part.shape, raw.nbytes))
+    await send_all(sock, raw)
+
+
+async def _offer(driver: Driver, sock: ByteStream, position: Position) -> Contribution | Offer:
+    """The contribution, as soon as this rank's user has made that call; the asker hears meanwhile.
+
+    Returns:
+        GONE where this rank has passed the call and keeps nothing of it.
+    """
+    every = driver.hub.settings.detect_within / PACKING_SIGNS
+    with driver.contributions.watched() as news:
+        while True:
+            made = news.next()  # before the look: what is logged behind it sets this event
+            with driver.hub.lock:
+                offer = driver.hub.core.contributed.offer(position)
+            if offer is not Offer.NOT_YET:
+                return offer
+            with trio.move_on_after(every) as patience:
+                await made.wait()
+            if patience.cancelled_caught:
+                await send_message(sock, FetchWait())
+
+
+def part_for(contribution: Contribution, rank: int) -> LoggedResult:
+    """The rows of a contribution that are meant for `rank`, in the contribution's own memory."""
+    value: LoggedResult = contribution.value
+    lo, hi = contribution.extents[rank]
+    width = len(value.flat) // value.shape[0] if value.shape[0] else 0
+    return LoggedResult(value.flat[lo * width : hi * width], (hi - lo, *value.shape[1:]))
+
+
+# --- the side of the rank that lacks the part ---------------------------------------------------
+
+
+def ask_for_parts(driver: Driver, order: FetchParts) -> None:
+    """Ask each of the ranks on a link of its own."""
+    for rank in order.ranks:
+        driver.nursery.start_soon(_ask, driver, order.epoch, order.position, rank)
+
+
+async def _ask(driver: Driver, epoch: int, position: Position, rank: int) -> None:
+    with trio.CancelScope() as scope:
+        driver.epoch_scopes.add(scope)
+        try:
+            if driver.hub.core.view.epoch == epoch:
+                await _ask_rank(driver, epoch, position, rank)
+        finally:
+            driver.epoch_scopes.discard(scope)
+
+
+async def _ask_rank(driver: Driver, epoch: int, position: Position, rank: int) -> None:
+    try:
+        sock = await open_peer(driver, epoch, rank, "part")
+        with sock:
+            patient = IdleTimeoutStream(sock, driver.hub.settings.detect_within)
+            stream = checked_stream(driver.hub, patient, rank)
+            await send_message(stream, PartRequest(epoch, position))
+            answer = await _answer(driver, stream, position)
+    except RelayLost as error:  # the rank itself is not to blame
+        driver.apply(link_down(epoch, rank, error))
+    except BROKEN as error:
+        driver.apply(PartLost(epoch, position, rank, describe(error)))
+    else:
+        if isinstance(answer, FetchEnd):
+            driver.apply(PartLost(epoch, position, rank, answer.missing, is_gone=True))
+        else:
+            driver.apply(PartFetched(epoch, position, rank, answer))
+
+
+async def _answer(
+    driver: Driver, stream: ByteStream, position: Position
+) -> LoggedResult | FetchEnd:
+    """The part, or the word that there is none.
+
+    Raises:
+        ProtocolError: something else, or a part of another call; nothing is kept of it.
+    """
+    while True:
+        message = await receive_message(stream)
+        match message:
+            case FetchWait():
+                continue
+            case FetchEnd():
+                return message
+            case PartItem():
+                return await _content(driver, stream, message, position)
+            case _:
+                raise ProtocolError(f"expected a part, got {type(message).__name__}")
+
+
+async def _content(
+    driver: Driver, stream: ByteStream, item: PartItem, position: Position
+) -> LoggedResult:
+    """The bytes behind a part's head; memory for them is taken once the head has been checked."""
+    with driver.hub.lock:
+        entry = driver.hub.core.log.get(position)
+    if entry is None or entry.signature != item.signature:
+        raise ProtocolError(f"a part of another call than the one at {position}")
+    limit = driver.hub.settings.log_limit  # a contribution counts whole
+    dtype = dtype_from_wire(item.dtype, item.shape, item.nbytes, limit)
+    try:
+        raw: np.ndarray[Any, Any] = np.empty(item.nbytes, np.uint8)
+    except MemoryError as error:
+        raise ProtocolError(f"no room for {item.nbytes} bytes: {error}") from None
+    await receive_into(stream, raw.data)
+    driver.hub.fault("loading")
+    return stored_from_wire(dtype, item.shape, raw)

@@ -1,0 +1,123 @@
+"""ContributedExchange: runs a call that gives each rank a result of its own (rule R20).
+
+With the log ``contributions`` a rank logs its input before it sends any of it, and the call ends
+with an exchange of one digest for each rank's input.  So whoever completes the call knows that all
+have logged what they gave.
+"""
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ftcomm.execution.data_plane import VERIFY_STAGE, DataPlane, Turn
+from ftcomm.execution.header_check import CallHeader
+from ftcomm.execution.told_sizes import Exchanges, Family, Gathers, Scatters, Sizes
+from ftcomm.memory.pool import Array, LoggedResult
+from ftcomm.protocol.signature import Kind, LogMode, logged_as
+from ftcomm.recovery.result_log import LogEntry
+from ftcomm.requests.log_choice import log_of_size
+from ftcomm.requests.request import Request
+
+
+class OwnInput(Protocol):
+    """This rank's input to one call."""
+
+    def log(self) -> bytes | None:
+        """Log it, and return its digest; None if others know another one of this rank."""
+
+
+class Executed(NamedTuple):
+    """A call that has run: what this rank gets, and what every rank logs of it."""
+
+    result: LoggedResult
+    entry: LogEntry
+
+
+class ContributedExchange:
+    """Calls of one communicator; used by the user's thread alone."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+        gathers, scatters = Gathers(plane), Scatters(plane)
+        self._families: dict[Kind, Family] = {
+            Kind.GATHERV: gathers,
+            Kind.GATHER_OBJECT: gathers,
+            Kind.SCATTER: scatters,
+            Kind.SCATTERV: scatters,
+            Kind.SCATTER_OBJECT: scatters,
+            Kind.ALLTOALLV: Exchanges(plane),
+        }
+
+    def run(self, call: Request, turn: Turn, own: OwnInput) -> Executed | None:
+        """Run a call; None if the core must be asked again."""
+        header = CallHeader(*turn, call.form.suffix)
+        if call.form.schedule is not None:
+            return self._witnessed(call, header, own, None)
+        sizes = self._families[call.form.kind].tell(call, header)
+        if sizes is None:
+            return None
+        if _is_whole(call, sizes):
+            return self._whole(call, sizes, header)
+        call.admit_input(sizes.largest)
+        return self._witnessed(call, header, own, sizes)
+
+    def _whole(self, call: Request, sizes: Sizes, header: CallHeader) -> Executed | None:
+        """Every rank gets, and logs, what all gave."""
+        call.admit(sizes.whole)
+        stored = self._families[call.form.kind].whole(call, sizes, header)
+        if stored is None or self._plane.verified(call, stored, header) is None:
+            return None
+        signature = logged_as(call.form.signature)[0]
+        return Executed(stored, LogEntry(signature, stored, stored.flat.nbytes))
+
+    def _witnessed(
+        self, call: Request, header: CallHeader, own: OwnInput, sizes: Sizes | None
+    ) -> Executed | None:
+        """Each rank gets its own part, and all the digests of all inputs."""
+        digest = own.log()
+        if digest is None:
+            return None
+        if sizes is None:
+            result, largest = self._one_schedule(call, header), call.form.nbytes
+        else:
+            result = self._families[call.form.kind].apart(call, sizes, header)
+            largest = sizes.largest
+        if result is None:
+            return None
+        digests = self._plane.gather_digests_at(VERIFY_STAGE, digest, header)
+        if digests is None:
+            return None
+        result.logged = largest
+        # The bytes that count in every rank's log are a part of the entry, for ranks that replay.
+        logged: Array = np.array([largest], np.uint64)
+        entry = LoggedResult(logged, (1,), b"".join(digests))
+        signature = logged_as(call.form.signature)[-1]
+        return Executed(result, LogEntry(signature, entry, logged.nbytes))
+
+    def _one_schedule(self, call: Request, header: CallHeader) -> LoggedResult | None:
+        """A call whose sizes all ranks know."""
+        form, plane = call.form, self._plane
+        assert form.schedule is not None, "all sizes are known"
+        assert form.contributed is not None, "this call is one of those"
+        own = form.contributed.own
+        if own is None:
+            result = self._place(call, form.recvbuf_count)
+            done = plane.run(form.schedule, header, call.sendbuf, result, form.reducer)
+            return LoggedResult(result, form.shape) if done else None
+        work = plane.take(form.recvbuf_count, form.dtype)
+        if not plane.run(form.schedule, header, call.sendbuf, work, form.reducer):
+            return None
+        result = self._place(call, own.stop - own.start)
+        result[:] = work[own]
+        plane.give_back(LoggedResult(work, (len(work),)))
+        return LoggedResult(result, form.shape)
+
+    def _place(self, call: Request, count: int) -> Array:
+        """Memory for this rank's result: the user's own, or what is lent to the user."""
+        return self._plane.lend(count, call.form.dtype) if call.place is None else call.place
+
+
+def _is_whole(call: Request, sizes: Sizes) -> bool:
+    assert call.form.contributed is not None, "this call is one of those"
+    log = call.form.contributed.log
+    return (log_of_size(sizes.whole) if log is LogMode.BY_SIZE else log) is LogMode.WHOLE

@@ -1,0 +1,446 @@
+"""From a user's arguments to the request of a call that gives each rank a result of its own.
+
+Each is run in one of two ways.  With the log ``whole`` it is an allreduce, an allgather or a
+broadcast whose result every rank logs, and of which it takes its own part.  With the log
+``contributions`` each rank gets its part alone, and logs its own input (rule R20).  Where all ranks
+know the sizes, the way is chosen here; else the run chooses it.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ftcomm.collectives.combination import combine_all, combine_block
+from ftcomm.collectives.contributed_selection import (
+    gatherv_schedule,
+    reduce_scatter_schedule,
+    reduce_schedule,
+)
+from ftcomm.collectives.dtypes import AnyDtype
+from ftcomm.collectives.op_argument import Reduction, needs_whole
+from ftcomm.collectives.reductions import Reducer
+from ftcomm.collectives.selection import schedule_for
+from ftcomm.memory.pool import Array
+from ftcomm.protocol.signature import Algorithm, Kind, LogMode, Signature
+from ftcomm.requests.arguments import as_elements, as_rows, rounded, signature_of
+from ftcomm.requests.builder import RequestBuilder, algorithm_named, make_form, site_text
+from ftcomm.requests.contributed_form import ContributedForm, all_to, extents_of
+from ftcomm.requests.counts import checked_counts, counts_hash
+from ftcomm.requests.log_choice import chosen_log
+from ftcomm.requests.object_payload import (
+    array_blobs,
+    listed_parts,
+    object_blobs,
+    pack_item,
+)
+from ftcomm.requests.options import CallOptions
+from ftcomm.requests.request import CollectiveSpec, Request
+
+_BYTE: AnyDtype = np.dtype(np.uint8)
+_OWN_ALGORITHMS = (Algorithm.AUTO, Algorithm.RING, Algorithm.HALVING_DOUBLING)
+Lend = Callable[[int, AnyDtype], Array]
+
+
+class ContributedBuilder:
+    """Builds requests of calls whose results differ between ranks; see `RequestBuilder`.
+
+    Each method is told whether the call comes before the first load, where every log is whole.
+    """
+
+    def __init__(self, builder: RequestBuilder, lend: Lend) -> None:
+        """`lend` gives memory for an input that is put together here."""
+        self._builder, self._lend = builder, lend
+        self._group = builder.group
+        self._rank, self._size = builder.group.rank, builder.group.world_size
+
+    # --- sizes that all ranks know --------------------------------------------------------------
+
+    def reduce_scatter(
+        self,
+        x: Any,
+        counts: Sequence[int] | None,
+        options: CallOptions,
+        site: str,
+        *,
+        prelude: bool,
+    ) -> Request:
+        """A validated reduce_scatter of the rows of `x`.
+
+        Raises:
+            TypeError, ValueError: x, counts, op, algorithm or log do not fit.
+        """
+        sendbuf, shape = as_elements(x)
+        rows = checked_counts(counts, shape, self._size, "reduce_scatter")
+        op = self._builder.resolved(options.op)
+        log = _log_of_reduction(op, sendbuf.nbytes, options.log, prelude=prelude)
+        contributed = log is LogMode.CONTRIBUTIONS
+        wish = _own_algorithm(options.algorithm, op) if contributed else self._wish(options, op)
+        shaped = _Rows(sendbuf, shape, rows, lent=not options.copy)
+        make = functools.partial(
+            self._scattered if contributed else self._allreduced, shaped, op, wish, site
+        )
+        if not isinstance(op, str):  # a function may hold on to anything: its form is not kept
+            return Request(make(), sendbuf)
+        key = (Kind.REDUCE_SCATTER, log, *shaped.key, op, wish, site)
+        return Request(self._builder.kept(key, make), sendbuf)
+
+    def _wish(self, options: CallOptions, op: str | Reduction) -> Algorithm:
+        return self._builder.wish(options.algorithm, op)
+
+    def _allreduced(
+        self, x: "_Rows", op: str | Reduction, wish: Algorithm, site: str
+    ) -> CollectiveSpec:
+        """The form of a reduce_scatter that every rank logs whole."""
+        group, sendbuf, shape = self._group, x.sendbuf, x.shape
+        reducer = self._builder.reducer_of(op, sendbuf, shape, None)
+        schedule = schedule_for(
+            Kind.ALLREDUCE,
+            self._size,
+            self._rank,
+            len(sendbuf),
+            sendbuf.itemsize,
+            algorithm=wish,
+            whole=reducer.whole,
+            grouping=group.grouping,
+            table=group.table,
+        )
+        return make_form(
+            Kind.REDUCE_SCATTER,
+            schedule,
+            _signature_of_rows(x, reducer, wish, LogMode.WHOLE),
+            site,
+            sendbuf.dtype,
+            shape,
+            reducer=reducer,
+            site_text=site_text(site, op),
+        )
+
+    def _scattered(
+        self, x: "_Rows", op: str | Reduction, wish: Algorithm, site: str
+    ) -> CollectiveSpec:
+        """The form of a reduce_scatter of which each rank logs its own input."""
+        sendbuf, shape, rows = x.sendbuf, x.shape, x.rows
+        reducer = self._builder.reducer_of(op, sendbuf, shape, None)
+        width, extents = math.prod(shape[1:]), extents_of(rows)
+        bounds = (0, *(hi * width for _, hi in extents))
+        schedule = reduce_scatter_schedule(self._size, self._rank, bounds, sendbuf.itemsize, wish)
+        own = slice(bounds[self._rank], bounds[self._rank + 1])
+
+        def combine(parts: list[Array]) -> Array:
+            return combine_block(schedule, parts, reducer)
+
+        return make_form(
+            Kind.REDUCE_SCATTER,
+            schedule,
+            _signature_of_rows(x, reducer, wish, LogMode.CONTRIBUTIONS),
+            site,
+            sendbuf.dtype,
+            (rows[self._rank], *shape[1:]),
+            reducer=reducer,
+            site_text=site_text(site, op),
+            contributed=ContributedForm(shape, extents, combine, own, lent=x.lent),
+            logged=sendbuf.nbytes,
+        )
+
+    def reduce(self, x: Any, options: CallOptions, site: str, *, prelude: bool) -> Request:
+        """A validated reduce.
+
+        Raises:
+            TypeError, ValueError: x, op, algorithm, wire or log do not fit.
+        """
+        sendbuf, shape = as_elements(x)
+        op = self._builder.resolved(options.op)
+        log = _log_of_reduction(op, sendbuf.nbytes, options.log, prelude=prelude)
+        if log is LogMode.CONTRIBUTIONS and options.log is None and not _is_ring(options.algorithm):
+            log = LogMode.WHOLE  # an algorithm of allreduce is asked for
+        if log is LogMode.WHOLE:
+            return self._builder.allreduce(x, options, site)
+        if options.wire is not None:
+            sendbuf = rounded(sendbuf, options.wire)
+        wish = _own_algorithm(options.algorithm, op)
+        make = functools.partial(self._reduced, sendbuf, shape, op, wish, options, site)
+        if not isinstance(op, str):
+            return Request(make(), sendbuf)
+        key = (Kind.REDUCE, sendbuf.dtype, shape, op, wish, options.root, options.wire, site)
+        return Request(self._builder.kept(key, make), sendbuf)
+
+    def _reduced(
+        self,
+        sendbuf: Array,
+        shape: tuple[int, ...],
+        op: str | Reduction,
+        wish: Algorithm,
+        options: CallOptions,
+        site: str,
+    ) -> CollectiveSpec:
+        root, count = options.root, len(sendbuf)
+        reducer = self._builder.reducer_of(op, sendbuf, shape, options.wire)
+
+        def combine(parts: list[Array]) -> Array:
+            return combine_all(parts, reducer)
+
+        signature = signature_of(
+            Kind.REDUCE,
+            sendbuf,
+            shape,
+            op=reducer.op,
+            op_hash=reducer.op_hash,
+            algorithm=wish,
+            root=root,
+            wire=options.wire,
+            log=LogMode.CONTRIBUTIONS,
+        )
+        is_root = self._rank == root
+        return make_form(
+            Kind.REDUCE,
+            reduce_schedule(self._size, self._rank, count, root),
+            signature,
+            site,
+            sendbuf.dtype,
+            shape if is_root else (0,),
+            root=root,
+            reducer=reducer,
+            site_text=site_text(site, op),
+            contributed=ContributedForm(
+                (count,),
+                all_to(root, count, self._size),
+                combine if is_root else None,
+                None if is_root else slice(0, 0),
+            ),
+            logged=sendbuf.nbytes,
+        )
+
+    def gather(self, x: Any, options: CallOptions, site: str, *, prelude: bool) -> Request:
+        """A validated gather.
+
+        Raises:
+            TypeError, ValueError: x or log do not fit.
+        """
+        sendbuf, shape = as_elements(x)
+        log = chosen_log(options.log, sendbuf.nbytes * self._size, in_prelude=prelude)
+        if log is LogMode.WHOLE:
+            return self._builder.allgather(x, site, options.root)
+        make = functools.partial(self._gathered, sendbuf, shape, options.root, site)
+        key = (Kind.GATHER, log, sendbuf.dtype, shape, options.root, site)
+        return Request(self._builder.kept(key, make), sendbuf)
+
+    def _gathered(
+        self, sendbuf: Array, shape: tuple[int, ...], root: int, site: str
+    ) -> CollectiveSpec:
+        rows = shape or (1,)
+        return make_form(
+            Kind.GATHER,
+            gatherv_schedule(self._size, self._rank, (len(sendbuf),) * self._size, root),
+            signature_of(Kind.GATHER, sendbuf, shape, root=root, log=LogMode.CONTRIBUTIONS),
+            site,
+            sendbuf.dtype,
+            (self._size, *shape) if self._rank == root else (0,),
+            root=root,
+            contributed=ContributedForm(rows, all_to(root, rows[0], self._size)),
+            logged=sendbuf.nbytes,
+        )
+
+    def alltoall(self, x: Any, options: CallOptions, site: str, *, prelude: bool) -> Request:
+        """A validated alltoall of the rows of `x`.
+
+        Raises:
+            TypeError, ValueError: x or log do not fit.
+        """
+        sendbuf, shape = as_elements(x)
+        rows = checked_counts(None, shape, self._size, "alltoall")
+        log = chosen_log(options.log, sendbuf.nbytes * self._size, in_prelude=prelude)
+        shaped = _Rows(sendbuf, shape, rows, lent=not options.copy)
+        make = functools.partial(self._exchanged, shaped, log, site)
+        return Request(self._builder.kept((Kind.ALLTOALL, log, *shaped.key, site), make), sendbuf)
+
+    def _exchanged(self, x: "_Rows", log: LogMode, site: str) -> CollectiveSpec:
+        contributed = log is LogMode.CONTRIBUTIONS
+        sendbuf, shape = x.sendbuf, x.shape
+        cut = ContributedForm(shape, extents_of(x.rows), lent=x.lent) if contributed else None
+        schedule = schedule_for(
+            Kind.ALLTOALL if contributed else Kind.ALLGATHER,
+            self._size,
+            self._rank,
+            len(sendbuf),
+            sendbuf.itemsize,
+            grouping=self._group.grouping,
+            table=self._group.table,
+        )
+        return make_form(
+            Kind.ALLTOALL,
+            schedule,
+            signature_of(Kind.ALLTOALL, sendbuf, shape, log=log),
+            site,
+            sendbuf.dtype,
+            shape if contributed else (self._size, *shape),
+            contributed=cut,
+            logged=sendbuf.nbytes if contributed else None,
+        )
+
+    # --- sizes that ranks tell each other -------------------------------------------------------
+
+    def alltoallv(self, arrays: Any, options: CallOptions, site: str, *, prelude: bool) -> Request:
+        """A validated alltoallv of one array for each rank.
+
+        Raises:
+            TypeError, ValueError: the arrays or log do not fit.
+        """
+        elements, shapes = listed_parts(arrays, self._size, "alltoallv")
+        sendbuf = self._joined(elements)
+        form = self._of_rows(Kind.ALLTOALLV, sendbuf, shapes[0], options, site, prelude=prelude)
+        return Request(form, sendbuf, given=extents_of([shape[0] for shape in shapes]))
+
+    def gatherv(self, x: Any, options: CallOptions, site: str, *, prelude: bool) -> Request:
+        """A validated gatherv.
+
+        Raises:
+            TypeError, ValueError: x or log do not fit.
+        """
+        sendbuf, shape = as_rows(x, "gatherv")
+        form = self._of_rows(Kind.GATHERV, sendbuf, shape, options, site, prelude=prelude)
+        given = all_to(options.root, shape[0], self._size)
+        return Request(form, sendbuf, rows=shape[0], given=given)
+
+    def gather_object(
+        self, value: Any, options: CallOptions, site: str, *, prelude: bool
+    ) -> Request:
+        """A validated gather of one object of each rank.
+
+        Raises:
+            TypeError: the object holds what objects may not hold.
+        """
+        form = self._of_bytes(Kind.GATHER_OBJECT, options, site, prelude=prelude)
+        blob = pack_item(value)
+        given = all_to(options.root, len(blob), self._size)
+        return Request(form, blob, rows=len(blob), given=given)
+
+    def scatter(
+        self, kind: Kind, x: Any, options: CallOptions, site: str, *, prelude: bool
+    ) -> Request:
+        """A validated scatter of any kind; only the root's `x` is looked at.
+
+        Raises:
+            TypeError, ValueError: at the root x does not fit, or log does not.
+        """
+        form = self._of_bytes(kind, options, site, prelude=prelude)
+        if self._rank != options.root:
+            return Request(form, given=((0, 0),) * self._size)
+        blobs = self._blobs(kind, x)
+        return Request(form, self._joined(blobs), given=extents_of([len(blob) for blob in blobs]))
+
+    def _blobs(self, kind: Kind, x: Any) -> list[Array]:
+        if kind is Kind.SCATTER_OBJECT:
+            return object_blobs(x, self._size)
+        if kind is Kind.SCATTERV:
+            listed_parts(x, self._size, "scatterv")
+        return array_blobs(x, self._size, kind.name.lower())
+
+    def _joined(self, parts: list[Array]) -> Array:
+        """The parts one behind the other, in new memory."""
+        joined = self._lend(sum(len(part) for part in parts), parts[0].dtype)
+        np.concatenate(parts, out=joined)
+        return joined
+
+    def _of_rows(
+        self,
+        kind: Kind,
+        sendbuf: Array,
+        shape: tuple[int, ...],
+        options: CallOptions,
+        site: str,
+        *,
+        prelude: bool,
+    ) -> CollectiveSpec:
+        """The form of a call to which each rank brings as many rows of one shape as it has."""
+        log, row = chosen_log(options.log, None, in_prelude=prelude), shape[1:]
+
+        def make() -> CollectiveSpec:
+            signature = signature_of(kind, sendbuf, shape, root=options.root, log=log)
+            cut = ContributedForm(row, lent=kind is Kind.ALLTOALLV, log=log)
+            return make_form(
+                kind, None, signature, site, sendbuf.dtype, row, root=options.root, contributed=cut
+            )
+
+        return self._builder.kept((kind, log, sendbuf.dtype, row, options.root, site), make)
+
+    def _of_bytes(
+        self, kind: Kind, options: CallOptions, site: str, *, prelude: bool
+    ) -> CollectiveSpec:
+        """The form of a call whose bytes are told apart by no dtype or shape."""
+        log, root = chosen_log(options.log, None, in_prelude=prelude), options.root
+
+        def make() -> CollectiveSpec:
+            signature = Signature(kind, root=root, log=log).encode()
+            cut = ContributedForm((), lent=True, log=log)
+            return make_form(kind, None, signature, site, _BYTE, (), root=root, contributed=cut)
+
+        return self._builder.kept((kind, log, root, site), make)
+
+
+class _Rows(NamedTuple):
+    """An input whose rows go to different ranks."""
+
+    sendbuf: Array
+    shape: tuple[int, ...]
+    rows: tuple[int, ...]
+    lent: bool
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """All that the form of a call depends on."""
+        return (self.sendbuf.dtype, self.shape, self.rows, self.lent)
+
+
+def _log_of_reduction(
+    op: str | Reduction, nbytes: int, log: str | None, *, prelude: bool
+) -> LogMode:
+    """The log of a reduction; one by a function of whole arrays runs as an allreduce alone.
+
+    Raises:
+        ValueError: the caller's choice does not fit.
+    """
+    chosen = chosen_log(log, nbytes, in_prelude=prelude)
+    if chosen is LogMode.WHOLE or not needs_whole(op):
+        return chosen
+    if log is not None:
+        raise ValueError(
+            "log='contributions' is for elementwise functions, and this one was declared to need"
+            " whole arrays; leave log= out"
+        )
+    return LogMode.WHOLE
+
+
+def _own_algorithm(name: str | None, op: str | Reduction) -> Algorithm:
+    """The algorithm of a reduction whose results are of one rank each.
+
+    Blocks of a user's function are cut in one way only, so that a replay gives it the same ones.
+
+    Raises:
+        ValueError: none has this name, or it is for whole results.
+    """
+    wish = algorithm_named(name)
+    if wish not in _OWN_ALGORITHMS:
+        raise ValueError(
+            f"algorithm {name} gives every rank the whole result; with log='contributions' use ring"
+            " or halving_doubling, or log='whole'"
+        )
+    return wish if isinstance(op, str) else Algorithm.RING
+
+
+def _is_ring(name: str | None) -> bool:
+    return algorithm_named(name) in (Algorithm.AUTO, Algorithm.RING)
+
+
+def _signature_of_rows(x: _Rows, reducer: Reducer, wish: Algorithm, log: LogMode) -> bytes:
+    return signature_of(
+        Kind.REDUCE_SCATTER,
+        x.sendbuf,
+        x.shape,
+        op=reducer.op,
+        op_hash=reducer.op_hash ^ counts_hash(x.rows),
+        algorithm=wish,
+        log=log,
+    )

@@ -1,0 +1,242 @@
+"""A rank that lacks a part of a call asks for it; it gets its own part alone, or a clear word."""
+
+import logging
+import re
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+
+from ftcomm.collectives.dtypes import dtype_code
+from ftcomm.config.job_settings import JobSettings
+from ftcomm.control import parts
+from ftcomm.control.contribution_news import ContributionNews
+from ftcomm.control.message_stream import receive_message, send_all, send_message
+from ftcomm.control.parts import ask_for_parts, part_for
+from ftcomm.errors import ProtocolError
+from ftcomm.memory.pool import LoggedResult
+from ftcomm.protocol.codec import encode
+from ftcomm.protocol.link_messages import FetchEnd, FetchItem, FetchWait, PartItem, PartRequest
+from ftcomm.protocol.messages import FatalReport, Revoke, Suspect
+from ftcomm.protocol.signature import Kind, LogMode, Signature
+from ftcomm.recovery.contributions.contribution_log import Contribution
+from ftcomm.recovery.events import FetchParts, PartsWanted, SendControl
+from ftcomm.recovery.machine import WorkerMachine
+from ftcomm.recovery.result_log import LogEntry
+from tests.unit.recovery.worker_scenario import a_member, at, hear, plan
+
+pytestmark = pytest.mark.trio
+CALL = Signature(Kind.ALLTOALL, count=6, log=LogMode.CONTRIBUTIONS).encode()
+OTHER = Signature(Kind.ALLTOALL, count=7, log=LogMode.CONTRIBUTIONS).encode()
+SETTINGS = JobSettings(detect_within=0.2)
+FLOAT = dtype_code(np.dtype(np.float64))
+
+
+def contribution(*, rows: int = 4) -> Contribution:
+    """One row for rank 0, and the others for rank 1."""
+    flat = np.arange(2.0 * rows)
+    value = LoggedResult(flat, (rows, 2))
+    return Contribution(CALL, b"d" * 16, value, ((0, 1), (1, rows)))
+
+
+class Digests:
+    digests = bytes(32)
+
+
+def loaded() -> WorkerMachine:
+    core = a_member()
+    core.progress.begin_load(b"", "t.py:1")
+    core.progress.complete_load(1, "zero", b"", now=0.0)
+    return core
+
+
+def lagging() -> WorkerMachine:
+    """Rank 0 at 0.0, which others have completed."""
+    core = loaded()
+    hear(core, Revoke(2, "rank 1 died"))
+    hear(core, plan(2, at(0, 1)))
+    core.log.add(at(0, 0), LogEntry(CALL, Digests()))
+    core.progress.begin(CALL, "t.py:7")
+    return core
+
+
+def a_driver(core: WorkerMachine, nursery: trio.Nursery, **more: Any) -> Any:
+    said: list[Any] = []
+    token = trio.lowlevel.current_trio_token()
+    hub = SimpleNamespace(
+        core=core,
+        lock=threading.Lock(),
+        settings=SETTINGS,
+        fault=lambda _: None,
+        log=logging.getLogger("t"),
+        digest=None,
+    )
+
+    def apply(event: Any) -> None:
+        effects = core.handle(event, now=0.0)
+        said.extend(effect.message for effect in effects if isinstance(effect, SendControl))
+
+    def run_soon(function: Callable[[], object]) -> None:
+        token.run_sync_soon(function)
+
+    return SimpleNamespace(
+        hub=hub, nursery=nursery, epoch_scopes=set(), apply=apply, said=said,
+        contributions=ContributionNews(run_soon), **more,
+    )  # fmt: skip
+
+
+def asker(epoch: int = 2) -> Any:
+    return SimpleNamespace(epoch=epoch, from_rank=0)
+
+
+# --- the rank that is asked ---------------------------------------------------------------------
+
+
+async def test_a_rank_gets_its_rows_and_no_others(nursery: trio.Nursery) -> None:
+    core = loaded()
+    core.contributed.contribute(contribution())
+    near, far = trio.socket.socketpair()
+    with near, far:
+        nursery.start_soon(parts._serve, a_driver(core, nursery), far, asker())
+        await send_message(near, PartRequest(2, at(0, 0)))
+        assert await receive_message(near) == PartItem(CALL, FLOAT, (1, 2), 16)
+        assert np.frombuffer(await near.recv(100)).tolist() == [0.0, 1.0]
+
+
+async def test_who_has_not_come_so_far_says_so_and_answers_when_it_has(
+    nursery: trio.Nursery,
+) -> None:
+    core = loaded()
+    driver = a_driver(core, nursery)
+    near, far = trio.socket.socketpair()
+    with near, far:
+        nursery.start_soon(parts._serve, driver, far, asker())
+        await send_message(near, PartRequest(2, at(0, 0)))
+        assert await receive_message(near) == FetchWait()
+        with driver.hub.lock:
+            core.contributed.contribute(contribution())
+        await trio.to_thread.run_sync(driver.contributions.logged)
+        assert await receive_message(near) == PartItem(CALL, FLOAT, (1, 2), 16)
+
+
+async def test_who_waits_is_woken_at_once_and_nobody_else_costs_anything(
+    nursery: trio.Nursery,
+) -> None:
+    woken: list[Callable[[], object]] = []
+    news = ContributionNews(woken.append)
+    news.logged()
+    assert woken == []
+    with news.watched():
+        made = news.next()
+        news.logged()
+        woken.pop()()
+        assert made.is_set()
+        assert not news.next().is_set()
+    news.logged()
+    assert woken == []
+
+
+async def test_who_has_passed_the_call_and_holds_nothing_says_that(nursery: trio.Nursery) -> None:
+    core = lagging()  # at 0.0: it has passed the prelude
+    near, far = trio.socket.socketpair()
+    with near, far:
+        nursery.start_soon(parts._serve, a_driver(core, nursery), far, asker())
+        await send_message(near, PartRequest(2, at(-1, 0)))
+        answer = await receive_message(near)
+    assert isinstance(answer, FetchEnd)
+    assert "holds nothing of it" in answer.missing
+
+
+@pytest.mark.parametrize("request_", [PartRequest(1, at(0, 0)), FetchWait()])
+async def test_a_request_of_another_epoch_or_of_something_else_gets_nothing(
+    request_: Any, nursery: trio.Nursery
+) -> None:
+    core = loaded()
+    core.contributed.contribute(contribution())
+    near, far = trio.socket.socketpair()
+    with near, far:
+        await send_message(near, request_)
+        with pytest.raises(ProtocolError, match="expected a request of epoch 2"):
+            await parts._serve(a_driver(core, nursery), far, asker())
+
+
+async def test_a_part_lies_in_the_inputs_own_memory() -> None:
+    given = contribution()
+    part = part_for(given, 1)
+    assert (part.shape, part.flat.tolist()) == ((3, 2), [2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
+    assert np.shares_memory(part.flat, given.value.flat)
+    assert part_for(contribution(rows=1), 1).shape == (0, 2)
+
+
+# --- the rank that asks -------------------------------------------------------------------------
+
+
+async def asked(monkeypatch: pytest.MonkeyPatch, said: bytes) -> tuple[WorkerMachine, list[Any]]:
+    """A rank that lacks the part of rank 1, which has `said` that."""
+    core = lagging()
+    with_input = Contribution(CALL, bytes(16), contribution().value, contribution().extents)
+    assert core.contributed.contribute(with_input)
+    order = core.handle(PartsWanted(), now=0.0)[0]
+    assert order == FetchParts(2, at(0, 0), (1,))
+    near, far = trio.socket.socketpair()
+
+    async def open_peer(*_: object) -> Any:
+        return near
+
+    monkeypatch.setattr(parts, "open_peer", open_peer)
+    with near, far:
+        async with trio.open_nursery() as nursery:
+            driver = a_driver(core, nursery)
+            ask_for_parts(driver, order)
+            assert await receive_message(far) == PartRequest(2, at(0, 0))
+            await send_all(far, said)
+            far.shutdown(trio.socket.SHUT_WR)
+    return core, driver.said
+
+
+ROWS = np.arange(4.0)
+ITEM = encode(PartItem(CALL, FLOAT, (2, 2), 32))
+
+
+async def test_the_part_is_taken_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    core, said = await asked(monkeypatch, 5 * encode(FetchWait()) + ITEM + ROWS.tobytes())
+    found = core.contributed.parts()
+    assert found is not None
+    assert (found[1].shape, found[1].flat.tolist()) == ((2, 2), ROWS.tolist())
+    assert said == []
+
+
+async def test_a_part_that_is_gone_ends_the_job_and_names_its_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, said = await asked(monkeypatch, encode(FetchEnd("it has passed that call")))
+    assert isinstance(said[0], FatalReport)
+    assert said[0].error == "JobLostError"
+    assert "rank 1 has no part of call 0.0 to give: it has passed that call" in said[0].cause
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        (b"", "PeerClosed"),
+        (encode(PartItem(OTHER, FLOAT, (2, 2), 32)) + ROWS.tobytes(), "a part of another call"),
+        (encode(PartItem(CALL, FLOAT, (1 << 36,), 8 << 36)), "a result of 549755813888 bytes"),
+        (encode(PartItem(CALL, FLOAT, (2, 2), 24)) + bytes(24), r"announced as float64\[2, 2\]"),
+        (encode(FetchItem("result", at(0, 0), CALL, FLOAT, (2,), 16)), "got FetchItem"),
+        (ITEM + bytes(31), "PeerClosed"),
+    ],
+    ids=["nothing", "other call", "too large", "sizes", "other message", "cut"],
+)
+async def test_what_is_no_part_of_this_call_has_its_rank_suspected(
+    answer: bytes, cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core, said = await asked(monkeypatch, answer)
+    assert core.contributed.parts() is None
+    [suspicion] = said
+    assert isinstance(suspicion, Suspect)
+    assert suspicion.ranks == (1,)
+    assert re.search(cause, suspicion.reason), suspicion.reason
