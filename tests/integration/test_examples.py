@@ -33,6 +33,8 @@ LBFGS = pytest.param("lbfgs", ("--steps", "15"), 15, 1, marks=pytest.mark.slow, 
 OVERLAP = pytest.param(
     "overlap", ("--steps", "8", "--hidden", "96", "--rows", "64"), 8, 2, id="overlap"
 )
+# Large enough that its alltoallv logs contributions.
+SORT = pytest.param("sample_sort", ("--batches", "5", "--count", "4000"), 5, 4, id="sample_sort")
 
 
 def run(
@@ -73,7 +75,9 @@ def random_faults(versions: int, calls: int, dice: random.Random) -> Iterator[st
         yield f"{rank}.{version}.{dice.randrange(calls)}.0@{dice.choice(POINTS)}"
 
 
-@pytest.mark.parametrize(("name", "options", "versions", "calls"), [DIGITS, KMEANS, LBFGS, OVERLAP])
+@pytest.mark.parametrize(
+    ("name", "options", "versions", "calls"), [DIGITS, KMEANS, LBFGS, OVERLAP, SORT]
+)
 def test_two_deaths_at_random_steps_change_nothing(
     name: str, options: tuple[str, ...], versions: int, calls: int
 ) -> None:
