@@ -36,6 +36,25 @@ def allreduce_table(lines: list[Line]) -> str:
     return "\n\n".join(parts)
 
 
+def rank_results_table(lines: list[Line]) -> str:
+    """One table for each kind of call and each world size, as `allreduce_table`."""
+    parts = [facts_line(lines)]
+    places = [(line["kind"], line["world_size"]) for line in lines if "kind" in line]
+    for kind, world_size in dict.fromkeys(places):
+        own = [
+            line
+            for line in lines
+            if (line.get("kind"), line.get("world_size")) == (kind, world_size)
+        ]
+        parts.append(
+            f"{kind}, {world_size} ranks, microseconds, half the distance of the quartiles"
+            " (and how many times ftcomm's)"
+        )
+        parts.append(_sizes([line for line in own if "nbytes" in line]))
+        parts += [f"{line['peer']}: {line['missing']}" for line in own if "missing" in line]
+    return "\n\n".join(parts)
+
+
 def allreduce_plots(lines: list[Line]) -> dict[str, str]:
     """By file name, a plot for each world size."""
     plots = {}

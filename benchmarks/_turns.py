@@ -14,20 +14,26 @@ import numpy as np
 
 ADDRESS = "FTCOMM_BENCHMARK"  # host:port of the one who says whose turn it is
 Array = np.ndarray[Any, Any]
-Call = Callable[[], Array]  # makes one allreduce and returns its result
+Call = Callable[[], Array]  # makes one call and returns its result
 Prepare = Callable[[Array], Call]  # what is done once for an operand, outside the timed part
 
 
 def take_turns(
-    rank: int, world_size: int, prepare: Prepare, between: Callable[[], object] = lambda: None
+    rank: int,
+    wanted: int,
+    prepare: Prepare,
+    between: Callable[[], object] = lambda: None,
+    divisor: int = 1,
 ) -> None:
     """Serve orders until the run is over.
 
     Args:
         rank: of this process in its group.
-        world_size: of its group.
+        wanted: each element of the result, where all operands are ones: of a sum the number of
+            ranks.
         prepare: makes the call for an operand of float32.
         between: called after each turn, outside the timed part.
+        divisor: the operand's elements are a multiple of it.
     """
     host, port = os.environ[ADDRESS].rsplit(":", 1)
     with (
@@ -37,14 +43,15 @@ def take_turns(
         _answer(orders, {"rank": rank})
         for line in orders:
             order = json.loads(line)
-            _answer(orders, {"seconds": _turn(order, world_size, prepare)})
+            _answer(orders, {"seconds": _turn(order, wanted, prepare, divisor)})
             between()
 
 
-def _turn(order: dict[str, int], world_size: int, prepare: Prepare) -> list[float]:
-    call = prepare(np.ones(order["nbytes"] // 4, np.float32))
-    if not (call() == world_size).all():
-        raise AssertionError("allreduce gave a wrong sum")
+def _turn(order: dict[str, int], wanted: int, prepare: Prepare, divisor: int) -> list[float]:
+    elements = max(order["nbytes"] // 4 // divisor, 1) * divisor
+    call = prepare(np.ones(elements, np.float32))
+    if not (call() == wanted).all():
+        raise AssertionError("a call gave a wrong result")
     seconds = []
     for _ in range(order["calls"]):
         began = time.perf_counter()

@@ -19,6 +19,7 @@ import fault_tolerance_cost
 import floor
 import hidden
 import hierarchy
+import rank_results
 import recovery
 import result_memory
 import streams
@@ -33,6 +34,7 @@ from _report import (
     floor_table,
     hidden_table,
     hierarchy_table,
+    rank_results_table,
     recovery_table,
     result_memory_table,
     streams_table,
@@ -70,6 +72,7 @@ def main() -> None:
         "hierarchy": (_taker(hierarchy, options), hierarchy_table),
         "streams": (_taker(streams, options), streams_table),
         "training": (_taker(training, options), training_table),
+        "rank_results": (_taker(rank_results, options), rank_results_table),
         "recovery": (_taker(recovery, options), recovery_table),
         "result_memory": (_taker(result_memory, options), result_memory_table),
         "tracker_scale": (_taker(tracker_scale, options), tracker_table),
