@@ -23,10 +23,17 @@ from ftcomm import errors
 from ftcomm.api.foreign_names import name_table
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
+from ftcomm.collectives.schedules.pairwise_exchange import pairwise_exchange_v
 from ftcomm.collectives.schedules.pipelined_chain import SEGMENT_BYTES, chain_broadcast
 from ftcomm.collectives.schedules.recursive_doubling import doubling_allreduce
+from ftcomm.collectives.schedules.reduce_scatter import (
+    halving_reduce_scatter,
+    is_power_of_two,
+    ring_reduce_scatter,
+)
 from ftcomm.collectives.schedules.ring import ring_allreduce
-from ftcomm.collectives.schedules.schedule import Schedule
+from ftcomm.collectives.schedules.rooted import direct_gather, direct_scatter, reduce_to_root
+from ftcomm.collectives.schedules.schedule import Schedule, block_bounds
 from ftcomm.config.algorithm_table import CHOICES, DEFAULT_TABLE, Row
 from ftcomm.config.environment import WORKER_VARIABLES
 from ftcomm.config.job_settings import SETTINGS
@@ -130,6 +137,33 @@ def algorithm_cost_table() -> str:
     return "\n".join(rows)
 
 
+def contributed_cost_table() -> str:
+    """Count the cost of the schedules that give each rank a result of its own; equal blocks."""
+    names = ("ranks", "ring", "halving", "pairwise_exchange_v", "gather", "scatter", "reduce")
+    rows = ["| " + " | ".join(names) + " |", "|---|---|---|---|---|---|---|"]
+    for n in range(2, 17):
+        of_ranks = [_contributed(n, rank) for rank in range(n)]
+        groups = list(zip(*of_ranks, strict=True))
+        cells = [_costs(list(group), COUNT) for group in groups]
+        if not is_power_of_two(n):
+            cells.insert(1, "-")
+        rows.append(" | ".join([f"| {n}", *cells]) + " |")
+    return "\n".join(rows)
+
+
+def _contributed(n: int, rank: int) -> list[Schedule]:
+    bounds, blocks = block_bounds(COUNT, n), (COUNT // n,) * n
+    halving = [halving_reduce_scatter(n, rank, bounds)] if is_power_of_two(n) else []
+    return [
+        ring_reduce_scatter(n, rank, bounds),
+        *halving,
+        pairwise_exchange_v(n, rank, blocks, blocks),
+        direct_gather(n, rank, blocks, 0),
+        direct_scatter(n, rank, blocks, 0),
+        reduce_to_root(n, rank, COUNT, 0),
+    ]
+
+
 def default_algorithm_table() -> str:
     """The built-in table, a row for each group of ranks."""
     rows = ["| kind | ranks | algorithm |", "|---|---|---|"]
@@ -195,6 +229,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "errors": error_table,
     "exit_codes": exit_code_table,
     "algorithm_costs": algorithm_cost_table,
+    "contributed_costs": contributed_cost_table,
     "default_algorithms": default_algorithm_table,
     "job_settings": job_setting_table,
     "worker_settings": worker_setting_table,

@@ -1,69 +1,92 @@
-"""Schedules of collectives that give each rank a result of its own; each made once and kept.
+"""Schedules of the collectives that give each rank a result of its own; kept, as in `selection`.
 
-What is chosen follows from sizes that all ranks know alike (rule R5).
+Every choice follows from what is the same on all ranks (rule R5).  What a call without a choice
+needs is here too, so that it is made once per shape.
+
+A function that must see whole arrays in rank order has no schedule here.
 """
 
 import functools
 
-from ftcomm.collectives.schedules.direct import direct_gather, direct_scatter, reduce_to_root
 from ftcomm.collectives.schedules.pairwise_exchange import pairwise_exchange_v
-from ftcomm.collectives.schedules.reduce_scatter import halving_reduce_scatter, ring_reduce_scatter
+from ftcomm.collectives.schedules.reduce_scatter import (
+    halving_reduce_scatter,
+    is_power_of_two,
+    ring_reduce_scatter,
+)
+from ftcomm.collectives.schedules.rooted import direct_gather, direct_scatter, reduce_to_root
 from ftcomm.collectives.schedules.schedule import Schedule
-from ftcomm.collectives.selection import SCHEDULES_KEPT
 from ftcomm.protocol.signature import Algorithm
 
-# Of all ranks' blocks together. Below, the fewer steps of halving pay; above, both send as much,
-# and the ring's blocks are the smaller ones.
-HALVING_UP_TO_BYTES = 256 * 1024
+SCHEDULES_KEPT = 128  # of each kind
+# Whole input of a rank. Below it the ring's n-1 messages cost more than its bytes; it is the limit
+# of Thakur, Rabenseifner and Gropp (2005) for recursive halving.
+HALVING_BELOW_BYTES = 512 * 1024
 
 
-@functools.lru_cache(maxsize=SCHEDULES_KEPT)
 def reduce_scatter_schedule(
     world_size: int,
     rank: int,
     bounds: tuple[int, ...],
     itemsize: int,
     algorithm: Algorithm = Algorithm.AUTO,
+    *,
+    function: bool = False,
 ) -> Schedule:
-    """The schedule of `rank`, which gets the block ``[bounds[rank], bounds[rank + 1])``.
+    """The kept schedule of `rank`, whose result is block `rank` of the reduction.
 
     Args:
-        world_size: number of ranks.
+        world_size: n ranks.
         rank: whose schedule it is.
-        bounds: offsets of the ranks' blocks, in elements.
+        bounds: n + 1 offsets of the blocks in the input, in elements.
         itemsize: bytes of an element.
-        algorithm: the caller's wish: ring or halving_doubling. Where the number of ranks is no
-            power of two, all go by the ring.
+        algorithm: the caller's wish: AUTO, RING, or HALVING_DOUBLING for recursive halving.
+        function: the reduction is a user's function. It may compute other bits where arrays are
+            cut otherwise, so it takes the ring, where each block travels uncut.
+
+    Raises:
+        ValueError: the wish does not fit the number of ranks or the reduction.
     """
-    is_power = not world_size & (world_size - 1)
-    is_small = bounds[-1] * itemsize <= HALVING_UP_TO_BYTES
-    wishes_halving = algorithm is Algorithm.HALVING_DOUBLING
-    if is_power and (wishes_halving or (is_small and algorithm is Algorithm.AUTO)):
-        return halving_reduce_scatter(world_size, rank, bounds)
-    return ring_reduce_scatter(world_size, rank, bounds)
+    allowed = [Algorithm.RING]
+    if is_power_of_two(world_size) and not function:
+        allowed.append(Algorithm.HALVING_DOUBLING)
+    if algorithm is Algorithm.AUTO:
+        is_short = bounds[-1] * itemsize < HALVING_BELOW_BYTES
+        algorithm = allowed[-1] if is_short else Algorithm.RING
+    elif algorithm not in allowed:
+        raise ValueError(f"algorithm {algorithm.name.lower()} does not fit this reduce_scatter")
+    return _reduce_scatter(world_size, rank, bounds, algorithm)
+
+
+@functools.lru_cache(maxsize=SCHEDULES_KEPT)
+def _reduce_scatter(
+    world_size: int, rank: int, bounds: tuple[int, ...], chosen: Algorithm
+) -> Schedule:
+    build = ring_reduce_scatter if chosen is Algorithm.RING else halving_reduce_scatter
+    return build(world_size, rank, bounds)
 
 
 @functools.lru_cache(maxsize=SCHEDULES_KEPT)
 def alltoallv_schedule(
     world_size: int, rank: int, sent: tuple[int, ...], received: tuple[int, ...]
 ) -> Schedule:
-    """The schedule of `rank`: ``sent[r]`` elements to each rank r, ``received[r]`` from it."""
+    """The kept schedule of `rank`: ``sent[j]`` elements to rank j, ``received[j]`` from it."""
     return pairwise_exchange_v(world_size, rank, sent, received)
 
 
 @functools.lru_cache(maxsize=SCHEDULES_KEPT)
 def gatherv_schedule(world_size: int, rank: int, counts: tuple[int, ...], root: int) -> Schedule:
-    """The schedule of `rank` where rank r has ``counts[r]`` elements for the root."""
+    """The kept schedule of `rank`, of which the root gets ``counts[rank]`` elements."""
     return direct_gather(world_size, rank, counts, root)
 
 
 @functools.lru_cache(maxsize=SCHEDULES_KEPT)
 def scatterv_schedule(world_size: int, rank: int, counts: tuple[int, ...], root: int) -> Schedule:
-    """The schedule of `rank` where the root has ``counts[r]`` elements for rank r."""
+    """The kept schedule of `rank`, which gets ``counts[rank]`` elements of the root."""
     return direct_scatter(world_size, rank, counts, root)
 
 
 @functools.lru_cache(maxsize=SCHEDULES_KEPT)
 def reduce_schedule(world_size: int, rank: int, count: int, root: int) -> Schedule:
-    """The schedule of `rank` for a reduction of `count` elements to the root."""
+    """The kept schedule of `rank`; the root gets the reduction of `count` elements."""
     return reduce_to_root(world_size, rank, count, root)

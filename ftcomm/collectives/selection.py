@@ -7,6 +7,7 @@ import functools
 import hashlib
 from collections.abc import Callable
 
+from ftcomm.collectives.contributed_selection import HALVING_BELOW_BYTES
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
 from ftcomm.collectives.schedules.hierarchical import (
@@ -57,7 +58,8 @@ _ALLREDUCES: dict[Algorithm, Callable[[int, int, int], Schedule]] = {
 def tables_digest() -> bytes:
     """32 bytes that are equal iff two processes cut, order and by default choose alike."""
     cuts = (ORDER_REVISION, REDUCE_SEGMENT_BYTES, SEGMENT_BYTES, MOST_SEGMENTS, SHARES_FROM_BYTES)
-    text = repr((cuts, HIERARCHICAL_FROM_BYTES, DEFAULT_TABLE.to_text()))
+    limits = (HIERARCHICAL_FROM_BYTES, HALVING_BELOW_BYTES)
+    text = repr((cuts, limits, DEFAULT_TABLE.to_text()))
     return hashlib.sha256(text.encode()).digest()
 
 
@@ -65,7 +67,7 @@ def synchronising(kind: Kind) -> bool:
     """Tell whether executing `kind` proves that every rank has completed the calls before (R3).
 
     Kinds without a schedule of their own execute a barrier or an allgather at their position, and
-    so synchronise.
+    so synchronise.  Contributed calls end with an exchange of digests, which does (R20).
     """
     return kind is not Kind.BROADCAST
 

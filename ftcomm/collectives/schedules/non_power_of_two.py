@@ -55,7 +55,7 @@ class Fold:
 def lower_first(count: int, *, incoming_first: bool) -> Reduce:
     """The order of two operands of `count` elements; without elements nothing is reduced."""
     if count == 0:
-        return Reduce.NONE  # a barrier has no reducer
+        return Reduce.NONE  # a barrier has no reducer, and a function may expect an element
     return Reduce.INCOMING_FIRST if incoming_first else Reduce.OWN_FIRST
 
 

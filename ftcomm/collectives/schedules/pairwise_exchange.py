@@ -15,36 +15,43 @@ from ftcomm.protocol.signature import Algorithm, Kind
 def pairwise_exchange(world_size: int, rank: int, count: int) -> Schedule:
     """`count` elements of each rank for each other; recvbuf has the blocks in rank order."""
     counts = (count,) * world_size
-    return _schedule(Kind.ALLTOALL, world_size, rank, counts, counts)
+    return _exchange(Kind.ALLTOALL, world_size, rank, counts, counts)
 
 
 def pairwise_exchange_v(
     world_size: int, rank: int, sent: Sequence[int], received: Sequence[int]
 ) -> Schedule:
-    """``sent[r]`` elements for rank r and ``received[r]`` of it, both in rank order."""
-    return _schedule(Kind.ALLTOALLV, world_size, rank, sent, received)
+    """Blocks of any lengths; sendbuf and recvbuf have them one after the other in rank order.
+
+    Args:
+        world_size: number of ranks.
+        rank: whose schedule it is.
+        sent: elements for each rank, the own one too.
+        received: elements from each rank, what that rank's `sent` has for this one.
+    """
+    return _exchange(Kind.ALLTOALLV, world_size, rank, sent, received)
 
 
-def _schedule(
+def _exchange(
     kind: Kind, world_size: int, rank: int, sent: Sequence[int], received: Sequence[int]
 ) -> Schedule:
-    out, into = (0, *accumulate(sent)), (0, *accumulate(received))
-    steps = tuple(_step(world_size, rank, distance, out, into) for distance in range(1, world_size))
-    own = Copy(into[rank], out[rank], out[rank + 1])
-    return Schedule(kind, Algorithm.PAIRWISE, world_size, rank, out[-1], into[-1], steps, (own,))
+    source, work = (0, *accumulate(sent)), (0, *accumulate(received))
+    steps = tuple(_step(world_size, rank, source, work, k) for k in range(1, world_size))
+    own = Copy(work[rank], source[rank], source[rank + 1])
+    return Schedule(kind, Algorithm.PAIRWISE, world_size, rank, source[-1], work[-1], steps, (own,))
 
 
 def _step(
-    world_size: int, rank: int, distance: int, out: Sequence[int], into: Sequence[int]
+    world_size: int, rank: int, source: Sequence[int], work: Sequence[int], distance: int
 ) -> Step:
     receiver, sender = (rank + distance) % world_size, (rank - distance) % world_size
     return Step(
         tag=distance - 1,
         send_to=receiver,
-        send_lo=out[receiver],
-        send_hi=out[receiver + 1],
+        send_lo=source[receiver],
+        send_hi=source[receiver + 1],
         send_from_sendbuf=True,
         recv_from=sender,
-        recv_lo=into[sender],
-        recv_hi=into[sender + 1],
+        recv_lo=work[sender],
+        recv_hi=work[sender + 1],
     )

@@ -1,100 +1,95 @@
-"""Reduce-scatter: each rank gets one block of the reduction, of any length.
+"""Reduce-scatter: block b of all ranks' inputs, reduced, at rank b; blocks of any lengths.
 
-The ring is the first half of the ring allreduce, with its blocks numbered so that each ends where
-it belongs.  Block b starts at rank b + 1 and travels upwards; each rank on the way appends its own
-operand.  So it is the left fold of the operands of ranks b+1, b+2, ..., b+n (modulo n).  n-1 steps;
-each rank sends (n-1)/n of the bytes (Patarasuk and Yuan, 2009).
+Ring: block b starts at rank b + 1 and travels upwards; each rank on the way appends its own
+operand, and rank b the last one.  So the block is the left fold of the operands of ranks b+1, ...,
+b+n (modulo n).  n-1 steps; a rank sends every block but its own, (n-1)/n of the bytes.  It is the
+first half of the ring allreduce, begun one rank later.
 
-Recursive halving has log2(n) steps and sends as many bytes (Thakur, Rabenseifner and Gropp, 2005).
-It is for a power of two of ranks.  In the first step a rank exchanges with the one half of the
-group away: each sends the blocks of the other's half.  So block b is a tree over neighbours in
-distances of n/2, n/4, ..., 1, the lower rank's operand first.
+Halving: recursive halving (Thakur, Rabenseifner and Gropp, "Optimization of Collective
+Communication Operations in MPICH", 2005) for n a power of two.  In the step of distance d = n/2,
+n/4, ..., 1 rank r and the one at r XOR d share a run of 2d blocks.  Each gives the half of the run
+in which the other's block is, and reduces its own half with what comes, the lower rank's operand
+first.  Before that step a rank has combined the ranks that equal it modulo 2d.  So every block is
+one tree: ranks equal modulo d are the combination of their halves modulo 2d, the one with the lower
+remainder first.  Of four ranks that is ((x0 x2)(x1 x3)).  log2 n steps, (n-1)/n of the bytes.
+
+Recvbuf has a place for the whole input, in which all but the own block is scratch.  No step is
+held: what it sends and what it reduces are different blocks.
 """
 
 from collections.abc import Sequence
 
-from ftcomm.collectives.schedules.schedule import Copy, Reduce, Schedule, Step
+from ftcomm.collectives.schedules.non_power_of_two import lower_first
+from ftcomm.collectives.schedules.ring import ring_reduce
+from ftcomm.collectives.schedules.schedule import Copy, Schedule, Step
 from ftcomm.protocol.signature import Algorithm, Kind
 
 
-def ring_reduce_scatter(world_size: int, rank: int, bounds: Sequence[int]) -> Schedule:
-    """The schedule of `rank`, whose block is ``[bounds[rank], bounds[rank + 1])`` of recvbuf.
-
-    The rest of recvbuf is scratch.
+def ring_reduce_scatter(world_size: int, rank: int, bounds: tuple[int, ...]) -> Schedule:
+    """The schedule of `rank`, for any number of ranks.
 
     Args:
-        world_size: number of ranks.
-        rank: whose schedule it is.
-        bounds: `world_size` + 1 offsets, which cut the input into a block for each rank.
+        world_size: n ranks.
+        rank: whose schedule it is; its block ends at ``recvbuf[bounds[rank] : bounds[rank + 1]]``.
+        bounds: n + 1 offsets, ascending from 0; a block may be empty.
     """
-    steps = ring_reduce_steps(world_size, rank, bounds)
+    steps = tuple(ring_reduce(world_size, rank, bounds, start=1))
     return _schedule(Algorithm.RING, world_size, rank, bounds, steps)
 
 
-def ring_reduce_steps(world_size: int, rank: int, bounds: Sequence[int]) -> list[Step]:
-    """The steps by which `rank` gets its own block."""
-    return [_ring_step(world_size, rank, bounds, tag) for tag in range(world_size - 1)]
-
-
-def _ring_step(world_size: int, rank: int, bounds: Sequence[int], tag: int) -> Step:
-    leaving, coming = (rank - tag - 1) % world_size, (rank - tag - 2) % world_size
-    return Step(
-        tag=tag,
-        send_to=(rank + 1) % world_size,
-        send_lo=bounds[leaving],
-        send_hi=bounds[leaving + 1],
-        send_from_sendbuf=tag == 0,
-        recv_from=(rank - 1) % world_size,
-        recv_lo=bounds[coming],
-        recv_hi=bounds[coming + 1],
-        reduce=Reduce.INCOMING_FIRST,
-        own_in_sendbuf=True,
-    )
-
-
-def halving_reduce_scatter(world_size: int, rank: int, bounds: Sequence[int]) -> Schedule:
-    """The same by recursive halving, for a power of two of ranks.
+def halving_reduce_scatter(world_size: int, rank: int, bounds: tuple[int, ...]) -> Schedule:
+    """The schedule of `rank` where the number of ranks is a power of two; as the ring's.
 
     Raises:
-        ValueError: for another number of ranks.
+        ValueError: another number of ranks.
     """
-    if world_size & (world_size - 1):
-        raise ValueError(f"recursive halving is for a power of two of ranks, not {world_size}")
-    steps: list[Step] = []
-    lo, hi = 0, world_size  # the ranks whose blocks this rank still works on
-    while hi - lo > 1:
-        steps.append(_halving_step(rank, lo, hi, bounds, tag=len(steps)))
-        middle = (lo + hi) // 2
-        lo, hi = (lo, middle) if rank < middle else (middle, hi)
+    if not is_power_of_two(world_size):
+        raise ValueError(f"recursive halving of {world_size} ranks, which is no power of two")
+    rounds = world_size.bit_length() - 1
+    steps = tuple(_halving_step(rounds, rank, bounds, tag) for tag in range(rounds))
     return _schedule(Algorithm.HALVING_DOUBLING, world_size, rank, bounds, steps)
 
 
-def _halving_step(rank: int, lo: int, hi: int, bounds: Sequence[int], *, tag: int) -> Step:
-    middle = (lo + hi) // 2
-    is_lower = rank < middle
-    peer = rank + (middle - lo if is_lower else lo - middle)
-    mine, other = (lo, middle), (middle, hi)
-    if not is_lower:
-        mine, other = other, mine
-    return Step(
-        tag=tag,
-        send_to=peer,
-        send_lo=bounds[other[0]],
-        send_hi=bounds[other[1]],
-        send_from_sendbuf=tag == 0,
-        recv_from=peer,
-        recv_lo=bounds[mine[0]],
-        recv_hi=bounds[mine[1]],
-        reduce=Reduce.OWN_FIRST if is_lower else Reduce.INCOMING_FIRST,
-        own_in_sendbuf=tag == 0,
-    )
+def is_power_of_two(world_size: int) -> bool:
+    """Tell whether recursive halving fits this number of ranks."""
+    return world_size & (world_size - 1) == 0
 
 
 def _schedule(
-    algorithm: Algorithm, world_size: int, rank: int, bounds: Sequence[int], steps: list[Step]
+    algorithm: Algorithm,
+    world_size: int,
+    rank: int,
+    bounds: tuple[int, ...],
+    steps: tuple[Step, ...],
 ) -> Schedule:
     count = bounds[-1]
     copies = (Copy(0, 0, count),) if world_size == 1 else ()
-    return Schedule(
-        Kind.REDUCE_SCATTER, algorithm, world_size, rank, count, count, tuple(steps), copies
+    return Schedule(Kind.REDUCE_SCATTER, algorithm, world_size, rank, count, count, steps, copies)
+
+
+def _halving_step(rounds: int, rank: int, bounds: tuple[int, ...], tag: int) -> Step:
+    distance = 1 << (rounds - 1 - tag)
+    peer = rank ^ distance
+    given, kept = (run_of(bounds, end, distance) for end in (peer, rank))
+    fresh = tag == 0  # nothing has been reduced here yet
+    return Step(
+        tag=tag,
+        send_to=peer,
+        send_lo=given[0],
+        send_hi=given[1],
+        send_from_sendbuf=fresh,
+        recv_from=peer,
+        recv_lo=kept[0],
+        recv_hi=kept[1],
+        reduce=lower_first(kept[1] - kept[0], incoming_first=peer < rank),
+        own_in_sendbuf=fresh,
     )
+
+
+def run_of(bounds: Sequence[int], block: int, blocks: int) -> tuple[int, int]:
+    """Elements ``[lo, hi)`` of the aligned run of so many blocks in which `block` is.
+
+    With `blocks` a step's distance it is what that step reduces of the block, on every rank.
+    """
+    first = block - block % blocks
+    return bounds[first], bounds[first + blocks]

@@ -5,7 +5,8 @@ operand.  So the result of block b is the left fold of the operands of ranks b, 
 (modulo n).  2(n-1) steps; each rank sends 2(n-1)/n of the bytes.
 """
 
-from ftcomm.collectives.schedules.schedule import Copy, Reduce, Schedule, Step, block_bounds
+from ftcomm.collectives.schedules.non_power_of_two import lower_first
+from ftcomm.collectives.schedules.schedule import Copy, Schedule, Step, block_bounds
 from ftcomm.protocol.signature import Algorithm, Kind
 
 
@@ -19,9 +20,19 @@ def ring_allreduce(world_size: int, rank: int, count: int) -> Schedule:
     )
 
 
-def ring_reduce(world_size: int, rank: int, bounds: tuple[int, ...]) -> list[Step]:
-    """The first half: `rank` ends with block rank + 1 (modulo n), reduced."""
-    return [_reduce_step(world_size, rank, bounds, tag) for tag in range(world_size - 1)]
+def ring_reduce(
+    world_size: int, rank: int, bounds: tuple[int, ...], *, start: int = 0
+) -> list[Step]:
+    """The first half: `rank` ends with block rank + 1 - start (modulo n), reduced.
+
+    Args:
+        world_size: n ranks.
+        rank: whose steps they are.
+        bounds: n + 1 offsets of the blocks.
+        start: block b starts at rank b + start.
+    """
+    place = (rank - start) % world_size
+    return [_reduce_step(world_size, rank, place, bounds, tag) for tag in range(world_size - 1)]
 
 
 def ring_gather(world_size: int, rank: int, bounds: tuple[int, ...]) -> list[Step]:
@@ -29,8 +40,9 @@ def ring_gather(world_size: int, rank: int, bounds: tuple[int, ...]) -> list[Ste
     return [_gather_step(world_size, rank, bounds, tag) for tag in range(world_size - 1)]
 
 
-def _reduce_step(world_size: int, rank: int, bounds: tuple[int, ...], tag: int) -> Step:
-    leaving, coming = (rank - tag) % world_size, (rank - tag - 1) % world_size
+def _reduce_step(world_size: int, rank: int, place: int, bounds: tuple[int, ...], tag: int) -> Step:
+    leaving, coming = (place - tag) % world_size, (place - tag - 1) % world_size
+    lo, hi = bounds[coming], bounds[coming + 1]
     return Step(
         tag=tag,
         send_to=(rank + 1) % world_size,
@@ -38,9 +50,9 @@ def _reduce_step(world_size: int, rank: int, bounds: tuple[int, ...], tag: int) 
         send_hi=bounds[leaving + 1],
         send_from_sendbuf=tag == 0,
         recv_from=(rank - 1) % world_size,
-        recv_lo=bounds[coming],
-        recv_hi=bounds[coming + 1],
-        reduce=Reduce.INCOMING_FIRST,
+        recv_lo=lo,
+        recv_hi=hi,
+        reduce=lower_first(hi - lo, incoming_first=True),
         own_in_sendbuf=True,
     )
 
