@@ -4,7 +4,9 @@ from dataclasses import replace
 
 from ftcomm.protocol.messages import Closed, Fetched, Heartbeat, Revoke, Settled
 from ftcomm.protocol.position import START
-from ftcomm_tracker.core.events import Tick
+from ftcomm_tracker.core.durable_state import Durable
+from ftcomm_tracker.core.events import ConnectionLost as ConnLost
+from ftcomm_tracker.core.events import JobEnded, Persist, Supervised, Tick
 from ftcomm_tracker.core.roster import JobState, Roster
 from tests.unit.tracker.roster_scenario import SETTINGS, ScenarioRun, hello, names, running, sends
 
@@ -72,3 +74,49 @@ def test_a_tracker_that_awaits_its_workers_sleeps_until_it_stops_awaiting_them()
     assert roster.next_deadline() == 108.0
     assert roster.handle(Tick(), now=104.0) == []
     assert roster.next_deadline() == 108.0
+
+
+def closing_after_a_restart() -> ScenarioRun:
+    """A restarted tracker whose predecessor knew a supervisor of each worker; all have closed."""
+    before = running()
+    for worker_id in ("w0", "w1"):
+        before.tell(Supervised(worker_id, "node7", 70, 1.0))
+    assert before.journalled.supervised == ("w0", "w1")
+    scenario = ScenarioRun(durable=before.journalled)
+    back = {"incarnation": 1, "plan_epoch": 1, "revoke_epoch": 1}
+    for rank in range(2):
+        scenario.joined(rank + 1, hello(f"w{rank}", **back))
+    scenario.tell(Supervised("w0", "node7", 70, 1.0))
+    for conn in (1, 2):
+        scenario.said(conn, Closed(0))
+    scenario.tell(ConnLost(1, "hung up"))
+    assert JobEnded(True) not in scenario.tell(ConnLost(2, "hung up"))
+    return scenario
+
+
+def test_a_restarted_tracker_leaves_when_each_supervisor_has_found_it_and_been_told() -> None:
+    scenario = closing_after_a_restart()
+    assert JobEnded(True) in scenario.tell(Supervised("w1", "node7", 70, 1.0))
+
+
+def test_a_restarted_tracker_awaits_no_supervisor_for_ever() -> None:
+    scenario = closing_after_a_restart()
+    due = scenario.roster.next_deadline()
+    assert due is not None
+    assert JobEnded(True) in scenario.tick(due)
+
+
+def test_a_supervisor_that_asks_before_its_worker_joins_is_journalled_then() -> None:
+    scenario = ScenarioRun(2)
+    assert scenario.tell(Supervised("w0", "node7", 70, 1.0)) == []
+    scenario.joined(1, hello("w0"))
+    assert scenario.journalled.supervised == ("w0",)
+
+
+def test_a_supervisor_is_journalled_once_and_only_of_a_worker_of_the_job() -> None:
+    scenario = running()
+    asked = Supervised("w0", "node7", 70, 1.0)
+    assert [type(effect) for effect in scenario.tell(asked)] == [Persist]
+    assert scenario.tell(asked) == []
+    assert scenario.tell(Supervised("unknown", "node7", 71, 1.0)) == []
+    assert Durable.from_wire(scenario.journalled.to_wire()) == scenario.journalled

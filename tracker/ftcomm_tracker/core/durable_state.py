@@ -53,6 +53,8 @@ class Durable:
         journal_epoch: of an earlier attempt, whose journalled results the first plan has chosen; 0
             for none.
         in_store: the chain has records of the job: an empty store is not the one that it had.
+        supervised: worker ids that have a supervisor, sorted: a restarted tracker awaits them
+            before it leaves.
         verdict: the terminal verdict, None while there is none.
     """
 
@@ -74,6 +76,7 @@ class Durable:
     restore: int = 0
     journal_epoch: int = 0
     in_store: bool = False
+    supervised: tuple[str, ...] = ()
 
     @classmethod
     def fresh(
@@ -147,6 +150,7 @@ class Durable:
             "restore": self.restore,
             "journal_epoch": self.journal_epoch,
             "in_store": self.in_store,
+            "supervised": list(self.supervised),
         }
 
     @classmethod
@@ -184,6 +188,7 @@ class Durable:
                 restore=int(raw["restore"]),
                 journal_epoch=int(raw["journal_epoch"]),
                 in_store=bool(raw["in_store"]),
+                supervised=tuple(sorted(str(worker_id) for worker_id in raw["supervised"])),
             )
             durable.check()
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -208,6 +213,8 @@ class Durable:
             raise ValueError(f"the grouping {self.grouping} for {len(self.places)} places")
         if not set(self.closed_ranks) <= set(range(len(self.places))):
             raise ValueError(f"ranks {self.closed_ranks} have closed")
+        if not set(self.supervised) <= {worker_id for worker_id, _ in self.incarnations}:
+            raise ValueError(f"supervisors of {len(self.supervised)} workers, not all of this job")
         if min(self.attempt, self.restore, self.journal_epoch) < 0:
             begun = f"attempt {self.attempt}, record {self.restore}, epoch {self.journal_epoch}"
             raise ValueError(begun)

@@ -293,6 +293,8 @@ class JobEnd:
     Attributes:
         untold: worker ids of members that have not been told how the job ended; they may be
             dialling just now.
+        unheard: worker ids whose supervisors an earlier tracker knew, and this one does not yet:
+            they may be dialling just now too.
         inquiry: into a mismatch that was reported.
         over_at: when the tracker leaves, whoever has heard.
         is_reported: the driver knows of the end.
@@ -302,6 +304,7 @@ class JobEnd:
     """
 
     untold: set[str]
+    unheard: set[str] = field(default_factory=set)
     inquiry: Inquiry | None = None
     over_at: float = float("inf")
     is_reported: bool = False
@@ -352,7 +355,7 @@ class GroupState:
         self.needs_series = store.attempt > 0 and not store.is_begun
         if durable.places:  # the last tracker may have died before it was put
             self.put_series()
-        self.end = JobEnd({place.worker_id for place in durable.places})
+        self.end = JobEnd({place.worker_id for place in durable.places}, set(durable.supervised))
         if durable.final_version >= 0 and store.attempt and not store.is_finished:
             self.record_end()
         elif durable.fatal_decision is not None or durable.final_version >= 0:

@@ -154,6 +154,8 @@ class Roster:
         match event:
             case Joined(conn, hello):
                 on_joined(group, conn, hello)
+                if hello.worker_id in group.launches.workers:  # its supervisor asked before
+                    note_supervisor(group, hello.worker_id)
                 compare_blocked(group)  # what was said before the last one came back
             case Said(conn, message):
                 if conn in group.members.peers:
@@ -237,6 +239,8 @@ class Roster:
     def _on_supervised(self, event: Supervised) -> None:
         """Remember the process; who waits for it can be told its number."""
         group = self._group
+        group.end.unheard.discard(event.worker_id)
+        note_supervisor(group, event.worker_id)
         if not group.launches.knows(event.worker_id, event.host, event.pid):
             joined = group.members.is_connected(event.worker_id)
             since = group.now - event.age_s
@@ -356,7 +360,8 @@ class Roster:
         # Before the group has formed nobody can be missed by name: who is on its way has until
         # the farewell's end to hear why there is no job.
         formed = bool(group.durable.places)
-        everyone_knows = formed and not group.members.peers and not group.end.untold
+        told = not (group.members.peers or group.end.untold or group.end.unheard)
+        everyone_knows = formed and told
         if not group.end.is_reported and (group.now >= group.end.over_at or everyone_knows):
             report_end(group)
 
@@ -480,6 +485,13 @@ class Roster:
     def snapshot(self, now: float) -> dict[str, Any]:
         """The job for `status`, as JSON-able values."""
         return snapshot(self._group, now)
+
+
+def note_supervisor(group: GroupState, worker_id: str) -> None:
+    """Journal, once, that a worker of the job has a supervisor."""
+    durable = group.durable
+    if worker_id not in durable.supervised and durable.incarnation_of(worker_id):
+        group.persist(supervised=tuple(sorted((*durable.supervised, worker_id))))
 
 
 def _moves_nobody(event: Event, effects: list[Effect]) -> bool:

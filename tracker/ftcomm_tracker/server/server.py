@@ -405,6 +405,7 @@ class Server:
             case JobEnded():
                 self.outcome = effect
                 self.over.set()
+                self._operators.tell_over()  # a supervisor that asked just now, too
                 self.ended.set()
             case _:
                 assert_never(effect)
