@@ -151,7 +151,7 @@ class TaskEngine:
         out: Result | None = None,
         algorithm: str | None = None,
         deadline: Duration | None = None,
-    ) -> None:
+    ) -> Result:
         """An `allreduce` of what `array` will hold, into itself or into `out`.
 
         Args:
@@ -160,6 +160,9 @@ class TaskEngine:
             out: where to put the result; default `array` itself.
             algorithm: for this call.
             deadline: seconds or a timedelta, from the push on.
+
+        Returns:
+            the array that will hold the result: what reads it names it, and runs when it is there.
 
         Raises:
             TypeError, ValueError: local mistakes; nothing is pushed.
@@ -170,9 +173,15 @@ class TaskEngine:
             options = CallOptions(op, algorithm=algorithm, deadline=deadline)
             built = self._calls.allreduce(checked_array(array), options, place, copy=True)
             self._add_collective(self._line.queued(built), [array], [place])
+        return place
 
-    def broadcast(self, array: Result, root: int = 0, *, deadline: Duration | None = None) -> None:
+    def broadcast(
+        self, array: Result, root: int = 0, *, deadline: Duration | None = None
+    ) -> Result:
         """A `broadcast` of what the root's `array` will hold, into all ranks' `array`.
+
+        Returns:
+            `array`, as `allreduce` returns its place.
 
         Raises:
             TypeError, ValueError: local mistakes; nothing is pushed.
@@ -185,6 +194,7 @@ class TaskEngine:
             options = CallOptions(root=root, deadline=deadline)
             built = self._calls.broadcast(place, options, place, copy=True)
             self._add_collective(self._line.queued(built), [], [place])
+        return place
 
     # --- waiting ------------------------------------------------------------------------------
 

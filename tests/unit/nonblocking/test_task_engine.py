@@ -105,6 +105,17 @@ def test_collectives_keep_their_order_whichever_is_ready_first(comm: ftcomm.Comm
     assert ran == [1, 2]
 
 
+def test_a_call_returns_the_array_that_the_next_task_reads(comm: ftcomm.Communicator) -> None:
+    with comm.engine() as engine:
+        a, seen = np.zeros(3), []
+        engine.push(lambda: a.fill(2.0), mutate=[a])
+        b = engine.allreduce(a, out=np.empty(3))
+        engine.push(lambda: seen.append(b.tolist()), read=[b])
+        assert engine.broadcast(a) is a
+        assert engine.allreduce(a) is a
+    assert seen == [[2.0, 2.0, 2.0]]
+
+
 def test_a_collective_sees_what_was_written_before_and_not_what_is_written_after(
     comm: ftcomm.Communicator,
 ) -> None:

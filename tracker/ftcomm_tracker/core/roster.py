@@ -154,8 +154,7 @@ class Roster:
         match event:
             case Joined(conn, hello):
                 on_joined(group, conn, hello)
-                if hello.worker_id in group.launches.workers:  # its supervisor asked before
-                    note_supervisor(group, hello.worker_id)
+                note_earlier_question(group, hello.worker_id)
                 compare_blocked(group)  # what was said before the last one came back
             case Said(conn, message):
                 if conn in group.members.peers:
@@ -485,6 +484,12 @@ class Roster:
     def snapshot(self, now: float) -> dict[str, Any]:
         """The job for `status`, as JSON-able values."""
         return snapshot(self._group, now)
+
+
+def note_earlier_question(group: GroupState, worker_id: str) -> None:
+    """Journal the supervisor of a worker that joins, if it has asked before."""
+    if worker_id in group.launches.workers:
+        note_supervisor(group, worker_id)
 
 
 def note_supervisor(group: GroupState, worker_id: str) -> None:
