@@ -244,12 +244,13 @@ class WorkerMachine:
     def on_welcome(self, message: Welcome) -> list[Effect]:
         """Join as a member or a spare: the tracker counts this process (rule R1)."""
         contact, view = self.contact, self.view
-        if contact.job_id not in ("", message.job_id):
-            if not view.epoch:  # it has taken no part in that job, whose tracker began anew
-                contact.generation, contact.tracker = 0, b""
-                self.prefetching.forget()
-                self.durables.restoring.forget()
-                return self._join(message)
+        is_other = contact.job_id not in ("", message.job_id)
+        if not view.epoch and (is_other or message.generation < contact.generation):
+            # It has taken no part in that job, or in what that tracker began of it: as if new.
+            contact.generation, contact.tracker = 0, b""
+            self.prefetching.forget()
+            self.durables.restoring.forget()
+        elif is_other:
             cause = (
                 f"the tracker of job {contact.job_id} is gone: its address serves {message.job_id}"
             )

@@ -64,6 +64,7 @@ class SimulatedStore:
     Attributes:
         records: the chain.
         damaged: names of objects whose bytes have changed.
+        names: of series, by the nonce of their record.
     """
 
     def __init__(self, sim: "Simulation", state_bytes: int) -> None:
@@ -72,6 +73,7 @@ class SimulatedStore:
         self.records: list[Record] = []
         self.objects: dict[str, SimulatedObject] = {}
         self.damaged: set[str] = set()
+        self.names: dict[bytes, str] = {}
 
     def request_s(self) -> float:
         """Return how long a request takes."""
@@ -93,6 +95,10 @@ class SimulatedStore:
         self.sim.monitor.on_record(record, index + 1)
         self.sim.leader_checks.on_record(record, writer)
         return True
+
+    def nonce_of(self, series: str) -> bytes:
+        """The nonce in the record of a series; empty if the chain has none of that name."""
+        return next((nonce for nonce, name in self.names.items() if name == series), b"")
 
     def newest_attempt(self) -> int:
         """Number of the newest attempt."""
@@ -123,7 +129,7 @@ class SimulatedStore:
                     finished = version
         return ChainFacts(
             length=len(self.records),
-            series="" if series is None else series_of(series.nonce),
+            series="" if series is None else self.names[series.nonce],
             world_size=0 if series is None else self.sim.world_size,
             grouping=() if series is None else series.grouping,
             tables=b"" if series is None else series.tables,

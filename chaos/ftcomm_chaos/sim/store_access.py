@@ -16,7 +16,7 @@ from ftcomm.recovery.events import (
     VersionRestored,
     WriteVersion,
 )
-from ftcomm_chaos.sim.store import FAILS, LANDS, RETRIES_S, Record, SimulatedStore, series_of
+from ftcomm_chaos.sim.store import FAILS, LANDS, RETRIES_S, Record, SimulatedStore
 from ftcomm_chaos.sim.workload import packed, state_digest
 from ftcomm_tracker.core.durable.attempts import (
     AttemptStart,
@@ -113,8 +113,7 @@ class ChainAccess:
     def _tell_chain(self, job_id: str) -> None:
         chain = self.store.facts()
         self._length = chain.length
-        # A series has its name from the nonce: whoever goes on with it has that one.
-        nonce = job_id.rpartition(".")[0].removeprefix(series_of(b"")).encode()
+        nonce = self.store.nonce_of(job_id.rpartition(".")[0])
         self.tracker.hear(ChainRead(chain, 0, nonce))
 
     # --- records of an attempt ----------------------------------------------------------------
@@ -123,6 +122,7 @@ class ChainAccess:
         """Put `record` behind those that were given before."""
         self._queue.append(record)
         if isinstance(record, PutSeries):  # both are this tracker's, as far as they are missing
+            self.store.names[record.nonce] = self.tracker.journal.job_id.rpartition(".")[0]
             self._queue.append(PutAttempt(1, 0, record.nonce))
         if not self._is_busy:
             self._is_busy = True

@@ -291,6 +291,16 @@ def test_a_tracker_whose_workers_follow_a_newer_one_ends(
     assert (StepDown(reason) in effects, effects == [StepDown(reason)]) == (ends, ends)
 
 
+def test_a_process_that_no_plan_has_named_proves_no_newer_tracker() -> None:
+    """The one that has welcomed it may be gone: it is admitted like a new process."""
+    scenario = running(2)
+    scenario.tell(ConnectionLost(1, "gone"))
+    who = hello("w0", generation=3, tracker=b"gone", job_id="job", revoke_epoch=5)
+    effects = scenario.tell(Joined(9, who))
+    assert (9, "Welcome") in names(sends(effects))
+    assert not [effect for effect in effects if isinstance(effect, StepDown)]
+
+
 @pytest.mark.parametrize(("job", "generation", "ends"), [("job", 2, 1), ("job", 1, 0), ("x", 2, 0)])
 def test_a_notice_of_a_newer_tracker_ends_an_older_one(
     job: str, generation: int, ends: int

@@ -50,7 +50,9 @@ def must_step_down(group: GroupState, event: Event) -> bool:
         case Joined(_, hello):
             job_id, generation = hello.job_id, hello.generation
             other = bool(hello.tracker) and hello.tracker != group.tracker
-            found = generation > group.generation or (generation == group.generation and other)
+            newer = generation > group.generation and bool(hello.plan_epoch)
+            # Without a plan it proves nothing: the tracker that welcomed it may be gone.
+            found = newer or (generation == group.generation and other)
         case _:
             return False
     possible = generation <= MAX_GENERATION
