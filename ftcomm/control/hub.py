@@ -90,6 +90,8 @@ class Hub:
         digest: what the job's setting `checksum` names, None for none.
         deadline: of the user's call that is running, None without one.
         queued_limit: returns the first limit of the calls that wait behind the running one.
+        late_parts: since when a rank says that it has yet to make the call of which this one needs
+            its part; for the control thread alone.
         recorder: of this process's history, None where none is asked for.
         causes_told: what keeps links from sharing memory and was said in the log; once is enough.
     """
@@ -107,6 +109,7 @@ class Hub:
         self._poll.register(self.wake.fd, select.POLLIN)
         self.links: dict[int, Link] = {}
         self.retired: list[Link] = []
+        self.late_parts: dict[int, float] = {}
         self.shared_window: SharedWindow | None = None
         self.pool = Pool()
         self.progress = WaitProgress()

@@ -6,6 +6,7 @@ so only silence ends a link early.  Both sides are tasks of control threads: a r
 user computes.
 """
 
+import time
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from ftcomm.errors import ProtocolError
 from ftcomm.memory.pool import LoggedResult, dtype_from_wire, stored_from_wire
 from ftcomm.protocol.handshake import DataContext
 from ftcomm.protocol.link_messages import FetchEnd, FetchWait, PartItem, PartRequest
+from ftcomm.protocol.messages import ControlMessage
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.contributions.contributed_calls import Offer
 from ftcomm.recovery.contributions.contribution_log import Contribution
@@ -119,7 +121,7 @@ async def _ask_rank(driver: Driver, epoch: int, position: Position, rank: int) -
             patient = IdleTimeoutStream(sock, driver.hub.settings.detect_within)
             stream = checked_stream(driver.hub, patient, rank)
             await send_message(stream, PartRequest(epoch, position))
-            answer = await _answer(driver, stream, position)
+            answer = await _answer(driver, stream, position, rank)
     except RelayLost as error:  # the rank itself is not to blame
         driver.apply(link_down(epoch, rank, error))
     except BROKEN as error:
@@ -132,24 +134,35 @@ async def _ask_rank(driver: Driver, epoch: int, position: Position, rank: int) -
 
 
 async def _answer(
-    driver: Driver, stream: ByteStream, position: Position
+    driver: Driver, stream: ByteStream, position: Position, rank: int
 ) -> LoggedResult | FetchEnd:
     """The part, or the word that there is none.
 
     Raises:
         ProtocolError: something else, or a part of another call; nothing is kept of it.
     """
-    while True:
-        message = await receive_message(stream)
-        match message:
-            case FetchWait():
-                continue
-            case FetchEnd():
-                return message
-            case PartItem():
-                return await _content(driver, stream, message, position)
-            case _:
-                raise ProtocolError(f"expected a part, got {type(message).__name__}")
+    message = await _first_but_waits(driver, stream, rank)
+    match message:
+        case FetchEnd():
+            return message
+        case PartItem():
+            return await _content(driver, stream, message, position)
+        case _:
+            raise ProtocolError(f"expected a part, got {type(message).__name__}")
+
+
+async def _first_but_waits(driver: Driver, stream: ByteStream, rank: int) -> ControlMessage:
+    """The answer itself; while `rank` says that it has yet to come, heartbeats name it.
+
+    While bytes of the part arrive they do not: the tracker would take the link for dead.
+    """
+    late = driver.hub.late_parts
+    try:
+        while isinstance(message := await receive_message(stream), FetchWait):
+            late.setdefault(rank, time.monotonic())
+    finally:
+        late.pop(rank, None)
+    return message
 
 
 async def _content(

@@ -128,8 +128,10 @@ async def _keep_beating(driver: Driver) -> None:
 
 def _blocked_on(hub: Hub, ran_since: float) -> tuple[tuple[int, ...], float]:
     """For whom the user's thread has been waiting long enough to say so, and how long."""
-    peers = hub.progress.peers
-    blocked_s = max(time.monotonic() - max(hub.progress.since, ran_since), 0.0)
+    peers, since = hub.progress.peers, hub.progress.since
+    if not peers and hub.late_parts:  # a replay waits for ranks that are farther behind
+        peers, since = tuple(sorted(hub.late_parts)), min(hub.late_parts.values())
+    blocked_s = max(time.monotonic() - max(since, ran_since), 0.0)
     if not peers or blocked_s < BLOCKED_AFTER_S:
         return (), 0.0
     return peers, blocked_s

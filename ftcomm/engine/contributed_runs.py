@@ -6,7 +6,6 @@ This rank makes its own input again, which must have its digest, logs it, and co
 that all others give it.
 """
 
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -105,9 +104,8 @@ class ContributedRuns:
         self._control.driver.act(PartsWanted())
         with self._hub.lock:
             parts, rank = self._core.contributed.parts(), self._core.view.rank
-            missing = self._core.contributed.missing()
         if parts is None:
-            self._wait_for(missing)
+            self._hub.sleep()
             return None
         parts[rank] = own.part_of(rank)
         result = self._assembled(call, [parts[r] for r in range(len(parts))])
@@ -117,14 +115,6 @@ class ContributedRuns:
         if call.check is not None:
             call.check(result)
         return result if self._machine.replay_parts() else None
-
-    def _wait_for(self, ranks: tuple[int, ...]) -> None:
-        """Sleep until something has changed; the tracker can tell for whom this rank waits."""
-        progress = self._hub.progress
-        progress.step, progress.since = -1, time.monotonic()
-        progress.peers = ranks
-        self._hub.sleep()
-        progress.peers = ()
 
     def _assembled(self, call: Request, parts: list[LoggedResult]) -> LoggedResult | None:
         """This rank's result of all parts; None if one of them does not fit, which is suspected."""

@@ -143,10 +143,6 @@ class ContributedCalls:
         """The parts of all other ranks by rank, None while some are missing."""
         return self._parts.of(self._view.epoch, self._progress.position, self._others)
 
-    def missing(self) -> tuple[int, ...]:
-        """The ranks whose parts this rank waits for."""
-        return self._parts.missing(self._view.epoch, self._progress.position)
-
     def replay(self, *, now: float) -> Completion:
         """Complete the call that was made of `parts`, unless the epoch in which they came is over.
 

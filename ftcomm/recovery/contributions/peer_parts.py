@@ -35,11 +35,6 @@ class PeerParts:
         is_current = (epoch, position) == (self._epoch, self._position)
         return is_current and rank in self._asked and rank not in self._here
 
-    def missing(self, epoch: int, position: Position) -> tuple[int, ...]:
-        """The ranks whose parts were asked for and are not here, ascending."""
-        is_current = (epoch, position) == (self._epoch, self._position)
-        return tuple(sorted(self._asked - self._here.keys())) if is_current else ()
-
     def put(self, rank: int, value: Any) -> None:
         """Hold the part of `rank`, which was awaited."""
         self._here[rank] = value

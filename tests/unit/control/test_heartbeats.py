@@ -32,6 +32,7 @@ def a_blocked_worker() -> Any:
     hub = SimpleNamespace(
         settings=SETTINGS,
         progress=SimpleNamespace(peers=(1,), step=2, since=0.0),
+        late_parts={},
         core=SimpleNamespace(
             progress=SimpleNamespace(position=START),
             view=SimpleNamespace(epoch=1),
@@ -61,6 +62,19 @@ async def test_that_a_rank_is_blocked_is_said_once_and_then_five_times_in_detect
     assert driver.said == [((1,), 2)]
     looks = round(SETTINGS.detect_within / BLOCKED_AFTER_S)
     assert await said_at_the_next(looks, driver, mock_clock) == [((1,), 2)] * 5
+
+
+async def test_a_replay_that_waits_for_a_rank_behind_it_names_it(
+    mock_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    driver = a_blocked_worker()
+    driver.hub.progress.peers, driver.hub.late_parts[2] = (), 0.0
+    nursery.start_soon(_keep_beating, driver)
+    await trio.testing.wait_all_tasks_blocked()
+    assert driver.said == [((2,), 2)]
+    driver.hub.late_parts.clear()
+    looks = round(SETTINGS.detect_within / BLOCKED_AFTER_S)
+    assert await said_at_the_next(looks, driver, mock_clock) == [((), 2)] * 5
 
 
 async def test_a_rank_that_computes_and_calls_nothing_beats_five_times_in_detect_within(
@@ -146,6 +160,7 @@ class HubOfACallThatEnds:
 
     def __init__(self) -> None:
         self.progress = WaitProgress()
+        self.late_parts: dict[int, float] = {}
         self.settings = SimpleNamespace(heartbeat_every=0.001, detect_within=600.0)
         self.core = SimpleNamespace(
             progress=SimpleNamespace(position=START),

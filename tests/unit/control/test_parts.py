@@ -74,6 +74,7 @@ def a_driver(core: WorkerMachine, nursery: trio.Nursery, **more: Any) -> Any:
         fault=lambda _: None,
         log=logging.getLogger("t"),
         digest=None,
+        late_parts={},
     )
 
     def apply(event: Any) -> None:
@@ -196,6 +197,23 @@ async def asked(monkeypatch: pytest.MonkeyPatch, said: bytes) -> tuple[WorkerMac
             await send_all(far, said)
             far.shutdown(trio.socket.SHUT_WR)
     return core, driver.said
+
+
+async def test_a_rank_that_has_yet_to_come_is_named_until_its_part_begins(
+    nursery: trio.Nursery,
+) -> None:
+    near, far = trio.socket.socketpair()
+    driver = a_driver(lagging(), nursery)
+    with near, far:
+        await send_message(near, FetchWait())
+        await send_message(near, FetchWait())
+        async with trio.open_nursery() as asking:
+            asking.start_soon(parts._first_but_waits, driver, far, 1)
+            while not driver.hub.late_parts:
+                await trio.lowlevel.checkpoint()
+            assert list(driver.hub.late_parts) == [1]
+            await send_message(near, PartItem(CALL, FLOAT, (2, 2), 32))
+        assert driver.hub.late_parts == {}
 
 
 ROWS = np.arange(4.0)
