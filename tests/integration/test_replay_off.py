@@ -21,6 +21,10 @@ def test_a_death_right_after_a_checkpoint_is_recovered_from(bench: Bench) -> Non
     bench.run(Plan(3, SCRIBBLER, ("1.1.0.0@enter",), OFF))
 
 
+def test_calls_with_a_result_of_each_ranks_own_keep_no_input(bench: Bench) -> None:
+    bench.run(Plan(3, {"program": "rank_result_forms"}, ("1.1.0.0@enter",), OFF))
+
+
 def test_a_death_between_checkpoints_ends_the_job_for_all_and_the_setting_is_named(
     bench: Bench,
 ) -> None:
