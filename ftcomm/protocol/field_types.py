@@ -36,6 +36,7 @@ MAX_ITEM_BYTES = 1 << 40  # one served result; far above any log limit, far belo
 RUNS_OF_A_FRAME = 4096
 
 U32 = Annotated[int, Int(0, 2**32 - 1)]
+U64 = Annotated[int, Int(0, 2**64 - 1)]
 Rank = Annotated[int, Int(0, MAX_WORLD_SIZE - 1)]
 RankOrNone = Annotated[int, Int(-1, MAX_WORLD_SIZE - 1)]  # -1 is none
 Ranks = Annotated[tuple[Rank, ...], AtMost(MAX_WORLD_SIZE)]

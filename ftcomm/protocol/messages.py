@@ -36,6 +36,7 @@ from ftcomm.protocol.field_types import (
     MAX_WORLD_SIZE,
     RUNS_OF_A_FRAME,
     U32,
+    U64,
     Address,
     Blob,
     LeafDigest,
@@ -257,7 +258,8 @@ class Report:
     plan this incarnation had fetched everything for (0: none).  ``signature`` is empty outside a
     call. ``prelude_length`` is the seqno of ``load_checkpoint``, -1 while unknown.  ``locals``
     names every version held, committed or tentative, that has local states.  ``journals`` is what
-    was read of an earlier attempt.
+    was read of an earlier attempt.  ``messages`` stands for the messages of the version that were
+    sent and not taken; over all ranks the sum is 0 (modulo 2**64) where none is on its way.
     """
 
     epoch: U32
@@ -274,6 +276,7 @@ class Report:
     closed: bool
     locals: Annotated[tuple[LocalStates, ...], AtMost(MAX_LOCAL_VERSIONS)] = ()
     journals: Annotated[tuple[JournalRuns, ...], AtMost(MAX_JOURNALLED_EPOCHS)] = ()
+    messages: U64 = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import PRELUDE, Position, PositionRange
 from ftcomm.protocol.spares.prefetch_messages import Prefetch
+from ftcomm.recovery.messages.names import Mark
 from ftcomm.recovery.result_log import LogEntry
 
 # --- events -----------------------------------------------------------------------------------
@@ -127,6 +128,45 @@ class PartLost:
     rank: int
     cause: str
     is_gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesWanted:
+    """The user's thread waits for a message of rank `source`."""
+
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessageArrived:
+    """Message `number` of a stream of `source` to this rank has arrived whole."""
+
+    epoch: int
+    source: int
+    version: int
+    tag: bytes
+    number: int
+    digest: bytes
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesClaimed:
+    """Rank `destination` says what it has of this rank's messages of `version`."""
+
+    epoch: int
+    destination: int
+    version: int
+    marks: tuple[tuple[bytes, Mark], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesLost:
+    """The link by which messages of `source` come has failed."""
+
+    epoch: int
+    source: int
+    cause: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +307,10 @@ Event = (
     | PartsWanted
     | PartFetched
     | PartLost
+    | MessagesWanted
+    | MessageArrived
+    | MessagesClaimed
+    | MessagesLost
     | Beat
     | OwnCloseDone
     | Leaving
@@ -321,6 +365,19 @@ class FetchParts:
     epoch: int
     position: Position
     ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskForMessages:
+    """Ask `source` for all messages of `version` to this rank that follow `marks`.
+
+    They come as they are sent. A stream without a mark has not begun to arrive.
+    """
+
+    epoch: int
+    source: int
+    version: int
+    marks: tuple[tuple[bytes, Mark], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,6 +484,7 @@ Effect = (
     | CloseLinks
     | StartFetch
     | FetchParts
+    | AskForMessages
     | Wake
     | Discard
     | Hangup

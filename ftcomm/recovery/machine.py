@@ -41,6 +41,7 @@ from ftcomm.protocol.messages import (
     Suspect,
     Welcome,
 )
+from ftcomm.protocol.position import Position
 from ftcomm.protocol.spares.prefetch_messages import Prefetch
 from ftcomm.recovery.call_progress import CallProgress
 from ftcomm.recovery.checkpoint_store import CheckpointStore
@@ -65,6 +66,10 @@ from ftcomm.recovery.events import (
     Leaving,
     LinkDown,
     LocalFetched,
+    MessageArrived,
+    MessagesClaimed,
+    MessagesLost,
+    MessagesWanted,
     MismatchSeen,
     ObjectFailed,
     ObjectStored,
@@ -88,6 +93,7 @@ from ftcomm.recovery.fetch_orders import fetch_orders, flaw_in
 from ftcomm.recovery.journal.journalling import Journalling
 from ftcomm.recovery.known_roster import known_roster
 from ftcomm.recovery.marked_versions import MarkedVersions
+from ftcomm.recovery.messages.message_exchange import MessageExchange
 from ftcomm.recovery.replica_placement import keep_stride
 from ftcomm.recovery.result_log import LogEntry, ResultLog
 from ftcomm.recovery.spares.prefetching import Prefetching
@@ -111,6 +117,10 @@ FetchEvent = (
     | PartsWanted
     | PartFetched
     | PartLost
+    | MessagesWanted
+    | MessageArrived
+    | MessagesClaimed
+    | MessagesLost
 )
 
 
@@ -128,6 +138,7 @@ class WorkerMachine:
         prefetching: what it fetches as a spare.
         progress: the position, and the calls of the user's thread.
         contributed: calls of which each rank keeps its own input.
+        messages: what was sent from one rank to another.
         journalling: results that are journalled, and those of an earlier attempt.
     """
 
@@ -140,6 +151,7 @@ class WorkerMachine:
         self.prefetching = Prefetching(self.view, self.checkpoints)
         self.progress = CallProgress(self.view, self.contact, self.log, self.checkpoints)
         self.contributed = ContributedCalls(self.view, self.contact, self.progress, self.log)
+        self.messages = MessageExchange(self.view, self.contact, self.progress)
         self.journalling = Journalling(self.view, self.progress, self.log, self.durables)
 
     def handle(self, event: Event, *, now: float) -> list[Effect]:
@@ -170,12 +182,16 @@ class WorkerMachine:
                 | PartsWanted()
                 | PartFetched()
                 | PartLost()
+                | MessagesWanted()
+                | MessageArrived()
+                | MessagesClaimed()
+                | MessagesLost()
             ):
                 effects = self.on_fetch(event, now)
             case Beat():
                 effects = self.on_beat(event, now)
             case OwnCloseDone():
-                effects = [self._send_closed()]
+                effects = [_closed_at(self.progress.position)]
             case Leaving(reason):
                 effects = [SendControl(Leave(reason[:1000], self.progress.position))]
             case _:
@@ -271,7 +287,7 @@ class WorkerMachine:
         if view.accusation is not None:
             effects.append(SendControl(view.accusation))
         if self.progress.closed:
-            effects.append(self._send_closed())
+            effects.append(_closed_at(self.progress.position))
         effects += [SendControl(said) for said in self.durables.on_welcome()]
         return [*effects, *self.prefetching.on_welcome(), *self.journalling.on_welcome()]
 
@@ -294,7 +310,13 @@ class WorkerMachine:
         if self.durables.restoring.is_under_way or self.journalling.is_reading:
             return []
         return [
-            SendControl(replace(self.progress.report(), journals=self.journalling.found.runs()))
+            SendControl(
+                replace(
+                    self.progress.report(),
+                    journals=self.journalling.found.runs(),
+                    messages=self.messages.balance,
+                )
+            )
         ]
 
     def on_plan(self, plan: Plan) -> list[Effect]:
@@ -330,18 +352,13 @@ class WorkerMachine:
                 return [Wake()] if rank == self.view.rank else []
             case FetchEnded(epoch, source, failure):
                 return self.on_fetch_ended(epoch, source, failure)
-            case PartsWanted():
-                return self.contributed.ask(now)
-            case PartFetched():
-                return [Wake()] if self.contributed.take(event) else []
-            case PartLost(epoch, _, rank, cause):
-                gone = self.contributed.gone(event)
-                if gone is not None:
-                    return self.on_found(gone)
-                is_awaited = self.contributed.awaits(event)
-                return self.on_link_down(epoch, rank, cause) if is_awaited else []
+            case PartsWanted() | PartFetched() | PartLost():
+                follows = self.contributed.handle(event, now)
+            case MessagesWanted() | MessageArrived() | MessagesClaimed() | MessagesLost():
+                follows = self.messages.handle(event, now)
             case _:
                 assert_never(event)
+        return follows if isinstance(follows, list) else self.handle(follows, now=now)
 
     def on_result_fetched(self, fetched: ResultFetched) -> list[Effect]:
         """Log a fetched result, under the same rule as an executed one (rule R3)."""
@@ -487,7 +504,7 @@ class WorkerMachine:
             )
         elif beat.record_ms and waiting.signature:
             blocked = Blocked(waiting.signature, waiting.site, (), beat.record_ms)
-        found = self.contributed.lost_input(now)
+        found = self.contributed.lost_input(now) or self.messages.lost_source(now)
         effects = [] if found is None else self.on_found(found)
         heartbeat = Heartbeat(number, self.view.epoch, progress.position, blocked, beat.log_bytes)
         if contact.attached and contact.job_id:
@@ -503,9 +520,6 @@ class WorkerMachine:
         contact, view = self.contact, self.view
         waits = contact.starves or self.durables.awaits_record or self.progress.closed
         return view.is_frozen or view.holds or bool(contact.needs_confirmation) or waits
-
-    def _send_closed(self) -> SendControl:
-        return SendControl(Closed(max(self.progress.position.version, 0)))
 
     def fail(self, error: errors.FtcommError) -> list[Effect]:
         """End in `error`: the driver cannot go on (for example: authentication refused).
@@ -524,6 +538,10 @@ class WorkerMachine:
         return kind(
             cause, rank=rank, epoch=view.revoke_epoch or None, position=self.progress.position
         )
+
+
+def _closed_at(position: Position) -> SendControl:
+    return SendControl(Closed(max(position.version, 0)))
 
 
 __all__ = [

@@ -29,6 +29,7 @@ REPLACED = "was replaced"  # of a worker id, by another incarnation
 # died, counts as a member that has died, and has no history.  With replay=off none is kept at all.
 UNTOLD_LOSSES = ("local state", "every member", "replay=off")
 OTHER_INPUT = "gave other bytes to the call"  # of `ContributedCalls.differs`
+GONE = "has closed and is gone"  # of `ContributedCalls.lost_input` and `MessageExchange`
 
 
 def _verdicts(case: Case) -> list[tuple[IncarnationRecord, HistoryLine[Over]]]:
@@ -117,6 +118,8 @@ def lost_for_a_reason(case: Case) -> Iterator[RuleViolation]:
         return
     if OTHER_INPUT in over.event.cause and _gave_other_inputs(case):
         return
+    if GONE in over.event.cause and _named_have_closed(case, over.event.cause):
+        return
     told = {(x.worker, x.incarnation) for x, _ in _verdicts(case)}
     members = {member for taken in case.plans.values() for member in taken[0][1].event.members}
     dead = (members | {(x.worker, x.incarnation) for x in case.records}) - told
@@ -141,3 +144,9 @@ def _gave_other_inputs(case: Case) -> bool:
         if first.setdefault((record.rank, event.position), event.input) != event.input:
             return True
     return False
+
+
+def _named_have_closed(case: Case, cause: str) -> bool:
+    """Tell whether a rank that `cause` names has called close: what it gave is with it alone."""
+    closers = {record.worker for record, line in case.entered if line.event.kind == "close"}
+    return any(f"(worker {worker})" in cause for worker in closers)

@@ -17,6 +17,7 @@ from ftcomm_chaos.sim.end_rules import EndRules
 from ftcomm_chaos.sim.fault_plan import SimulatedFaultKind as Fault
 from ftcomm_chaos.sim.journals import JournalRules
 from ftcomm_chaos.sim.store import Record
+from ftcomm_chaos.sim.workload import SimulatedMessage
 from ftcomm_chaos.sim.world import Violation
 from ftcomm_tracker.core.durable.attempts import PutAttempt
 from ftcomm_tracker.core.durable_state import Durable
@@ -140,6 +141,12 @@ class Monitor:
         if program.calls[position].kind is Kind.CLOSE:
             self.closed.add(process.core.view.rank)
         self.check_copies()
+
+    def on_message(
+        self, process: "SimulatedProcess", message: SimulatedMessage, content: object
+    ) -> None:
+        """The script of `process` takes the next message of a stream (R21)."""
+        process.require(content == message.content, f"got {content!r}, due was {message.content!r}")
 
     def _note_done(
         self, process: "SimulatedProcess", position: Position, epoch: int | None
@@ -452,12 +459,14 @@ class Monitor:
             raise Violation(f"lost after {fatal} separate deaths: {fatal_decision.cause}")
 
     def _is_lost_input(self, fatal_decision: FatalDecision) -> bool:
-        """A rank that has closed is gone, and with it what it gave to a call (R20)."""
+        """A rank that has closed is gone, and with it its input (R20) and its messages (R21)."""
         call = self.sim.program.calls.get(fatal_decision.position)
-        here = {process.core.view.rank for process in self.sim.current_processes()}
+        current = self.sim.current_processes()
+        here = {one.core.view.rank for one in current if not self._is_given_up(one)}
         gone = self.closed - here
         is_contributed = call is not None and call.is_contributed
-        return is_contributed and bool(gone) and INPUT_LOST in fatal_decision.cause
+        could_be = is_contributed or self.sim.program.messages
+        return bool(could_be) and bool(gone) and INPUT_LOST in fatal_decision.cause
 
     def _is_restored(self, fatal_decision: FatalDecision) -> bool:
         """The version that is needed is the one from which the attempt began."""

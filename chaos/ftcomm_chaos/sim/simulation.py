@@ -70,6 +70,7 @@ class Simulation:
         spares: int | None = None,
         standby: bool = False,
         contributed: bool = False,
+        messages: bool = False,
         disks: bool = False,
     ) -> None:
         self.world = World(seed, tracing=tracing)
@@ -82,6 +83,7 @@ class Simulation:
             keeps_locals=self.conditions.keeps_locals,
             versions=LONG if self.conditions.durable else SHORT,
             contributing=random.Random(f"contributed of {seed}") if contributed else None,  # noqa: S311 - drawn from the seed
+            messaging=random.Random(f"messages of {seed}") if messages else None,  # noqa: S311 - likewise
         )
         self.odd_one = self._draw_odd_one(script) if faulty else None
         self.world.transit_s = self.conditions.transit_s

@@ -7,7 +7,7 @@ results come from the schedules run in memory without any fault.
 import functools
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,8 @@ ITEM_BYTES = 8
 LARGE_ITEM_BYTES = 1 << 20  # as if an element were so large: schedules of few and of many bytes
 SHORT, LONG = (0, 1, 2, 3), (2, 4, 6, 9)  # checkpoints of a script
 CONTRIBUTED = 0.5  # share of a version's calls, in a script that has such calls
+MESSAGES = (0, 1, 2, 4)  # between two calls, in a script that has messages
+TAGS = 2
 SIZES = ((0, 1, 3), (0, 1, 3), (1, 2, 5, 9), (0, 17))  # elements; uneven parts, and none at all
 
 
@@ -177,6 +179,58 @@ def packed(kept: "int | UsersState") -> int:
     return kept.state if isinstance(kept, UsersState) else kept
 
 
+@dataclass(frozen=True)
+class SimulatedMessage:
+    """One message of the script.
+
+    Attributes:
+        version: in which it is sent and received.
+        source: the rank that sends it.
+        target: the rank that receives it.
+        tag: of the stream.
+        number: within the stream and version, from 1.
+    """
+
+    version: int
+    source: int
+    target: int
+    tag: bytes
+    number: int
+
+    @property
+    def content(self) -> str:
+        """Unlike that of any other message."""
+        return f"{self.version}: {self.source} to {self.target}, {self.tag.decode()} {self.number}"
+
+
+Place = tuple[int, int]  # version, and the index of the call before which it is
+
+
+def draw_messages(
+    rng: random.Random, world_size: int, versions: Sequence[Sequence[SimulatedCall]]
+) -> dict[Place, tuple[SimulatedMessage, ...]]:
+    """Messages before each call of each version and at its end.
+
+    Each rank sends and receives its own in the order given here.  What is received was sent before
+    in this order, so no ranks wait for each other in a circle.
+    """
+    if world_size == 1:
+        return {}
+    found: dict[Place, tuple[SimulatedMessage, ...]] = {}
+    for version, calls in enumerate(versions):
+        numbers: Counter[tuple[int, int, bytes]] = Counter()
+        for index in range(len(calls) + 1):
+            drawn = []
+            for _ in range(rng.choice(MESSAGES)):
+                source, target = rng.sample(range(world_size), 2)
+                tag = b"tag%d" % rng.randrange(TAGS)
+                numbers[source, target, tag] += 1
+                number = numbers[source, target, tag]
+                drawn.append(SimulatedMessage(version, source, target, tag, number))
+            found[version, index] = tuple(drawn)
+    return found
+
+
 class Program:
     """The whole script: prelude, load, versions that end with checkpoints, close.
 
@@ -186,6 +240,7 @@ class Program:
         states: the state at the beginning of each version, as far as they are known.
         loads: whether the script has checkpoints at all.
         checkpoint: the call that ends a version, with local states or without.
+        messages: between two calls, by place.
         locals: the local state by version and rank, as far as they are kept.
         end: the position of close.
     """
@@ -198,6 +253,7 @@ class Program:
         keeps_locals: bool = False,
         versions: tuple[int, ...] = SHORT,
         contributing: random.Random | None = None,
+        messaging: random.Random | None = None,
     ) -> None:
         self.world_size = world_size
         self.checkpoint = LOCAL_CHECKPOINT if keeps_locals else CHECKPOINT
@@ -213,6 +269,9 @@ class Program:
         ]
         if contributing is not None:
             self.versions = [self._contributed(contributing, calls) for calls in self.versions]
+        self.messages: dict[Place, tuple[SimulatedMessage, ...]] = {}
+        if messaging is not None:
+            self.messages = draw_messages(messaging, world_size, self.versions)
         self.calls: dict[Position, SimulatedCall] = {}
         self.grouping: Grouping | None = None
         self.states: dict[int, int] = {0: default_state(0)}

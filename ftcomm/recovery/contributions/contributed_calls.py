@@ -12,7 +12,7 @@ answers once it has come as far.
 """
 
 import enum
-from typing import Any
+from typing import Any, assert_never
 
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.call_progress import CallProgress
@@ -23,8 +23,11 @@ from ftcomm.recovery.events import (
     Effect,
     FatalFound,
     FetchParts,
+    LinkDown,
     PartFetched,
     PartLost,
+    PartsWanted,
+    Wake,
 )
 from ftcomm.recovery.result_log import ResultLog
 from ftcomm.recovery.states import Completion
@@ -88,11 +91,31 @@ class ContributedCalls:
 
     # --- parts of others ------------------------------------------------------------------------
 
+    def handle(
+        self, event: PartsWanted | PartFetched | PartLost, now: float
+    ) -> list[Effect] | FatalFound | LinkDown:
+        """Ask for parts, take one, or do without one that does not come.
+
+        Returns:
+            what the driver must do, or what this rank has found.
+        """
+        match event:
+            case PartsWanted():
+                return self._ask(now)
+            case PartFetched():
+                return [Wake()] if self._take(event) else []
+            case PartLost(epoch, _, rank, cause):
+                if not self._awaits(event):
+                    return []
+                return self._gone(event) or LinkDown(epoch, rank, cause)
+            case _:
+                assert_never(event)
+
     @property
     def _others(self) -> frozenset[int]:
         return frozenset(member.rank for member in self._view.members) - {self._view.rank}
 
-    def ask(self, now: float) -> list[Effect]:
+    def _ask(self, now: float) -> list[Effect]:
         """Ask for the parts of the call at this rank's position that are not on their way yet."""
         view, position = self._view, self._progress.position
         if self._waits_since is None or self._waits_since[0] != position:
@@ -119,7 +142,7 @@ class ContributedCalls:
         cause = f"rank {names} has closed and is gone, and with it its input to call {position}"
         return FatalFound("JobLostError", cause, position)
 
-    def take(self, fetched: PartFetched) -> bool:
+    def _take(self, fetched: PartFetched) -> bool:
         """Hold a part; False if it is of an older epoch or another call."""
         view = self._view
         is_current = fetched.epoch == view.epoch and view.is_live
@@ -128,13 +151,13 @@ class ContributedCalls:
         self._parts.put(fetched.rank, fetched.value)
         return True
 
-    def awaits(self, lost: PartLost) -> bool:
+    def _awaits(self, lost: PartLost) -> bool:
         """Tell whether the part that did not come is awaited."""
         return self._parts.awaits(lost.epoch, lost.position, lost.rank)
 
-    def gone(self, lost: PartLost) -> FatalFound | None:
-        """The error for a part that is awaited and that its rank holds no more."""
-        if not lost.is_gone or not self.awaits(lost):
+    def _gone(self, lost: PartLost) -> FatalFound | None:
+        """The error for an awaited part that its rank holds no more."""
+        if not lost.is_gone:
             return None
         cause = f"rank {lost.rank} has no part of call {lost.position} to give: {lost.cause}"
         return FatalFound("JobLostError", cause, lost.position)

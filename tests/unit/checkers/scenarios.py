@@ -383,6 +383,20 @@ def everything_lost() -> ScenarioRun:
     return scenario
 
 
+def gone_with_its_input() -> ScenarioRun:
+    """Rank 1 has closed and died; rank 2 is restarted, and needs what rank 1 gave to 1.0."""
+    scenario, members = ScenarioRun(), ["w0-1", "w1-1", "w2-1"]
+    _to_version_1(scenario, members)
+    scenario.enter("w1-1", FIRST_OF_1, "close")
+    scenario.fault("kill", "w1")
+    scenario.exit("w1-1", -9)
+    cause = "rank 1 (worker w1) has closed and is gone, and with it its input to call 1.0"
+    for incarnation in ("w0-1", "w2-1"):
+        scenario.enter(incarnation, FIRST_OF_1, "close")
+        scenario.fail(incarnation, "JobLostError", cause, 1, FIRST_OF_1)
+    return scenario
+
+
 def rolled_back() -> ScenarioRun:
     """Ranks 1 and 2 are killed with a result; the survivor is told to start again."""
     scenario, members = ScenarioRun(), ["w0-1", "w1-1", "w2-1"]
@@ -409,4 +423,5 @@ GOOD = {
     "lost": lost,
     "lost with one that wakes": lost_with_one_that_wakes,
     "replaced by one that died": replaced_by_one_that_died,
+    "gone with its input": gone_with_its_input,
 }

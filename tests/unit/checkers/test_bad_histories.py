@@ -42,6 +42,7 @@ from tests.unit.checkers.edits import (
     told_of_the_loss_too,
 )
 from tests.unit.checkers.scenarios import (
+    FIRST_OF_1,
     LOAD,
     PRELUDE,
     ScenarioRun,
@@ -49,6 +50,7 @@ from tests.unit.checkers.scenarios import (
     digest,
     everything_lost,
     fenced,
+    gone_with_its_input,
     killed,
     lost,
     mismatch,
@@ -158,6 +160,8 @@ BAD: tuple[Bad, ...] = (
     ("mismatch-in-time", "the mismatch is told late", mismatch, later("w1-1", "over", 1.5)),
     ("lost-for-a-reason", "lost after one death", lost,
      told_of_the_loss_too),
+    ("lost-for-a-reason", "said to be gone, and has never closed", gone_with_its_input,
+     set_to("w1-1", "enter", at=FIRST_OF_1, kind="allreduce")),
     ("memory-bounded", "memory leaks", peace, growing("rss", 20 * MIB)),
     ("descriptors-bounded", "descriptors leak", peace, growing("fds", 5)),
     ("all-end-in-time", "a process that never ends", killed, dropped("harness", "exited", -1)),

@@ -153,6 +153,20 @@ def test_a_version_that_one_lacks_is_not_committed() -> None:
     assert decision.frontier == at(0, 4)
 
 
+@pytest.mark.parametrize(("balances", "commit"), [((7, 2**64 - 7), 1), ((7, 0), PRELUDE)])
+def test_a_version_with_a_message_on_its_way_is_not_committed(
+    balances: tuple[int, int], commit: int
+) -> None:
+    """Executing the checkpoint will name it (R21)."""
+    holding = [
+        report(at(0, 4), PositionRange(0, 0, 4), tentative=1, digest=b"d", messages=balance)
+        for balance in balances
+    ]
+    assert decided(*holding).plans[0].commit == commit
+    # Who has died may have committed it, and of who was restarted nobody knows the balance.
+    assert decided(*holding, report(caught_up=0)).plans[0].commit == 1
+
+
 def test_a_version_is_not_committed_while_a_member_has_not_come_past_its_load() -> None:
     """Nobody can have seen that all hold it; committed, it would die with its one holder."""
     holding = report(at(0, 0), tentative=1, digest=b"d")

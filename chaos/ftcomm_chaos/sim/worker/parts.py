@@ -34,8 +34,8 @@ class PartLink:
         elif self.far.core.view.epoch < self.epoch:
             self.far.parked.append(self.ask)  # newer waits (rule R1)
         else:
+            self._watch()  # first: that rank may die when it is asked
             self.far.deliver(self._answer)
-            self._watch()
 
     @property
     def _is_wanted(self) -> bool:

@@ -18,6 +18,7 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import Position
 from ftcomm.recovery.events import (
+    AskForMessages,
     Attached,
     Beat,
     CloseLinks,
@@ -45,6 +46,7 @@ from ftcomm_chaos.sim.journals import JournalAccess
 from ftcomm_chaos.sim.network.frames import Frame
 from ftcomm_chaos.sim.store_access import ObjectAccess
 from ftcomm_chaos.sim.worker import user_thread
+from ftcomm_chaos.sim.worker.messages import ask_for_messages
 from ftcomm_chaos.sim.worker.parts import fetch_parts
 from ftcomm_chaos.sim.worker.prefetch import begin_prefetch
 from ftcomm_chaos.sim.workload import UsersState, packed, state_digest
@@ -303,7 +305,7 @@ class SimulatedProcess:
                 over = self.core.view.state in (WorkerState.FAILED, WorkerState.FINISHED)
                 self.net.close(self, None if over else self.core.view.revoke_epoch)
                 self._look_again()
-            case StartFetch() | StartPrefetch() | FetchParts():
+            case StartFetch() | StartPrefetch() | FetchParts() | AskForMessages():
                 self._begin_fetch(effect)
             case Wake():
                 self.poke()
@@ -329,7 +331,9 @@ class SimulatedProcess:
             case _:
                 assert_never(effect)
 
-    def _begin_fetch(self, effect: StartFetch | StartPrefetch | FetchParts) -> None:
+    def _begin_fetch(
+        self, effect: StartFetch | StartPrefetch | FetchParts | AskForMessages
+    ) -> None:
         match effect:
             case StartFetch():
                 self.net.fetch(self, effect)
@@ -338,6 +342,8 @@ class SimulatedProcess:
                 begin_prefetch(self, effect)
             case FetchParts():
                 fetch_parts(self, effect)
+            case AskForMessages():
+                ask_for_messages(self, effect)
             case _:
                 assert_never(effect)
 

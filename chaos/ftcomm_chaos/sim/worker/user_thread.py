@@ -29,6 +29,7 @@ from ftcomm_chaos.sim.worker.execution import (
     run,
     settle,
 )
+from ftcomm_chaos.sim.worker.messages import own_messages, pass_message
 from ftcomm_chaos.sim.workload import (
     CHECKPOINT,
     CLOSE,
@@ -62,11 +63,13 @@ def script(process: "SimulatedProcess") -> Thread:
     if program.loads:
         version, state, local = yield from _called(process, functools.partial(_load, process))
         for calls in program.versions[version:]:
-            for call in calls:
+            for index, call in enumerate(calls):
+                yield from _messages(process, version, index)
                 yield from _think(process)
                 body = contributed_call if call.is_contributed else _collective
                 result = yield from _called(process, functools.partial(body, process, call))
                 state = after_call(state, call, result)
+            yield from _messages(process, version, len(calls))
             yield from _think(process)
             if version < len(program.versions) - 1:
                 local = next_local(local, state, core.view.rank)
@@ -74,6 +77,13 @@ def script(process: "SimulatedProcess") -> Thread:
             version += 1
     yield from _called(process, functools.partial(_leave_together, process))
     process.monitor.on_finished(process, core.progress.position)
+
+
+def _messages(process: "SimulatedProcess", version: int, index: int) -> Thread:
+    """Send and receive what the script has before a call."""
+    for message in own_messages(process, version, index):
+        yield from _think(process)
+        yield from _called(process, functools.partial(pass_message, process, message))
 
 
 def _leave_together(process: "SimulatedProcess") -> Thread:
@@ -276,12 +286,15 @@ def _agree(process: "SimulatedProcess", digest: bytes, local: int | None) -> Thr
     signature = process.sim.program.checkpoint.signature
     process.point("entered")
     mark = _mark(process)
-    mine = (int.from_bytes(digest, "big"), *([] if mark is None else [mark]))
+    balance = divmod(core.messages.balance, 1 << 32)  # elements are floats, of 52 bits
+    mine = (int.from_bytes(digest, "big"), *balance, *([] if mark is None else [mark]))
     gather = SimulatedCall(Kind.ALLGATHER, len(mine))
     work = yield from execute(process, gather, signature, mine, 0)
     if work is None:
         return
-    digests, marks = work[:: len(mine)], work[1 :: len(mine)]
+    digests, marks = work[:: len(mine)], work[len(mine) - 1 :: len(mine)]
+    high, low = (sum(map(int, work[at :: len(mine)])) for at in (1, 2))
+    process.require(((high << 32) + low) % (1 << 64) == 0, "a cut with a message on its way (R21)")
     if len(set(digests)) > 1:
         process.require(process.sim.counters["odd calls"] > 0, f"digests differ: {work}")
         peer = next(rank for rank, theirs in enumerate(digests) if theirs != mine[0])

@@ -1,0 +1,160 @@
+"""Messages of a simulated worker: sent to the log, and received from the inbox (rule R21)."""
+
+import hashlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ftcomm.recovery.events import (
+    AskForMessages,
+    MessageArrived,
+    MessagesClaimed,
+    MessagesLost,
+    MessagesWanted,
+)
+from ftcomm.recovery.machine import Completion, WorkerState
+from ftcomm.recovery.messages.sent_log import SentMessage
+from ftcomm_chaos.sim.worker.execution import SITE, Thread
+from ftcomm_chaos.sim.workload import SimulatedMessage
+
+if TYPE_CHECKING:
+    from ftcomm_chaos.sim.worker.process import SimulatedProcess
+
+LOOKS_S = 0.02  # between two looks whether the source has sent more meanwhile
+DIGEST_BYTES = 16
+
+
+def own_messages(
+    process: "SimulatedProcess", version: int, index: int
+) -> Iterator[SimulatedMessage]:
+    """The messages before a call that this rank sends or receives, in order."""
+    rank = process.core.view.rank
+    for message in process.sim.program.messages.get((version, index), ()):
+        if rank in (message.source, message.target):
+            yield message
+
+
+def pass_message(process: "SimulatedProcess", message: SimulatedMessage) -> Thread:
+    """Send a message, or receive it."""
+    if process.core.view.rank == message.source:
+        _send(process, message)
+    else:
+        yield from _receive(process, message)
+
+
+def _send(process: "SimulatedProcess", message: SimulatedMessage) -> None:
+    content = message.content
+    digest = hashlib.blake2b(content.encode(), digest_size=DIGEST_BYTES).digest()
+    process.point("sending")
+    found = process.core.messages.send(message.target, message.tag, digest, content, SITE)
+    process.require(found is None, f"a script that computes the same sent another {message}")
+    process.point("sent")
+
+
+def _receive(process: "SimulatedProcess", message: SimulatedMessage) -> Thread:
+    core = process.core
+    while True:
+        if core.view.error is not None:
+            raise core.view.error
+        outcome, content = core.messages.receive(message.source, message.tag, process.world.now)
+        if outcome is Completion.DONE:
+            process.monitor.on_message(process, message, content)
+            process.sim.counters["messages"] += 1
+            process.point("received")
+            return
+        if outcome is None:
+            process.hear(MessagesWanted(message.source))
+            process.point("receiving")
+        yield None
+
+
+class MessageLink:
+    """A source's messages to one rank: asked for once, then sent as they are made."""
+
+    def __init__(self, process: "SimulatedProcess", order: AskForMessages) -> None:
+        self.process, self.world, self.order = process, process.world, order
+        self.far = process.net.processes[process.core.view.members[order.source].port]
+        self._to = process.core.view.rank
+        self._numbers = {tag: mark.number for tag, mark in order.marks}
+        self._at = 0
+        self._over = False
+
+    @property
+    def _is_wanted(self) -> bool:
+        core = self.process.core
+        same = core.view.epoch == self.order.epoch
+        return not self._over and self.process.alive and same
+
+    def ask(self) -> None:
+        """The request reaches the source, or does not."""
+        if not self._is_wanted:
+            return
+        order = self.order
+        way = self.process.net.way(order.epoch, self.process, order.source)
+        if way is None:
+            self._lose("refused")
+        elif way.hurdle is not None:
+            self.world.after(self.process.sim.settings.detect_within, self._lose, "nothing comes")
+        elif self.far.core.view.epoch < order.epoch:
+            self.far.parked.append(self.ask)  # newer waits (rule R1)
+        else:
+            self._watch()  # first: the source may die when it is asked
+            self.far.deliver(self._begin)
+
+    def _watch(self) -> None:
+        """A process that has died or left the epoch ends the link."""
+        if not self._is_wanted:
+            return
+        if self.far.alive and self.far.core.view.epoch == self.order.epoch:
+            self.world.after(LOOKS_S, self._watch)
+        else:
+            self._lose("the link broke")
+
+    def _begin(self) -> None:
+        order = self.order
+        self.far.hear(MessagesClaimed(order.epoch, self._to, order.version, order.marks))
+        self._serve()
+
+    def _serve(self) -> None:
+        """The source looks into its log; where nothing follows yet it looks again."""
+        core, order = self.far.core, self.order
+        if not self._is_wanted or core.view.epoch != order.epoch:
+            return
+        if core.view.state not in (WorkerState.RUNNING, WorkerState.CATCHING_UP):
+            return
+        if self.process.core.progress.position.version > order.version:
+            return  # a new version is asked for anew
+        following = core.messages.following(self._to, order.version, self._at, self._numbers)
+        found = next(following, None)
+        if found is None:
+            self.world.after(LOOKS_S, self.far.deliver, self._serve)
+            return
+        self._at, message = found
+        self.far.point("serving")
+        self.world.after(self.world.transit(), self.process.deliver, self._arrive, message)
+
+    def _arrive(self, message: SentMessage) -> None:
+        if not self._is_wanted:
+            return
+        order, tag = self.order, message.stream.tag
+        event = MessageArrived(
+            order.epoch,
+            order.source,
+            order.version,
+            tag,
+            message.number,
+            message.digest,
+            message.value,
+        )
+        self.process.hear(event)
+        self.world.after(self.world.transit(), self.far.deliver, self._serve)
+
+    def _lose(self, why: str) -> None:
+        if self._is_wanted:
+            self._over = True
+            lost = MessagesLost(self.order.epoch, self.order.source, why)
+            self.world.after(self.world.transit(), self.process.deliver, self.process.hear, lost)
+
+
+def ask_for_messages(process: "SimulatedProcess", order: AskForMessages) -> None:
+    """Ask the source that the core names."""
+    process.world.after(process.world.transit(), MessageLink(process, order).ask)

@@ -1,0 +1,63 @@
+"""The inbox: messages that have arrived in the present version, until the user takes them (R21)."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from ftcomm.recovery.messages.names import MODULUS, START, Mark, Stream, behind, weight
+
+
+@dataclass(slots=True)
+class _Arrived:
+    """One stream: how far it has arrived, how far it was taken, and what lies in between."""
+
+    arrived: Mark = START
+    taken: Mark = START
+    waiting: deque[tuple[bytes, Any]] = field(default_factory=deque)
+
+
+class Inbox:
+    """Streams that lead to this rank.
+
+    Attributes:
+        balance: weights of all that was taken in this version, added up.
+    """
+
+    def __init__(self) -> None:
+        self.balance = 0
+        self._streams: dict[Stream, _Arrived] = {}
+
+    def put(self, stream: Stream, number: int, digest: bytes, value: Any) -> bool:
+        """Hold a message; False if it is here already, or is not the next of its stream."""
+        found = self._streams.setdefault(stream, _Arrived())
+        if number != found.arrived.number + 1:
+            return False
+        found.arrived = behind(found.arrived, digest)
+        found.waiting.append((digest, value))
+        return True
+
+    def has(self, stream: Stream) -> bool:
+        """Tell whether a message of `stream` waits to be taken."""
+        found = self._streams.get(stream)
+        return found is not None and bool(found.waiting)
+
+    def take(self, stream: Stream) -> Any:
+        """Give the next message of `stream`, which waits here, to the user."""
+        found = self._streams[stream]
+        digest, value = found.waiting.popleft()
+        found.taken = behind(found.taken, digest)
+        self.balance = (self.balance + weight(stream, found.taken)) % MODULUS
+        return value
+
+    def marks(self, source: int) -> tuple[tuple[bytes, Mark], ...]:
+        """By tag, how far the streams of `source` have arrived."""
+        return tuple(
+            (stream.tag, found.arrived)
+            for stream, found in sorted(self._streams.items())
+            if stream.source == source and found.arrived.number
+        )
+
+    def commit(self) -> None:
+        """The version is committed, so all has been taken: a new one counts from the beginning."""
+        self.balance = 0
+        self._streams.clear()

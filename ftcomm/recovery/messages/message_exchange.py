@@ -1,0 +1,201 @@
+"""MessageExchange: this rank's messages, through failures (rule R21).
+
+The sender logs a message when it is sent, and is done.  The receiver asks its source for all that
+it lacks, once in an epoch: it says how far each stream has arrived, and the digest of that.  The
+source sends what follows, as it is sent, until the epoch ends.  So a link that was lost costs
+nothing: the next plan lets the receiver ask again.
+
+A receiver that was restarted has nothing, and gets all messages of the version again.  A sender
+that was restarted sends them anew.  It logs them, and only what its receivers lack leaves this
+rank.  What they have must be what it sends now: digests are compared when the log has come as far.
+
+A checkpoint is a cut: all that was sent has been taken.  Each rank adds up the weights of what it
+has sent and takes off those of what it has taken; over all ranks the sum must be 0.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, assert_never
+
+from ftcomm.recovery.call_progress import CallProgress
+from ftcomm.recovery.epoch_view import EpochView
+from ftcomm.recovery.events import (
+    AskForMessages,
+    Effect,
+    FatalFound,
+    LinkDown,
+    MessageArrived,
+    MessagesClaimed,
+    MessagesLost,
+    MessagesWanted,
+    Wake,
+)
+from ftcomm.recovery.messages.inbox import Inbox
+from ftcomm.recovery.messages.names import MODULUS, Mark, Stream
+from ftcomm.recovery.messages.sent_log import SentLog, SentMessage
+from ftcomm.recovery.states import Completion, WorkerState
+from ftcomm.recovery.tracker_contact import TrackerContact
+
+MAX_TAGS = 1024  # of one rank's messages to another
+
+
+class MessageExchange:
+    """Messages of one worker. All methods are for the holder of the machine's lock.
+
+    The user's thread sends and takes.  The control thread claims and reads the log for others.
+    """
+
+    def __init__(self, view: EpochView, contact: TrackerContact, progress: CallProgress) -> None:
+        self._view, self._contact, self._progress = view, contact, progress
+        self._sent, self._inbox = SentLog(), Inbox()
+        self._version = 0
+        self._asked: set[int] = set()  # sources, in the epoch
+        self._asked_in = 0
+        self._waits_since: dict[int, float] = {}
+
+    @property
+    def _rank(self) -> int:
+        return self._view.rank
+
+    def _turn(self) -> None:
+        """Begin the version that the position is in: what belongs to an older one is not needed."""
+        version = self._progress.position.version
+        if version != self._version:
+            self._version = version
+            self._sent.commit()
+            self._inbox.commit()
+            self._waits_since.clear()
+            self._asked = set()
+
+    @property
+    def balance(self) -> int:
+        """Of this version: what was sent, less what was taken. Over all ranks it is 0 at a cut."""
+        self._turn()
+        return (self._sent.balance - self._inbox.balance) % MODULUS
+
+    def handle(
+        self, event: MessagesWanted | MessageArrived | MessagesClaimed | MessagesLost, now: float
+    ) -> list[Effect] | FatalFound | LinkDown:
+        """Ask for messages, take one, or compare what others have of this rank's.
+
+        Returns:
+            what the driver must do, or what this rank has found.
+        """
+        match event:
+            case MessagesWanted(source):
+                return self._ask(source, now)
+            case MessageArrived():
+                return [Wake()] if self._arrive(event) else []
+            case MessagesClaimed(epoch, destination, version, marks):
+                if epoch != self._view.epoch:
+                    return []
+                return self._claim(destination, version, dict(marks)) or []
+            case MessagesLost(epoch, source, cause):
+                is_needed = epoch == self._view.epoch and source in self._asked
+                return LinkDown(epoch, source, cause) if is_needed else []
+            case _:
+                assert_never(event)
+
+    # --- sending --------------------------------------------------------------------------------
+
+    def send(
+        self, destination: int, tag: bytes, digest: bytes, value: Any, site: str
+    ) -> FatalFound | None:
+        """Log a message; the control thread sends it to who asks.
+
+        Returns:
+            the job's end, where an earlier process of this rank has sent something else.
+        """
+        self._turn()
+        stream = Stream(self._rank, destination, tag)
+        return None if self._sent.add(stream, digest, value, site) else self._differs(stream, site)
+
+    def _differs(self, stream: Stream, site: str) -> FatalFound:
+        cause = (
+            f"rank {self._rank} sent other bytes to rank {stream.destination} at {site} than before"
+            " its restart: make the script compute the same again"
+        )
+        return FatalFound("JobLostError", cause)
+
+    # --- for others -----------------------------------------------------------------------------
+
+    def _claim(
+        self, destination: int, version: int, marks: Mapping[bytes, Mark]
+    ) -> FatalFound | None:
+        """Take a receiver's word for what it has of this rank's messages.
+
+        Returns:
+            the job's end, where that is not what this rank has sent.
+        """
+        self._turn()
+        if version != self._version:
+            return None
+        for tag, mark in marks.items():
+            stream = Stream(self._rank, destination, tag)
+            if not self._sent.claim(stream, mark):
+                return self._differs(stream, self._sent.newest(stream))
+        return None
+
+    def following(
+        self, destination: int, version: int, at: int, marks: Mapping[bytes, int]
+    ) -> Iterator[tuple[int, SentMessage]]:
+        """See `SentLog.behind`; nothing where this rank is in another version than the receiver."""
+        self._turn()
+        if version != self._version:
+            return iter(())
+        return self._sent.behind(destination, at, marks)
+
+    # --- receiving ------------------------------------------------------------------------------
+
+    def _ask(self, source: int, now: float) -> list[Effect]:
+        """Ask `source` for all messages that this rank lacks, unless it was asked in this epoch."""
+        self._turn()
+        view = self._view
+        self._waits_since.setdefault(source, now)
+        if self._asked_in != view.epoch:
+            self._asked, self._asked_in = set(), view.epoch
+        if source in self._asked or not view.is_live or not view.members[source].present:
+            return []
+        self._asked.add(source)
+        marks = self._inbox.marks(source)
+        return [AskForMessages(view.epoch, source, self._version, marks)]
+
+    def _arrive(self, arrived: MessageArrived) -> bool:
+        """Hold a message that has come; False if it is here, or of another epoch or version."""
+        self._turn()
+        view = self._view
+        is_current = arrived.epoch == view.epoch and view.is_live
+        if not is_current or arrived.version != self._version:
+            return False
+        stream = Stream(arrived.source, self._rank, arrived.tag)
+        return self._inbox.put(stream, arrived.number, arrived.digest, arrived.value)
+
+    def receive(self, source: int, tag: bytes, now: float) -> tuple[Completion | None, Any]:
+        """The next message of a stream.
+
+        Returns:
+            None and nothing where it has not come; else how it is completed, and its content.
+        """
+        self._turn()
+        stream = Stream(source, self._rank, tag)
+        if not self._inbox.has(stream):
+            return None, None
+        state = self._view.state
+        if state in (WorkerState.DETACHED, WorkerState.STOPPED, WorkerState.FAILED):
+            return None, None
+        if now > self._contact.confirm_after:
+            return Completion.CONFIRM_FIRST, None
+        self._waits_since.pop(source, None)
+        return Completion.DONE, self._inbox.take(stream)
+
+    def lost_source(self, now: float) -> FatalFound | None:
+        """The error for a source that has closed and stays away: nobody sends its messages anew."""
+        for member in self._view.members:
+            since = self._waits_since.get(member.rank)
+            is_due = since is not None and now - since >= self._contact.limits.reattach_within
+            if is_due and not member.present:
+                cause = (
+                    f"rank {member.rank} (worker {member.worker_id}) has closed and is gone, and"
+                    f" with it its messages to rank {self._rank}"
+                )
+                return FatalFound("JobLostError", cause)
+        return None

@@ -1,0 +1,39 @@
+"""Names of messages: numbers within a version, running digests, and the balance of a cut (R21)."""
+
+import hashlib
+from typing import NamedTuple
+
+RUNNING_BYTES = 16
+NOTHING_YET = bytes(RUNNING_BYTES)  # the running digest before the first message
+MODULUS = 1 << 64
+
+
+class Stream(NamedTuple):
+    """The messages of one tag from one rank to another; they keep their order."""
+
+    source: int
+    destination: int
+    tag: bytes
+
+
+class Mark(NamedTuple):
+    """Place in a stream: so many messages of this version, and the running digest of them."""
+
+    number: int
+    running: bytes
+
+
+START = Mark(0, NOTHING_YET)
+
+
+def behind(mark: Mark, digest: bytes) -> Mark:
+    """The place behind one more message, whose content has `digest`."""
+    running = hashlib.blake2b(mark.running + digest, digest_size=RUNNING_BYTES).digest()
+    return Mark(mark.number + 1, running)
+
+
+def weight(stream: Stream, mark: Mark) -> int:
+    """64 bits that stand for the message before `mark`, and for what all before it were."""
+    text = b"%d %d %d " % (stream.source, stream.destination, mark.number)
+    found = hashlib.blake2b(text + stream.tag + mark.running, digest_size=8).digest()
+    return int.from_bytes(found, "little")

@@ -1,0 +1,244 @@
+"""Messages from rank to rank: what is logged, asked for, compared, and balanced at a cut (R21)."""
+
+from typing import Any
+
+from ftcomm.protocol.messages import FatalReport, Report, Revoke
+from ftcomm.recovery.events import (
+    AskForMessages,
+    Beat,
+    MessageArrived,
+    MessagesClaimed,
+    MessagesLost,
+    MessagesWanted,
+    SendControl,
+    Wake,
+)
+from ftcomm.recovery.machine import Completion, MachineLimits, WorkerMachine
+from ftcomm.recovery.messages.names import MODULUS, START, Mark, Stream, behind
+from ftcomm.recovery.messages.sent_log import SentLog
+from tests.unit.recovery.worker_scenario import a_member, at, execute, hear, members, plan
+
+SITE, TAG = "t.py:7", b"grad"
+HERE = Stream(1, 0, TAG)  # from rank 1 to the member, which is rank 0
+
+
+def digest(content: str) -> bytes:
+    return content.encode().ljust(16)
+
+
+def loaded(**changes: Any) -> WorkerMachine:
+    core = a_member(**changes)
+    core.progress.begin_load(b"", SITE)
+    assert core.progress.complete_load(1, "zero", b"", now=0.0) is Completion.DONE
+    return core
+
+
+def arrive(core: WorkerMachine, number: int, content: str, **changes: Any) -> list[Any]:
+    fields = {"epoch": core.view.epoch, "source": 1, "version": 0, "tag": TAG}
+    event = MessageArrived(
+        **{**fields, "number": number, "digest": digest(content), "value": content, **changes}
+    )
+    return core.handle(event, now=0.0)
+
+
+def wanted(core: WorkerMachine) -> list[Any]:
+    return core.handle(MessagesWanted(1), now=0.0)
+
+
+def received(core: WorkerMachine) -> Any:
+    outcome, content = core.messages.receive(1, TAG, 0.0)
+    assert outcome is (None if content is None else Completion.DONE)
+    return content
+
+
+def send(core: WorkerMachine, content: str, destination: int = 1, tag: bytes = TAG) -> Any:
+    return core.messages.send(destination, tag, digest(content), content, SITE)
+
+
+def mark_of(*contents: str) -> Mark:
+    mark = START
+    for content in contents:
+        mark = behind(mark, digest(content))
+    return mark
+
+
+def said(effects: list[Any]) -> list[Any]:
+    return [effect.message for effect in effects if isinstance(effect, SendControl)]
+
+
+# --- receiving ----------------------------------------------------------------------------------
+
+
+def test_a_source_is_asked_once_in_an_epoch_and_again_in_the_next() -> None:
+    core = loaded()
+    assert wanted(core) == [AskForMessages(1, 1, 0, ())]
+    assert wanted(core) == []
+    assert arrive(core, 1, "a") == [Wake()]
+    hear(core, Revoke(2, "a link was lost"))
+    hear(core, plan(2, at(0, 0)))
+    assert wanted(core) == [AskForMessages(2, 1, 0, ((TAG, mark_of("a")),))]
+
+
+def test_messages_come_in_order_and_each_once() -> None:
+    core = loaded()
+    wanted(core)
+    assert received(core) is None
+    assert arrive(core, 2, "b") == []
+    assert arrive(core, 1, "a") == [Wake()]
+    assert arrive(core, 1, "a") == []
+    arrive(core, 2, "b")
+    assert [received(core) for _ in range(3)] == ["a", "b", None]
+
+
+def test_what_is_of_another_epoch_or_version_is_dropped() -> None:
+    core = loaded()
+    assert arrive(core, 1, "a", epoch=2) == []
+    assert arrive(core, 1, "a", version=1) == []
+    assert received(core) is None
+
+
+def test_tags_keep_their_own_order() -> None:
+    core = loaded()
+    arrive(core, 1, "a")
+    arrive(core, 1, "x", tag=b"other")
+    assert core.messages.receive(1, b"other", 0.0) == (Completion.DONE, "x")
+    assert received(core) == "a"
+
+
+def test_a_process_that_may_be_fenced_takes_nothing() -> None:
+    core = loaded()
+    arrive(core, 1, "a")
+    assert core.messages.receive(1, TAG, 1e9) == (Completion.CONFIRM_FIRST, None)
+    hear(core, Revoke(2, "a link was lost"))
+    assert core.messages.receive(1, TAG, 0.0) == (None, None)
+
+
+def test_a_lost_link_is_suspected_if_it_was_asked_for() -> None:
+    core = loaded()
+    assert core.handle(MessagesLost(1, 1, "it broke"), now=0.0) == []
+    wanted(core)
+    [suspect] = said(core.handle(MessagesLost(1, 1, "it broke"), now=0.0))
+    assert suspect.ranks == (1,)
+
+
+def test_a_source_that_has_closed_and_stays_away_ends_the_job() -> None:
+    core = loaded()
+    hear(core, Revoke(2, "lost worker 1"))
+    hear(core, plan(2, at(0, 0), members=members(1)))
+    assert wanted(core) == []
+    within = MachineLimits().reattach_within
+
+    def found_at(now: float) -> list[Any]:
+        return [
+            x for x in said(core.handle(Beat((), 0, -1), now=now)) if isinstance(x, FatalReport)
+        ]
+
+    assert not found_at(within - 1.0)
+    [found] = found_at(within)
+    assert found.error == "JobLostError"
+    assert "rank 1 (worker w1) has closed and is gone, and with it its messages" in found.cause
+
+
+# --- sending ------------------------------------------------------------------------------------
+
+
+def following(core: WorkerMachine, at: int = 0, **marks: int) -> list[Any]:
+    known = {tag.encode(): number for tag, number in marks.items()}
+    return [m.value for _, m in core.messages.following(1, 0, at, known)]
+
+
+def test_a_receiver_is_sent_what_it_lacks_in_the_order_of_sending() -> None:
+    core = loaded()
+    for content, tag in (("a", b"grad"), ("x", b"loss"), ("b", b"grad")):
+        assert send(core, content, tag=tag) is None
+    send(core, "for another", destination=0)
+    assert following(core) == ["a", "x", "b"]
+    assert following(core, grad=1) == ["x", "b"]
+    assert following(core, at=1, grad=1) == ["x", "b"]
+    assert following(core, at=3) == []
+
+
+def test_a_receiver_in_another_version_is_sent_nothing() -> None:
+    core = loaded()
+    send(core, "a")
+    assert list(core.messages.following(1, 1, 0, {})) == []
+
+
+def test_what_a_restarted_rank_sends_is_compared_when_it_has_come_as_far() -> None:
+    core = loaded()
+    claim = MessagesClaimed(1, 1, 0, ((TAG, mark_of("a", "b")),))
+    assert core.handle(claim, now=0.0) == []
+    assert send(core, "a") is None
+    assert send(core, "b") is None
+
+    core = loaded()
+    core.handle(claim, now=0.0)
+    assert send(core, "other") is None  # the digest runs over both
+    found = send(core, "b")
+    assert found is not None
+    assert found.error == "JobLostError"
+    assert "rank 0 sent other bytes to rank 1 at t.py:7 than before its restart" in found.cause
+
+
+def test_what_was_sent_before_its_receiver_asks_is_compared_at_once() -> None:
+    core = loaded()
+    send(core, "a")
+    send(core, "b")
+    assert core.handle(MessagesClaimed(1, 1, 0, ((TAG, mark_of("a")),)), now=0.0) == []
+    wrong = MessagesClaimed(1, 1, 0, ((TAG, mark_of("other")),))
+    [report] = said(core.handle(wrong, now=0.0))
+    assert report.error == "JobLostError"
+    assert core.handle(MessagesClaimed(0, 1, 0, ((TAG, mark_of("x")),)), now=0.0) == []
+
+
+# --- the cut ------------------------------------------------------------------------------------
+
+
+def test_the_balance_is_zero_over_all_ranks_where_all_was_taken() -> None:
+    receiver, sender = loaded(), SentLog()
+    for number, content in enumerate("abc", 1):
+        sender.add(HERE, digest(content), content, SITE)
+        arrive(receiver, number, content)
+        assert (sender.balance + receiver.messages.balance) % MODULUS != 0
+        assert received(receiver) == content
+        assert (sender.balance + receiver.messages.balance) % MODULUS == 0
+
+
+def test_what_was_taken_must_be_what_was_sent() -> None:
+    receiver, sender = loaded(), SentLog()
+    sender.add(HERE, digest("a"), "a", SITE)
+    arrive(receiver, 1, "other")
+    received(receiver)
+    assert (sender.balance + receiver.messages.balance) % MODULUS != 0
+
+
+def test_a_report_has_the_balance_and_messages_move_no_position() -> None:
+    core = loaded()
+    before = core.progress.position
+    send(core, "a")
+    [report] = [x for x in said(hear(core, Revoke(2, "lost worker 1"))) if isinstance(x, Report)]
+    assert report.messages == core.messages.balance != 0
+    assert (report.position, core.progress.position) == (before, before)
+
+
+def test_a_message_stays_for_its_version_whatever_is_called_meanwhile() -> None:
+    core = loaded()
+    send(core, "a")
+    execute(core, "a result")
+    assert following(core) == ["a"]
+    send(core, "b")
+    assert following(core) == ["a", "b"]
+
+
+def test_a_version_that_commits_drops_its_messages() -> None:
+    core = loaded()
+    send(core, "a")
+    arrive(core, 1, "b")
+    wanted(core)
+    core.progress.offer_checkpoint("one", b"d")
+    core.progress.begin(b"", SITE)
+    assert core.progress.complete_checkpoint(1, now=0.0)[0] is Completion.DONE
+    assert core.messages.balance == 0
+    assert received(core) is None
+    assert list(core.messages.following(1, 1, 0, {})) == []
+    assert wanted(core) == [AskForMessages(1, 1, 1, ())]
