@@ -124,8 +124,8 @@ class SimulatedTracker:
         if self.rebuilds or self.hears:
             self._open(durable, NO_STORE)
             return
-        series = durable.job_id.rpartition(".")[0] if durable.attempt else series_of(nonce)
-        self.chain.start(AttemptStart(durable, series, nonce, yields=self.looks is not None))
+        yields = self.looks is not None
+        self.chain.start(AttemptStart(durable, series_of(nonce), nonce, yields=yields))
 
     def _wait(self) -> None:
         """Wait beside a tracker that leads."""

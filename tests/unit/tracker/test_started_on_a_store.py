@@ -117,12 +117,17 @@ async def test_a_stopped_job_does_not_begin_anew_where_its_store_is_empty(
 
 
 async def test_a_job_that_never_reached_its_store_begins_anew(state_dir: Path, store: Path) -> None:
-    """Its store was away all the time, or its tracker died before the first record."""
-    await run_job(state_dir, store)
+    """Its store was away all the time, or its tracker died before the first record.
+
+    Workers of the attempt before may live: its name is not given again.
+    """
+    first = await run_job(state_dir, store)
     rewrite(state_dir, in_store=False)
     shutil.rmtree(store)
     job = await open_again(state_dir)
     assert job.durable.attempt == 1
+    assert job.durable.job_id.endswith(".1")
+    assert job.durable.job_id != first.job_id
 
 
 @pytest.mark.parametrize("standby", [False, True])

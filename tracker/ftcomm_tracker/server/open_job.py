@@ -10,7 +10,6 @@ import contextlib
 import re
 import secrets
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from ftcomm_tracker.core.rebuild.known_store import KnownStore
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.core.standby.watch import Standby
 from ftcomm_tracker.server.file_limit import allow_open_files
+from ftcomm_tracker.server.job_id import draw_job_id
 from ftcomm_tracker.server.journal import Journal, Remembered, remembered
 from ftcomm_tracker.server.listener import join_address, open_listener
 from ftcomm_tracker.server.server import Server
@@ -381,8 +381,7 @@ def _found(journal: Journal, options: ServeOptions) -> tuple[Durable, JobSetting
         raise ConfigError(f"-n {options.world_size}: a job has 1 to {MAX_WORLD_SIZE} workers")
     with naming_options(options.settings):
         settings = _settings_of_a_new_job(journal.path.parent, options)
-    job_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-    durable = Durable.fresh(job_id, options.world_size, settings.to_wire())
+    durable = Durable.fresh(draw_job_id(), options.world_size, settings.to_wire())
     journal.write(durable.to_wire(), epoch=durable.epoch)
     journal.settle()
     return durable, settings

@@ -70,6 +70,7 @@ from ftcomm_tracker.core.events import (
 from ftcomm_tracker.core.rebuild.stored_job import attempt_to_hear
 from ftcomm_tracker.core.roster import Roster
 from ftcomm_tracker.core.standby.watch import journalled_roster
+from ftcomm_tracker.server.job_id import draw_job_id
 from ftcomm_tracker.server.journal import Journal
 from ftcomm_tracker.server.store.beat import BEAT_EVERY_S, BEATS, BeatWatch, StoreBeat
 from ftcomm_tracker.server.store.chain_records import facts_of, record_of
@@ -177,7 +178,8 @@ class ChainTask:
     ) -> AttemptStart:
         return AttemptStart(
             before,
-            before.job_id.rpartition(".")[0] if before.attempt else before.job_id,
+            # over an empty chain; workers of the attempt before may live
+            draw_job_id() if before.attempt else before.job_id,
             secrets.token_bytes(NONCE_BYTES),
             self._resume,
             survivors=survivors,
