@@ -26,6 +26,7 @@ __all__ = [
     "JobLostError",
     "JobStoppedError",
     "LogLimitError",
+    "MessageInfo",
     "Op",
     "ProtocolError",
     "ProtocolVersionError",
@@ -49,6 +50,7 @@ _HOMES = {
     "CallPosition": "ftcomm.api.public_values",
     "Communicator": "ftcomm.communicator",
     "Handle": "ftcomm.nonblocking.handle",
+    "MessageInfo": "ftcomm.api.public_values",
     "Op": "ftcomm.collectives.op_argument",
     "Restored": "ftcomm.api.public_values",
     "RestoredLocal": "ftcomm.api.public_values",
@@ -60,7 +62,7 @@ _HOMES = {
 }
 
 if TYPE_CHECKING:
-    from ftcomm.api.public_values import CallPosition, Restored, RestoredLocal
+    from ftcomm.api.public_values import CallPosition, MessageInfo, Restored, RestoredLocal
     from ftcomm.api.stats import Stats
     from ftcomm.collectives.op_argument import Op, reduction
     from ftcomm.communicator import Communicator

@@ -4,10 +4,11 @@ import enum
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
-from ftcomm.api import rank_result_forms
+from ftcomm.api import message_forms, rank_result_forms
 from ftcomm.api.checkpoints import Checkpoints
 from ftcomm.api.collectives import CollectiveCalls
 from ftcomm.api.foreign_names import hint_for_communicator
+from ftcomm.api.messages import MessageCalls
 from ftcomm.api.outputs import Number, OutputPolicy, Result
 from ftcomm.api.persistent_calls import PersistentCalls
 from ftcomm.api.public_values import CallPosition, Restored, RestoredFrom, RestoredLocal
@@ -18,8 +19,10 @@ from ftcomm.collectives.op_argument import AnyOp
 from ftcomm.config.deadline import Duration
 from ftcomm.engine.interface import Engine
 from ftcomm.nonblocking import forms
+from ftcomm.nonblocking import message_forms as nonblocking_messages
 from ftcomm.nonblocking.buckets import BUCKET_BYTES
 from ftcomm.nonblocking.fused import BucketedCalls
+from ftcomm.nonblocking.message_handles import MessageHandles
 from ftcomm.nonblocking.nonblocking_calls import NonblockingCalls
 from ftcomm.nonblocking.task_engine import WORKERS, TaskEngine
 from ftcomm.requests.call_site import passes_on
@@ -70,6 +73,8 @@ class Communicator:
         self._checkpoints = Checkpoints(session)
         self._nonblocking = NonblockingCalls(session, self._calls)
         self._buckets = BucketedCalls(session, self._nonblocking, self._calls)
+        self._messages = MessageCalls(session)
+        self._message_handles = MessageHandles(self._messages, self._nonblocking.queue.callbacks)
         self._run, self._submit = session.run, self._nonblocking.submit
 
     if not TYPE_CHECKING:  # or a type checker would take a name that is not there for Any
@@ -451,6 +456,19 @@ class Communicator:
     ibroadcast_object = forms.ibroadcast_object
     iallgather_object = forms.iallgather_object
     ibarrier = forms.ibarrier
+
+    # --- messages: see `ftcomm.api.message_forms` and `ftcomm.nonblocking.message_forms` --------
+
+    send = message_forms.send
+    recv = message_forms.recv
+    sendrecv = message_forms.sendrecv
+    probe = message_forms.probe
+    send_object = message_forms.send_object
+    recv_object = message_forms.recv_object
+    isend = nonblocking_messages.isend
+    irecv = nonblocking_messages.irecv
+    isend_object = nonblocking_messages.isend_object
+    irecv_object = nonblocking_messages.irecv_object
 
     def engine(self, workers: int = WORKERS) -> TaskEngine:
         """A new engine, whose functions run on `workers` threads; see `TaskEngine`.

@@ -55,6 +55,7 @@ class Checkpoints:
                     "checkpoint(durable=True) needs a store, and this job has none",
                     remedy="start the job with --checkpoint DIRECTORY",
                 )
+            session.check_no_receive("checkpoint()")
             # One that is waited for is packed at once: its states are compared like others.
             payload = self._payload(state, local, lazy=lazy and not durable, durable=durable)
             count = WITH_LOCAL * (local is not None) + LAZY * lazy + DURABLE * durable

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 RestoredFrom = Literal["default", "memory"]
 
 
@@ -48,3 +50,19 @@ class CallPosition:
 
     def __str__(self) -> str:
         return f"{self.version}.{self.seqno}"
+
+
+class MessageInfo(NamedTuple):
+    """Description of a message that waits, as ``probe`` returns it.
+
+    Attributes:
+        dtype: of the elements; of an object uint8.
+        shape: of the array; of an object its packed length.
+        nbytes: that were sent.
+        is_object: it is to be received with ``recv_object``.
+    """
+
+    dtype: "np.dtype[Any]"
+    shape: tuple[int, ...]
+    nbytes: int
+    is_object: bool

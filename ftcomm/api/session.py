@@ -184,10 +184,25 @@ class Session:
         if self.guard.is_closed:
             return
         with self.guard:
+            self.check_no_receive("close()")
             request = self.builder.plain(Kind.CLOSE, site)
             self.engine.within(limit, request, self.engine.close, request)
             self._end()  # inside: Ctrl-C behind it finds a communicator that is closed
         self.background.wait_for_callbacks()
+
+    def check_no_receive(self, what: str) -> None:
+        """Refuse a checkpoint or close while a message is waited for.
+
+        Raises:
+            ValueError: naming the receive.
+        """
+        messages = self.engine.messages
+        waiting = None if messages is None else messages.open_receive
+        if waiting is not None:
+            raise ValueError(
+                f"{what} while {waiting.what} of {waiting.site} waits for its message: wait for it"
+                " before"
+            )
 
     def leave_block(self, error: BaseException | None) -> None:
         """The user's `with` block ends: by `error`, or with a close."""

@@ -13,14 +13,15 @@ import trio
 
 from ftcomm.config.environment import JobSettings
 from ftcomm.config.memory_limits import memory_limit
-from ftcomm.control.contribution_news import ContributionNews
 from ftcomm.control.durable_tasks import DurableTasks
 from ftcomm.control.hub import Hub
 from ftcomm.control.result_journal import ResultJournal
+from ftcomm.control.user_news import UserNews
 from ftcomm.errors import FtcommError
 from ftcomm.protocol.checksum_records import digest_named
 from ftcomm.protocol.messages import Leaves, Plan, Revoke, WorkerMessage
 from ftcomm.recovery.events import (
+    AskForMessages,
     CloseLinks,
     DescribeState,
     Discard,
@@ -28,6 +29,7 @@ from ftcomm.recovery.events import (
     Event,
     FetchParts,
     Hangup,
+    MessagesWanted,
     PackVersion,
     Received,
     Redial,
@@ -49,7 +51,7 @@ from ftcomm.transport.shm_segment import require_shared_memory
 # Messages that wait for a slow tracker. A worker has a handful in flight; more means that the
 # tracker does not read, and the connection is given up and made anew.
 OUTBOX_MESSAGES = 256
-FetchOrder = StartFetch | StartPrefetch | FetchParts
+FetchOrder = StartFetch | StartPrefetch | FetchParts | AskForMessages
 
 
 class Driver:
@@ -62,6 +64,8 @@ class Driver:
         hung_up: set when this process has no more part in the job.
         attempts: numbers for attempts to dial links of several connections.
         contributions: what tasks wait for that serve parts of calls.
+        message_news: what tasks wait for that send messages.
+        taken_news: what tasks wait for that have read far ahead.
     """
 
     def __init__(self, hub: Hub, nursery: trio.Nursery) -> None:
@@ -82,7 +86,9 @@ class Driver:
         self._durable = DurableTasks(self)
         self._journal = ResultJournal(self)
         self._token = trio.lowlevel.current_trio_token()
-        self.contributions = ContributionNews(self.run_soon)
+        self.contributions = UserNews(self.run_soon)
+        self.message_news = UserNews(self.run_soon)
+        self.taken_news = UserNews(self.run_soon)
 
     # --- from any thread ----------------------------------------------------------------------
 
@@ -153,10 +159,13 @@ class Driver:
                     self._send(message)
                 case CloseLinks():
                     self._close_links()
-                case StartFetch() | StartPrefetch() | FetchParts() if self.fetches is not None:
+                case StartFetch() | StartPrefetch() | FetchParts() | AskForMessages() if (
+                    self.fetches is not None
+                ):
                     self.fetches.send_nowait(effect)
                 case Wake():
                     self.hub.wake.set()
+                    self.hub.receives.look(self._want_messages)
                 case Discard(values):
                     with self.hub.lock:
                         for value in values:
@@ -169,6 +178,9 @@ class Driver:
                     self.nursery.start_soon(self._describe, version, value)
                 case PackVersion() | WriteVersion() | StartRestore() | StartJournalRead():
                     self._work_on(effect)
+
+    def _want_messages(self, source: int) -> None:
+        self.apply(MessagesWanted(source))
 
     def _work_on(self, order: PackVersion | WriteVersion | StartRestore | StartJournalRead) -> None:
         """Have it done in the background."""

@@ -26,6 +26,7 @@ from ftcomm.control.message_stream import (
     send_all,
     send_message,
 )
+from ftcomm.control.messages.asking import MessageLinks
 from ftcomm.control.parts import ask_for_parts
 from ftcomm.control.prefetch import prefetch
 from ftcomm.diagnostics.os_errors import describe
@@ -36,6 +37,7 @@ from ftcomm.protocol.link_messages import FetchEnd, FetchItem, FetchRequest, Fet
 from ftcomm.protocol.position import PRELUDE
 from ftcomm.protocol.signature import scalar_of
 from ftcomm.recovery.events import (
+    AskForMessages,
     CheckpointFetched,
     FatalFound,
     FetchEnded,
@@ -170,11 +172,14 @@ def _as_stored(raw: Packed) -> LoggedResult:
 
 async def keep_fetching(driver: Driver, orders: trio.MemoryReceiveChannel[FetchOrder]) -> None:
     """Carry out the plans' fetches, one task for each source, and what else is fetched."""
+    messages = MessageLinks(driver)
     async for order in orders:
         if isinstance(order, StartPrefetch):
             driver.nursery.start_soon(prefetch, driver, order)
         elif isinstance(order, FetchParts):
             ask_for_parts(driver, order)
+        elif isinstance(order, AskForMessages):
+            messages.ask(order)
         else:
             driver.nursery.start_soon(_fetch, driver, order)
 

@@ -18,6 +18,7 @@ import trio
 
 from ftcomm.config.deadline import Limit, QueuedLimit
 from ftcomm.config.environment import JobSettings, WorkerOptions
+from ftcomm.control.messages.posted_receives import PostedReceives
 from ftcomm.diagnostics.exit_hook import abandon_in_children
 from ftcomm.diagnostics.fault_injection import FaultInjector, LinkAction
 from ftcomm.diagnostics.logs import JobLogger, LogContext
@@ -92,6 +93,7 @@ class Hub:
         queued_limit: returns the first limit of the calls that wait behind the running one.
         late_parts: since when a rank says that it has yet to make the call of which this one needs
             its part; for the control thread alone.
+        receives: receives of messages that wait.
         recorder: of this process's history, None where none is asked for.
         causes_told: what keeps links from sharing memory and was said in the log; once is enough.
     """
@@ -119,6 +121,7 @@ class Hub:
         self.deadline: Deadline | None = None
         self.queued_limit: Callable[[], QueuedLimit | None] = _no_limit
         self.recovered = Recovered()
+        self.receives = PostedReceives(core, self.lock)
         self.log_bytes: Callable[[], int] = int  # of the results that the communicator keeps
         self.faults: FaultInjector | None = None
         self.recorder: Recorder | None = None

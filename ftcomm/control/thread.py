@@ -11,6 +11,7 @@ from ftcomm.control.driver import Driver, FetchOrder
 from ftcomm.control.fetch import keep_fetching, serve_fetch
 from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.links.manager import Listener, keep_dialling
+from ftcomm.control.messages.serving import serve_messages
 from ftcomm.control.parts import serve_part
 from ftcomm.control.tracker_client import keep_tracker_link
 from ftcomm.errors import CollectiveTimeoutError, FtcommError, TrackerLostError
@@ -69,6 +70,7 @@ class ControlThread:
             self._hub.core.fail(error)
         self._hub.retire_links()
         self._hub.wake.set()
+        self._hub.receives.end(error)
 
     async def _main(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -76,8 +78,10 @@ class ControlThread:
             self.driver = driver = Driver(self._hub, nursery)
             fetches = trio.open_memory_channel[FetchOrder](QUEUE_LENGTH)
             driver.fetches, orders = fetches
+            self._hub.receives.on_taken = driver.taken_news.note
             driver.dials, requests = trio.open_memory_channel[tuple[int, int]](QUEUE_LENGTH)
-            listener = Listener(driver, {"fetch": serve_fetch, "part": serve_part})
+            serve = {"fetch": serve_fetch, "part": serve_part, "messages": serve_messages}
+            listener = Listener(driver, serve)
             nursery.start_soon(keep_tracker_link, driver, listener.bind)
             nursery.start_soon(keep_dialling, driver, requests)
             nursery.start_soon(keep_fetching, driver, orders)
@@ -123,6 +127,7 @@ async def _keep_beating(driver: Driver) -> None:
         if deadline is not None:
             _look_at_deadline(driver, deadline)
         _look_at_queue(driver)
+        _look_at_receives(driver)
         await trio.sleep_until(woken_at + period)
 
 
@@ -163,6 +168,14 @@ def _look_at_queue(driver: Driver) -> None:
     text = signature_text(queued.signature)
     cause = overdue(hub.core.view.rank, text, queued.site, queued.limit.seconds, waited)
     driver.apply(FatalFound(CollectiveTimeoutError.__name__, cause, position))
+
+
+def _look_at_receives(driver: Driver) -> None:
+    """End the job by a receive that took too long."""
+    cause = driver.hub.receives.overdue()
+    if cause is not None:
+        position = driver.hub.core.progress.position
+        driver.apply(FatalFound(CollectiveTimeoutError.__name__, cause, position))
 
 
 def _running_call(hub: Hub) -> tuple[str, str, str]:

@@ -38,6 +38,7 @@ POINTS = frozenset(
         *("enter", "half_sent", "half_received", "done", "saved", "committed"),
         *("connected", "authenticated", "ranked", "linking", "half_linked"),
         *("loading", "serving"),
+        *("sending", "sent", "receiving", "received"),
     )
 )
 # How each of these ends data links: all of them by FIN, one connection of each, all by RST.

@@ -161,7 +161,7 @@ class _OwnInput:
             self._control.driver.act(differs)
             self._hub.sleep()  # until all ranks are told
             return None
-        self._control.driver.contributions.logged()
+        self._control.driver.contributions.note()
         return made.digest
 
     def _make(self) -> Contribution:

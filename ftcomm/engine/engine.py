@@ -14,9 +14,11 @@ from ftcomm.config.deadline import Limit, QueuedLimit, overdue
 from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.engine.contributed_runs import ContributedRuns
+from ftcomm.engine.cut_check import BALANCE_BYTES, CutCheck
 from ftcomm.engine.input_check import is_same_input, other_input_error
 from ftcomm.engine.locked_machine import Answer, LockedMachine
 from ftcomm.engine.mark_clock import MarkClock
+from ftcomm.engine.message_port import MessagePort
 from ftcomm.engine.persistent_request import PersistentRequest, persistent
 from ftcomm.errors import ClosedError, CollectiveTimeoutError, FtcommError, LogLimitError
 from ftcomm.execution.data_plane import DataPlane, Turn
@@ -64,6 +66,8 @@ class DistributedEngine:
         self._fault: Callable[[str], None] = _no_fault if hub.faults is None else hub.fault
         self._clock = MarkClock(hub)
         self.recovered = hub.recovered
+        self.messages: MessagePort | None = MessagePort(hub, control)
+        self._cut = CutCheck(hub, control, self._plane, self._machine)
 
     # --- what a request depends on --------------------------------------------------------------
 
@@ -345,7 +349,7 @@ class DistributedEngine:
         """
         digest, local = saving.digest, saving.local
         length = b"" if local is None else len(local).to_bytes(LENGTH_BYTES, "little")
-        mine = digest + length + self._mark(saving)
+        mine = digest + length + self._cut.balance() + self._mark(saving)
         answers = self._plane.gather_digests(mine, signature, site, turn)
         if answers is None:
             return None
@@ -354,11 +358,15 @@ class DistributedEngine:
         if not different:
             end = len(digest) + len(length)
             lengths = [int.from_bytes(answer[len(digest) : end], "little") for answer in answers]
+            behind = end + BALANCE_BYTES
+            if not self._cut.is_level(answer[end:behind] for answer in answers):
+                self._cut.accuse("checkpoint()", signature, site, turn)
+                return None
             if local is not None and not self._plane.copy_locals(
                 local, lengths, signature, site, turn
             ):
                 return None
-            return answers[0][end:] == MARKED
+            return answers[0][behind:] == MARKED
         self._plane.accuse(MismatchSeen(turn[0], different[0], signature, site, states=True))
         return None
 
@@ -446,12 +454,23 @@ class DistributedEngine:
         while not self._progress.closed:
             answer, turn = self._machine.ask(self._progress.begin, form.signature, form.site)
             if answer is NextStep.EXECUTE:
-                if self._plane.execute(call, turn) is not None:
+                if self._is_a_cut(form, turn):
                     self._machine.complete_close(turn[0], LogEntry(form.signature, EMPTY))
             elif isinstance(answer, LogEntry):
                 self._serve(answer, form.signature, self._machine.replay_close)
             else:
                 self._hub.sleep()
+
+    def _is_a_cut(self, form: CollectiveSpec, turn: Turn) -> bool:
+        """Every rank has entered the close, and no message is on its way; False: ask the core."""
+        mine = self._cut.balance()
+        balances = self._plane.gather_digests(mine, form.signature, form.site, turn)
+        if balances is None:
+            return False
+        if not self._cut.is_level(balances):
+            self._cut.accuse("close()", form.signature, form.site, turn)
+            return False
+        return True
 
     def leave(self, reason: str) -> None:
         """An exception left the user's block: say so, so that nobody waits for a deadline."""
@@ -473,5 +492,6 @@ class DistributedEngine:
 
     def stop(self) -> None:
         """End the control thread and close every socket of this process."""
+        self._hub.receives.end(ClosedError("the communicator ended before this message came"))
         self._control.stop()
         self._hub.close()

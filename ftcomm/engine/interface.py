@@ -10,6 +10,7 @@ from typing import NoReturn, ParamSpec, Protocol, TypeVar
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.config.deadline import Limit, QueuedLimit
 from ftcomm.control.hub import Recovered
+from ftcomm.engine.message_port import MessagePort
 from ftcomm.engine.persistent_request import PersistentRequest
 from ftcomm.errors import FtcommError
 from ftcomm.memory.pool import Array, LoggedResult
@@ -53,6 +54,10 @@ class Engine(Protocol):
     @property
     def recovered(self) -> Recovered:
         """Counters of recoveries."""
+
+    @property
+    def messages(self) -> MessagePort | None:
+        """Messages from rank to rank; None in a group of one."""
 
     @property
     def known_version(self) -> int | None:

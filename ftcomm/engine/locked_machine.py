@@ -125,6 +125,7 @@ class LockedMachine:
     def _commit(self, epoch: int) -> Completion:
         outcome, dropped = self._progress.complete_checkpoint(epoch, now=time.monotonic())
         if outcome is Completion.DONE:
+            dropped += [value.stored for value in self._hub.core.messages.take_released()]
             self._hub.pool.renew(dropped)
         return outcome
 

@@ -36,6 +36,7 @@ class SingleProcessEngine:
     epoch = 0
     error: FtcommError | None = None
     recovered = Recovered(epochs=1)
+    messages = None
 
     def __init__(self, settings: JobSettings, *, watches_states: bool = False) -> None:
         self.watches_states = watches_states

@@ -142,10 +142,11 @@ class Handle(Generic[R]):
         """Call `function` with this handle when the call is done; soon, if it is done now.
 
         Callbacks of a communicator run one at a time, in the order in which their calls were done,
-        on a thread of the library and under none of its locks.  They may read results, and make no
-        calls of the communicator, which raise `ThreadError` there.  What one raises is written to
-        the log with its traceback and changes nothing; `exception` in one does not count as the
-        script's having heard of an error.  ``close`` waits for them, five seconds at most.
+        on a thread of the library and under none of its locks.  They may read results, send and
+        receive messages, and make no other calls of the communicator, which raise `ThreadError`.
+        What one raises is written to the log with its traceback and changes nothing; `exception` in
+        one does not count as the script's having heard of an error.  ``close`` waits for them, five
+        seconds at most.
 
         Raises:
             TypeError: `function` cannot be called.

@@ -31,6 +31,8 @@ from ftcomm.protocol.link_messages import (
     FetchItem,
     FetchRequest,
     FetchWait,
+    MessageItem,
+    MessageRequest,
     PartItem,
     PartRequest,
     Relayed,
@@ -151,6 +153,9 @@ MESSAGES: dict[int, type] = {
     # between workers, on a part link
     54: PartRequest,
     55: PartItem,
+    # between workers, on a link for messages
+    56: MessageRequest,
+    57: MessageItem,
     # before a message whose list does not fit its frame
     64: More,
     # durable checkpoints: worker to tracker

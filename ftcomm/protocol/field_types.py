@@ -22,6 +22,8 @@ MAX_PATH = 200  # bytes; where in a state a part is, in the user's own keys
 MAX_SETTINGS = 64  # pairs of name and value
 MAX_LOCAL_VERSIONS = 2  # a committed and a tentative one
 MAX_ROUTES = 1024  # relayed pairs; a job with more has lost its network
+MAX_TAG = 72  # bytes; a text of 64, and what tells it from a number
+MAX_TAGS = 1024  # of one rank's messages to another in one version
 MAX_DIMS = 64  # what numpy 2 allows
 # Objects that one member writes of one version: local states of all ranks and its parts of the
 # common one. So many of 100 bytes fit a frame.
@@ -67,4 +69,6 @@ Blob = Annotated[bytes, Bytes(MAX_BLOB)]
 Nonce = Annotated[bytes, Bytes(MAX_NONCE)]
 LeafDigest = Annotated[bytes, Bytes(MAX_NAME)]
 PackedSignature = Annotated[bytes, Bytes(SIGNATURE_BYTES)]
+Tag = Annotated[bytes, Bytes(MAX_TAG)]
+MessageDigest = Annotated[bytes, Bytes(16)]
 InputDigests = Annotated[bytes, Bytes(16 * MAX_WORLD_SIZE)]

@@ -45,6 +45,7 @@ ROLES = {
     "common": 6,
     "prefetch": 7,
     "part": 8,
+    "messages": 9,
 }
 _ROLE_NAMES = {code: name for name, code in ROLES.items()}
 _OK, _REFUSED = 0, 1

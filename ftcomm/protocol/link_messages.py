@@ -1,21 +1,27 @@
 """Messages between workers: by which a link of theirs begins, and those of a fetch link."""
 
+import enum
 from dataclasses import dataclass
+from typing import Annotated
 
 from ftcomm.protocol.field_types import (
+    MAX_TAGS,
     U32,
     Blob,
     DtypeCode,
     InputDigests,
     ItemBytes,
+    MessageDigest,
     Name,
     PackedSignature,
     Prose,
     RankOrNone,
     Ranks,
     Shape,
+    Tag,
 )
 from ftcomm.protocol.position import PRELUDE, Position, PositionRanges, Version
+from ftcomm.protocol.schema import AtMost, Int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +111,65 @@ class PartItem:
     dtype: DtypeCode
     shape: Shape
     nbytes: ItemBytes
+
+
+class Content(enum.IntEnum):
+    """Content of a message, as its user gave it; the value is on the wire."""
+
+    ARRAY = 0
+    PYTHON_NUMBER = 1
+    NUMPY_SCALAR = 2
+    OBJECT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMark:
+    """One stream as far as it has arrived: so many messages, and the running digest of them."""
+
+    tag: Tag
+    number: U32
+    running: MessageDigest
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRequest:
+    """Send the messages of `version` for the rank that asks, behind `marks`, and all to come.
+
+    A later one, of a later version, takes its place.
+    """
+
+    epoch: U32
+    version: Version
+    marks: Annotated[tuple[StreamMark, ...], AtMost(MAX_TAGS)] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MessageItem:
+    """Header of one message from rank to rank; `nbytes` raw bytes follow.
+
+    ``number`` counts the messages of its tag in the version, from 1; ``content`` is one of
+    `Content`.
+    """
+
+    version: Version
+    tag: Tag
+    number: U32
+    digest: MessageDigest
+    content: Annotated[int, Int(0, max(Content))]
+    dtype: DtypeCode
+    shape: Shape
+    nbytes: ItemBytes
+
+
+LinkMessage = (
+    FetchRequest
+    | FetchItem
+    | FetchWait
+    | FetchEnd
+    | PartRequest
+    | PartItem
+    | MessageRequest
+    | MessageItem
+    | Relayed
+    | Sharing
+)

@@ -59,16 +59,7 @@ from ftcomm.protocol.field_types import (
     WorldSize,
 )
 from ftcomm.protocol.host_groups import Grouping
-from ftcomm.protocol.link_messages import (
-    FetchEnd,
-    FetchItem,
-    FetchRequest,
-    FetchWait,
-    PartItem,
-    PartRequest,
-    Relayed,
-    Sharing,
-)
+from ftcomm.protocol.link_messages import LinkMessage
 from ftcomm.protocol.operator_messages import OperatorMessage
 from ftcomm.protocol.position import Position, PositionRange, PositionRanges, Version
 from ftcomm.protocol.schema import NOT_SENT, AtMost
@@ -588,9 +579,6 @@ TrackerMessage = (
     | Prefetch
     | ReadJournal
     | AttemptBegun
-)
-LinkMessage = (
-    FetchRequest | FetchItem | FetchWait | FetchEnd | PartRequest | PartItem | Relayed | Sharing
 )
 ControlMessage = WorkerMessage | TrackerMessage | MemberDelta | OperatorMessage | LinkMessage
 Frame = ControlMessage | More  # what one frame carries

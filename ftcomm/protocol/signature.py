@@ -45,6 +45,8 @@ class Kind(enum.IntEnum):
     SCATTERV = 19
     SCATTER_OBJECT = 20
     GATHER_OBJECT = 21
+    SEND = 22
+    RECV = 23
 
 
 # Kinds to which each rank brings as many rows as it has: the first dimension is not compared.

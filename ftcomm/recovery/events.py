@@ -148,6 +148,7 @@ class MessageArrived:
     number: int
     digest: bytes
     value: Any
+    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -336,7 +336,7 @@ class WorkerMachine:
         view.start_fetches(frozenset(order.source for order in orders))
         if not orders:
             self.durables.mark_planned(self.view, self.progress.prelude_length)
-        return [*orders, Wake()]
+        return [*orders, *self.messages.ask_again(), Wake()]
 
     def on_fetch(self, event: FetchEvent, now: float) -> list[Effect]:
         """Something came over a link of this epoch; what is of an older plan is dropped (R1)."""

@@ -41,7 +41,7 @@ from ftcomm.transport.shm_segment import Segment
 from ftcomm.transport.socket_link import SocketLink
 from ftcomm.transport.striped_link import StripedLink
 
-LINK_ROLES = ("data", "fetch", "relay", "common", "prefetch", "part")
+LINK_ROLES = ("data", "fetch", "relay", "common", "prefetch", "part", "messages")
 
 Serve = Callable[[Driver, trio.socket.SocketType, DataContext], Awaitable[None]]
 

@@ -4,7 +4,16 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from ftcomm.recovery.messages.names import MODULUS, START, Mark, Stream, behind, weight
+from ftcomm.recovery.messages.names import (
+    MODULUS,
+    START,
+    Mark,
+    Stream,
+    Total,
+    behind,
+    total_of,
+    weight,
+)
 
 
 @dataclass(slots=True)
@@ -13,7 +22,7 @@ class _Arrived:
 
     arrived: Mark = START
     taken: Mark = START
-    waiting: deque[tuple[bytes, Any]] = field(default_factory=deque)
+    waiting: deque[tuple[bytes, Any, int]] = field(default_factory=deque)
 
 
 class Inbox:
@@ -25,29 +34,45 @@ class Inbox:
 
     def __init__(self) -> None:
         self.balance = 0
+        self._held: dict[int, int] = {}
         self._streams: dict[Stream, _Arrived] = {}
 
-    def put(self, stream: Stream, number: int, digest: bytes, value: Any) -> bool:
-        """Hold a message; False if it is here already, or is not the next of its stream."""
+    def put(self, stream: Stream, number: int, digest: bytes, value: Any, nbytes: int) -> bool:
+        """Hold a message of `nbytes`; False if it is here, or is not the next of its stream."""
         found = self._streams.setdefault(stream, _Arrived())
         if number != found.arrived.number + 1:
             return False
         found.arrived = behind(found.arrived, digest)
-        found.waiting.append((digest, value))
+        found.waiting.append((digest, value, nbytes))
+        self._held[stream.source] = self.held(stream.source) + nbytes
         return True
+
+    def held(self, source: int) -> int:
+        """Bytes of `source` that wait to be taken."""
+        return self._held.get(source, 0)
 
     def has(self, stream: Stream) -> bool:
         """Tell whether a message of `stream` waits to be taken."""
         found = self._streams.get(stream)
         return found is not None and bool(found.waiting)
 
+    def first(self, stream: Stream) -> Any | None:
+        """The next message of `stream`, which stays; None if it has not come."""
+        found = self._streams.get(stream)
+        return found.waiting[0][1] if found is not None and found.waiting else None
+
     def take(self, stream: Stream) -> Any:
         """Give the next message of `stream`, which waits here, to the user."""
         found = self._streams[stream]
-        digest, value = found.waiting.popleft()
+        digest, value, nbytes = found.waiting.popleft()
+        self._held[stream.source] -= nbytes
         found.taken = behind(found.taken, digest)
         self.balance = (self.balance + weight(stream, found.taken)) % MODULUS
         return value
+
+    def sources(self) -> set[int]:
+        """Ranks of which a message has come."""
+        return {stream.source for stream, found in self._streams.items() if found.arrived.number}
 
     def marks(self, source: int) -> tuple[tuple[bytes, Mark], ...]:
         """By tag, how far the streams of `source` have arrived."""
@@ -57,7 +82,13 @@ class Inbox:
             if stream.source == source and found.arrived.number
         )
 
+    def total(self, source: int) -> Total:
+        """All that was taken of `source`."""
+        streams = self._streams.items()
+        return total_of((stream.tag, f.taken) for stream, f in streams if stream.source == source)
+
     def commit(self) -> None:
         """The version is committed, so all has been taken: a new one counts from the beginning."""
         self.balance = 0
         self._streams.clear()
+        self._held.clear()

@@ -16,6 +16,7 @@ has sent and takes off those of what it has taken; over all ranks the sum must b
 from collections.abc import Iterator, Mapping
 from typing import Any, assert_never
 
+from ftcomm.protocol.field_types import MAX_TAGS
 from ftcomm.recovery.call_progress import CallProgress
 from ftcomm.recovery.epoch_view import EpochView
 from ftcomm.recovery.events import (
@@ -30,12 +31,12 @@ from ftcomm.recovery.events import (
     Wake,
 )
 from ftcomm.recovery.messages.inbox import Inbox
-from ftcomm.recovery.messages.names import MODULUS, Mark, Stream
+from ftcomm.recovery.messages.names import MODULUS, Mark, Stream, Total
 from ftcomm.recovery.messages.sent_log import SentLog, SentMessage
 from ftcomm.recovery.states import Completion, WorkerState
 from ftcomm.recovery.tracker_contact import TrackerContact
 
-MAX_TAGS = 1024  # of one rank's messages to another
+Marks = Mapping[bytes, Mark]  # by tag
 
 
 class MessageExchange:
@@ -51,6 +52,8 @@ class MessageExchange:
         self._asked: set[int] = set()  # sources, in the epoch
         self._asked_in = 0
         self._waits_since: dict[int, float] = {}
+        self._early: dict[int, tuple[int, Marks]] = {}  # claims of a version yet to come here
+        self._released: list[Any] = []
 
     @property
     def _rank(self) -> int:
@@ -61,16 +64,34 @@ class MessageExchange:
         version = self._progress.position.version
         if version != self._version:
             self._version = version
-            self._sent.commit()
+            self._released += self._sent.commit()
             self._inbox.commit()
             self._waits_since.clear()
             self._asked = set()
+            early, self._early = self._early, {}
+            for destination, (claimed, marks) in early.items():
+                self._claim(destination, claimed, marks)
+
+    def take_released(self) -> list[Any]:
+        """Values of messages that nobody needs any more, for their memory to be used again."""
+        self._turn()
+        released, self._released = self._released, []
+        return released
 
     @property
     def balance(self) -> int:
         """Of this version: what was sent, less what was taken. Over all ranks it is 0 at a cut."""
         self._turn()
         return (self._sent.balance - self._inbox.balance) % MODULUS
+
+    def totals(self, peer: int) -> tuple[Total, Total]:
+        """Of this version: all that was sent to `peer`, and all that was taken of it."""
+        self._turn()
+        return self._sent.total(peer), self._inbox.total(peer)
+
+    def site_of(self, destination: int, index: int) -> str:
+        """The line that sent a message, by its place among those to `destination`."""
+        return self._sent.site_of(destination, index)
 
     def handle(
         self, event: MessagesWanted | MessageArrived | MessagesClaimed | MessagesLost, now: float
@@ -82,7 +103,7 @@ class MessageExchange:
         """
         match event:
             case MessagesWanted(source):
-                return self._ask(source, now)
+                return self._want(source, now)
             case MessageArrived():
                 return [Wake()] if self._arrive(event) else []
             case MessagesClaimed(epoch, destination, version, marks):
@@ -97,15 +118,27 @@ class MessageExchange:
 
     # --- sending --------------------------------------------------------------------------------
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the log of this version holds."""
+        self._turn()
+        return self._sent.nbytes
+
+    def has_room_for(self, destination: int, tag: bytes) -> bool:
+        """False where a message would have one tag more than a rank may send to another."""
+        self._turn()
+        return self._sent.has_room_for(Stream(self._rank, destination, tag), MAX_TAGS)
+
     def send(
-        self, destination: int, tag: bytes, digest: bytes, value: Any, site: str
+        self, destination: int, tag: bytes, digest: bytes, value: Any, site: str, nbytes: int = 0
     ) -> FatalFound | None:
-        """Log a message; the control thread sends it to who asks.
+        """Log a message that counts with `nbytes`; the control thread sends it to who asks.
 
         Returns:
             the job's end, where an earlier process of this rank has sent something else.
         """
         self._turn()
+        self._sent.nbytes += nbytes
         stream = Stream(self._rank, destination, tag)
         return None if self._sent.add(stream, digest, value, site) else self._differs(stream, site)
 
@@ -118,15 +151,15 @@ class MessageExchange:
 
     # --- for others -----------------------------------------------------------------------------
 
-    def _claim(
-        self, destination: int, version: int, marks: Mapping[bytes, Mark]
-    ) -> FatalFound | None:
+    def _claim(self, destination: int, version: int, marks: Marks) -> FatalFound | None:
         """Take a receiver's word for what it has of this rank's messages.
 
         Returns:
             the job's end, where that is not what this rank has sent.
         """
         self._turn()
+        if version > self._version:  # this rank was restarted, and has yet to load
+            self._early[destination] = version, marks
         if version != self._version:
             return None
         for tag, mark in marks.items():
@@ -146,11 +179,15 @@ class MessageExchange:
 
     # --- receiving ------------------------------------------------------------------------------
 
-    def _ask(self, source: int, now: float) -> list[Effect]:
-        """Ask `source` for all messages that this rank lacks, unless it was asked in this epoch."""
+    def _want(self, source: int, now: float) -> list[Effect]:
+        """The user waits for a message of `source`."""
         self._turn()
-        view = self._view
         self._waits_since.setdefault(source, now)
+        return self._ask(source)
+
+    def _ask(self, source: int) -> list[Effect]:
+        """Ask `source` for all messages that this rank lacks, unless it was asked in this epoch."""
+        view = self._view
         if self._asked_in != view.epoch:
             self._asked, self._asked_in = set(), view.epoch
         if source in self._asked or not view.is_live or not view.members[source].present:
@@ -158,6 +195,18 @@ class MessageExchange:
         self._asked.add(source)
         marks = self._inbox.marks(source)
         return [AskForMessages(view.epoch, source, self._version, marks)]
+
+    def ask_again(self) -> list[Effect]:
+        """A plan is in force: ask all whose messages have come here, also if no more are wanted.
+
+        A source that was restarted hears what it must send again, while its script can be blamed.
+        """
+        self._turn()
+        asked, self._asked, self._asked_in = self._asked, set(), self._view.epoch
+        orders: list[Effect] = []
+        for source in sorted(asked | self._inbox.sources()):
+            orders += self._ask(source)
+        return orders
 
     def _arrive(self, arrived: MessageArrived) -> bool:
         """Hold a message that has come; False if it is here, or of another epoch or version."""
@@ -167,7 +216,23 @@ class MessageExchange:
         if not is_current or arrived.version != self._version:
             return False
         stream = Stream(arrived.source, self._rank, arrived.tag)
-        return self._inbox.put(stream, arrived.number, arrived.digest, arrived.value)
+        content = arrived.number, arrived.digest, arrived.value, arrived.nbytes
+        return self._inbox.put(stream, *content)
+
+    def held(self, source: int) -> int:
+        """Bytes of `source` that have arrived and were not taken."""
+        self._turn()
+        return self._inbox.held(source)
+
+    def must_ask(self, source: int) -> bool:
+        """True where `MessagesWanted` of this source may have something to do."""
+        self._turn()
+        return self._asked_in != self._view.epoch or source not in self._asked
+
+    def waiting(self, source: int, tag: bytes) -> Any | None:
+        """The next message of a stream, which is left there; None where it has not come."""
+        self._turn()
+        return self._inbox.first(Stream(source, self._rank, tag))
 
     def receive(self, source: int, tag: bytes, now: float) -> tuple[Completion | None, Any]:
         """The next message of a stream.

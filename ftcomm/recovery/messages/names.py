@@ -1,6 +1,7 @@
 """Names of messages: numbers within a version, running digests, and the balance of a cut (R21)."""
 
 import hashlib
+from collections.abc import Iterable
 from typing import NamedTuple
 
 RUNNING_BYTES = 16
@@ -24,6 +25,26 @@ class Mark(NamedTuple):
 
 
 START = Mark(0, NOTHING_YET)
+
+
+class Total(NamedTuple):
+    """All streams from one rank to another: how many messages, and a digest of 8 bytes."""
+
+    number: int
+    digest: bytes
+
+
+TOTAL_BYTES = 8  # of a total's digest
+
+
+def total_of(marks: Iterable[tuple[bytes, Mark]]) -> Total:
+    """The total of streams by tag, in any order; of none that has not begun."""
+    digest, number = hashlib.blake2b(digest_size=TOTAL_BYTES), 0
+    for tag, mark in sorted(marks):
+        if mark.number:
+            number += mark.number
+            digest.update(b"%d %d " % (mark.number, len(tag)) + tag + mark.running)
+    return Total(number, digest.digest())
 
 
 def behind(mark: Mark, digest: bytes) -> Mark:

@@ -4,7 +4,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ftcomm.recovery.messages.names import MODULUS, START, Mark, Stream, behind, weight
+from ftcomm.recovery.messages.names import (
+    MODULUS,
+    START,
+    Mark,
+    Stream,
+    Total,
+    behind,
+    total_of,
+    weight,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +43,11 @@ class SentLog:
 
     Attributes:
         balance: weights of all that was sent in this version, added up.
+        nbytes: what its messages take, as their sender counts it.
     """
 
     def __init__(self) -> None:
-        self.balance = 0
+        self.balance = self.nbytes = 0
         self._to: dict[int, list[SentMessage]] = {}
         self._marks: dict[Stream, Mark] = {}
         self._claims: dict[Stream, Mark] = {}  # of receivers that have come farther than the log
@@ -58,6 +68,12 @@ class SentLog:
             return True
         del self._claims[stream]
         return claim.running == mark.running
+
+    def has_room_for(self, stream: Stream, limit: int) -> bool:
+        """False where `stream` would be one more than `limit` to its destination."""
+        if stream in self._marks or len(self._marks) < limit:
+            return True
+        return sum(other.destination == stream.destination for other in self._marks) < limit
 
     def claim(self, stream: Stream, mark: Mark) -> bool:
         """Take a receiver's word for how far it has come; False if that contradicts the log."""
@@ -91,10 +107,19 @@ class SentLog:
             if message.number > marks.get(message.stream.tag, 0):
                 yield index, message
 
+    def total(self, destination: int) -> Total:
+        """All that was sent to `destination`."""
+        return total_of((s.tag, m) for s, m in self._marks.items() if s.destination == destination)
+
+    def site_of(self, destination: int, index: int) -> str:
+        """The line of one message to `destination`, or of the last one before."""
+        messages = self._to.get(destination, ())
+        return messages[min(index, len(messages) - 1)].site if messages else ""
+
     def commit(self) -> list[Any]:
         """The version is committed: nobody needs its messages; return their values."""
         values = [message.value for messages in self._to.values() for message in messages]
-        self.balance = 0
+        self.balance = self.nbytes = 0
         self._to.clear()
         self._marks.clear()
         self._claims.clear()

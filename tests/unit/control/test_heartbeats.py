@@ -32,6 +32,7 @@ def a_blocked_worker() -> Any:
     hub = SimpleNamespace(
         settings=SETTINGS,
         progress=SimpleNamespace(peers=(1,), step=2, since=0.0),
+        receives=SimpleNamespace(overdue=lambda: None),
         late_parts={},
         core=SimpleNamespace(
             progress=SimpleNamespace(position=START),
@@ -162,6 +163,7 @@ class HubOfACallThatEnds:
         self.progress = WaitProgress()
         self.late_parts: dict[int, float] = {}
         self.settings = SimpleNamespace(heartbeat_every=0.001, detect_within=600.0)
+        self.receives = SimpleNamespace(overdue=lambda: None)
         self.core = SimpleNamespace(
             progress=SimpleNamespace(position=START),
             durables=SimpleNamespace(waited_s=lambda now: 0.0),

@@ -14,9 +14,9 @@ import trio
 from ftcomm.collectives.dtypes import dtype_code
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.control import parts
-from ftcomm.control.contribution_news import ContributionNews
 from ftcomm.control.message_stream import receive_message, send_all, send_message
 from ftcomm.control.parts import ask_for_parts, part_for
+from ftcomm.control.user_news import UserNews
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.pool import LoggedResult
 from ftcomm.protocol.codec import encode
@@ -86,7 +86,7 @@ def a_driver(core: WorkerMachine, nursery: trio.Nursery, **more: Any) -> Any:
 
     return SimpleNamespace(
         hub=hub, nursery=nursery, epoch_scopes=set(), apply=apply, said=said,
-        contributions=ContributionNews(run_soon), **more,
+        contributions=UserNews(run_soon), **more,
     )  # fmt: skip
 
 
@@ -120,7 +120,7 @@ async def test_who_has_not_come_so_far_says_so_and_answers_when_it_has(
         assert await receive_message(near) == FetchWait()
         with driver.hub.lock:
             core.contributed.contribute(contribution())
-        await trio.to_thread.run_sync(driver.contributions.logged)
+        await trio.to_thread.run_sync(driver.contributions.note)
         assert await receive_message(near) == PartItem(CALL, FLOAT, (1, 2), 16)
 
 
@@ -128,16 +128,16 @@ async def test_who_waits_is_woken_at_once_and_nobody_else_costs_anything(
     nursery: trio.Nursery,
 ) -> None:
     woken: list[Callable[[], object]] = []
-    news = ContributionNews(woken.append)
-    news.logged()
+    news = UserNews(woken.append)
+    news.note()
     assert woken == []
     with news.watched():
         made = news.next()
-        news.logged()
+        news.note()
         woken.pop()()
         assert made.is_set()
         assert not news.next().is_set()
-    news.logged()
+    news.note()
     assert woken == []
 
 

@@ -56,7 +56,7 @@ def plain(value: Any) -> Any:
 def test_every_collective_has_a_sister_with_the_same_arguments() -> None:
     names = {name for name in vars(ftcomm.Communicator) if not name.startswith("_")}
     ours = {name for name in names if f"i{name}" in names}
-    assert ours == set(CALLS)
+    assert ours == set(CALLS) | {"send", "recv", "send_object", "recv_object"}
     for name in ours:
         forms = (getattr(ftcomm.Communicator, each) for each in (f"i{name}", name))
         nonblocking, synchronous = (list(inspect.signature(f).parameters.values()) for f in forms)

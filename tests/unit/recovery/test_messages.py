@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ftcomm.protocol.field_types import MAX_TAGS
 from ftcomm.protocol.messages import FatalReport, Report, Revoke
 from ftcomm.recovery.events import (
     AskForMessages,
@@ -14,11 +15,12 @@ from ftcomm.recovery.events import (
     Wake,
 )
 from ftcomm.recovery.machine import Completion, MachineLimits, WorkerMachine
-from ftcomm.recovery.messages.names import MODULUS, START, Mark, Stream, behind
+from ftcomm.recovery.messages.names import MODULUS, START, Mark, Stream, behind, total_of
 from ftcomm.recovery.messages.sent_log import SentLog
 from tests.unit.recovery.worker_scenario import a_member, at, execute, hear, members, plan
 
 SITE, TAG = "t.py:7", b"grad"
+START_TOTAL = total_of(())
 HERE = Stream(1, 0, TAG)  # from rank 1 to the member, which is rank 0
 
 
@@ -55,6 +57,13 @@ def send(core: WorkerMachine, content: str, destination: int = 1, tag: bytes = T
     return core.messages.send(destination, tag, digest(content), content, SITE)
 
 
+def checkpoint(core: WorkerMachine, version: int) -> None:
+    core.progress.offer_checkpoint("state", b"d")
+    core.progress.begin(b"", SITE)
+    assert core.progress.complete_checkpoint(1, now=0.0)[0] is Completion.DONE
+    assert core.progress.position.version == version
+
+
 def mark_of(*contents: str) -> Mark:
     mark = START
     for content in contents:
@@ -75,8 +84,9 @@ def test_a_source_is_asked_once_in_an_epoch_and_again_in_the_next() -> None:
     assert wanted(core) == []
     assert arrive(core, 1, "a") == [Wake()]
     hear(core, Revoke(2, "a link was lost"))
-    hear(core, plan(2, at(0, 0)))
-    assert wanted(core) == [AskForMessages(2, 1, 0, ((TAG, mark_of("a")),))]
+    again = AskForMessages(2, 1, 0, ((TAG, mark_of("a")),))
+    assert again in hear(core, plan(2, at(0, 0)))  # a restarted source hears what it must send
+    assert wanted(core) == []
 
 
 def test_messages_come_in_order_and_each_once() -> None:
@@ -242,3 +252,87 @@ def test_a_version_that_commits_drops_its_messages() -> None:
     assert received(core) is None
     assert list(core.messages.following(1, 1, 0, {})) == []
     assert wanted(core) == [AskForMessages(1, 1, 1, ())]
+
+
+# --- what the drivers need ----------------------------------------------------------------------
+
+
+def test_a_claim_that_comes_before_the_load_is_compared_behind_it() -> None:
+    """The source was restarted, and its receiver knows the version before it does."""
+    core = a_member()
+    core.handle(MessagesClaimed(1, 1, 0, ((TAG, mark_of("a")),)), now=0.0)
+    core.progress.begin_load(b"", SITE)
+    assert core.progress.complete_load(1, "zero", b"", now=0.0) is Completion.DONE
+    found = send(core, "b")
+    assert found is not None
+    assert found.error == "JobLostError"
+
+
+def test_a_claim_of_a_version_that_is_over_is_forgotten() -> None:
+    core = loaded()
+    core.handle(MessagesClaimed(1, 1, 2, ((TAG, mark_of("a")),)), now=0.0)
+    for version in (1, 2, 3):
+        checkpoint(core, version)
+    assert send(core, "b") is None
+
+
+def test_a_plan_has_all_asked_again_of_whom_something_has_come() -> None:
+    core = loaded()
+    wanted(core)
+    arrive(core, 1, "a")
+    assert received(core) == "a"
+    hear(core, Revoke(2, "lost worker 1"))
+    orders = [e for e in hear(core, plan(2, at(0, 0))) if isinstance(e, AskForMessages)]
+    assert orders == [AskForMessages(2, 1, 0, ((TAG, mark_of("a")),))]
+    assert not core.messages.must_ask(1)
+
+
+def test_a_look_leaves_a_message_where_it_is() -> None:
+    core = loaded()
+    assert core.messages.waiting(1, TAG) is None
+    arrive(core, 1, "a", nbytes=7)
+    assert core.messages.waiting(1, TAG) == "a"
+    assert core.messages.held(1) == 7
+    assert received(core) == "a"
+    assert core.messages.held(1) == 0
+
+
+def test_the_values_of_a_committed_version_are_released_once() -> None:
+    core = loaded()
+    core.messages.send(1, TAG, digest("a"), "a", SITE, 9)
+    assert (core.messages.nbytes, core.messages.take_released()) == (9, [])
+    checkpoint(core, 1)
+    assert core.messages.take_released() == ["a"]
+    assert (core.messages.nbytes, core.messages.take_released()) == (0, [])
+
+
+def test_one_rank_gets_no_more_tags_than_a_request_can_name() -> None:
+    core = loaded()
+    for tag in range(MAX_TAGS):
+        assert core.messages.has_room_for(1, b"%d" % tag)
+        send(core, "a", tag=b"%d" % tag)
+    assert not core.messages.has_room_for(1, b"another")
+    assert core.messages.has_room_for(1, b"0")
+    assert core.messages.has_room_for(2, b"another")
+
+
+def test_totals_are_equal_where_all_that_was_sent_was_taken() -> None:
+    sender, core = SentLog(), loaded()
+    for content in ("a", "b"):
+        sender.add(HERE, digest(content), content, SITE)
+    arrive(core, 1, "a")
+    received(core)
+    assert core.messages.totals(1)[1].number == 1
+    assert core.messages.totals(1)[1] != sender.total(0)
+    arrive(core, 2, "b")
+    received(core)
+    assert core.messages.totals(1)[1] == sender.total(0)
+    assert core.messages.totals(2) == (START_TOTAL, START_TOTAL)
+
+
+def test_the_line_of_a_message_is_known_by_its_place() -> None:
+    core = loaded()
+    for line in ("t.py:1", "t.py:2"):
+        core.messages.send(1, TAG, digest("a"), "a", line)
+    assert [core.messages.site_of(1, at) for at in (0, 1, 5)] == ["t.py:1", "t.py:2", "t.py:2"]
+    assert core.messages.site_of(2, 0) == ""

@@ -5,7 +5,7 @@ steps, and None where the thread sleeps until it is woken.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ftcomm.collectives.schedules.shift import shift
@@ -293,8 +293,7 @@ def _agree(process: "SimulatedProcess", digest: bytes, local: int | None) -> Thr
     if work is None:
         return
     digests, marks = work[:: len(mine)], work[len(mine) - 1 :: len(mine)]
-    high, low = (sum(map(int, work[at :: len(mine)])) for at in (1, 2))
-    process.require(((high << 32) + low) % (1 << 64) == 0, "a cut with a message on its way (R21)")
+    _require_a_cut(process, work, len(mine), 1)
     if len(set(digests)) > 1:
         process.require(process.sim.counters["odd calls"] > 0, f"digests differ: {work}")
         peer = next(rank for rank, theirs in enumerate(digests) if theirs != mine[0])
@@ -309,6 +308,14 @@ def _agree(process: "SimulatedProcess", digest: bytes, local: int | None) -> Thr
         if mark is not None and marks[0]:
             process.hear(CheckpointMarked())
         process.point("completed")
+
+
+def _require_a_cut(
+    process: "SimulatedProcess", work: Sequence[float], width: int, first: int
+) -> None:
+    """All ranks' balances, each in two elements from `first` on, add up to none."""
+    high, low = (sum(map(int, work[at::width])) for at in (first, first + 1))
+    process.require(((high << 32) + low) % (1 << 64) == 0, "a cut with a message on its way (R21)")
 
 
 def _mark(process: "SimulatedProcess") -> int | None:
@@ -354,7 +361,11 @@ def _close(process: "SimulatedProcess") -> Thread:
                 process.monitor.on_result(process, position, (), epoch=None)
         else:
             process.point("entered")
-            work = yield from execute(process, SimulatedCall(Kind.BARRIER), CLOSE.signature, (), 0)
+            balance = divmod(core.messages.balance, 1 << 32)
+            gather = SimulatedCall(Kind.ALLGATHER, len(balance))
+            work = yield from execute(process, gather, CLOSE.signature, balance, 0)
+            if work is not None:
+                _require_a_cut(process, work, len(balance), 0)
             if work is not None and (yield from settle(
                 process,
                 lambda: core.progress.complete_close(

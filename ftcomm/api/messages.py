@@ -1,0 +1,266 @@
+"""Messages from rank to rank: arguments checked, sent, waited for, and handed out (rule R21)."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ftcomm.api.outputs import Result
+from ftcomm.api.public_values import MessageInfo
+from ftcomm.api.session import Session
+from ftcomm.collectives.dtypes import AnyDtype
+from ftcomm.config.deadline import Duration
+from ftcomm.control.messages.posted_receives import PostedReceive
+from ftcomm.engine.message_port import MessagePort
+from ftcomm.errors import FtcommError
+from ftcomm.memory.message_value import MessageValue
+from ftcomm.protocol.signature import Kind
+from ftcomm.requests.arguments import check_memory
+from ftcomm.requests.call_site import call_site, passes_on
+from ftcomm.requests.message_request import (
+    MessageToSend,
+    Tag,
+    array_message,
+    check_content,
+    check_object,
+    object_message,
+    other_rank,
+    packed_tag,
+    received,
+)
+from ftcomm.requests.object_payload import unpack_object
+
+passes_on(__file__)
+
+Done = Callable[[Any, BaseException | None], None]
+
+
+class Receive(NamedTuple):
+    """One receive: the message to take, and what becomes of it.
+
+    Attributes:
+        what: the call, in the user's words.
+        source: the rank that sends.
+        tag: as it travels.
+        site: the user's line.
+        deadline: the user's.
+        check: refuses a message that does not fit; it stays where it is then.
+        finish: returns the user's result.
+        is_probe: the message stays.
+    """
+
+    what: str
+    source: int
+    tag: bytes
+    site: str
+    deadline: Duration | None
+    check: Callable[[MessageValue], None]
+    finish: Callable[[MessageValue], Any]
+    is_probe: bool = False
+
+
+class MessageCalls:
+    """The messages of one communicator; any thread may send and receive."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    # --- what is asked for ----------------------------------------------------------------------
+
+    def array(self, x: Any, to: int, tag: Tag, *, copy: bool) -> MessageToSend:
+        """A message of an array or a number."""
+        self._admit("send()")
+        return array_message(x, self._peer(to, "to"), packed_tag(tag), call_site(), copy=copy)
+
+    def object(self, obj: Any, to: int, tag: Tag) -> MessageToSend:
+        """A message of an object."""
+        self._admit("send_object()")
+        return object_message(obj, self._peer(to, "to"), packed_tag(tag), call_site())
+
+    def receive(
+        self,
+        source: int,
+        tag: Tag,
+        like: Any,
+        out: Result | None,
+        deadline: Duration | None,
+    ) -> Receive:
+        """A receive of an array or a number, as `like` or `out` is."""
+        self._admit("recv()")
+        if like is not None and out is not None:
+            raise TypeError("recv() takes like= or out=, not both")
+        check_memory(out, strided=True)
+        source = self._peer(source, "source")
+        model = like if out is None else out
+        shape, dtype = (None, None) if model is None else (np.shape(model), _dtype_of(model))
+
+        def check(value: MessageValue) -> None:
+            check_content(value, source, shape, dtype)
+
+        what = f"recv(source={source}, tag={tag!r})"
+        finish = _received_into(out)
+        return Receive(what, source, packed_tag(tag), call_site(), deadline, check, finish)
+
+    def receive_object(self, source: int, tag: Tag, deadline: Duration | None) -> Receive:
+        """A receive of an object."""
+        self._admit("recv_object()")
+        source = self._peer(source, "source")
+
+        def check(value: MessageValue) -> None:
+            check_object(value, source)
+
+        def finish(value: MessageValue) -> Any:
+            return unpack_object(value.stored.flat)
+
+        what = f"recv_object(source={source}, tag={tag!r})"
+        return Receive(what, source, packed_tag(tag), call_site(), deadline, check, finish)
+
+    def probe(self, source: int, tag: Tag, deadline: Duration | None) -> MessageInfo:
+        """Wait for a message, which stays; see `Communicator.probe`."""
+        self._admit("probe()")
+        source = self._peer(source, "source")
+        what = f"probe(source={source}, tag={tag!r})"
+        site, tag_ = call_site(), packed_tag(tag)
+        asked = Receive(what, source, tag_, site, deadline, _anything, _info, is_probe=True)
+        found: MessageInfo = self.wait(asked)
+        return found
+
+    def _admit(self, what: str) -> None:
+        """Refuse a call where there is no communicator, or no version yet."""
+        guard, engine = self._session.guard, self._session.engine
+        if guard.is_inherited or guard.is_closed:
+            guard.refuse()
+        if not engine.position.past_load:
+            raise ValueError(
+                f"{what} needs load_checkpoint() before it: what is before it may be skipped by a"
+                " rank that was restarted"
+            )
+
+    def _peer(self, peer: Any, name: str) -> int:
+        engine = self._session.engine
+        return other_rank(peer, name, engine.rank, engine.world_size)
+
+    @property
+    def _port(self) -> MessagePort:
+        port = self._session.engine.messages
+        assert port is not None, "a group of one has no other rank"
+        return port
+
+    # --- sending and receiving ------------------------------------------------------------------
+
+    def send(self, message: MessageToSend) -> None:
+        """Log a message, which is then on its way.
+
+        Raises:
+            FtcommError: the communicator is over, or ends now.
+        """
+        session, began = self._session, time.perf_counter()
+        try:
+            self._port.send(message)
+        except FtcommError as error:
+            session.guard.heed(error)
+            raise
+        except BaseException as error:
+            if message.has_place:  # Ctrl-C: it would be sent again
+                session.give_up(error)
+            raise
+        nbytes = message.elements.nbytes
+        session.call_stats.add(Kind.SEND, nbytes, time.perf_counter() - began)
+
+    def wait(self, asked: Receive) -> Any:
+        """Receive, and return the user's result.
+
+        Raises:
+            TypeError, ValueError: the message does not fit; it can be received again.
+            FtcommError: the communicator is over.
+        """
+        awaited = _Awaited()
+        posted = self._posted(asked, awaited.take)
+        try:
+            self._port.post(posted)
+            awaited.has_come.wait()
+        except BaseException as error:  # Ctrl-C
+            self.take_back(posted, error)
+            raise
+        if awaited.error is not None:
+            self.heed(awaited.error)
+            raise awaited.error
+        self._port.note_received()
+        return awaited.result
+
+    def post(self, asked: Receive, done: Done) -> PostedReceive:
+        """Begin to receive; `done` is told the user's result or the error, on any thread."""
+
+        def end(result: Any, error: BaseException | None) -> None:
+            done(result, error)
+            if error is None:
+                self._port.note_received()
+
+        posted = self._posted(asked, end)
+        self._port.post(posted)
+        return posted
+
+    def take_back(self, posted: PostedReceive, error: BaseException) -> None:
+        """A receive was cut short by `error`; a message that was taken for it is lost."""
+        if not self._port.cancel(posted):
+            self._session.give_up(error)
+
+    def heed(self, error: BaseException) -> None:
+        """The user is told of `error`: it may be the communicator's end."""
+        self._session.guard.heed(error)
+
+    def _posted(self, asked: Receive, done: Done) -> PostedReceive:
+        session, began = self._session, time.perf_counter()
+
+        def end(value: MessageValue | None, error: BaseException | None) -> None:
+            if value is None:
+                done(None, error)
+                return
+            nbytes = value.stored.flat.nbytes
+            session.call_stats.add(Kind.RECV, nbytes, time.perf_counter() - began)
+            done(asked.finish(value), None)
+
+        limit = session.limit_of(asked.deadline)
+        return PostedReceive(
+            asked.source,
+            asked.tag,
+            asked.what,
+            asked.site,
+            limit,
+            asked.check,
+            end,
+            is_probe=asked.is_probe,
+        )
+
+
+class _Awaited:
+    """The answer for a thread that receives."""
+
+    def __init__(self) -> None:
+        self.has_come = threading.Event()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def take(self, result: Any, error: BaseException | None) -> None:
+        """Give the thread what it waits for."""
+        self.result, self.error = result, error
+        self.has_come.set()
+
+
+def _anything(_: MessageValue) -> None:
+    """Any message will do."""
+
+
+def _info(value: MessageValue) -> MessageInfo:
+    stored, is_object = value.stored, value.is_object
+    return MessageInfo(stored.flat.dtype, stored.shape, stored.flat.nbytes, is_object)
+
+
+def _received_into(out: Result | None) -> Callable[[MessageValue], Any]:
+    return lambda value: received(value, out)
+
+
+def _dtype_of(model: Any) -> AnyDtype:
+    return model.dtype if isinstance(model, (np.ndarray, np.generic)) else np.asarray(model).dtype

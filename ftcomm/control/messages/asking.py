@@ -1,0 +1,151 @@
+"""Asking: links over which this rank gets the messages of others."""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import trio
+
+from ftcomm.control.buffered_stream import BufferedStream
+from ftcomm.control.idle_timeout import IdleTimeoutStream
+from ftcomm.control.links.checksums import checked_stream
+from ftcomm.control.links.dial import BROKEN, RelayLost
+from ftcomm.control.links.manager import link_down, open_peer
+from ftcomm.control.message_stream import (
+    ByteStream,
+    receive_into,
+    receive_message,
+    send_message,
+)
+from ftcomm.diagnostics.os_errors import describe
+from ftcomm.errors import ProtocolError
+from ftcomm.memory.message_value import MessageValue
+from ftcomm.memory.pool import dtype_from_wire, stored_from_wire
+from ftcomm.protocol.link_messages import (
+    Content,
+    FetchWait,
+    MessageItem,
+    MessageRequest,
+    StreamMark,
+)
+from ftcomm.recovery.events import AskForMessages, MessageArrived, MessagesLost
+
+if TYPE_CHECKING:
+    from ftcomm.control.driver import Driver
+
+# Of one source, in this rank's memory, before its user asks for them. A source that has sent more
+# waits, unless the user waits for a message of it: what is waited for may be behind others.
+READ_AHEAD_BYTES = 64 << 20
+
+_Orders = trio.MemoryReceiveChannel[AskForMessages]
+
+
+class MessageLinks:
+    """The links of one worker, one to each source in an epoch; for the control thread."""
+
+    def __init__(self, driver: "Driver") -> None:
+        self._driver = driver
+        self._asking: dict[tuple[int, int], trio.MemorySendChannel[AskForMessages]] = {}
+
+    def ask(self, order: AskForMessages) -> None:
+        """Send a request, over the link of this epoch if there is one."""
+        key = (order.epoch, order.source)
+        orders = self._asking.get(key)
+        if orders is None:
+            orders, received = trio.open_memory_channel[AskForMessages](math.inf)
+            self._asking[key] = orders
+            self._driver.nursery.start_soon(self._run, *key, received)
+        orders.send_nowait(order)
+
+    async def _run(self, epoch: int, source: int, orders: _Orders) -> None:
+        with trio.CancelScope() as scope:
+            self._driver.epoch_scopes.add(scope)
+            try:
+                if self._driver.hub.core.view.epoch == epoch:
+                    await self._receive_all(epoch, source, orders)
+            finally:
+                self._driver.epoch_scopes.discard(scope)
+                self._asking.pop((epoch, source), None)
+
+    async def _receive_all(self, epoch: int, source: int, orders: _Orders) -> None:
+        """Take the messages of `source` until the link or the epoch ends."""
+        driver = self._driver
+        try:
+            sock = await open_peer(driver, epoch, source, "messages")
+        except RelayLost as error:  # the source itself is not to blame
+            driver.apply(link_down(epoch, source, error))
+            return
+        except BROKEN as error:
+            driver.apply(MessagesLost(epoch, source, f"cannot connect: {describe(error)}"))
+            return
+        with sock:
+            patient = IdleTimeoutStream(sock, driver.hub.settings.detect_within)
+            stream = BufferedStream(checked_stream(driver.hub, patient, source))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_send_requests, stream, orders)
+                cause = await self._take_until_broken(stream, epoch, source)
+                nursery.cancel_scope.cancel()
+        driver.apply(MessagesLost(epoch, source, cause))
+
+    async def _take_until_broken(self, stream: ByteStream, epoch: int, source: int) -> str:
+        """Take messages, and return why there are no more of them."""
+        try:
+            while True:
+                await self._room(source)
+                item = await receive_message(stream)
+                if not isinstance(item, FetchWait):
+                    await self._take(stream, item, epoch, source)
+        except BROKEN as error:
+            return describe(error)
+
+    async def _room(self, source: int) -> None:
+        """Return when more of `source` may be read."""
+        receives = self._driver.hub.receives
+        if receives.may_read(source, READ_AHEAD_BYTES):
+            return
+        with self._driver.taken_news.watched() as news:
+            while True:
+                taken = news.next()  # before the look: what is taken behind it sets this event
+                if receives.may_read(source, READ_AHEAD_BYTES):
+                    return
+                await taken.wait()
+
+    async def _take(self, stream: ByteStream, item: object, epoch: int, source: int) -> None:
+        if not isinstance(item, MessageItem):
+            raise ProtocolError(f"expected a message, got {type(item).__name__}")
+        value = await self._value(stream, item)
+        self._driver.hub.fault("loading")
+        self._driver.apply(
+            MessageArrived(
+                epoch,
+                source,
+                item.version,
+                item.tag,
+                item.number,
+                item.digest,
+                value,
+                item.nbytes,
+            )
+        )
+
+    async def _value(self, stream: ByteStream, item: MessageItem) -> MessageValue:
+        """The bytes behind a message's head, which the user will own."""
+        hub = self._driver.hub
+        dtype = dtype_from_wire(item.dtype, item.shape, item.nbytes, hub.settings.log_limit)
+        try:
+            with hub.lock:
+                raw = hub.pool.lend(item.nbytes, np.dtype(np.uint8))
+        except MemoryError as error:
+            raise ProtocolError(f"no room for {item.nbytes} bytes: {error}") from None
+        await receive_into(stream, raw.data)
+        return MessageValue(stored_from_wire(dtype, item.shape, raw), Content(item.content))
+
+
+async def _send_requests(stream: ByteStream, orders: _Orders) -> None:
+    """Ask for each version; where that fails, who reads the link finds out."""
+    try:
+        async for order in orders:
+            marks = tuple(StreamMark(tag, *mark) for tag, mark in order.marks)
+            await send_message(stream, MessageRequest(order.epoch, order.version, marks))
+    except BROKEN:
+        return

@@ -1,0 +1,198 @@
+"""PostedReceives: the receives of this rank that wait for a message.
+
+Those of one stream are served in the order in which they were posted.  A message is taken under the
+machine's lock, by the thread that posts where it is here already, else by the control thread.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ftcomm.config.deadline import Limit, overdue
+from ftcomm.errors import FtcommError
+from ftcomm.memory.message_value import MessageValue
+from ftcomm.recovery.machine import Completion, WorkerMachine
+
+StreamName = tuple[int, bytes]  # source and tag
+
+
+@dataclass(slots=True, eq=False)
+class PostedReceive:
+    """One receive, or one probe, which leaves the message where it is.
+
+    Attributes:
+        source: the rank that sends.
+        tag: of the message, as it travels.
+        what: the call in the user's words.
+        site: the user's line.
+        limit: of the call's time; None for no limit.
+        check: told the message before it is taken; raises where it does not fit.
+        done: told the message or the error, once, under no lock.
+        is_probe: the message stays.
+        has_taken: the message was taken out of the inbox.
+    """
+
+    source: int
+    tag: bytes
+    what: str
+    site: str
+    limit: Limit | None
+    check: Callable[[MessageValue], None]
+    done: Callable[[MessageValue | None, BaseException | None], None]
+    is_probe: bool = False
+    has_taken: bool = False
+
+
+class _Ended(NamedTuple):
+    receive: PostedReceive
+    value: MessageValue | None
+    error: BaseException | None
+
+    def tell(self) -> None:
+        self.receive.done(self.value, self.error)
+
+
+class PostedReceives:
+    """All of one communicator; any thread may post.
+
+    Attributes:
+        on_taken: called when a message was taken, or is waited for.
+    """
+
+    def __init__(self, core: WorkerMachine, lock: threading.Lock) -> None:
+        """`lock` guards `core`, and this."""
+        self._core, self._lock = core, lock
+        self._streams: dict[StreamName, deque[PostedReceive]] = {}
+        self._error: FtcommError | None = None
+        self._awaiting: list[threading.Event] = []
+        self.on_taken: Callable[[], None] = _nothing
+
+    def post(self, receive: PostedReceive) -> bool:
+        """Have `receive` done when its message is here.
+
+        Returns:
+            True if its source may have to be asked: the caller says `MessagesWanted`.
+        """
+        stream = (receive.source, receive.tag)
+        with self._lock:
+            self._streams.setdefault(stream, deque()).append(receive)
+            ended = list(self._served(stream))
+            asks = stream in self._streams and self._core.messages.must_ask(receive.source)
+        self._tell(ended)
+        self.on_taken()
+        return asks
+
+    def look(self, ask: Callable[[int], None]) -> None:
+        """Something has changed: serve whom it allows, and `ask` sources not asked yet."""
+        if not (self._streams or self._awaiting):
+            return
+        with self._lock:
+            if self._error is not None or self._core.view.error is not None:
+                self._tell_end()
+            ended = [end for stream in list(self._streams) for end in self._served(stream)]
+            sources = {source for source, _ in self._streams}
+            wanted = [s for s in sorted(sources) if self._core.messages.must_ask(s)]
+        self._tell(ended)
+        for source in wanted:
+            ask(source)
+
+    def _tell(self, ended: list[_Ended]) -> None:
+        for end in ended:
+            end.tell()
+        if ended:
+            self.on_taken()
+
+    def _served(self, stream: StreamName) -> Iterator[_Ended]:
+        """Under the lock: the receives of a stream that end now."""
+        waiting = self._streams[stream]
+        while waiting:
+            end = self._end_of(waiting[0])
+            if end is None:
+                return
+            waiting.popleft()
+            yield end
+        del self._streams[stream]
+
+    def _end_of(self, receive: PostedReceive) -> _Ended | None:
+        messages, error = self._core.messages, self._error or self._core.view.error
+        if error is not None:
+            return _Ended(receive, None, error)
+        value: MessageValue | None = messages.waiting(receive.source, receive.tag)
+        if value is None:
+            return None
+        try:
+            receive.check(value)
+        except Exception as mistake:  # noqa: BLE001 - the user's: the message stays for another one
+            return _Ended(receive, None, mistake)
+        if receive.is_probe:
+            return _Ended(receive, value, None)
+        outcome, _ = messages.receive(receive.source, receive.tag, time.monotonic())
+        if outcome is not Completion.DONE:
+            return None
+        receive.has_taken = True
+        return _Ended(receive, value, None)
+
+    def cancel(self, receive: PostedReceive) -> bool:
+        """Take a receive back; False if its message was taken for it."""
+        stream = (receive.source, receive.tag)
+        with self._lock:
+            if receive in self._streams.get(stream, ()):
+                self._streams[stream].remove(receive)
+                if not self._streams[stream]:
+                    del self._streams[stream]
+            return not receive.has_taken
+
+    def await_end(self) -> FtcommError:
+        """Return the error of the job, which is about to end."""
+        ended = threading.Event()
+        with self._lock:
+            self._awaiting.append(ended)
+            if self._error is not None or self._core.view.error is not None:
+                self._tell_end()
+        ended.wait()
+        error = self._core.view.error or self._error
+        assert error is not None, "it has ended"
+        return error
+
+    def _tell_end(self) -> None:
+        while self._awaiting:
+            self._awaiting.pop().set()
+
+    def end(self, error: FtcommError) -> None:
+        """The communicator has ended: each receive raises `error`."""
+        with self._lock:
+            self._error = error
+            self._tell_end()
+            ended = [end for stream in list(self._streams) for end in self._served(stream)]
+        self._tell(ended)
+
+    # --- for the control thread -----------------------------------------------------------------
+
+    def may_read(self, source: int, limit: int) -> bool:
+        """True where more of `source` may be read: little is held, or somebody waits for it."""
+        with self._lock:
+            is_waited_for = any(waited == source for waited, _ in self._streams)
+            return is_waited_for or self._core.messages.held(source) < limit
+
+    def first(self) -> PostedReceive | None:
+        """One that waits; None where none does."""
+        with self._lock:
+            return next((waiting[0] for waiting in self._streams.values()), None)
+
+    def overdue(self) -> str | None:
+        """The words for a receive that has waited too long; None where none has."""
+        with self._lock:
+            rank = self._core.view.rank
+            for receive in (one for waiting in self._streams.values() for one in waiting):
+                limit = receive.limit
+                if limit is not None and limit.is_past:
+                    waited = f"it was waiting for a message of rank {receive.source}"
+                    return overdue(rank, receive.what, receive.site, limit.seconds, waited)
+        return None
+
+
+def _nothing() -> None:
+    """Nobody reads ahead."""

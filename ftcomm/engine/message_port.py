@@ -1,0 +1,132 @@
+"""MessagePort: sends and receives of the user's threads, at the machine and at the control thread.
+
+Messages keep no order with collectives and take no turn in the line of calls: any thread may send
+or receive at any time.
+"""
+
+from typing import NoReturn
+
+from ftcomm.control.hub import Hub
+from ftcomm.control.messages.posted_receives import PostedReceive
+from ftcomm.control.thread import ControlThread
+from ftcomm.errors import FtcommError, JobLostError, LogLimitError
+from ftcomm.memory.message_value import MessageValue, digest_of
+from ftcomm.memory.pool import LoggedResult
+from ftcomm.protocol.field_types import MAX_TAGS
+from ftcomm.recovery.events import FatalFound, MessagesWanted
+from ftcomm.requests.message_request import MessageToSend
+
+# Beside its bytes: what the log keeps of one, so that ten million small ones have a limit too.
+ENTRY_BYTES = 256
+_LAST = ("sent", "received")
+
+
+class MessagePort:
+    """Messages of one communicator."""
+
+    def __init__(self, hub: Hub, control: ControlThread) -> None:
+        self._hub, self._control = hub, control
+        self._messages = hub.core.messages
+        self._number = 0  # of sends and receives, for planned faults
+
+    @property
+    def is_in_prelude(self) -> bool:
+        """Messages may not be sent or received yet."""
+        return not self._hub.core.progress.position.past_load
+
+    # --- sending --------------------------------------------------------------------------------
+
+    def send(self, message: MessageToSend) -> None:
+        """Log a message, and have it sent to its receiver as soon as that asks.
+
+        Raises:
+            ValueError: it has a tag more than a rank may send to another.
+            FtcommError: what ended this communicator, or ends it now.
+        """
+        hub = self._hub
+        self._fault("sending")
+        value = self._value(message)
+        digest = digest_of(value.stored.flat, value.stored.shape, value.content)
+        nbytes = value.stored.flat.nbytes + ENTRY_BYTES
+        with hub.lock:
+            if hub.core.view.error is not None:
+                raise hub.core.view.error
+            self._check_tag(message)
+            is_full = self._messages.nbytes + nbytes > hub.settings.log_limit
+            found: FatalFound | None = None
+            if not is_full:
+                message.has_place = True  # before it has: an interrupt errs on the safe side
+                found = self._messages.send(
+                    message.to, message.tag, digest, value, message.site, nbytes
+                )
+        if is_full:
+            self._end_by(self._too_much(message))
+        if found is not None:
+            self._end_by(JobLostError(found.cause))
+        self._control.driver.message_news.note()
+        self._fault("sent")
+
+    def _value(self, message: MessageToSend) -> MessageValue:
+        """The message as the log keeps it: a copy, or the user's own memory if that was lent."""
+        flat = message.elements
+        if not message.is_own:
+            with self._hub.lock:
+                copy = self._hub.pool.take(len(flat), flat.dtype)
+                self._give_back()
+            copy[:] = flat
+            flat = copy
+        return MessageValue(LoggedResult(flat, message.shape), message.content)
+
+    def _give_back(self) -> None:
+        """Under the lock: memory of messages of a committed version may be used again."""
+        released = self._messages.take_released()
+        while released:
+            self._hub.pool.give(released.pop().stored)
+
+    def _check_tag(self, message: MessageToSend) -> None:
+        if not self._messages.has_room_for(message.to, message.tag):
+            raise ValueError(
+                f"rank {message.to} was sent messages of {MAX_TAGS} tags since the last checkpoint;"
+                " use fewer, or checkpoint in between"
+            )
+
+    def _too_much(self, message: MessageToSend) -> LogLimitError:
+        core, limit = self._hub.core, self._hub.settings.log_limit
+        return LogLimitError(
+            f"the messages that rank {core.view.rank} has sent since checkpoint"
+            f" {core.progress.position.version}, now one to rank {message.to} at {message.site},"
+            f" would take more than the limit of {limit} bytes",
+            rank=core.view.rank,
+            position=core.progress.position,
+        )
+
+    def _end_by(self, error: FtcommError) -> NoReturn:
+        """Have `error` raised on all ranks, and here."""
+        self._control.driver.act(FatalFound(type(error).__name__, error.cause))
+        raise self._hub.receives.await_end()
+
+    def _fault(self, point: str) -> None:
+        if self._hub.faults is not None:
+            self._hub.fault(point, self._number)
+            self._number += point in _LAST
+
+    # --- receiving ------------------------------------------------------------------------------
+
+    def post(self, receive: PostedReceive) -> None:
+        """Have a receive done as soon as its message is here."""
+        self._fault("receiving")
+        if self._hub.receives.post(receive):
+            self._control.driver.act(MessagesWanted(receive.source))
+
+    def cancel(self, receive: PostedReceive) -> bool:
+        """Take a receive back; False if its message was taken."""
+        return self._hub.receives.cancel(receive)
+
+    def note_received(self) -> None:
+        """The user has got a message."""
+        self._fault("received")
+
+    @property
+    def open_receive(self) -> PostedReceive | None:
+        """One that waits; None where none does."""
+        return self._hub.receives.first()

@@ -1,0 +1,100 @@
+"""Handles of messages: they are done as soon as the message is here, in no line of calls."""
+
+import os
+import threading
+from typing import Any
+
+from ftcomm.api.messages import MessageCalls, Receive
+from ftcomm.config.deadline import QueuedLimit
+from ftcomm.errors import ForkError
+from ftcomm.nonblocking.callbacks import Callback, Callbacks
+from ftcomm.nonblocking.handle import Handle, QueuedCall
+from ftcomm.requests.call_site import passes_on
+from ftcomm.requests.message_request import MessageToSend
+
+passes_on(__file__)
+
+
+class MessageHandles:
+    """Nonblocking sends and receives of one communicator; any thread may make and wait for one."""
+
+    def __init__(self, calls: MessageCalls, callbacks: Callbacks) -> None:
+        """`callbacks` are the communicator's: they run in one order with those of other calls."""
+        self.calls = calls
+        self._callbacks = callbacks
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+
+    def send(self, message: MessageToSend) -> Handle[None]:
+        """Send; the handle is done, since the log has the message."""
+        self.calls.send(message)
+        call: QueuedCall[None] = QueuedCall(_nothing, "isend")
+        call.succeed(None)
+        return Handle(call, self)
+
+    def receive(self, asked: Receive) -> Handle[Any]:
+        """Begin to receive; the handle is done when the message is here."""
+        limit: QueuedLimit | None = None  # the receive has its own
+        call: QueuedCall[Any] = QueuedCall(_nothing, asked.what, limit)
+
+        def done(result: Any, error: BaseException | None) -> None:
+            with self._changed:
+                if error is None:
+                    call.succeed(result)
+                else:
+                    call.fail(error)
+                callbacks, call.callbacks = call.callbacks, None
+                self._changed.notify_all()
+            if callbacks:
+                self._callbacks.put(callbacks)
+
+        posted = None
+        try:
+            posted = self.calls.post(asked, done)
+            return Handle(call, self)
+        except BaseException as error:  # Ctrl-C: the script has no handle, and would call again
+            if posted is not None:
+                self.calls.take_back(posted, error)
+            raise
+
+    # --- what a handle asks for -----------------------------------------------------------------
+
+    def wait_for(self, call: QueuedCall[Any], timeout: float | None) -> None:
+        """Wait until `call` is done; from any thread.
+
+        Raises:
+            TimeoutError: it is still pending after `timeout` seconds.
+            ForkError: in a forked child.
+        """
+        self._check_process()
+        with self._changed:
+            if not self._changed.wait_for(lambda: call.is_done, timeout):
+                raise TimeoutError(f"{call.what} is still pending after {timeout:g} s")
+
+    def note_raised(self, error: BaseException) -> None:
+        """The user hears of `error` now; it may be the communicator's end."""
+        if not self._callbacks.is_own_thread:
+            self.calls.heed(error)
+
+    def call_back(self, call: QueuedCall[Any], callback: Callback) -> None:
+        """Run `callback` when `call` is done; from any thread.
+
+        Raises:
+            ThreadLimitError: there is no thread for it.
+            ForkError: in a forked child.
+        """
+        self._check_process()
+        with self._changed:
+            if not call.is_done:
+                self._callbacks.prepare()
+                call.callbacks = [*(call.callbacks or ()), callback]
+                return
+        self._callbacks.put([callback])
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkError("this handle belongs to the parent process")
+
+
+def _nothing() -> None:
+    """Nothing runs: a message is sent at once, and received by the control thread."""

@@ -1,0 +1,146 @@
+"""Messages from rank to rank, as the user's arguments describe them."""
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ftcomm.collectives.dtypes import AnyDtype, dtype_code
+from ftcomm.memory.message_value import MessageValue
+from ftcomm.memory.pool import Array
+from ftcomm.protocol.field_types import MAX_TAG
+from ftcomm.protocol.link_messages import Content
+from ftcomm.protocol.signature import Scalar
+from ftcomm.requests.arguments import as_elements, scalar_type
+from ftcomm.requests.object_payload import pack_object
+
+Tag = int | str
+_NUMBER, _TEXT = b"i", b"s"
+_TAG_BYTES = 8
+_CONTENTS = {
+    Scalar.ARRAY: Content.ARRAY,
+    Scalar.PYTHON: Content.PYTHON_NUMBER,
+    Scalar.NUMPY: Content.NUMPY_SCALAR,
+}
+
+
+@dataclass(slots=True)
+class MessageToSend:
+    """One message, ready to be logged.
+
+    Attributes:
+        to: the rank that receives it.
+        tag: as it travels.
+        site: the user's line.
+        elements: 1-D, contiguous, native.
+        shape: of the user's array.
+        content: what it was to the user.
+        is_own: the log may keep `elements` themselves.
+        has_place: it is logged, or is just being logged.
+    """
+
+    to: int
+    tag: bytes
+    site: str
+    elements: Array
+    shape: tuple[int, ...]
+    content: Content
+    is_own: bool = False
+    has_place: bool = False
+
+
+def array_message(x: Any, to: int, tag: bytes, site: str, *, copy: bool) -> MessageToSend:
+    """A message of an array-like, or of one number.
+
+    Raises:
+        TypeError, ValueError: it is no array of plain elements.
+    """
+    elements, shape = as_elements(x)
+    dtype_code(elements.dtype)
+    return MessageToSend(to, tag, site, elements, shape, _CONTENTS[scalar_type(x)], not copy)
+
+
+def object_message(obj: Any, to: int, tag: bytes, site: str) -> MessageToSend:
+    """A message of an object, which is packed now.
+
+    Raises:
+        TypeError: something else than plain data is in it; the message says where.
+    """
+    packed = pack_object(obj)
+    return MessageToSend(to, tag, site, packed, packed.shape, Content.OBJECT, is_own=True)
+
+
+def packed_tag(tag: Tag) -> bytes:
+    """A user's tag as it travels: an int is never the same as a str.
+
+    Raises:
+        TypeError, ValueError: it is neither, or too long.
+    """
+    if isinstance(tag, str):
+        raw = _TEXT + tag.encode()
+        if len(raw) > MAX_TAG:
+            raise ValueError(f"tag of {len(raw) - 1} bytes, at most {MAX_TAG - 1}")
+        return raw
+    try:
+        number = operator.index(tag)
+        return _NUMBER + number.to_bytes(_TAG_BYTES, "big", signed=True)
+    except TypeError:
+        raise TypeError(f"tag must be an int or a str, not {type(tag).__name__}") from None
+    except OverflowError:
+        raise ValueError(f"tag {tag} does not fit 64 bits") from None
+
+
+def other_rank(peer: Any, name: str, rank: int, world_size: int) -> int:
+    """The user's `peer`, another rank than `rank`.
+
+    Raises:
+        TypeError, ValueError: it is no rank, or this one.
+    """
+    try:
+        found = operator.index(peer)
+    except TypeError:
+        raise TypeError(f"{name} must be a rank, not {type(peer).__name__}") from None
+    if not 0 <= found < world_size:
+        raise ValueError(f"{name}={found} is no rank of this job: they are 0 to {world_size - 1}")
+    if found == rank:
+        raise ValueError(f"{name}={found} is this rank itself: a message goes to another one")
+    return found
+
+
+def check_content(
+    value: MessageValue, source: int, shape: tuple[int, ...] | None, dtype: AnyDtype | None
+) -> None:
+    """Refuse a message that is no array, or not one of this shape and dtype.
+
+    Raises:
+        TypeError, ValueError: saying what the source has sent.
+    """
+    if value.is_object:
+        raise TypeError(f"rank {source} sent an object; receive it with recv_object()")
+    has_wrong_dtype = dtype is not None and value.dtype != dtype
+    if has_wrong_dtype or (shape is not None and value.stored.shape != shape):
+        name = value.dtype.name if dtype is None else dtype.name
+        wanted = f"{name}{list(value.stored.shape if shape is None else shape)}"
+        raise ValueError(f"rank {source} sent {value.text}, and out= or like= is {wanted}")
+
+
+def check_object(value: MessageValue, source: int) -> None:
+    """Refuse a message that is no object.
+
+    Raises:
+        TypeError: saying what the source has sent.
+    """
+    if not value.is_object:
+        raise TypeError(f"rank {source} sent {value.text}; receive it with recv()")
+
+
+def received(value: MessageValue, out: Array | None) -> Any:
+    """Give the user a message that fits: in `out`, as an own array, or as a number."""
+    array = value.stored.flat.reshape(value.stored.shape)
+    if out is not None:
+        out[...] = array
+        return out
+    if value.content is Content.PYTHON_NUMBER:
+        return array.item()
+    return array[()] if value.content is Content.NUMPY_SCALAR else np.asarray(array)

@@ -1,0 +1,237 @@
+"""Messages between real processes: what is refused, what ends the job, and what handles do."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ftcomm
+
+pytestmark = pytest.mark.process
+
+LIMIT_S = 60.0  # for a job of a second on a machine that is busy with others
+HEAD = """\
+import threading
+import numpy as np, ftcomm
+def job():
+    with ftcomm.init() as comm:
+        comm.load_checkpoint(0)
+        other = 1 - comm.rank
+        run(comm, other)
+"""
+
+
+def run(script: str, folder: Path, *options: str) -> tuple[int, str]:
+    """Status and output of a job of two ranks that runs `script`."""
+    (folder / "job.py").write_text(f"{HEAD}{script}job()\n")
+    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", "2", *options]
+    done = subprocess.run(
+        [*command, "--", sys.executable, "job.py"],
+        cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+NOT_RECEIVED = """\
+def run(comm, other):
+    if comm.rank == 0:
+        comm.send(np.zeros(3), other)
+        comm.send(np.zeros(3), other)
+    else:
+        comm.recv(other)
+    comm.checkpoint(0)
+"""
+NOT_RECEIVED_AT_CLOSE = """\
+def run(comm, other):
+    if comm.rank == 1:
+        comm.send_object("left", other)
+"""
+TOO_LATE = """\
+def run(comm, other):
+    if comm.rank == 0:
+        comm.recv(other, "x", deadline=0.5)
+    comm.barrier()
+"""
+TOO_MUCH = """\
+def run(comm, other):
+    if comm.rank == 0:
+        for _ in range(100):
+            comm.send(np.zeros(10_000), other)
+    comm.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "cause"),
+    [
+        (
+            NOT_RECEIVED,
+            ftcomm.CollectiveMismatchError,
+            (
+                "rank 0 has sent 2 messages to rank 1 since the last checkpoint, which has"
+                " received 1 when checkpoint() is called at job.py:14; the next one was sent at"
+                " job.py:11: receive it before"
+            ),
+        ),
+        (
+            NOT_RECEIVED_AT_CLOSE,
+            ftcomm.CollectiveMismatchError,
+            (
+                "rank 1 has sent 1 message to rank 0 since the last checkpoint, which has"
+                " received 0 when close() is called at job.py:4; the next one was sent at job.py:10"
+                ": receive it before"
+            ),
+        ),
+        (
+            TOO_LATE,
+            ftcomm.CollectiveTimeoutError,
+            (
+                "rank 0 gave recv(source=1, tag='x') at job.py:10 a deadline of 0.5 s, and it took"
+                " longer; it was waiting for a message of rank 1"
+            ),
+        ),
+        (
+            TOO_MUCH,
+            ftcomm.LogLimitError,
+            (
+                "the messages that rank 0 has sent since checkpoint 0, now one to rank 1 at"
+                " job.py:11, would take more than the limit of 1000000 bytes"
+            ),
+        ),
+    ],
+    ids=["checkpoint", "close", "deadline", "limit"],
+)
+def test_what_is_wrong_for_all_ends_the_job_with_one_error(
+    script: str, error: type[ftcomm.FtcommError], cause: str, tmp_path: Path
+) -> None:
+    status, out = run(script, tmp_path, "--log-limit", "1MB")
+    said = re.findall(rf"ftcomm\.errors\.{error.__name__}: (.*?) \[rank", out)
+    assert (status, said) == (error.exit_code, [cause, cause]), out
+
+
+REFUSED = """\
+def run(comm, other):
+    def refused(function, *arguments, **options):
+        try:
+            function(*arguments, **options)
+        except (TypeError, ValueError) as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+    if comm.rank == 0:
+        comm.send(np.zeros(5), other)
+        for tag in range(1024):
+            comm.send(tag, other, tag)
+        refused(comm.send, 1, other, "one more")
+        refused(comm.send, 1, 0)
+        refused(comm.send, 1, 2)
+    else:
+        out = np.zeros(5, np.float32)
+        refused(comm.recv, other, out=np.zeros(3))
+        refused(comm.recv, other, like=out)
+        refused(comm.recv, other, out=out, like=out)
+        refused(comm.recv_object, other)
+        info = comm.probe(other)
+        print(info.dtype, info.shape, info.nbytes, info.is_object, flush=True)
+        assert comm.recv(other).tolist() == [0.0] * 5
+        assert [comm.recv(other, tag) for tag in range(1024)] == [*range(1024)]
+"""
+
+
+def test_local_mistakes_are_named_and_take_no_message(tmp_path: Path) -> None:
+    status, out = run(REFUSED, tmp_path)
+    assert status == 0, out
+    for said in (
+        "ValueError: rank 1 was sent messages of 1024 tags since the last checkpoint; use fewer",
+        "ValueError: to=0 is this rank itself: a message goes to another one",
+        "ValueError: to=2 is no rank of this job: they are 0 to 1",
+        "ValueError: rank 0 sent float64[5], and out= or like= is float64[3]",
+        "ValueError: rank 0 sent float64[5], and out= or like= is float32[5]",
+        "TypeError: recv() takes like= or out=, not both",
+        "TypeError: rank 0 sent float64[5]; receive it with recv()",
+        "float64 (5,) 40 False",
+    ):
+        assert said in out, out
+
+
+HANDLES = """\
+def run(comm, other):
+    seen, done = [], threading.Event()
+    def answer(handle):
+        seen.append(float(handle.result()[0]))
+        comm.send_object(seen[-1], other, "answer")  # a callback may send
+        if len(seen) == 3:
+            done.set()
+    handles = [comm.irecv(other, tag) for tag in range(3)]
+    for handle in handles:
+        handle.add_done_callback(answer)
+    pending = comm.irecv_object(other, "answer")
+    try:
+        pending.wait(0)
+    except TimeoutError as error:
+        print(error, flush=True)
+    total = comm.iallreduce(np.ones(2))  # a message waits for no collective
+    for tag in (2, 1, 0):
+        assert comm.isend(np.full(2, tag + 0.5), other, tag).done()
+    answers = [pending.wait(), comm.recv_object(other, "answer"), comm.recv_object(other, "answer")]
+    assert sorted(answers) == [0.5, 1.5, 2.5]
+    assert [float(handle.wait()[0]) for handle in handles] == [0.5, 1.5, 2.5]
+    assert done.wait(30)
+    assert total.wait().tolist() == [2.0, 2.0]
+    comm.checkpoint(0)
+    late = comm.irecv(other)
+    try:
+        comm.checkpoint(0)
+    except ValueError as error:
+        print(error, flush=True)
+    comm.barrier()  # a message that has come would let the other rank's checkpoint begin
+    comm.send(1, other)
+    late.wait()
+    heard = threading.Event()
+    late.add_done_callback(lambda _: heard.set())  # of one that is done
+    assert heard.wait(30)
+    counts = [comm.stats().kinds[kind].count for kind in ("send", "recv")]
+    print("all well", *counts, flush=True)
+"""
+
+
+def test_handles_are_done_as_their_messages_come(tmp_path: Path) -> None:
+    status, out = run(HANDLES, tmp_path)
+    assert status == 0, out
+    assert out.count("all well 7 7") == 2, out
+    assert "recv_object(source=0, tag='answer') is still pending after 0 s" in out
+    waits = "checkpoint() while recv(source=1, tag=0) of job.py:32 waits for its message"
+    assert waits in out, out
+
+
+PENDING = """\
+def run(comm, other):
+    if comm.rank == 0:
+        handle = comm.irecv(other)
+        try:
+            comm.abort("enough")
+        finally:
+            try:
+                handle.wait()
+            except ftcomm.ClosedError as error:
+                print("ended:", error, flush=True)
+"""
+
+
+def test_a_receive_ends_with_its_communicator(tmp_path: Path) -> None:
+    _, out = run(PENDING, tmp_path, "--max-restarts", "0")
+    assert "ended: the communicator ended before this message came" in out, out
+
+
+def test_a_group_of_one_has_nobody_to_send_to() -> None:
+    with ftcomm.init("none") as comm:
+        with pytest.raises(ValueError, match=r"send\(\) needs load_checkpoint\(\) before it"):
+            comm.send(np.zeros(1), 0)
+        comm.load_checkpoint()
+        with pytest.raises(ValueError, match="to=0 is this rank itself"):
+            comm.send(np.zeros(1), 0)
+        with pytest.raises(ValueError, match="source=1 is no rank of this job: they are 0 to 0"):
+            comm.irecv(1)
+    with pytest.raises(ftcomm.ClosedError):
+        comm.recv_object(0)

@@ -1,0 +1,313 @@
+"""Messages over a link: sent as they are asked for and made, taken as they were sent."""
+
+import logging
+import re
+import threading
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+
+from ftcomm.config.job_settings import JobSettings
+from ftcomm.control.message_stream import receive_exactly, receive_message, send_all, send_message
+from ftcomm.control.messages import asking
+from ftcomm.control.messages.asking import MessageLinks
+from ftcomm.control.messages.posted_receives import PostedReceives
+from ftcomm.control.messages.serving import JOINED_BYTES, serve_messages
+from ftcomm.control.user_news import UserNews
+from ftcomm.memory.message_value import MessageValue, digest_of
+from ftcomm.memory.pool import LoggedResult, Pool
+from ftcomm.protocol.codec import encode
+from ftcomm.protocol.link_messages import (
+    Content,
+    FetchEnd,
+    FetchWait,
+    MessageItem,
+    MessageRequest,
+    StreamMark,
+)
+from ftcomm.protocol.messages import FatalReport, Suspect
+from ftcomm.recovery.events import AskForMessages, MessagesWanted, SendControl
+from ftcomm.recovery.machine import WorkerMachine
+from ftcomm.recovery.messages.names import START, behind
+from tests.unit.recovery.test_messages import checkpoint, loaded
+
+pytestmark = pytest.mark.trio
+TAG = b"t"
+SETTINGS = JobSettings(detect_within=0.4)
+
+
+def value_of(*numbers: float) -> MessageValue:
+    flat = np.array(numbers)
+    return MessageValue(LoggedResult(flat, flat.shape), Content.ARRAY)
+
+
+def log(core: WorkerMachine, value: MessageValue, tag: bytes = TAG) -> None:
+    digest = digest_of(value.stored.flat, value.stored.shape, value.content)
+    assert core.messages.send(1, tag, digest, value, "t.py:7") is None
+
+
+def a_driver(core: WorkerMachine, nursery: trio.Nursery) -> Any:
+    said: list[Any] = []
+    orders: list[Any] = []
+    token = trio.lowlevel.current_trio_token()
+    lock = threading.Lock()
+    hub = SimpleNamespace(
+        core=core,
+        lock=lock,
+        settings=SETTINGS,
+        fault=lambda _: None,
+        log=logging.getLogger("t"),
+        digest=None,
+        pool=Pool(),
+        receives=PostedReceives(core, lock),
+    )
+
+    def apply(event: Any) -> None:
+        for effect in core.handle(event, now=0.0):
+            if isinstance(effect, SendControl):
+                said.append(effect.message)
+            elif isinstance(effect, AskForMessages):
+                orders.append(effect)
+
+    def run_soon(function: Callable[[], object]) -> None:
+        token.run_sync_soon(function)
+
+    return SimpleNamespace(
+        hub=hub, nursery=nursery, epoch_scopes=set(), apply=apply, said=said, orders=orders,
+        message_news=UserNews(run_soon), taken_news=UserNews(run_soon),
+    )  # fmt: skip
+
+
+# --- the rank that sends ------------------------------------------------------------------------
+
+
+class Link:
+    """A receiver of rank 0's messages, at rank 1."""
+
+    def __init__(self, core: WorkerMachine, nursery: trio.Nursery) -> None:
+        self.core = core
+        self.driver = a_driver(core, nursery)
+        self.near, far = trio.socket.socketpair()
+        context: Any = SimpleNamespace(epoch=core.view.epoch, from_rank=1)
+        self.ended = trio.Event()
+
+        async def serve() -> None:
+            with far:
+                await serve_messages(self.driver, far, context)
+            self.ended.set()
+
+        nursery.start_soon(serve)
+
+    async def ask(self, version: int = 0, *marks: StreamMark) -> None:
+        await send_message(self.near, MessageRequest(self.core.view.epoch, version, marks))
+
+    def made(self, *values: MessageValue) -> None:
+        with self.driver.hub.lock:
+            for value in values:
+                log(self.core, value)
+        self.driver.message_news.note()
+
+    async def next(self) -> tuple[int, list[float]]:
+        while isinstance(item := await receive_message(self.near), FetchWait):
+            pass
+        assert isinstance(item, MessageItem)
+        raw = await receive_exactly(self.near, item.nbytes)
+        return item.number, np.frombuffer(raw).tolist()
+
+
+@pytest.fixture
+async def link(nursery: trio.Nursery) -> AsyncIterator[Link]:
+    link = Link(loaded(), nursery)
+    with link.near:
+        yield link
+
+
+async def test_what_was_sent_and_what_is_sent_later_comes_in_order(link: Link) -> None:
+    link.made(value_of(1.0), value_of(2.0, 3.0))
+    await link.ask()
+    assert [await link.next(), await link.next()] == [(1, [1.0]), (2, [2.0, 3.0])]
+    link.made(value_of(4.0))
+    assert await link.next() == (3, [4.0])
+
+
+async def test_a_receiver_gets_what_follows_its_marks(link: Link) -> None:
+    first, second = value_of(1.0), value_of(2.0)
+    link.made(first, second)
+    mark = behind(START, digest_of(first.stored.flat, (1,), Content.ARRAY))
+    await link.ask(0, StreamMark(TAG, *mark))
+    assert await link.next() == (2, [2.0])
+
+
+async def test_large_messages_and_small_ones_keep_their_order(link: Link) -> None:
+    large = value_of(*range(JOINED_BYTES))
+    link.made(value_of(1.0), large, value_of(2.0), large, value_of(3.0))
+    await link.ask()
+    lengths = [len((await link.next())[1]) for _ in range(5)]
+    assert lengths == [1, JOINED_BYTES, 1, JOINED_BYTES, 1]
+
+
+async def test_many_messages_take_several_looks(link: Link) -> None:
+    link.made(*(value_of(float(number)) for number in range(200)))
+    await link.ask()
+    assert [await link.next() for _ in range(200)] == [(n + 1, [float(n)]) for n in range(200)]
+
+
+async def test_a_link_without_messages_is_not_silent(link: Link) -> None:
+    await link.ask()
+    assert isinstance(await receive_message(link.near), FetchWait)
+
+
+async def test_a_receiver_in_a_later_version_waits_until_the_sender_has_come_so_far(
+    link: Link,
+) -> None:
+    link.made(value_of(1.0))
+    await link.ask(1)
+    assert isinstance(await receive_message(link.near), FetchWait)
+    checkpoint(link.core, 1)
+    link.made(value_of(5.0))
+    assert await link.next() == (1, [5.0])
+
+
+async def test_other_bytes_than_the_receiver_has_end_the_job(link: Link) -> None:
+    link.made(value_of(1.0))
+    await link.ask(0, StreamMark(TAG, 1, b"x" * 16))
+    while not link.driver.said:
+        await trio.lowlevel.checkpoint()
+    [report] = link.driver.said
+    assert isinstance(report, FatalReport)
+    assert report.error == "JobLostError"
+
+
+@pytest.mark.parametrize("message", [MessageRequest(7, 0), FetchEnd()])
+async def test_who_asks_for_something_else_is_cut_off(link: Link, message: Any) -> None:
+    await send_message(link.near, message)
+    await link.ended.wait()
+
+
+async def test_a_receiver_that_goes_ends_the_link(link: Link) -> None:
+    await link.ask()
+    link.near.close()
+    await link.ended.wait()
+
+
+# --- the rank that receives ---------------------------------------------------------------------
+
+
+def item_of(number: int, value: MessageValue, **changes: Any) -> bytes:
+    stored = value.stored
+    fields: dict[str, Any] = {
+        "version": 0,
+        "tag": TAG,
+        "number": number,
+        "digest": digest_of(stored.flat, stored.shape, value.content),
+        "content": value.content,
+        "dtype": stored.dtype,
+        "shape": stored.shape,
+        "nbytes": stored.flat.nbytes,
+    }
+    return encode(MessageItem(**{**fields, **changes})) + bytes(stored.raw())
+
+
+class Source:
+    """Rank 1, of which rank 0 asks for messages."""
+
+    def __init__(self, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.core = loaded()
+        self.driver = a_driver(self.core, nursery)
+        self.near, self.far = trio.socket.socketpair()
+
+        async def open_peer(*_: Any) -> Any:
+            return self.far
+
+        monkeypatch.setattr(asking, "open_peer", open_peer)
+        self.links = MessageLinks(self.driver)
+        self.want()
+
+    def want(self) -> None:
+        self.driver.apply(MessagesWanted(1))
+        for order in self.driver.orders:
+            self.links.ask(order)
+        self.driver.orders.clear()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        with trio.fail_after(10.0):
+            while not condition():
+                await trio.lowlevel.checkpoint()
+
+    def waiting(self) -> Any:
+        return self.core.messages.waiting(1, TAG)
+
+
+@pytest.fixture
+async def source(nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Source]:
+    source = Source(nursery, monkeypatch)
+    with source.near, source.far:
+        yield source
+
+
+async def test_messages_are_taken_as_they_were_sent(source: Source) -> None:
+    assert await receive_message(source.near) == MessageRequest(1, 0)
+    sent = encode(FetchWait()) + item_of(1, value_of(1.0, 2.0)) + item_of(2, value_of(3.0))
+    await send_all(source.near, sent)
+    await source.until(lambda: source.core.messages.held(1) == 24)
+    value: MessageValue = source.waiting()
+    assert value.stored.flat.tolist() == [1.0, 2.0]
+    assert (value.content, value.text) == (Content.ARRAY, "float64[2]")
+
+
+async def test_a_new_version_is_asked_for_over_the_same_link(source: Source) -> None:
+    assert await receive_message(source.near) == MessageRequest(1, 0)
+    checkpoint(source.core, 1)
+    source.want()
+    assert await receive_message(source.near) == MessageRequest(1, 1)
+
+
+async def test_a_source_is_not_read_far_ahead_of_its_user(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "READ_AHEAD_BYTES", 16)
+    await send_all(source.near, b"".join(item_of(n, value_of(1.0)) for n in (1, 2, 3, 4)))
+    await source.until(lambda: source.core.messages.held(1) >= 16)
+    for _ in range(20):
+        await trio.lowlevel.checkpoint()
+    assert source.core.messages.held(1) == 16
+    for _ in range(2):
+        source.core.messages.receive(1, TAG, 0.0)
+    source.driver.taken_news.tell()
+    await source.until(lambda: source.core.messages.held(1) == 16)
+
+
+ITEM = item_of(1, value_of(1.0))
+
+
+@pytest.mark.parametrize(
+    ("sent", "cause"),
+    [
+        (b"", "PeerClosed"),
+        (ITEM[:-1], "PeerClosed"),
+        (encode(FetchEnd()), "expected a message, got FetchEnd"),
+        (item_of(1, value_of(1.0), nbytes=9), r"announced as float64\[1\]"),
+        (item_of(1, value_of(1.0), nbytes=8 << 36, shape=(1 << 36,)), "of 549755813888 bytes"),
+        (b"\xff" * 9, "frame|length"),
+    ],
+    ids=["nothing", "cut", "other message", "sizes", "too large", "no frame"],
+)
+async def test_a_source_that_sends_something_else_is_suspected(
+    source: Source, sent: bytes, cause: str
+) -> None:
+    await send_all(source.near, sent)
+    source.near.shutdown(trio.socket.SHUT_WR)
+    await source.until(lambda: source.driver.said)
+    [suspicion] = source.driver.said
+    assert isinstance(suspicion, Suspect)
+    assert suspicion.ranks == (1,)
+    assert re.search(cause, suspicion.reason), suspicion.reason
+
+
+async def test_a_source_from_which_nothing_comes_is_suspected(source: Source) -> None:
+    await source.until(lambda: source.driver.said)
+    assert "nothing came for 0.4 s" in source.driver.said[0].reason

@@ -1,0 +1,222 @@
+"""Receives that wait: served in order, one message each, and told of the end."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ftcomm.config.deadline import Limit
+from ftcomm.control.messages.posted_receives import PostedReceive, PostedReceives
+from ftcomm.errors import ClosedError, JobLostError
+from ftcomm.memory.message_value import MessageValue
+from ftcomm.memory.pool import LoggedResult
+from ftcomm.protocol.link_messages import Content
+from ftcomm.protocol.messages import FatalDecision, Revoke
+from ftcomm.recovery.events import AskForMessages, MessageArrived, MessagesWanted
+from ftcomm.recovery.machine import WorkerMachine
+from tests.unit.recovery.test_messages import checkpoint, loaded
+from tests.unit.recovery.worker_scenario import at, hear, plan
+
+TAG = b"t"
+
+
+class Receives:
+    """Receives of rank 0, and what they have been told."""
+
+    def __init__(self) -> None:
+        self.core: WorkerMachine = loaded()
+        self.core.contact.confirm_after = float("inf")
+        self.posted = PostedReceives(self.core, threading.Lock())
+        self.asked: list[int] = []
+        self.numbers = 0
+
+    def post(self, told: list[Any], **changes: Any) -> PostedReceive:
+        def done(value: MessageValue | None, error: BaseException | None) -> None:
+            told.append(error if value is None else value.stored.flat.tolist())
+
+        fields: dict[str, Any] = {"source": 1, "tag": TAG, "limit": None, "check": lambda _: None}
+        receive = PostedReceive(what="recv()", site="t.py:3", done=done, **{**fields, **changes})
+        if self.posted.post(receive):
+            self.want(receive.source)
+        return receive
+
+    def want(self, source: int) -> None:
+        self.asked.append(source)
+        self.core.handle(MessagesWanted(source), now=0.0)
+
+    def arrive(self, *content: float, tag: bytes = TAG) -> None:
+        self.numbers += 1
+        flat = np.array(content)
+        value = MessageValue(LoggedResult(flat, flat.shape), Content.ARRAY)
+        arrived = MessageArrived(
+            self.core.view.epoch, 1, 0, tag, self.numbers, bytes(16), value, flat.nbytes
+        )
+        self.core.handle(arrived, now=0.0)
+
+    def look(self) -> None:
+        self.posted.look(self.want)
+
+
+@pytest.fixture
+def receives() -> Receives:
+    return Receives()
+
+
+def test_receives_of_one_stream_get_messages_in_their_own_order(receives: Receives) -> None:
+    first: list[Any] = []
+    second: list[Any] = []
+    receives.post(first)
+    receives.post(second)
+    assert receives.asked == [1]
+    receives.arrive(1.0)
+    receives.look()
+    assert (first, second) == ([[1.0]], [])
+    receives.arrive(2.0)
+    receives.look()
+    assert (first, second) == ([[1.0]], [[2.0]])
+    assert receives.posted.first() is None
+
+
+def test_a_message_that_is_here_is_taken_by_who_posts(receives: Receives) -> None:
+    told: list[Any] = []
+    receives.arrive(1.0)
+    receives.post(told)
+    assert (told, receives.asked) == ([[1.0]], [])
+
+
+def test_a_message_that_does_not_fit_stays_for_the_next(receives: Receives) -> None:
+    mistaken: list[Any] = []
+    told: list[Any] = []
+
+    def refuse(_: MessageValue) -> None:
+        raise ValueError("it does not fit")
+
+    receives.arrive(1.0)
+    receives.post(mistaken, check=refuse)
+    receives.post(told)
+    assert [str(error) for error in mistaken] == ["it does not fit"]
+    assert told == [[1.0]]
+
+
+def test_a_probe_leaves_the_message(receives: Receives) -> None:
+    told: list[Any] = []
+    receives.arrive(1.0)
+    receives.post(told, is_probe=True)
+    receives.post(told)
+    assert told == [[1.0], [1.0]]
+
+
+def test_a_receive_that_is_taken_back_takes_nothing(receives: Receives) -> None:
+    told: list[Any] = []
+    receive = receives.post(told)
+    assert receives.posted.cancel(receive)
+    receives.arrive(1.0)
+    receives.look()
+    assert told == []
+    taken = receives.post(told)
+    assert told == [[1.0]]
+    assert not receives.posted.cancel(taken)
+
+
+def test_nothing_is_taken_before_the_tracker_has_been_heard(receives: Receives) -> None:
+    told: list[Any] = []
+    receives.core.contact.confirm_after = float("-inf")
+    receives.arrive(1.0)
+    receives.post(told)
+    assert told == []
+    receives.core.contact.confirm_after = float("inf")
+    receives.look()
+    assert told == [[1.0]]
+
+
+def test_a_source_is_asked_once_and_then_by_each_plan(receives: Receives) -> None:
+    receives.post([])
+    hear(receives.core, Revoke(2, "a link was lost"))
+    receives.look()
+    assert AskForMessages(2, 1, 0, ()) in hear(receives.core, plan(2, at(0, 0)))
+    receives.look()
+    assert receives.asked == [1]
+
+
+def test_the_end_of_the_job_is_told_to_all(receives: Receives) -> None:
+    told: list[Any] = []
+    receives.post(told)
+    receives.post(told, tag=b"other")
+    lost = FatalDecision("JobLostError", "it is lost", 0, at(0, 0), 1)
+    hear(receives.core, lost)
+    receives.look()
+    assert [type(error) for error in told] == [JobLostError, JobLostError]
+
+
+def test_a_communicator_that_has_ended_receives_nothing(receives: Receives) -> None:
+    told: list[Any] = []
+    receives.post(told)
+    receives.posted.end(ClosedError("it ended"))
+    receives.post(told)
+    assert [type(error) for error in told] == [ClosedError, ClosedError]
+
+
+def awaiting(posted: PostedReceives) -> tuple[threading.Thread, list[BaseException]]:
+    errors: list[BaseException] = []
+    thread = threading.Thread(target=lambda: errors.append(posted.await_end()))
+    thread.start()
+    return thread, errors
+
+
+def leave(receives: Receives) -> None:
+    receives.posted.end(ClosedError("it ended"))
+
+
+def hear_the_end(receives: Receives) -> None:
+    hear(receives.core, FatalDecision("JobLostError", "lost", 0, at(0, 0), 1))
+    receives.look()
+
+
+@pytest.mark.parametrize("end", [leave, hear_the_end])
+@pytest.mark.parametrize("is_early", [True, False])
+def test_who_has_ended_the_job_waits_until_it_is_told(
+    receives: Receives, end: Callable[[Receives], object], is_early: bool
+) -> None:
+    if is_early:
+        end(receives)
+    thread, errors = awaiting(receives.posted)
+    if not is_early:
+        while not receives.posted._awaiting:
+            os.sched_yield()
+        end(receives)
+    thread.join(10.0)
+    assert len(errors) == 1
+
+
+def test_a_receive_is_overdue_when_its_time_is_over(receives: Receives) -> None:
+    receives.post([], limit=Limit(60.0, time.monotonic() + 60.0))
+    assert receives.posted.overdue() is None
+    receives.post([], tag=b"other", limit=Limit(0.0, time.monotonic()))
+    words = receives.posted.overdue()
+    assert words is not None
+    assert "rank 0 gave recv() at t.py:3 a deadline of 0 s" in words
+    assert "it was waiting for a message of rank 1" in words
+
+
+def test_a_source_is_read_ahead_so_far_and_on_where_somebody_waits(receives: Receives) -> None:
+    told = threading.Event()
+    receives.posted.on_taken = told.set
+    receives.arrive(1.0, 2.0, tag=b"other")
+    assert receives.posted.may_read(1, 17)
+    assert not receives.posted.may_read(1, 16)
+    receive = receives.post([])
+    assert told.is_set()
+    assert receives.posted.may_read(1, 16)
+    receives.posted.cancel(receive)
+    receives.post([], tag=b"other")
+    assert receives.posted.may_read(1, 16)
+
+
+def test_what_was_read_ahead_is_forgotten_with_its_version(receives: Receives) -> None:
+    receives.arrive(1.0, 2.0)
+    checkpoint(receives.core, 1)
+    assert receives.posted.may_read(1, 1)
