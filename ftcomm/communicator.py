@@ -8,7 +8,6 @@ from ftcomm.api import message_forms, rank_result_forms
 from ftcomm.api.checkpoints import Checkpoints
 from ftcomm.api.collectives import CollectiveCalls
 from ftcomm.api.foreign_names import hint_for_communicator
-from ftcomm.api.messages import MessageCalls
 from ftcomm.api.outputs import Number, OutputPolicy, Result
 from ftcomm.api.persistent_calls import PersistentCalls
 from ftcomm.api.public_values import CallPosition, Restored, RestoredFrom, RestoredLocal
@@ -73,7 +72,7 @@ class Communicator:
         self._checkpoints = Checkpoints(session)
         self._nonblocking = NonblockingCalls(session, self._calls)
         self._buckets = BucketedCalls(session, self._nonblocking, self._calls)
-        self._messages = MessageCalls(session)
+        self._messages = self._nonblocking.messages
         self._message_handles = MessageHandles(self._messages, self._nonblocking.queue.callbacks)
         self._run, self._submit = session.run, self._nonblocking.submit
 

@@ -143,7 +143,8 @@ class Handle(Generic[R]):
 
         Callbacks of a communicator run one at a time, in the order in which their calls were done,
         on a thread of the library and under none of its locks.  They may read results, send and
-        receive messages, and make no other calls of the communicator, which raise `ThreadError`.
+        receive messages, and push functions and messages to a task engine.  Other calls of the
+        communicator raise `ThreadError` there.
         What one raises is written to the log with its traceback and changes nothing; `exception` in
         one does not count as the script's having heard of an error.  ``close`` waits for them, five
         seconds at most.

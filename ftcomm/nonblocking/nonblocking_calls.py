@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from ftcomm.api.collectives import CollectiveCalls
+from ftcomm.api.messages import MessageCalls
 from ftcomm.api.session import Session
 from ftcomm.config.deadline import Limit, QueuedLimit
 from ftcomm.nonblocking.handle import Handle, QueuedCall
@@ -37,10 +38,12 @@ class NonblockingCalls:
 
     Attributes:
         queue: where the calls wait; the first of them starts its thread.
+        messages: they have no place in the queue.
     """
 
     def __init__(self, session: Session, calls: CollectiveCalls) -> None:
         self._session, self._calls = session, calls
+        self.messages = MessageCalls(session)
         self.queue = session.guard.pending = RequestQueue(session.guard)
         self._task_engines: list[TaskEngine] = []
         session.background = self
@@ -80,7 +83,7 @@ class NonblockingCalls:
     def task_engine(self, workers: int) -> TaskEngine:
         """A new engine for tasks; see `Communicator.engine`."""
         with self.queue.one_user():
-            access = QueueAccess(self.queued, self.place)
+            access = QueueAccess(self.queued, self.place, self.messages)
             engine = TaskEngine(self.queue, self._calls, access, workers)
             self._task_engines = [*filter(lambda e: not e.is_closed, self._task_engines), engine]
             return engine

@@ -12,11 +12,13 @@ empty, each would run at the position of another.  So the error is kept, with th
 ownership, until `Handle.wait` or the next synchronous call has raised it.
 """
 
+import contextlib
 import os
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -87,6 +89,10 @@ class RequestQueue:
         process's.
         """
         return self._one_user
+
+    def one_user_or_callback(self) -> AbstractContextManager[None]:
+        """The same for what keeps no order with calls: a callback of a handle may do it too."""
+        return contextlib.nullcontext() if self.callbacks.is_own_thread else self._one_user
 
     def admit(self, frame: FrameType) -> None:
         """Enter `one_user`, for the call that runs as `frame`."""

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from ftcomm.api.collectives import CollectiveCalls
+from ftcomm.api.messages import MessageCalls
 from ftcomm.api.outputs import Result
 from ftcomm.collectives.op_argument import AnyOp
 from ftcomm.config.deadline import Duration
@@ -27,6 +28,7 @@ from ftcomm.nonblocking.queue import MAX_PENDING, RequestQueue
 from ftcomm.nonblocking.task_arguments import Variable, checked_array, checked_workers, key, listed
 from ftcomm.nonblocking.threads import start_thread
 from ftcomm.requests.call_site import passes_on
+from ftcomm.requests.message_request import Tag, packed_tag
 from ftcomm.requests.options import CallOptions
 from ftcomm.requests.request import Submission
 
@@ -36,15 +38,17 @@ WORKERS = 2
 
 
 class QueueAccess(NamedTuple):
-    """The communicator's queue of nonblocking calls.
+    """The communicator's queue of nonblocking calls, and its messages.
 
     Attributes:
         queued: makes a call for the queue of a submission.
         place: puts one in line.
+        messages: they take no place in that line.
     """
 
     queued: Callable[[Submission[Any]], QueuedCall[Any]]
     place: Callable[[QueuedCall[Any]], QueuedCall[Any]]
+    messages: MessageCalls
 
 
 @dataclass(slots=True)
@@ -56,6 +60,7 @@ class _Task:
         function: what runs on a thread of the engine.
         number: in the order of pushing; -1 until it is pushed.
         is_collective: it runs when it has its turn among the nonblocking calls.
+        is_receive: its function only begins it; it ends when a message has come.
         is_due: it stands at the head of all its lines, or is skipped.
         skipped_by: the error of an earlier task.
         has_ended: and with which `error`; a collective may end before it is due, by an error of
@@ -66,6 +71,7 @@ class _Task:
     function: Callable[[], object] | None = None
     number: int = -1
     is_collective: bool = False
+    is_receive: bool = False
     is_due: bool = False
     skipped_by: BaseException | None = None
     has_ended: bool = False
@@ -106,6 +112,7 @@ class TaskEngine:
         self._failures: list[tuple[int, BaseException]] = []
         self._failed_variables: list[Any] = []  # whose identities still mean something
         self._ready: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._streams: dict[tuple[str, int, bytes], Variable] = {}  # each keeps its order
         self._wanted = checked_workers(workers)
         self._workers: list[threading.Thread] = []
         self.is_closed = False
@@ -140,7 +147,7 @@ class TaskEngine:
             raise TypeError(f"a {type(function).__name__} cannot be pushed, a function can")
         reads, mutates = listed(read), listed(mutate)
         self._check_thread()
-        with self._queue.one_user():
+        with self._queue.one_user_or_callback():
             self._add(reads, mutates, _Task(reads + mutates, function))
 
     def allreduce(
@@ -195,6 +202,77 @@ class TaskEngine:
             built = self._calls.broadcast(place, options, place, copy=True)
             self._add_collective(self._line.queued(built), [], [place])
         return place
+
+    def send(self, array: Result, to: int, tag: Tag = 0) -> None:
+        """Send what `array` will hold to one rank; see `Communicator.send`.
+
+        Sends of one tag to one rank keep the order in which they were pushed.
+
+        Args:
+            array: as for `allreduce`.
+            to: the rank that receives it.
+            tag: of the message.
+
+        Raises:
+            TypeError, ValueError: local mistakes; nothing is pushed.
+        """
+        messages = self._line.messages
+        message = messages.array(checked_array(array), to, tag, copy=True)
+
+        def run() -> None:
+            messages.send(message)
+
+        self._push_message(("to", message.to, message.tag), [array], [], run)
+
+    def recv(self, array: Result, source: int, tag: Tag = 0) -> Result:
+        """Receive into `array` the next message of one rank; see `Communicator.recv`.
+
+        No thread of the engine waits for it.  Receives of one rank and tag keep their order.
+
+        Args:
+            array: of the message's dtype and shape; as for `allreduce`.
+            source: the rank that sends it.
+            tag: of the message.
+
+        Returns:
+            `array`, as `allreduce` returns its place.
+
+        Raises:
+            TypeError, ValueError: local mistakes; nothing is pushed.
+        """
+        messages, place = self._line.messages, checked_array(array)
+        asked = messages.receive(source, tag, None, place, None)
+        task = _Task((place,), is_receive=True)
+
+        def done(_: object, error: BaseException | None) -> None:
+            with self._lock:
+                if task.number in self._tasks:
+                    self._end(task.number, task, error)
+            self._queue.look_again()  # a collective may be due
+
+        def run() -> None:
+            messages.post(asked, done)
+
+        task.function = run
+        self._push_message(("of", asked.source, packed_tag(tag)), [], [place], run, task)
+        return place
+
+    def _push_message(
+        self,
+        stream: tuple[str, int, bytes],
+        read: list[Any],
+        mutate: list[Any],
+        run: Callable[[], None],
+        task: _Task | None = None,
+    ) -> None:
+        """Push a send or a receive behind those of its stream that were pushed before."""
+        self._check_thread()
+        with self._queue.one_user_or_callback():
+            order = self._streams.setdefault(stream, Variable(f"of messages {stream[0]}"))
+            variables = (*read, *mutate, order)
+            made = task or _Task(variables, run)
+            made.variables = variables
+            self._add(read, [*mutate, order], made)
 
     # --- waiting ------------------------------------------------------------------------------
 
@@ -373,6 +451,8 @@ class TaskEngine:
                     task.function()
                 except BaseException as raised:  # noqa: BLE001 - handed to who waits
                     error = raised
+            if error is None and task.is_receive:  # who brings its message ends it
+                continue
             with self._lock:
                 self._end(number, task, error)
             self._queue.look_again()  # a collective may be due

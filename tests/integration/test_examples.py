@@ -35,6 +35,11 @@ OVERLAP = pytest.param(
 )
 # Large enough that its alltoallv logs contributions.
 SORT = pytest.param("sample_sort", ("--batches", "5", "--count", "4000"), 5, 4, id="sample_sort")
+# Messages between ranks, and few collectives: what is around messages is tested apart.
+PIPELINE = pytest.param("pipeline", ("--steps", "6"), 6, 1, id="pipeline")
+JACOBI = pytest.param("jacobi", ("--size", "60", "--rounds", "6"), 6, 1, id="jacobi")
+WAVE = pytest.param("wave", ("--waves", "6"), 6, 2, id="wave")
+MESSAGE_FAULTS = "1.1.0.0@sent,2.2.0.0@receiving,1.4.0.1@received"
 
 
 def run(
@@ -76,7 +81,8 @@ def random_faults(versions: int, calls: int, dice: random.Random) -> Iterator[st
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "versions", "calls"), [DIGITS, KMEANS, LBFGS, OVERLAP, SORT]
+    ("name", "options", "versions", "calls"),
+    [DIGITS, KMEANS, LBFGS, OVERLAP, SORT, PIPELINE, JACOBI, WAVE],
 )
 def test_two_deaths_at_random_steps_change_nothing(
     name: str, options: tuple[str, ...], versions: int, calls: int
@@ -87,6 +93,17 @@ def test_two_deaths_at_random_steps_change_nothing(
     killed = run(script, *options, faults=",".join(faults))
     assert victims_in(killed) == sorted(fault[0] for fault in faults), faults
     assert model_in(killed) == model_in(undisturbed), faults
+
+
+@pytest.mark.parametrize(("name", "options", "versions", "calls"), [PIPELINE, JACOBI, WAVE])
+def test_deaths_around_messages_change_nothing(
+    name: str, options: tuple[str, ...], versions: int, calls: int
+) -> None:
+    del versions, calls
+    script = EXAMPLES / f"{name}.py"
+    killed = run(script, *options, faults=MESSAGE_FAULTS)
+    assert victims_in(killed) == ["1", "1", "2"]
+    assert model_in(killed) == model_in(run(script, *options))
 
 
 def test_overlap_gives_the_same_model_as_waiting() -> None:
