@@ -15,8 +15,11 @@ PROGRAMS = re.findall(r"```python\n# (mpi4py|ftcomm)\n(.*?)```", PAGE, re.DOTALL
 OURS = [text for library, text in PROGRAMS if library == "ftcomm"]
 # Where rank 1 dies in each, and what is said in the end.
 PLACES = ("1.0.0.0@received", "1.0.0.0@sent", "1.7.0.0@half_sent")
-SAID = ("rank 1 got {'title': 'results', 'values': [2.72, 3.14]}", "sum over the ring [3. 3. 3. 3.]",
-        "largest eigenvalue 7.")  # fmt: skip
+SAID = (
+    "rank 1 got {'title': 'results'",
+    "sum over the ring [3. 3. 3. 3.]",
+    "largest eigenvalue 7.",
+)
 
 
 def test_each_program_is_there_in_both_libraries() -> None:
