@@ -66,7 +66,7 @@ def recv(
         tag: as for `send`.
         like: an array or a number, whose dtype and shape the message must have. Without it, and
             without `out`, they come with the message.
-        out: where to put it: a writable array of its dtype and shape.
+        out: where to put it: a writable array of its dtype and shape. Undefined if the call raises.
         deadline: as for `allreduce`.
 
     Returns:

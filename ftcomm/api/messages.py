@@ -48,6 +48,7 @@ class Receive(NamedTuple):
         deadline: the user's.
         check: refuses a message that does not fit; it stays where it is then.
         finish: returns the user's result.
+        out: where it may be received; None for any own memory.
         is_probe: the message stays.
     """
 
@@ -58,6 +59,7 @@ class Receive(NamedTuple):
     deadline: Duration | None
     check: Callable[[MessageValue], None]
     finish: Callable[[MessageValue], Any]
+    out: Result | None = None
     is_probe: bool = False
 
 
@@ -101,7 +103,8 @@ class MessageCalls:
 
         what = f"recv(source={source}, tag={tag!r})"
         finish = _received_into(out)
-        return Receive(what, source, packed_tag(tag), call_site(), deadline, check, finish)
+        place = out if out is not None and out.flags.c_contiguous and out.dtype.isnative else None
+        return Receive(what, source, packed_tag(tag), call_site(), deadline, check, finish, place)
 
     def receive_object(self, source: int, tag: Tag, deadline: Duration | None) -> Receive:
         """A receive of an object."""
@@ -231,6 +234,7 @@ class MessageCalls:
             limit,
             asked.check,
             end,
+            out=asked.out,
             is_probe=asked.is_probe,
         )
 

@@ -45,8 +45,7 @@ class MessagePort:
         """
         hub = self._hub
         self._fault("sending")
-        value = self._value(message)
-        digest = digest_of(value.stored.flat, value.stored.shape, value.content)
+        value, digest = self._logged(message)
         nbytes = value.stored.flat.nbytes + ENTRY_BYTES
         with hub.lock:
             if hub.core.view.error is not None:
@@ -66,16 +65,19 @@ class MessagePort:
         self._control.driver.message_news.note()
         self._fault("sent")
 
-    def _value(self, message: MessageToSend) -> MessageValue:
-        """The message as the log keeps it: a copy, or the user's own memory if that was lent."""
-        flat = message.elements
+    def _logged(self, message: MessageToSend) -> tuple[MessageValue, bytes]:
+        """The message as the log keeps it, and its digest.
+
+        It is a copy, or the user's own memory if that was lent.
+        """
+        flat, copy = message.elements, None
         if not message.is_own:
             with self._hub.lock:
                 copy = self._hub.pool.take(len(flat), flat.dtype)
                 self._give_back()
-            copy[:] = flat
-            flat = copy
-        return MessageValue(LoggedResult(flat, message.shape), message.content)
+        digest = digest_of(flat, message.shape, message.content, copy)
+        kept = flat if copy is None else copy
+        return MessageValue(LoggedResult(kept, message.shape), message.content), digest
 
     def _give_back(self) -> None:
         """Under the lock: memory of messages of a committed version may be used again."""

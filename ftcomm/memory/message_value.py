@@ -9,6 +9,8 @@ from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.link_messages import Content
 
+PIECE_BYTES = 1 << 18  # a second-level cache has more
+
 
 class MessageValue(NamedTuple):
     """Elements or a packed object, and what it was to the user who sent it."""
@@ -34,8 +36,23 @@ class MessageValue(NamedTuple):
         return f"{self.dtype.name}{list(self.stored.shape)}"
 
 
-def digest_of(flat: Array, shape: tuple[int, ...], content: Content) -> bytes:
-    """16 bytes that stand for a message: the elements, and what they are."""
-    digest = xxhash.xxh3_128(flat.view(np.uint8).data)
+def digest_of(
+    flat: Array, shape: tuple[int, ...], content: Content, copy: Array | None = None
+) -> bytes:
+    """16 bytes that stand for a message: the elements, and what they are.
+
+    With `copy`, of as many elements of the same dtype, these are copied there on the way: piece by
+    piece, while they are in a cache.
+    """
+    raw = flat.view(np.uint8)
+    digest = xxhash.xxh3_128()
+    if copy is None:
+        digest.update(raw.data)
+    else:
+        to = copy.view(np.uint8)
+        for at in range(0, len(raw), PIECE_BYTES):
+            piece = to[at : at + PIECE_BYTES]
+            piece[:] = raw[at : at + PIECE_BYTES]
+            digest.update(piece.data)
     digest.update(f"{content:d} {flat.dtype.name} {shape}".encode())
     return digest.digest()

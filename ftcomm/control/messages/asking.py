@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 # Of one source, in this rank's memory, before its user asks for them. A source that has sent more
 # waits, unless the user waits for a message of it: what is waited for may be behind others.
 READ_AHEAD_BYTES = 64 << 20
+# From here on a message that is waited for is received where its user wants it: a copy costs more
+# than to look.
+DIRECT_BYTES = 1 << 16
 
 _Orders = trio.MemoryReceiveChannel[AskForMessages]
 
@@ -113,7 +116,7 @@ class MessageLinks:
     async def _take(self, stream: ByteStream, item: object, epoch: int, source: int) -> None:
         if not isinstance(item, MessageItem):
             raise ProtocolError(f"expected a message, got {type(item).__name__}")
-        value = await self._value(stream, item)
+        value = await self._value(stream, item, source)
         self._driver.hub.fault("loading")
         self._driver.apply(
             MessageArrived(
@@ -128,13 +131,17 @@ class MessageLinks:
             )
         )
 
-    async def _value(self, stream: ByteStream, item: MessageItem) -> MessageValue:
-        """The bytes behind a message's head, which the user will own."""
+    async def _value(self, stream: ByteStream, item: MessageItem, source: int) -> MessageValue:
+        """The bytes behind a message's head, in memory that the user owns or will own."""
         hub = self._driver.hub
         dtype = dtype_from_wire(item.dtype, item.shape, item.nbytes, hub.settings.log_limit)
+        raw = None
+        if item.content != Content.OBJECT and item.nbytes >= DIRECT_BYTES:
+            raw = hub.receives.place_for(source, item, dtype)
         try:
-            with hub.lock:
-                raw = hub.pool.lend(item.nbytes, np.dtype(np.uint8))
+            if raw is None:
+                with hub.lock:
+                    raw = hub.pool.lend(item.nbytes, np.dtype(np.uint8))
         except MemoryError as error:
             raise ProtocolError(f"no room for {item.nbytes} bytes: {error}") from None
         await receive_into(stream, raw.data)

@@ -11,9 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
+from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.config.deadline import Limit, overdue
 from ftcomm.errors import FtcommError
 from ftcomm.memory.message_value import MessageValue
+from ftcomm.memory.pool import Array
+from ftcomm.protocol.link_messages import MessageItem
 from ftcomm.recovery.machine import Completion, WorkerMachine
 
 StreamName = tuple[int, bytes]  # source and tag
@@ -31,8 +36,9 @@ class PostedReceive:
         limit: of the call's time; None for no limit.
         check: told the message before it is taken; raises where it does not fit.
         done: told the message or the error, once, under no lock.
+        out: where the user wants the message, if it can be received there: contiguous.
         is_probe: the message stays.
-        has_taken: the message was taken out of the inbox.
+        has_taken: the message was taken out of the inbox, or comes into `out` just now.
     """
 
     source: int
@@ -42,6 +48,7 @@ class PostedReceive:
     limit: Limit | None
     check: Callable[[MessageValue], None]
     done: Callable[[MessageValue | None, BaseException | None], None]
+    out: Array | None = None
     is_probe: bool = False
     has_taken: bool = False
 
@@ -176,6 +183,25 @@ class PostedReceives:
         with self._lock:
             is_waited_for = any(waited == source for waited, _ in self._streams)
             return is_waited_for or self._core.messages.held(source) < limit
+
+    def place_for(self, source: int, item: MessageItem, dtype: AnyDtype) -> Array | None:
+        """The user's own memory for a message of which the head has come; None for any other.
+
+        It must be waited for, and be the next of its stream.  The receive cannot be taken back from
+        here on: the bytes go there.
+        """
+        tag, shape, messages = item.tag, item.shape, self._core.messages
+        with self._lock:
+            waiting = self._streams.get((source, tag))
+            if not waiting or messages.waiting(source, tag) is not None:
+                return None
+            if not messages.comes_next(source, item.version, tag, item.number):
+                return None
+            out = waiting[0].out
+            if out is None or out.dtype != dtype or out.shape != shape:
+                return None
+            waiting[0].has_taken = True
+            return out.reshape(-1).view(np.uint8)
 
     def first(self) -> PostedReceive | None:
         """One that waits; None where none does."""

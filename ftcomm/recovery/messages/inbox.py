@@ -51,6 +51,11 @@ class Inbox:
         """Bytes of `source` that wait to be taken."""
         return self._held.get(source, 0)
 
+    def arrived(self, stream: Stream) -> Mark:
+        """The place up to which a stream has arrived."""
+        found = self._streams.get(stream)
+        return START if found is None else found.arrived
+
     def has(self, stream: Stream) -> bool:
         """Tell whether a message of `stream` waits to be taken."""
         found = self._streams.get(stream)

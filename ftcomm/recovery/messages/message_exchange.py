@@ -229,6 +229,12 @@ class MessageExchange:
         self._turn()
         return self._asked_in != self._view.epoch or source not in self._asked
 
+    def comes_next(self, source: int, version: int, tag: bytes, number: int) -> bool:
+        """True of the message behind those of its stream that have arrived."""
+        self._turn()
+        arrived = self._inbox.arrived(Stream(source, self._rank, tag))
+        return version == self._version and number == arrived.number + 1
+
     def waiting(self, source: int, tag: bytes) -> Any | None:
         """The next message of a stream, which is left there; None where it has not come."""
         self._turn()
