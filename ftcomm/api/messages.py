@@ -1,6 +1,5 @@
 """Messages from rank to rank: arguments checked, sent, waited for, and handed out (rule R21)."""
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from ftcomm.api.public_values import MessageInfo
 from ftcomm.api.session import Session
 from ftcomm.collectives.dtypes import AnyDtype
 from ftcomm.config.deadline import Duration
+from ftcomm.control.messages.awaited_message import AwaitedMessage
 from ftcomm.control.messages.posted_receives import PostedReceive
 from ftcomm.engine.message_port import MessagePort
 from ftcomm.errors import FtcommError
@@ -179,11 +179,11 @@ class MessageCalls:
             TypeError, ValueError: the message does not fit; it can be received again.
             FtcommError: the communicator is over.
         """
-        awaited = _Awaited()
+        awaited = AwaitedMessage()
         posted = self._posted(asked, awaited.take)
         try:
             self._port.post(posted)
-            awaited.has_come.wait()
+            self._port.wait(posted, awaited)
         except BaseException as error:  # Ctrl-C
             self.take_back(posted, error)
             raise
@@ -203,6 +203,7 @@ class MessageCalls:
 
         posted = self._posted(asked, end)
         self._port.post(posted)
+        self._port.cool(posted.source)
         return posted
 
     def take_back(self, posted: PostedReceive, error: BaseException) -> None:
@@ -237,20 +238,6 @@ class MessageCalls:
             out=asked.out,
             is_probe=asked.is_probe,
         )
-
-
-class _Awaited:
-    """The answer for a thread that receives."""
-
-    def __init__(self) -> None:
-        self.has_come = threading.Event()
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    def take(self, result: Any, error: BaseException | None) -> None:
-        """Give the thread what it waits for."""
-        self.result, self.error = result, error
-        self.has_come.set()
 
 
 def _anything(_: MessageValue) -> None:

@@ -29,6 +29,7 @@ from ftcomm.recovery.events import (
     Event,
     FetchParts,
     Hangup,
+    MessageArrived,
     MessagesWanted,
     PackVersion,
     Received,
@@ -178,6 +179,19 @@ class Driver:
                     self.nursery.start_soon(self._describe, version, value)
                 case PackVersion() | WriteVersion() | StartRestore() | StartJournalRead():
                     self._work_on(effect)
+
+    def arrived(self, event: MessageArrived) -> None:
+        """From any thread: a message has come; serve who waits for it, on this thread."""
+        with self.hub.lock:
+            effects = self.hub.core.handle(event, now=time.monotonic())
+            self._record()
+        if any(not isinstance(effect, Wake) for effect in effects):
+            self._soon(self.perform, effects)
+        elif effects:
+            self.hub.receives.look(self._want_soon)
+
+    def _want_soon(self, source: int) -> None:
+        self.act(MessagesWanted(source))
 
     def _want_messages(self, source: int) -> None:
         self.apply(MessagesWanted(source))

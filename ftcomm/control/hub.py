@@ -18,6 +18,8 @@ import trio
 
 from ftcomm.config.deadline import Limit, QueuedLimit
 from ftcomm.config.environment import JobSettings, WorkerOptions
+from ftcomm.control.messages.feed import Feed
+from ftcomm.control.messages.intake import Intake
 from ftcomm.control.messages.posted_receives import PostedReceives
 from ftcomm.diagnostics.exit_hook import abandon_in_children
 from ftcomm.diagnostics.fault_injection import FaultInjector, LinkAction
@@ -94,6 +96,8 @@ class Hub:
         late_parts: since when a rank says that it has yet to make the call of which this one needs
             its part; for the control thread alone.
         receives: receives of messages that wait.
+        intakes: links of this epoch by which messages come, by source, where any thread may read.
+        feeds: links by which messages go, by destination; under the lock.
         recorder: of this process's history, None where none is asked for.
         causes_told: what keeps links from sharing memory and was said in the log; once is enough.
     """
@@ -122,6 +126,8 @@ class Hub:
         self.queued_limit: Callable[[], QueuedLimit | None] = _no_limit
         self.recovered = Recovered()
         self.receives = PostedReceives(core, self.lock)
+        self.intakes: dict[int, Intake] = {}
+        self.feeds: dict[int, Feed] = {}
         self.log_bytes: Callable[[], int] = int  # of the results that the communicator keeps
         self.faults: FaultInjector | None = None
         self.recorder: Recorder | None = None
@@ -197,6 +203,10 @@ class Hub:
             link.close()
         if self.shared_window is not None:
             self.shared_window.forget_fd()
+        for intake in self.intakes.values():
+            intake.abandon()
+        for feed in self.feeds.values():
+            feed.abandon()
         for sock in self.control_sockets:
             with contextlib.suppress(OSError):  # closed by its owner just before the fork
                 os.close(sock.detach())

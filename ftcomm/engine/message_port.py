@@ -7,6 +7,7 @@ or receive at any time.
 from typing import NoReturn
 
 from ftcomm.control.hub import Hub
+from ftcomm.control.messages.awaited_message import AwaitedMessage
 from ftcomm.control.messages.posted_receives import PostedReceive
 from ftcomm.control.thread import ControlThread
 from ftcomm.errors import FtcommError, JobLostError, LogLimitError
@@ -58,11 +59,17 @@ class MessagePort:
                 found = self._messages.send(
                     message.to, message.tag, digest, value, message.site, nbytes
                 )
+            feed = hub.feeds.get(message.to)
+            claim = None if is_full or found or feed is None else feed.claim()
         if is_full:
             self._end_by(self._too_much(message))
         if found is not None:
             self._end_by(JobLostError(found.cause))
-        self._control.driver.message_news.note()
+        if feed is not None and claim is not None:
+            hub.fault("serving")
+            feed.write(claim, hub.lock)
+        else:
+            self._control.driver.message_news.note()
         self._fault("sent")
 
     def _logged(self, message: MessageToSend) -> tuple[MessageValue, bytes]:
@@ -119,6 +126,19 @@ class MessagePort:
         self._fault("receiving")
         if self._hub.receives.post(receive):
             self._control.driver.act(MessagesWanted(receive.source))
+
+    def wait(self, receive: PostedReceive, awaited: AwaitedMessage) -> None:
+        """Wait until a posted receive is done; where its link allows that, by reading it."""
+        intake = self._hub.intakes.get(receive.source)
+        if intake is not None and not awaited.is_over:
+            intake.read_until(awaited)
+        awaited.has_come.wait()
+
+    def cool(self, source: int) -> None:
+        """A receive was posted for which no thread reads."""
+        intake = self._hub.intakes.get(source)
+        if intake is not None:
+            intake.cool()
 
     def cancel(self, receive: PostedReceive) -> bool:
         """Take a receive back; False if its message was taken."""

@@ -1,29 +1,27 @@
 """Asking: links over which this rank gets the messages of others."""
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import trio
 
-from ftcomm.control.buffered_stream import BufferedStream
+from ftcomm.collectives.dtypes import dtype_of
 from ftcomm.control.idle_timeout import IdleTimeoutStream
-from ftcomm.control.links.checksums import checked_stream
+from ftcomm.control.links.checksums import checked_stream, digest_for
 from ftcomm.control.links.dial import BROKEN, RelayLost
 from ftcomm.control.links.manager import link_down, open_peer
-from ftcomm.control.message_stream import (
-    ByteStream,
-    receive_into,
-    receive_message,
-    send_message,
-)
+from ftcomm.control.message_stream import ByteStream, PeerClosed, send_message
+from ftcomm.control.messages.intake import Intake
+from ftcomm.control.messages.message_parser import MessageParser, ParsedMessage
+from ftcomm.control.messages.own_socket import own_socket
 from ftcomm.diagnostics.os_errors import describe
 from ftcomm.errors import ProtocolError
 from ftcomm.memory.message_value import MessageValue
-from ftcomm.memory.pool import dtype_from_wire, stored_from_wire
+from ftcomm.memory.pool import Array, dtype_from_wire, stored_from_wire
 from ftcomm.protocol.link_messages import (
     Content,
-    FetchWait,
     MessageItem,
     MessageRequest,
     StreamMark,
@@ -81,25 +79,57 @@ class MessageLinks:
         except BROKEN as error:
             driver.apply(MessagesLost(epoch, source, f"cannot connect: {describe(error)}"))
             return
-        with sock:
+        with sock, driver.hub.kept_from_children(sock):
             patient = IdleTimeoutStream(sock, driver.hub.settings.detect_within)
-            stream = BufferedStream(checked_stream(driver.hub, patient, source))
+            stream = checked_stream(driver.hub, patient, source)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_send_requests, stream, orders)
-                cause = await self._take_until_broken(stream, epoch, source)
+                cause = await self._take_until_broken(sock, stream, epoch, source)
                 nursery.cancel_scope.cancel()
         driver.apply(MessagesLost(epoch, source, cause))
 
-    async def _take_until_broken(self, stream: ByteStream, epoch: int, source: int) -> str:
+    async def _take_until_broken(
+        self, sock: trio.socket.SocketType, stream: ByteStream, epoch: int, source: int
+    ) -> str:
         """Take messages, and return why there are no more of them."""
+        driver = self._driver
+
+        def place_for(item: MessageItem) -> Array:
+            return self._place_for(item, source)
+
+        def take(message: ParsedMessage) -> None:
+            driver.hub.fault("loading")
+            driver.arrived(_arrived(message, epoch, source))
+
+        async def room() -> None:
+            await self._room(source)
+
+        parser = MessageParser(place_for)
         try:
-            while True:
-                await self._room(source)
-                item = await receive_message(stream)
-                if not isinstance(item, FetchWait):
-                    await self._take(stream, item, epoch, source)
+            if digest_for(driver.hub, source) is None:
+                await self._read_plain(sock, parser, take, room, source)
+            await _read_checked(stream, parser, take, room)
         except BROKEN as error:
             return describe(error)
+
+    async def _read_plain(
+        self,
+        sock: trio.socket.SocketType,
+        parser: MessageParser,
+        take: Callable[[ParsedMessage], None],
+        room: Callable[[], Awaitable[None]],
+        source: int,
+    ) -> None:
+        """Read until the link ends, which raises; threads that receive may read it themselves."""
+        hub = self._driver.hub
+        intake = Intake(own_socket(sock), parser, take)
+        hub.intakes[source] = intake
+        try:
+            await intake.keep_reading(hub.settings.detect_within, room)
+        finally:
+            if hub.intakes.get(source) is intake:
+                del hub.intakes[source]
+            intake.end()
 
     async def _room(self, source: int) -> None:
         """Return when more of `source` may be read."""
@@ -113,39 +143,44 @@ class MessageLinks:
                     return
                 await taken.wait()
 
-    async def _take(self, stream: ByteStream, item: object, epoch: int, source: int) -> None:
-        if not isinstance(item, MessageItem):
-            raise ProtocolError(f"expected a message, got {type(item).__name__}")
-        value = await self._value(stream, item, source)
-        self._driver.hub.fault("loading")
-        self._driver.apply(
-            MessageArrived(
-                epoch,
-                source,
-                item.version,
-                item.tag,
-                item.number,
-                item.digest,
-                value,
-                item.nbytes,
-            )
-        )
-
-    async def _value(self, stream: ByteStream, item: MessageItem, source: int) -> MessageValue:
-        """The bytes behind a message's head, in memory that the user owns or will own."""
+    def _place_for(self, item: MessageItem, source: int) -> Array:
+        """Memory for the bytes behind a message's head, which the user owns or will own."""
         hub = self._driver.hub
         dtype = dtype_from_wire(item.dtype, item.shape, item.nbytes, hub.settings.log_limit)
-        raw = None
         if item.content != Content.OBJECT and item.nbytes >= DIRECT_BYTES:
-            raw = hub.receives.place_for(source, item, dtype)
+            place = hub.receives.place_for(source, item, dtype)
+            if place is not None:
+                return place
         try:
-            if raw is None:
-                with hub.lock:
-                    raw = hub.pool.lend(item.nbytes, np.dtype(np.uint8))
+            with hub.lock:
+                return hub.pool.lend(item.nbytes, np.dtype(np.uint8))
         except MemoryError as error:
             raise ProtocolError(f"no room for {item.nbytes} bytes: {error}") from None
-        await receive_into(stream, raw.data)
-        return MessageValue(stored_from_wire(dtype, item.shape, raw), Content(item.content))
+
+
+async def _read_checked(
+    stream: ByteStream,
+    parser: MessageParser,
+    take: Callable[[ParsedMessage], None],
+    room: Callable[[], Awaitable[None]],
+) -> NoReturn:
+    """Read until the link ends, which raises."""
+    while True:
+        await room()
+        count = await stream.recv_into(parser.space())
+        if not count:
+            raise PeerClosed
+        for message in parser.fed(count):
+            take(message)
+
+
+def _arrived(message: ParsedMessage, epoch: int, source: int) -> MessageArrived:
+    item = message.item
+    dtype = dtype_of(item.dtype)
+    value = MessageValue(stored_from_wire(dtype, item.shape, message.raw), Content(item.content))
+    return MessageArrived(
+        epoch, source, item.version, item.tag, item.number, item.digest, value, item.nbytes
+    )
 
 
 async def _send_requests(stream: ByteStream, orders: _Orders) -> None:

@@ -1,5 +1,6 @@
 """Messages over a link: sent as they are asked for and made, taken as they were sent."""
 
+import contextlib
 import logging
 import re
 import threading
@@ -15,8 +16,9 @@ from ftcomm.config.job_settings import JobSettings
 from ftcomm.control.message_stream import receive_exactly, receive_message, send_all, send_message
 from ftcomm.control.messages import asking
 from ftcomm.control.messages.asking import MessageLinks
-from ftcomm.control.messages.posted_receives import PostedReceives
-from ftcomm.control.messages.serving import JOINED_BYTES, serve_messages
+from ftcomm.control.messages.feed import JOINED_BYTES
+from ftcomm.control.messages.posted_receives import PostedReceive, PostedReceives
+from ftcomm.control.messages.serving import serve_messages
 from ftcomm.control.user_news import UserNews
 from ftcomm.memory.message_value import MessageValue, digest_of
 from ftcomm.memory.pool import LoggedResult, Pool
@@ -41,7 +43,7 @@ SETTINGS = JobSettings(detect_within=0.4)
 
 
 def value_of(*numbers: float) -> MessageValue:
-    flat = np.array(numbers)
+    flat = np.array(numbers, np.float64)
     return MessageValue(LoggedResult(flat, flat.shape), Content.ARRAY)
 
 
@@ -64,6 +66,9 @@ def a_driver(core: WorkerMachine, nursery: trio.Nursery) -> Any:
         digest=None,
         pool=Pool(),
         receives=PostedReceives(core, lock),
+        intakes={},
+        feeds={},
+        kept_from_children=lambda _: contextlib.nullcontext(),
     )
 
     def apply(event: Any) -> None:
@@ -77,7 +82,8 @@ def a_driver(core: WorkerMachine, nursery: trio.Nursery) -> Any:
         token.run_sync_soon(function)
 
     return SimpleNamespace(
-        hub=hub, nursery=nursery, epoch_scopes=set(), apply=apply, said=said, orders=orders,
+        hub=hub, nursery=nursery, epoch_scopes=set(), apply=apply, arrived=apply, said=said,
+        orders=orders,
         message_news=UserNews(run_soon), taken_news=UserNews(run_soon),
     )  # fmt: skip
 
@@ -104,6 +110,11 @@ class Link:
 
     async def ask(self, version: int = 0, *marks: StreamMark) -> None:
         await send_message(self.near, MessageRequest(self.core.view.epoch, version, marks))
+
+    async def next_request(self) -> None:
+        with trio.fail_after(10.0):
+            while not self.driver.hub.feeds:
+                await trio.lowlevel.checkpoint()
 
     def made(self, *values: MessageValue) -> None:
         with self.driver.hub.lock:
@@ -194,6 +205,53 @@ async def test_a_receiver_that_goes_ends_the_link(link: Link) -> None:
     await link.ended.wait()
 
 
+async def test_a_message_behind_all_others_may_be_written_by_its_own_thread(link: Link) -> None:
+    await link.ask()
+    await link.next_request()
+    [first, second] = [value_of(float(number)) for number in (1, 2)]
+    feed = link.driver.hub.feeds[1]
+    with link.driver.hub.lock:
+        log(link.core, first)
+        claim = feed.claim()
+        assert claim is not None
+        log(link.core, second)
+        assert feed.claim() is None  # one thread at a time
+    feed.write(claim, link.driver.hub.lock)
+    link.driver.message_news.note()  # as its sender does, who has no claim
+    assert [await link.next(), await link.next()] == [(1, [1.0]), (2, [2.0])]
+
+
+async def test_what_does_not_fit_the_kernel_is_written_by_the_control_thread(link: Link) -> None:
+    await link.ask()
+    await link.next_request()
+    large = value_of(*range(500_000))
+    feed = link.driver.hub.feeds[1]
+    with link.driver.hub.lock:
+        log(link.core, large)
+        claim = feed.claim()
+    assert claim is not None
+    feed.write(claim, link.driver.hub.lock)
+    with link.driver.hub.lock:
+        log(link.core, value_of(1.0))
+        assert feed.claim() is None  # it would come in the middle of the one before
+    assert (await link.next())[1] == [*map(float, range(500_000))]
+    assert await link.next() == (2, [1.0])
+
+
+async def test_nobody_writes_on_a_link_that_is_over(link: Link) -> None:
+    await link.ask()
+    await link.next_request()
+    feed = link.driver.hub.feeds[1]
+    with link.driver.hub.lock:
+        log(link.core, value_of(1.0))
+        claim = feed.claim()
+    link.near.close()
+    await link.ended.wait()
+    assert link.driver.hub.feeds == {}
+    assert claim is not None
+    feed.write(claim, link.driver.hub.lock)
+
+
 # --- the rank that receives ---------------------------------------------------------------------
 
 
@@ -267,18 +325,38 @@ async def test_a_new_version_is_asked_for_over_the_same_link(source: Source) -> 
 
 
 async def test_a_source_is_not_read_far_ahead_of_its_user(
-    source: Source, monkeypatch: pytest.MonkeyPatch
+    source: Source, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "READ_AHEAD_BYTES", 16)
-    await send_all(source.near, b"".join(item_of(n, value_of(1.0)) for n in (1, 2, 3, 4)))
-    await source.until(lambda: source.core.messages.held(1) >= 16)
-    for _ in range(20):
-        await trio.lowlevel.checkpoint()
-    assert source.core.messages.held(1) == 16
+    """In steps of a message that is larger than what one read brings."""
+    large = value_of(*range(20_000))
+    monkeypatch.setattr(asking, "READ_AHEAD_BYTES", large.stored.flat.nbytes)
+    sent = b"".join(item_of(n, large) for n in (1, 2, 3))
+    nursery.start_soon(send_all, source.near, sent)
+    held = source.core.messages.held
     for _ in range(2):
+        await source.until(lambda: held(1) == large.stored.flat.nbytes)
+        for _ in range(20):
+            await trio.lowlevel.checkpoint()
+        assert held(1) == large.stored.flat.nbytes
         source.core.messages.receive(1, TAG, 0.0)
-    source.driver.taken_news.tell()
-    await source.until(lambda: source.core.messages.held(1) == 16)
+        source.driver.taken_news.tell()
+    await source.until(lambda: held(1) == large.stored.flat.nbytes)
+
+
+async def test_a_large_message_is_received_where_its_user_wants_it(
+    source: Source, nursery: trio.Nursery
+) -> None:
+    out, told = np.zeros(20_000), trio.Event()
+    source.driver.hub.receives.post(
+        PostedReceive(
+            1, TAG, "recv()", "t.py:1", None, lambda _: None, lambda *_: told.set(), out=out
+        )
+    )
+    source.core.contact.confirm_after = float("inf")
+    nursery.start_soon(send_all, source.near, item_of(1, value_of(*range(20_000))))
+    await source.until(lambda: source.waiting() is not None)
+    assert np.may_share_memory(source.waiting().stored.flat, out)
+    assert out.tolist() == [*map(float, range(20_000))]
 
 
 ITEM = item_of(1, value_of(1.0))

@@ -1,0 +1,200 @@
+"""Feed: the link by which this rank's messages go to one other, written by one thread at a time.
+
+The control thread writes what the receiver lacks when it asks.  A thread that sends a message right
+behind all others writes it itself, as far as the kernel takes it at once.  Who may write is decided
+under the hub's lock.
+"""
+
+import itertools
+import socket
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ftcomm.memory.message_value import MessageValue
+from ftcomm.protocol.codec import encode
+from ftcomm.protocol.link_messages import MessageItem, MessageRequest
+from ftcomm.recovery.messages.message_exchange import MessageExchange
+from ftcomm.recovery.messages.sent_log import SentMessage
+
+BATCH = 64  # messages between two looks whether something else was asked for
+JOINED_BYTES = 1 << 14  # a message of so many is written with others in one piece
+
+Piece = bytearray | memoryview
+
+
+class Claim(NamedTuple):
+    """A message that its sender's thread writes.
+
+    Attributes:
+        version: of the message.
+        message: it.
+    """
+
+    version: int
+    message: SentMessage
+
+
+class Feed:
+    """One link of one epoch; all but `write` and `end` is for the holder of the hub's lock.
+
+    Attributes:
+        is_writing: some thread writes; another one may not.
+    """
+
+    def __init__(
+        self,
+        messages: MessageExchange,
+        to: int,
+        sock: socket.socket | None,
+        note: Callable[[], None],
+    ) -> None:
+        """It owns `sock`, which does not block; None where the control thread alone may write.
+
+        `note` wakes the control thread.
+        """
+        self._messages, self._to, self._sock, self._note = messages, to, sock, note
+        self._io = threading.Lock()  # while `_sock` is used or closed
+        self._request: MessageRequest | None = None
+        self._numbers: dict[bytes, int] = {}  # of the request: what the receiver has, by tag
+        self._at = 0  # entries of the log that were written, or that it does not need
+        self._rest: list[Piece] = []  # of a message that was written in part
+        self._was_missed = False  # the control thread had to leave
+        self.is_writing = False
+
+    def ask(self, request: MessageRequest) -> None:
+        """The receiver says what it has."""
+        self._request, self._at = request, 0
+        self._numbers = {mark.tag: mark.number for mark in request.marks}
+
+    # --- the control thread -----------------------------------------------------------------------
+
+    def next_pieces(self) -> list[Piece]:
+        """Bytes that come next; if there are any, the caller writes them and calls `written`."""
+        if self.is_writing:
+            self._was_missed = True
+            return []
+        pieces, self._rest = self._rest, []
+        if not pieces:
+            pieces = self._pieces_of(self._following(BATCH))
+        self.is_writing = bool(pieces)
+        return pieces
+
+    def may_write(self) -> bool:
+        """Begin to write something else than messages; False while another thread writes."""
+        if self.is_writing or self._rest:
+            return False
+        self.is_writing = True
+        return True
+
+    def written(self) -> None:
+        """The caller writes no more."""
+        self.is_writing = False
+
+    def _following(self, count: int) -> list[SentMessage]:
+        if self._request is None:
+            return []
+        version = self._request.version
+        following = self._messages.following(self._to, version, self._at, self._numbers)
+        found = list(itertools.islice(following, count))
+        if found:
+            self._at = found[-1][0]
+        return [message for _, message in found]
+
+    def _pieces_of(self, messages: list[SentMessage]) -> list[Piece]:
+        """Small messages in one piece, and a large one in the log's own memory."""
+        pieces: list[Piece] = []
+        joined = bytearray()
+        for message in messages:
+            assert self._request is not None, "it was asked for"
+            head, raw = _head_and_content(self._request.version, message)
+            joined += head
+            if raw.nbytes <= JOINED_BYTES:
+                joined += raw
+            else:
+                pieces += [joined, raw]
+                joined = bytearray()
+        return [*pieces, joined] if joined else pieces
+
+    # --- a thread that sends ----------------------------------------------------------------------
+
+    def claim(self) -> Claim | None:
+        """The message that was logged just now, if all before it have been written.
+
+        The caller then calls `write` with it, under no lock.
+        """
+        if self._sock is None or self.is_writing or self._rest or self._request is None:
+            return None
+        version, at = self._request.version, self._at
+        following = self._messages.following(self._to, version, at, self._numbers)
+        found = list(itertools.islice(following, 2))
+        if len(found) != 1:
+            return None
+        self._at = found[0][0]
+        self.is_writing = True
+        return Claim(version, found[0][1])
+
+    def write(self, claim: Claim, lock: threading.Lock) -> None:
+        """Write a message as far as that does not block; the control thread writes the rest.
+
+        Args:
+            claim: what `claim` has returned.
+            lock: of the hub.
+        """
+        head, raw = _head_and_content(claim.version, claim.message)
+        pieces: list[Piece] = [memoryview(head), raw]
+        try:
+            pieces = self._written_at_once(pieces)
+        finally:
+            with lock:
+                self._rest = pieces
+                self.is_writing = False
+                was_missed, self._was_missed = self._was_missed, False
+            if pieces or was_missed:
+                self._note()
+
+    def _written_at_once(self, pieces: list[Piece]) -> list[Piece]:
+        """Write, and return the rest of `pieces`."""
+        with self._io:
+            if self._sock is None:
+                return []
+            try:
+                count = self._sock.sendmsg(pieces)
+            except BlockingIOError:
+                return pieces
+            except OSError:  # the control thread finds out as well
+                return []
+        rest: list[Piece] = []
+        for piece in pieces:
+            if count < len(piece):
+                rest.append(memoryview(piece)[count:])
+            count = max(count - len(piece), 0)
+        return rest
+
+    def end(self) -> None:
+        """The link is over; from the control thread, under no lock."""
+        with self._io:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close the descriptor; in a forked child this copy of it."""
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+
+
+def _head_and_content(version: int, message: SentMessage) -> tuple[bytes, memoryview]:
+    value: MessageValue = message.value
+    stored = value.stored
+    raw = stored.raw()
+    head = MessageItem(
+        version=version,
+        tag=message.stream.tag,
+        number=message.number,
+        digest=message.digest,
+        content=value.content,
+        dtype=stored.dtype,
+        shape=stored.shape,
+        nbytes=raw.nbytes,
+    )
+    return encode(head), raw

@@ -1,0 +1,178 @@
+"""Intake: the link by which one source's messages come, read by whoever waits for them.
+
+The control thread reads it, unless a thread waits for a message of this source: then that one does,
+which saves two changes of thread for each message.  Meanwhile, and for a moment after, the control
+thread only looks now and then.  A link with checksums is read by the control thread alone.
+"""
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import trio
+
+from ftcomm.control.message_stream import PeerClosed
+from ftcomm.control.messages.message_parser import MessageParser, ParsedMessage
+from ftcomm.errors import ProtocolError
+from ftcomm.transport.waiting import let_others_run
+from ftcomm.transport.waker import Waker
+
+HOT_S = 0.02  # a thread that has read is expected to do so again for as long
+LOOK_S = 0.01  # between two looks of the control thread meanwhile
+SPINS = 20  # empty tries before a thread sleeps: who sleeps needs 50 us to come back
+BROKEN = (OSError, PeerClosed, ProtocolError, trio.TooSlowError)
+
+
+class Awaiting(Protocol):
+    """A thread that waits for a message."""
+
+    @property
+    def is_over(self) -> bool:
+        """The message has come, or an error."""
+
+    def wake_by(self, waker: Waker | None) -> None:
+        """Set `waker` when it is over; None where nothing must be set any more."""
+
+
+class Intake:
+    """One link of one epoch, behind its request.
+
+    Attributes:
+        lost: what ended it; None while it works.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        parser: MessageParser,
+        take: Callable[[ParsedMessage], None],
+    ) -> None:
+        """It owns `sock`, which never blocks; `take` is given the messages, in order."""
+        self._sock, self._parser, self._take = sock, parser, take
+        self._lock = threading.Lock()
+        self._waker = Waker()
+        self._has_reader = self._is_over = False
+        self._read_at = float("-inf")
+        self._heard_at = time.monotonic()
+        self._cooled = trio.Event()
+        self._token = trio.lowlevel.current_trio_token()
+        self.lost: Exception | None = None
+
+    # --- the control thread -----------------------------------------------------------------------
+
+    async def keep_reading(self, limit_s: float, may_read: Callable[[], Awaitable[None]]) -> None:
+        """Read until the link ends, which raises one of `BROKEN`.
+
+        Args:
+            limit_s: so long nothing may come.
+            may_read: awaited before each read; returns when there is room.
+        """
+        while True:
+            if self._is_hot:
+                with trio.move_on_after(LOOK_S):
+                    await self._cooled.wait()
+            else:
+                await may_read()
+                with trio.move_on_after(limit_s / 4):
+                    await trio.lowlevel.wait_readable(self._sock)
+            self._look(limit_s)
+
+    def _look(self, limit_s: float) -> None:
+        with self._lock:
+            self._step()
+        if self.lost is not None:
+            raise self.lost
+        if time.monotonic() > self._heard_at + limit_s:
+            raise trio.TooSlowError(f"nothing came for {limit_s:g} s")
+
+    @property
+    def _is_hot(self) -> bool:
+        return self._has_reader or time.monotonic() < self._read_at + HOT_S
+
+    def end(self) -> None:
+        """Give the link up; a thread that reads it leaves."""
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = True
+            self._waker.set()
+            if not self._has_reader:
+                self._close()
+
+    def abandon(self) -> None:
+        """In a forked child: close this copy of the descriptor."""
+        self._sock.close()
+
+    def _close(self) -> None:
+        self._sock.close()
+        self._waker.close()
+
+    # --- any thread -------------------------------------------------------------------------------
+
+    def cool(self) -> None:
+        """Somebody waits who does not read: the control thread shall."""
+        if self._is_hot:
+            self._read_at = float("-inf")
+            self._token.run_sync_soon(self._wake_control)
+
+    def _wake_control(self) -> None:
+        event, self._cooled = self._cooled, trio.Event()
+        event.set()
+
+    def read_until(self, awaiting: Awaiting) -> None:
+        """Read until `awaiting` is over, or the link; at once if another thread reads."""
+        with self._lock:
+            if self._is_over or self._has_reader or self.lost is not None:
+                return
+            self._has_reader = True
+        try:
+            awaiting.wake_by(self._waker)
+            self._read_until(awaiting)
+        finally:
+            awaiting.wake_by(None)
+            self._leave()
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._has_reader, self._read_at = False, time.monotonic()
+            if self._is_over:
+                self._close()
+
+    def _read_until(self, awaiting: Awaiting) -> None:
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        poll.register(self._waker.fd, select.POLLIN)
+        spins = 0
+        while True:
+            self._waker.clear()
+            if awaiting.is_over or self._is_over or self.lost is not None:
+                return
+            with self._lock:
+                has_come = self._step()
+            if has_come:
+                spins = 0
+            elif spins < SPINS:
+                spins += 1
+                let_others_run()
+            else:
+                poll.poll()
+
+    def _step(self) -> bool:
+        """Under the lock: read what is there, and give messages on; False if there is nothing."""
+        if self._is_over or self.lost is not None:
+            return False
+        try:
+            count = self._sock.recv_into(self._parser.space())
+            if not count:
+                raise PeerClosed
+            self._heard_at = time.monotonic()
+            for message in self._parser.fed(count):
+                self._take(message)
+        except BlockingIOError:
+            return False
+        except BROKEN as error:
+            self.lost = error
+        return True

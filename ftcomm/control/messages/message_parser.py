@@ -1,0 +1,106 @@
+"""MessageParser: messages out of a stream of bytes, whoever reads them (rule R21)."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ftcomm.errors import ProtocolError
+from ftcomm.memory.pool import Array
+from ftcomm.protocol.codec import LENGTH_BYTES, decode_body, frame_length
+from ftcomm.protocol.link_messages import FetchWait, MessageItem
+
+BUFFER_BYTES = 1 << 16  # of which one read brings several small messages
+MAX_HEAD = 4096  # bytes; a head has 64 dimensions of 9 bytes at most, and a tag
+
+
+class ParsedMessage(NamedTuple):
+    """One message that has come whole.
+
+    Attributes:
+        item: its head.
+        raw: its bytes.
+    """
+
+    item: MessageItem
+    raw: Array
+
+
+class MessageParser:
+    """Reads nothing itself: bytes are put into `space`, and `fed` says how many.
+
+    The bytes of a large message go at once where they belong.
+    """
+
+    def __init__(self, place_for: Callable[[MessageItem], Array]) -> None:
+        """`place_for` gives the memory for a message of which the head has come."""
+        self._place_for = place_for
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._lo = self._hi = 0  # what has been read and not taken
+        self._item: MessageItem | None = None
+        self._raw: Array = np.empty(0, np.uint8)
+        self._filled = 0
+
+    def space(self) -> memoryview:
+        """Memory for the next bytes of the stream; never empty."""
+        if self._is_direct:
+            return self._raw.data[self._filled :]
+        if self._lo:
+            rest = self._hi - self._lo
+            self._buffer[:rest] = self._buffer[self._lo : self._hi]
+            self._lo, self._hi = 0, rest
+        return self._buffer[self._hi :]
+
+    @property
+    def _is_direct(self) -> bool:
+        """More of a message's bytes are to come than a buffer has."""
+        rest = len(self._raw) - self._filled
+        return self._item is not None and rest >= BUFFER_BYTES and self._lo == self._hi
+
+    def fed(self, count: int) -> list[ParsedMessage]:
+        """Take `count` bytes that were put into `space`; return the messages that are whole now.
+
+        Raises:
+            ProtocolError: these bytes are no messages.
+        """
+        if self._is_direct:
+            self._filled += count
+            return self._ended()
+        self._hi += count
+        whole: list[ParsedMessage] = []
+        while self._item is not None or self._take_head():
+            piece = min(len(self._raw) - self._filled, self._hi - self._lo)
+            self._raw.data[self._filled : self._filled + piece] = self._buffer[
+                self._lo : self._lo + piece
+            ]
+            self._lo += piece
+            self._filled += piece
+            ended = self._ended()
+            if not ended:
+                break
+            whole += ended
+        return whole
+
+    def _ended(self) -> list[ParsedMessage]:
+        if self._item is None or self._filled < len(self._raw):
+            return []
+        message = ParsedMessage(self._item, self._raw)
+        self._item, self._raw, self._filled = None, np.empty(0, np.uint8), 0
+        return [message]
+
+    def _take_head(self) -> bool:
+        """Begin the next message; False if its head has not come whole."""
+        while self._hi - self._lo >= LENGTH_BYTES:
+            start = self._lo + LENGTH_BYTES
+            end = start + frame_length(self._buffer[self._lo : start].tobytes(), MAX_HEAD)
+            if end > self._hi:
+                return False
+            message = decode_body(self._buffer[start:end].tobytes())
+            self._lo = end
+            if isinstance(message, MessageItem):
+                self._item, self._filled = message, 0
+                self._raw = self._place_for(message)
+                return True
+            if not isinstance(message, FetchWait):
+                raise ProtocolError(f"expected a message, got {type(message).__name__}")
+        return False

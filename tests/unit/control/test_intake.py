@@ -1,0 +1,143 @@
+"""A link that the control thread reads, or a thread that waits for a message of it."""
+
+import socket
+import threading
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+import trio
+
+from ftcomm.control.message_stream import PeerClosed
+from ftcomm.control.messages.awaited_message import AwaitedMessage
+from ftcomm.control.messages.intake import BROKEN, Intake
+from ftcomm.control.messages.message_parser import MessageParser, ParsedMessage
+from ftcomm.protocol.codec import encode
+from ftcomm.protocol.link_messages import FetchWait, MessageItem
+
+pytestmark = pytest.mark.trio
+
+
+def message(number: int) -> bytes:
+    return encode(MessageItem(0, b"t", number, bytes(16), 0, 6, (2,), 2)) + b"ab"
+
+
+class Link:
+    """An intake, the far end of it, and the messages that it has given on, with their threads."""
+
+    def __init__(self) -> None:
+        near, self.far = socket.socketpair()
+        near.setblocking(False)
+        self.taken: list[tuple[int, threading.Thread]] = []
+        self.awaited = AwaitedMessage()
+        self.waits_for = 0
+        parser = MessageParser(lambda item: np.empty(item.nbytes, np.uint8))
+        self.intake = Intake(near, parser, self.take)
+        self.error: BaseException | None = None
+        self.is_over = trio.Event()
+
+    def take(self, found: ParsedMessage) -> None:
+        self.taken.append((found.item.number, threading.current_thread()))
+        if found.item.number == self.waits_for:
+            self.awaited.take(found.item.number, None)
+
+    async def keep_reading(self) -> None:
+        try:
+            await self.intake.keep_reading(600.0, trio.lowlevel.checkpoint)
+        except BROKEN as error:
+            self.error = error
+        self.is_over.set()
+
+    async def until(self, count: int) -> None:
+        with trio.fail_after(10.0):
+            while len(self.taken) < count:
+                await trio.lowlevel.checkpoint()
+
+
+@pytest.fixture
+async def link(nursery: trio.Nursery) -> AsyncIterator[Link]:
+    link = Link()
+    with link.far:
+        yield link
+        link.intake.end()
+
+
+async def test_the_control_thread_reads_what_comes(link: Link, nursery: trio.Nursery) -> None:
+    nursery.start_soon(link.keep_reading)
+    link.far.sendall(message(1) + encode(FetchWait()) + message(2))
+    await link.until(2)
+    assert link.taken == [(number, threading.current_thread()) for number in (1, 2)]
+
+
+async def test_a_thread_that_waits_reads_itself(link: Link) -> None:
+    link.waits_for = 2
+    link.far.sendall(message(1))
+
+    def read() -> threading.Thread:
+        link.intake.read_until(link.awaited)
+        return threading.current_thread()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.until, 1)
+        nursery.start_soon(trio.to_thread.run_sync, link.far.sendall, message(2))
+        reader = await trio.to_thread.run_sync(read)
+    assert [number for number, _ in link.taken] == [1, 2]
+    assert {thread for _, thread in link.taken} == {reader}
+
+
+async def test_the_control_thread_looks_on_while_a_thread_is_about_to_read(
+    link: Link, nursery: trio.Nursery
+) -> None:
+    """It may have been cut short, and never comes back."""
+    link.intake._has_reader = True
+    nursery.start_soon(link.keep_reading)
+    link.far.sendall(message(1))
+    await link.until(1)
+    link.intake._has_reader = False
+
+
+async def test_who_waits_without_reading_has_the_control_thread_read_at_once(
+    link: Link, nursery: trio.Nursery
+) -> None:
+    link.awaited.take(None, None)
+    link.intake.read_until(link.awaited)
+    assert link.intake._is_hot
+    nursery.start_soon(link.keep_reading)
+    link.intake.cool()
+    assert not link.intake._is_hot
+    link.far.sendall(message(1))
+    await link.until(1)
+
+
+@pytest.mark.parametrize("by", ["answer", "end", "close", "bytes"])
+async def test_a_reader_leaves_when_it_waits_for_nothing_any_more(link: Link, by: str) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.to_thread.run_sync, link.intake.read_until, link.awaited)
+        with trio.fail_after(10.0):
+            while not link.intake._has_reader:
+                await trio.lowlevel.checkpoint()
+        if by == "answer":  # of another thread, an error for example
+            link.awaited.take(None, ValueError("it ended"))
+        elif by == "end":
+            link.intake.end()
+        elif by == "close":
+            link.far.close()
+        else:
+            link.far.sendall(b"\xff" * 9)
+    assert (link.intake.lost is not None) == (by in ("close", "bytes"))
+
+
+async def test_what_a_reader_finds_is_told_by_the_control_thread(
+    link: Link, nursery: trio.Nursery
+) -> None:
+    link.far.close()
+    await trio.to_thread.run_sync(link.intake.read_until, link.awaited)
+    nursery.start_soon(link.keep_reading)
+    await link.is_over.wait()
+    assert isinstance(link.error, PeerClosed)
+    link.intake.read_until(link.awaited)  # at once
+
+
+async def test_a_link_of_which_nothing_comes_is_given_up(link: Link) -> None:
+    with pytest.raises(trio.TooSlowError, match=r"nothing came for 0\.05 s"):
+        await link.intake.keep_reading(0.05, trio.lowlevel.checkpoint)
