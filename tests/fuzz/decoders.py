@@ -66,6 +66,12 @@ TABLE = (
         ),
     ),
     Decoder(
+        "messages",
+        wire.feed_messages,
+        seeds.messages,
+        ("ftcomm.control.messages.message_parser.MessageParser.fed",),
+    ),
+    Decoder(
         "frame-header",
         wire.feed_header,
         seeds.headers,

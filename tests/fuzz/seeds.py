@@ -24,6 +24,7 @@ from ftcomm.protocol.link_messages import (
     FetchItem,
     FetchRequest,
     FetchWait,
+    MessageItem,
     Relayed,
     Sharing,
 )
@@ -127,6 +128,17 @@ def _with_too_many(row: Record, name: str, field: Many) -> list[Plain]:
 
 def streams() -> dict[str, bytes]:
     return {"several": said(Settled(1), report(1), Leave("why", START)), "nothing": b""}
+
+
+def messages() -> dict[str, bytes]:
+    items = [
+        MessageItem(0, b"i" + bytes(8), number, bytes(16), content, code, shape, nbytes)
+        for number, (content, code, shape, nbytes) in enumerate(
+            ((0, 12, (3,), 24), (3, 6, (0,), 0), (1, 5, (), 8)), 1
+        )
+    ]
+    stream = b"".join(encode(item) + bytes(item.nbytes) for item in items)
+    return {"three": encode(FetchWait()) + stream, "cut-short": stream[:-1]}
 
 
 def headers() -> dict[str, bytes]:

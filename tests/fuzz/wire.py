@@ -3,9 +3,13 @@
 import contextlib
 from collections.abc import Iterable
 
+import numpy as np
+
 from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES
+from ftcomm.control.messages.message_parser import MessageParser
 from ftcomm.errors import ProtocolError
 from ftcomm.execution.header_check import CallHeader, check_header
+from ftcomm.memory.pool import Array, dtype_from_wire
 from ftcomm.protocol.checksum_records import RecordReader, digest_named
 from ftcomm.protocol.codec import Decoder, decode_body, encode
 from ftcomm.protocol.frame_header import HEADER_BYTES, FrameHeader, pack_header, unpack_header
@@ -16,6 +20,7 @@ from ftcomm.protocol.handshake import (
     ServerHandshake,
     control_key,
 )
+from ftcomm.protocol.link_messages import MessageItem
 from ftcomm.protocol.member_deltas import MemberDeltaReader
 from ftcomm.protocol.messages import ControlMessage, Frame
 from ftcomm.protocol.position import Position
@@ -25,6 +30,7 @@ from ftcomm.transport.interruptions import LinkLost
 KEY = control_key(b"t" * 64)
 CLIENT_NONCE, SERVER_NONCE = b"c" * NONCE_BYTES, b"s" * NONCE_BYTES
 SIGNATURE = Signature(Kind.ALLREDUCE, OpCode.SUM, 12, count=3, ndim=1, dims=(3, 0, 0, 0))
+MESSAGE_LIMIT = 1 << 16
 CRC32 = digest_named("crc32")
 assert CRC32 is not None
 HEADER = FrameHeader(
@@ -55,6 +61,29 @@ def feed_stream(raw: bytes) -> list[ControlMessage]:
     for message in whole:
         member_deltas.take(message)
     return whole
+
+
+def feed_messages(raw: bytes) -> list[tuple[MessageItem, bytes]]:
+    """Messages from rank to rank; how the bytes were cut into pieces changes nothing."""
+    whole = _messages(raw, len(raw))
+    assert _messages(raw, 7) == whole
+    return whole
+
+
+def _messages(raw: bytes, piece: int) -> list[tuple[MessageItem, bytes]]:
+    parser, found, at = MessageParser(_place_for), [], 0
+    while at < len(raw):
+        space = parser.space()
+        part = raw[at : at + min(piece, len(space))]
+        space[: len(part)] = part
+        at += len(part)
+        found += [(whole.item, whole.raw.tobytes()) for whole in parser.fed(len(part))]
+    return found
+
+
+def _place_for(item: MessageItem) -> Array:
+    dtype_from_wire(item.dtype, item.shape, item.nbytes, MESSAGE_LIMIT)
+    return np.empty(item.nbytes, np.uint8)
 
 
 def feed_header(raw: bytes) -> FrameHeader:
