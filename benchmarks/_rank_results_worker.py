@@ -18,9 +18,16 @@ def of_ftcomm(kind: str) -> None:
         size = comm.world_size
 
         def prepare(operand: Array) -> Call:
+            out = np.empty_like(operand)
             if kind == "alltoall":
-                out = np.empty_like(operand)
                 return lambda: comm.alltoall(operand, out=out)
+            if kind == "send_recv":
+                return _round_trip(
+                    comm.rank,
+                    lambda to: comm.send(operand, to),
+                    lambda source: comm.recv(source, out=out),
+                    out,
+                )
             part = np.empty(len(operand) // size, np.float32)
             return lambda: comm.reduce_scatter(operand, out=part)
 
@@ -39,6 +46,14 @@ def of_gloo(kind: str) -> None:
 
     def prepare(operand: Array) -> Call:
         given = torch.from_numpy(operand)
+        if kind == "send_recv":
+            back = np.empty_like(operand)
+            return _round_trip(
+                rank,
+                lambda to: distributed.send(given, to),
+                lambda source: distributed.recv(torch.from_numpy(back), source),
+                back,
+            )
         is_exchange = kind == "alltoall"
         out = torch.empty(len(operand) if is_exchange else len(operand) // size)
         run = distributed.all_to_all_single if is_exchange else distributed.reduce_scatter_tensor
@@ -59,8 +74,15 @@ def of_open_mpi(kind: str) -> None:
     size = world.Get_size()
 
     def prepare(operand: Array) -> Call:
-        is_exchange = kind == "alltoall"
+        is_exchange = kind != "reduce_scatter"
         out = np.empty(len(operand) if is_exchange else len(operand) // size, np.float32)
+        if kind == "send_recv":
+            return _round_trip(
+                world.Get_rank(),
+                lambda to: world.Send(operand, to),
+                lambda source: world.Recv(out, source),
+                out,
+            )
         run = world.Alltoall if is_exchange else world.Reduce_scatter_block
 
         def call() -> Array:
@@ -72,10 +94,29 @@ def of_open_mpi(kind: str) -> None:
     _serve(world.Get_rank(), size, kind, prepare)
 
 
+def _round_trip(
+    rank: int, send: Callable[[int], object], receive: Callable[[int], object], out: Array
+) -> Call:
+    """There and back between the ranks of each pair."""
+    other = rank ^ 1
+
+    def call() -> Array:
+        if rank < other:
+            send(other)
+            receive(other)
+        else:
+            receive(other)
+            send(other)
+        return out
+
+    return call
+
+
 def _serve(
     rank: int, size: int, kind: str, prepare: Prepare, between: Callable[[], object] = lambda: None
 ) -> None:
-    take_turns(rank, 1 if kind == "alltoall" else size, prepare, between, divisor=size)
+    wanted = size if kind == "reduce_scatter" else 1
+    take_turns(rank, wanted, prepare, between, divisor=size)
 
 
 def main() -> None:

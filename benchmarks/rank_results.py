@@ -1,10 +1,11 @@
-"""reduce_scatter and alltoall of float32 beside gloo and Open MPI, in turn in one run.
+"""reduce_scatter, alltoall and messages of float32 beside gloo and Open MPI, in turn in one run.
 
     python benchmarks/rank_results.py                     # 2, 4 and 8 ranks, all that is installed
     python benchmarks/rank_results.py -n 4 --kinds alltoall --sizes 65536,1048576 --json
     python benchmarks/rank_results.py --quick
 
-Sizes are those of one rank's input.  How it is measured: see `allreduce.py`.
+Sizes are those of one rank's input.  A send_recv is there and back between two ranks, of as many
+pairs as there are.  How it is measured: see `allreduce.py`.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from allreduce import (
 from peers import with_ftcomm, with_gloo, with_open_mpi
 
 WORKER = Path(__file__).with_name("_rank_results_worker.py")
-KINDS = ("reduce_scatter", "alltoall")
+KINDS = ("reduce_scatter", "alltoall", "send_recv")
 SIZES = (64, 1024, 16_384, 65_536, 262_144, 1_048_576, 10_000_000, 100_000_000)
 
 

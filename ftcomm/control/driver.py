@@ -182,12 +182,9 @@ class Driver:
 
     def arrived(self, event: MessageArrived) -> None:
         """From any thread: a message has come; serve who waits for it, on this thread."""
-        with self.hub.lock:
-            effects = self.hub.core.handle(event, now=time.monotonic())
-            self._record()
-        if any(not isinstance(effect, Wake) for effect in effects):
-            self._soon(self.perform, effects)
-        elif effects:
+        with self.hub.lock:  # not by way of the machine: it changes nothing but the inbox
+            is_new = self.hub.core.messages.arrive(event)
+        if is_new:
             self.hub.receives.look(self._want_soon)
 
     def _want_soon(self, source: int) -> None:

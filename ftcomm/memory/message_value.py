@@ -1,5 +1,6 @@
 """The content of one message from rank to rank, as sender's log and receiver's inbox keep it."""
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -54,5 +55,10 @@ def digest_of(
             piece = to[at : at + PIECE_BYTES]
             piece[:] = raw[at : at + PIECE_BYTES]
             digest.update(piece.data)
-    digest.update(f"{content:d} {flat.dtype.name} {shape}".encode())
+    digest.update(_text_of(content, flat.dtype, shape))
     return digest.digest()
+
+
+@functools.lru_cache(maxsize=256)
+def _text_of(content: Content, dtype: AnyDtype, shape: tuple[int, ...]) -> bytes:
+    return f"{content:d} {dtype.name} {shape}".encode()

@@ -275,6 +275,32 @@ def test_a_receive_ends_with_its_communicator(tmp_path: Path) -> None:
     assert "ended: the communicator ended before this message came" in out, out
 
 
+MANY = """\
+def run(comm, other):
+    def kib():
+        return int(open("/proc/self/statm").read().split()[1]) * 4
+    version, sizes = 0, []
+    while version < 100:
+        for number in range(1000):
+            if comm.rank == 0:
+                comm.send(np.full(8, float(number)), other)
+            else:
+                assert comm.recv(other)[0] == number
+        version = comm.checkpoint(0)
+        sizes.append(kib())
+    print("grown by", max(sizes[50:]) - max(sizes[10:50]), "KiB", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the size of a process is read from /proc")
+def test_messages_of_committed_versions_leave_nothing(tmp_path: Path) -> None:
+    status, out = run(MANY, tmp_path)
+    grown = [int(kib) for kib in re.findall(r"grown by (-?\d+) KiB", out)]
+    assert (status, len(grown)) == (0, 2), out
+    assert max(grown) < 2048, out
+
+
 def test_a_group_of_one_has_nobody_to_send_to() -> None:
     with ftcomm.init("none") as comm:
         with pytest.raises(ValueError, match=r"send\(\) needs load_checkpoint\(\) before it"):

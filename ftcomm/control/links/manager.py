@@ -15,7 +15,14 @@ from ftcomm.config.backoff import ACCEPT_PAUSE_S, LINK_ATTEMPTS, LINK_BACKOFF
 from ftcomm.config.environment import WILDCARDS, parse_endpoint
 from ftcomm.control.driver import Driver
 from ftcomm.control.links.checksums import checked_link
-from ftcomm.control.links.dial import BROKEN, RelayLost, open_direct, open_locally, proven
+from ftcomm.control.links.dial import (
+    BROKEN,
+    RelayLost,
+    open_by_tcp,
+    open_direct,
+    open_locally,
+    proven,
+)
 from ftcomm.control.links.multi_stream import Gathering, open_bundle
 from ftcomm.control.links.relay import open_through, serve_relay
 from ftcomm.control.links.shared_window_setup import serve_shared_window
@@ -227,14 +234,21 @@ async def open_link(driver: Driver, epoch: int, rank: int) -> Opened:
     return Opened(await open_bundle(driver, epoch, rank))
 
 
-async def open_peer(driver: Driver, epoch: int, rank: int, role: str) -> trio.socket.SocketType:
+async def open_peer(
+    driver: Driver, epoch: int, rank: int, role: str, *, may_be_local: bool = True
+) -> trio.socket.SocketType:
     """Reach a member of the present epoch, through a relay if the plan says so, and prove tokens.
+
+    Without `may_be_local` it is reached by TCP on the same host too: a Unix socket has a buffer of
+    one size, and one of TCP grows.
 
     Raises:
         RelayLost: the plan's relay to `rank` cannot be reached.
         OSError, PeerClosed, trio.TooSlowError, FtcommError: it did not work.
     """
     via = driver.hub.core.view.relay_to(rank)
+    if via is None and not may_be_local:
+        return await open_by_tcp(driver, epoch, rank, role, to_rank=rank)
     if via is None:
         return await open_direct(driver, epoch, rank, role, to_rank=rank)
     sock = await open_through(driver, epoch, rank, via)

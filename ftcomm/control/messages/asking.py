@@ -72,7 +72,7 @@ class MessageLinks:
         """Take the messages of `source` until the link or the epoch ends."""
         driver = self._driver
         try:
-            sock = await open_peer(driver, epoch, source, "messages")
+            sock = await open_peer(driver, epoch, source, "messages", may_be_local=False)
         except RelayLost as error:  # the source itself is not to blame
             driver.apply(link_down(epoch, source, error))
             return

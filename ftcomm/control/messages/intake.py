@@ -22,7 +22,7 @@ from ftcomm.transport.waker import Waker
 
 HOT_S = 0.02  # a thread that has read is expected to do so again for as long
 LOOK_S = 0.01  # between two looks of the control thread meanwhile
-SPINS = 20  # empty tries before a thread sleeps: who sleeps needs 50 us to come back
+SPINS = 100  # empty tries before a thread sleeps: who sleeps needs 50 us to come back
 BROKEN = (OSError, PeerClosed, ProtocolError, trio.TooSlowError)
 
 

@@ -105,7 +105,7 @@ class MessageExchange:
             case MessagesWanted(source):
                 return self._want(source, now)
             case MessageArrived():
-                return [Wake()] if self._arrive(event) else []
+                return [Wake()] if self.arrive(event) else []
             case MessagesClaimed(epoch, destination, version, marks):
                 if epoch != self._view.epoch:
                     return []
@@ -208,7 +208,7 @@ class MessageExchange:
             orders += self._ask(source)
         return orders
 
-    def _arrive(self, arrived: MessageArrived) -> bool:
+    def arrive(self, arrived: MessageArrived) -> bool:
         """Hold a message that has come; False if it is here, or of another epoch or version."""
         self._turn()
         view = self._view

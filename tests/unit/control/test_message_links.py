@@ -278,7 +278,8 @@ class Source:
         self.driver = a_driver(self.core, nursery)
         self.near, self.far = trio.socket.socketpair()
 
-        async def open_peer(*_: Any) -> Any:
+        async def open_peer(*_: Any, may_be_local: bool) -> Any:
+            assert not may_be_local
             return self.far
 
         monkeypatch.setattr(asking, "open_peer", open_peer)
