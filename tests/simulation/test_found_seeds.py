@@ -14,3 +14,8 @@ def test_a_process_without_a_plan_does_not_end_the_only_tracker() -> None:
 def test_an_attempt_over_an_empty_chain_has_a_name_of_its_own(seed: int) -> None:
     """Workers of the attempt before live, and would take its name for that of their own."""
     assert Simulation(seed).run().fatal_decision != ""
+
+
+def test_a_worker_that_was_told_of_an_end_does_not_come_back() -> None:
+    """The journal that had the end was lost, and a rebuilt job waits for that worker in vain."""
+    assert Simulation(641087567829).run().fatal_decision == "RankLostError"

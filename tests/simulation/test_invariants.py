@@ -29,6 +29,7 @@ def monitor_of(
     tracker = SimpleNamespace(
         journal=SimpleNamespace(closed_ranks=(), places=places),
         roster=SimpleNamespace(members=SimpleNamespace(slots={})),
+        lost_decisions=[],
     )
     return Monitor(
         SimpleNamespace(

@@ -76,6 +76,11 @@ class EndRules:
             self.endings.add(how)
 
     @property
+    def has_lost_endings(self) -> bool:
+        """A process has ended by a decision that was lost with its journal."""
+        return bool(self.endings & self._lost_endings)
+
+    @property
     def _lost_endings(self) -> set[str]:
         """Decisions that were lost with their journals: those who heard them may be dead (R19)."""
         return {_words_of(decision) for decision in self.sim.tracker.lost_decisions}

@@ -494,8 +494,12 @@ class Monitor:
         return process.core.progress.closed and (process.paused_until is not None or away)
 
     def _stayed_empty(self, fatal_decision: FatalDecision) -> bool:
-        """The launcher was too slow, as conditions have it, or two trackers stood still in turn."""
+        """The launcher was too slow, as conditions have it, or two trackers stood still in turn.
+
+        Or a process was told an end that was lost with its journal: nobody starts it again.
+        """
         late = self.sim.conditions.may_stay_empty or len(self.sim.trackers) > 1
+        late = late or self.ends.has_lost_endings
         return late and "was not replaced within" in fatal_decision.cause
 
     def _are_apart(self, fatal_decision: FatalDecision) -> bool:
