@@ -15,8 +15,9 @@ from ftcomm.control.messages.serving import serve_messages
 from ftcomm.control.parts import serve_part
 from ftcomm.control.tracker_client import keep_tracker_link
 from ftcomm.errors import CollectiveTimeoutError, FtcommError, TrackerLostError
-from ftcomm.protocol.signature import signature_text
+from ftcomm.protocol.signature import Kind, Signature, signature_text
 from ftcomm.recovery.events import Beat, FatalFound
+from ftcomm.recovery.recent_calls import NO_CALL, Called
 from ftcomm.recovery.states import WorkerState
 
 # A rank that is blocked for this long says so; with it a mismatch is known to all within 1 s.
@@ -111,17 +112,19 @@ async def _keep_beating(driver: Driver) -> None:
         every = hub.settings.heartbeat_every  # the job's own, once the tracker has told it
         period = min(every, BLOCKED_AFTER_S)
         step = hub.progress.step  # before the peers: see `Progress`
-        peers, blocked_s = _blocked_on(hub, ran_since)
+        peers, blocked_s, receive = _blocked_on(hub, ran_since)
         record_s = hub.core.durables.waited_s(time.monotonic())
         record_ms = int(record_s * 1000) if record_s >= BLOCKED_AFTER_S else 0
         # The epoch and the connection too: whoever listens there has not heard it yet.
         news = (
-            (peers, step, hub.core.progress.position, hub.core.view.epoch, driver.outbox)
+            (peers, receive, step, hub.core.progress.position, hub.core.view.epoch, driver.outbox)
             if peers or record_ms
             else None
         )
         if news != said or woken_at + period / 2 >= beaten_at + every:
-            driver.apply(Beat(peers, int(blocked_s * 1000), step, hub.log_bytes(), record_ms))
+            with hub.lock:
+                nbytes = hub.log_bytes() + hub.core.messages.nbytes
+            driver.apply(Beat(peers, int(blocked_s * 1000), step, nbytes, record_ms, receive))
             said, beaten_at = news, woken_at
         deadline = hub.deadline  # read once: the user's thread may end the call meanwhile
         if deadline is not None:
@@ -131,15 +134,19 @@ async def _keep_beating(driver: Driver) -> None:
         await trio.sleep_until(woken_at + period)
 
 
-def _blocked_on(hub: Hub, ran_since: float) -> tuple[tuple[int, ...], float]:
-    """For whom the user's thread has been waiting long enough to say so, and how long."""
-    peers, since = hub.progress.peers, hub.progress.since
+def _blocked_on(hub: Hub, ran_since: float) -> tuple[tuple[int, ...], float, Called]:
+    """For whom a thread has been waiting long enough to say so, how long, and in which receive."""
+    peers, since, receive = hub.progress.peers, hub.progress.since, NO_CALL
     if not peers and hub.late_parts:  # a replay waits for ranks that are farther behind
         peers, since = tuple(sorted(hub.late_parts)), min(hub.late_parts.values())
+    awaited = None if peers else hub.receives.longest_awaited()
+    if awaited is not None and awaited.since is not None:
+        peers, since = (awaited.source,), awaited.since
+        receive = Called(Signature(Kind.RECV, root=awaited.source).encode(), awaited.site)
     blocked_s = max(time.monotonic() - max(since, ran_since), 0.0)
     if not peers or blocked_s < BLOCKED_AFTER_S:
-        return (), 0.0
-    return peers, blocked_s
+        return (), 0.0, NO_CALL
+    return peers, blocked_s, receive
 
 
 def _look_at_deadline(driver: Driver, deadline: Deadline) -> None:

@@ -4,6 +4,7 @@ Messages keep no order with collectives and take no turn in the line of calls: a
 or receive at any time.
 """
 
+import time
 from typing import NoReturn
 
 from ftcomm.control.hub import Hub
@@ -129,6 +130,7 @@ class MessagePort:
 
     def wait(self, receive: PostedReceive, awaited: AwaitedMessage) -> None:
         """Wait until a posted receive is done; where its link allows that, by reading it."""
+        receive.since = time.monotonic()
         intake = self._hub.intakes.get(receive.source)
         if intake is not None and not awaited.is_over:
             intake.read_until(awaited)

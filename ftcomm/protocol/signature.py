@@ -249,7 +249,7 @@ class Signature:
             as_scalar = f" as {_SCALAR_TEXTS[self.scalar]}" if self.scalar else ""
             parts.append(shown + as_scalar)
         if self.root >= 0:
-            parts.append(f"root={self.root}")
+            parts.append(f"{'source' if self.kind is Kind.RECV else 'root'}={self.root}")
         if self.algorithm is not Algorithm.AUTO:
             parts.append(f"algorithm={self.algorithm.name.lower()}")
         if self.wire is not Wire.SAME:
@@ -265,6 +265,11 @@ class Signature:
         if self.kind in RAGGED:
             return "[" + ",".join(["any", *(str(d) for d in self.dims[: self.ndim - 1])]) + "]"
         return "[" + ",".join(str(d) for d in self.dims[: self.ndim]) + "]"
+
+
+def is_receive(raw: bytes) -> bool:
+    """True of the wire bytes of a receive: it has no place among the collectives."""
+    return raw[:1] == bytes([Kind.RECV])
 
 
 def site_with_function(site: str, function: str) -> str:

@@ -13,6 +13,7 @@ from ftcomm.protocol.messages import (
 from ftcomm.protocol.position import PRELUDE, Position, PositionRange
 from ftcomm.protocol.spares.prefetch_messages import Prefetch
 from ftcomm.recovery.messages.names import Mark
+from ftcomm.recovery.recent_calls import NO_CALL, Called
 from ftcomm.recovery.result_log import LogEntry
 
 # --- events -----------------------------------------------------------------------------------
@@ -184,6 +185,7 @@ class Beat:
     """The control thread read its clock; sent every heartbeat period.
 
     `record_ms` is not 0 while the user's thread waits for the record of a durable checkpoint.
+    `receive` is the receive in which a thread waits for `blocked_peers`; else that is a collective.
     """
 
     blocked_peers: tuple[int, ...] = ()
@@ -191,6 +193,7 @@ class Beat:
     blocked_step: int = -1
     log_bytes: int = 0
     record_ms: int = 0
+    receive: Called = NO_CALL
 
 
 @dataclass(frozen=True, slots=True)

@@ -497,8 +497,9 @@ class WorkerMachine:
             return self._fail("tracker lost", self._error(errors.TrackerLostError, lost))
         blocked = None
         waiting = self.durables.awaited_by
-        if beat.blocked_peers and progress.call.signature:
-            signature, site = progress.call
+        call = beat.receive if beat.receive.signature else progress.call
+        if beat.blocked_peers and call.signature:
+            signature, site = call
             blocked = Blocked(
                 signature, site, beat.blocked_peers, beat.blocked_ms, beat.blocked_step
             )

@@ -36,6 +36,7 @@ class PostedReceive:
         limit: of the call's time; None for no limit.
         check: told the message before it is taken; raises where it does not fit.
         done: told the message or the error, once, under no lock.
+        since: monotonic time at which a thread began to wait for it; None while none does.
         out: where the user wants the message, if it can be received there: contiguous.
         is_probe: the message stays.
         has_taken: the message was taken out of the inbox, or comes into `out` just now.
@@ -48,6 +49,7 @@ class PostedReceive:
     limit: Limit | None
     check: Callable[[MessageValue], None]
     done: Callable[[MessageValue | None, BaseException | None], None]
+    since: float | None = None
     out: Array | None = None
     is_probe: bool = False
     has_taken: bool = False
@@ -207,6 +209,13 @@ class PostedReceives:
         """One that waits; None where none does."""
         with self._lock:
             return next((waiting[0] for waiting in self._streams.values()), None)
+
+    def longest_awaited(self) -> PostedReceive | None:
+        """The receive for which a thread has waited longest; None where none waits."""
+        with self._lock:
+            posted = [one for waiting in self._streams.values() for one in waiting]
+        awaited = [one for one in posted if one.since is not None]
+        return min(awaited, key=lambda one: one.since or 0.0, default=None)
 
     def overdue(self) -> str | None:
         """The words for a receive that has waited too long; None where none has."""

@@ -1,5 +1,6 @@
 """The beat of the control thread beside a user's thread that does not wait for it."""
 
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,7 +15,9 @@ from ftcomm.control.driver import Driver
 from ftcomm.control.hub import Deadline
 from ftcomm.control.thread import BLOCKED_AFTER_S, _keep_beating
 from ftcomm.protocol.position import START
+from ftcomm.protocol.signature import signature_text
 from ftcomm.recovery.events import Beat, Event
+from ftcomm.recovery.recent_calls import Called
 from ftcomm.transport.waiting import WaitProgress
 
 pytestmark = pytest.mark.trio
@@ -26,24 +29,29 @@ def a_blocked_worker() -> Any:
     """Its user's thread has been waiting for rank 1 in step 2 for ever; `said` is what it beats."""
     said: Said = []
 
+    receives: list[Called] = []
+
     def apply(beat: Beat) -> None:
         said.append((beat.blocked_peers, beat.blocked_step))
+        receives.append(beat.receive)
 
     hub = SimpleNamespace(
         settings=SETTINGS,
         progress=SimpleNamespace(peers=(1,), step=2, since=0.0),
-        receives=SimpleNamespace(overdue=lambda: None),
+        lock=threading.Lock(),
+        receives=SimpleNamespace(overdue=lambda: None, longest_awaited=lambda: None),
         late_parts={},
         core=SimpleNamespace(
             progress=SimpleNamespace(position=START),
             view=SimpleNamespace(epoch=1),
             durables=SimpleNamespace(waited_s=lambda now: 0.0),
+            messages=SimpleNamespace(nbytes=0),
         ),
         deadline=None,
         queued_limit=lambda: None,
         log_bytes=int,
     )
-    return SimpleNamespace(hub=hub, outbox=object(), apply=apply, said=said)
+    return SimpleNamespace(hub=hub, outbox=object(), apply=apply, said=said, receives=receives)
 
 
 async def said_at_the_next(looks: int, driver: Any, clock: trio.testing.MockClock) -> Said:
@@ -74,6 +82,23 @@ async def test_a_replay_that_waits_for_a_rank_behind_it_names_it(
     await trio.testing.wait_all_tasks_blocked()
     assert driver.said == [((2,), 2)]
     driver.hub.late_parts.clear()
+    looks = round(SETTINGS.detect_within / BLOCKED_AFTER_S)
+    assert await said_at_the_next(looks, driver, mock_clock) == [((), 2)] * 5
+
+
+async def test_a_rank_that_waits_for_a_message_names_its_source(
+    mock_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    driver = a_blocked_worker()
+    driver.hub.progress.peers = ()
+    awaited = SimpleNamespace(source=3, site="t.py:9", since=0.0)
+    driver.hub.receives.longest_awaited = lambda: awaited
+    nursery.start_soon(_keep_beating, driver)
+    await trio.testing.wait_all_tasks_blocked()
+    assert driver.said == [((3,), 2)]
+    assert signature_text(driver.receives[-1].signature) == "recv(source=3)"
+    assert driver.receives[-1].site == "t.py:9"
+    driver.hub.receives.longest_awaited = lambda: None
     looks = round(SETTINGS.detect_within / BLOCKED_AFTER_S)
     assert await said_at_the_next(looks, driver, mock_clock) == [((), 2)] * 5
 
@@ -163,10 +188,12 @@ class HubOfACallThatEnds:
         self.progress = WaitProgress()
         self.late_parts: dict[int, float] = {}
         self.settings = SimpleNamespace(heartbeat_every=0.001, detect_within=600.0)
-        self.receives = SimpleNamespace(overdue=lambda: None)
+        self.lock = threading.Lock()
+        self.receives = SimpleNamespace(overdue=lambda: None, longest_awaited=lambda: None)
         self.core = SimpleNamespace(
             progress=SimpleNamespace(position=START),
             durables=SimpleNamespace(waited_s=lambda now: 0.0),
+            messages=SimpleNamespace(nbytes=0),
         )
         self._looks = 0
 

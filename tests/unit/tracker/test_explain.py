@@ -159,6 +159,36 @@ def test_everyone_waits_for_everyone(ms: int, kind: str) -> None:
     assert kinds(scenario) == [(kind, True)]
 
 
+def in_a_receive(scenario: ScenarioRun, rank: int, source: int, ms: int = 6000) -> None:
+    receive = Blocked(Signature(Kind.RECV, root=source).encode(), "train.py:9", (source,), ms)
+    scenario.said(rank + 1, Heartbeat(1, 1, at(0, 4), receive))
+
+
+def test_ranks_that_wait_for_each_others_messages_are_named() -> None:
+    scenario = running(3)
+    in_a_receive(scenario, 0, 2)
+    in_a_receive(scenario, 2, 1)
+    blocked(scenario, 1, 0, ms=6000)
+    assert kinds(scenario) == [("cyclic_wait", True)]
+    assert sentences(scenario)[:2] == [
+        (
+            "rank 0 waits for rank 2, which waits for rank 1, which waits for rank 0: none of them"
+            " will go on."
+        ),
+        (
+            "  - rank 0 has been waiting for 6.0 s in recv(source=2) at train.py:9, for bytes from"
+            " rank 2"
+        ),
+    ]
+
+
+def test_ranks_that_have_just_begun_to_wait_are_no_cycle() -> None:
+    scenario = running(2)
+    in_a_receive(scenario, 0, 1, ms=300)
+    in_a_receive(scenario, 1, 0)
+    assert kinds(scenario) == [("exchanging", True)]
+
+
 def test_a_silent_link_whose_epoch_is_held_back() -> None:
     """Links alone may take one epoch in each `detect_within`; the second one waits its turn."""
     scenario = running(2)

@@ -229,6 +229,15 @@ def test_a_starving_pair_is_suspected_though_a_third_rank_computes() -> None:
     assert revoke == "silent link: ranks 0 and 1 wait, and nothing comes between them"
 
 
+def test_ranks_that_wait_for_messages_are_suspected_of_nothing() -> None:
+    """A message need never be sent; its two ranks watch its link themselves."""
+    scenario = running(3)
+    for conn, peer in ((1, 1), (2, 0)):
+        receive = Signature(Kind.RECV, root=peer).encode()
+        waits = Blocked(receive, "train.py:9", (peer,), LONG_MS)
+        assert revokes(scenario.said(conn, Heartbeat(1, 1, START, waits))) == []
+
+
 def test_nobody_is_suspected_while_the_awaited_rank_computes() -> None:
     scenario = running(3)
     scenario.said(3, Heartbeat(1, 1, START))

@@ -447,6 +447,16 @@ def test_a_rank_without_an_array_waits_beside_others_with_one(dtypes: tuple[int,
     )
 
 
+def test_a_rank_that_waits_for_a_message_calls_nothing_else_than_the_others() -> None:
+    scenario = running(2)
+    receive = Blocked(Signature(Kind.RECV, root=1).encode(), "t.py:1", (1,), 300)
+    barrier = Blocked(Signature(Kind.BARRIER).encode(), "t.py:2", (0,), 300)
+    sent = scenario.said(1, Heartbeat(1, 1, at(0, 4), receive))
+    sent += scenario.said(2, Heartbeat(1, 1, at(0, 4), barrier))
+    sent += sends(scenario.tick(ANSWER_WITHIN_S))
+    assert {type(message).__name__ for _, message in sent} == {"HeartbeatAck"}
+
+
 def test_a_finding_of_another_name_is_not_believed() -> None:
     scenario = running(3)
     effects = scenario.tell(Said(2, FatalReport(1, at(0, 4), "JobFinishedError", "all done")))

@@ -28,7 +28,7 @@ from ftcomm.protocol.messages import (
     WorkerMessage,
 )
 from ftcomm.protocol.position import MAX_SEQNO, MAX_VERSION, PRELUDE, Position
-from ftcomm.protocol.signature import agree, is_open
+from ftcomm.protocol.signature import agree, is_open, is_receive
 from ftcomm.protocol.spares.prefetch_messages import Prefetched
 from ftcomm_tracker.core.admission import assign_spare
 from ftcomm_tracker.core.durable.group_versions import on_member_wrote
@@ -187,10 +187,20 @@ def _stands(group: GroupState, limit_s: float) -> dict[int, RankProgress]:
 
 
 def _is_long_blocked(beat: Heartbeat, limit_s: float) -> bool:
-    """Tell whether it has waited so long for ranks; who waits for a record waits for none."""
-    if beat.blocked is None or not beat.blocked.peers:
+    """Tell whether it has waited so long for ranks in a collective.
+
+    A message need never be sent, and its link is watched by the two ranks themselves.
+    """
+    if not _is_in_a_collective(beat):
         return False
+    assert beat.blocked is not None, "it is blocked in one"
     return beat.blocked.blocked_ms >= limit_s * 1000
+
+
+def _is_in_a_collective(beat: Heartbeat) -> bool:
+    """R7: who waits for a record or a message has called nothing at its position."""
+    blocked = beat.blocked
+    return blocked is not None and bool(blocked.peers) and not is_receive(blocked.signature)
 
 
 def _stand(group: GroupState, peer: Peer, limit_s: float) -> RankProgress | None:
@@ -211,7 +221,7 @@ def _blocked_ranks(members: Members, epoch: int) -> dict[int, Heartbeat]:
         beat = members.peers[conn].heartbeat
         if beat is None or beat.blocked is None or beat.epoch != epoch:
             continue
-        if beat.blocked.peers:  # R7: who waits for a record has called nothing at its position
+        if _is_in_a_collective(beat):
             beats[rank] = beat
     return beats
 

@@ -280,7 +280,8 @@ def _running(document: Mapping[str, Any]) -> list[Diagnosis]:
     if blocked and computing:
         diagnoses.append(_slowest(blocked, computing))
     elif blocked and not diagnoses:
-        diagnoses.append(_silent(document, blocked))
+        cycle = _cycle(blocked, document["detect_within_s"])
+        diagnoses.append(_silent(document, blocked) if cycle is None else _cyclic(cycle))
     elif not diagnoses:
         diagnoses.append(_all_compute(document, computing))
     diagnoses += [_relayed(route) for route in document["routes"]]
@@ -354,6 +355,38 @@ def _silent(document: Mapping[str, Any], blocked: Sequence[Row]) -> Diagnosis:
         evidence=tuple(map(_blockage, longest_first[:MAX_ROWS])),
         todo=f"nothing yet: when no byte has come for {limit_s:g} s, the tracker suspects the link"
         " at fault; what fails twice running is relayed by a third rank",
+    )
+
+
+def _cycle(blocked: Sequence[Row], limit_s: float) -> list[Row] | None:
+    """Ranks each of which has long waited for the next, one of them in a receive; or None."""
+    rows = {row["rank"]: row for row in blocked if row["blocked"]["for_s"] >= limit_s}
+    for start in sorted(rows):
+        path = [start]
+        while (after := _next_of(rows, path[-1])) is not None and after not in path:
+            path.append(after)
+        if after is not None:
+            cycle = [rows[rank] for rank in path[path.index(after) :]]
+            if any(row["blocked"]["call"].startswith("recv(") for row in cycle):
+                return cycle
+    return None
+
+
+def _next_of(rows: Mapping[int, Row], rank: int) -> int | None:
+    """The first rank, among these, for which `rank` waits."""
+    return next((peer for peer in rows[rank]["blocked"]["on"] if peer in rows), None)
+
+
+def _cyclic(cycle: Sequence[Row]) -> Diagnosis:
+    first, *others = [str(row["rank"]) for row in cycle]
+    chain = ", which waits for rank ".join([*others, first])
+    return Diagnosis(
+        "cyclic_wait",
+        waiting=True,
+        what=f"rank {first} waits for rank {chain}: none of them will go on",
+        evidence=tuple(map(_blockage, cycle[:MAX_ROWS])),
+        todo="send before receiving on one of them, or correct the tag; a send waits for nobody."
+        " `ftcomm-tracker stop` ends the job, deadline= would have",
     )
 
 
