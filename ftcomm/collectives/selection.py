@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from ftcomm.collectives.contributed_selection import HALVING_BELOW_BYTES
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
+from ftcomm.collectives.schedules.doubling_allgather import doubling_allgather, is_power_of_two
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
 from ftcomm.collectives.schedules.hierarchical import (
     SHARES_FROM_BYTES,
@@ -34,6 +35,8 @@ from ftcomm.protocol.signature import Algorithm, Kind
 # A hierarchy of hosts whose ranks are neighbours from this many bytes on. Below, recursive doubling
 # has fewer steps, and as few of them between hosts.
 HIERARCHICAL_FROM_BYTES = 16 * 1024
+# Of the result of an allgather: fewer steps pay as long as one costs more than its bytes.
+DOUBLING_ALLGATHER_BYTES = 256 * 1024
 ORDER_REVISION = 3  # raised whenever any algorithm's operand order or cut points change
 
 _ALLOWED: dict[Kind, tuple[Algorithm, ...]] = {
@@ -58,7 +61,7 @@ _ALLREDUCES: dict[Algorithm, Callable[[int, int, int], Schedule]] = {
 def tables_digest() -> bytes:
     """32 bytes that are equal iff two processes cut, order and by default choose alike."""
     cuts = (ORDER_REVISION, REDUCE_SEGMENT_BYTES, SEGMENT_BYTES, MOST_SEGMENTS, SHARES_FROM_BYTES)
-    limits = (HIERARCHICAL_FROM_BYTES, HALVING_BELOW_BYTES)
+    limits = (HIERARCHICAL_FROM_BYTES, HALVING_BELOW_BYTES, DOUBLING_ALLGATHER_BYTES)
     text = repr((cuts, limits, DEFAULT_TABLE.to_text()))
     return hashlib.sha256(text.encode()).digest()
 
@@ -114,11 +117,21 @@ def choose_algorithm(
         and is_hierarchical(grouping)
         and (pays or not are_neighbours(grouping))
     )
-    if len(allowed) == 1 or kind is Kind.ALLGATHER:
-        return Algorithm.HIERARCHICAL if by_hosts else allowed[0]
+    if kind is Kind.ALLGATHER:
+        return Algorithm.HIERARCHICAL if by_hosts else _flat_allgather(world_size, nbytes)
+    if len(allowed) == 1:
+        return allowed[0]
     picked = Algorithm[algorithm_in(table, kind.name.lower(), world_size, nbytes).upper()]
     # the chain goes by hosts too
     return Algorithm.HIERARCHICAL if by_hosts and picked is not Algorithm.CHAIN else picked
+
+
+def _flat_allgather(world_size: int, nbytes: int) -> Algorithm:
+    """The algorithm for blocks of `nbytes` on hosts that have a rank each, or all on one."""
+    is_small = world_size * nbytes <= DOUBLING_ALLGATHER_BYTES
+    return (
+        Algorithm.RECURSIVE_DOUBLING if is_small and is_power_of_two(world_size) else Algorithm.RING
+    )
 
 
 def algorithm_in(table: AlgorithmTable, kind: str, world_size: int, nbytes: int) -> str:
@@ -177,6 +190,8 @@ def _schedule(
         return pairwise_exchange(world_size, rank, count // world_size)
     if chosen is Algorithm.HIERARCHICAL:
         return _by_hosts(kind, rank, count, itemsize, root, grouping)
+    if kind is Kind.ALLGATHER and chosen is Algorithm.RECURSIVE_DOUBLING:
+        return doubling_allgather(world_size, rank, count)
     if kind is Kind.ALLGATHER:
         return ring_allgather(world_size, rank, count)
     if chosen is Algorithm.CHAIN and is_hierarchical(grouping):

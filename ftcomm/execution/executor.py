@@ -279,6 +279,10 @@ class Executor:
 
     def _run(self, schedule: Schedule, step_base: int) -> None:
         sendbuf, recvbuf = self._source, self._work
+        if sendbuf is not recvbuf:
+            for copy in schedule.copies:  # first: a step may send on what was copied
+                end = copy.work_lo + copy.source_hi - copy.source_lo
+                recvbuf[copy.work_lo : end] = sendbuf[copy.source_lo : copy.source_hi]
         for move in self._moves.of(schedule, recvbuf.dtype):
             tag = move.step.tag + step_base
             self._prepare(move, tag)
@@ -286,10 +290,6 @@ class Executor:
                 self._small_step(move, tag)
             else:
                 self._large_step(move.step, tag)
-        if sendbuf is not recvbuf:
-            for copy in schedule.copies:
-                end = copy.work_lo + copy.source_hi - copy.source_lo
-                recvbuf[copy.work_lo : end] = sendbuf[copy.source_lo : copy.source_hi]
         if self._reducer is not None:
             self._reducer.finish(recvbuf, schedule.world_size)
 

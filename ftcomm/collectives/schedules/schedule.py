@@ -69,7 +69,7 @@ class Schedule:
     Attributes:
         sendbuf_count: elements of sendbuf that are read (0: none are).
         recvbuf_count: elements of recvbuf.
-        copies: done before or beside the steps, in any order.
+        copies: done before the steps, in any order.
         peers: every rank that is sent to or received from, ascending.
     """
 

@@ -12,6 +12,7 @@ from ftcomm.collectives import selection
 from ftcomm.collectives.op_argument import reduction
 from ftcomm.collectives.reductions import make_reducer
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
+from ftcomm.collectives.schedules.doubling_allgather import doubling_allgather
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
 from ftcomm.collectives.schedules.pairwise_exchange import pairwise_exchange
 from ftcomm.collectives.schedules.pipelined_chain import (
@@ -25,6 +26,7 @@ from ftcomm.collectives.schedules.ring import ring_allreduce
 from ftcomm.collectives.schedules.ring_allgather import ring_allgather, ring_allgatherv
 from ftcomm.collectives.schedules.schedule import REDUCE_SEGMENT_BYTES, block_bounds
 from ftcomm.collectives.schedules.shift import shift
+from ftcomm.collectives.selection import DOUBLING_ALLGATHER_BYTES, schedule_for
 from ftcomm.config.algorithm_table import AlgorithmTable, Row, SizeRule
 from ftcomm.protocol.signature import Algorithm, Kind
 from ftcomm.testing.reference import (
@@ -231,6 +233,31 @@ def test_a_chain_sends_the_bytes_once_from_each_rank_in_the_steps_that_it_promis
         2,
         MOST_SEGMENTS,
     ]
+
+
+@pytest.mark.parametrize("rendezvous", [False, True])
+def test_a_doubling_allgather_moves_every_block_to_its_place(rendezvous):
+    for n, count in itertools.product((1, 2, 4, 8, 16), (0, 1, 5)):
+        sources = [np.arange(count) + 100 * rank for rank in range(n)]
+        schedules = [doubling_allgather(n, rank, count) for rank in range(n)]
+        results = run_in_memory(schedules, sources, rendezvous=rendezvous)
+        assert all(same_bits(result, np.concatenate(sources)) for result in results)
+        assert {len(one.steps) for one in schedules} == {n.bit_length() - 1}
+        sent = {sum(step.send_hi - step.send_lo for step in one.steps) for one in schedules}
+        assert sent == {(n - 1) * count}
+        assert knowledge(schedules) == [set(range(n))] * n
+
+
+def test_a_small_allgather_doubles_and_a_large_one_goes_around():
+    limit = DOUBLING_ALLGATHER_BYTES
+    for n, nbytes, algorithm in (
+        (4, limit // 4, Algorithm.RECURSIVE_DOUBLING),
+        (4, limit // 4 + 1, Algorithm.RING),
+        (6, 8, Algorithm.RING),
+        (8, 8, Algorithm.RECURSIVE_DOUBLING),
+    ):
+        schedule = schedule_for(Kind.ALLGATHER, n, 0, nbytes, 1)
+        assert schedule.algorithm is algorithm
 
 
 def test_allgatherv_takes_blocks_of_any_lengths():

@@ -10,6 +10,7 @@ import ranks_in_threads as harness
 from ftcomm.collectives.op_argument import reduction
 from ftcomm.collectives.reductions import make_reducer
 from ftcomm.collectives.schedules.binomial_tree import binomial_broadcast
+from ftcomm.collectives.schedules.doubling_allgather import doubling_allgather
 from ftcomm.collectives.schedules.halving_doubling import halving_allreduce
 from ftcomm.collectives.schedules.pipelined_chain import chain_broadcast
 from ftcomm.collectives.schedules.recursive_doubling import barrier, doubling_allreduce
@@ -80,6 +81,16 @@ def test_allgather_broadcast_and_barrier_move_what_they_should(n):
             assert_same_bits(run_group(ranks, chain, sources), [sources[1]] * n)
         fences = [barrier(n, rank) for rank in range(n)]
         assert all(len(recvbuf) == 0 for recvbuf in run_group(ranks, fences, floats(n, 0)))
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 8])
+def test_an_allgather_sends_on_what_was_copied_before_the_first_step(n):
+    with harness.group(n) as ranks:
+        for count in COUNTS:
+            sources = floats(n, count)
+            schedules = [doubling_allgather(n, rank, count) for rank in range(n)]
+            wanted = [np.concatenate(sources)] * n
+            assert_same_bits(run_group(ranks, schedules, sources), wanted)
 
 
 @pytest.mark.parametrize(
