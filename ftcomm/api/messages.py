@@ -203,8 +203,12 @@ class MessageCalls:
 
         posted = self._posted(asked, end)
         self._port.post(posted)
-        self._port.cool(posted.source)
+        self._port.cool()
         return posted
+
+    def wait_elsewhere(self) -> None:
+        """A thread is about to wait for a receive that was begun: it does not read itself."""
+        self._port.cool()
 
     def take_back(self, posted: PostedReceive, error: BaseException) -> None:
         """A receive was cut short by `error`; a message that was taken for it is lost."""

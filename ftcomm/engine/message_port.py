@@ -136,10 +136,9 @@ class MessagePort:
             intake.read_until(awaited)
         awaited.has_come.wait()
 
-    def cool(self, source: int) -> None:
-        """A receive was posted for which no thread reads."""
-        intake = self._hub.intakes.get(source)
-        if intake is not None:
+    def cool(self) -> None:
+        """A message is waited for by who does not read: the control thread reads all links."""
+        for intake in list(self._hub.intakes.values()):
             intake.cool()
 
     def cancel(self, receive: PostedReceive) -> bool:

@@ -67,6 +67,7 @@ class MessageHandles:
             ForkError: in a forked child.
         """
         self._check_process()
+        self.calls.wait_elsewhere()
         with self._changed:
             if not self._changed.wait_for(lambda: call.is_done, timeout):
                 raise TimeoutError(f"{call.what} is still pending after {timeout:g} s")

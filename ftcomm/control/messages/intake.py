@@ -5,6 +5,7 @@ which saves two changes of thread for each message.  Meanwhile, and for a moment
 thread only looks now and then.  A link with checksums is read by the control thread alone.
 """
 
+import contextlib
 import select
 import socket
 import threading
@@ -116,7 +117,8 @@ class Intake:
         """Somebody waits who does not read: the control thread shall."""
         if self._is_hot:
             self._read_at = float("-inf")
-            self._token.run_sync_soon(self._wake_control)
+            with contextlib.suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._wake_control)
 
     def _wake_control(self) -> None:
         event, self._cooled = self._cooled, trio.Event()
