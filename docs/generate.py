@@ -240,6 +240,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "figures_cost": figures("fault_tolerance_cost", _report.cost_table),
     "figures_hidden": figures("hidden", _report.hidden_table),
     "figures_result_memory": figures("result_memory", _report.result_memory_table),
+    "figures_rank_results": figures("rank_results", _report.rank_results_table),
     "figures_hierarchy": figures("hierarchy", _report.hierarchy_table),
     "figures_streams": figures("streams", _report.streams_table),
     "figures_floor": figures("floor", _report.floor_table),
