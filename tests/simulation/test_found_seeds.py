@@ -19,3 +19,15 @@ def test_an_attempt_over_an_empty_chain_has_a_name_of_its_own(seed: int) -> None
 def test_a_worker_that_was_told_of_an_end_does_not_come_back() -> None:
     """The journal that had the end was lost, and a rebuilt job waits for that worker in vain."""
     assert Simulation(641087567829).run().fatal_decision == "RankLostError"
+
+
+@pytest.mark.parametrize(
+    ("seed", "kinds"),
+    [(641087563091, {}), (7206863, {"messages": True}), (31002217, {"disks": True})],
+    ids=str,
+)
+def test_a_late_record_of_an_earlier_attempt_is_no_other_jobs(
+    seed: int, kinds: dict[str, bool]
+) -> None:
+    """It was on its way when its tracker died, and the next one had begun over the empty chain."""
+    assert Simulation(seed, **kinds).run().fatal_decision == "finished"

@@ -130,6 +130,24 @@ async def test_a_job_that_never_reached_its_store_begins_anew(state_dir: Path, s
     assert job.durable.job_id != first.job_id
 
 
+async def test_a_record_that_lands_late_is_gone_on_from(state_dir: Path, store: Path) -> None:
+    """The write of the first attempt was on its way while the second began over the empty store."""
+    first = await run_job(state_dir, store)
+    kept = store.with_name("kept")
+    shutil.copytree(store, kept)
+    rewrite(state_dir, in_store=False)
+    shutil.rmtree(store)
+    second = await open_again(state_dir)
+    name = first.job_id.rpartition(".")[0]
+    assert second.durable.former == (name,)
+    rewrite(state_dir, first_nonces=first.first_nonces, places=first.places,
+            incarnations=first.incarnations, grouping=first.grouping)  # fmt: skip
+    shutil.rmtree(store)
+    shutil.move(kept, store)
+    third = await open_again(state_dir)
+    assert (third.durable.job_id, third.durable.former) == (f"{name}.2", ())
+
+
 @pytest.mark.parametrize("standby", [False, True])
 @pytest.mark.parametrize("takes_up", [False, True])
 async def test_nothing_is_put_into_the_store_of_another_job(

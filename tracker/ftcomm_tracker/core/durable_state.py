@@ -53,6 +53,8 @@ class Durable:
         journal_epoch: of an earlier attempt, whose journalled results the first plan has chosen; 0
             for none.
         in_store: the chain has records of the job: an empty store is not the one that it had.
+        former: names that earlier attempts began with over an empty chain, of which none has a
+            record yet: one that was on its way may still land.
         supervised: worker ids that have a supervisor, sorted: a restarted tracker awaits them
             before it leaves.
         verdict: the terminal verdict, None while there is none.
@@ -76,6 +78,7 @@ class Durable:
     restore: int = 0
     journal_epoch: int = 0
     in_store: bool = False
+    former: tuple[str, ...] = ()
     supervised: tuple[str, ...] = ()
 
     @classmethod
@@ -150,6 +153,7 @@ class Durable:
             "restore": self.restore,
             "journal_epoch": self.journal_epoch,
             "in_store": self.in_store,
+            "former": list(self.former),
             "supervised": list(self.supervised),
         }
 
@@ -188,6 +192,7 @@ class Durable:
                 restore=int(raw["restore"]),
                 journal_epoch=int(raw["journal_epoch"]),
                 in_store=bool(raw["in_store"]),
+                former=tuple(str(name) for name in raw["former"]),
                 supervised=tuple(sorted(str(worker_id) for worker_id in raw["supervised"])),
             )
             durable.check()
@@ -230,6 +235,8 @@ class Durable:
         encode(AllClosed(self.final_version))
         if self.fatal_decision is not None:
             encode(self.fatal_decision)
+        for name in self.former:
+            encode(Welcome(name, 0, 0, self.world_size, self.epoch, self.settings))
         for place in self.places:
             member = Member(0, place.worker_id, place.incarnation, place.host, "", 0)
             _MEMBER.write(replace(member, nonce=place.nonce))

@@ -23,6 +23,7 @@ from ftcomm_tracker.core.durable_state import Durable
 
 # Attempts from one parent that a tracker begins by itself: more would only repeat what ended them.
 MAX_FROM_ONE_PARENT = 3
+MAX_FORMER = 16  # names in a journal: each is an attempt that never reached its store
 # Behind the cause of an attempt's end, in its ranks' error: not in the error of the job's end.
 GOES_ON = "; the job goes on from"
 MAX_NAMED = 5  # damaged checkpoints in one error: the log has them all
@@ -138,8 +139,7 @@ class AttemptStart:
         has_nothing = is_of_another_series(self.before, chain.series)
         if has_nothing or (self.yields and chain.newest_attempt > self.before.attempt):
             # R19: the other tracker has begun that one; what the journal has is of the past
-            size, settings = self.before.world_size, self.before.settings
-            self.before = Durable.fresh(self.series, size, settings)
+            self.before = self._fresh(chain)
         if chain.newest_attempt == self.before.attempt and self.before.fatal_decision is None:
             # R19: recorded, then journalled; the tracker may have died in between
             self.before = replace(self.before, fatal_decision=chain.fatal_decision)
@@ -269,6 +269,12 @@ class AttemptStart:
         self._parent = None
         return self._put()
 
+    def _fresh(self, chain: ChainFacts) -> Durable:
+        """The job as if nothing had happened; a journal that goes on counts its epochs on."""
+        before = self.before
+        fresh = Durable.fresh(self.series, before.world_size, before.settings)
+        return replace(fresh, epoch=before.epoch) if chain.series in before.former else fresh
+
     def _put(self) -> PutAttempt | RefuseAttempt:
         self._attempt = self._chain.newest_attempt + 1
         parent = 0 if self._parent is None else self._parent.record
@@ -294,6 +300,7 @@ class AttemptStart:
             epoch=before.epoch,  # a journal's epochs only grow
             attempt=self._attempt,
             in_store=chain.length > 0,
+            former=() if chain.length else self._former,
             attempt_nonce=self.nonce,
             restore=0 if parent is None else parent.record,
         )
@@ -312,6 +319,13 @@ class AttemptStart:
             journal_attempt=chain.journals_behind(record, self._attempt),
         )
         return BeginAttempt(durable, facts)
+
+    @property
+    def _former(self) -> tuple[str, ...]:
+        """Names of which a series record may still land in the empty chain."""
+        before = self.before
+        own = (before.job_id.rpartition(".")[0],) if before.attempt else ()
+        return (*before.former, *own)[-MAX_FORMER:]
 
     @property
     def _beginning(self) -> str:
@@ -358,9 +372,11 @@ def is_of_another_series(before: Durable, series: str) -> bool:
 def refusal_of_another_series(before: Durable, series: str) -> RefuseAttempt | None:
     """Refuse the store of another job than that which the journal has begun.
 
-    An attempt without a plan was nothing yet: the tracker goes on as one without a journal.
+    An attempt without a plan was nothing yet: the tracker goes on as one without a journal.  So it
+    does where the record of an earlier attempt of this journal has landed late.
     """
-    if not is_of_another_series(before, series) or not before.first_nonces:
+    is_late = series in before.former
+    if not is_of_another_series(before, series) or not before.first_nonces or is_late:
         return None
     own = before.job_id.rpartition(".")[0]
     cause = f"the store has job {series}, and the state directory has job {own}"
