@@ -31,3 +31,8 @@ def test_a_late_record_of_an_earlier_attempt_is_no_other_jobs(
 ) -> None:
     """It was on its way when its tracker died, and the next one had begun over the empty chain."""
     assert Simulation(seed, **kinds).run().fatal_decision == "finished"
+
+
+def test_a_spare_fetches_the_prelude_of_which_nobody_knows_the_length() -> None:
+    """All who had completed the load were gone, and the checkpoint was with the spare alone."""
+    assert Simulation(7202632, messages=True).run().fatal_decision == "finished"

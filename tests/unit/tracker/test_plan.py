@@ -16,6 +16,7 @@ from ftcomm_tracker.core.plan import Decided, Facts, Unrecoverable, plan
 
 SUM = Signature(Kind.ALLREDUCE, count=3).encode()
 BARRIER = Signature(Kind.BARRIER).encode()
+LOAD = Signature(Kind.LOAD).encode()
 CHECKPOINT = Signature(Kind.CHECKPOINT).encode()
 
 
@@ -85,6 +86,21 @@ def test_a_replacement_loads_and_fetches_prelude_and_version() -> None:
     order = decision.plans[1]
     assert (order.load, order.load_from, order.prelude_length) == (2, (0,), 1)
     assert order.fetches == (Fetch(0, PositionRange(-1, 0, 1)), Fetch(0, PositionRange(2, 0, 2)))
+
+
+def test_the_length_of_the_prelude_is_that_of_who_still_loads() -> None:
+    """Who had completed the load has died, and its checkpoint is with a spare alone."""
+    loading = report(at(PRELUDE, 2), PositionRange(-1, 0, 2), signature=LOAD)
+    spare = report(committed=0, caught_up=0)
+    orders = decided(loading, spare).plans
+    assert [order.prelude_length for order in orders.values()] == [2, 2]
+    assert orders[1].fetches == (Fetch(0, PositionRange(-1, 0, 2)),)
+
+
+def test_the_length_of_the_prelude_is_open_until_one_has_loaded() -> None:
+    """Programs may differ: each that is in a load now will find out as it executes that."""
+    loading = report(at(PRELUDE, 2), PositionRange(-1, 0, 2), signature=LOAD)
+    assert decided(loading, report(caught_up=0)).plans[0].prelude_length == -1
 
 
 def test_holders_share_the_work_of_serving() -> None:

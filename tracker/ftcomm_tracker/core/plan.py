@@ -10,7 +10,7 @@ from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.message_splitting import MAX_RUNS
 from ftcomm.protocol.messages import Fetch, Member, Plan, Report, Route
 from ftcomm.protocol.position import PRELUDE, START, Position
-from ftcomm.protocol.signature import agree, is_open
+from ftcomm.protocol.signature import Kind, agree, is_open
 from ftcomm.recovery.replica_placement import (
     is_replica_holder,
     keep_order,
@@ -25,6 +25,8 @@ from ftcomm_tracker.core.plan_local_state import (
     local_holders,
     local_lost_text,
 )
+
+_LOAD = bytes([Kind.LOAD])  # what a signature of load_checkpoint() begins with
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +214,21 @@ def _survey(reports: Mapping[int, Report], commit: int) -> _Survey:
         commit=commit,
         positions=positions,
         frontier=max(candidates),
-        prelude_length=max(report.prelude_length for report in reports.values()),
+        prelude_length=_prelude_length(reports, version),
     )
+
+
+def _prelude_length(reports: Mapping[int, Report], version: int) -> int:
+    """The calls of the prelude, -1 while nobody can know.
+
+    Those who completed the load may have died with the number, and left its checkpoint with a spare
+    (rule R17).  The load ran with all, so each of the others is still in it.
+    """
+    known = max(report.prelude_length for report in reports.values())
+    if known >= 0 or version == PRELUDE:
+        return known
+    loading = [r.position.seqno for r in reports.values() if r.signature[:1] == _LOAD]
+    return max(loading, default=known)
 
 
 def _after_commit(report: Report, commit: int) -> Position:
