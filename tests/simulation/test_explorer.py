@@ -24,7 +24,8 @@ from tests.unit.tracker.roster_scenario import running
 
 # The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, P the same
 # with local states, E close, R and N calls of which each rank keeps its own input, to which a
-# restarted rank gives the same (R) or not (N).
+# restarted rank gives the same (R) or not (N).  M is a message of rank 0 to rank 1, W one of rank 1
+# to rank 0, V the same as M, but a restarted rank sends other bytes.
 SMALL = [
     ("SB", 2, 1),
     ("BS", 2, 1),
@@ -36,10 +37,13 @@ SMALL = [
     ("LN", 2, 1),
     ("LRCR", 2, 1),
     ("LRE", 2, 1),
+    ("LMS", 2, 1),
+    ("LMWC", 2, 1),
+    ("LVSC", 2, 1),
 ]
 # How many states there are follows from the code alone: a
 # number that changes tells that a core does something else, or that the search sees less.
-LARGE = {"SB 2 2": 111_499, "SB 3 1": 236_371, "BS 2 2": 156_942}
+LARGE = {"SB 2 2": 111_499, "SB 3 1": 236_371, "BS 2 2": 156_942, "LMC 2 2": 193_364}
 
 
 @pytest.mark.parametrize(("letters", "ranks", "crashes"), SMALL)
@@ -84,10 +88,31 @@ def test_a_broken_rule_is_found_with_the_shortest_way_to_it(
     assert sum(move[0] == "crash" for move in found.path) == 1
 
 
+def test_a_message_that_never_comes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that tells nobody what it has sent."""
+    monkeypatch.setattr("ftcomm.recovery.messages.sent_log.SentLog.behind", lambda *_: iter(()))
+    assert "nothing can happen any more" in explore(Script("LMS", 2, 1)).violation
+
+
+def test_other_bytes_of_a_restarted_rank_are_found_if_nobody_compares_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent_log = "ftcomm.recovery.messages.sent_log.SentLog"
+    monkeypatch.setattr(f"{sent_log}.claim", lambda *_: True)
+    assert explore(Script("LVC", 2, 1)).violation == ""  # the balance at the cut tells
+    monkeypatch.setattr("ftcomm_chaos.explorer.messages.is_open", lambda *_: False)
+    assert (
+        "before 0.0 there was b'V 0.0 0 1', and b'V 0.0 0 3'"
+        in explore(Script("LVC", 2, 1)).violation
+    )
+
+
 def test_a_script_that_no_job_can_have_is_refused() -> None:
-    for letters in ("SX", "C", "CL", "LL", "CLC"):
+    for letters in ("SX", "C", "CL", "LL", "CLC", "MS", "MLS"):
         done = CliRunner().invoke(main, ["explore", letters])
         assert (done.exit_code, letters in done.output) == (2, True)
+    done = CliRunner().invoke(main, ["explore", "LMS", "1"])
+    assert (done.exit_code, "needs 2 ranks" in done.output) == (2, True)
 
 
 def test_what_a_core_does_is_computed_once_and_changes_nothing_that_is_shared() -> None:

@@ -9,7 +9,7 @@ import click
 from ftcomm.config.plurals import counted
 from ftcomm_chaos.explorer.search import MAX_STATES, SearchProgress, SearchResult
 from ftcomm_chaos.explorer.search import explore as search
-from ftcomm_chaos.explorer.workload import SIGNATURES, Script
+from ftcomm_chaos.explorer.workload import MESSAGES, SIGNATURES, Script
 
 SAY_EVERY_S = 5.0  # of the search's progress
 VIOLATION, INCOMPLETE = 1, 2  # exit statuses
@@ -48,9 +48,9 @@ def _memory_mib() -> int | None:
 
 
 def _letters(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    strange = sorted(set(value) - set(SIGNATURES))
+    strange = sorted(set(value) - set(SIGNATURES) - set(MESSAGES))
     if strange or not value:
-        known = " ".join(SIGNATURES)
+        known = " ".join([*SIGNATURES, *MESSAGES])
         raise click.BadParameter(f"{value!r}: give letters of {known}", ctx, param)
     before = value.replace("P", "C").partition("C")[0]  # what comes before the first checkpoint
     loads = value.count("L")
@@ -60,6 +60,9 @@ def _letters(ctx: click.Context, param: click.Parameter, value: str) -> str:
             ctx,
             param,
         )
+    if set(value.partition("L")[0] if loads else value) & set(MESSAGES):
+        words = "a message (M, V, W) comes after a load (L)"
+        raise click.BadParameter(f"{value!r}: {words}", ctx, param)
     return value
 
 
@@ -78,11 +81,15 @@ def explore(letters: str, ranks: int, crashes: int, max_states: int, *, as_json:
     """Try every order of events of a small job.
 
     LETTERS is the script: S a synchronising collective, B a broadcast, L load, C checkpoint, P
-    checkpoint with a local state, E close.
+    checkpoint with a local state, E close.  Of R and N each rank keeps its own input, to which a
+    restarted rank gives the same (R) or not (N).  M is a message of rank 0 to rank 1, W one of rank
+    1 to rank 0, and V is M of which a restarted rank sends other bytes.
 
     The exit status is 0 if all states were visited and all rules held, 1 if a rule was broken, 2
     if the limit on states ended the search before that.
     """
+    if ranks == 1 and set(letters) & set(MESSAGES):
+        raise click.UsageError("a message (M, V, W) needs 2 ranks")
     reporter = _Reporter()
     found = search(Script(letters, ranks, crashes), max_states=max_states, progress=reporter)
     seconds = time.perf_counter() - reporter.began

@@ -22,7 +22,7 @@ from ftcomm.recovery.events import (
     ResultFetched,
 )
 from ftcomm.recovery.machine import Completion, Identity, NextStep, WorkerMachine, WorkerState
-from ftcomm_chaos.explorer import invariants, transitions
+from ftcomm_chaos.explorer import invariants, messages, transitions
 from ftcomm_chaos.explorer.state_table import CoreStore, Table
 from ftcomm_chaos.explorer.workload import CONTRIBUTED, LocalItem, Script
 from ftcomm_chaos.sim.workload import InputDigests
@@ -54,6 +54,9 @@ class ModelProcess(NamedTuple):
     parts: tuple[transitions.PendingPart, ...] = ()
     done: tuple[tuple[Position, int], ...] = ()
     used: tuple[tuple[Position, InputDigests], ...] = ()  # of which its results were made
+    links: tuple[transitions.MessageLink, ...] = ()
+    passed: tuple[Position, int] = (START, 0)  # how many of the messages at a position
+    contents: tuple[tuple[messages.Place, bytes], ...] = ()  # of messages, in this version
     has_closed: bool = False
     over: bool = False
 
@@ -88,6 +91,7 @@ class Model:
         self.gone: dict[int, tuple[int, ...]] = {}  # what dead incarnations had sent
         self.sent: Stage = {}
         self.copied: Stage = {}  # local states
+        self.balances: dict[tuple[int, int], int] = {}  # of messages, by epoch and rank, at a cut
         self.crashes = 0
         self.ports = 0
         self.stable_below = START
@@ -119,6 +123,7 @@ class Model:
             tuple(self.gone.items()),
             tuple(sorted(self.sent.items())),
             tuple(sorted(self.copied.items())),
+            tuple(sorted(self.balances.items())),
             self.crashes,
             self.ports,
             self.stable_below,
@@ -135,8 +140,9 @@ class Model:
     def of_row(cls, parts: Parts, row: tuple[int, ...]) -> "Model":
         """The state whose numbers these are."""
         model = cls(parts, row[0], parts.journals[row[1]])
-        gone, sent, copied, *counts, model.stable_below, model.closed = parts.rests[row[2]]
+        gone, sent, copied, balances, *counts, below, model.closed = parts.rests[row[2]]
         model.gone, model.sent, model.copied = dict(gone), dict(sent), dict(copied)
+        model.balances, model.stable_below = dict(balances), below
         model.crashes, model.ports = counts
         processes = (parts.processes[number] for number in row[3:])
         model.processes = {process.port: process for process in processes}
@@ -171,10 +177,10 @@ class Model:
 
     def moves(self) -> Iterator[Move]:
         """Everything that can happen next; one quiet delivery alone if there is one."""
-        messages = self.parts.messages
+        table = self.parts.messages
         for port, process in self.processes.items():
             for way, queue in (("up", process.up), ("down", process.down)):
-                if queue and isinstance(messages[queue[0]], QUIET):
+                if queue and isinstance(table[queue[0]], QUIET):
                     yield (way, port)
                     return
         yield from (("gone", port) for port in self.gone)
@@ -192,6 +198,9 @@ class Model:
         for index in range(len(process.parts)):
             if self._offered(process, index) is not None:
                 yield ("part", port, index)
+        for index in range(len(process.links)):
+            if messages.can_serve(self, process, index):
+                yield ("message", port, index)
         if self._can_act(process):
             yield ("act", port)
         if self.crashes < self.script.crashes and not process.over:
@@ -202,10 +211,10 @@ class Model:
 
         So its hello does not arrive before one that the predecessor had sent.
         """
-        messages = self.parts.messages
-        if not self.gone or not isinstance(messages[process.up[0]], Hello):
+        table = self.parts.messages
+        if not self.gone or not isinstance(table[process.up[0]], Hello):
             return False
-        earlier = (messages[number] for queue in self.gone.values() for number in queue)
+        earlier = (table[number] for queue in self.gone.values() for number in queue)
         return any(m.worker_id == process.worker_id for m in earlier if isinstance(m, Hello))
 
     def apply(self, move: Move) -> None:
@@ -230,6 +239,8 @@ class Model:
                 self._fetch(port, index)
             case ("part", port, index):
                 self._take_part(port, index)
+            case ("message", port, index):
+                messages.serve(self, port, index)
             case ("act", port):
                 self._act(port)
             case ("crash", port):
@@ -275,8 +286,11 @@ class Model:
     def hear(self, port: int, event: Event) -> None:
         """Feed a core; its messages go up, its fetches begin."""
         process = self.processes[port]
+        before = self.core(process).progress.position
         heard, number = self.parts.cores.call(process.core, transitions.hear, event)
         core = self.parts.cores[number]
+        if core.progress.position.version > before.version:
+            messages.check_cut(self)
         fetches = (*process.fetches, *heard.fetches)
         live = self._live(core)
         self.processes[port] = process._replace(
@@ -289,21 +303,31 @@ class Model:
                 for part in (*process.parts, *heard.parts)
                 if live and part.epoch == core.view.epoch
             ),
+            links=tuple(
+                link
+                for link in (*process.links, *heard.links)
+                if live and link.epoch == core.view.epoch
+            ),
         )
 
     @staticmethod
     def _live(core: WorkerMachine) -> bool:
         return core.view.state in (WorkerState.RUNNING, WorkerState.CATCHING_UP)
 
-    # --- fetching -----------------------------------------------------------------------------
-
-    def _source(self, process: ModelProcess, index: int) -> WorkerMachine | None:
-        epoch, rank, _ = process.fetches[index]
+    def serving(self, process: ModelProcess, epoch: int, rank: int) -> ModelProcess | None:
+        """The process of `rank`, from the view of another one, where it serves in `epoch`."""
         source = self.processes.get(self.core(process).view.members[rank].port)
         core = None if source is None else self.core(source)
         if core is None or core.view.epoch != epoch or not self._live(core):
             return None  # dead, or not yet, or no longer in this epoch: a Revoke will come
-        return core
+        return source
+
+    # --- fetching -----------------------------------------------------------------------------
+
+    def _source(self, process: ModelProcess, index: int) -> WorkerMachine | None:
+        epoch, rank, _ = process.fetches[index]
+        source = self.serving(process, epoch, rank)
+        return None if source is None else self.core(source)
 
     def _fetch(self, port: int, index: int) -> None:
         process = self.processes[port]
@@ -341,11 +365,10 @@ class Model:
     def _offered(self, process: ModelProcess, index: int) -> Contribution | None:
         """The contribution of another rank, once its process has made the call in this epoch."""
         epoch, position, rank = process.parts[index]
-        source = self.processes.get(self.core(process).view.members[rank].port)
-        core = None if source is None else self.core(source)
-        if core is None or core.view.epoch != epoch or not self._live(core):
+        source = self.serving(process, epoch, rank)
+        if source is None:
             return None
-        offer = core.contributed.offer(position)
+        offer = self.core(source).contributed.offer(position)
         if offer is Offer.GONE:
             raise Violation(f"rank {rank} has passed {position}, and holds no input to it (R20)")
         return offer if isinstance(offer, Contribution) else None
@@ -363,6 +386,8 @@ class Model:
 
     def _can_act(self, process: ModelProcess) -> bool:
         core = self.core(process)
+        if not process.over and messages.due(self, process) is not None:
+            return messages.can_pass(self, process)
         if process.over or core.view.is_frozen or (core.progress.closed and process.has_closed):
             return False
         letter = self.script.kind_at(core.progress.position)
@@ -391,6 +416,9 @@ class Model:
 
     def _act(self, port: int) -> None:
         core = self.core(self.processes[port])
+        if messages.due(self, self.processes[port]) is not None:
+            messages.pass_next(self, port)
+            return
         if core.progress.closed:
             self.processes[port] = self.processes[port]._replace(has_closed=True)
             self.hear(port, OwnCloseDone())
@@ -399,7 +427,7 @@ class Model:
         if letter in CONTRIBUTED and core.log.get(core.progress.position) is not None:
             self._replay_parts(port, letter)
             return
-        step = self._step(port, transitions.begin, letter)
+        step = self.step(port, transitions.begin, letter)
         if step is None:
             self._note_done(port, core.progress.position, 0)
         elif step is NextStep.EXECUTE:
@@ -411,12 +439,12 @@ class Model:
     def _replay_parts(self, port: int, letter: str) -> None:
         """Log the own input and ask for those of others; once they are here, replay the call."""
         position = self.core(self.processes[port]).progress.position
-        used = self._step(port, transitions.replay_parts, letter)
+        used = self.step(port, transitions.replay_parts, letter)
         if used is not None:
             self._note_done(port, position, 0)
             self._note_used(port, position, used)
             return
-        differs = self._step(port, transitions.contribute, letter, port)
+        differs = self.step(port, transitions.contribute, letter, port)
         self.hear(port, PartsWanted() if differs is None else differs)
 
     def _note_used(self, port: int, position: Position, used: InputDigests) -> None:
@@ -424,7 +452,8 @@ class Model:
         self.processes[port] = process._replace(used=(*process.used, (position, used)))
         invariants.check_inputs(self, port, position, used)
 
-    def _step(self, port: int, function: Any, *args: Any) -> Any:
+    def step(self, port: int, function: Any, *args: Any) -> Any:
+        """Let a core take one step of the user's thread; what that returns."""
         process = self.processes[port]
         result, number = self.parts.cores.call(process.core, function, *args)
         self.processes[port] = process._replace(core=number)
@@ -439,16 +468,23 @@ class Model:
         position, epoch, rank = core.progress.position, core.view.epoch, core.view.rank
         if self.sent.get((epoch, rank)) != position:
             self.sent[epoch, rank] = position
-            self._step(port, transitions.offer, letter)
+            self.step(port, transitions.offer, letter)
+            if letter in "CPE":
+                self.balances[epoch, rank] = self.step(port, messages.balance)
             if letter in CONTRIBUTED:
-                self._step(port, transitions.contribute, letter, port)
+                self.step(port, transitions.contribute, letter, port)
             if letter != "B" or rank != 0:
                 return  # a broadcast's root completes alone, at once
         if letter == "P" and self.copied.get((epoch, rank)) != position:
-            self._step(port, transitions.copy_locals, epoch)
+            self.step(port, transitions.copy_locals, epoch)
             self.copied[epoch, rank] = position
             return
-        if self._step(port, transitions.complete, letter, epoch) is Completion.DONE:
+        if letter in "CPE" and messages.is_open(self, epoch):
+            self.hear(port, messages.OPEN)
+            return
+        if self.step(port, transitions.complete, letter, epoch) is Completion.DONE:
+            if letter in "CPE":
+                messages.check_cut(self)
             invariants.check_first(self, port, position, epoch)
             self._note_done(port, position, epoch)
             if letter in CONTRIBUTED:
@@ -461,6 +497,6 @@ class Model:
     def _tidy(self) -> None:
         """Forget what decides nothing, so that equal states are equal rows."""
         oldest = min(self.core(process).view.epoch for process in self.processes.values())
-        for stage in (self.sent, self.copied):
-            for key in [key for key in stage if key[0] < oldest]:
-                del stage[key]
+        for kept in (self.sent, self.copied, self.balances):
+            for key in [key for key in kept if key[0] < oldest]:
+                del kept[key]

@@ -7,8 +7,16 @@ from typing import Any, NamedTuple
 
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.contributions.contribution_log import Contribution
-from ftcomm.recovery.events import Event, FatalFound, FetchParts, SendControl, StartFetch
+from ftcomm.recovery.events import (
+    AskForMessages,
+    Event,
+    FatalFound,
+    FetchParts,
+    SendControl,
+    StartFetch,
+)
 from ftcomm.recovery.machine import Checkpoint, Completion, MachineLimits, NextStep, WorkerMachine
+from ftcomm.recovery.messages.names import Mark
 from ftcomm.recovery.replica_placement import local_owners
 from ftcomm.recovery.result_log import LogEntry
 from ftcomm_chaos.explorer.workload import (
@@ -43,12 +51,26 @@ class PendingPart(NamedTuple):
     rank: int
 
 
+class MessageLink(NamedTuple):
+    """What a process has asked of one rank: all its messages of a version behind these marks.
+
+    `at` says how much of the source's log was looked at; -1 until the source has been asked.
+    """
+
+    epoch: int
+    source: int
+    version: int
+    marks: tuple[tuple[bytes, Mark], ...]
+    at: int = -1
+
+
 class CoreReply(NamedTuple):
     """Answer of a core: messages for the tracker, and what it begins to fetch."""
 
     messages: tuple[Any, ...]
     fetches: tuple[PendingFetch, ...]
     parts: tuple[PendingPart, ...]
+    links: tuple[MessageLink, ...]
 
 
 def hear(core: WorkerMachine, event: Event) -> CoreReply:
@@ -62,7 +84,13 @@ def hear(core: WorkerMachine, event: Event) -> CoreReply:
         if isinstance(effect, FetchParts)
         for rank in effect.ranks
     ]
-    return CoreReply(tuple(messages), tuple(_fetch(order) for order in orders), tuple(parts))
+    links = [
+        MessageLink(effect.epoch, effect.source, effect.version, effect.marks)
+        for effect in effects
+        if isinstance(effect, AskForMessages)
+    ]
+    fetches = tuple(_fetch(order) for order in orders)
+    return CoreReply(tuple(messages), fetches, tuple(parts), tuple(links))
 
 
 def _fetch(order: StartFetch) -> PendingFetch:
