@@ -17,6 +17,7 @@ from ftcomm.api.stats import Stats
 from ftcomm.collectives.op_argument import AnyOp
 from ftcomm.config.deadline import Duration
 from ftcomm.engine.interface import Engine
+from ftcomm.errors import FtcommError
 from ftcomm.nonblocking import forms
 from ftcomm.nonblocking import message_forms as nonblocking_messages
 from ftcomm.nonblocking.buckets import BUCKET_BYTES
@@ -24,6 +25,7 @@ from ftcomm.nonblocking.fused import BucketedCalls
 from ftcomm.nonblocking.message_handles import MessageHandles
 from ftcomm.nonblocking.nonblocking_calls import NonblockingCalls
 from ftcomm.nonblocking.task_engine import WORKERS, TaskEngine
+from ftcomm.protocol.signature import CallTag
 from ftcomm.requests.call_site import passes_on
 from ftcomm.requests.options import CallOptions
 
@@ -56,6 +58,9 @@ class Communicator:
     call takes longer, waiting for the replacement of a dead rank included, all ranks raise
     `CollectiveTimeoutError` and the job is over. Without it the job's ``call_deadline`` holds,
     which is off by default.
+
+    ``tag=`` is an int or a str that names the call. All ranks must give the same one: it finds out
+    calls that shapes do not tell apart, such as two buckets of one size in another order.
 
     A name with an i before it is the nonblocking form of a collective: it takes the same arguments
     and returns a `Handle`. A rank may call the one where another rank calls the other. Inputs and
@@ -125,6 +130,31 @@ class Communicator:
     def worker_id(self) -> str:
         """Name of this worker, the same over its restarts."""
         return self._session.worker_id
+
+    @property
+    def incarnation(self) -> int:
+        """This process's number among those that have been this worker, from 1: 2 after a restart.
+
+        A spare that took a place counts from 1 again.
+        """
+        return self._session.engine.incarnation
+
+    @property
+    def is_replaying(self) -> bool:
+        """True while the next collective has its result already: it is served, not executed.
+
+        So it is in a process that was restarted, until it has caught up with the others; also, for
+        a call or two, where others have completed what a failure interrupted here.
+        """
+        return self._session.engine.is_replaying
+
+    @property
+    def error(self) -> FtcommError | None:
+        """The error that has ended the job here; None while it lives, and after `close`.
+
+        Frameworks wrap errors in their own: this one has the exit status (`error.exit_code`).
+        """
+        return self._session.engine.error
 
     @property
     def is_over(self) -> bool:
@@ -261,17 +291,20 @@ class Communicator:
     def allreduce(
         self, x: Number, op: AnyOp = "sum", *, copy: bool = True,
         algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
+        tag: CallTag = None,
     ) -> Number: ...  # fmt: skip
 
     @overload
     def allreduce(
         self, x: Any, op: AnyOp = "sum", *, out: Out = None, copy: bool = True,
         algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
+        tag: CallTag = None,
     ) -> Result: ...  # fmt: skip
 
     def allreduce(
         self, x: Any, op: AnyOp = "sum", *, out: Out = None, copy: bool = True,
         algorithm: str | None = None, wire: str | None = None, deadline: Deadline = None,
+        tag: CallTag = None,
     ) -> Any:  # fmt: skip
         """Combine the arrays of all ranks elementwise; every rank gets the same bytes.
 
@@ -290,6 +323,7 @@ class Communicator:
                 the sum of absolute values and up to terms of second order; h is n - 1 by ring,
                 no more by hosts, ceil(log2(n)) by the other two. For sum, prod, min, max and mean.
             deadline: seconds or a timedelta; longer, and all raise `CollectiveTimeoutError`.
+            tag: an int or a str, the same on all ranks.
 
         Returns:
             `out`, or a new array of x's dtype and shape; for one number a number of its type.
@@ -299,29 +333,29 @@ class Communicator:
             CollectiveMismatchError: a rank called something else.
             FtcommError: see the module `ftcomm.errors`.
         """
-        return self._persistent.allreduce(x, op, out, copy, algorithm, wire, deadline)
+        return self._persistent.allreduce(x, op, out, copy, algorithm, wire, deadline, tag)
 
     @overload
     def broadcast(
         self, x: Number, root: int = 0, *, copy: bool = True,
-        algorithm: str | None = None, deadline: Deadline = None,
+        algorithm: str | None = None, deadline: Deadline = None, tag: CallTag = None,
     ) -> Number: ...  # fmt: skip
 
     @overload
     def broadcast(
         self, x: None = None, root: int = 0, *, out: Out = None, copy: bool = True,
-        algorithm: str | None = None, deadline: Deadline = None,
+        algorithm: str | None = None, deadline: Deadline = None, tag: CallTag = None,
     ) -> Any: ...  # fmt: skip
 
     @overload
     def broadcast(
         self, x: Any, root: int = 0, *, out: Out = None, copy: bool = True,
-        algorithm: str | None = None, deadline: Deadline = None,
+        algorithm: str | None = None, deadline: Deadline = None, tag: CallTag = None,
     ) -> Result: ...  # fmt: skip
 
     def broadcast(
         self, x: Any = None, root: int = 0, *, out: Out = None, copy: bool = True,
-        algorithm: str | None = None, deadline: Deadline = None,
+        algorithm: str | None = None, deadline: Deadline = None, tag: CallTag = None,
     ) -> Any:  # fmt: skip
         """The root's array on every rank; where it is one number, a number of its type.
 
@@ -335,12 +369,19 @@ class Communicator:
             copy: False returns a read-only view of the log's own memory.
             algorithm: ``binomial``, ``chain`` or ``hierarchical``, on all ranks.
             deadline: as for `allreduce`.
+            tag: likewise.
         """
-        options = CallOptions(root=root, algorithm=algorithm, deadline=deadline)
+        options = CallOptions(root=root, algorithm=algorithm, deadline=deadline, tag=tag)
         return self._run(self._calls.broadcast, x, options, out, copy=copy)
 
     def allgather(
-        self, x: Any, *, out: Out = None, copy: bool = True, deadline: Deadline = None
+        self,
+        x: Any,
+        *,
+        out: Out = None,
+        copy: bool = True,
+        deadline: Deadline = None,
+        tag: CallTag = None,
     ) -> Result:
         """The arrays of all ranks, stacked in rank order: shape ``(world_size, *x.shape)``.
 
@@ -349,11 +390,20 @@ class Communicator:
             out: as for `allreduce`, of that shape.
             copy: False returns a read-only view of the log's own memory.
             deadline: as for `allreduce`.
+            tag: likewise.
         """
-        return self._run(self._calls.allgather, x, CallOptions(deadline=deadline), out, copy=copy)
+        return self._run(
+            self._calls.allgather, x, CallOptions(deadline=deadline, tag=tag), out, copy=copy
+        )
 
     def allgatherv(
-        self, x: Any, *, out: Out = None, copy: bool = True, deadline: Deadline = None
+        self,
+        x: Any,
+        *,
+        out: Out = None,
+        copy: bool = True,
+        deadline: Deadline = None,
+        tag: CallTag = None,
     ) -> Result:
         """The arrays of all ranks, one after the other along axis 0, in rank order.
 
@@ -364,8 +414,11 @@ class Communicator:
                 others complete the call; made again with another `out` it is served.
             copy: False returns a read-only view of the log's own memory.
             deadline: as for `allreduce`.
+            tag: likewise.
         """
-        return self._run(self._calls.allgatherv, x, CallOptions(deadline=deadline), out, copy=copy)
+        return self._run(
+            self._calls.allgatherv, x, CallOptions(deadline=deadline, tag=tag), out, copy=copy
+        )
 
     # --- collectives with a result of each rank's own: see `ftcomm.api.rank_result_forms` -----
 
@@ -382,7 +435,9 @@ class Communicator:
 
     # --- objects, and all the others ----------------------------------------------------------
 
-    def broadcast_object(self, obj: Any = None, root: int = 0, *, deadline: Deadline = None) -> Any:
+    def broadcast_object(
+        self, obj: Any = None, root: int = 0, *, deadline: Deadline = None, tag: CallTag = None
+    ) -> Any:
         """The root's object on every rank, each its own copy (the root's too).
 
         Args:
@@ -390,22 +445,25 @@ class Communicator:
                 None. Elsewhere ignored. A function is refused, and not called for the object.
             root: the rank whose object is sent.
             deadline: as for `allreduce`.
+            tag: likewise.
         """
-        options = CallOptions(root=root, deadline=deadline)
+        options = CallOptions(root=root, deadline=deadline, tag=tag)
         return self._run(self._calls.broadcast_object, obj, options)
 
-    def allgather_object(self, obj: Any, *, deadline: Deadline = None) -> list[Any]:
+    def allgather_object(
+        self, obj: Any, *, deadline: Deadline = None, tag: CallTag = None
+    ) -> list[Any]:
         """The objects of all ranks in rank order; see `broadcast_object` for what they may be."""
-        return self._run(self._calls.allgather_object, obj, CallOptions(deadline=deadline))
+        return self._run(self._calls.allgather_object, obj, CallOptions(deadline=deadline, tag=tag))
 
-    def barrier(self, *, deadline: Deadline = None) -> None:
+    def barrier(self, *, deadline: Deadline = None, tag: CallTag = None) -> None:
         """Return when every rank has entered it."""
-        self._run(self._calls.barrier, CallOptions(deadline=deadline))
+        self._run(self._calls.barrier, CallOptions(deadline=deadline, tag=tag))
 
     def bucketed(
         self, arrays: Sequence[Any], op: AnyOp = "sum", *, bucket_bytes: int = BUCKET_BYTES,
         out: Sequence[Result] | None = None, algorithm: str | None = None,
-        wire: str | None = None, deadline: Deadline = None,
+        wire: str | None = None, deadline: Deadline = None, tag: CallTag = None,
     ) -> list[Result]:  # fmt: skip
         """Combine each of `arrays` over all ranks, in few collectives.
 
@@ -423,6 +481,7 @@ class Communicator:
             algorithm: as for `allreduce`, for every bucket.
             wire: likewise.
             deadline: as for `allreduce`, until all buckets are done.
+            tag: as for `allreduce`, of every bucket.
 
         Returns:
             a list of `out`'s arrays, or of new ones of the same dtypes and shapes, in order.
@@ -433,7 +492,7 @@ class Communicator:
             TypeError, ValueError: local mistakes; no position is taken.
             FtcommError: see `allreduce`.
         """
-        options = CallOptions(op, -1, algorithm, wire, deadline)
+        options = CallOptions(op, -1, algorithm, wire, deadline, tag=tag)
         return self._buckets.allreduce(arrays, options, out, bucket_bytes)
 
     # --- the same without waiting: see `ftcomm.nonblocking.forms` --------------------------------

@@ -72,7 +72,7 @@ class CollectiveCalls:
         finish = as_sent(self._output.to(out, copy=copy), out)
         if x is None and options.root != self._rank:
             opened = _opened(self._build.broadcast_from(options, site), out)
-            return Submission(Kind.BROADCAST, opened, finish, options.deadline)
+            return self._build.submitted(Kind.BROADCAST, opened, finish, options)
 
         def make(x: Any) -> Request:
             if x is None:
@@ -112,17 +112,17 @@ class CollectiveCalls:
         options = self._build.rooted(options)
         obj = obj if self._rank == options.root else None
         request = self._build.broadcast_object(obj, options.root, call_site())
-        return Submission(Kind.BROADCAST_OBJECT, request, _own_copy, options.deadline)
+        return self._build.submitted(Kind.BROADCAST_OBJECT, request, _own_copy, options)
 
     def allgather_object(self, obj: Any, options: CallOptions) -> Submission[list[Any]]:
         """An allgather of objects, which are packed now."""
         request = self._build.allgather_object(obj, call_site())
-        return Submission(Kind.ALLGATHER_OBJECT, request, _own_copies, options.deadline)
+        return self._build.submitted(Kind.ALLGATHER_OBJECT, request, _own_copies, options)
 
     def barrier(self, options: CallOptions) -> Submission[None]:
         """A barrier."""
         request = self._build.plain(Kind.BARRIER, call_site())
-        return Submission(Kind.BARRIER, request, dropped, options.deadline)
+        return self._build.submitted(Kind.BARRIER, request, dropped, options)
 
 
 def _opened(opened: OpenBroadcast, out: Result | None) -> OpenBroadcast:

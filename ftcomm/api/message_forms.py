@@ -19,8 +19,8 @@ from ftcomm.api.messages import MessageCalls
 from ftcomm.api.outputs import Result
 from ftcomm.api.public_values import MessageInfo
 from ftcomm.config.deadline import Duration
+from ftcomm.protocol.signature import Tag
 from ftcomm.requests.call_site import passes_on
-from ftcomm.requests.message_request import Tag
 
 passes_on(__file__)
 

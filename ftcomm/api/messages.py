@@ -16,12 +16,11 @@ from ftcomm.control.messages.posted_receives import PostedReceive
 from ftcomm.engine.message_port import MessagePort
 from ftcomm.errors import FtcommError
 from ftcomm.memory.message_value import MessageValue
-from ftcomm.protocol.signature import Kind
+from ftcomm.protocol.signature import Kind, Tag
 from ftcomm.requests.arguments import check_memory
 from ftcomm.requests.call_site import call_site, passes_on
 from ftcomm.requests.message_request import (
     MessageToSend,
-    Tag,
     array_message,
     check_content,
     check_object,

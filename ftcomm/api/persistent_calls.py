@@ -15,6 +15,7 @@ from ftcomm.collectives.op_argument import NAME_OF_ID, Op, UncheckedOp
 from ftcomm.config.deadline import Duration
 from ftcomm.engine.persistent_request import PersistentRequest
 from ftcomm.memory.pool import Pool
+from ftcomm.protocol.signature import Tag
 from ftcomm.requests.builder import FORMS_KEPT
 from ftcomm.requests.call_site import passes_on
 from ftcomm.requests.options import CallOptions
@@ -67,16 +68,17 @@ class PersistentCalls:
         algorithm: str | None,
         wire: str | None,
         deadline: Duration | None,
+        tag: Tag | None,
     ) -> Any:
         """An allreduce called from two frames above: repeated, or else by the slow path."""
         caller = _getframe(2)
         spot = None
-        if algorithm is None and wire is None and deadline is None:
+        if algorithm is None and wire is None and deadline is None and tag is None:
             spot = caller.f_code, caller.f_lasti
             result = self._repeat(spot, x, op, out, copy=copy)
             if result is not None:
                 return result
-        options = CallOptions(op, -1, algorithm, wire, deadline)
+        options = CallOptions(op, -1, algorithm, wire, deadline, tag=tag)
         return self._session.run(self._remembered, spot, x, options, out, copy=copy)
 
     def _remembered(

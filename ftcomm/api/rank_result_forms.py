@@ -16,6 +16,7 @@ from ftcomm.api.outputs import Number, Result
 from ftcomm.api.rank_results import RankResultCalls
 from ftcomm.collectives.op_argument import AnyOp
 from ftcomm.config.deadline import Duration
+from ftcomm.protocol.signature import CallTag
 from ftcomm.requests.call_site import passes_on
 from ftcomm.requests.options import CallOptions
 from ftcomm.requests.request import Submission
@@ -49,7 +50,7 @@ class RunsCalls(Protocol):
 def reduce(
     self: RunsCalls, x: Number, op: AnyOp = "sum", root: int = 0, *,
     algorithm: str | None = None, wire: str | None = None, log: Log = None,
-    deadline: Deadline = None,
+    deadline: Deadline = None, tag: CallTag = None,
 ) -> Number | None: ...  # fmt: skip
 
 
@@ -57,14 +58,14 @@ def reduce(
 def reduce(
     self: RunsCalls, x: Any, op: AnyOp = "sum", root: int = 0, *, out: Out = None,
     algorithm: str | None = None, wire: str | None = None, log: Log = None,
-    deadline: Deadline = None,
+    deadline: Deadline = None, tag: CallTag = None,
 ) -> Result | None: ...  # fmt: skip
 
 
 def reduce(
     self: RunsCalls, x: Any, op: AnyOp = "sum", root: int = 0, *, out: Out = None,
     algorithm: str | None = None, wire: str | None = None, log: Log = None,
-    deadline: Deadline = None,
+    deadline: Deadline = None, tag: CallTag = None,
 ) -> Any:  # fmt: skip
     """Reduce like `allreduce`, with the result on `root` and None on the others.
 
@@ -79,15 +80,16 @@ def reduce(
         wire: likewise.
         log: ``whole`` or ``contributions``; None chooses by the size of `x`.
         deadline: as for `allreduce`.
+        tag: likewise.
     """
-    options = CallOptions(op, root, algorithm, wire, deadline, log)
+    options = CallOptions(op, root, algorithm, wire, deadline, log, tag=tag)
     return self._run(self._rank_results.reduce, x, options, out)
 
 
 def reduce_scatter(
     self: RunsCalls, x: Any, op: AnyOp = "sum", counts: Sequence[int] | None = None, *,
     out: Out = None, copy: bool = True, algorithm: str | None = None, log: Log = None,
-    deadline: Deadline = None,
+    deadline: Deadline = None, tag: CallTag = None,
 ) -> Result:  # fmt: skip
     """Combine `x` over all ranks, and give each rank its rows of the result.
 
@@ -102,6 +104,7 @@ def reduce_scatter(
         algorithm: ``ring`` or ``halving_doubling``, on all ranks.
         log: ``whole`` or ``contributions``; None chooses by the size of `x`.
         deadline: as for `allreduce`.
+        tag: likewise.
 
     Returns:
         `out`, or an own array of that shape.
@@ -111,48 +114,54 @@ def reduce_scatter(
         JobLostError: a restarted rank gave other bytes than before.
         FtcommError: see `allreduce`.
     """
-    options = CallOptions(op, -1, algorithm, None, deadline, log, copy)
+    options = CallOptions(op, -1, algorithm, None, deadline, log, copy, tag)
     return self._run(self._rank_results.reduce_scatter, x, counts, options, out)
 
 
 def gather(
     self: RunsCalls, x: Any, root: int = 0, *, out: Out = None, log: Log = None,
-    deadline: Deadline = None,
+    deadline: Deadline = None, tag: CallTag = None,
 ) -> Result | None:  # fmt: skip
     """Gather like `allgather`, with the result on `root` and None on the others.
 
     `out` is looked at on the root alone.
     """
-    options = CallOptions(root=root, deadline=deadline, log=log)
+    options = CallOptions(root=root, deadline=deadline, log=log, tag=tag)
     return self._run(self._rank_results.gather, x, options, out)
 
 
 def gatherv(
     self: RunsCalls, x: Any, root: int = 0, *, out: Out = None, log: Log = None,
-    deadline: Deadline = None,
+    deadline: Deadline = None, tag: CallTag = None,
 ) -> Result | None:  # fmt: skip
     """Gather like `allgatherv`, with the result on `root` and None on the others.
 
     `out` is looked at on the root alone.
     """
-    options = CallOptions(root=root, deadline=deadline, log=log)
+    options = CallOptions(root=root, deadline=deadline, log=log, tag=tag)
     return self._run(self._rank_results.gatherv, x, options, out)
 
 
 def gather_object(
-    self: RunsCalls, obj: Any, root: int = 0, *, log: Log = None, deadline: Deadline = None
+    self: RunsCalls,
+    obj: Any,
+    root: int = 0,
+    *,
+    log: Log = None,
+    deadline: Deadline = None,
+    tag: CallTag = None,
 ) -> list[Any] | None:
     """The objects of all ranks in rank order on `root`, None on the others.
 
     See `broadcast_object` for what they may be.
     """
-    options = CallOptions(root=root, deadline=deadline, log=log)
+    options = CallOptions(root=root, deadline=deadline, log=log, tag=tag)
     return self._run(self._rank_results.gather_object, obj, options)
 
 
 def scatter(
     self: RunsCalls, x: Any = None, root: int = 0, *, out: Out = None, log: Log = None,
-    deadline: Deadline = None,
+    deadline: Deadline = None, tag: CallTag = None,
 ) -> Result:  # fmt: skip
     """Part i of the root's `x` on rank i, as its own writable copy.
 
@@ -165,14 +174,15 @@ def scatter(
             complete the call; made again with another `out` it is served.
         log: ``whole`` or ``contributions``; None chooses by the size of the root's `x`.
         deadline: as for `allreduce`.
+        tag: likewise.
     """
-    options = CallOptions(root=root, deadline=deadline, log=log)
+    options = CallOptions(root=root, deadline=deadline, log=log, tag=tag)
     return self._run(self._rank_results.scatter, x, options, out)
 
 
 def scatterv(
     self: RunsCalls, arrays: Any = None, root: int = 0, *, out: Out = None, log: Log = None,
-    deadline: Deadline = None,
+    deadline: Deadline = None, tag: CallTag = None,
 ) -> Result:  # fmt: skip
     """Array i of the root's list on rank i, as its own writable copy.
 
@@ -183,14 +193,15 @@ def scatterv(
         out: as for `scatter`.
         log: likewise.
         deadline: as for `allreduce`.
+        tag: likewise.
     """
-    options = CallOptions(root=root, deadline=deadline, log=log)
+    options = CallOptions(root=root, deadline=deadline, log=log, tag=tag)
     return self._run(self._rank_results.scatterv, arrays, options, out)
 
 
 def scatter_object(
     self: RunsCalls, objects: Any = None, root: int = 0, *, log: Log = None,
-    deadline: Deadline = None,
+    deadline: Deadline = None, tag: CallTag = None,
 ) -> Any:  # fmt: skip
     """Object i of the root's list on rank i, its own copy (the root's too).
 
@@ -200,14 +211,15 @@ def scatter_object(
         root: the rank that has the list.
         log: as for `scatter`.
         deadline: as for `allreduce`.
+        tag: likewise.
     """
-    options = CallOptions(root=root, deadline=deadline, log=log)
+    options = CallOptions(root=root, deadline=deadline, log=log, tag=tag)
     return self._run(self._rank_results.scatter_object, objects, options)
 
 
 def alltoall(
     self: RunsCalls, x: Any, *, out: Out = None, copy: bool = True, log: Log = None,
-    deadline: Deadline = None,
+    deadline: Deadline = None, tag: CallTag = None,
 ) -> Result:  # fmt: skip
     """Block r of each rank's `x` to rank r: a transpose of blocks over the ranks.
 
@@ -218,6 +230,7 @@ def alltoall(
         copy: as for `reduce_scatter`.
         log: ``whole`` or ``contributions``; None chooses by the size of all ranks' `x` together.
         deadline: as for `allreduce`.
+        tag: likewise.
 
     Returns:
         `out`, or an own array of the shape of `x`: the blocks for this rank in rank order.
@@ -227,12 +240,17 @@ def alltoall(
         JobLostError: a restarted rank gave other bytes than before.
         FtcommError: see `allreduce`.
     """
-    options = CallOptions(deadline=deadline, log=log, copy=copy)
+    options = CallOptions(deadline=deadline, log=log, copy=copy, tag=tag)
     return self._run(self._rank_results.alltoall, x, options, out)
 
 
 def alltoallv(
-    self: RunsCalls, arrays: Any, *, log: Log = None, deadline: Deadline = None
+    self: RunsCalls,
+    arrays: Any,
+    *,
+    log: Log = None,
+    deadline: Deadline = None,
+    tag: CallTag = None,
 ) -> list[Result]:
     """Array r of each rank's list to rank r.
 
@@ -241,6 +259,7 @@ def alltoallv(
             least one dimension; only their first dimensions may differ, and may be 0.
         log: ``whole`` or ``contributions``; None chooses by the size of all arrays together.
         deadline: as for `allreduce`.
+        tag: likewise.
 
     Returns:
         the arrays for this rank in rank order. They may share their memory: to keep one may keep
@@ -251,5 +270,5 @@ def alltoallv(
         JobLostError: a restarted rank gave other bytes than before.
         FtcommError: see `allreduce`.
     """
-    options = CallOptions(deadline=deadline, log=log)
+    options = CallOptions(deadline=deadline, log=log, tag=tag)
     return self._run(self._rank_results.alltoallv, arrays, options)

@@ -129,7 +129,7 @@ class RankResultCalls:
             joined = stored.flat.reshape(stored.shape)
             return [joined[lo:hi] for lo, hi in extents_of(stored.rows)]
 
-        return Submission(Kind.ALLTOALLV, request, parts, options.deadline)
+        return self._base.submitted(Kind.ALLTOALLV, request, parts, options)
 
     # --- to the root ----------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class RankResultCalls:
         options = self._base.rooted(options)
         request = self._build.gather_object(obj, options, call_site(), prelude=self._prelude)
         finish = self._on(options.root, lambda stored: list(unpack_items(stored.flat)))
-        return Submission(Kind.GATHER_OBJECT, request, finish, options.deadline)
+        return self._base.submitted(Kind.GATHER_OBJECT, request, finish, options)
 
     # --- from the root --------------------------------------------------------------------------
 
@@ -200,11 +200,11 @@ class RankResultCalls:
         request = self._build.scatter(
             Kind.SCATTER_OBJECT, objects, options, call_site(), prelude=self._prelude
         )
-        return Submission(
+        return self._base.submitted(
             Kind.SCATTER_OBJECT,
             request,
             lambda stored: unpack_object(self._blob(stored)),
-            options.deadline,
+            options,
         )
 
     def _blob(self, stored: LoggedResult) -> Array:

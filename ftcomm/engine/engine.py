@@ -105,6 +105,16 @@ class DistributedEngine:
         return self._progress.position
 
     @property
+    def incarnation(self) -> int:
+        """This process's number among those of its worker, from 1."""
+        return self._core.contact.incarnation
+
+    @property
+    def is_replaying(self) -> bool:
+        """True while the next call is served and not executed."""
+        return self._progress.position < self._view.frontier
+
+    @property
     def error(self) -> FtcommError | None:
         """Error that ended this communicator; None while it runs."""
         return self._view.error

@@ -48,6 +48,14 @@ class Engine(Protocol):
         """The collective that this worker will complete next."""
 
     @property
+    def incarnation(self) -> int:
+        """This process's number among those of its worker, from 1."""
+
+    @property
+    def is_replaying(self) -> bool:
+        """True while the next call has its result already."""
+
+    @property
     def error(self) -> FtcommError | None:
         """The error that ended this communicator, None while it lives."""
 

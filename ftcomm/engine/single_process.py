@@ -34,6 +34,8 @@ class SingleProcessEngine:
     rank = 0
     world_size = 1
     epoch = 0
+    incarnation = 1
+    is_replaying = False
     error: FtcommError | None = None
     recovered = Recovered(epochs=1)
     messages = None

@@ -98,7 +98,7 @@ class Incoming:
     Args:
         link: where it comes from.
         step: the schedule's step.
-        head: 96 bytes to read the header into.
+        head: 104 bytes to read the header into.
         accept: called once, when the header is complete; raises if it is wrong.  What it returns
             takes the place of `out`, of the same size, where the step reduces.
         own: the own operand, where the step reduces.

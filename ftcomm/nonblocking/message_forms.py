@@ -10,8 +10,8 @@ from ftcomm.api.outputs import Result
 from ftcomm.config.deadline import Duration
 from ftcomm.nonblocking.handle import Handle
 from ftcomm.nonblocking.message_handles import MessageHandles
+from ftcomm.protocol.signature import Tag
 from ftcomm.requests.call_site import passes_on
-from ftcomm.requests.message_request import Tag
 
 passes_on(__file__)
 

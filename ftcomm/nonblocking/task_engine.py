@@ -27,8 +27,9 @@ from ftcomm.nonblocking.handle import QueuedCall
 from ftcomm.nonblocking.queue import MAX_PENDING, RequestQueue
 from ftcomm.nonblocking.task_arguments import Variable, checked_array, checked_workers, key, listed
 from ftcomm.nonblocking.threads import start_thread
+from ftcomm.protocol.signature import CallTag, Tag
 from ftcomm.requests.call_site import passes_on
-from ftcomm.requests.message_request import Tag, packed_tag
+from ftcomm.requests.message_request import packed_tag
 from ftcomm.requests.options import CallOptions
 from ftcomm.requests.request import Submission
 
@@ -158,6 +159,7 @@ class TaskEngine:
         out: Result | None = None,
         algorithm: str | None = None,
         deadline: Duration | None = None,
+        tag: CallTag = None,
     ) -> Result:
         """An `allreduce` of what `array` will hold, into itself or into `out`.
 
@@ -167,6 +169,7 @@ class TaskEngine:
             out: where to put the result; default `array` itself.
             algorithm: for this call.
             deadline: seconds or a timedelta, from the push on.
+            tag: as in the communicator's.
 
         Returns:
             the array that will hold the result: what reads it names it, and runs when it is there.
@@ -177,13 +180,13 @@ class TaskEngine:
         place = checked_array(array) if out is None else out
         self._check_thread()
         with self._queue.one_user():
-            options = CallOptions(op, algorithm=algorithm, deadline=deadline)
+            options = CallOptions(op, algorithm=algorithm, deadline=deadline, tag=tag)
             built = self._calls.allreduce(checked_array(array), options, place, copy=True)
             self._add_collective(self._line.queued(built), [array], [place])
         return place
 
     def broadcast(
-        self, array: Result, root: int = 0, *, deadline: Duration | None = None
+        self, array: Result, root: int = 0, *, deadline: Duration | None = None, tag: CallTag = None
     ) -> Result:
         """A `broadcast` of what the root's `array` will hold, into all ranks' `array`.
 
@@ -198,7 +201,7 @@ class TaskEngine:
             raise ValueError("array is read-only")
         self._check_thread()
         with self._queue.one_user():
-            options = CallOptions(root=root, deadline=deadline)
+            options = CallOptions(root=root, deadline=deadline, tag=tag)
             built = self._calls.broadcast(place, options, place, copy=True)
             self._add_collective(self._line.queued(built), [], [place])
         return place

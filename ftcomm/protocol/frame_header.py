@@ -1,10 +1,10 @@
-"""The 96-byte header of every data frame: who, which collective, which step, how many bytes.
+"""The 104-byte header of every data frame: who, which collective, which step, how many bytes.
 
 Layout, little-endian::
 
     prefix 32   magic+version u16 | kind u8 | flags u8 | epoch u32 | branch u32 | version i32
                 | seqno u32 | step u32 | payload length u64
-    suffix 64   signature 40 | call site 24 (ASCII, zero-padded)
+    suffix 72   signature 48 | call site 24 (ASCII, zero-padded)
 
 The suffix is the same for all frames of a call, so a sender makes it once.  A receiver knows every
 byte of the prefix and of the signature that it expects; it compares bytes and parses only what
@@ -63,14 +63,14 @@ def pack_prefix(
 
 
 def pack_header(header: FrameHeader) -> bytes:
-    """All 96 bytes; `unpack_header` is the inverse."""
+    """All 104 bytes; `unpack_header` is the inverse."""
     epoch, position, step, length = header[:4]
     prefix = pack_prefix(epoch, position, step, length, shared_window=header.shared_window)
     return prefix + make_suffix(header.signature, header.site)
 
 
 def unpack_header(raw: bytes | bytearray | memoryview) -> FrameHeader:
-    """Parse the first 96 bytes of `raw`.
+    """Parse the first 104 bytes of `raw`.
 
     Raises:
         ProtocolError: too short, another layout, an unknown kind or flag, or an absurd length.

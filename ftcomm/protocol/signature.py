@@ -1,24 +1,26 @@
 """Signature: what all ranks must agree on before a collective may run (rule R7).
 
-A signature is a fixed 40-byte record, small enough to travel in every data frame, so that a
+A signature is a fixed 48-byte record, small enough to travel in every data frame, so that a
 mismatch is seen without an extra round trip and both sides can be named in the error.  The call
 site travels beside it and is not part of the comparison.
 """
 
 import enum
+import hashlib
 import math
+import operator
 import struct
 from dataclasses import dataclass
 
 from ftcomm.errors import ProtocolError
 
-SIGNATURE_BYTES = 40
+SIGNATURE_BYTES = 48
 SITE_BYTES = 24
-_DTYPE_AT, _WIRE_AT = 2, 7  # of the 40 bytes
+_DTYPE_AT, _WIRE_AT, _TAG_AT = 2, 7, 40  # of the 48 bytes
 _LOG_SHIFT = 4  # the byte of the wire format has the log mode in its upper half
 MAX_NAMED_DIMS = 4  # more dimensions are compared by digest and shown as a number
 
-_LAYOUT = struct.Struct("<BBBBhBBQ4IQ")
+_LAYOUT = struct.Struct("<BBBBhBBQ4IQQ")
 assert _LAYOUT.size == SIGNATURE_BYTES
 
 
@@ -146,6 +148,14 @@ DTYPE_NAMES: dict[int, str] = {
 }
 
 
+Tag = int | str
+CallTag = Tag | None  # of a collective, which needs none
+NO_TAG = 0
+_TAG_BYTES = 8
+# Kinds of tags, in the first of 8 bytes; a text's kind has its length added.
+_NUMBER, _DIGEST, _TEXT = 1, 2, 16
+_TAG_ROOM = _TAG_BYTES - 1
+
 WITH_LOCAL, LAZY, DURABLE = 1, 2, 4  # in the count of a checkpoint's signature
 _OF_CHECKPOINTS = {WITH_LOCAL: "with a local state", LAZY: "lazy", DURABLE: "durable"}
 
@@ -167,6 +177,7 @@ class Signature:
             those behind the first; of a broadcast without dimensions first the `Scalar`.
         wire: what elements of `dtype` are rounded to for this call.
         log: what is kept of the call.
+        tag: the caller's, as a code; see `tag_code`.
     """
 
     kind: Kind
@@ -180,9 +191,10 @@ class Signature:
     op_hash: int = 0
     wire: Wire = Wire.SAME
     log: LogMode = LogMode.WHOLE
+    tag: int = NO_TAG
 
     def encode(self) -> bytes:
-        """The 40 wire bytes; two signatures agree iff these are equal."""
+        """The 48 wire bytes; two signatures agree iff these are equal."""
         return _LAYOUT.pack(
             self.kind,
             self.op,
@@ -194,18 +206,20 @@ class Signature:
             self.count,
             *self.dims,
             self.op_hash,
+            self.tag,
         )
 
     @classmethod
     def decode(cls, raw: bytes) -> "Signature":
-        """Parse 40 bytes from a peer.
+        """Parse 48 bytes from a peer.
 
         Raises:
             ProtocolError: wrong length, or a code that this version does not know.
         """
         if len(raw) != SIGNATURE_BYTES:
             raise ProtocolError(f"signature of {len(raw)} bytes, expected {SIGNATURE_BYTES}")
-        kind, op, dtype, algorithm, root, ndim, ways, count, *dims, op_hash = _LAYOUT.unpack(raw)
+        kind, op, dtype, algorithm, root, ndim, ways, count, *more = _LAYOUT.unpack(raw)
+        *dims, op_hash, tag = more
         log, wire = divmod(ways, 1 << _LOG_SHIFT)
         if dtype not in DTYPE_NAMES:
             raise ProtocolError(f"signature with unknown dtype code {dtype}")
@@ -222,6 +236,7 @@ class Signature:
                 op_hash,
                 Wire(wire),
                 LogMode(log),
+                tag,
             )
             _ = signature.scalar
         except ValueError as error:
@@ -256,6 +271,8 @@ class Signature:
             parts.append(f"wire={self.wire.name.lower()}")
         if self.log is LogMode.CONTRIBUTIONS:
             parts.append(f"log={self.log.name.lower()}")
+        if self.tag != NO_TAG:
+            parts.append(f"tag={tag_text(self.tag)}")
         return f"{self.kind.name.lower()}({', '.join(parts)})"
 
     def shape_text(self) -> str:
@@ -307,6 +324,7 @@ def differing_fields(one: bytes, other: bytes, sites: tuple[str, str] = ("", "")
         ("log", ours.log.name.lower(), theirs.log.name.lower()),
         ("shape", ours.shape_text(), theirs.shape_text()),
         ("type", _SCALAR_TEXTS[ours.scalar], _SCALAR_TEXTS[theirs.scalar]),
+        ("tag", tag_text(ours.tag), tag_text(theirs.tag)),
     ]
     return ", ".join(f"{name}: {a} and {b}" for name, a, b in pairs if a != b)
 
@@ -329,20 +347,26 @@ def _op_texts(signatures: tuple[Signature, Signature], sites: tuple[str, str]) -
 def is_compatible(known: bytes, whole: bytes) -> bool:
     """Tell whether `whole` may be the signature of which only `known` is known so far.
 
-    Kind, reduction, algorithm, wire and root are known, and the log if the caller has chosen it;
-    what follows from the input is not.
+    Kind, reduction, algorithm, wire, root and tag are known, and the log if the caller has chosen
+    it; what follows from the input is not.
     """
     one, other = Signature.decode(known), Signature.decode(whole)
     if one.log is not other.log and LogMode.BY_SIZE not in (one.log, other.log):
         return False
-    return (one.wire, one.kind, one.op, one.op_hash, one.algorithm, one.root) == (
+    return (one.wire, one.kind, one.op, one.op_hash, one.algorithm, one.root, one.tag) == (
         other.wire,
         other.kind,
         other.op,
         other.op_hash,
         other.algorithm,
         other.root,
+        other.tag,
     )
+
+
+def with_tag(raw: bytes, tag: int) -> bytes:
+    """The same signature with a caller's tag."""
+    return raw[:_TAG_AT] + tag.to_bytes(SIGNATURE_BYTES - _TAG_AT, "little")
 
 
 def logged_as(raw: bytes) -> tuple[bytes, ...]:
@@ -357,12 +381,12 @@ def logged_as(raw: bytes) -> tuple[bytes, ...]:
 
 
 def is_contributed(raw: bytes) -> bool:
-    """Tell whether these are the 40 bytes of a call of which each rank keeps its own input."""
+    """Tell whether these are the 48 bytes of a call of which each rank keeps its own input."""
     return len(raw) == SIGNATURE_BYTES and raw[_WIRE_AT] >> _LOG_SHIFT == LogMode.CONTRIBUTIONS
 
 
 def is_open(raw: bytes) -> bool:
-    """Tell whether these are the 40 bytes of a rank that receives a broadcast's dtype and shape."""
+    """Tell whether these are the 48 bytes of a rank that receives a broadcast's dtype and shape."""
     return len(raw) == SIGNATURE_BYTES and raw[0] == Kind.BROADCAST and raw[_DTYPE_AT] == 0
 
 
@@ -405,3 +429,46 @@ def signature_text(raw: bytes) -> str:
         return str(Signature.decode(raw))
     except ProtocolError:
         return f"undecodable signature {raw.hex()}"
+
+
+def tag_code(tag: CallTag) -> int:
+    """The code of a user's tag; `NO_TAG` for None. An int is never the same as a str.
+
+    Short texts and most numbers stand there as they are, so that messages can name them; of all
+    others there is a digest.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if tag is None:
+        return NO_TAG
+    if isinstance(tag, str):
+        raw = tag.encode(errors="surrogatepass")
+        return _tag(_TEXT + len(raw), raw) if len(raw) <= _TAG_ROOM else _tag_of_digest(b"s" + raw)
+    try:
+        number = operator.index(tag)
+    except TypeError:
+        raise TypeError(f"tag must be an int or a str, not {type(tag).__name__}") from None
+    try:
+        return _tag(_NUMBER, number.to_bytes(_TAG_ROOM, "little", signed=True))
+    except OverflowError:
+        return _tag_of_digest(b"i%d" % number)
+
+
+def tag_text(code: int) -> str:
+    """A tag in words, of any code: of one that has only a digest, the digest."""
+    kind, *rest = code.to_bytes(_TAG_BYTES, "little")
+    raw = bytes(rest)
+    if kind == _NUMBER:
+        return str(int.from_bytes(raw, "little", signed=True))
+    if _TEXT <= kind <= _TEXT + _TAG_ROOM:
+        return repr(raw[: kind - _TEXT].decode(errors="backslashreplace"))
+    return f"#{raw.hex()}" if code else "none"
+
+
+def _tag_of_digest(raw: bytes) -> int:
+    return _tag(_DIGEST, hashlib.blake2b(raw, digest_size=_TAG_ROOM).digest())
+
+
+def _tag(kind: int, raw: bytes) -> int:
+    return int.from_bytes(bytes([kind]) + raw.ljust(_TAG_ROOM, b"\0"), "little")

@@ -68,7 +68,7 @@ class CallProgress:
         """Decide what to do with a call of `signature` at the present position.
 
         Args:
-            signature: its 40 bytes; empty while they depend on an input that is not there yet.
+            signature: its 48 bytes; empty while they depend on an input that is not there yet.
             site: where the user called it.
 
         Returns:

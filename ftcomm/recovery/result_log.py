@@ -31,7 +31,7 @@ class LogEntry:
     """One logged result. The log owns `value`; nobody writes to it any more.
 
     Attributes:
-        signature: the 40 bytes of the collective, compared again in replay (rule R7).
+        signature: the 48 bytes of the collective, compared again in replay (rule R7).
         value: the result as the engine keeps it; opaque to the log.
         nbytes: of the result, the same on every rank.
     """

@@ -211,7 +211,7 @@ def signature_of(
     scalar: Scalar = Scalar.ARRAY,
     log: LogMode = LogMode.WHOLE,
 ) -> bytes:
-    """The 40 bytes that all ranks must agree on.
+    """The 48 bytes that all ranks must agree on.
 
     Args:
         kind: the collective.

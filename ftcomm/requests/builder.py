@@ -28,14 +28,18 @@ from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.frame_header import make_suffix
 from ftcomm.protocol.host_groups import Grouping
 from ftcomm.protocol.signature import (
+    NO_TAG,
     RANK_LOCAL,
     Algorithm,
     Kind,
     LogMode,
+    OpCode,
     Scalar,
     Signature,
     named_shape,
     site_with_function,
+    tag_code,
+    with_tag,
 )
 from ftcomm.requests.arguments import (
     as_elements,
@@ -52,6 +56,7 @@ from ftcomm.requests.log_choice import named_log
 from ftcomm.requests.object_payload import pack_item, pack_object
 from ftcomm.requests.options import CallOptions
 from ftcomm.requests.request import (
+    AnyRequest,
     CollectiveSpec,
     DeferredInput,
     OpenBroadcast,
@@ -220,11 +225,56 @@ class RequestBuilder:
             check: given a result before it is taken from the log; raises where `out` does not fit.
         """
         if not is_input_function(x):
-            return Submission(kind, make(x), finish, options.deadline)
+            return self.submitted(kind, make(x), finish, options)
         known = self.known(kind, options)
         text = site_text(site, options.op)
         request = DeferredInput(kind, known, text, lambda: make(x()), check)
+        return self.submitted(kind, request, finish, options)
+
+    def submitted(
+        self,
+        kind: Kind,
+        request: AnyRequest,
+        finish: Callable[[LoggedResult], R],
+        options: CallOptions,
+    ) -> Submission[R]:
+        """A call that is built, with the options that each kind has.
+
+        Raises:
+            TypeError: the tag is no tag.
+        """
+        code = tag_code(options.tag)
+        if code != NO_TAG:
+            request = self._tagged(request, code)
         return Submission(kind, request, finish, options.deadline)
+
+    def _tagged(self, request: AnyRequest, code: int) -> AnyRequest:
+        """The same call; its signature has a tag."""
+        if isinstance(request, Request):
+            request.form = self._tagged_form(request.form, code)
+            return request
+        known = with_tag(request.known, code)
+        if isinstance(request, OpenBroadcast):
+            return replace(request, known=known)  # the root's signature brings the tag
+        make = request.make
+
+        def make_tagged() -> Request:
+            made = make()
+            made.form = self._tagged_form(made.form, code)
+            return made
+
+        return replace(request, known=known, make=make_tagged)
+
+    def _tagged_form(self, form: CollectiveSpec, code: int) -> CollectiveSpec:
+        def make() -> CollectiveSpec:
+            signature = with_tag(form.signature, code)
+            return replace(
+                form, signature=signature, suffix=signature + form.suffix[len(signature) :]
+            )
+
+        if form.reducer is not None and form.reducer.op is OpCode.FUNCTION:
+            return make()  # a function may hold on to anything: its form is not kept
+        return self.kept((form, code), make)
 
     def _reduction_form(
         self,

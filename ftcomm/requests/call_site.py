@@ -5,11 +5,17 @@ import sys
 from pathlib import Path
 from types import CodeType, FrameType
 
-_passing_on: set[str] = set()  # files of this library that make calls for the user
+_passing_on: set[str] = set()  # files that make calls for the user
 
 
 def passes_on(file: str) -> None:
-    """Calls that are made in this `file` were made where its functions were called."""
+    """Name a file that makes calls for others, as an adapter does: ``passes_on(__file__)``.
+
+    Messages then name the line that called the file's functions, and not the lines in it.
+
+    Args:
+        file: its ``__file__``.
+    """
     _passing_on.add(file)
 
 

@@ -11,11 +11,10 @@ from ftcomm.memory.message_value import MessageValue
 from ftcomm.memory.pool import Array
 from ftcomm.protocol.field_types import MAX_TAG
 from ftcomm.protocol.link_messages import Content
-from ftcomm.protocol.signature import Scalar
+from ftcomm.protocol.signature import Scalar, Tag
 from ftcomm.requests.arguments import as_elements, scalar_type
 from ftcomm.requests.object_payload import pack_object
 
-Tag = int | str
 _NUMBER, _TEXT = b"i", b"s"
 _TAG_BYTES = 8
 _CONTENTS = {

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ftcomm.collectives.op_argument import UncheckedOp
 from ftcomm.config.deadline import Duration
+from ftcomm.protocol.signature import Tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class CallOptions:
         log: what is kept for the replay of a call that gives each rank another result, by the name
             of a `LogMode`; None leaves it to the size.
         copy: what is kept of the input is a copy; False keeps the user's own memory.
+        tag: a name of the call, which all ranks must give alike; None for none.
     """
 
     op: UncheckedOp = "sum"
@@ -28,3 +30,4 @@ class CallOptions:
     deadline: Duration | None = None
     log: str | None = None
     copy: bool = True
+    tag: Tag | None = None

@@ -44,7 +44,7 @@ class CollectiveSpec:
 
     Attributes:
         kind: the collective.
-        signature: its 40 bytes.
+        signature: its 48 bytes.
         site: where the user called it, with the label of a user's function.
         suffix: signature and line, as every frame carries them.
         schedule: this rank's steps; None if they follow from sizes that ranks tell each other.

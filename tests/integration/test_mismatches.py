@@ -51,6 +51,11 @@ ROOT = """\
 def run(comm):
     comm.broadcast(np.zeros(4), root=comm.rank % 2)
 """
+TAGS = """\
+def run(comm):
+    for bucket in ("weight", "bias") if comm.rank == 0 else ("bias", "weight"):
+        comm.allreduce(np.zeros(4), tag=bucket)
+"""
 FUNCTIONS = """\
 def average(a, b):
     return a + b
@@ -168,6 +173,11 @@ OTHER_ROOT = (
     "-1.0: rank 0 called broadcast(float64[4], root=0) at job.py:7 but rank 1 called"
     " broadcast(float64[4], root=1) at job.py:7; they differ in root: 0 and 1"
 )
+OTHER_TAG = (
+    "-1.0: rank 0 called allreduce(op=sum, float64[4], tag='weight') at job.py:8 but rank 1 called"
+    " allreduce(op=sum, float64[4], tag='bias') at job.py:8; they differ in tag: 'weight' and"
+    " 'bias'"
+)
 OTHER_FUNCTION = (
     "-1.0: rank 0 called allreduce(op=function, float64[3]) at job.py:10 (op average at job.py:6)"
     " but rank 1 called allreduce(op=function, float64[3]) at job.py:10 (op run.<locals>.<lambda>"
@@ -197,12 +207,23 @@ REPLAYED = (
         (ONE_MORE, 3, MORE),
         (NONBLOCKING, 2, OTHER_KIND),
         (ROOT, 2, OTHER_ROOT),
+        (TAGS, 2, OTHER_TAG),
         (FUNCTIONS, 2, OTHER_FUNCTION),
         (STATE, 4, OTHER_STATE),
         (FORGETS, 2, FORGOTTEN),
         (REPLAYS, 3, REPLAYED),
     ],
-    ids=["skips", "one-more", "nonblocking", "root", "functions", "state", "forgets", "replays"],
+    ids=[
+        "skips",
+        "one-more",
+        "nonblocking",
+        "root",
+        "tags",
+        "functions",
+        "state",
+        "forgets",
+        "replays",
+    ],
 )
 def test_the_first_calls_that_differ_are_named(
     script: str, ranks: int, cause: str, tmp_path: Path

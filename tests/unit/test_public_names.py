@@ -17,13 +17,13 @@ from tests.conformance.plans import ROOT, worker_environment
 
 OF_A_COMMUNICATOR = """
     abort allgather allgather_object allgatherv allreduce alltoall alltoallv barrier broadcast
-    broadcast_object bucketed checkpoint close engine epoch gather gather_object gatherv
+    broadcast_object bucketed checkpoint close engine epoch error gather gather_object gatherv
     iallgather iallgather_object iallgatherv iallreduce ialltoall ialltoallv ibarrier ibroadcast
-    ibroadcast_object igather igather_object igatherv irecv irecv_object ireduce ireduce_scatter
-    is_over is_usable iscatter iscatter_object iscatterv isend isend_object load_checkpoint
-    peek_checkpoint position probe rank recv recv_object reduce reduce_scatter restored_from
-    scatter scatter_object scatterv send send_object sendrecv seqno stats version worker_id
-    world_size
+    ibroadcast_object igather igather_object igatherv incarnation irecv irecv_object ireduce
+    ireduce_scatter is_over is_replaying is_usable iscatter iscatter_object iscatterv isend
+    isend_object load_checkpoint peek_checkpoint position probe rank recv recv_object reduce
+    reduce_scatter restored_from scatter scatter_object scatterv send send_object sendrecv seqno
+    stats version worker_id world_size
 """
 FRESH = "import ftcomm; print(*dir(ftcomm)); print(ftcomm.__dict__.keys() & {'Communicator'})"
 

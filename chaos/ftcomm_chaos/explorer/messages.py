@@ -164,7 +164,7 @@ def check_cut(model: "Model") -> None:
 
 
 def balance(core: WorkerMachine) -> int:
-    """What this rank has sent, less what it has taken."""
+    """The balance of this rank: all that it has sent, less all that it has taken."""
     return core.messages.balance
 
 

@@ -54,7 +54,7 @@ class ModelProcess(NamedTuple):
     parts: tuple[transitions.PendingPart, ...] = ()
     done: tuple[tuple[Position, int], ...] = ()
     used: tuple[tuple[Position, InputDigests], ...] = ()  # of which its results were made
-    links: tuple[transitions.MessageLink, ...] = ()
+    links: tuple[transitions.PendingMessages, ...] = ()
     passed: tuple[Position, int] = (START, 0)  # how many of the messages at a position
     contents: tuple[tuple[messages.Place, bytes], ...] = ()  # of messages, in this version
     has_closed: bool = False

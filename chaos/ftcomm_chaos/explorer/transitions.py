@@ -51,8 +51,8 @@ class PendingPart(NamedTuple):
     rank: int
 
 
-class MessageLink(NamedTuple):
-    """What a process has asked of one rank: all its messages of a version behind these marks.
+class PendingMessages(NamedTuple):
+    """A request to one rank for all its messages of a version behind these marks.
 
     `at` says how much of the source's log was looked at; -1 until the source has been asked.
     """
@@ -70,7 +70,7 @@ class CoreReply(NamedTuple):
     messages: tuple[Any, ...]
     fetches: tuple[PendingFetch, ...]
     parts: tuple[PendingPart, ...]
-    links: tuple[MessageLink, ...]
+    links: tuple[PendingMessages, ...]
 
 
 def hear(core: WorkerMachine, event: Event) -> CoreReply:
@@ -85,7 +85,7 @@ def hear(core: WorkerMachine, event: Event) -> CoreReply:
         for rank in effect.ranks
     ]
     links = [
-        MessageLink(effect.epoch, effect.source, effect.version, effect.marks)
+        PendingMessages(effect.epoch, effect.source, effect.version, effect.marks)
         for effect in effects
         if isinstance(effect, AskForMessages)
     ]

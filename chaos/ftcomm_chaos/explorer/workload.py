@@ -85,7 +85,7 @@ def input_of(letter: str, rank: int, port: int) -> bytes:
 
 
 def content_of(letter: str, position: Position, index: int, port: int) -> bytes:
-    """What the process at `port` sends as the message at `index` before `position`."""
+    """Content that the process at `port` sends as the message at `index` before `position`."""
     changes = port if letter == "V" else 0
     return f"{letter} {position} {index} {changes}".encode()
 

@@ -45,7 +45,7 @@ class SimulatedCall:
 
     @functools.cached_property
     def signature(self) -> bytes:
-        """The 40 bytes that every rank must agree on."""
+        """The 48 bytes that every rank must agree on."""
         reduces = self.kind is Kind.ALLREDUCE
         carries = self.kind in (Kind.ALLREDUCE, Kind.BROADCAST, Kind.ALLGATHER, Kind.ALLTOALL)
         return Signature(

@@ -15,7 +15,7 @@ class Contribution:
     """One rank's input to one call.
 
     Attributes:
-        signature: the 40 bytes of the call.
+        signature: the 48 bytes of the call.
         digest: of the whole input.
         value: the input as the engine keeps it; opaque here, and never written any more.
         extents: for each rank, which rows ``[lo, hi)`` of the value are its part; empty where the

@@ -228,7 +228,7 @@ def test_prose_is_cut_when_sent_and_names_are_not() -> None:
         Suspect(1, (MAX_WORLD_SIZE,), ""),
         Suspect(1, [1], ""),
         StatusReply("x" * MAX_CONTROL_FRAME),
-        Heartbeat(1, 1, Position(0, 0, 0), Blocked(b"s" * 41, "", (), 0)),
+        Heartbeat(1, 1, Position(0, 0, 0), Blocked(b"s" * 49, "", (), 0)),
     ],
     ids=lambda m: repr(m)[:40],
 )

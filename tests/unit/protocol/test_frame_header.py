@@ -30,13 +30,13 @@ def test_what_is_packed_is_unpacked(
     position = Position(branch, version, seqno)
     header = FrameHeader(epoch, position, step, length, SIGNATURE, site, shared_window)
     raw = pack_header(header)
-    assert len(raw) == frame_header.HEADER_BYTES == 96
+    assert len(raw) == frame_header.HEADER_BYTES == 104
     assert unpack_header(raw) == unpack_header(bytearray(raw)) == header
 
 
 def test_a_long_site_keeps_its_right_end_and_foreign_letters_become_marks():
     suffix = make_suffix(SIGNATURE, "very/long/directory/of/tränen/train.py:1234")
-    assert suffix[40:] == b"y/of/tr?nen/train.py:1234"[-24:]
+    assert suffix[48:] == b"y/of/tr?nen/train.py:1234"[-24:]
     with pytest.raises(ValueError, match="signature of 3 bytes"):
         make_suffix(b"abc", "x")
 
@@ -50,8 +50,8 @@ def mutated(offset: int, value: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("raw", "complaint"),
     [
-        (pack_header(HEADER)[:95], "95 bytes"),
-        (b"GET / HTTP/1.1\r\n".ljust(96), "begins with"),
+        (pack_header(HEADER)[:103], "103 bytes"),
+        (b"GET / HTTP/1.1\r\n".ljust(104), "begins with"),
         (mutated(0, b"\xc2"), "begins with"),
         (mutated(2, b"\x09"), "unknown kind 9"),
         (mutated(3, b"\x02"), "flags 0x2"),

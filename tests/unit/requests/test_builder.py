@@ -5,10 +5,19 @@ import pytest
 
 from ftcomm.collectives.op_argument import reduction
 from ftcomm.config.algorithm_table import table_in_text
-from ftcomm.protocol.signature import Algorithm, Kind, is_compatible
+from ftcomm.protocol.frame_header import make_suffix
+from ftcomm.protocol.signature import (
+    NO_TAG,
+    Algorithm,
+    Kind,
+    Signature,
+    is_compatible,
+    tag_code,
+    with_tag,
+)
 from ftcomm.requests.builder import FLUSH_BROADCASTS, FLUSH_BYTES, UnprovenBroadcasts
 from ftcomm.requests.options import CallOptions
-from ftcomm.requests.request import Request
+from ftcomm.requests.request import DeferredInput, Request, anything
 from tests.helpers.group import builder
 
 SITE = "train.py:1"
@@ -99,3 +108,45 @@ def test_the_jobs_table_chooses_and_a_call_may_wish_otherwise() -> None:
         factory.broadcast(array, CallOptions(root=0, algorithm="ring"), SITE)
     with pytest.raises(ValueError, match="chain does not fit this allreduce"):
         factory.allreduce(array, CallOptions(algorithm="chain"), SITE)
+
+
+def signatures(tag: int | str | None) -> list[Signature]:
+    """Of one allreduce with that tag: as built, as known of an input function, and as it makes."""
+    factory, options = builder(), CallOptions(tag=tag)
+
+    def make(x: np.ndarray) -> Request:
+        return factory.allreduce(x, options, SITE)
+
+    found = []
+    for x in (np.zeros(3), lambda: np.zeros(3)):
+        request = factory.submission(Kind.ALLREDUCE, x, make, anything, SITE, options).request
+        found.append(Signature.decode(request.known))
+        if isinstance(request, DeferredInput):
+            found.append(Signature.decode(request.make().form.signature))
+    return found
+
+
+def test_a_tag_is_part_of_the_signature_however_the_input_comes() -> None:
+    assert [found.tag for found in signatures("bucket")] == [tag_code("bucket")] * 3
+    assert [found.tag for found in signatures(None)] == [NO_TAG] * 3
+
+
+def test_the_frames_of_a_call_carry_its_tag_and_its_line() -> None:
+    factory = builder()
+    plain = factory.plain(Kind.BARRIER, SITE)
+    form = plain.form
+    tagged = factory.submitted(Kind.BARRIER, plain, anything, CallOptions(tag=5)).request
+    assert isinstance(tagged, Request)
+    assert tagged.form.suffix == make_suffix(with_tag(form.signature, tag_code(5)), SITE)
+    again = factory.submitted(Kind.BARRIER, Request(form), anything, CallOptions(tag=5)).request
+    assert isinstance(again, Request)
+    assert again.form is tagged.form
+
+
+def test_a_rank_that_learns_dtype_and_shape_knows_the_tag() -> None:
+    factory, options = builder(), CallOptions(root=0, tag="w")
+    opened = factory.broadcast_from(options, SITE)
+    known = factory.submitted(Kind.BROADCAST, opened, anything, options).request.known
+    root = with_tag(factory.broadcast(np.zeros(3), options, SITE).form.signature, tag_code("w"))
+    assert is_compatible(known, root)
+    assert not is_compatible(known, with_tag(root, NO_TAG))

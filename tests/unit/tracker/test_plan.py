@@ -89,7 +89,7 @@ def test_a_replacement_loads_and_fetches_prelude_and_version() -> None:
 
 
 def test_the_length_of_the_prelude_is_that_of_who_still_loads() -> None:
-    """Who had completed the load has died, and its checkpoint is with a spare alone."""
+    """All who had completed the load have died, and a spare alone has its checkpoint."""
     loading = report(at(PRELUDE, 2), PositionRange(-1, 0, 2), signature=LOAD)
     spare = report(committed=0, caught_up=0)
     orders = decided(loading, spare).plans

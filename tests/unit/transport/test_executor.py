@@ -185,14 +185,14 @@ def test_a_probe_at_half_sent_is_called_with_half_a_frame_in_the_kernel():
         payload = bytes(range(100))
         outgoing = Outgoing(
             link,
-            memoryview(harness.frame(payload))[:96],
+            memoryview(harness.frame(payload))[:104],
             memoryview(payload),
             probe=lambda point, step: sent_so_far.append((point, step, len(far.recv(1000)))),
             step=4,
         )
         while not outgoing.done:
             outgoing.advance()
-        assert sent_so_far == [("half_sent", 4, 96 + 50)]
+        assert sent_so_far == [("half_sent", 4, 104 + 50)]
         assert len(far.recv(1000)) == 50
 
 
@@ -202,7 +202,7 @@ def test_frames_may_be_cut_at_any_byte():
     sources = floats(2, 6)
     schedules = [ring_allreduce(2, rank, 6) for rank in range(2)]
     wanted = run_in_memory(schedules, sources, reducer)
-    frame_bytes = 96 + 12
+    frame_bytes = 104 + 12
     with harness.group(1) as (left,), harness.group(1) as (right,):
         sockets = [socket.socketpair() for _ in range(2)]
         left.links[1] = harness.SocketLink(sockets[0][0], 1)

@@ -158,7 +158,7 @@ def test_another_collective_is_a_mismatch_that_names_it(
 @pytest.mark.parametrize(
     ("raw", "cause"),
     [
-        (b"GET / HTTP/1.1\r\n".ljust(96), "data frame begins with"),
+        (b"GET / HTTP/1.1\r\n".ljust(104), "data frame begins with"),
         (harness.frame(epoch=4), "frame of epoch 4 in epoch 3"),
         (harness.frame(step=9), "frame of step 9 with 0 bytes"),
         (harness.frame(length=3), "frame of step 1 with 3 bytes"),

@@ -1,4 +1,4 @@
-"""Data links as bytes: real handshakes, keys of the epoch, frames of 96 bytes and payload."""
+"""Data links as bytes: real handshakes, keys of the epoch, frames of 104 bytes and payload."""
 
 import struct
 from collections.abc import Iterator
