@@ -36,3 +36,8 @@ def test_a_late_record_of_an_earlier_attempt_is_no_other_jobs(
 def test_a_spare_fetches_the_prelude_of_which_nobody_knows_the_length() -> None:
     """All who had completed the load were gone, and the checkpoint was with the spare alone."""
     assert Simulation(7202632, messages=True).run().fatal_decision == "finished"
+
+
+def test_a_spare_that_a_new_leader_does_not_know_shares_its_number_with_no_other() -> None:
+    """Its next process got the same number and the same rank, and both stayed."""
+    assert Simulation(9100883, durable=True, standby=True).run().fatal_decision == "finished"

@@ -322,6 +322,37 @@ def test_a_worker_that_once_had_a_rank_keeps_its_number() -> None:
     assert waiting.roster.durable.incarnations == (("s0", 1), ("w0", 1), ("w1", 1))
 
 
+def with_late_spare(**changes: Any) -> tuple[Waiting, list[Effect]]:
+    """A tracker that has taken over, and what it says to a spare that comes then."""
+    waiting, _ = led()
+    return waiting, waiting.tell(Joined(7, hello("s0", job_id="job.1", **changes)))
+
+
+def spares_of(waiting: Waiting) -> list[tuple[str, bytes]]:
+    peers = waiting.roster.members.peers.values()
+    return [(p.hello.worker_id, p.hello.nonce) for p in peers if p.rank is None]
+
+
+def test_a_spare_that_comes_late_keeps_its_number_and_its_next_process_gets_another() -> None:
+    """No record names it: with the same number, neither process would be fenced."""
+    waiting, effects = with_late_spare(incarnation=2, revoke_epoch=4)
+    assert names(sends(effects)) == [(7, "Welcome")]
+    assert waiting.roster.durable.incarnation_of("s0") == 2
+    later = waiting.tell(Joined(8, hello("s0", "b")))
+    assert names(sends(later)) == [(7, "Fenced"), (8, "Welcome")]
+    assert waiting.roster.durable.incarnation_of("s0") == 3
+    assert spares_of(waiting) == [("s0", b"s0-b")]
+
+
+def test_of_two_spares_with_one_id_and_number_one_stays() -> None:
+    """The new process came first, and its number was not known to be taken."""
+    waiting, _ = with_late_spare()
+    assert waiting.roster.durable.incarnation_of("s0") == 1
+    older = waiting.tell(Joined(8, hello("s0", "b", incarnation=1, job_id="job.1")))
+    assert names(sends(older)) == [(7, "Fenced"), (8, "Welcome")]
+    assert spares_of(waiting) == [("s0", b"s0-b")]
+
+
 def test_all_members_come_and_nothing_is_lost() -> None:
     waiting, _ = led()
     waiting.tell(Joined(2, member("w1")))

@@ -195,6 +195,11 @@ def _come_back_as_spare(group: GroupState, conn: int, hello: Hello) -> None:
     """A numbered incarnation that has never been a member has a new connection."""
     for old in [p.conn for p in group.members.peers.values() if p.hello.nonce == hello.nonce]:
         group.drop(old, "replaced by a newer connection of the same process")
+    if hello.incarnation > group.durable.incarnation_of(hello.worker_id):
+        # R19: a tracker that began without a journal does not know the numbers of spares
+        incarnations = group.durable.with_incarnation(hello.worker_id, hello.incarnation)
+        group.persist(incarnations=incarnations)
+    _fence_older(group, hello.worker_id)  # or one that has got the same number meanwhile
     _add_spare(group, conn, hello, hello.incarnation)
 
 

@@ -173,7 +173,8 @@ class Members:
 
     def check(self) -> None:
         """Assert that ranks and connections agree."""
-        assert all(self.peers[conn].rank == rank for rank, conn in self.slots.items())
+        seated = {(p.rank, conn) for conn, p in self.peers.items() if p.rank is not None}
+        assert seated == set(self.slots.items())
         assert not self.empty_since.keys() & self.slots.keys()
 
 
