@@ -38,6 +38,11 @@ def test_a_spare_fetches_the_prelude_of_which_nobody_knows_the_length() -> None:
     assert Simulation(7202632, messages=True).run().fatal_decision == "finished"
 
 
+def test_an_end_that_all_have_heard_may_be_lost_with_its_journal() -> None:
+    """The simulator knew that of a fatal decision, and not of a job that has finished."""
+    assert Simulation(9103326).run().fatal_decision == "finished"
+
+
 def test_a_spare_that_a_new_leader_does_not_know_shares_its_number_with_no_other() -> None:
     """Its next process got the same number and the same rank, and both stayed."""
     assert Simulation(9100883, durable=True, standby=True).run().fatal_decision == "finished"

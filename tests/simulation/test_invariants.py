@@ -109,3 +109,30 @@ def test_an_end_is_told_that_is_recorded_or_was_awaited_for_long() -> None:
 def test_an_end_is_not_told_before_its_record_otherwise(told: dict[str, Any]) -> None:
     with pytest.raises(Violation, match="the store does not say so"):
         tell_end(**told)
+
+
+def end_all(*, disk_lost: bool, lost_version: int = -1, lost: FatalDecision | None = None) -> None:
+    """All processes have ended, and the tracker's journal knows of no end."""
+    tracker = SimpleNamespace(
+        journal=SimpleNamespace(fatal_decision=None, final_version=-1),
+        disk_lost=disk_lost,
+        final_version=lost_version,
+        fatal_decision=lost,
+        lost_decisions=[],
+        ended=False,
+    )
+    simulation = SimpleNamespace(tracker=tracker, store=None)
+    EndRules(simulation).check()  # type: ignore[arg-type]  # as much as it looks at
+
+
+def test_an_end_may_be_lost_with_its_journal_once_all_have_heard_it() -> None:
+    end_all(disk_lost=True, lost_version=0)
+    end_all(disk_lost=True, lost=APART)
+
+
+@pytest.mark.parametrize(
+    "kept", [{"disk_lost": True}, {"disk_lost": False}, {"disk_lost": False, "lost_version": 0}]
+)
+def test_an_end_that_no_lost_journal_had_is_known(kept: dict[str, Any]) -> None:
+    with pytest.raises(Violation, match="the tracker knows of no end"):
+        end_all(**kept)

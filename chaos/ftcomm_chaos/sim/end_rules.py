@@ -102,7 +102,8 @@ class EndRules:
         journal, tracker = self.sim.tracker.journal, self.sim.tracker
         if len(self.endings - self._lost_endings) > 1:
             raise Violation(f"different endings: {self.endings}")
-        if tracker.disk_lost and tracker.fatal_decision is not None:
+        was_over = tracker.fatal_decision is not None or tracker.final_version >= 0
+        if tracker.disk_lost and was_over:
             return  # the last member heard it; an operator stops the tracker that waits for one
         store = self.sim.store
         if tracker.ended and store is not None and store.facts().finished >= 0:
