@@ -43,6 +43,11 @@ def test_an_end_that_all_have_heard_may_be_lost_with_its_journal() -> None:
     assert Simulation(9103326).run().fatal_decision == "finished"
 
 
+def test_journalled_results_are_those_of_the_attempt_that_is_recorded() -> None:
+    """Another tracker had begun an attempt of that number, and executed nothing."""
+    assert Simulation(9103315, durable=True, standby=True).run().fatal_decision == "finished"
+
+
 def test_a_spare_that_a_new_leader_does_not_know_shares_its_number_with_no_other() -> None:
     """Its next process got the same number and the same rank, and both stayed."""
     assert Simulation(9100883, durable=True, standby=True).run().fatal_decision == "finished"

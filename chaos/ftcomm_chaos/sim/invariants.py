@@ -53,7 +53,7 @@ class Monitor:
         self.owners: set[bytes] = set()  # incarnations that have ever had a place
         self.kept_by_all: frozenset[Position] = frozenset()  # known with the first plan
         self.resumed = False  # this attempt began from the store
-        self.journals = JournalRules(sim, 0, 0)
+        self.journals = JournalRules(sim, "", 0)
         self.lost_all = False  # everything, or all workers, at one moment of this attempt
         self.whole: dict[int, Position] = {}  # by incarnation: all below this is here that all keep
 
@@ -65,7 +65,7 @@ class Monitor:
         if program.grouping is not None:
             self.kept_by_all = program.kept_by_all(self.sim.settings.keep_by_all)
         self.resumed = durable.restore > 0
-        self.journals = JournalRules(self.sim, durable.attempt, durable.restore)
+        self.journals = JournalRules(self.sim, durable.job_id, durable.restore)
         if durable.restore:
             self.executed = {p for p in program.calls if p.version == PRELUDE}
             self.executed |= self.journals.served()

@@ -15,6 +15,7 @@ from ftcomm.recovery.journal.journalling import Batch
 from ftcomm_chaos.sim.world import Violation
 from ftcomm_tracker.core.durable.attempts import PutAttempt
 from ftcomm_tracker.core.events import PutBegun, PutVersion
+from ftcomm_tracker.core.rebuild.decision import attempt_of
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.simulation import Simulation
@@ -147,14 +148,19 @@ class JournalAccess:
 class JournalRules:
     """Checks of one attempt that goes on from journals (rule R16).
 
+    Args:
+        sim: the job.
+        job_id: of the attempt.
+        restore: number of the version record that it began from, 0 for none.
+
     Attributes:
         holds: nothing may be executed before the attempt's record.
         version: of the checkpoint that it began from.
     """
 
-    def __init__(self, sim: "Simulation", attempt: int, restore: int) -> None:
+    def __init__(self, sim: "Simulation", job_id: str, restore: int) -> None:
         self._sim = sim
-        self._attempt = attempt
+        self._series, self._attempt = attempt_of(job_id)
         self._restore = restore
         record = sim.store.records[restore - 1] if sim.store is not None and restore else None
         self.version = record.version if isinstance(record, PutVersion) else PRELUDE
@@ -176,7 +182,9 @@ class JournalRules:
         assert isinstance(record, PutVersion)
         if last != record.attempt and attempts.get(last) != self._restore:
             return set()
-        return {p for p in self._sim.executed[last] if p.version == self.version}
+        # By its whole name: another tracker may have begun an attempt 1 that no record has.
+        executed = self._sim.monitors[f"{self._series}.{last}"].executed
+        return {p for p in executed if p.version == self.version}
 
     def on_begun(self, record: PutBegun) -> None:
         """The record is put: what it goes on from is journalled anew."""

@@ -4,7 +4,6 @@ import random
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.machine import WorkerState
 from ftcomm_chaos.sim.fault_injection import Faults, Killed
@@ -100,7 +99,6 @@ class Simulation:
         if self.disks:  # the workers name their store
             self.settings = replace(self.settings, checkpoint=STORE_URL)
         self.journals = JournalDisks(self)
-        self.executed: dict[int, set[Position]] = {}  # by attempt
         self.network = WireNetwork(self.world) if self.conditions.wire else Network(self.world)
         self.monitor = RecordingMonitor(self)
         self.monitors: dict[str, RecordingMonitor] = {}  # of attempts, by the id of their jobs
@@ -232,13 +230,11 @@ class Simulation:
         self.counters["attempts"] += 1
         self.monitor = RecordingMonitor(self)
         self.monitor.resume(durable)
-        self.executed[durable.attempt] = self.monitor.executed
         self.monitors[durable.job_id] = self.monitor
 
     def on_taken_up(self, durable: Durable) -> None:
         """A job is rebuilt from its workers: the attempt that they are of goes on."""
         self.monitor = self.monitors.get(durable.job_id, self.monitor)
-        self.executed[durable.attempt] = self.monitor.executed
 
     def lose_everything(self, *, journal: bool) -> None:
         """Kill all workers and the tracker at one moment; the state directory may go with them."""
