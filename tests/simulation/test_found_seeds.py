@@ -48,6 +48,12 @@ def test_journalled_results_are_those_of_the_attempt_that_is_recorded() -> None:
     assert Simulation(9103315, durable=True, standby=True).run().fatal_decision == "finished"
 
 
+def test_a_rebuilt_attempt_that_has_completed_nothing_has_lost_nothing() -> None:
+    """A member had what the store has, and no plan yet: the job was rolled back all the same."""
+    outcome = Simulation(9100069, durable=True, disks=True).run()
+    assert outcome.fatal_decision == "finished"
+
+
 def test_a_spare_that_a_new_leader_does_not_know_shares_its_number_with_no_other() -> None:
     """Its next process got the same number and the same rank, and both stayed."""
     assert Simulation(9100883, durable=True, standby=True).run().fatal_decision == "finished"

@@ -7,7 +7,7 @@ import pytest
 
 from ftcomm.durable.records import EpochRecord
 from ftcomm.protocol.messages import AllClosed, AskRoster, KnownRoster, RosterEntry, Welcome
-from ftcomm.protocol.position import START
+from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.durable.chain_facts import ChainFacts, RecordedAttempt, RecordedVersion
 from ftcomm_tracker.core.durable_state import Durable
 from ftcomm_tracker.core.events import (
@@ -123,6 +123,18 @@ def test_a_job_is_taken_up_with_its_store(begin: Any) -> None:
     assert (durable.restore, durable.version, durable.epoch) == (3, 7, 1007)
     assert durable.in_store
     assert roster.snapshot(0.0)["store"]["newest"] == 7
+
+
+@pytest.mark.parametrize(("seqno", "is_known"), [(0, True), (1, False)])
+def test_where_nothing_was_completed_since_the_store_was_read_nothing_is_lost(
+    seqno: int, *, is_known: bool
+) -> None:
+    """The attempt began from version 4; a member that read it may have taken no plan."""
+    scenario = rebuilding()
+    come(scenario, 0, 1, frontier=Position(0, 4, seqno))
+    read(scenario)
+    nonces = tuple(entry.nonce if is_known else b"" for entry in ENTRIES)
+    assert scenario.journalled.first_nonces == nonces
 
 
 def test_nothing_is_taken_up_before_the_store_is_read() -> None:

@@ -15,7 +15,7 @@ from ftcomm.config.job_settings import JobSettings
 from ftcomm.errors import ConfigError
 from ftcomm.protocol.host_groups import is_grouping
 from ftcomm.protocol.messages import AskRoster, Hello, KnownRoster, RosterEntry
-from ftcomm.protocol.position import START
+from ftcomm.protocol.position import START, Position
 from ftcomm_tracker.core.durable_state import Durable, RankOwner
 from ftcomm_tracker.core.events import Event
 from ftcomm_tracker.core.rebuild.known_store import KnownStore
@@ -40,6 +40,7 @@ class Rebuilt:
         settings: of the job.
         lost: worker ids of members that did not come, of which the operator confirms the loss.
         old_trackers: addresses of the trackers that the workers have lost.
+        frontier: of the newest plan.
     """
 
     generation: int
@@ -47,6 +48,7 @@ class Rebuilt:
     settings: JobSettings
     lost: tuple[str, ...]
     old_trackers: tuple[str, ...]
+    frontier: Position
 
 
 @dataclass(slots=True)
@@ -218,7 +220,7 @@ class Rebuild:
         lost = tuple(e.worker_id for e in entries if e.present and e.nonce not in here)
         old = {address for parts in self.answers.values() for address in parts[0].lost}
         settings = JobSettings.from_wire(job.settings)
-        return Rebuilt(self.generation, durable, settings, lost, tuple(sorted(old)))
+        return Rebuilt(self.generation, durable, settings, lost, tuple(sorted(old)), job.frontier)
 
     def _incarnations(self, entries: list[RosterEntry]) -> tuple[tuple[str, int], ...]:
         """The newest incarnations: those of the roster, and of workers here that it leaves out."""

@@ -7,7 +7,7 @@ the members of the newest attempt first: an attempt that begins fences whoever l
 
 from dataclasses import dataclass, replace
 
-from ftcomm.protocol.position import PRELUDE
+from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm_tracker.core.durable.chain_facts import ChainFacts
 from ftcomm_tracker.core.durable.store_facts import StoreFacts
 from ftcomm_tracker.core.durable_state import Durable
@@ -154,8 +154,13 @@ def with_store(found: Rebuilt, read: ChainRead) -> tuple[Rebuilt, StoreFacts]:
     # The tracker may have died before its first records were there: the nonce of the one that is
     # there makes the other one this tracker's own.
     nonce = begun.nonce if begun is not None else chain.first_nonce or read.nonce
+    first_nonces = found.durable.first_nonces
+    if found.frontier == Position(0, facts.parent_version, 0):
+        # Nothing was completed since the attempt began: members without results have lost nothing.
+        first_nonces = tuple(place.nonce for place in found.durable.places)
     durable = replace(
         found.durable,
+        first_nonces=first_nonces,
         attempt=attempt,
         attempt_nonce=nonce,
         in_store=chain.length > 0,
