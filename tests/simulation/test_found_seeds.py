@@ -54,6 +54,12 @@ def test_a_rebuilt_attempt_that_has_completed_nothing_has_lost_nothing() -> None
     assert outcome.fatal_decision == "finished"
 
 
+def test_a_tracker_may_tell_what_the_other_one_does_not_know_to_be_recorded() -> None:
+    """It had read the record before the answer to it was there."""
+    outcome = Simulation(9103348, durable=True, standby=True).run()
+    assert outcome.fatal_decision == "RankLostError"
+
+
 def test_a_spare_that_a_new_leader_does_not_know_shares_its_number_with_no_other() -> None:
     """Its next process got the same number and the same rank, and both stayed."""
     assert Simulation(9100883, durable=True, standby=True).run().fatal_decision == "finished"

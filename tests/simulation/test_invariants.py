@@ -114,13 +114,13 @@ def test_an_end_is_not_told_before_its_record_otherwise(told: dict[str, Any]) ->
         tell_end(**told)
 
 
-def end_all(*, disk_lost: bool, lost_version: int = -1, lost: FatalDecision | None = None) -> None:
+def end_all(*, disk_lost: bool, lost_version: int = -1, told: FatalDecision | None = None) -> None:
     """All processes have ended, and the tracker's journal knows of no end."""
     tracker = SimpleNamespace(
         journal=SimpleNamespace(fatal_decision=None, final_version=-1),
         disk_lost=disk_lost,
         final_version=lost_version,
-        fatal_decision=lost,
+        fatal_decision=told,
         lost_decisions=[],
         ended=False,
     )
@@ -130,7 +130,12 @@ def end_all(*, disk_lost: bool, lost_version: int = -1, lost: FatalDecision | No
 
 def test_an_end_may_be_lost_with_its_journal_once_all_have_heard_it() -> None:
     end_all(disk_lost=True, lost_version=0)
-    end_all(disk_lost=True, lost=APART)
+    end_all(disk_lost=True, told=APART)
+
+
+def test_an_end_that_is_recorded_need_not_be_journalled_yet() -> None:
+    """Another tracker reads the record, and tells it to the members."""
+    end_all(disk_lost=False, told=APART)
 
 
 @pytest.mark.parametrize(

@@ -108,9 +108,10 @@ class EndRules:
         store = self.sim.store
         if tracker.ended and store is not None and store.facts().finished >= 0:
             return  # a command that was given again has heard of it
-        if journal.fatal_decision is None and journal.final_version < 0:
+        is_journalled = journal.fatal_decision is not None or journal.final_version >= 0
+        if not is_journalled and tracker.fatal_decision is None:
             raise Violation("everyone has ended, but the tracker knows of no end")
-        if tracker.roster.state is not JobState.OVER and tracker.up:
+        if is_journalled and tracker.roster.state is not JobState.OVER and tracker.up:
             raise Violation("the tracker does not know that the job is over")
 
 

@@ -184,9 +184,14 @@ class SimulatedTracker:
 
     @property
     def fatal_decision(self) -> FatalDecision | None:
-        """The journal's, or that of a journal which is lost and not rebuilt."""
+        """The journal's, or that of a journal which is lost and not rebuilt.
+
+        Of two trackers one may tell what the other has recorded, and does not know yet to be there.
+        """
         lost = self._lost_decision if self.disk_lost else None
-        return self.journal.fatal_decision or lost
+        store = None if self.looks is None else self.sim.store
+        recorded = None if store is None else store.facts().fatal_decision
+        return self.journal.fatal_decision or lost or recorded
 
     def _begin_rebuild(self) -> Rebuild | None:
         size = self.sim.world_size
