@@ -41,7 +41,7 @@ def gives_other_bytes(bench: Bench) -> None:
         job.run()
         said = said_by_all(job, "JobLostError", 3)
     assert "rank 1 gave other bytes to the call at" in said, said
-    assert "log='whole'" in said, said
+    assert "use log='copies'" in said, said
 
 
 def _scenarios() -> Iterator[Scenario]:
