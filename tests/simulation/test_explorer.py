@@ -24,7 +24,7 @@ from tests.unit.tracker.roster_scenario import running
 
 # The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, P the same
 # with local states, E close, R and N calls of which each rank keeps its own input, to which a
-# restarted rank gives the same (R) or not (N).
+# restarted rank gives the same (R) or not (N), K one of which others keep each rank's result.
 SMALL = [
     ("SB", 2, 1),
     ("BS", 2, 1),
@@ -36,6 +36,8 @@ SMALL = [
     ("LN", 2, 1),
     ("LRCR", 2, 1),
     ("LRE", 2, 1),
+    ("LKCK", 2, 1),
+    ("LKE", 2, 1),
 ]
 # How many states there are follows from the code alone: a
 # number that changes tells that a core does something else, or that the search sees less.

@@ -1,11 +1,13 @@
 """The script of a job that the explorer searches: one letter for each collective."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.signature import Kind, LogMode, Signature
 from ftcomm.recovery.contributions.contributed_calls import DIGEST_BYTES
+from ftcomm_chaos.sim.workload import InputDigests
 
 
 @dataclass(frozen=True)
@@ -14,7 +16,8 @@ class Script:
 
     The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, P checkpoint
     with a local state, E close.  Of R and N each rank keeps its own input; a restarted rank gives
-    the same to R and something else to N.  A stable result has `replicas` replica holders; where
+    the same to R and something else to N.  Of K others keep each rank's result, and each process
+    gives something else.  A stable result has `replicas` replica holders; where
     they are more than half of the ranks, all are replica holders and nobody ever drops one.  With
     `kept_by_all` every rank keeps all results, which are small.
     """
@@ -37,6 +40,7 @@ class Script:
 
 
 CONTRIBUTED = "RN"  # letters of calls of which each rank keeps its own input
+COPIED = "K"  # the letter of a call of which others keep each rank's result
 
 SIGNATURES = {
     "S": Signature(Kind.ALLREDUCE).encode(),
@@ -47,6 +51,7 @@ SIGNATURES = {
     "E": Signature(Kind.CLOSE).encode(),
     "R": Signature(Kind.ALLTOALL, count=1, log=LogMode.CONTRIBUTIONS).encode(),
     "N": Signature(Kind.ALLTOALL, count=2, log=LogMode.CONTRIBUTIONS).encode(),
+    "K": Signature(Kind.ALLTOALL, count=3, log=LogMode.COPIES).encode(),
 }
 
 
@@ -54,6 +59,16 @@ def input_of(letter: str, rank: int, port: int) -> bytes:
     """The digest of what `rank`, as the process at `port`, gives to a contributed call."""
     changes = port if letter == "N" else 0
     return rank.to_bytes(DIGEST_BYTES // 2, "big") + changes.to_bytes(DIGEST_BYTES // 2, "big")
+
+
+def result_of(rank: int, ports: Sequence[int]) -> bytes:
+    """The result of `rank` of a copied call, which tells of which processes it was made."""
+    return bytes([rank, *ports]).ljust(DIGEST_BYTES, b"\0")
+
+
+def results_of(ports: Sequence[int]) -> InputDigests:
+    """The log entry of such a call: a result is its own digest."""
+    return InputDigests(b"".join(result_of(rank, ports) for rank in range(len(ports))))
 
 
 def local_value(version: int, rank: int) -> str:

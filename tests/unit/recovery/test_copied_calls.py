@@ -183,6 +183,18 @@ def test_a_rank_that_was_cut_off_before_the_end_uses_what_it_holds() -> None:
     assert core.copied.own() == "0 in 1"
 
 
+def test_what_is_held_of_another_execution_is_neither_used_nor_given() -> None:
+    core = loaded()
+    core.progress.begin(CALL, SITE)
+    old = result(0, 9)
+    assert core.copied.keep(1, 0, old.digest, old.value)
+    planned(core, 2)
+    fetched(core)
+    core.progress.begin(CALL, SITE)
+    assert core.copied.own() is None
+    assert core.copied.offer(of(0), asker=1) is Offer.NOT_YET
+
+
 def test_a_holder_that_has_none_is_passed_over() -> None:
     core = lagging()
     assert gone(core, 0, 1) == [Wake()]  # the next holder is asked for something else now
@@ -244,6 +256,13 @@ def test_a_link_that_fails_is_suspected_and_the_next_epoch_asks_anew() -> None:
     assert core.view.state is WorkerState.CATCHING_UP
     assert take(core, 0, 1) == []  # of the older epoch
     assert core.copied.own() is None
+
+
+def test_nothing_is_taken_of_an_epoch_that_was_revoked() -> None:
+    core = lagging()
+    hear(core, Revoke(3, "lost worker 1"))
+    assert take(core, 0, 1) == []
+    assert len(core.log.copies) == 0
 
 
 def test_a_rank_is_asked_for_as_many_as_a_request_names_and_then_for_more() -> None:
