@@ -14,6 +14,7 @@ from ftcomm.config.deadline import Limit, QueuedLimit, overdue
 from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.engine.contributed_runs import ContributedRuns
+from ftcomm.engine.copied_replay import CopiedReplay
 from ftcomm.engine.cut_check import BALANCE_BYTES, CutCheck
 from ftcomm.engine.input_check import is_same_input, other_input_error
 from ftcomm.engine.locked_machine import Answer, LockedMachine
@@ -24,7 +25,13 @@ from ftcomm.errors import ClosedError, CollectiveTimeoutError, FtcommError, LogL
 from ftcomm.execution.data_plane import DataPlane, Turn
 from ftcomm.memory.pool import EMPTY, Array, LoggedResult
 from ftcomm.protocol.position import Position
-from ftcomm.protocol.signature import Kind, is_compatible, is_contributed, signature_text
+from ftcomm.protocol.signature import (
+    Kind,
+    is_compatible,
+    is_contributed,
+    is_copied,
+    signature_text,
+)
 from ftcomm.recovery.events import FatalFound, Leaving, MismatchSeen, OwnCloseDone
 from ftcomm.recovery.machine import Checkpoint, NextStep, WorkerState
 from ftcomm.recovery.recent_calls import NO_CALL, Called
@@ -63,6 +70,7 @@ class DistributedEngine:
         self._plane = DataPlane(hub, control)
         self._machine = LockedMachine(hub, control)
         self._contributed = ContributedRuns(hub, control, self._plane, self._machine, self.condemn)
+        self._copied = CopiedReplay(hub, self._plane)
         self._fault: Callable[[str], None] = _no_fault if hub.faults is None else hub.fault
         self._clock = MarkClock(hub)
         self.recovered = hub.recovered
@@ -223,7 +231,7 @@ class DistributedEngine:
                     if stored is not None and self._kept(call, turn[0], stored):
                         return self._done(stored)
             elif isinstance(answer, LogEntry):
-                if self._serve_lazy(answer, opened):
+                if self._serve_lazy(answer, opened, answer.value):
                     return self._done(answer.value)
             else:
                 self._hub.sleep()
@@ -245,17 +253,29 @@ class DistributedEngine:
             if isinstance(answer, LogEntry):
                 if is_contributed(answer.signature):  # it needs this rank's input again
                     return None
-                if self._serve_lazy(answer, lazy):
-                    return self._done(answer.value)
+                stored = self._kept_for(answer)
+                if stored is not None and self._serve_lazy(answer, lazy, stored):
+                    return self._done(stored)
             else:
                 self._hub.sleep()
 
-    def _serve_lazy(self, entry: LogEntry, lazy: DeferredInput | OpenBroadcast) -> bool:
+    def _kept_for(self, entry: LogEntry) -> LoggedResult | None:
+        """The result of a call that others have completed; None: ask the core again."""
+        if is_copied(entry.signature):
+            return self._copied.result(entry)
+        stored: LoggedResult = entry.value
+        return stored
+
+    def _serve_lazy(
+        self, entry: LogEntry, lazy: DeferredInput | OpenBroadcast, stored: LoggedResult
+    ) -> bool:
         if not is_compatible(lazy.known, entry.signature):
             with self._hub.lock:
                 self._progress.call = Called(lazy.known, lazy.site)  # for the error about the two
             return self._serve(entry, lazy.known, self._machine.replay)
-        lazy.check(entry.value)
+        lazy.check(stored)
+        if is_copied(entry.signature):
+            return self._machine.replay_copied()
         return self._machine.replay()
 
     def _run(self, call: Request) -> LoggedResult:

@@ -158,7 +158,7 @@ MESSAGES: dict[int, type] = {
     # between workers, on a link for messages
     56: MessageRequest,
     57: MessageItem,
-    # between workers, on a part link again
+    # between workers, on a link for copies
     58: CopyRequest,
     59: CopyItem,
     # before a message whose list does not fit its frame
