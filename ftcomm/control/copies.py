@@ -29,7 +29,7 @@ from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.handshake import DataContext
 from ftcomm.protocol.link_messages import CopyItem, CopyName, CopyRequest, FetchWait
 from ftcomm.recovery.contributions.contributed_calls import Offer
-from ftcomm.recovery.copies.copy_store import Copy
+from ftcomm.recovery.copies.copy_store import ResultCopy
 from ftcomm.recovery.events import CopyFetched, CopyLost, FetchCopies
 
 # --- the side of the rank that is asked ---------------------------------------------------------
@@ -63,7 +63,9 @@ async def _serve(driver: Driver, sock: ByteStream, context: DataContext) -> None
         await send_all(sock, raw)
 
 
-async def _offer(driver: Driver, sock: ByteStream, name: CopyName, asker: int) -> Copy | Offer:
+async def _offer(
+    driver: Driver, sock: ByteStream, name: CopyName, asker: int
+) -> ResultCopy | Offer:
     """The result, as soon as this rank has it, or `GONE`; the asker hears meanwhile."""
     every = driver.hub.settings.detect_within / PACKING_SIGNS
     with driver.contributions.watched() as news:
@@ -127,7 +129,7 @@ async def _answer(
     if message.missing:
         return CopyLost(order.epoch, name, order.rank, message.missing, is_gone=True)
     flat = await _content(driver, stream, message.nbytes)
-    copy = Copy(message.made_in, result_digest(flat), LoggedResult(flat, flat.shape))
+    copy = ResultCopy(message.made_in, result_digest(flat), LoggedResult(flat, flat.shape))
     return CopyFetched(order.epoch, name, order.rank, copy)
 
 

@@ -122,6 +122,16 @@ class ContributedRuns:
             call.check(result)
         return result if self._machine.replay_parts() else None
 
+    def logged(self, entry: LogEntry) -> LoggedResult | None:
+        """The result of a call that others have completed, and that needs no input of this rank.
+
+        None if it has yet to come: the core must be asked again.
+        """
+        if is_copied(entry.signature):
+            return self._copied.result(entry)
+        stored: LoggedResult = entry.value
+        return stored
+
     def _copied_result(self, call: Request, entry: LogEntry) -> LoggedResult | None:
         """The result that this rank, or an earlier process of it, had others keep."""
         result = self._copied.result(entry, call.place)

@@ -14,7 +14,6 @@ from ftcomm.config.deadline import Limit, QueuedLimit, overdue
 from ftcomm.control.hub import Deadline, Hub
 from ftcomm.control.thread import ControlThread
 from ftcomm.engine.contributed_runs import ContributedRuns
-from ftcomm.engine.copied_replay import CopiedReplay
 from ftcomm.engine.cut_check import BALANCE_BYTES, CutCheck
 from ftcomm.engine.input_check import is_same_input, other_input_error
 from ftcomm.engine.locked_machine import Answer, LockedMachine
@@ -70,7 +69,6 @@ class DistributedEngine:
         self._plane = DataPlane(hub, control)
         self._machine = LockedMachine(hub, control)
         self._contributed = ContributedRuns(hub, control, self._plane, self._machine, self.condemn)
-        self._copied = CopiedReplay(hub, self._plane)
         self._fault: Callable[[str], None] = _no_fault if hub.faults is None else hub.fault
         self._clock = MarkClock(hub)
         self.recovered = hub.recovered
@@ -253,18 +251,11 @@ class DistributedEngine:
             if isinstance(answer, LogEntry):
                 if is_contributed(answer.signature):  # it needs this rank's input again
                     return None
-                stored = self._kept_for(answer)
+                stored = self._contributed.logged(answer)
                 if stored is not None and self._serve_lazy(answer, lazy, stored):
                     return self._done(stored)
             else:
                 self._hub.sleep()
-
-    def _kept_for(self, entry: LogEntry) -> LoggedResult | None:
-        """The result of a call that others have completed; None: ask the core again."""
-        if is_copied(entry.signature):
-            return self._copied.result(entry)
-        stored: LoggedResult = entry.value
-        return stored
 
     def _serve_lazy(
         self, entry: LogEntry, lazy: DeferredInput | OpenBroadcast, stored: LoggedResult

@@ -32,7 +32,7 @@ _BYTE: AnyDtype = np.dtype(np.uint8)
 
 
 class Told(NamedTuple):
-    """What one rank says of its result: digest, bytes as it is packed, bytes of its elements."""
+    """One rank's word on its result: digest, bytes as it is packed, bytes of its elements."""
 
     digest: bytes
     packed: int

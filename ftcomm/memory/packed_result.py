@@ -17,7 +17,7 @@ _COUNTS = 3  # words at the end: dtype, dimensions, rows
 
 
 def packed_bytes(result: LoggedResult) -> int:
-    """How many bytes `pack_result` needs."""
+    """The number of bytes that `pack_result` needs."""
     return result.flat.nbytes + WORD * (len(result.shape) + len(result.rows) + _COUNTS)
 
 

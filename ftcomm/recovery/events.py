@@ -13,7 +13,7 @@ from ftcomm.protocol.messages import (
 )
 from ftcomm.protocol.position import PRELUDE, Position, PositionRange
 from ftcomm.protocol.spares.prefetch_messages import Prefetch
-from ftcomm.recovery.copies.copy_store import Copy
+from ftcomm.recovery.copies.copy_store import ResultCopy
 from ftcomm.recovery.messages.names import Mark
 from ftcomm.recovery.recent_calls import NO_CALL, Called
 from ftcomm.recovery.result_log import LogEntry
@@ -140,7 +140,7 @@ class CopyFetched:
     epoch: int
     name: CopyName
     rank: int
-    copy: Copy
+    copy: ResultCopy
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def _check_local_copies(model: "Model", cores: list[WorkerMachine]) -> None:
 
 
 def _check_results_copied(model: "Model") -> None:
-    """Who has had a copied call holds its own result, and those that it should for others."""
+    """Check that a rank past a copied call holds its own result, and those of others."""
     for process in model.processes.values():
         core = model.core(process)
         others = local_owners(core.view.keep_order, core.view.rank, model.script.replicas)

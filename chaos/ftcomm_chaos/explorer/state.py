@@ -9,7 +9,7 @@ from ftcomm.protocol.messages import Fetched, Hello, Revoke, Settled, Welcome
 from ftcomm.protocol.position import START, Position
 from ftcomm.recovery.contributions.contributed_calls import Offer
 from ftcomm.recovery.contributions.contribution_log import Contribution
-from ftcomm.recovery.copies.copy_store import Copy
+from ftcomm.recovery.copies.copy_store import ResultCopy
 from ftcomm.recovery.events import (
     Attached,
     CheckpointFetched,
@@ -385,13 +385,13 @@ class Model:
         self.hear(port, PartFetched(part.epoch, part.position, part.rank, value))
 
     def _copy_answer(self, process: ModelProcess, index: int) -> CopyFetched | CopyLost | None:
-        """What a rank answers that is asked for a result; None while it has not come so far."""
+        """The answer of a rank that is asked for a result; None while it has not come so far."""
         epoch, rank, name = process.copies[index]
         core = self._peer(process, epoch, rank)
         if core is None:
             return None
         offer = core.copied.offer(name, self.core(process).view.rank)
-        if isinstance(offer, Copy):
+        if isinstance(offer, ResultCopy):
             return CopyFetched(epoch, name, rank, offer)
         if offer is Offer.GONE and rank == name.owner:
             raise Violation(f"rank {rank} has passed {name}, and has not its own result (R20)")

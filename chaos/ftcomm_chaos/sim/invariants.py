@@ -13,11 +13,11 @@ from ftcomm.protocol.position import PRELUDE, START, Position
 from ftcomm.protocol.signature import Kind
 from ftcomm.recovery.events import PrefetchEnded
 from ftcomm.recovery.replica_placement import is_replica_holder, keep_stride, local_owners
-from ftcomm_chaos.sim.copy_rules import RESULT_LOST, CopyRules
 from ftcomm_chaos.sim.end_rules import EndRules
 from ftcomm_chaos.sim.fault_plan import SimulatedFaultKind as Fault
 from ftcomm_chaos.sim.journals import JournalRules
 from ftcomm_chaos.sim.store import Record
+from ftcomm_chaos.sim.worker.copy_rules import RESULT_LOST, CopyRules
 from ftcomm_chaos.sim.workload import SimulatedMessage
 from ftcomm_chaos.sim.world import Violation
 from ftcomm_tracker.core.durable.attempts import PutAttempt

@@ -20,7 +20,7 @@ from ftcomm.protocol.signature import is_copied, signature_text
 from ftcomm.recovery.call_progress import CallProgress
 from ftcomm.recovery.contributions.contributed_calls import DIGEST_BYTES, Offer
 from ftcomm.recovery.copies.asked_copies import AskedCopies
-from ftcomm.recovery.copies.copy_store import Copy
+from ftcomm.recovery.copies.copy_store import ResultCopy
 from ftcomm.recovery.epoch_view import EpochView
 from ftcomm.recovery.events import (
     CopyFetched,
@@ -67,7 +67,7 @@ class CopiedCalls:
             return False
         if self._contact.limits.keeps_results:
             name = CopyName(self._progress.position, owner)
-            self._log.copies.put(name, Copy(epoch, digest, value))
+            self._log.copies.put(name, ResultCopy(epoch, digest, value))
         return True
 
     def own(self) -> Any | None:
@@ -108,10 +108,10 @@ class CopiedCalls:
         self._asked.turn_to(epoch)
         wanted = ((name, self._sources(name)) for name in self._log.copies.wanted)
         orders = self._asked.ask(wanted)
-        return [FetchCopies(epoch, rank, tuple(names)) for rank, names in orders.items()]
+        return [FetchCopies(epoch, rank, tuple(names)) for (rank, _), names in orders.items()]
 
     def _sources(self, name: CopyName) -> list[int]:
-        """Whom to ask: for this rank's own result its holders, else the owner."""
+        """Ranks that may have a result: of this rank's own its holders, else the owner."""
         view = self._view
         ranks: tuple[int, ...] = (name.owner,)
         if name.owner == view.rank:
@@ -139,13 +139,15 @@ class CopiedCalls:
                 fits = self._log.copies.fits(name, copy)  # else it is of another execution
                 if fits:
                     self._log.copies.put(name, copy)
-                self._asked.answered(name, rank, has_it=fits)
+                is_due = self._asked.answered(name, rank, has_it=fits)
             case CopyLost(epoch, name, rank, cause, is_gone):
                 if not is_gone:
                     return LinkDown(epoch, rank, cause)
-                self._asked.answered(name, rank, has_it=False)
+                is_due = self._asked.answered(name, rank, has_it=False)
             case _:
                 assert_never(event)
+        if not is_due:  # what is missing is looked through for each request, not for each name
+            return [Wake()]
         return self.lost_result(now) or [*self.orders(), Wake()]
 
     def lost_result(self, now: float) -> FatalFound | None:
@@ -173,7 +175,7 @@ class CopiedCalls:
 
     # --- for others -----------------------------------------------------------------------------
 
-    def offer(self, name: CopyName, asker: int) -> Copy | Offer:
+    def offer(self, name: CopyName, asker: int) -> ResultCopy | Offer:
         """Offer a result to the rank `asker`.
 
         A result is given to its owner alone, and by its owner to the ranks that hold it.

@@ -10,7 +10,7 @@ from ftcomm.protocol.link_messages import CopyName
 from ftcomm.protocol.position import Position
 
 
-class Copy(NamedTuple):
+class ResultCopy(NamedTuple):
     """One rank's result of one call.
 
     Attributes:
@@ -28,13 +28,13 @@ class CopyStore:
     """Copies by position and owner, and the names of those that should be here and are not."""
 
     def __init__(self) -> None:
-        self._held: dict[Position, dict[int, Copy]] = {}
+        self._held: dict[Position, dict[int, ResultCopy]] = {}
         self._wanted: dict[CopyName, bytes] = {}  # the digest
 
     def __len__(self) -> int:
         return sum(len(copies) for copies in self._held.values())
 
-    def put(self, name: CopyName, copy: Copy) -> None:
+    def put(self, name: CopyName, copy: ResultCopy) -> None:
         """Hold a copy; those of an older execution of the call go, whose ever they are."""
         held = self._held.get(name.position, {})
         newer = {rank: other for rank, other in held.items() if other.epoch >= copy.epoch}
@@ -42,7 +42,7 @@ class CopyStore:
         if self._wanted.get(name) == copy.digest:
             del self._wanted[name]
 
-    def get(self, name: CopyName) -> Copy | None:
+    def get(self, name: CopyName) -> ResultCopy | None:
         """The copy of that name, if held."""
         return self._held.get(name.position, {}).get(name.owner)
 
@@ -54,10 +54,10 @@ class CopyStore:
 
     @property
     def wanted(self) -> tuple[CopyName, ...]:
-        """What is expected and not here."""
+        """Names of copies that are expected and not here."""
         return tuple(self._wanted)
 
-    def fits(self, name: CopyName, copy: Copy) -> bool:
+    def fits(self, name: CopyName, copy: ResultCopy) -> bool:
         """Tell whether that is the copy which is wanted."""
         return self._wanted.get(name) == copy.digest
 

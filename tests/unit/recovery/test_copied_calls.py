@@ -8,7 +8,7 @@ from ftcomm.protocol.messages import FatalReport, Fetch, Fetched, Revoke
 from ftcomm.protocol.position import Position, PositionRange
 from ftcomm.protocol.signature import Kind, LogMode, Signature
 from ftcomm.recovery.contributions.contributed_calls import DIGEST_BYTES, Offer
-from ftcomm.recovery.copies.copy_store import Copy
+from ftcomm.recovery.copies.copy_store import ResultCopy
 from ftcomm.recovery.events import (
     Beat,
     CopyFetched,
@@ -41,9 +41,9 @@ def digest(value: str) -> bytes:
     return value.encode().ljust(DIGEST_BYTES)
 
 
-def result(rank: int, epoch: int = 1) -> Copy:
+def result(rank: int, epoch: int = 1) -> ResultCopy:
     value = f"{rank} in {epoch}"
-    return Copy(epoch, digest(value), value)
+    return ResultCopy(epoch, digest(value), value)
 
 
 def entry(epoch: int = 1) -> LogEntry:
@@ -197,9 +197,10 @@ def test_what_is_held_of_another_execution_is_neither_used_nor_given() -> None:
 
 def test_a_holder_that_has_none_is_passed_over() -> None:
     core = lagging()
-    assert gone(core, 0, 1) == [Wake()]  # the next holder is asked for something else now
+    # Rank 2 is asked although it has not answered for its own result yet: it may lack that.
+    assert gone(core, 0, 1) == [FetchCopies(2, 2, (of(0),)), Wake()]
     assert gone(core, 0, 1) == []  # not asked any more
-    assert take(core, 2, 2) == [FetchCopies(2, 2, (of(0),)), Wake()]
+    assert take(core, 2, 2) == [Wake()]
     assert take(core, 0, 2) == [Wake()]
     core.progress.begin(CALL, SITE)
     assert core.copied.own() == "0 in 1"

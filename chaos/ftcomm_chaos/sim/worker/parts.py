@@ -1,11 +1,12 @@
 """Links by which a simulated rank asks another for its part of a call, or for a rank's result."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from ftcomm.protocol.link_messages import CopyName
 from ftcomm.recovery.contributions.contributed_calls import Offer
-from ftcomm.recovery.copies.copy_store import Copy
+from ftcomm.recovery.copies.copy_store import ResultCopy
 from ftcomm.recovery.events import (
     CopyFetched,
     CopyLost,
@@ -25,7 +26,7 @@ Answer = PartFetched | PartLost | CopyFetched | CopyLost
 
 
 class Question(Protocol):
-    """What one rank asks another for."""
+    """One question of a rank to another."""
 
     @property
     def epoch(self) -> int:
@@ -33,7 +34,7 @@ class Question(Protocol):
 
     @property
     def rank(self) -> int:
-        """Who is asked."""
+        """The rank that is asked."""
 
     def answer(self, asked: WorkerMachine, asker: int) -> Answer | None:
         """The answer of the rank that is asked; None while it has not come so far."""
@@ -78,7 +79,7 @@ class CopyQuestion:
     def answer(self, asked: WorkerMachine, asker: int) -> Answer | None:
         """The result out of that rank's copy store."""
         offer = asked.copied.offer(self.name, asker)
-        if isinstance(offer, Copy):
+        if isinstance(offer, ResultCopy):
             return CopyFetched(self.epoch, self.name, self.rank, offer)
         return None if offer is Offer.NOT_YET else self.lost(offer.value, is_gone=True)
 
@@ -90,7 +91,14 @@ class CopyQuestion:
 class PartLink:
     """One question: asked once, answered as soon as the other rank can."""
 
-    def __init__(self, process: "SimulatedProcess", question: Question) -> None:
+    def __init__(
+        self,
+        process: "SimulatedProcess",
+        question: Question,
+        then: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`then` follows when the question has been answered."""
+        self._then = then
         self.process, self.world = process, process.world
         self.question, self.epoch, self.rank = question, question.epoch, question.rank
         self.far = process.net.processes[process.core.view.members[self.rank].port]
@@ -138,6 +146,7 @@ class PartLink:
         if isinstance(answer, PartFetched | CopyFetched):
             self.far.point("serving")
         self._hear(answer)
+        self._then()
 
     def _lose(self, why: str) -> None:
         if self._is_wanted:
@@ -148,13 +157,17 @@ class PartLink:
         self.world.after(self.world.transit(), self.process.deliver, self.process.hear, event)
 
 
-def fetch_parts(process: "SimulatedProcess", order: FetchParts | FetchCopies) -> None:
-    """Ask all ranks that the core names, for all that it names."""
-    questions: list[Question] = (
-        [CopyQuestion(order.epoch, order.rank, name) for name in order.names]
-        if isinstance(order, FetchCopies)
-        else [PartQuestion(order, rank) for rank in order.ranks]
-    )
-    for question in questions:
-        link = PartLink(process, question)
+def fetch_parts(process: "SimulatedProcess", order: FetchParts) -> None:
+    """Ask all ranks that the core names."""
+    for rank in order.ranks:
+        link = PartLink(process, PartQuestion(order, rank))
         process.world.after(process.world.transit(), link.ask)
+
+
+def fetch_copies(process: "SimulatedProcess", order: FetchCopies, first: int = 0) -> None:
+    """Ask one rank for all that the core names, in order: each when the last was answered."""
+    if first == len(order.names):
+        return
+    question = CopyQuestion(order.epoch, order.rank, order.names[first])
+    link = PartLink(process, question, lambda: fetch_copies(process, order, first + 1))
+    process.world.after(process.world.transit(), link.ask)

@@ -48,7 +48,7 @@ from ftcomm_chaos.sim.network.frames import Frame
 from ftcomm_chaos.sim.store_access import ObjectAccess
 from ftcomm_chaos.sim.worker import user_thread
 from ftcomm_chaos.sim.worker.messages import ask_for_messages
-from ftcomm_chaos.sim.worker.parts import fetch_parts
+from ftcomm_chaos.sim.worker.parts import fetch_copies, fetch_parts
 from ftcomm_chaos.sim.worker.prefetch import begin_prefetch
 from ftcomm_chaos.sim.workload import UsersState, packed, state_digest
 from ftcomm_chaos.sim.world import Violation
@@ -344,7 +344,7 @@ class SimulatedProcess:
             case FetchParts():
                 fetch_parts(self, effect)
             case FetchCopies():
-                fetch_parts(self, effect)
+                fetch_copies(self, effect)
                 self.point("asking")
             case AskForMessages():
                 ask_for_messages(self, effect)
