@@ -82,8 +82,9 @@ def _scenarios() -> Iterator[Scenario]:
                 yield Scenario(f"R20-{kind}-{log}-{death}", dies(kind, log, death), quick=is_quick)
     # Each rank dies twice, in calls of each form.
     deaths = [f"{rank}.1.{2 * rank + died}.{died}@done" for rank in range(3) for died in (0, 1)]
-    forms = planned(*deaths, n=3, program={"program": "rank_result_forms"})
-    yield Scenario("R20-forms", forms, quick=True)
+    for log in ("contributions", "copies"):
+        forms = planned(*deaths, n=3, program={"program": "rank_result_forms", "log": log})
+        yield Scenario(f"R20-forms-{log}", forms, quick=True)
     yield Scenario("R20-other-bytes", gives_other_bytes, quick=True)
 
 
