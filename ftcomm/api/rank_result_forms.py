@@ -5,7 +5,9 @@ They are functions here and methods there: `Communicator.alltoall` is `alltoall`
 All take ``log=``: what is kept until the next checkpoint, so that a restarted rank gets its result
 again.  ``whole``: every rank gets, and logs, all ranks' results.  ``contributions``: each rank gets
 its own result alone, and logs a copy of its own input; a restarted script must compute the same
-input again, or the job is lost.  None, the default, is ``whole`` up to 64 KiB in all and before
+input again, or the job is lost.  ``copies``: each rank gets its own result alone, of which
+``--replicas`` other ranks keep copies; a restarted script may compute something else, and an input
+function is not called again.  None, the default, is ``whole`` up to 64 KiB in all and before
 `load_checkpoint`, and ``contributions`` above.  All ranks pass the same.
 """
 
@@ -78,7 +80,7 @@ def reduce(
         out: as for `allreduce`.
         algorithm: likewise.
         wire: likewise.
-        log: ``whole`` or ``contributions``; None chooses by the size of `x`.
+        log: ``whole``, ``contributions`` or ``copies``; None chooses by the size of `x`.
         deadline: as for `allreduce`.
         tag: likewise.
     """
@@ -95,14 +97,14 @@ def reduce_scatter(
 
     Args:
         x: array-like of one dtype and shape on all ranks, with at least one dimension.
-        op: as for `allreduce`; with the log ``contributions`` a function must be elementwise.
+        op: as for `allreduce`; a function must be elementwise, but for the log ``whole``.
         counts: how many rows each rank gets, the same on all ranks; they add up to the rows of `x`.
             None gives all as many.
         out: as for `allreduce`, of the shape ``(counts[rank], *x.shape[1:])``.
         copy: False leaves `x` itself to the log: it may not be written to until the next checkpoint
             has returned.
         algorithm: ``ring`` or ``halving_doubling``, on all ranks.
-        log: ``whole`` or ``contributions``; None chooses by the size of `x`.
+        log: ``whole``, ``contributions`` or ``copies``; None chooses by the size of `x`.
         deadline: as for `allreduce`.
         tag: likewise.
 
@@ -111,7 +113,7 @@ def reduce_scatter(
 
     Raises:
         TypeError, ValueError: local mistakes; the position is unchanged.
-        JobLostError: a restarted rank gave other bytes than before.
+        JobLostError: with the log ``contributions``, a restarted rank gave other bytes than before.
         FtcommError: see `allreduce`.
     """
     options = CallOptions(op, -1, algorithm, None, deadline, log, copy, tag)
@@ -172,7 +174,7 @@ def scatter(
         root: the rank whose `x` is taken apart.
         out: as for `allreduce`, of the part's dtype and shape. If these are wrong, the others
             complete the call; made again with another `out` it is served.
-        log: ``whole`` or ``contributions``; None chooses by the size of the root's `x`.
+        log: ``whole``, ``contributions`` or ``copies``; None chooses by the size of the root's `x`.
         deadline: as for `allreduce`.
         tag: likewise.
     """
@@ -228,7 +230,8 @@ def alltoall(
             `world_size`; block r is the r-th of as many equal parts.
         out: as for `allreduce`, of the dtype and shape of `x`.
         copy: as for `reduce_scatter`.
-        log: ``whole`` or ``contributions``; None chooses by the size of all ranks' `x` together.
+        log: ``whole``, ``contributions`` or ``copies``; None chooses by the size of all ranks' `x`
+            together.
         deadline: as for `allreduce`.
         tag: likewise.
 
@@ -237,7 +240,7 @@ def alltoall(
 
     Raises:
         TypeError, ValueError: local mistakes; the position is unchanged.
-        JobLostError: a restarted rank gave other bytes than before.
+        JobLostError: with the log ``contributions``, a restarted rank gave other bytes than before.
         FtcommError: see `allreduce`.
     """
     options = CallOptions(deadline=deadline, log=log, copy=copy, tag=tag)
@@ -257,7 +260,8 @@ def alltoallv(
     Args:
         arrays: a list or tuple of `world_size` arrays of one dtype, the same on all ranks, with at
             least one dimension; only their first dimensions may differ, and may be 0.
-        log: ``whole`` or ``contributions``; None chooses by the size of all arrays together.
+        log: ``whole``, ``contributions`` or ``copies``; None chooses by the size of all arrays
+            together.
         deadline: as for `allreduce`.
         tag: likewise.
 
@@ -267,7 +271,7 @@ def alltoallv(
 
     Raises:
         TypeError, ValueError: local mistakes; the position is unchanged.
-        JobLostError: a restarted rank gave other bytes than before.
+        JobLostError: with the log ``contributions``, a restarted rank gave other bytes than before.
         FtcommError: see `allreduce`.
     """
     options = CallOptions(deadline=deadline, log=log, tag=tag)

@@ -19,6 +19,7 @@ from ftcomm.api.session import Session
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.position import PRELUDE
 from ftcomm.protocol.signature import Kind
+from ftcomm.recovery.replica_placement import local_copies
 from ftcomm.requests.arguments import check_memory, check_out, result_dtype
 from ftcomm.requests.call_site import call_site, passes_on
 from ftcomm.requests.contributed_builder import ContributedBuilder
@@ -48,7 +49,8 @@ class RankResultCalls:
 
     def __init__(self, session: Session, output: OutputPolicy) -> None:
         self._engine = engine = session.engine
-        self._build = ContributedBuilder(session.builder, engine.lend)
+        copies = local_copies(engine.world_size, engine.replicas)
+        self._build = ContributedBuilder(session.builder, engine.lend, copies)
         self._base = session.builder
         self._output = output
         self._rank, self._size = engine.rank, engine.world_size

@@ -27,6 +27,7 @@ from ftcomm.recovery.events import (
     Discard,
     Effect,
     Event,
+    FetchCopies,
     FetchParts,
     Hangup,
     MessageArrived,
@@ -52,7 +53,7 @@ from ftcomm.transport.shm_segment import require_shared_memory
 # Messages that wait for a slow tracker. A worker has a handful in flight; more means that the
 # tracker does not read, and the connection is given up and made anew.
 OUTBOX_MESSAGES = 256
-FetchOrder = StartFetch | StartPrefetch | FetchParts | AskForMessages
+FetchOrder = StartFetch | StartPrefetch | FetchParts | FetchCopies | AskForMessages
 
 
 class Driver:
@@ -160,9 +161,9 @@ class Driver:
                     self._send(message)
                 case CloseLinks():
                     self._close_links()
-                case StartFetch() | StartPrefetch() | FetchParts() | AskForMessages() if (
-                    self.fetches is not None
-                ):
+                case (
+                    StartFetch() | StartPrefetch() | FetchParts() | FetchCopies() | AskForMessages()
+                ) if self.fetches is not None:
                     self.fetches.send_nowait(effect)
                 case Wake():
                     self.hub.wake.set()

@@ -14,6 +14,7 @@ import trio
 
 from ftcomm.collectives.chunking import STATE_LIMIT, pieces
 from ftcomm.config.job_settings import PACKING_SIGNS
+from ftcomm.control.copies import ask_for_copies
 from ftcomm.control.driver import Driver, FetchOrder
 from ftcomm.control.idle_timeout import IdleTimeoutStream
 from ftcomm.control.links.checksums import checked_stream
@@ -40,6 +41,7 @@ from ftcomm.recovery.events import (
     AskForMessages,
     CheckpointFetched,
     FatalFound,
+    FetchCopies,
     FetchEnded,
     FetchParts,
     LocalFetched,
@@ -178,6 +180,8 @@ async def keep_fetching(driver: Driver, orders: trio.MemoryReceiveChannel[FetchO
             driver.nursery.start_soon(prefetch, driver, order)
         elif isinstance(order, FetchParts):
             ask_for_parts(driver, order)
+        elif isinstance(order, FetchCopies):
+            driver.nursery.start_soon(ask_for_copies, driver, order)
         elif isinstance(order, AskForMessages):
             messages.ask(order)
         else:

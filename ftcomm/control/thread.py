@@ -7,6 +7,7 @@ import time
 import trio
 
 from ftcomm.config.deadline import overdue
+from ftcomm.control.copies import serve_copies
 from ftcomm.control.driver import Driver, FetchOrder
 from ftcomm.control.fetch import keep_fetching, serve_fetch
 from ftcomm.control.hub import Deadline, Hub
@@ -81,7 +82,12 @@ class ControlThread:
             driver.fetches, orders = fetches
             self._hub.receives.on_taken = driver.taken_news.note
             driver.dials, requests = trio.open_memory_channel[tuple[int, int]](QUEUE_LENGTH)
-            serve = {"fetch": serve_fetch, "part": serve_part, "messages": serve_messages}
+            serve = {
+                "fetch": serve_fetch,
+                "part": serve_part,
+                "messages": serve_messages,
+                "copies": serve_copies,
+            }
             listener = Listener(driver, serve)
             nursery.start_soon(keep_tracker_link, driver, listener.bind)
             nursery.start_soon(keep_dialling, driver, requests)

@@ -5,7 +5,8 @@ A fault is ``rank.version.seqno.restarts@point[=action]``; several are separated
 transfer.
 
 Points: ``enter`` (before anything is sent), ``half_sent`` and ``half_received`` (inside the
-transfer), ``done`` (completed, not yet returned); in a checkpoint ``saved`` and ``committed``;
+transfer), ``copied`` (copies of results are held, not yet known to be), ``done`` (completed, not
+yet returned); in a checkpoint ``saved`` and ``committed``;
 in recovery ``connected``, ``authenticated``, ``ranked``, ``linking``, ``half_linked`` (of a link
 of several connections, `k` are there), ``loading``, ``serving``.
 
@@ -35,7 +36,8 @@ from ftcomm.protocol.position import START, Position
 
 POINTS = frozenset(
     (
-        *("enter", "half_sent", "half_received", "done", "saved", "committed"),
+        *("enter", "half_sent", "half_received", "copied", "done"),
+        *("saved", "committed"),
         *("connected", "authenticated", "ranked", "linking", "half_linked"),
         *("loading", "serving"),
         *("sending", "sent", "receiving", "received"),

@@ -3,7 +3,8 @@
 The loop is that of every call: ask the core; serve, wait, or execute; complete.  What differs is
 what is served.  Of a call that is logged by contributions the log has the digests of all inputs.
 This rank makes its own input again, which must have its digest, logs it, and combines the parts
-that all others give it.
+that all others give it.  Of one that is logged by copies it takes its result, which others have
+kept.
 """
 
 from collections.abc import Callable
@@ -14,14 +15,16 @@ import xxhash
 from ftcomm.control.hub import Hub
 from ftcomm.control.parts import part_for
 from ftcomm.control.thread import ControlThread
+from ftcomm.engine.copied_replay import CopiedReplay
 from ftcomm.engine.input_check import is_same_input, other_input_error
 from ftcomm.engine.locked_machine import LockedMachine
 from ftcomm.errors import FtcommError, LogLimitError
 from ftcomm.execution.contributed_exchange import ContributedExchange, Executed
+from ftcomm.execution.copied_results import CopiedResults
 from ftcomm.execution.data_plane import DataPlane, Turn
 from ftcomm.execution.shared_results import as_executed
 from ftcomm.memory.pool import Array, LoggedResult
-from ftcomm.protocol.signature import Kind, is_contributed, logged_as
+from ftcomm.protocol.signature import Kind, is_contributed, is_copied, logged_as
 from ftcomm.recovery.contributions.contribution_log import Contribution
 from ftcomm.recovery.events import LinkDown, MismatchSeen, PartsWanted
 from ftcomm.recovery.machine import NextStep
@@ -45,7 +48,8 @@ class ContributedRuns:
         self._hub, self._control, self._plane, self._machine = hub, control, plane, machine
         self._core = hub.core
         self._condemn = condemn
-        self._exchange = ContributedExchange(plane)
+        self._exchange = ContributedExchange(plane, CopiedResults(hub, plane))
+        self._copied = CopiedReplay(hub, plane)
 
     def run(self, call: Request) -> LoggedResult:
         """One call, served or executed; what is returned is this rank's own, or the log's."""
@@ -89,6 +93,8 @@ class ContributedRuns:
             return None
         if is_contributed(entry.signature):
             return self._replayed(call, entry, own)
+        if is_copied(entry.signature):
+            return self._copied_result(call, entry)
         if call.check is not None:
             call.check(entry.value)
         rank = self._core.view.rank
@@ -115,6 +121,25 @@ class ContributedRuns:
         if call.check is not None:
             call.check(result)
         return result if self._machine.replay_parts() else None
+
+    def logged(self, entry: LogEntry) -> LoggedResult | None:
+        """The result of a call that others have completed, and that needs no input of this rank.
+
+        None if it has yet to come: the core must be asked again.
+        """
+        if is_copied(entry.signature):
+            return self._copied.result(entry)
+        stored: LoggedResult = entry.value
+        return stored
+
+    def _copied_result(self, call: Request, entry: LogEntry) -> LoggedResult | None:
+        """The result that this rank, or an earlier process of it, had others keep."""
+        result = self._copied.result(entry, call.place)
+        if result is None:
+            return None
+        if call.check is not None:
+            call.check(result)
+        return result if self._machine.replay_copied() else None
 
     def _assembled(self, call: Request, parts: list[LoggedResult]) -> LoggedResult | None:
         """This rank's result of all parts; None if one of them does not fit, which is suspected."""

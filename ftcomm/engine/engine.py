@@ -24,7 +24,13 @@ from ftcomm.errors import ClosedError, CollectiveTimeoutError, FtcommError, LogL
 from ftcomm.execution.data_plane import DataPlane, Turn
 from ftcomm.memory.pool import EMPTY, Array, LoggedResult
 from ftcomm.protocol.position import Position
-from ftcomm.protocol.signature import Kind, is_compatible, is_contributed, signature_text
+from ftcomm.protocol.signature import (
+    Kind,
+    is_compatible,
+    is_contributed,
+    is_copied,
+    signature_text,
+)
 from ftcomm.recovery.events import FatalFound, Leaving, MismatchSeen, OwnCloseDone
 from ftcomm.recovery.machine import Checkpoint, NextStep, WorkerState
 from ftcomm.recovery.recent_calls import NO_CALL, Called
@@ -233,7 +239,7 @@ class DistributedEngine:
                     if stored is not None and self._kept(call, turn[0], stored):
                         return self._done(stored)
             elif isinstance(answer, LogEntry):
-                if self._serve_lazy(answer, opened):
+                if self._serve_lazy(answer, opened, answer.value):
                     return self._done(answer.value)
             else:
                 self._hub.sleep()
@@ -255,17 +261,22 @@ class DistributedEngine:
             if isinstance(answer, LogEntry):
                 if is_contributed(answer.signature):  # it needs this rank's input again
                     return None
-                if self._serve_lazy(answer, lazy):
-                    return self._done(answer.value)
+                stored = self._contributed.logged(answer)
+                if stored is not None and self._serve_lazy(answer, lazy, stored):
+                    return self._done(stored)
             else:
                 self._hub.sleep()
 
-    def _serve_lazy(self, entry: LogEntry, lazy: DeferredInput | OpenBroadcast) -> bool:
+    def _serve_lazy(
+        self, entry: LogEntry, lazy: DeferredInput | OpenBroadcast, stored: LoggedResult
+    ) -> bool:
         if not is_compatible(lazy.known, entry.signature):
             with self._hub.lock:
                 self._progress.call = Called(lazy.known, lazy.site)  # for the error about the two
             return self._serve(entry, lazy.known, self._machine.replay)
-        lazy.check(entry.value)
+        lazy.check(stored)
+        if is_copied(entry.signature):
+            return self._machine.replay_copied()
         return self._machine.replay()
 
     def _run(self, call: Request) -> LoggedResult:

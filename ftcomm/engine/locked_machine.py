@@ -69,6 +69,10 @@ class LockedMachine:
         """Pass a call that was made of others' parts; False as above."""
         return self._settle(self._counted, self._hub.core.contributed.replay)
 
+    def replay_copied(self) -> bool:
+        """Pass a call whose result others have kept; False as above."""
+        return self._settle(self._counted, self._hub.core.copied.replay)
+
     def replay_load(self, checkpoint: Checkpoint) -> bool:
         """Pass a load whose checkpoint is here; False as above."""
         return self._settle(self._counted, self._progress.replay_load, checkpoint)

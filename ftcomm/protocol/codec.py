@@ -27,6 +27,8 @@ from ftcomm.protocol.durable.store_messages import (
 )
 from ftcomm.protocol.field_types import MAX_CONTROL_FRAME
 from ftcomm.protocol.link_messages import (
+    CopyItem,
+    CopyRequest,
     FetchEnd,
     FetchItem,
     FetchRequest,
@@ -156,6 +158,9 @@ MESSAGES: dict[int, type] = {
     # between workers, on a link for messages
     56: MessageRequest,
     57: MessageItem,
+    # between workers, on a link for copies
+    58: CopyRequest,
+    59: CopyItem,
     # before a message whose list does not fit its frame
     64: More,
     # durable checkpoints: worker to tracker

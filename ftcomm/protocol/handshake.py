@@ -46,6 +46,7 @@ ROLES = {
     "prefetch": 7,
     "part": 8,
     "messages": 9,
+    "copies": 10,
 }
 _ROLE_NAMES = {code: name for name, code in ROLES.items()}
 _OK, _REFUSED = 0, 1

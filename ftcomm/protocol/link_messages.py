@@ -15,6 +15,7 @@ from ftcomm.protocol.field_types import (
     Name,
     PackedSignature,
     Prose,
+    Rank,
     RankOrNone,
     Ranks,
     Shape,
@@ -22,6 +23,8 @@ from ftcomm.protocol.field_types import (
 )
 from ftcomm.protocol.position import PRELUDE, Position, PositionRanges, Version
 from ftcomm.protocol.schema import AtMost, Int
+
+MAX_COPIES = 256  # that one request names; more are asked for when these have come
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,34 @@ class PartItem:
     nbytes: ItemBytes
 
 
+@dataclass(frozen=True, slots=True)
+class CopyName:
+    """The name of one rank's result of one call: that of `owner` at `position`."""
+
+    position: Position
+    owner: Rank
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRequest:
+    """Send the results of these names, in order."""
+
+    epoch: U32
+    names: Annotated[tuple[CopyName, ...], AtMost(MAX_COPIES)]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyItem:
+    """Header of one served result; `nbytes` raw bytes follow.
+
+    ``made_in`` is the epoch in which the call was executed.  ``missing`` says why there is none.
+    """
+
+    made_in: U32
+    nbytes: ItemBytes
+    missing: Prose = ""
+
+
 class Content(enum.IntEnum):
     """Content of a message, as its user gave it; the value is on the wire."""
 
@@ -168,6 +199,8 @@ LinkMessage = (
     | FetchEnd
     | PartRequest
     | PartItem
+    | CopyRequest
+    | CopyItem
     | MessageRequest
     | MessageItem
     | Relayed

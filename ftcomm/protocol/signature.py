@@ -53,7 +53,7 @@ class Kind(enum.IntEnum):
 
 # Kinds to which each rank brings as many rows as it has: the first dimension is not compared.
 RAGGED = (Kind.ALLGATHERV, Kind.GATHERV, Kind.ALLTOALLV)
-# Kinds that give each rank a result of its own, so that the log may have each rank's input instead.
+# Kinds that give each rank a result of its own, so that the log may have something else instead.
 RANK_LOCAL = (
     Kind.REDUCE,
     Kind.GATHER,
@@ -110,6 +110,7 @@ class LogMode(enum.IntEnum):
 
     WHOLE = 0  # the result, alike on all ranks
     CONTRIBUTIONS = 1  # on each rank its own input, and the digests of all ranks' inputs
+    COPIES = 3  # of each rank's result copies at other ranks, and the digests of all results
     BY_SIZE = 2  # of a call whose ranks tell each other their sizes first; no log entry has it
 
 
@@ -269,7 +270,7 @@ class Signature:
             parts.append(f"algorithm={self.algorithm.name.lower()}")
         if self.wire is not Wire.SAME:
             parts.append(f"wire={self.wire.name.lower()}")
-        if self.log is LogMode.CONTRIBUTIONS:
+        if self.log in (LogMode.CONTRIBUTIONS, LogMode.COPIES):
             parts.append(f"log={self.log.name.lower()}")
         if self.tag != NO_TAG:
             parts.append(f"tag={tag_text(self.tag)}")
@@ -371,7 +372,7 @@ def with_tag(raw: bytes, tag: int) -> bytes:
 
 def logged_as(raw: bytes) -> tuple[bytes, ...]:
     """The signatures that the log entry of a call may have, of the one that its frames have."""
-    if len(raw) != SIGNATURE_BYTES or raw[_WIRE_AT] >> _LOG_SHIFT != LogMode.BY_SIZE:
+    if _log_of(raw) != LogMode.BY_SIZE:
         return (raw,)
     wire = raw[_WIRE_AT] & (1 << _LOG_SHIFT) - 1
     return tuple(
@@ -382,7 +383,17 @@ def logged_as(raw: bytes) -> tuple[bytes, ...]:
 
 def is_contributed(raw: bytes) -> bool:
     """Tell whether these are the 48 bytes of a call of which each rank keeps its own input."""
-    return len(raw) == SIGNATURE_BYTES and raw[_WIRE_AT] >> _LOG_SHIFT == LogMode.CONTRIBUTIONS
+    return _log_of(raw) == LogMode.CONTRIBUTIONS
+
+
+def is_copied(raw: bytes) -> bool:
+    """Tell whether these are the 48 bytes of a call of which others keep each rank's result."""
+    return _log_of(raw) == LogMode.COPIES
+
+
+def _log_of(raw: bytes) -> int:
+    """The code of the log; whole for what is no signature."""
+    return raw[_WIRE_AT] >> _LOG_SHIFT if len(raw) == SIGNATURE_BYTES else LogMode.WHOLE
 
 
 def is_open(raw: bytes) -> bool:

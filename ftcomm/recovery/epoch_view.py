@@ -11,6 +11,10 @@ from ftcomm.protocol.position import START
 from ftcomm.recovery.replica_placement import keep_order
 from ftcomm.recovery.states import EDGES, WorkerState
 
+NOBODY: frozenset[int] = frozenset()
+COPIES = -1  # not one rank: whom to ask for copies follows from what was fetched before
+OF_COPIES = frozenset((COPIES,))
+
 
 class EpochView:
     """State, epoch and plan of one worker. All methods are for the holder of the machine's lock.
@@ -30,7 +34,8 @@ class EpochView:
         suspects: ranks to which a link of this epoch broke, in order.
         accusation: the mismatch or fatal error that this rank has reported.
         fetched: results fetched in the present epoch.
-        pending_fetches: ranks that have not sent everything yet that the plan orders from them.
+        pending_fetches: ranks that have not sent everything yet that the plan orders from them;
+            `OF_COPIES` behind that, while copies of results are fetched.
         marks: the checkpoint of the frontier is to be written to the store.
         holds: nothing is executed yet: the attempt has not begun (rule R16, Journal).
     """
@@ -129,9 +134,13 @@ class EpochView:
             self.enter("Plan", WorkerState.RUNNING)
             self.caught_up = self.epoch
 
-    def end_fetch(self, source: int) -> bool:
-        """Note that rank `source` has sent everything; True if it was the last one."""
+    def end_fetch(self, source: int, more: frozenset[int] = NOBODY) -> bool:
+        """Note that rank `source` has sent everything; True if it was the last one.
+
+        If it was the last one, `more` follows.
+        """
         self.pending_fetches -= {source}
+        self.pending_fetches = self.pending_fetches or more
         if self.pending_fetches:
             return False
         self.enter("last fetch ended", WorkerState.RUNNING)

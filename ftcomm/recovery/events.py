@@ -6,12 +6,14 @@ from typing import Any
 
 from ftcomm.protocol.durable.journal_messages import ReadJournal
 from ftcomm.protocol.durable.store_messages import ObjectOrder, ObjectWritten
+from ftcomm.protocol.link_messages import CopyName
 from ftcomm.protocol.messages import (
     TrackerMessage,
     WorkerMessage,
 )
 from ftcomm.protocol.position import PRELUDE, Position, PositionRange
 from ftcomm.protocol.spares.prefetch_messages import Prefetch
+from ftcomm.recovery.copies.copy_store import ResultCopy
 from ftcomm.recovery.messages.names import Mark
 from ftcomm.recovery.recent_calls import NO_CALL, Called
 from ftcomm.recovery.result_log import LogEntry
@@ -126,6 +128,27 @@ class PartLost:
 
     epoch: int
     position: Position
+    rank: int
+    cause: str
+    is_gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CopyFetched:
+    """The result of that name has arrived whole from `rank`."""
+
+    epoch: int
+    name: CopyName
+    rank: int
+    copy: ResultCopy
+
+
+@dataclass(frozen=True, slots=True)
+class CopyLost:
+    """That result does not come from `rank`: it has none (`is_gone`), or the link failed."""
+
+    epoch: int
+    name: CopyName
     rank: int
     cause: str
     is_gone: bool = False
@@ -311,6 +334,8 @@ Event = (
     | PartsWanted
     | PartFetched
     | PartLost
+    | CopyFetched
+    | CopyLost
     | MessagesWanted
     | MessageArrived
     | MessagesClaimed
@@ -369,6 +394,15 @@ class FetchParts:
     epoch: int
     position: Position
     ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchCopies:
+    """Ask `rank` for the results of these names, in order; each may come much later."""
+
+    epoch: int
+    rank: int
+    names: tuple[CopyName, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,6 +522,7 @@ Effect = (
     | CloseLinks
     | StartFetch
     | FetchParts
+    | FetchCopies
     | AskForMessages
     | Wake
     | Discard

@@ -46,13 +46,16 @@ from ftcomm.protocol.spares.prefetch_messages import Prefetch
 from ftcomm.recovery.call_progress import CallProgress
 from ftcomm.recovery.checkpoint_store import CheckpointStore
 from ftcomm.recovery.contributions.contributed_calls import ContributedCalls
-from ftcomm.recovery.epoch_view import EpochView
+from ftcomm.recovery.copies.copied_calls import CopiedCalls
+from ftcomm.recovery.epoch_view import COPIES, NOBODY, OF_COPIES, EpochView
 from ftcomm.recovery.events import (
     Attached,
     Beat,
     CheckpointFetched,
     CheckpointMarked,
     CloseLinks,
+    CopyFetched,
+    CopyLost,
     DescribeState,
     Detached,
     Discard,
@@ -108,7 +111,7 @@ from ftcomm.recovery.states import (
 )
 from ftcomm.recovery.tracker_contact import TrackerContact
 
-# What the links of an epoch bring to one that lags, and the user's wish for parts of a call.
+# What the links of an epoch bring to one that lags, and what the user's thread wants of others.
 FetchEvent = (
     ResultFetched
     | CheckpointFetched
@@ -117,6 +120,8 @@ FetchEvent = (
     | PartsWanted
     | PartFetched
     | PartLost
+    | CopyFetched
+    | CopyLost
     | MessagesWanted
     | MessageArrived
     | MessagesClaimed
@@ -138,6 +143,7 @@ class WorkerMachine:
         prefetching: what it fetches as a spare.
         progress: the position, and the calls of the user's thread.
         contributed: calls of which each rank keeps its own input.
+        copied: calls of which each rank's result is kept at other ranks.
         messages: what was sent from one rank to another.
         journalling: results that are journalled, and those of an earlier attempt.
     """
@@ -151,6 +157,7 @@ class WorkerMachine:
         self.prefetching = Prefetching(self.view, self.checkpoints)
         self.progress = CallProgress(self.view, self.contact, self.log, self.checkpoints)
         self.contributed = ContributedCalls(self.view, self.contact, self.progress, self.log)
+        self.copied = CopiedCalls(self.view, self.contact, self.progress, self.log)
         self.messages = MessageExchange(self.view, self.contact, self.progress)
         self.journalling = Journalling(self.view, self.progress, self.log, self.durables)
 
@@ -182,6 +189,8 @@ class WorkerMachine:
                 | PartsWanted()
                 | PartFetched()
                 | PartLost()
+                | CopyFetched()
+                | CopyLost()
                 | MessagesWanted()
                 | MessageArrived()
                 | MessagesClaimed()
@@ -332,28 +341,40 @@ class WorkerMachine:
         self.log.set_keeping(order.index(plan.rank), stride, limits.keep_by_all)
         self.progress.take_plan(plan)
         self.journalling.take_plan(plan)
-        orders = fetch_orders(plan)
-        view.start_fetches(frozenset(order.source for order in orders))
-        if not orders:
+        orders: list[Effect] = [*fetch_orders(plan)]
+        sources = frozenset(order.source for order in fetch_orders(plan))
+        if not sources:
+            orders = self.copied.orders()
+            sources = OF_COPIES if self.copied.is_lacking else NOBODY
+        view.start_fetches(sources)
+        if not sources:
             self.durables.mark_planned(self.view, self.progress.prelude_length)
         return [*orders, *self.messages.ask_again(), Wake()]
 
     def on_fetch(self, event: FetchEvent, now: float) -> list[Effect]:
         """Something came over a link of this epoch; what is of an older plan is dropped (R1)."""
         match event:
+            case ResultFetched() | CheckpointFetched() | LocalFetched() if (
+                not self.view.is_catching_up(event.epoch)
+            ):
+                return []
             case ResultFetched():
                 return self.on_result_fetched(event)
-            case CheckpointFetched(epoch, version, value):
-                return self.on_checkpoint_fetched(epoch, version, value)
-            case LocalFetched(epoch, version, rank, value):
-                if not self.view.is_catching_up(epoch):
-                    return []
+            case CheckpointFetched(_, version, value):
+                self.log.commit(version)  # an older one that was fetched for an older plan goes
+                self.checkpoints.put_fetched(version, value)
+                return [Wake()]
+            case LocalFetched(_, version, rank, value):
                 self.checkpoints.locals.put(version, rank, value)
                 return [Wake()] if rank == self.view.rank else []
             case FetchEnded(epoch, source, failure):
                 return self.on_fetch_ended(epoch, source, failure)
             case PartsWanted() | PartFetched() | PartLost():
                 follows = self.contributed.handle(event, now)
+            case CopyFetched() | CopyLost():
+                follows = self.copied.handle(event, now)
+                if isinstance(follows, list) and not self.copied.is_lacking:
+                    follows += self.on_fetch_ended(event.epoch, COPIES, "")
             case MessagesWanted() | MessageArrived() | MessagesClaimed() | MessagesLost():
                 follows = self.messages.handle(event, now)
             case _:
@@ -362,19 +383,11 @@ class WorkerMachine:
 
     def on_result_fetched(self, fetched: ResultFetched) -> list[Effect]:
         """Log a fetched result, under the same rule as an executed one (rule R3)."""
-        if not self.view.is_catching_up(fetched.epoch):
-            return []
-        self.log.add(fetched.position, LogEntry(fetched.signature, fetched.value, fetched.nbytes))
+        entry = LogEntry(fetched.signature, fetched.value, fetched.nbytes)
+        self.log.add(fetched.position, entry)
+        self.copied.expect(fetched.position, entry)
         self.view.fetched += 1
         return [Wake()] if fetched.position == self.progress.position else []
-
-    def on_checkpoint_fetched(self, epoch: int, version: int, value: Any) -> list[Effect]:
-        """Hold the version to load; an older one that was fetched for an older plan goes."""
-        if not self.view.is_catching_up(epoch):
-            return []
-        self.log.commit(version)
-        self.checkpoints.put_fetched(version, value)
-        return [Wake()]
 
     def on_fetch_ended(self, epoch: int, source: int, failure: str) -> list[Effect]:
         """End a fetch: all is here, or the holder is suspected and a new plan will come."""
@@ -382,8 +395,9 @@ class WorkerMachine:
             return []
         if failure:
             return self.on_link_down(epoch, source, f"while fetching results: {failure}")
-        if not self.view.end_fetch(source):
-            return []
+        more = OF_COPIES if self.copied.is_lacking else NOBODY
+        if not self.view.end_fetch(source, more):
+            return self.copied.orders() if self.view.pending_fetches == OF_COPIES else []
         self.durables.mark_planned(self.view, self.progress.prelude_length)
         return [SendControl(Fetched(epoch)), Wake()]
 
@@ -505,7 +519,8 @@ class WorkerMachine:
             )
         elif beat.record_ms and waiting.signature:
             blocked = Blocked(waiting.signature, waiting.site, (), beat.record_ms)
-        found = self.contributed.lost_input(now) or self.messages.lost_source(now)
+        found = self.contributed.lost_input(now) or self.copied.lost_result(now)
+        found = found or self.messages.lost_source(now)
         effects = [] if found is None else self.on_found(found)
         heartbeat = Heartbeat(number, self.view.epoch, progress.position, blocked, beat.log_bytes)
         if contact.attached and contact.job_id:

@@ -16,6 +16,7 @@ from typing import Any
 from ftcomm.protocol.field_types import RUNS_OF_A_FRAME
 from ftcomm.protocol.position import PRELUDE, START, Position, PositionRange
 from ftcomm.recovery.contributions.contribution_log import ContributionLog
+from ftcomm.recovery.copies.copy_store import CopyStore
 from ftcomm.recovery.replica_placement import is_replica_holder
 
 GAPS_BETWEEN_COUNTS = 1024  # results that go from between others; each makes a run or two
@@ -111,10 +112,12 @@ class ResultLog:
 
     Attributes:
         contributions: this rank's inputs to calls of which it does not log the result.
+        copies: results that are of one rank each, its own and those that it holds for others.
     """
 
     def __init__(self) -> None:
         self.contributions = ContributionLog()
+        self.copies = CopyStore()
         self._entries: dict[Position, LogEntry] = {}
         self._unproven: list[Position] = []  # ordered: held, not yet known to be stable
         # What a report listed and a proof may release, stable or not; ordered, none of them above.
@@ -204,7 +207,7 @@ class ResultLog:
         self._unproven = [p for p in self._unproven if not self._is_outdated(p)]
         self._pinned = [p for p in self._pinned if not self._is_outdated(p)]
         released = [self._entries.pop(position).value for position in outdated]
-        return released + self.contributions.commit(version)
+        return released + self.contributions.commit(version) + self.copies.commit(version)
 
     def pin(self) -> None:
         """Let nothing go of what is held now: a report is listing it.

@@ -1,9 +1,10 @@
 """From a user's arguments to the request of a call that gives each rank a result of its own.
 
 Each is run in one of two ways.  With the log ``whole`` it is an allreduce, an allgather or a
-broadcast whose result every rank logs, and of which it takes its own part.  With the log
-``contributions`` each rank gets its part alone, and logs its own input (rule R20).  Where all ranks
-know the sizes, the way is chosen here; else the run chooses it.
+broadcast whose result every rank logs, and of which it takes its own part.  With the logs
+``contributions`` and ``copies`` each rank gets its part alone (rule R20).  It logs its own input,
+or the results of some ranks.  Where all ranks know the sizes, the way is chosen here; else the run
+chooses it.
 """
 
 import functools
@@ -50,9 +51,15 @@ class ContributedBuilder:
     Each method is told whether the call comes before the first load, where every log is whole.
     """
 
-    def __init__(self, builder: RequestBuilder, lend: Lend) -> None:
-        """`lend` gives memory for an input that is put together here."""
-        self._builder, self._lend = builder, lend
+    def __init__(self, builder: RequestBuilder, lend: Lend, copies: int) -> None:
+        """Make one.
+
+        Args:
+            builder: of the same communicator.
+            lend: gives memory for an input that is put together here.
+            copies: how many other ranks keep a rank's result, with the log ``copies``.
+        """
+        self._builder, self._lend, self._copies = builder, lend, copies
         self._group = builder.group
         self._rank, self._size = builder.group.rank, builder.group.world_size
 
@@ -76,15 +83,15 @@ class ContributedBuilder:
         rows = checked_counts(counts, shape, self._size, "reduce_scatter")
         op = self._builder.resolved(options.op)
         log = _log_of_reduction(op, sendbuf.nbytes, options.log, prelude=prelude)
-        contributed = log is LogMode.CONTRIBUTIONS
-        wish = _own_algorithm(options.algorithm) if contributed else self._wish(options, op)
-        shaped = _Rows(sendbuf, shape, rows, lent=not options.copy)
+        whole = log is LogMode.WHOLE
+        wish = self._wish(options, op) if whole else _own_algorithm(options.algorithm)
+        shaped = _Rows(sendbuf, shape, rows, log, lent=not options.copy)
         make = functools.partial(
-            self._scattered if contributed else self._allreduced, shaped, op, wish, site
+            self._allreduced if whole else self._scattered, shaped, op, wish, site
         )
         if not isinstance(op, str):  # a function may hold on to anything: its form is not kept
             return Request(make(), sendbuf)
-        key = (Kind.REDUCE_SCATTER, log, *shaped.key, op, wish, site)
+        key = (Kind.REDUCE_SCATTER, *shaped.key, op, wish, site)
         return Request(self._builder.kept(key, make), sendbuf)
 
     def _wish(self, options: CallOptions, op: str | Reduction) -> Algorithm:
@@ -110,7 +117,7 @@ class ContributedBuilder:
         return make_form(
             Kind.REDUCE_SCATTER,
             schedule,
-            _signature_of_rows(x, reducer, wish, LogMode.WHOLE),
+            _signature_of_rows(x, reducer, wish),
             site,
             sendbuf.dtype,
             shape,
@@ -121,7 +128,7 @@ class ContributedBuilder:
     def _scattered(
         self, x: "_Rows", op: str | Reduction, wish: Algorithm, site: str
     ) -> CollectiveSpec:
-        """The form of a reduce_scatter of which each rank logs its own input."""
+        """The form of a reduce_scatter that gives each rank its own rows alone."""
         sendbuf, shape, rows = x.sendbuf, x.shape, x.rows
         reducer = self._builder.reducer_of(op, sendbuf, shape, None)
         width, extents = math.prod(shape[1:]), extents_of(rows)
@@ -142,14 +149,14 @@ class ContributedBuilder:
         return make_form(
             Kind.REDUCE_SCATTER,
             schedule,
-            _signature_of_rows(x, reducer, wish, LogMode.CONTRIBUTIONS),
+            _signature_of_rows(x, reducer, wish),
             site,
             sendbuf.dtype,
             (rows[self._rank], *shape[1:]),
             reducer=reducer,
             site_text=site_text(site, op),
-            contributed=ContributedForm(shape, extents, combine, own, lent=x.lent),
-            logged=sendbuf.nbytes,
+            contributed=ContributedForm(shape, extents, combine, own, lent=x.lent, log=x.log),
+            logged=self._logged(x.log, sendbuf.nbytes, max(rows) * width * sendbuf.itemsize),
         )
 
     def reduce(self, x: Any, options: CallOptions, site: str, *, prelude: bool) -> Request:
@@ -168,10 +175,10 @@ class ContributedBuilder:
         if options.wire is not None:
             sendbuf = rounded(sendbuf, options.wire)
         wish = _own_algorithm(options.algorithm)
-        make = functools.partial(self._reduced, sendbuf, shape, op, wish, options, site)
+        make = functools.partial(self._reduced, sendbuf, shape, op, wish, options, log, site)
         if not isinstance(op, str):
             return Request(make(), sendbuf)
-        key = (Kind.REDUCE, sendbuf.dtype, shape, op, wish, options.root, options.wire, site)
+        key = (Kind.REDUCE, log, sendbuf.dtype, shape, op, wish, options.root, options.wire, site)
         return Request(self._builder.kept(key, make), sendbuf)
 
     def _reduced(
@@ -181,6 +188,7 @@ class ContributedBuilder:
         op: str | Reduction,
         wish: Algorithm,
         options: CallOptions,
+        log: LogMode,
         site: str,
     ) -> CollectiveSpec:
         root, count = options.root, len(sendbuf)
@@ -198,7 +206,7 @@ class ContributedBuilder:
             algorithm=wish,
             root=root,
             wire=options.wire,
-            log=LogMode.CONTRIBUTIONS,
+            log=log,
         )
         is_root = self._rank == root
         return make_form(
@@ -216,8 +224,9 @@ class ContributedBuilder:
                 all_to(root, count, self._size),
                 combine if is_root else None,
                 None if is_root else slice(0, 0),
+                log=log,
             ),
-            logged=sendbuf.nbytes,
+            logged=self._logged(log, sendbuf.nbytes, sendbuf.nbytes),
         )
 
     def gather(self, x: Any, options: CallOptions, site: str, *, prelude: bool) -> Request:
@@ -230,24 +239,24 @@ class ContributedBuilder:
         log = chosen_log(options.log, sendbuf.nbytes * self._size, in_prelude=prelude)
         if log is LogMode.WHOLE:
             return self._builder.allgather(x, site, options.root)
-        make = functools.partial(self._gathered, sendbuf, shape, options.root, site)
+        make = functools.partial(self._gathered, sendbuf, shape, options.root, log, site)
         key = (Kind.GATHER, log, sendbuf.dtype, shape, options.root, site)
         return Request(self._builder.kept(key, make), sendbuf)
 
     def _gathered(
-        self, sendbuf: Array, shape: tuple[int, ...], root: int, site: str
+        self, sendbuf: Array, shape: tuple[int, ...], root: int, log: LogMode, site: str
     ) -> CollectiveSpec:
         rows = shape or (1,)
         return make_form(
             Kind.GATHER,
             gatherv_schedule(self._size, self._rank, (len(sendbuf),) * self._size, root),
-            signature_of(Kind.GATHER, sendbuf, shape, root=root, log=LogMode.CONTRIBUTIONS),
+            signature_of(Kind.GATHER, sendbuf, shape, root=root, log=log),
             site,
             sendbuf.dtype,
             (self._size, *shape) if self._rank == root else (0,),
             root=root,
-            contributed=ContributedForm(rows, all_to(root, rows[0], self._size)),
-            logged=sendbuf.nbytes,
+            contributed=ContributedForm(rows, all_to(root, rows[0], self._size), log=log),
+            logged=self._logged(log, sendbuf.nbytes, sendbuf.nbytes * self._size),
         )
 
     def alltoall(self, x: Any, options: CallOptions, site: str, *, prelude: bool) -> Request:
@@ -259,16 +268,16 @@ class ContributedBuilder:
         sendbuf, shape = as_elements(x)
         rows = checked_counts(None, shape, self._size, "alltoall")
         log = chosen_log(options.log, sendbuf.nbytes * self._size, in_prelude=prelude)
-        shaped = _Rows(sendbuf, shape, rows, lent=not options.copy)
-        make = functools.partial(self._exchanged, shaped, log, site)
-        return Request(self._builder.kept((Kind.ALLTOALL, log, *shaped.key, site), make), sendbuf)
+        shaped = _Rows(sendbuf, shape, rows, log, lent=not options.copy)
+        make = functools.partial(self._exchanged, shaped, site)
+        return Request(self._builder.kept((Kind.ALLTOALL, *shaped.key, site), make), sendbuf)
 
-    def _exchanged(self, x: "_Rows", log: LogMode, site: str) -> CollectiveSpec:
-        contributed = log is LogMode.CONTRIBUTIONS
-        sendbuf, shape = x.sendbuf, x.shape
-        cut = ContributedForm(shape, extents_of(x.rows), lent=x.lent) if contributed else None
+    def _exchanged(self, x: "_Rows", site: str) -> CollectiveSpec:
+        sendbuf, shape, log = x.sendbuf, x.shape, x.log
+        apart = ContributedForm(shape, extents_of(x.rows), lent=x.lent, log=log)
+        cut = None if log is LogMode.WHOLE else apart
         schedule = schedule_for(
-            Kind.ALLTOALL if contributed else Kind.ALLGATHER,
+            Kind.ALLGATHER if cut is None else Kind.ALLTOALL,
             self._size,
             self._rank,
             len(sendbuf),
@@ -282,10 +291,14 @@ class ContributedBuilder:
             signature_of(Kind.ALLTOALL, sendbuf, shape, log=log),
             site,
             sendbuf.dtype,
-            shape if contributed else (self._size, *shape),
+            (self._size, *shape) if cut is None else shape,
             contributed=cut,
-            logged=sendbuf.nbytes if contributed else None,
+            logged=None if cut is None else self._logged(log, sendbuf.nbytes, sendbuf.nbytes),
         )
+
+    def _logged(self, log: LogMode, own: int, largest: int) -> int:
+        """Bytes that count in a rank's log: its own input, or the largest result so many times."""
+        return own if log is LogMode.CONTRIBUTIONS else largest * (1 + self._copies)
 
     # --- sizes that ranks tell each other -------------------------------------------------------
 
@@ -393,12 +406,13 @@ class _Rows(NamedTuple):
     sendbuf: Array
     shape: tuple[int, ...]
     rows: tuple[int, ...]
+    log: LogMode
     lent: bool
 
     @property
     def key(self) -> tuple[object, ...]:
         """All that the form of a call depends on."""
-        return (self.sendbuf.dtype, self.shape, self.rows, self.lent)
+        return (self.log, self.sendbuf.dtype, self.shape, self.rows, self.lent)
 
 
 def _log_of_reduction(
@@ -414,8 +428,8 @@ def _log_of_reduction(
         return chosen
     if log is not None:
         raise ValueError(
-            "log='contributions' is for elementwise functions, and this one was declared to need"
-            " whole arrays; leave log= out"
+            f"log={log!r} is for elementwise functions, and this one was declared to need whole"
+            " arrays; leave log= out"
         )
     return LogMode.WHOLE
 
@@ -429,8 +443,8 @@ def _own_algorithm(name: str | None) -> Algorithm:
     wish = algorithm_named(name)
     if wish not in _OWN_ALGORITHMS:
         raise ValueError(
-            f"algorithm {name} gives every rank the whole result; with log='contributions' use ring"
-            " or halving_doubling, or log='whole'"
+            f"algorithm {name} gives every rank the whole result; use ring or halving_doubling, or"
+            " log='whole'"
         )
     return wish
 
@@ -439,7 +453,7 @@ def _is_ring(name: str | None) -> bool:
     return algorithm_named(name) in (Algorithm.AUTO, Algorithm.RING)
 
 
-def _signature_of_rows(x: _Rows, reducer: Reducer, wish: Algorithm, log: LogMode) -> bytes:
+def _signature_of_rows(x: _Rows, reducer: Reducer, wish: Algorithm) -> bytes:
     return signature_of(
         Kind.REDUCE_SCATTER,
         x.sendbuf,
@@ -447,5 +461,5 @@ def _signature_of_rows(x: _Rows, reducer: Reducer, wish: Algorithm, log: LogMode
         op=reducer.op,
         op_hash=reducer.op_hash ^ counts_hash(x.rows),
         algorithm=wish,
-        log=log,
+        log=x.log,
     )

@@ -7,7 +7,11 @@ from ftcomm.protocol.signature import LogMode
 
 # In all: so few bytes cost little more on every rank than on one, and any script may be restarted.
 WHOLE_BYTES = 64 * 1024
-_NAMES = {"whole": LogMode.WHOLE, "contributions": LogMode.CONTRIBUTIONS}
+_NAMES = {
+    "whole": LogMode.WHOLE,
+    "contributions": LogMode.CONTRIBUTIONS,
+    "copies": LogMode.COPIES,
+}
 
 
 def named_log(name: str | None) -> LogMode | None:
@@ -19,7 +23,8 @@ def named_log(name: str | None) -> LogMode | None:
     if name is None:
         return None
     if name not in _NAMES:
-        raise ValueError(f"no log is called {name!r}; use 'whole', 'contributions', or None")
+        known = ", ".join(map(repr, _NAMES))
+        raise ValueError(f"no log is called {name!r}; use {known}, or None")
     return _NAMES[name]
 
 
@@ -30,16 +35,16 @@ def chosen_log(name: str | None, nbytes: int | None, *, in_prelude: bool) -> Log
         name: the caller's wish, None for none.
         nbytes: bytes that every rank would log; None where ranks tell each other their sizes first.
         in_prelude: the call comes before the first load. Its result is needed as long as the job
-            runs, and inputs are kept for a version.
+            runs, and inputs and copies are kept for a version.
 
     Raises:
         ValueError: no log has this name, or none of that name can be kept here.
     """
     asked = named_log(name)
     if in_prelude:
-        if asked is LogMode.CONTRIBUTIONS:
+        if asked not in (None, LogMode.WHOLE):
             raise ValueError(
-                "log='contributions' is for calls after load_checkpoint(): what comes before it is"
+                f"log={name!r} is for calls after load_checkpoint(): what comes before it is"
                 " replayed as long as the job runs; leave log= out"
             )
         return LogMode.WHOLE

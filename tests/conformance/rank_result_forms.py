@@ -1,6 +1,7 @@
 """Program of every form that a call with a result of each rank's own has."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ class Forms:
     """One rank's calls in one version."""
 
     def __init__(self, record: Recorder, state: float) -> None:
-        self.record, self.comm = record, record.comm
+        self.record, self.comm, self.log = record, record.comm, record.spec.get("log")
         rank, size = self.comm.rank, self.comm.world_size
         numbers = [np.arange(float(ROWS * size)) + 7 * each + state for each in range(size)]
         self.x = numbers[rank]
@@ -36,7 +37,8 @@ class Forms:
     def into_out(self) -> None:
         """Results in the user's own arrays, beside the input and in its place."""
         out, both, part = np.empty_like(self.x), self.x.copy(), np.empty(ROWS)
-        exchange, reduce_scatter = self.comm.alltoall, self.comm.reduce_scatter
+        exchange = partial(self.comm.alltoall, log=self.log)
+        reduce_scatter = partial(self.comm.reduce_scatter, log=self.log)
         assert self.call("out", lambda: exchange(self.x, out=out), self.blocks) is out
         assert self.call("in place", lambda: exchange(both, out=both), self.blocks) is both
         got = self.call("reduce_scatter", lambda: reduce_scatter(self.x, out=part), self.part)
@@ -45,15 +47,18 @@ class Forms:
     def lent(self) -> None:
         """Inputs that the log does not copy."""
         lent = self.x.copy()
-        self.call("lent", lambda: self.comm.alltoall(lent, copy=False), self.blocks)
-        reduce_scatter = self.comm.reduce_scatter
+        exchange = partial(self.comm.alltoall, log=self.log)
+        self.call("lent", lambda: exchange(lent, copy=False), self.blocks)
+        reduce_scatter = partial(self.comm.reduce_scatter, log=self.log)
         self.call("reduce_scatter lent", lambda: reduce_scatter(lent, copy=False), self.part)
 
     def made_late(self) -> None:
         """Inputs from functions, and calls that are waited for later."""
-        self.call("function", lambda: self.comm.alltoall(lambda: self.x), self.blocks)
-        self.call("nonblocking", lambda: self.comm.ialltoall(self.x).wait(), self.blocks)
-        handle = self.comm.ireduce_scatter(self.x)
+        exchange = partial(self.comm.alltoall, log=self.log)
+        self.call("function", lambda: exchange(lambda: self.x), self.blocks)
+        begin = partial(self.comm.ialltoall, log=self.log)
+        self.call("nonblocking", lambda: begin(self.x).wait(), self.blocks)
+        handle = self.comm.ireduce_scatter(self.x, log=self.log)
         check(handle.wait(), self.part, "reduce_scatter begun")
 
     def rounded(self) -> None:
@@ -61,7 +66,8 @@ class Forms:
         x = np.full(4 * ROWS * self.comm.world_size, 1.0 + self.comm.rank, np.float32)
         total = np.full_like(x, sum(range(1, self.comm.world_size + 1)))
         wanted = total if self.comm.rank == 1 else None
-        self.call("wire", lambda: self.comm.reduce(x, root=1, wire="bf16"), wanted)
+        reduce = partial(self.comm.reduce, log=self.log)
+        self.call("wire", lambda: reduce(x, root=1, wire="bf16"), wanted)
 
 
 def rank_result_forms(record: Recorder) -> Any:

@@ -3,6 +3,7 @@
 Sums here depend on their order: the harness compares their bits with those of a run without faults.
 """
 
+import os
 from typing import Any
 
 import numpy as np
@@ -138,12 +139,26 @@ def check(got: Any, wanted: Any, what: str) -> None:
 
 def other_bytes(record: Recorder) -> Any:
     """A restarted script gives other bytes to a call that the others have completed."""
-    comm = record.comm
+    comm, log = record.comm, record.spec["log"]
     record.load(None)
     x = np.arange(8.0 * comm.world_size) + comm.rank + 0.5 * (comm.epoch > 1)
-    record.local("alltoall", f"0.0@{comm.rank}", lambda: (comm.alltoall(x, log="contributions"), x))
+    record.local("alltoall", f"0.0@{comm.rank}", lambda: (comm.alltoall(x, log=log), None))
     record.allreduce(np.ones(1))
     return record.checkpoint(None)
 
 
-PROGRAMS = {"rank_results": rank_results, "other_bytes": other_bytes}
+def own_bytes(record: Recorder) -> Any:
+    """Each process gives bytes of its own; all ranks have results of one execution of each call."""
+    comm = record.comm
+    record.load(None)
+    own = np.full(comm.world_size, float(os.getpid()))
+    for _ in range(2):
+        given = [comm.alltoall(own, log="copies"), comm.alltoall(lambda: own, log="copies")]
+        given += [np.concatenate(comm.alltoallv([[pid] for pid in own], log="copies"))]
+        for pids in given:
+            of_all = comm.allgather(pids)
+            assert (of_all == of_all[0]).all(), of_all
+    return record.checkpoint(None)
+
+
+PROGRAMS = {"rank_results": rank_results, "other_bytes": other_bytes, "own_bytes": own_bytes}

@@ -24,8 +24,9 @@ from tests.unit.tracker.roster_scenario import running
 
 # The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, P the same
 # with local states, E close, R and N calls of which each rank keeps its own input, to which a
-# restarted rank gives the same (R) or not (N).  M is a message of rank 0 to rank 1, W one of rank 1
-# to rank 0, V the same as M, but a restarted rank sends other bytes.
+# restarted rank gives the same (R) or not (N), K one of which others keep each rank's result.  M is
+# a message of rank 0 to rank 1, W one of rank 1 to rank 0, V the same as M, but a restarted rank
+# sends other bytes.
 SMALL = [
     ("SB", 2, 1),
     ("BS", 2, 1),
@@ -37,6 +38,8 @@ SMALL = [
     ("LN", 2, 1),
     ("LRCR", 2, 1),
     ("LRE", 2, 1),
+    ("LKCK", 2, 1),
+    ("LKE", 2, 1),
     ("LMS", 2, 1),
     ("LMWC", 2, 1),
     ("LVSC", 2, 1),

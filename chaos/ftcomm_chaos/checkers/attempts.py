@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 from ftcomm.config.checkpoint_period import CheckpointPeriod
 from ftcomm.diagnostics.history import EXECUTED
+from ftcomm.protocol.signature import LogMode
 from ftcomm_chaos.checkers.checkpoints import CHECKPOINT, LOAD
+from ftcomm_chaos.checkers.results import log_of
 from ftcomm_chaos.checkers.violation import Case, K, ReturnedCall, RuleViolation
 from ftcomm_chaos.history.harness_events import AttemptFound, EverythingLost
 from ftcomm_chaos.history.model import HistoryLine
@@ -13,8 +15,14 @@ from ftcomm_chaos.history.model import HistoryLine
 def same_over_attempts(case: Case) -> Iterator[RuleViolation]:
     """A position or version that several attempts come to has one result or state."""
     for earlier in case.earlier:
-        yield from _same(case.by_position, earlier.by_position)
+        # A call of which copies are kept is made again, perhaps of other inputs.
+        ours = {p: calls for p, calls in case.by_position.items() if not _is_copied(case, calls)}
+        yield from _same(ours, earlier.by_position)
         yield from _same(case.by_version, earlier.by_version)
+
+
+def _is_copied(case: Case, calls: list[ReturnedCall]) -> bool:
+    return log_of(case, calls[0]) is LogMode.COPIES
 
 
 def _same(

@@ -1,8 +1,10 @@
 """Results: the same bytes everywhere, and those of a run without faults."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from ftcomm.diagnostics.history import EXECUTED
 from ftcomm.protocol.position import Position
 from ftcomm.protocol.signature import RANK_LOCAL, LogMode, Signature
 from ftcomm_chaos.checkers.violation import Case, ReturnedCall, RuleViolation, outliers
@@ -14,7 +16,8 @@ _RANK_LOCAL = frozenset(kind.name.lower() for kind in RANK_LOCAL)
 def same_bytes(case: Case) -> Iterator[RuleViolation]:
     """One position has one result, on every rank and in every incarnation.
 
-    Of calls that give each rank a result of its own, that holds for each rank by itself.
+    Of calls that give each rank a result of its own, that holds for each rank by itself.  If copies
+    of it are kept, another execution may give another result: each is looked at by itself.
     """
     for deliveries in (x for each in case.by_position.values() for x in _alike(case, each)):
         first = deliveries[0]
@@ -27,24 +30,28 @@ def same_bytes(case: Case) -> Iterator[RuleViolation]:
             )
 
 
-def _is_rank_local(case: Case, delivery: ReturnedCall) -> bool:
-    """Tell whether ranks may be given different bytes; what every rank logs whole is alike."""
+def log_of(case: Case, delivery: ReturnedCall) -> LogMode:
+    """The log of a call: whole where all ranks must be given the same bytes."""
     if delivery.event.kind not in _RANK_LOCAL:
-        return False
+        return LogMode.WHOLE
     called = case.first_called.get((delivery.record.rank, delivery.event.position))
     if called is None or not called.event.signature:  # of an input that the run has made
-        return True
-    return Signature.decode(bytes.fromhex(called.event.signature)).log is not LogMode.WHOLE
+        return LogMode.BY_SIZE
+    return Signature.decode(bytes.fromhex(called.event.signature)).log
 
 
 def _alike(case: Case, deliveries: list[ReturnedCall]) -> Iterable[list[ReturnedCall]]:
     """Groups of the calls at one position that must have been given the same bytes."""
-    if not _is_rank_local(case, deliveries[0]):
+    log = log_of(case, deliveries[0])
+    if log is LogMode.WHOLE:
         return [deliveries]
-    by_rank: dict[int, list[ReturnedCall]] = {}
+    executed = sorted({each.event.epoch for each in deliveries if each.event.how == EXECUTED})
+    groups: dict[tuple[int, int], list[ReturnedCall]] = {}
     for delivery in deliveries:
-        by_rank.setdefault(delivery.record.rank, []).append(delivery)
-    return by_rank.values()
+        # What is served is of the newest execution before.
+        execution = bisect_right(executed, delivery.event.epoch) if log is LogMode.COPIES else 0
+        groups.setdefault((delivery.record.rank, execution), []).append(delivery)
+    return groups.values()
 
 
 def same_call(case: Case) -> Iterator[RuleViolation]:
@@ -97,7 +104,7 @@ def _of_rank(
     case: Case, delivery: ReturnedCall, reference: list[ReturnedCall]
 ) -> list[ReturnedCall]:
     """The calls of the reference with which this one is compared."""
-    if not _is_rank_local(case, delivery):
+    if log_of(case, delivery) is LogMode.WHOLE:
         return reference
     return [theirs for theirs in reference if theirs.record.rank == delivery.record.rank]
 

@@ -82,8 +82,9 @@ def explore(letters: str, ranks: int, crashes: int, max_states: int, *, as_json:
 
     LETTERS is the script: S a synchronising collective, B a broadcast, L load, C checkpoint, P
     checkpoint with a local state, E close.  Of R and N each rank keeps its own input, to which a
-    restarted rank gives the same (R) or not (N).  M is a message of rank 0 to rank 1, W one of rank
-    1 to rank 0, and V is M of which a restarted rank sends other bytes.
+    restarted rank gives the same (R) or not (N); of K others keep each rank's result.  M is a
+    message of rank 0 to rank 1, W one of rank 1 to rank 0, and V is M of which a restarted rank
+    sends other bytes.
 
     The exit status is 0 if all states were visited and all rules held, 1 if a rule was broken, 2
     if the limit on states ended the search before that.

@@ -2,12 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ftcomm.protocol.link_messages import CopyName
 from ftcomm.protocol.messages import AllClosed
 from ftcomm.protocol.position import Position
+from ftcomm.recovery.contributions.contributed_calls import DIGEST_BYTES
 from ftcomm.recovery.machine import WorkerMachine, WorkerState
 from ftcomm.recovery.replica_placement import local_owners
 from ftcomm_chaos.explorer.transitions import LIMITS
-from ftcomm_chaos.explorer.workload import local_value
+from ftcomm_chaos.explorer.workload import COPIED, local_value
 from ftcomm_chaos.sim.workload import InputDigests
 from ftcomm_chaos.sim.world import Violation
 
@@ -47,6 +49,7 @@ def check_copies(model: "Model") -> None:
     if len(cores) < model.script.ranks:
         return
     _check_local_copies(model, cores)
+    _check_results_copied(model)
     top = max(core.progress.position for core in cores)
     for seqno in range(top.seqno):
         position = Position(0, top.version, seqno)
@@ -69,6 +72,24 @@ def _check_local_copies(model: "Model", cores: list[WorkerMachine]) -> None:
                 raise Violation(f"rank {core.view.rank} lacks {owner}'s local state (R6)")
 
 
+def _check_results_copied(model: "Model") -> None:
+    """Check that a rank past a copied call holds its own result, and those of others."""
+    for process in model.processes.values():
+        core = model.core(process)
+        others = local_owners(core.view.keep_order, core.view.rank, model.script.replicas)
+        for position, used in process.used:
+            is_due = position.version == core.progress.position.version
+            if not is_due or model.script.kind_at(position) not in COPIED:
+                continue
+            for owner in {core.view.rank, *others} - model.closed:
+                copy = core.log.copies.get(CopyName(position, owner))
+                due = used.digests[owner * DIGEST_BYTES : (owner + 1) * DIGEST_BYTES]
+                if copy is None or copy.value != due:
+                    raise Violation(
+                        f"rank {core.view.rank} has {copy} of {owner}, not {due!r} (R20)"
+                    )
+
+
 def check_verdict(model: "Model") -> None:
     """A job is lost only if every holder of something needed has died."""
     fatal_decision = model.journal.fatal_decision
@@ -78,6 +99,11 @@ def check_verdict(model: "Model") -> None:
         return
     if "V" in model.script.letters and "sent other bytes" in fatal_decision.cause:
         return  # by the process that was restarted (R21)
+    if "is lost with all ranks that held it" in fatal_decision.cause:
+        copies = min(model.script.replicas, model.script.ranks - 1)
+        if model.crashes <= copies and not model.closed:
+            raise Violation(f"verdict after {model.crashes} crashes: {fatal_decision.cause}")
+        return
     copies = model.script.ranks if model.script.kept_by_all else model.script.replicas
     if fatal_decision.error != "JobLostError" or model.crashes < copies:
         raise Violation(f"verdict after {model.crashes} crashes: {fatal_decision.cause}")

@@ -9,9 +9,12 @@ from ftcomm.protocol.messages import Fetched, Hello, Revoke, Settled, Welcome
 from ftcomm.protocol.position import START, Position
 from ftcomm.recovery.contributions.contributed_calls import Offer
 from ftcomm.recovery.contributions.contribution_log import Contribution
+from ftcomm.recovery.copies.copy_store import ResultCopy
 from ftcomm.recovery.events import (
     Attached,
     CheckpointFetched,
+    CopyFetched,
+    CopyLost,
     Event,
     FetchEnded,
     LocalFetched,
@@ -24,7 +27,14 @@ from ftcomm.recovery.events import (
 from ftcomm.recovery.machine import Completion, Identity, NextStep, WorkerMachine, WorkerState
 from ftcomm_chaos.explorer import invariants, messages, transitions
 from ftcomm_chaos.explorer.state_table import CoreStore, Table
-from ftcomm_chaos.explorer.workload import CONTRIBUTED, LocalItem, Script
+from ftcomm_chaos.explorer.workload import (
+    CONTRIBUTED,
+    COPIED,
+    LocalItem,
+    Script,
+    result_of,
+    results_of,
+)
 from ftcomm_chaos.sim.workload import InputDigests
 from ftcomm_chaos.sim.world import Violation
 from ftcomm_tracker.core.durable_state import Durable
@@ -32,6 +42,7 @@ from ftcomm_tracker.core.events import ConnectionLost, Disconnect, Joined, Persi
 from ftcomm_tracker.core.events import Event as TrackerEvent
 from ftcomm_tracker.core.roster import Roster
 
+COPYING = {"P": transitions.copy_locals, "K": transitions.copy_results}  # then a barrier
 EOF = "EOF"  # last item of a connection whose worker has died
 QUIET = (Welcome, Settled, Fetched)  # delivered at once: their order decides nothing
 
@@ -52,6 +63,7 @@ class ModelProcess(NamedTuple):
     down: tuple[int, ...] = ()
     fetches: tuple[transitions.PendingFetch, ...] = ()
     parts: tuple[transitions.PendingPart, ...] = ()
+    copies: tuple[transitions.PendingCopy, ...] = ()
     done: tuple[tuple[Position, int], ...] = ()
     used: tuple[tuple[Position, InputDigests], ...] = ()  # of which its results were made
     links: tuple[transitions.PendingMessages, ...] = ()
@@ -192,6 +204,14 @@ class Model:
             yield ("up", port)
         if process.down:
             yield ("down", port)
+        yield from self._moves_between(port, process)
+        if self._can_act(process):
+            yield ("act", port)
+        if self.crashes < self.script.crashes and not process.over:
+            yield ("crash", port)
+
+    def _moves_between(self, port: int, process: ModelProcess) -> Iterator[Move]:
+        """All that other ranks have for this process."""
         for index in range(len(process.fetches)):
             if self._source(process, index) is not None:
                 yield ("fetch", port, index)
@@ -201,10 +221,9 @@ class Model:
         for index in range(len(process.links)):
             if messages.can_serve(self, process, index):
                 yield ("message", port, index)
-        if self._can_act(process):
-            yield ("act", port)
-        if self.crashes < self.script.crashes and not process.over:
-            yield ("crash", port)
+        for index in range(len(process.copies)):
+            if self._copy_answer(process, index) is not None:
+                yield ("copy", port, index)
 
     def _overtakes(self, process: ModelProcess) -> bool:
         """A process is started after its predecessor's death, and its handshake takes turns.
@@ -241,6 +260,8 @@ class Model:
                 self._take_part(port, index)
             case ("message", port, index):
                 messages.serve(self, port, index)
+            case ("copy", port, index):
+                self._take_copy(port, index)
             case ("act", port):
                 self._act(port)
             case ("crash", port):
@@ -307,6 +328,11 @@ class Model:
                 link
                 for link in (*process.links, *heard.links)
                 if live and link.epoch == core.view.epoch
+            ),
+            copies=tuple(
+                copy
+                for copy in (*process.copies, *heard.copies)
+                if live and copy.epoch == core.view.epoch
             ),
         )
 
@@ -382,6 +408,28 @@ class Model:
         value = contribution.value
         self.hear(port, PartFetched(part.epoch, part.position, part.rank, value))
 
+    def _copy_answer(self, process: ModelProcess, index: int) -> CopyFetched | CopyLost | None:
+        """The answer of a rank that is asked for a result; None while it has not come so far."""
+        epoch, rank, name = process.copies[index]
+        source = self.serving(process, epoch, rank)
+        if source is None:
+            return None
+        offer = self.core(source).copied.offer(name, self.core(process).view.rank)
+        if isinstance(offer, ResultCopy):
+            return CopyFetched(epoch, name, rank, offer)
+        if offer is Offer.GONE and rank == name.owner:
+            raise Violation(f"rank {rank} has passed {name}, and has not its own result (R20)")
+        lost = CopyLost(epoch, name, rank, offer.value, is_gone=True)
+        return None if offer is Offer.NOT_YET else lost
+
+    def _take_copy(self, port: int, index: int) -> None:
+        process = self.processes[port]
+        answer = self._copy_answer(process, index)
+        assert answer is not None
+        copies = (*process.copies[:index], *process.copies[index + 1 :])
+        self.processes[port] = process._replace(copies=copies)
+        self.hear(port, answer)
+
     # --- the user's thread --------------------------------------------------------------------
 
     def _can_act(self, process: ModelProcess) -> bool:
@@ -392,7 +440,9 @@ class Model:
             return False
         letter = self.script.kind_at(core.progress.position)
         if core.progress.closed or core.log.get(core.progress.position) is not None:
-            return letter not in CONTRIBUTED or not self._waits_for_parts(process)
+            if letter in COPIED and not core.progress.closed:
+                return core.copied.own() is not None
+            return letter not in CONTRIBUTED or not process.parts
         if not letter:
             return False
         if letter == "L" and core.view.frontier.past_load:
@@ -406,13 +456,9 @@ class Model:
             return True  # it has not entered yet
         needed = (0,) if letter == "B" else range(self.script.ranks)
         must_copy = self.copied.get((core.view.epoch, core.view.rank)) != core.progress.position
-        stage = self.sent if letter != "P" or must_copy else self.copied
+        stage = self.sent if letter not in COPYING or must_copy else self.copied
         reached = (stage.get((core.view.epoch, rank)) for rank in needed)
         return all(place is not None and place >= core.progress.position for place in reached)
-
-    @staticmethod
-    def _waits_for_parts(process: ModelProcess) -> bool:
-        return bool(process.parts)
 
     def _act(self, port: int) -> None:
         core = self.core(self.processes[port])
@@ -426,6 +472,10 @@ class Model:
         letter = self.script.kind_at(core.progress.position)
         if letter in CONTRIBUTED and core.log.get(core.progress.position) is not None:
             self._replay_parts(port, letter)
+            return
+        if letter in COPIED and core.log.get(core.progress.position) is not None:
+            self._replay_copied(port, letter)
+            invariants.check_copies(self)
             return
         step = self.step(port, transitions.begin, letter)
         if step is None:
@@ -452,6 +502,20 @@ class Model:
         self.processes[port] = process._replace(used=(*process.used, (position, used)))
         invariants.check_inputs(self, port, position, used)
 
+    def _replay_copied(self, port: int, letter: str) -> None:
+        position = self.core(self.processes[port]).progress.position
+        result = self.step(port, transitions.replay_copied, letter)
+        self._note_done(port, position, 0)
+        self._note_result(port, position, result)
+
+    def _note_result(self, port: int, position: Position, result: bytes) -> None:
+        """All results of a copied call are of the processes that executed it together."""
+        ports = result[1 : 1 + self.script.ranks]
+        self._note_used(port, position, results_of(ports))
+        rank = self.core(self.processes[port]).view.rank
+        if result != result_of(rank, ports):
+            raise Violation(f"rank {rank} was given the result of another rank (R20)")
+
     def step(self, port: int, function: Any, *args: Any) -> Any:
         """Let a core take one step of the user's thread; what that returns."""
         process = self.processes[port]
@@ -475,8 +539,8 @@ class Model:
                 self.step(port, transitions.contribute, letter, port)
             if letter != "B" or rank != 0:
                 return  # a broadcast's root completes alone, at once
-        if letter == "P" and self.copied.get((epoch, rank)) != position:
-            self.step(port, transitions.copy_locals, epoch)
+        if letter in COPYING and self.copied.get((epoch, rank)) != position:
+            self.step(port, COPYING[letter], epoch)
             self.copied[epoch, rank] = position
             return
         if letter in "CPE" and messages.is_open(self, epoch):
@@ -487,7 +551,7 @@ class Model:
                 messages.check_cut(self)
             invariants.check_first(self, port, position, epoch)
             self._note_done(port, position, epoch)
-            if letter in CONTRIBUTED:
+            if letter in CONTRIBUTED or letter in COPIED:
                 entry = self.core(self.processes[port]).log.get(position)
                 assert entry is not None, "it was completed just now"
                 self._note_used(port, position, entry.value)

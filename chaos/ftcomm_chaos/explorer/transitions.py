@@ -5,12 +5,14 @@ The cabinet computes each once; a result is a plain value that many states share
 
 from typing import Any, NamedTuple
 
+from ftcomm.protocol.link_messages import CopyName
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.recovery.contributions.contribution_log import Contribution
 from ftcomm.recovery.events import (
     AskForMessages,
     Event,
     FatalFound,
+    FetchCopies,
     FetchParts,
     SendControl,
     StartFetch,
@@ -21,10 +23,13 @@ from ftcomm.recovery.replica_placement import local_owners
 from ftcomm.recovery.result_log import LogEntry
 from ftcomm_chaos.explorer.workload import (
     CONTRIBUTED,
+    COPIED,
     SIGNATURES,
     LocalItem,
     input_of,
     local_value,
+    result_of,
+    results_of,
 )
 from ftcomm_chaos.sim.workload import InputDigests
 from ftcomm_tracker.core.events import Effect
@@ -64,12 +69,21 @@ class PendingMessages(NamedTuple):
     at: int = -1
 
 
+class PendingCopy(NamedTuple):
+    """One rank's result of a copied call, for which a process has asked a rank."""
+
+    epoch: int
+    rank: int
+    name: CopyName
+
+
 class CoreReply(NamedTuple):
     """Answer of a core: messages for the tracker, and what it begins to fetch."""
 
     messages: tuple[Any, ...]
     fetches: tuple[PendingFetch, ...]
     parts: tuple[PendingPart, ...]
+    copies: tuple[PendingCopy, ...]
     links: tuple[PendingMessages, ...]
 
 
@@ -84,13 +98,19 @@ def hear(core: WorkerMachine, event: Event) -> CoreReply:
         if isinstance(effect, FetchParts)
         for rank in effect.ranks
     ]
+    copies = [
+        PendingCopy(effect.epoch, effect.rank, name)
+        for effect in effects
+        if isinstance(effect, FetchCopies)
+        for name in effect.names
+    ]
     links = [
         PendingMessages(effect.epoch, effect.source, effect.version, effect.marks)
         for effect in effects
         if isinstance(effect, AskForMessages)
     ]
     fetches = tuple(_fetch(order) for order in orders)
-    return CoreReply(tuple(messages), fetches, tuple(parts), tuple(links))
+    return CoreReply(tuple(messages), fetches, tuple(parts), tuple(copies), tuple(links))
 
 
 def _fetch(order: StartFetch) -> PendingFetch:
@@ -162,12 +182,33 @@ def copy_locals(core: WorkerMachine, epoch: int) -> None:
         assert kept, "a copy was refused in a healthy epoch"
 
 
+def copy_results(core: WorkerMachine, epoch: int) -> None:
+    """Everyone has its result and has sent it; a barrier comes behind."""
+    ports = [member.port for member in core.view.members]
+    others = local_owners(core.view.keep_order, core.view.rank, core.contact.limits.replicas)
+    for owner in (core.view.rank, *others):
+        result = result_of(owner, ports)
+        assert core.copied.keep(epoch, owner, result, result), "refused in a healthy epoch"
+
+
+def replay_copied(core: WorkerMachine, letter: str) -> bytes | None:
+    """Replay a copied call; this rank's result, None while it is not here."""
+    step = core.progress.begin(SIGNATURES[letter], SITE)
+    result: bytes | None = core.copied.own()
+    if isinstance(step, NextStep) or result is None:
+        return None
+    assert core.copied.replay(now=0.0) is Completion.DONE
+    return result
+
+
 def complete(core: WorkerMachine, letter: str, epoch: int) -> Completion:
     """The collective has its result on this rank."""
     value: Any = str(core.progress.position)
     if letter in CONTRIBUTED:
         members = core.view.members
         value = InputDigests(b"".join(input_of(letter, m.rank, m.port) for m in members))
+    if letter in COPIED:
+        value = results_of([member.port for member in core.view.members])
     entry = LogEntry(SIGNATURES[letter], value)
     if letter == "L":
         return core.progress.complete_load(epoch, 0, b"", now=0.0)

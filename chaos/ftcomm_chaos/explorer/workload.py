@@ -1,5 +1,6 @@
 """The script of a job that the explorer searches: one letter for each call."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -7,6 +8,7 @@ from ftcomm.config.job_settings import JobSettings
 from ftcomm.protocol.position import PRELUDE, Position
 from ftcomm.protocol.signature import Kind, LogMode, Signature
 from ftcomm.recovery.contributions.contributed_calls import DIGEST_BYTES
+from ftcomm_chaos.sim.workload import InputDigests
 
 
 @dataclass(frozen=True)
@@ -15,8 +17,9 @@ class Script:
 
     The letters: S a synchronising collective, B a broadcast, L load, C checkpoint, P checkpoint
     with a local state, E close.  Of R and N each rank keeps its own input; a restarted rank gives
-    the same to R and something else to N.  M is a message of rank 0 to rank 1, W one of rank 1 to
-    rank 0, and V is M of which a restarted rank sends other bytes.
+    the same to R and something else to N.  Of K others keep each rank's result, and each process
+    gives something else.  M is a message of rank 0 to rank 1, W one of rank 1 to rank 0, and V is M
+    of which a restarted rank sends other bytes.
 
     A stable result has `replicas` replica holders; where they are more than half of the ranks, all
     are replica holders and nobody ever drops one.  With `kept_by_all` every rank keeps all results,
@@ -65,6 +68,7 @@ class Script:
 
 MESSAGES = {"M": (0, 1), "V": (0, 1), "W": (1, 0)}  # source and destination of each
 CONTRIBUTED = "RN"  # letters of calls of which each rank keeps its own input
+COPIED = "K"  # the letter of a call of which others keep each rank's result
 
 SIGNATURES = {
     "S": Signature(Kind.ALLREDUCE).encode(),
@@ -75,6 +79,7 @@ SIGNATURES = {
     "E": Signature(Kind.CLOSE).encode(),
     "R": Signature(Kind.ALLTOALL, count=1, log=LogMode.CONTRIBUTIONS).encode(),
     "N": Signature(Kind.ALLTOALL, count=2, log=LogMode.CONTRIBUTIONS).encode(),
+    "K": Signature(Kind.ALLTOALL, count=3, log=LogMode.COPIES).encode(),
 }
 
 
@@ -88,6 +93,16 @@ def content_of(letter: str, position: Position, index: int, port: int) -> bytes:
     """Content that the process at `port` sends as the message at `index` before `position`."""
     changes = port if letter == "V" else 0
     return f"{letter} {position} {index} {changes}".encode()
+
+
+def result_of(rank: int, ports: Sequence[int]) -> bytes:
+    """The result of `rank` of a copied call, which tells of which processes it was made."""
+    return bytes([rank, *ports]).ljust(DIGEST_BYTES, b"\0")
+
+
+def results_of(ports: Sequence[int]) -> InputDigests:
+    """The log entry of such a call: a result is its own digest."""
+    return InputDigests(b"".join(result_of(rank, ports) for rank in range(len(ports))))
 
 
 def local_value(version: int, rank: int) -> str:

@@ -17,6 +17,7 @@ from ftcomm_chaos.sim.end_rules import EndRules
 from ftcomm_chaos.sim.fault_plan import SimulatedFaultKind as Fault
 from ftcomm_chaos.sim.journals import JournalRules
 from ftcomm_chaos.sim.store import Record
+from ftcomm_chaos.sim.worker.copy_rules import RESULT_LOST, CopyRules
 from ftcomm_chaos.sim.workload import SimulatedMessage
 from ftcomm_chaos.sim.world import Violation
 from ftcomm_tracker.core.durable.attempts import PutAttempt
@@ -49,6 +50,7 @@ class Monitor:
         self.epochs: dict[int, tuple[Any, ...]] = {}
         self.process_epoch: dict[int, int] = {}
         self.ends = EndRules(sim)
+        self.copies = CopyRules(sim)
         self.given_up = False  # a member had to go, which counts as a death
         self.owners: set[bytes] = set()  # incarnations that have ever had a place
         self.kept_by_all: frozenset[Position] = frozenset()  # known with the first plan
@@ -132,8 +134,11 @@ class Monitor:
     ) -> None:
         """The script of `process` gets `value`, executed in `epoch` or served."""
         program = self.sim.program
-        expected = program.expected(position, process.core.view.rank)
-        process.require(value == expected, f"result {value} of {position} should be {expected}")
+        if program.calls[position].is_copied:
+            self.copies.check_result(process, position, value, epoch=epoch)
+        else:
+            expected = program.expected(position, process.core.view.rank)
+            process.require(value == expected, f"result {value} of {position} should be {expected}")
         due = self.next.get(process.port, START)
         process.require(position == due, f"result of {position} delivered where {due} was due")
         self._note_done(process, position, epoch)
@@ -351,6 +356,7 @@ class Monitor:
         else:
             self._check_nothing_kept(processes)
         self._check_local_copies(processes)
+        self.copies.check_held(processes, self.closed)
 
     def _check_results_kept(self, processes: list["SimulatedProcess"]) -> None:
         self.whole = {
@@ -438,7 +444,9 @@ class Monitor:
             raise Violation(f"{fatal_decision.cause}: but {awaited} could have helped")
         if holders:
             return
-        if fatal_decision.position in self.kept_by_all and "the result of" in fatal_decision.cause:
+        is_copy = RESULT_LOST in fatal_decision.cause
+        by_all = fatal_decision.position in self.kept_by_all and not is_copy
+        if by_all and "the result of" in fatal_decision.cause:
             forgot = [x for x in current if self.whole.get(x.port, START) > fatal_decision.position]
             if forgot and self.sim.settings.keeps_results:
                 raise Violation(f"{fatal_decision.cause}: but {forgot} should have kept it (R15)")
@@ -454,6 +462,7 @@ class Monitor:
             fatal_decision
         )
         copies = settings.local_replicas + 1 if local else settings.replicas
+        copies += is_copy  # its owner too
         enough = min(copies, self.sim.world_size)
         if (self.sim.conditions.gentle and not self.given_up) or fatal < enough:
             raise Violation(f"lost after {fatal} separate deaths: {fatal_decision.cause}")
@@ -525,6 +534,8 @@ class Monitor:
 
     def _could_help(self, process: "SimulatedProcess", fatal_decision: FatalDecision) -> bool:
         core = process.core
+        if RESULT_LOST in fatal_decision.cause:
+            return self.copies.holds_lost(process, fatal_decision)
         if fatal_decision.cause.startswith("every member"):
             return core.view.caught_up > 0
         if fatal_decision.cause.startswith("checkpoint"):

@@ -55,6 +55,9 @@ class Simulation:
         durable: the job has a store, and everything may be lost at once; None: the seed says.
         spares: workers without a place where more than one may die at a time; None: likewise.
         standby: a second tracker waits beside the first; for a job with a store.
+        contributed: half of the calls keep each rank's input in its log (R20).
+        copied: half of the calls keep each rank's result at other ranks (R20).
+        messages: ranks send each other messages (R21).
         disks: the tracker of a job with a store loses its journal, and the members live.
     """
 
@@ -69,6 +72,7 @@ class Simulation:
         spares: int | None = None,
         standby: bool = False,
         contributed: bool = False,
+        copied: bool = False,
         messages: bool = False,
         disks: bool = False,
     ) -> None:
@@ -82,6 +86,7 @@ class Simulation:
             keeps_locals=self.conditions.keeps_locals,
             versions=LONG if self.conditions.durable else SHORT,
             contributing=random.Random(f"contributed of {seed}") if contributed else None,  # noqa: S311 - drawn from the seed
+            copying=random.Random(f"copied of {seed}") if copied else None,  # noqa: S311 - likewise
             messaging=random.Random(f"messages of {seed}") if messages else None,  # noqa: S311 - likewise
         )
         self.odd_one = self._draw_odd_one(script) if faulty else None
@@ -156,7 +161,8 @@ class Simulation:
         """True if any one member has all that the job needs, while no repair is under way."""
         settings, small = self.settings, not self.program.has_large_results
         kept = settings.keeps_results and settings.keep_by_all == max(KEPT_BY_ALL) and small
-        return kept and self.world_size > 1 and not self.program.keeps_locals
+        of_few = self.program.keeps_locals or self.program.has_copied_calls
+        return kept and self.world_size > 1 and not of_few
 
     def _draw_odd_one(self, rng: random.Random) -> tuple[int, object] | None:
         """A rank that calls something else at one position, or saves another state there."""

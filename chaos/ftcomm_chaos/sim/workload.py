@@ -26,6 +26,7 @@ FLOAT64 = 12
 ITEM_BYTES = 8
 LARGE_ITEM_BYTES = 1 << 20  # as if an element were so large: schedules of few and of many bytes
 SHORT, LONG = (0, 1, 2, 3), (2, 4, 6, 9)  # checkpoints of a script
+PER_PROCESS = 1024.0  # by which inputs of two processes differ, where they do
 CONTRIBUTED = 0.5  # share of a version's calls, in a script that has such calls
 MESSAGES = (0, 1, 2, 4)  # between two calls, in a script that has messages
 TAGS = 2
@@ -66,6 +67,16 @@ class SimulatedCall:
         return self.log is LogMode.CONTRIBUTIONS
 
     @property
+    def is_copied(self) -> bool:
+        """Each rank has a result of its own, of which others keep copies (rule R20)."""
+        return self.log is LogMode.COPIES
+
+    @property
+    def is_whole(self) -> bool:
+        """All ranks have the same result."""
+        return self.log is LogMode.WHOLE
+
+    @property
     def item_bytes(self) -> int:
         """Of one element, when the schedule is chosen."""
         many = self.algorithm is Algorithm.HIERARCHICAL and self.salt % 4 == 1
@@ -79,6 +90,10 @@ class SimulatedCall:
         """This rank's input: sums of such numbers depend on the order of the operands."""
         return tuple(0.1 * (rank + 1) + 0.7 * i + 1e-3 * self.salt for i in range(self.count))
 
+    def source_of(self, rank: int, port: int) -> Value:
+        """The input of one process: of a copied call, each process gives other numbers."""
+        return tuple(x + PER_PROCESS * port * self.is_copied for x in self.source(rank))
+
 
 def part_for(rank: int, source: Value, world_size: int) -> Value:
     """Return the block for `rank` of another rank's input to an alltoall."""
@@ -86,10 +101,17 @@ def part_for(rank: int, source: Value, world_size: int) -> Value:
     return source[rank * count : (rank + 1) * count]
 
 
-def exchanged(call: SimulatedCall, rank: int, world_size: int) -> Value:
-    """The result of an alltoall on `rank`."""
-    parts = (part_for(rank, call.source(source), world_size) for source in range(world_size))
-    return tuple(value for part in parts for value in part)
+def exchanged(call: SimulatedCall, rank: int, ports: Sequence[int]) -> Value:
+    """The result of an alltoall on `rank`, of the processes at `ports`, by rank."""
+    sources = (call.source_of(source, port) for source, port in enumerate(ports))
+    return tuple(value for source in sources for value in part_for(rank, source, len(ports)))
+
+
+def ports_of(call: SimulatedCall, rank: int, result: Value, world_size: int) -> tuple[int, ...]:
+    """The processes that gave what a copied call's `result` is made of; empty if it is empty."""
+    plain = exchanged(call, rank, (0,) * world_size)
+    offsets = [round((x - y) / PER_PROCESS) for x, y in zip(result, plain, strict=True)]
+    return tuple(offsets[:: max(len(result) // world_size, 1)])
 
 
 def input_digest(source: Value) -> int:
@@ -150,7 +172,7 @@ def default_local(rank: int) -> int:
 
 def after_call(state: int, call: SimulatedCall, result: Value) -> int:
     """The state behind a call: one whose results differ between ranks does not go into it."""
-    return state if call.is_contributed else next_state(state, result)
+    return next_state(state, result) if call.is_whole else state
 
 
 def next_local(local: int, state: int, rank: int) -> int:
@@ -253,6 +275,7 @@ class Program:
         keeps_locals: bool = False,
         versions: tuple[int, ...] = SHORT,
         contributing: random.Random | None = None,
+        copying: random.Random | None = None,
         messaging: random.Random | None = None,
     ) -> None:
         self.world_size = world_size
@@ -268,7 +291,9 @@ class Program:
             [self._draw(rng) for _ in range(rng.choice((0, 1, 2, 4)))] for _ in range(count + 1)
         ]
         if contributing is not None:
-            self.versions = [self._contributed(contributing, calls) for calls in self.versions]
+            self._exchange(contributing, LogMode.CONTRIBUTIONS)
+        if copying is not None:
+            self._exchange(copying, LogMode.COPIES)
         self.messages: dict[Place, tuple[SimulatedMessage, ...]] = {}
         if messaging is not None:
             self.messages = draw_messages(messaging, world_size, self.versions)
@@ -298,19 +323,17 @@ class Program:
             count = 0
         return SimulatedCall(kind, count, root, algorithm, self._salt % 4)
 
-    def _contributed(self, rng: random.Random, calls: list[SimulatedCall]) -> list[SimulatedCall]:
-        """Half of the calls as exchanges of which each rank keeps its own input."""
-        return [
-            SimulatedCall(
-                Kind.ALLTOALL,
-                self.world_size * rng.choice((0, 1, 2)),
-                salt=call.salt,
-                log=LogMode.CONTRIBUTIONS,
-            )
-            if rng.random() < CONTRIBUTED
-            else call
-            for call in calls
+    def _exchange(self, rng: random.Random, log: LogMode) -> None:
+        """Make half of the versions' calls exchanges that give each rank a result of its own."""
+        self.versions = [
+            [self._exchanging(rng, call, log) for call in calls] for calls in self.versions
         ]
+
+    def _exchanging(self, rng: random.Random, call: SimulatedCall, log: LogMode) -> SimulatedCall:
+        if rng.random() >= CONTRIBUTED:
+            return call
+        count = self.world_size * rng.choice((0, 1, 2))
+        return SimulatedCall(Kind.ALLTOALL, count, salt=call.salt, log=log)
 
     def _lay_out(self) -> None:
         for seqno, call in enumerate(self.prelude):
@@ -336,7 +359,7 @@ class Program:
         for version, calls in enumerate(self.versions):
             state = self.states[version]
             for call in calls:
-                result = () if call.is_contributed else expected_result(call, grouping)
+                result = expected_result(call, grouping) if call.is_whole else ()
                 state = after_call(state, call, result)
             self.states[version + 1] = state
             for rank in ranks:
@@ -361,7 +384,7 @@ class Program:
 
     def _logged_bytes(self, position: Position, call: SimulatedCall) -> int:
         """Of what every rank's log has of a call."""
-        if call.is_contributed:
+        if not call.is_whole:
             return DIGEST_BYTES * self.world_size
         return call.nbytes_of(self.expected(position, 0))
 
@@ -371,15 +394,23 @@ class Program:
         return any(call.item_bytes > ITEM_BYTES for call in self.calls.values())
 
     @property
+    def has_copied_calls(self) -> bool:
+        """True if the result of one rank may be with few others alone."""
+        return any(call.is_copied for call in self.calls.values())
+
+    @property
     def keeps_locals(self) -> bool:
         """True if checkpoints have local states."""
         return self.checkpoint is LOCAL_CHECKPOINT
 
     def expected(self, position: Position, rank: int) -> Value:
-        """The result at `position` on `rank`; empty for load, checkpoint and close."""
+        """The result at `position` on `rank`; empty for load, checkpoint and close.
+
+        Not of a copied call: that follows from the processes that execute it.
+        """
         call = self.calls[position]
         if call.is_contributed:
-            return exchanged(call, rank, self.world_size)
+            return exchanged(call, rank, (0,) * self.world_size)
         if call.kind in (Kind.LOAD, Kind.CHECKPOINT, Kind.CLOSE):
             return ()
         assert self.grouping is not None, "a result before the first plan"

@@ -48,7 +48,7 @@ from ftcomm.transport.shm_segment import Segment
 from ftcomm.transport.socket_link import SocketLink
 from ftcomm.transport.striped_link import StripedLink
 
-LINK_ROLES = ("data", "fetch", "relay", "common", "prefetch", "part", "messages")
+LINK_ROLES = ("data", "fetch", "relay", "common", "prefetch", "part", "messages", "copies")
 
 Serve = Callable[[Driver, trio.socket.SocketType, DataContext], Awaitable[None]]
 

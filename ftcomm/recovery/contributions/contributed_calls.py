@@ -85,7 +85,7 @@ class ContributedCalls:
         cause = (
             f"rank {self._view.rank} gave other bytes to the call at {call.site} than before its"
             f" restart (position {position}): make the script compute the same again,"
-            " or call with log='whole'"
+            " or use log='copies'"
         )
         return FatalFound("JobLostError", cause, position)
 

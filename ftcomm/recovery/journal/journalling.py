@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ftcomm.protocol.durable.journal_messages import ReadJournal, ResultsJournalled
 from ftcomm.protocol.messages import Plan
 from ftcomm.protocol.position import PRELUDE, Position
-from ftcomm.protocol.signature import is_contributed
+from ftcomm.protocol.signature import is_contributed, is_copied
 from ftcomm.recovery.call_progress import CallProgress
 from ftcomm.recovery.epoch_view import EpochView
 from ftcomm.recovery.events import (
@@ -193,7 +193,8 @@ class Journalling:
             entry = self._log.get(position)
             if seqno in self._written or entry is None or not self._log.keeps(position):
                 continue
-            if is_contributed(entry.signature):  # R20: a later attempt makes all from there anew
+            if is_contributed(entry.signature) or is_copied(entry.signature):
+                # R20: a later attempt makes all from there anew
                 looked_to, is_last = seqno, True
                 break
             if results and (len(results) == BATCH_RESULTS or entry.nbytes > room):

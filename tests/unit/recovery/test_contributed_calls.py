@@ -108,7 +108,7 @@ def test_another_input_than_the_earlier_process_gave_is_not_logged_and_ends_the_
     assert isinstance(report, FatalReport)
     assert (report.error, report.position) == ("JobLostError", at(0, 0))
     assert f"rank 0 gave other bytes to the call at {SITE} than before" in report.cause
-    assert "log='whole'" in report.cause
+    assert "use log='copies'" in report.cause
 
 
 def test_parts_of_an_older_epoch_count_no_more() -> None:

@@ -226,13 +226,14 @@ def test_many_results_are_written_in_several_batches() -> None:
     assert sizes == [(BATCH_RESULTS, False), (BATCH_RESULTS, False), (3, True)]
 
 
-def test_a_journal_ends_at_a_call_of_which_each_rank_keeps_its_own_input() -> None:
-    """Those inputs are lost with their ranks, so a later attempt makes all from there anew."""
+@pytest.mark.parametrize("log", [LogMode.CONTRIBUTIONS, LogMode.COPIES])
+def test_a_journal_ends_at_a_call_whose_log_entry_is_not_its_result(log: LogMode) -> None:
+    """Inputs and results are lost with their ranks: a later attempt makes all from there anew."""
     core = restored(())
     hear(core, plan(1, at(3, 0), prelude_length=0))
     load(core)
-    contributed = Signature(Kind.ALLTOALL, log=LogMode.CONTRIBUTIONS).encode()
-    for signature in (SIG, contributed, SIG):
+    of_each_rank = Signature(Kind.ALLTOALL, log=log).encode()
+    for signature in (SIG, of_each_rank, SIG):
         assert core.progress.begin(signature, "x:1") is NextStep.EXECUTE
         done = LogEntry(signature, "value", 8)
         core.progress.complete(1, done, synchronising=False, now=0.0)

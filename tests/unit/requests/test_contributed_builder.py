@@ -14,11 +14,12 @@ from ftcomm.requests.request import Request
 from tests.helpers.group import builder
 
 SITE = "t.py:7"
+COPIES = 2  # that other ranks keep of a result
 SMALL, LARGE = np.ones((3, 2)), np.ones((3, WHOLE_BYTES))
 
 
 def built(**changes: Any) -> ContributedBuilder:
-    return ContributedBuilder(builder(**changes), np.empty)
+    return ContributedBuilder(builder(**changes), np.empty, COPIES)
 
 
 def reduced(x: Any, counts: Any = None, *, prelude: bool = False, **options: Any) -> Request:
@@ -106,11 +107,28 @@ def test_before_the_first_load_all_is_logged_whole() -> None:
     assert log_of(request) is LogMode.WHOLE
     with pytest.raises(ValueError, match=r"is for calls after load_checkpoint\(\)"):
         reduced(SMALL, prelude=True, log="contributions")
+    with pytest.raises(ValueError, match="log='copies' is for calls after load_checkpoint"):
+        reduced(SMALL, prelude=True, log="copies")
 
 
 def test_a_log_that_there_is_not_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="no log is called 'copies'; use 'whole', 'contributions'"):
-        reduced(SMALL, log="copies")
+    known = "use 'whole', 'contributions', 'copies', or None"
+    with pytest.raises(ValueError, match=f"no log is called 'part'; {known}"):
+        reduced(SMALL, log="part")
+
+
+def test_results_of_which_copies_are_kept_count_with_all_their_copies() -> None:
+    options = CallOptions(log="copies")
+    largest = [
+        (built().reduce_scatter(SMALL, [0, 1, 2], options, SITE, prelude=False), 2 * 2 * 8),
+        (built().reduce(SMALL, options, SITE, prelude=False), SMALL.nbytes),
+        (built().gather(SMALL, options, SITE, prelude=False), 3 * SMALL.nbytes),
+        (built().alltoall(SMALL, options, SITE, prelude=False), SMALL.nbytes),
+    ]
+    for request, nbytes in largest:
+        assert log_of(request) is LogMode.COPIES
+        assert request.form.nbytes == (1 + COPIES) * nbytes
+    assert log_of(built().alltoallv([SMALL] * 3, options, SITE, prelude=False)) is LogMode.COPIES
 
 
 def test_a_function_of_whole_arrays_is_logged_whole() -> None:

@@ -1,25 +1,107 @@
-"""Links by which a simulated rank asks others for their parts of a call that it replays."""
+"""Links by which a simulated rank asks another for its part of a call, or for a rank's result."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
+from ftcomm.protocol.link_messages import CopyName
 from ftcomm.recovery.contributions.contributed_calls import Offer
-from ftcomm.recovery.events import FetchParts, PartFetched, PartLost
-from ftcomm.recovery.machine import WorkerState
+from ftcomm.recovery.copies.copy_store import ResultCopy
+from ftcomm.recovery.events import (
+    CopyFetched,
+    CopyLost,
+    FetchCopies,
+    FetchParts,
+    PartFetched,
+    PartLost,
+)
+from ftcomm.recovery.machine import WorkerMachine, WorkerState
 from ftcomm_chaos.sim.workload import part_for
 
 if TYPE_CHECKING:
     from ftcomm_chaos.sim.worker.process import SimulatedProcess
 
 LOOKS_S = 0.02  # between two looks whether the other rank has made the call meanwhile
+Answer = PartFetched | PartLost | CopyFetched | CopyLost
+
+
+class Question(Protocol):
+    """One question of a rank to another."""
+
+    @property
+    def epoch(self) -> int:
+        """Of the link."""
+
+    @property
+    def rank(self) -> int:
+        """The rank that is asked."""
+
+    def answer(self, asked: WorkerMachine, asker: int) -> Answer | None:
+        """The answer of the rank that is asked; None while it has not come so far."""
+
+    def lost(self, why: str, *, is_gone: bool = False) -> Answer:
+        """Nothing comes."""
+
+
+@dataclass(frozen=True)
+class PartQuestion:
+    """The part of a contributed call."""
+
+    order: FetchParts
+    rank: int
+
+    @property
+    def epoch(self) -> int:
+        """Of the link."""
+        return self.order.epoch
+
+    def answer(self, asked: WorkerMachine, asker: int) -> Answer | None:
+        """The part out of that rank's contribution log."""
+        offer = asked.contributed.offer(self.order.position)
+        if isinstance(offer, Offer):
+            return None if offer is Offer.NOT_YET else self.lost(offer.value, is_gone=True)
+        part = part_for(asker, offer.value, asked.contact.world_size)
+        return PartFetched(self.epoch, self.order.position, self.rank, part)
+
+    def lost(self, why: str, *, is_gone: bool = False) -> Answer:
+        """No part comes."""
+        return PartLost(self.epoch, self.order.position, self.rank, why, is_gone)
+
+
+@dataclass(frozen=True)
+class CopyQuestion:
+    """One rank's result of a copied call."""
+
+    epoch: int
+    rank: int
+    name: CopyName
+
+    def answer(self, asked: WorkerMachine, asker: int) -> Answer | None:
+        """The result out of that rank's copy store."""
+        offer = asked.copied.offer(self.name, asker)
+        if isinstance(offer, ResultCopy):
+            return CopyFetched(self.epoch, self.name, self.rank, offer)
+        return None if offer is Offer.NOT_YET else self.lost(offer.value, is_gone=True)
+
+    def lost(self, why: str, *, is_gone: bool = False) -> Answer:
+        """No result comes."""
+        return CopyLost(self.epoch, self.name, self.rank, why, is_gone)
 
 
 class PartLink:
-    """One rank's part: asked for once, answered as soon as that rank has made the call."""
+    """One question: asked once, answered as soon as the other rank can."""
 
-    def __init__(self, process: "SimulatedProcess", order: FetchParts, rank: int) -> None:
+    def __init__(
+        self,
+        process: "SimulatedProcess",
+        question: Question,
+        then: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`then` follows when the question has been answered."""
+        self._then = then
         self.process, self.world = process, process.world
-        self.epoch, self.position, self.rank = order.epoch, order.position, rank
-        self.far = process.net.processes[process.core.view.members[rank].port]
+        self.question, self.epoch, self.rank = question, question.epoch, question.rank
+        self.far = process.net.processes[process.core.view.members[self.rank].port]
         self._over = False
 
     def ask(self) -> None:
@@ -57,22 +139,20 @@ class PartLink:
             return
         if core.view.state not in (WorkerState.RUNNING, WorkerState.CATCHING_UP):
             return
-        offer = core.contributed.offer(self.position)
-        if offer is Offer.NOT_YET:
+        answer = self.question.answer(core, self.process.core.view.rank)
+        if answer is None:
             self.world.after(LOOKS_S, self.far.deliver, self._answer)
-        elif isinstance(offer, Offer):
-            self._hear(PartLost(self.epoch, self.position, self.rank, offer.value, is_gone=True))
-        else:
-            rank, size = self.process.core.view.rank, core.contact.world_size
-            value = part_for(rank, offer.value, size)
+            return
+        if isinstance(answer, PartFetched | CopyFetched):
             self.far.point("serving")
-            self._hear(PartFetched(self.epoch, self.position, self.rank, value))
+        self._hear(answer)
+        self._then()
 
     def _lose(self, why: str) -> None:
         if self._is_wanted:
-            self._hear(PartLost(self.epoch, self.position, self.rank, why))
+            self._hear(self.question.lost(why))
 
-    def _hear(self, event: PartFetched | PartLost) -> None:
+    def _hear(self, event: Answer) -> None:
         self._over = True
         self.world.after(self.world.transit(), self.process.deliver, self.process.hear, event)
 
@@ -80,5 +160,14 @@ class PartLink:
 def fetch_parts(process: "SimulatedProcess", order: FetchParts) -> None:
     """Ask all ranks that the core names."""
     for rank in order.ranks:
-        link = PartLink(process, order, rank)
+        link = PartLink(process, PartQuestion(order, rank))
         process.world.after(process.world.transit(), link.ask)
+
+
+def fetch_copies(process: "SimulatedProcess", order: FetchCopies, first: int = 0) -> None:
+    """Ask one rank for all that the core names, in order: each when the last was answered."""
+    if first == len(order.names):
+        return
+    question = CopyQuestion(order.epoch, order.rank, order.names[first])
+    link = PartLink(process, question, lambda: fetch_copies(process, order, first + 1))
+    process.world.after(process.world.transit(), link.ask)

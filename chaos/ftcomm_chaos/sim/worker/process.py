@@ -27,6 +27,7 @@ from ftcomm.recovery.events import (
     Discard,
     Effect,
     Event,
+    FetchCopies,
     FetchParts,
     Hangup,
     PackVersion,
@@ -47,7 +48,7 @@ from ftcomm_chaos.sim.network.frames import Frame
 from ftcomm_chaos.sim.store_access import ObjectAccess
 from ftcomm_chaos.sim.worker import user_thread
 from ftcomm_chaos.sim.worker.messages import ask_for_messages
-from ftcomm_chaos.sim.worker.parts import fetch_parts
+from ftcomm_chaos.sim.worker.parts import fetch_copies, fetch_parts
 from ftcomm_chaos.sim.worker.prefetch import begin_prefetch
 from ftcomm_chaos.sim.workload import UsersState, packed, state_digest
 from ftcomm_chaos.sim.world import Violation
@@ -305,7 +306,7 @@ class SimulatedProcess:
                 over = self.core.view.state in (WorkerState.FAILED, WorkerState.FINISHED)
                 self.net.close(self, None if over else self.core.view.revoke_epoch)
                 self._look_again()
-            case StartFetch() | StartPrefetch() | FetchParts() | AskForMessages():
+            case StartFetch() | StartPrefetch() | FetchParts() | FetchCopies() | AskForMessages():
                 self._begin_fetch(effect)
             case Wake():
                 self.poke()
@@ -332,7 +333,7 @@ class SimulatedProcess:
                 assert_never(effect)
 
     def _begin_fetch(
-        self, effect: StartFetch | StartPrefetch | FetchParts | AskForMessages
+        self, effect: StartFetch | StartPrefetch | FetchParts | FetchCopies | AskForMessages
     ) -> None:
         match effect:
             case StartFetch():
@@ -342,6 +343,9 @@ class SimulatedProcess:
                 begin_prefetch(self, effect)
             case FetchParts():
                 fetch_parts(self, effect)
+            case FetchCopies():
+                fetch_copies(self, effect)
+                self.point("asking")
             case AskForMessages():
                 ask_for_messages(self, effect)
             case _:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ftcomm.collectives.schedules.shift import shift
 from ftcomm.collectives.selection import synchronising
 from ftcomm.protocol.position import Position
-from ftcomm.protocol.signature import Kind
+from ftcomm.protocol.signature import Kind, LogMode
 from ftcomm.recovery.events import CheckpointMarked, Leaving, LinkDown, MismatchSeen, OwnCloseDone
 from ftcomm.recovery.machine import Checkpoint, Completion, NextStep, WorkerState
 from ftcomm.recovery.recent_calls import NO_CALL
@@ -19,6 +19,7 @@ from ftcomm.recovery.replica_placement import local_distances
 from ftcomm.recovery.result_log import LogEntry
 from ftcomm_chaos.sim.fault_injection import CutShort, Killed
 from ftcomm_chaos.sim.worker.contributed import contributed_call
+from ftcomm_chaos.sim.worker.copied import copied_call
 from ftcomm_chaos.sim.worker.execution import (
     SITE,
     STAGE,
@@ -66,7 +67,7 @@ def script(process: "SimulatedProcess") -> Thread:
             for index, call in enumerate(calls):
                 yield from _messages(process, version, index)
                 yield from _think(process)
-                body = contributed_call if call.is_contributed else _collective
+                body = BODIES[call.log]
                 result = yield from _called(process, functools.partial(body, process, call))
                 state = after_call(state, call, result)
             yield from _messages(process, version, len(calls))
@@ -390,3 +391,10 @@ def _is_odd(process: "SimulatedProcess") -> bool:
         return False
     process.sim.counters["odd calls"] += 1
     return True
+
+
+BODIES = {
+    LogMode.WHOLE: _collective,
+    LogMode.CONTRIBUTIONS: contributed_call,
+    LogMode.COPIES: copied_call,
+}

@@ -1,0 +1,147 @@
+"""Copies of results: links over which a rank asks for what other ranks hold of it, or should give.
+
+A link is authenticated as any link of its epoch.  It asks once, for several results by name, and
+receives each or the word that there is none.  A rank that has yet to get its own result says so
+until it has, so only silence ends a link early.  Both sides are tasks of control threads: a rank
+serves while its user computes (rule R20).
+"""
+
+import numpy as np
+import trio
+
+from ftcomm.config.job_settings import PACKING_SIGNS
+from ftcomm.control.driver import Driver
+from ftcomm.control.idle_timeout import IdleTimeoutStream
+from ftcomm.control.links.checksums import checked_stream
+from ftcomm.control.links.dial import BROKEN, RelayLost
+from ftcomm.control.links.manager import link_down, open_peer
+from ftcomm.control.message_stream import (
+    ByteStream,
+    receive_into,
+    receive_message,
+    send_all,
+    send_message,
+)
+from ftcomm.diagnostics.os_errors import describe
+from ftcomm.errors import ProtocolError
+from ftcomm.memory.packed_result import result_digest
+from ftcomm.memory.pool import Array, LoggedResult
+from ftcomm.protocol.handshake import DataContext
+from ftcomm.protocol.link_messages import CopyItem, CopyName, CopyRequest, FetchWait
+from ftcomm.recovery.contributions.contributed_calls import Offer
+from ftcomm.recovery.copies.copy_store import ResultCopy
+from ftcomm.recovery.events import CopyFetched, CopyLost, FetchCopies
+
+# --- the side of the rank that is asked ---------------------------------------------------------
+
+
+async def serve_copies(driver: Driver, sock: trio.socket.SocketType, context: DataContext) -> None:
+    """Send what the rank asks for that may have it; an epoch change ends it."""
+    with trio.CancelScope() as scope:
+        driver.epoch_scopes.add(scope)
+        try:
+            stream = checked_stream(driver.hub, sock, context.from_rank)
+            await _serve(driver, stream, context)
+        except BROKEN as error:
+            driver.hub.log.debug("serving rank %d ended: %r", context.from_rank, error)
+        finally:
+            driver.epoch_scopes.discard(scope)
+
+
+async def _serve(driver: Driver, sock: ByteStream, context: DataContext) -> None:
+    request = await receive_message(sock)
+    if not isinstance(request, CopyRequest) or request.epoch != context.epoch:
+        raise ProtocolError(f"expected a request of epoch {context.epoch}, got {request!r:.200}")
+    for name in request.names:
+        offer = await _offer(driver, sock, name, context.from_rank)
+        driver.hub.fault("serving")
+        if isinstance(offer, Offer):
+            await send_message(sock, CopyItem(0, 0, offer.value))
+            continue
+        raw = offer.value.raw()
+        await send_message(sock, CopyItem(offer.epoch, raw.nbytes))
+        await send_all(sock, raw)
+
+
+async def _offer(
+    driver: Driver, sock: ByteStream, name: CopyName, asker: int
+) -> ResultCopy | Offer:
+    """The result, as soon as this rank has it, or `GONE`; the asker hears meanwhile."""
+    every = driver.hub.settings.detect_within / PACKING_SIGNS
+    with driver.contributions.watched() as news:
+        while True:
+            came = news.next()  # before the look: what comes behind it sets this event
+            with driver.hub.lock:
+                offer = driver.hub.core.copied.offer(name, asker)
+            if offer is not Offer.NOT_YET:
+                return offer
+            with trio.move_on_after(every) as patience:
+                await came.wait()
+            if patience.cancelled_caught:
+                await send_message(sock, FetchWait())
+
+
+# --- the side of the rank that lacks results ----------------------------------------------------
+
+
+async def ask_for_copies(driver: Driver, order: FetchCopies) -> None:
+    """Ask one rank for all that `order` names."""
+    with trio.CancelScope() as scope:
+        driver.epoch_scopes.add(scope)
+        try:
+            if driver.hub.core.view.epoch == order.epoch:
+                await _ask(driver, order)
+        finally:
+            driver.epoch_scopes.discard(scope)
+
+
+async def _ask(driver: Driver, order: FetchCopies) -> None:
+    epoch, rank, due = order.epoch, order.rank, list(order.names)
+    try:
+        sock = await open_peer(driver, epoch, rank, "copies")
+        with sock:
+            patient = IdleTimeoutStream(sock, driver.hub.settings.detect_within)
+            stream = checked_stream(driver.hub, patient, rank)
+            await send_message(stream, CopyRequest(epoch, order.names))
+            while due:
+                answer = await _answer(driver, stream, order, due[0])
+                del due[0]
+                driver.apply(answer)
+                driver.contributions.tell()  # a rank may wait here for what has come
+    except RelayLost as error:  # the rank itself is not to blame
+        driver.apply(link_down(epoch, rank, error))
+    except BROKEN as error:
+        driver.apply(CopyLost(epoch, due[0], rank, describe(error)))
+
+
+async def _answer(
+    driver: Driver, stream: ByteStream, order: FetchCopies, name: CopyName
+) -> CopyFetched | CopyLost:
+    """One result, or the word that there is none.
+
+    Raises:
+        ProtocolError: something else; nothing is kept of it.
+    """
+    while isinstance(message := await receive_message(stream), FetchWait):
+        pass
+    if not isinstance(message, CopyItem):
+        raise ProtocolError(f"expected a result, got {type(message).__name__}")
+    if message.missing:
+        return CopyLost(order.epoch, name, order.rank, message.missing, is_gone=True)
+    flat = await _content(driver, stream, message.nbytes)
+    copy = ResultCopy(message.made_in, result_digest(flat), LoggedResult(flat, flat.shape))
+    return CopyFetched(order.epoch, name, order.rank, copy)
+
+
+async def _content(driver: Driver, stream: ByteStream, nbytes: int) -> Array:
+    """The bytes behind a result's head; the log has room for a result as large as its limit."""
+    limit = driver.hub.settings.log_limit
+    if nbytes > limit:
+        raise ProtocolError(f"a result of {nbytes} bytes, the log's limit is {limit}")
+    try:
+        raw: Array = np.empty(nbytes, np.uint8)
+    except MemoryError as error:
+        raise ProtocolError(f"no room for {nbytes} bytes: {error}") from None
+    await receive_into(stream, raw.data)
+    driver.hub.fault("loading")
+    return raw
