@@ -399,6 +399,7 @@ class Communicator:
     def allgatherv(
         self,
         x: Any,
+        counts: Sequence[int] | None = None,
         *,
         out: Out = None,
         copy: bool = True,
@@ -410,15 +411,16 @@ class Communicator:
         Args:
             x: array-like with at least one dimension; dtype and all dimensions but the first are
                 the same on all ranks, the first may differ and may be 0.
+            counts: how many rows each rank has, the same on all ranks; None has the ranks tell each
+                other, which is one more exchange.
             out: as for `allreduce`, of the result's shape. If only its number of rows is wrong, the
                 others complete the call; made again with another `out` it is served.
             copy: False returns a read-only view of the log's own memory.
             deadline: as for `allreduce`.
             tag: likewise.
         """
-        return self._run(
-            self._calls.allgatherv, x, CallOptions(deadline=deadline, tag=tag), out, copy=copy
-        )
+        options = CallOptions(deadline=deadline, counts=counts, tag=tag)
+        return self._run(self._calls.allgatherv, x, options, out, copy=copy)
 
     # --- collectives with a result of each rank's own: see `ftcomm.api.rank_result_forms` -----
 

@@ -103,7 +103,11 @@ class CollectiveCalls:
         site, finish = call_site(), self._output.to(out, copy=copy)
 
         def make(x: Any) -> Request:
-            return with_rows(self._build.allgatherv(x, site), out)
+            request = self._build.allgatherv(x, options, site)
+            if request.form.schedule is None:
+                return with_rows(request, out)
+            check_out(out, request.form.dtype, request.form.shape)
+            return request
 
         return self._build.submission(Kind.ALLGATHERV, x, make, finish, site, options, fits(out))
 

@@ -116,8 +116,8 @@ def reduce_scatter(
         JobLostError: with the log ``contributions``, a restarted rank gave other bytes than before.
         FtcommError: see `allreduce`.
     """
-    options = CallOptions(op, -1, algorithm, None, deadline, log, copy, tag)
-    return self._run(self._rank_results.reduce_scatter, x, counts, options, out)
+    options = CallOptions(op, -1, algorithm, None, deadline, log, copy, counts, tag)
+    return self._run(self._rank_results.reduce_scatter, x, options, out)
 
 
 def gather(

@@ -1,6 +1,6 @@
 """Collectives that give each rank a result of its own: from arguments to the submission."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -79,14 +79,14 @@ class RankResultCalls:
         return self._base.submission(Kind.REDUCE, x, make, finish, site, options, check)
 
     def reduce_scatter(
-        self, x: Any, counts: Sequence[int] | None, options: CallOptions, out: Result | None
+        self, x: Any, options: CallOptions, out: Result | None
     ) -> Submission[Result]:
         """A reduce_scatter."""
         site, prelude = call_site(), self._prelude
         check_memory(out)
 
         def rows_of(shape: tuple[int, ...]) -> slice:
-            rows = checked_counts(counts, shape, self._size, "reduce_scatter")
+            rows = checked_counts(options.counts, shape, self._size, "reduce_scatter")
             return slice(*extents_of(rows)[self._rank])
 
         def part(stored: LoggedResult) -> Result:
@@ -95,7 +95,7 @@ class RankResultCalls:
             return stored.flat.reshape(stored.shape)[rows_of(stored.shape)]
 
         def make(x: Any) -> Request:
-            return self._build.reduce_scatter(x, counts, options, site, prelude=prelude)
+            return self._build.reduce_scatter(x, options, site, prelude=prelude)
 
         return self._parted(Kind.REDUCE_SCATTER, x, make, part, site, options, out)
 

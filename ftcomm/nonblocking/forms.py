@@ -116,6 +116,7 @@ def iallgather(
 def iallgatherv(
     self: SubmitsCalls,
     x: Any,
+    counts: Sequence[int] | None = None,
     *,
     out: Out = None,
     copy: bool = True,
@@ -123,7 +124,7 @@ def iallgatherv(
     tag: CallTag = None,
 ) -> Handle[Result]:
     """Begin an `allgatherv`."""
-    options = CallOptions(deadline=deadline, tag=tag)
+    options = CallOptions(deadline=deadline, counts=counts, tag=tag)
     return self._submit(self._calls.allgatherv, x, options, out, copy=copy)
 
 
@@ -159,8 +160,8 @@ def ireduce_scatter(
     deadline: Deadline = None, tag: CallTag = None,
 ) -> Handle[Result]:  # fmt: skip
     """Begin a `reduce_scatter`."""
-    options = CallOptions(op, -1, algorithm, None, deadline, log, copy, tag)
-    return self._submit(self._rank_results.reduce_scatter, x, counts, options, out)
+    options = CallOptions(op, -1, algorithm, None, deadline, log, copy, counts, tag)
+    return self._submit(self._rank_results.reduce_scatter, x, options, out)
 
 
 def igather(

@@ -171,7 +171,8 @@ class Signature:
         dtype: key of `DTYPE_NAMES`.
         algorithm: the caller's override, ``Algorithm.AUTO`` without one.
         root: the root rank, -1 where the kind has none.
-        op_hash: first 8 bytes of a digest of a user function's name, or its code; else 0.
+        op_hash: first 8 bytes of a digest of a user function's name, or its code, or of the counts
+            that the caller gives, or both; else 0.
         count: number of elements; also kept for shapes too deep to name.
         ndim: number of dimensions.
         dims: the shape's dimensions, or a digest of it when it does not fit; of the `RAGGED` kinds
@@ -325,9 +326,17 @@ def differing_fields(one: bytes, other: bytes, sites: tuple[str, str] = ("", "")
         ("log", ours.log.name.lower(), theirs.log.name.lower()),
         ("shape", ours.shape_text(), theirs.shape_text()),
         ("type", _SCALAR_TEXTS[ours.scalar], _SCALAR_TEXTS[theirs.scalar]),
+        ("counts", _counts_text(ours), _counts_text(theirs)),
         ("tag", tag_text(ours.tag), tag_text(theirs.tag)),
     ]
     return ", ".join(f"{name}: {a} and {b}" for name, a, b in pairs if a != b)
+
+
+def _counts_text(signature: Signature) -> str:
+    """A digest of the rows of all ranks; empty where it is mixed with that of a function."""
+    if signature.op is OpCode.FUNCTION:
+        return ""
+    return f"#{signature.op_hash:x}" if signature.op_hash else "none given, or equal ones"
 
 
 def _op_texts(signatures: tuple[Signature, Signature], sites: tuple[str, str]) -> list[str]:

@@ -3,7 +3,8 @@
 Everything that can be wrong locally is found here, before the position or any peer is touched.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -22,8 +23,9 @@ from ftcomm.collectives.op_argument import (
 )
 from ftcomm.collectives.reductions import Reducer, make_reducer, op_code
 from ftcomm.collectives.schedules.schedule import Schedule
-from ftcomm.collectives.selection import SCHEDULES_KEPT, schedule_for
+from ftcomm.collectives.selection import SCHEDULES_KEPT, allgatherv_schedule, schedule_for
 from ftcomm.config.algorithm_table import AlgorithmTable
+from ftcomm.config.plurals import counted
 from ftcomm.memory.pool import Array, LoggedResult
 from ftcomm.protocol.frame_header import make_suffix
 from ftcomm.protocol.host_groups import Grouping
@@ -52,6 +54,7 @@ from ftcomm.requests.arguments import (
     wire_code,
 )
 from ftcomm.requests.contributed_form import ContributedForm
+from ftcomm.requests.counts import counts_hash, given_counts_hash, listed_counts
 from ftcomm.requests.log_choice import named_log
 from ftcomm.requests.object_payload import pack_item, pack_object
 from ftcomm.requests.options import CallOptions
@@ -394,13 +397,15 @@ class RequestBuilder:
             self._keep(key, form)
         return Request(form, sendbuf)
 
-    def allgatherv(self, x: Any, site: str) -> Request:
+    def allgatherv(self, x: Any, options: CallOptions, site: str) -> Request:
         """A validated allgatherv.
 
         Raises:
-            TypeError, ValueError: x does not fit.
+            TypeError, ValueError: x or counts do not fit.
         """
         sendbuf, shape = as_rows(x, "allgatherv")
+        if options.counts is not None:
+            return Request(self._counted_form(sendbuf, shape, options.counts, site), sendbuf)
         key = (Kind.ALLGATHERV, sendbuf.dtype, shape[1:], site)
         form = self._forms.get(key)
         if form is None:
@@ -408,6 +413,25 @@ class RequestBuilder:
             form = make_form(Kind.ALLGATHERV, None, signature, site, sendbuf.dtype, shape[1:])
             self._keep(key, form)
         return Request(form, sendbuf, rows=shape[0])
+
+    def _counted_form(
+        self, sendbuf: Array, shape: tuple[int, ...], counts: Sequence[int], site: str
+    ) -> CollectiveSpec:
+        """The form of an allgatherv of which all ranks know how many rows each has."""
+        group, rows = self.group, listed_counts(counts, self.group.world_size)
+        if rows[group.rank] != shape[0]:
+            found = counted(shape[0], "row")
+            raise ValueError(f"counts[{group.rank}] is {rows[group.rank]}, x has {found}")
+
+        def make() -> CollectiveSpec:
+            sizes = tuple(count * math.prod(shape[1:]) for count in rows)
+            schedule = allgatherv_schedule(group.world_size, group.rank, sizes, group.grouping)
+            hashed = given_counts_hash(rows)
+            signature = signature_of(Kind.ALLGATHERV, sendbuf, shape, op_hash=hashed)
+            joined = (sum(rows), *shape[1:])
+            return make_form(Kind.ALLGATHERV, schedule, signature, site, sendbuf.dtype, joined)
+
+        return self.kept((Kind.ALLGATHERV, sendbuf.dtype, shape, rows, site), make)
 
     def broadcast_object(self, value: Any, root: int, site: str) -> Request:
         """A validated broadcast of one object; only the root's counts.
@@ -457,11 +481,16 @@ class RequestBuilder:
         log = named_log(options.log)
         if log is None:
             log = LogMode.BY_SIZE if kind in RANK_LOCAL else LogMode.WHOLE
+        rows = None
+        if options.counts is not None:
+            rows = listed_counts(options.counts, self.group.world_size)
         if kind not in _REDUCTIONS:
             wish = algorithm_named(options.algorithm)
-            return Signature(kind, root=root, algorithm=wish, log=log).encode()
+            hashed = 0 if rows is None else given_counts_hash(rows)
+            return Signature(kind, root=root, algorithm=wish, op_hash=hashed, log=log).encode()
         asked = self.resolved(options.op)
         code, op_hash = op_code(asked)
+        op_hash ^= 0 if rows is None else counts_hash(rows)
         wish = self.wish(options.algorithm, asked)
         return Signature(
             kind,

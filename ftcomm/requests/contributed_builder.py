@@ -9,7 +9,7 @@ chooses it.
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,7 +68,6 @@ class ContributedBuilder:
     def reduce_scatter(
         self,
         x: Any,
-        counts: Sequence[int] | None,
         options: CallOptions,
         site: str,
         *,
@@ -80,7 +79,7 @@ class ContributedBuilder:
             TypeError, ValueError: x, counts, op, algorithm or log do not fit.
         """
         sendbuf, shape = as_elements(x)
-        rows = checked_counts(counts, shape, self._size, "reduce_scatter")
+        rows = checked_counts(options.counts, shape, self._size, "reduce_scatter")
         op = self._builder.resolved(options.op)
         log = _log_of_reduction(op, sendbuf.nbytes, options.log, prelude=prelude)
         whole = log is LogMode.WHOLE

@@ -31,6 +31,18 @@ def checked_counts(
                 f" {counted(world_size, 'rank')}{_other_way(kind)}"
             )
         return (each,) * world_size
+    rows = listed_counts(counts, world_size)
+    if sum(rows) != shape[0]:
+        raise ValueError(f"counts add up to {sum(rows)}, x has {counted(shape[0], 'row')}")
+    return rows
+
+
+def listed_counts(counts: Sequence[int], world_size: int) -> tuple[int, ...]:
+    """The caller's counts as numbers, one for each rank.
+
+    Raises:
+        TypeError, ValueError: they are none.
+    """
     try:
         rows = tuple(operator.index(count) for count in counts)
     except TypeError:
@@ -39,8 +51,6 @@ def checked_counts(
         raise ValueError(
             f"counts must be {world_size} numbers from 0 on, one for each rank, got {list(rows)}"
         )
-    if sum(rows) != shape[0]:
-        raise ValueError(f"counts add up to {sum(rows)}, x has {counted(shape[0], 'row')}")
     return rows
 
 
@@ -50,6 +60,9 @@ def _other_way(kind: str) -> str:
 
 def counts_hash(counts: tuple[int, ...]) -> int:
     """64 bits that stand for uneven counts in a signature; 0 for equal ones."""
-    if len(set(counts)) == 1:
-        return 0
+    return 0 if len(set(counts)) == 1 else given_counts_hash(counts)
+
+
+def given_counts_hash(counts: tuple[int, ...]) -> int:
+    """64 bits that stand for counts in a signature, where a call without any is another call."""
     return int.from_bytes(hashlib.sha256(repr(counts).encode()).digest()[:8], "little")

@@ -1,5 +1,6 @@
 """Options of a collective, beside its input and where its result goes; declared once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ftcomm.collectives.op_argument import UncheckedOp
@@ -20,6 +21,7 @@ class CallOptions:
         log: what is kept for the replay of a call that gives each rank another result, by the name
             of a `LogMode`; None leaves it to the size.
         copy: what is kept of the input is a copy; False keeps the user's own memory.
+        counts: how many rows each rank has or gets; None if the kind has none, or finds them out.
         tag: a name of the call, which all ranks must give alike; None for none.
     """
 
@@ -30,4 +32,5 @@ class CallOptions:
     deadline: Duration | None = None
     log: str | None = None
     copy: bool = True
+    counts: Sequence[int] | None = None
     tag: Tag | None = None

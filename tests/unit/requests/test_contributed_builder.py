@@ -23,7 +23,7 @@ def built(**changes: Any) -> ContributedBuilder:
 
 
 def reduced(x: Any, counts: Any = None, *, prelude: bool = False, **options: Any) -> Request:
-    return built().reduce_scatter(x, counts, CallOptions(**options), SITE, prelude=prelude)
+    return built().reduce_scatter(x, CallOptions(**options, counts=counts), SITE, prelude=prelude)
 
 
 def log_of(request: Request) -> LogMode:
@@ -120,7 +120,7 @@ def test_a_log_that_there_is_not_is_refused_by_name() -> None:
 def test_results_of_which_copies_are_kept_count_with_all_their_copies() -> None:
     options = CallOptions(log="copies")
     largest = [
-        (built().reduce_scatter(SMALL, [0, 1, 2], options, SITE, prelude=False), 2 * 2 * 8),
+        (reduced(SMALL, [0, 1, 2], log="copies"), 2 * 2 * 8),
         (built().reduce(SMALL, options, SITE, prelude=False), SMALL.nbytes),
         (built().gather(SMALL, options, SITE, prelude=False), 3 * SMALL.nbytes),
         (built().alltoall(SMALL, options, SITE, prelude=False), SMALL.nbytes),
