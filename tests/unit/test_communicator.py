@@ -4,6 +4,7 @@ import operator
 import re
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -234,6 +235,21 @@ def test_one_communicator_is_open_at_a_time(comm: ftcomm.Communicator) -> None:
     with pytest.raises(ThreadError, match="open in this process already"):
         ftcomm.init("none")
     assert comm.is_usable
+
+
+def test_of_a_named_job_each_thread_has_one(comm: ftcomm.Communicator) -> None:
+    def open_and_close() -> int:
+        with ftcomm.init("none", job="mine") as own:
+            return int(own.allreduce(2))
+
+    with ftcomm.init("none", job="mine") as own, ThreadPoolExecutor(1) as threads:
+        with pytest.raises(ThreadError, match="of job 'mine' is open in this thread already"):
+            ftcomm.init("none", job="mine")
+        assert (own.allreduce(1), threads.submit(open_and_close).result()) == (1, 2)
+        with ftcomm.init("none", job="another") as another:
+            assert another.allreduce(3) == 3
+    with ftcomm.init("none", job="mine") as again:
+        assert (comm.is_usable, again.is_usable) == (True, True)
 
 
 def test_a_second_thread_is_refused_while_a_call_runs(comm: ftcomm.Communicator) -> None:
