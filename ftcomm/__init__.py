@@ -1,6 +1,8 @@
 """Fault-tolerant collectives for training jobs on machines that can vanish.
 
 Names are resolved on first use, so that the tracker and the command line start without numpy.
+`Tracker`, which serves a job, is the tracker package's: a worker's library knows its tracker only by the
+protocol, and so the name is all that is here.
 """
 
 import importlib
@@ -40,6 +42,7 @@ __all__ = [
     "TaskEngine",
     "ThreadError",
     "ThreadLimitError",
+    "Tracker",
     "TrackerLostError",
     "__version__",
     "init",
@@ -56,6 +59,7 @@ _HOMES = {
     "RestoredLocal": "ftcomm.api.public_values",
     "Stats": "ftcomm.api.stats",
     "TaskEngine": "ftcomm.nonblocking.task_engine",
+    "Tracker": "ftcomm_tracker.embedding.tracker",
     "init": "ftcomm.join",
     "register": "ftcomm.state.registered_types",
     "reduction": "ftcomm.collectives.op_argument",
@@ -94,6 +98,7 @@ if TYPE_CHECKING:
     from ftcomm.nonblocking.handle import Handle
     from ftcomm.nonblocking.task_engine import TaskEngine
     from ftcomm.state.registered_types import register
+    from ftcomm_tracker.embedding.tracker import Tracker
 else:  # or a type checker would take a name that is not there for Any
 
     def __getattr__(name: str) -> Any:
