@@ -1,8 +1,8 @@
 """Fault-tolerant collectives for training jobs on machines that can vanish.
 
 Names are resolved on first use, so that the tracker and the command line start without numpy.
-`Tracker`, which serves a job, is the tracker package's: a worker's library knows its tracker only by the
-protocol, and so the name is all that is here.
+The two that start a job are the tracker package's: a worker's library knows its tracker only by the
+protocol, and so the names are all that is here.
 """
 
 import importlib
@@ -46,6 +46,7 @@ __all__ = [
     "TrackerLostError",
     "__version__",
     "init",
+    "launch",
     "reduction",
     "register",
 ]
@@ -61,6 +62,7 @@ _HOMES = {
     "TaskEngine": "ftcomm.nonblocking.task_engine",
     "Tracker": "ftcomm_tracker.embedding.tracker",
     "init": "ftcomm.join",
+    "launch": "ftcomm_tracker.embedding.launch",
     "register": "ftcomm.state.registered_types",
     "reduction": "ftcomm.collectives.op_argument",
 }
@@ -98,6 +100,7 @@ if TYPE_CHECKING:
     from ftcomm.nonblocking.handle import Handle
     from ftcomm.nonblocking.task_engine import TaskEngine
     from ftcomm.state.registered_types import register
+    from ftcomm_tracker.embedding.launch import launch
     from ftcomm_tracker.embedding.tracker import Tracker
 else:  # or a type checker would take a name that is not there for Any
 
