@@ -84,8 +84,11 @@ class OpenCommunicators:
             job: the user's name for the job; None for the one communicator of the process.
 
         Raises:
+            ConfigError: the name is none.
             ThreadError: the place is taken.
         """
+        if job is not None and not (isinstance(job, str) and job):
+            raise ConfigError(f"job is {job!r}, must be a name of your own")
         owner = (job, None if job is None else threading.current_thread())
         place = self._take(owner)
         try:

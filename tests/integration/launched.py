@@ -1,5 +1,6 @@
 """Functions that the tests launch, in a module that workers can import."""
 
+import functools
 import os
 import signal
 import sys
@@ -38,12 +39,13 @@ def die_once(mark: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_in_close(mark: str) -> int:
-    """Return with an open communicator, in whose close rank 1 is killed once."""
+def die_in_close(mark: str, *, when: str) -> int:
+    """Return with an open communicator; rank 1 is killed once before or after it is closed."""
     comm = ftcomm.init()
-    close = comm.close
+    close, die = comm.close, functools.partial(die_once, mark)
+    steps = (die, close) if when == "before" else (close, die)
     if comm.rank == 1:
-        comm.close = lambda: (die_once(mark), close())
+        comm.close = lambda: [step() for step in steps]
     return int(comm.allreduce(comm.rank + 1))
 
 

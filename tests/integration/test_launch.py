@@ -76,11 +76,12 @@ def test_after_a_kill_the_results_are_the_same(
     assert capsys.readouterr().err.count("worker 1 was killed by SIGKILL") == 1
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
 def test_a_result_is_kept_before_the_close_that_launch_makes(
-    launch: Launch, tmp_path: Path
+    launch: Launch, tmp_path: Path, when: str
 ) -> None:
     mark = str(tmp_path / "died")
-    assert launch(launched.die_in_close, 2, (mark,)) == [3, 3]
+    assert launch(launched.die_in_close, 2, (mark,), {"when": when}) == [3, 3]
     assert Path(mark).exists()
 
 
