@@ -1,6 +1,8 @@
 """Fault-tolerant collectives for training jobs on machines that can vanish.
 
 Names are resolved on first use, so that the tracker and the command line start without numpy.
+The two that start a job are the tracker package's: a worker's library knows its tracker only by the
+protocol, and so the names are all that is here.
 """
 
 import importlib
@@ -40,9 +42,11 @@ __all__ = [
     "TaskEngine",
     "ThreadError",
     "ThreadLimitError",
+    "Tracker",
     "TrackerLostError",
     "__version__",
     "init",
+    "launch",
     "passes_on",
     "reduction",
     "register",
@@ -57,7 +61,9 @@ _HOMES = {
     "RestoredLocal": "ftcomm.api.public_values",
     "Stats": "ftcomm.api.stats",
     "TaskEngine": "ftcomm.nonblocking.task_engine",
+    "Tracker": "ftcomm_tracker.embedding.tracker",
     "init": "ftcomm.join",
+    "launch": "ftcomm_tracker.embedding.launch",
     "passes_on": "ftcomm.requests.call_site",
     "register": "ftcomm.state.registered_types",
     "reduction": "ftcomm.collectives.op_argument",
@@ -97,6 +103,8 @@ if TYPE_CHECKING:
     from ftcomm.nonblocking.task_engine import TaskEngine
     from ftcomm.requests.call_site import passes_on
     from ftcomm.state.registered_types import register
+    from ftcomm_tracker.embedding.launch import launch
+    from ftcomm_tracker.embedding.tracker import Tracker
 else:  # or a type checker would take a name that is not there for Any
 
     def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
 """The communicator: what a training script holds on to."""
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from ftcomm.api import message_forms, rank_result_forms
@@ -67,9 +67,17 @@ class Communicator:
     ``out=`` belong to the call until the handle's `wait` has returned.
     """
 
-    def __init__(self, engine: Engine, worker_id: str) -> None:
-        """For the library alone: the communicator of a worker that has its rank."""
-        self._session = session = Session(engine, worker_id)
+    def __init__(
+        self, engine: Engine, worker_id: str, at_end: Callable[[], None] = lambda: None
+    ) -> None:
+        """For the library alone: the communicator of a worker that has its rank.
+
+        Args:
+            engine: takes its requests through failures.
+            worker_id: names the worker.
+            at_end: called once when the communicator is over.
+        """
+        self._session = session = Session(engine, worker_id, at_end)
         self._output = OutputPolicy(engine)
         self._calls = CollectiveCalls(session, self._output)
         self._rank_results = RankResultCalls(session, self._output)

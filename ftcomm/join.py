@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ftcomm.api.open_communicators import COMMUNICATORS, Place
 from ftcomm.collectives.selection import tables_digest
 from ftcomm.communicator import Communicator
 from ftcomm.config.environment import WorkerOptions, job_settings, read_token
-from ftcomm.config.joined_process import forget_joined, note_joined
+from ftcomm.config.joined_process import note_joined
 from ftcomm.config.platforms import python_version, require_groups
 from ftcomm.config.process_identity import this_process
 from ftcomm.control.hub import Hub
@@ -23,15 +24,12 @@ from ftcomm.diagnostics.fault_injection import FaultInjector
 from ftcomm.diagnostics.output_buffering import write_whole_lines
 from ftcomm.diagnostics.recorder import Recorder
 from ftcomm.engine.engine import DistributedEngine
-from ftcomm.engine.interface import Engine
 from ftcomm.engine.recorded import RecordingEngine
 from ftcomm.engine.single_process import SingleProcessEngine
-from ftcomm.errors import JobFinishedError, ThreadError
+from ftcomm.errors import JobFinishedError
 from ftcomm.recovery.machine import Identity, MachineLimits, WorkerMachine
 
 NONCE_BYTES = 16
-
-_open_communicator: Communicator | None = None
 
 
 def init(
@@ -45,6 +43,7 @@ def init(
     bind: str | None = None,
     advertise: str | None = None,
     expect: Mapping[str, Any] | None = None,
+    job: str | None = None,
 ) -> Communicator:
     """Join the job and return its communicator; with no tracker, a group of one.
 
@@ -63,44 +62,39 @@ def init(
             a free port.
         advertise: address or address:port to tell the others, where it differs.
         expect: job settings that the job must have, by name; checked, never set.
+        job: your name for the job: a process may have one communicator for each thread then.
 
     Raises:
         ConfigError: malformed, another setting than the job's, or the parent is this worker.
         AuthenticationError: tracker and worker do not hold the same token.
         TrackerLostError: no tracker answered in time.
         JobFinishedError, FencedError, JobLostError and others: the job's fatal decision.
-        ThreadError: a communicator is open in this process already.
+        ThreadError: a communicator is open in this process already, or of `job` in this thread.
         SystemExit: the job has finished without this spare (``FTCOMM_SPARE=1``).
     """
-    global _open_communicator  # noqa: PLW0603 - one open communicator per process
     use_exit_codes()  # first: a malformed variable must not look like a death to a launcher
-    if _open_communicator is not None and _open_communicator.is_usable:
-        raise ThreadError(
-            "a communicator is open in this process already",
-            remedy="close it, or use it: one open communicator per process",
-        )
     asked = {**(expect or {}), "detect_within": detect_within}
-    options = WorkerOptions.load(
-        tracker=tracker,
-        worker_id=worker_id,
-        token_file=token_file,
-        connect_timeout=connect_timeout,
-        tracker_timeout=tracker_timeout,
-        bind=bind,
-        advertise=advertise,
-        asked={name: value for name, value in asked.items() if value is not None},
-    )
-    if options.log_level is not None:
-        logs.turn_on(options.log_level)
-    _open_communicator = _alone(options) if options.routes is None else _join(options)
-    return _open_communicator
+    with COMMUNICATORS.opening(job) as place:
+        options = WorkerOptions.load(
+            tracker=tracker,
+            worker_id=worker_id,
+            token_file=token_file,
+            connect_timeout=connect_timeout,
+            tracker_timeout=tracker_timeout,
+            bind=bind,
+            advertise=advertise,
+            asked={name: value for name, value in asked.items() if value is not None},
+        )
+        if options.log_level is not None:
+            logs.turn_on(options.log_level)
+        return place.fill(_alone(options) if options.routes is None else _join(options, place))
 
 
 @atexit.register
 def _leave_at_exit() -> None:
     """The script has ended without close(): say so, since the others will learn only that."""
-    if _open_communicator is not None and _open_communicator.is_usable:
-        _open_communicator.abort("its script ended without closing the communicator")
+    for communicator in COMMUNICATORS.usable():
+        communicator.abort("its script ended without closing the communicator")
 
 
 def _alone(options: WorkerOptions) -> Communicator:
@@ -119,13 +113,14 @@ def _alone(options: WorkerOptions) -> Communicator:
     )
 
 
-def _join(options: WorkerOptions) -> Communicator:
+def _join(options: WorkerOptions, place: Place) -> Communicator:
     require_groups("joining a job's tracker")
     write_whole_lines()
     assert options.routes is not None
     token = read_token(options.token_file)
     worker_id = options.worker_id or _made_up_id()
-    note_joined(worker_id, options.routes)
+    COMMUNICATORS.claim(place, worker_id, options.routes)
+    forget_joined = note_joined(worker_id, options.routes)
     me = this_process()
     identity = Identity(
         worker_id=worker_id,
@@ -164,19 +159,16 @@ def _join(options: WorkerOptions) -> Communicator:
     try:
         engine.wait_until_member()
     except JobFinishedError as error:
-        _give_up_joining(engine)
+        forget_joined()
+        engine.stop()
         if options.spare:  # it was never needed: that is no error
             raise SystemExit(error.exit_code) from None
         raise
     except BaseException:
-        _give_up_joining(engine)
+        forget_joined()
+        engine.stop()
         raise
-    return Communicator(engine, worker_id)
-
-
-def _give_up_joining(engine: Engine) -> None:
-    forget_joined()
-    engine.stop()
+    return Communicator(engine, worker_id, forget_joined)
 
 
 def _made_up_id() -> str:

@@ -8,7 +8,6 @@ from typing import ParamSpec, Protocol, TypeVar
 from ftcomm.api.call_guard import CallGuard
 from ftcomm.api.stats import KindStats, Stats
 from ftcomm.config.deadline import Duration, Limit, checked_deadline, limit_from
-from ftcomm.config.joined_process import forget_joined
 from ftcomm.engine.interface import Engine
 from ftcomm.engine.log_quota import LogQuota
 from ftcomm.errors import FtcommError, LogLimitError
@@ -81,9 +80,10 @@ class Session:
 
     background: BackgroundCalls
 
-    def __init__(self, engine: Engine, worker_id: str) -> None:
+    def __init__(self, engine: Engine, worker_id: str, at_end: Callable[[], None]) -> None:
         self.engine = engine
         self.worker_id = worker_id
+        self._at_end = at_end
         self.builder = RequestBuilder(engine.group)
         self.quota = LogQuota(engine)
         self.broadcasts = UnprovenBroadcasts()
@@ -232,7 +232,7 @@ class Session:
 
     def _end(self) -> None:
         self.guard.is_closed = True
-        forget_joined()
+        self._at_end()
         self.background.end(self.engine.abort, self.engine.stop)
 
     def _is_the_end(self, error: FtcommError) -> bool:

@@ -40,7 +40,7 @@ def _with_exit_code(previous: _Hook) -> _Hook:
         if not logging.getLogger("ftcomm").isEnabledFor(logging.DEBUG) and (
             ours or _refuses_arguments(error, trace)
         ):
-            error.__traceback__ = trace = _to_the_last_line_of_the_script(trace)
+            error.__traceback__ = trace = to_the_last_line_of_the_script(trace)
         previous(kind, error, trace)
         if isinstance(error, FtcommError):
             raise SystemExit(error.exit_code)
@@ -61,7 +61,7 @@ def _refuses_arguments(error: BaseException, trace: TracebackType | None) -> boo
     return _is_ours(trace) and trace.tb_frame.f_code.co_code[trace.tb_lasti] == _RAISE
 
 
-def _to_the_last_line_of_the_script(trace: TracebackType | None) -> TracebackType | None:
+def to_the_last_line_of_the_script(trace: TracebackType | None) -> TracebackType | None:
     """`trace` without this library's frames at its end, which say nothing to whoever reads it."""
     frames = []
     while trace is not None:

@@ -9,8 +9,19 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("ftcomm", "tracker/ftcomm_tracker")
 RUNS_BYTES = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 RUNS_TEXT = {"eval", "exec", "compile", "os.system", "os.popen", "__import__", "np.load"}
-# The launcher starts what its own command line says; nothing of a peer or a file is in it.
-STARTS_PROCESSES = ["tracker/ftcomm_tracker/launcher/processes/child_process.py"]
+# The launcher starts what its own command line says, and `launch` this interpreter; nothing of a
+# peer or a file is in it.
+STARTS_PROCESSES = [
+    "tracker/ftcomm_tracker/embedding/host_process.py",
+    "tracker/ftcomm_tracker/launcher/processes/child_process.py",
+]
+# Between `launch` and its own children, in a folder of their user; see docs/security.md.
+PICKLES = "tracker/ftcomm_tracker/embedding/pickled.py"
+USES_PICKLES = [
+    "tracker/ftcomm_tracker/embedding/launch.py",
+    "tracker/ftcomm_tracker/embedding/outcomes.py",
+    "tracker/ftcomm_tracker/embedding/worker.py",
+]
 # It runs the script that the command line names, as an interpreter does.
 RUNS_SCRIPT = "tracker/ftcomm_tracker/launcher/processes/script_runner.py"
 
@@ -38,7 +49,22 @@ def imported(node: ast.AST) -> set[str]:
 
 
 def test_no_module_imports_what_runs_bytes() -> None:
-    assert [(path, imported(node)) for path, node in nodes() if imported(node) & RUNS_BYTES] == []
+    found = [(path, imported(node)) for path, node in nodes() if imported(node) & RUNS_BYTES]
+    assert [(path, names) for path, names in found if path != PICKLES] == []
+
+
+def test_only_launch_reads_pickles_of_its_own_children() -> None:
+    package, _, module = PICKLES.removesuffix(".py").rpartition("/")
+    package = package.removeprefix("tracker/").replace("/", ".")
+    users = {path for path, node in nodes() if is_import_of(node, package, module)}
+    assert sorted(users) == USES_PICKLES
+
+
+def is_import_of(node: ast.AST, package: str, module: str) -> bool:
+    if not isinstance(node, ast.ImportFrom):
+        return False
+    names = {alias.name for alias in node.names}
+    return node.module == f"{package}.{module}" or (node.module == package and module in names)
 
 
 def test_no_module_runs_text() -> None:

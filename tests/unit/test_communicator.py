@@ -1,9 +1,11 @@
 """The public API in a group of one: what it returns, and what it refuses before it sends."""
 
 import operator
+import os
 import re
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -234,6 +236,43 @@ def test_one_communicator_is_open_at_a_time(comm: ftcomm.Communicator) -> None:
     with pytest.raises(ThreadError, match="open in this process already"):
         ftcomm.init("none")
     assert comm.is_usable
+
+
+def test_of_a_named_job_each_thread_has_one(comm: ftcomm.Communicator) -> None:
+    def open_and_close() -> int:
+        with ftcomm.init("none", job="mine") as own:
+            return int(own.allreduce(2))
+
+    with ftcomm.init("none", job="mine") as own, ThreadPoolExecutor(1) as threads:
+        with pytest.raises(ThreadError, match="of job 'mine' is open in this thread already"):
+            ftcomm.init("none", job="mine")
+        assert (own.allreduce(1), threads.submit(open_and_close).result()) == (1, 2)
+        with ftcomm.init("none", job="another") as another:
+            assert another.allreduce(3) == 3
+    with ftcomm.init("none", job="mine") as again:
+        assert (comm.is_usable, again.is_usable) == (True, True)
+
+
+@pytest.mark.parametrize("job", ["", 3])
+def test_a_job_is_named_by_a_text(job: Any) -> None:
+    with pytest.raises(ConfigError, match=f"job is {job!r}, must be a name"):
+        ftcomm.init("none", job=job)
+
+
+def test_a_join_that_fails_leaves_room_for_another() -> None:
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="is not host:port"):
+            ftcomm.init("nowhere")
+    with ftcomm.init("none") as comm:
+        assert comm.allreduce(1) == 1
+
+
+def test_a_forked_child_may_open_its_own(comm: ftcomm.Communicator) -> None:
+    child = os.fork()
+    if child == 0:
+        with ftcomm.init("none") as own:
+            os._exit(int(own.allreduce(7)) if not comm.is_usable else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 def test_a_second_thread_is_refused_while_a_call_runs(comm: ftcomm.Communicator) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ftcomm.config.environment import JOINED, process_environment
-from ftcomm.config.joined_process import forget_joined, note_joined
+from ftcomm.config.joined_process import note_joined
 from ftcomm.config.process_identity import ProcessName, this_process
 from ftcomm.errors import ConfigError
 
@@ -34,7 +34,7 @@ def note_of(process: ProcessName, worker_id: str = "3") -> str:
 
 
 def test_a_process_that_joins_leaves_its_name_and_takes_it_away() -> None:
-    note_joined("worker three", ROUTES)
+    forget_joined = note_joined("worker three", ROUTES)
     me = this_process()
     left = os.environ[JOINED]
     forget_joined()
@@ -85,9 +85,20 @@ def test_a_process_that_is_not_reaped_has_ended() -> None:
 
 
 def test_a_child_that_ends_does_not_take_the_note_of_its_parent_away(other: ProcessName) -> None:
+    forget_joined = note_joined("4", ROUTES)
     os.environ[JOINED] = note_of(other)
     forget_joined()
     assert os.environ[JOINED] == note_of(other)
+
+
+def test_a_process_that_joins_twice_has_a_note_for_each(other: ProcessName) -> None:
+    os.environ[JOINED] = note_of(other, "7")
+    forget = [note_joined(name, ROUTES) for name in ("0", "1")]
+    left = [line.rpartition(" ")[2] for line in os.environ[JOINED].split("\n")]
+    forget[0]()
+    kept = os.environ[JOINED].rpartition(" ")[2]
+    forget[1]()
+    assert (left, kept, JOINED in os.environ) == (["0", "1"], "1", False)
 
 
 def test_what_a_launcher_starts_does_not_inherit_it(other: ProcessName) -> None:

@@ -24,6 +24,7 @@ from ftcomm_tracker.standard_streams import StandardOutputError
 
 MAX_QUEUED_BYTES = 16 << 20  # of workers' output, before they wait for the reader
 READER_PATIENCE_S = 10.0  # a scheduler's or a disk's pause is shorter
+UNSHOWN = ("DEBUG", "INFO")  # by a quiet console; files have them
 _BATCH_BYTES = 1 << 20  # for the helper thread at once; then workers that wait may go on
 _WRITE_BYTES = 64 << 10  # at once; a reader that takes so little in its patience is seen to read
 
@@ -54,6 +55,7 @@ class Console:
         area: LiveArea | None = None,
         files: LogFiles | None = None,
         patience_s: float = READER_PATIENCE_S,
+        quiet: bool = False,
     ) -> None:
         """Write to two streams.
 
@@ -63,6 +65,7 @@ class Console:
             area: at the end of stream 2, if that is a terminal.
             files: that keep everything too.
             patience_s: for a reader that takes nothing.
+            quiet: of the launcher's own words show those alone that somebody may have to act on.
         """
         self.unwritten = False
         self._form = form
@@ -72,6 +75,7 @@ class Console:
         if files is not None:
             files.complain = self.warn
         self._patience_s = patience_s
+        self._unshown = UNSHOWN if quiet else ()
         self._open = {1, 2}
         self._queue: deque[tuple[_OfWorker | bytes, int]] = deque()
         self._queued_bytes = 0
@@ -113,7 +117,8 @@ class Console:
         data = self._form.own(level, text)
         if self._files is not None:
             self._files.own_line(data)
-        self._put(data, len(data))
+        if level not in self._unshown:
+            self._put(data, len(data))
 
     def warn(self, text: str) -> None:
         """Print what somebody may have to act on."""

@@ -27,10 +27,12 @@ class LogOptions:
     Attributes:
         log_format: ``text`` or ``json``.
         log_dir: the folder of ``--log-dir``.
+        quiet: show warnings and errors alone, beside the workers' lines.
     """
 
     log_format: str = "text"
     log_dir: Path | None = None
+    quiet: bool = False
 
     @property
     def form(self) -> LineFormat:
@@ -69,7 +71,7 @@ async def with_console(
     form = options.form
     files = None if options.log_dir is None else LogFiles(options.log_dir, name, form)
     area = LiveArea() if sys.stderr.isatty() and not form.as_json else None
-    console = Console(form, write=write_all, area=area, files=files)
+    console = Console(form, write=write_all, area=area, files=files, quiet=options.quiet)
     logger = logging.getLogger("ftcomm_tracker")
     logger.setLevel(logging.INFO)
     logger.handlers = [_ConsoleHandler(console)]

@@ -1,12 +1,14 @@
 """`ftcomm-tracker run`: one job's tracker and all its workers in one process."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import trio
 
 from ftcomm.config.environment import process_environment, with_prompt_output
 from ftcomm.errors import FtcommError
+from ftcomm_tracker.core.events import JobEnded
 from ftcomm_tracker.launcher.console import Console
 from ftcomm_tracker.launcher.console_session import LAST_WORDS_S, LogOptions, with_console
 from ftcomm_tracker.launcher.launcher import Launcher, LaunchOptions
@@ -21,13 +23,25 @@ from ftcomm_tracker.server.server import Server
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The command `run` as it was given."""
+    """The command `run` as it was given.
+
+    Attributes:
+        serving: of the tracker.
+        command: of every worker.
+        restarts: limits on those of one worker.
+        preload: modules that the zygote imports; None for no zygote.
+        log: form of the lines.
+        tell_end: called with the end of the job, None if the command has ended before it.
+        keeps_records: after trouble a temporary state directory is kept, to be read by people.
+    """
 
     serving: ServeOptions
     command: tuple[str, ...]
     restarts: RestartLimits
     preload: tuple[str, ...] | None
     log: LogOptions = field(default_factory=LogOptions)
+    tell_end: Callable[[JobEnded | None], object] | None = None
+    keeps_records: bool = True
 
 
 def spare_ids(number: int) -> tuple[str, ...]:
@@ -53,13 +67,22 @@ async def _run_one_job(options: RunOptions, console: Console) -> int:
     finally:
         if temporary and job.own_store is not None:
             shutil.rmtree(job.own_store, ignore_errors=True)
-    job.journal.close()
+        job.journal.close()
+        if temporary and not options.keeps_records:
+            _forget(job)
+    if options.tell_end is not None:
+        options.tell_end(job.server.outcome)
     if temporary and not _tells_of_trouble(job, status):
-        shutil.rmtree(job.state_dir, ignore_errors=True)
-        unregister(job)
+        _forget(job)
     elif not temporary and status == 0:
         unregister(job)
     return status
+
+
+def _forget(job: OpenJob) -> None:
+    """Remove the state directory, which is ours, and all that speaks of it."""
+    shutil.rmtree(job.state_dir, ignore_errors=True)
+    unregister(job)
 
 
 async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
@@ -89,7 +112,8 @@ async def _run_both(options: RunOptions, job: OpenJob, console: Console) -> int:
             if job.server.over.is_set() and job.server.has_callers:
                 await job.server.ended.wait()
         nursery.cancel_scope.cancel()
-    if options.serving.state_dir is None and (failures or _tells_of_trouble(job, status)):
+    is_ours = options.serving.state_dir is None and options.keeps_records
+    if is_ours and (failures or _tells_of_trouble(job, status)):
         console.say(f"the journal and the records of recoveries are kept in {job.state_dir}")
     if failures:
         raise failures[0]

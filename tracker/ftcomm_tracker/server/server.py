@@ -106,6 +106,7 @@ class Server:
 
         Checkpoints are recorded in `chain`, if the job has a store.
         """
+        self.address = dial_address(listener)  # now: after the end the listener has none
         self.over = trio.Event()
         self.ended = trio.Event()
         self.outcome: JobEnded | None = None
@@ -133,11 +134,6 @@ class Server:
         self._nursery: trio.Nursery
 
     # --- for the launcher and the command line ------------------------------------------------
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Address that workers dial."""
-        return dial_address(self._listener)
 
     def post(self, event: Event, then: Callable[[], object] | None = None) -> None:
         """Let the roster hear of `event`, then call `then`; returns at once."""

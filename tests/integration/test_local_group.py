@@ -1,0 +1,124 @@
+"""`ftcomm.testing.local_group`: the ranks of a job as threads of this process."""
+
+import os
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ftcomm
+from ftcomm.config.environment import JOINED
+from ftcomm.testing import local_group
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Any:
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) - before == set()
+    assert JOINED not in os.environ
+
+
+def test_every_rank_gets_the_result_of_a_job() -> None:
+    def train(comm: ftcomm.Communicator, steps: int) -> bytes:
+        version, weights = comm.load_checkpoint(default=np.zeros(4))
+        for step in range(version, steps):
+            weights = weights + comm.allreduce(np.full(4, comm.rank + step))
+            comm.checkpoint(weights)
+        return bytes(weights.tobytes())
+
+    with local_group(3) as group:
+        ranks = group.run(lambda comm: (comm.rank, comm.world_size))
+        results = group.run(train, steps=5)
+        large = group.run(lambda comm: float(comm.allreduce(np.ones(1 << 20))[-1]))
+        exchanged = group.run(
+            lambda comm: comm.sendrecv(comm.rank, (comm.rank + 1) % 3, (comm.rank - 1) % 3)
+        )
+    assert ranks == [(0, 3), (1, 3), (2, 3)]
+    assert results == [np.full(4, 3.0 * 5 + 3 * 10).tobytes()] * 3
+    assert (large, exchanged) == ([3.0] * 3, [2, 0, 1])
+    assert all(comm.is_over for comm in group.communicators)
+
+
+def pass_on(comm: ftcomm.Communicator) -> Any:
+    size = comm.world_size
+    return comm.sendrecv(comm.rank, (comm.rank + 1) % size, (comm.rank - 1) % size)
+
+
+def test_a_group_of_one_has_a_job_too() -> None:
+    with local_group(1) as group:
+        assert group.run(lambda comm: comm.allreduce(2)) == [2]
+        assert group.communicators[0].epoch == 1
+
+
+def test_the_first_error_is_raised_with_its_rank_and_no_rank_waits_for_ever() -> None:
+    def fail(comm: ftcomm.Communicator) -> None:
+        if comm.rank == 2:
+            raise ValueError("wrong")
+        comm.barrier()
+
+    with local_group(3) as group:
+        with pytest.raises(ValueError, match="wrong") as caught:
+            group.run(fail)
+        with pytest.raises(ftcomm.JobStoppedError, match="ValueError: wrong"):
+            group.run(lambda comm: comm.barrier())
+    assert caught.value.__notes__ == ["in rank 2 of 3"]
+
+
+def test_a_rank_that_aborts_is_not_replaced() -> None:
+    def leave(comm: ftcomm.Communicator) -> None:
+        if comm.rank:
+            comm.abort("enough")
+        else:
+            comm.barrier()
+
+    with local_group(2) as group, pytest.raises(ftcomm.RankLostError, match="was not replaced"):
+        group.run(leave)
+
+
+def test_ranks_that_disagree_and_ranks_that_wait_are_errors() -> None:
+    with local_group(2) as group, pytest.raises(ftcomm.CollectiveMismatchError):
+        group.run(lambda comm: comm.allreduce(np.zeros(1 + comm.rank)))
+    with (
+        local_group(2, settings={"call_deadline": 0.3}) as group,
+        pytest.raises(ftcomm.CollectiveTimeoutError, match="it was waiting for rank 0"),
+    ):
+        group.run(lambda comm: comm.barrier() if comm.rank else None)
+
+
+def test_an_exception_in_the_block_ends_the_group() -> None:
+    with pytest.raises(ZeroDivisionError), local_group(2) as group:
+        raise ZeroDivisionError
+    assert [comm.is_over for comm in group.communicators] == [True, True]
+
+
+def test_one_thread_has_one_communicator_of_a_job() -> None:
+    with local_group(2) as group, pytest.raises(ftcomm.ThreadError, match="open in this thread"):
+        group.run(lambda comm: ftcomm.init("none", job="local_group"))
+
+
+def test_two_threads_may_not_take_one_worker_id() -> None:
+    found: list[str] = []
+    with ftcomm.Tracker(2) as tracker:
+        thread = threading.Thread(target=join, args=(tracker, found))
+        thread.start()
+        while not tracker.status()["spares"]:  # who has joined before the group is complete
+            tracker.wait(0.02)
+        join(tracker, found)
+    thread.join()
+    twice, stopped = found
+    assert "worker 0 of this job is open in this process already" in twice
+    assert "the `with` block of its tracker has ended" in stopped
+
+
+def join(tracker: ftcomm.Tracker, found: list[str]) -> None:
+    with pytest.raises(ftcomm.FtcommError) as caught:
+        ftcomm.init(tracker.address, token_file=tracker.token_file, worker_id="0", job="twice")
+    found.append(str(caught.value))
+
+
+@pytest.mark.parametrize("n", [0, "2"])
+def test_a_wrong_number_is_refused(n: Any) -> None:
+    with pytest.raises(ftcomm.ConfigError, match="workers is "), local_group(n):
+        pass

@@ -1,0 +1,134 @@
+"""Refusals of `launch` and `Tracker` before anything is started, and the parts of a launch."""
+
+import functools
+import operator
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ftcomm
+from ftcomm.errors import ConfigError
+from ftcomm_tracker.embedding import pickled
+from ftcomm_tracker.embedding.arguments import checked_settings, naming_arguments
+from ftcomm_tracker.embedding.launch_folder import HostEnd, LaunchFolder, WorkerReport
+from ftcomm_tracker.embedding.outcomes import results_of
+
+
+def work() -> int:
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("given", "refusal"),
+    [
+        ({"workers": 0}, "workers is 0: a job has 1 to 2048 workers"),
+        ({"workers": True}, "workers is True, must be a whole number"),
+        ({"workers": "2"}, "workers is '2', must be a whole number"),
+        ({"function": 3}, "the function is 3, which cannot be called"),
+        ({"args": "ab"}, "args is 'ab', must be a tuple or a list"),
+        ({"kwargs": [1]}, r"kwargs is \[1\], must have values by name"),
+        ({"kwargs": {1: 2}}, "must have values by name"),
+        ({"environment": {"A": 1}}, "environment is {'A': 1}, must have texts by name"),
+        ({"max_restarts": -1}, "max_restarts is -1, must be a whole number from 0 on"),
+        ({"restart_window": 0}, "restart_window is 0, must be seconds, above 0"),
+        ({"preload": "numpy"}, "preload is 'numpy', must be a list of names"),
+        ({"settings": {"detect_wihin": 1}}, "no such job setting: detect_wihin - did you mean det"),
+        ({"settings": {"detect_within": 0.01}}, "^detect_within is 0.01, must be a number from"),
+        ({"settings": {"log_limit": "5 apples"}}, "^log_limit: '5 apples' is not a size such as"),
+        ({"args": (threading.Lock(),)}, "work and its arguments cannot be sent to the workers: "),
+    ],
+)
+def test_wrong_arguments_of_launch_are_named(given: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(ConfigError, match=refusal):
+        ftcomm.launch(**{"function": work, "workers": 2, **given})
+
+
+@pytest.mark.parametrize("given", [{"workers": None}, {"workers": 2, "settings": {"keep": 0}}])
+def test_wrong_arguments_of_a_tracker_are_named(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"workers is None|keep is 0"):
+        ftcomm.Tracker(**given)
+
+
+def test_settings_may_be_texts_as_on_the_command_line() -> None:
+    given = {"log_limit": "512MiB", "detect_within": "2", "spares": 1, "transport": "tcp"}
+    wanted = {"log_limit": 512 << 20, "detect_within": 2.0, "spares": 1, "transport": "tcp"}
+    assert checked_settings(given) == wanted
+
+
+def test_a_refusal_names_arguments() -> None:
+    with pytest.raises(ConfigError) as caught, naming_arguments():
+        raise ConfigError("FTCOMM_DETECT_WITHIN is 1", remedy="give --state-dir or -n, not --port")
+    assert (caught.value.cause, caught.value.remedy) == (
+        "detect_within is 1",
+        "give state_dir or -n, not port",
+    )
+
+
+def test_without_cloudpickle_what_workers_cannot_import_is_refused_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pickled, "_cloudpickle", lambda: None)
+    with pytest.raises(ConfigError, match=r"cannot be sent .*pip install 'ftcomm\[notebook\]'"):
+        pickled.dump_call(lambda: 1, (), {})
+    function = functools.partial(work)
+    monkeypatch.setattr(work, "__module__", "__main__")
+    with pytest.raises(ConfigError, match=r"^work is defined in the notebook or the script itself"):
+        pickled.dump_call(function, (), {})
+
+
+def test_a_call_comes_back_with_its_arguments() -> None:
+    assert pickled.load_call(pickled.dump_call(operator.add, [1], {}))(2) == 3
+    assert pickled.load_call(pickled.dump_call(dict, (), {"a": 1}))() == {"a": 1}
+
+
+def test_content_keeps_the_name_of_its_file() -> None:
+    pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
+    function = pickled.load(pickled.dump(lambda: 1))
+    assert (function(), function.__code__.co_filename) == (1, __file__)
+
+
+def report(rank: int | None, error: Exception | None = None, *, own: bool = True) -> WorkerReport:
+    kind, body = "" if error is None else type(error).__name__, pickled.dump(error or rank)
+    return WorkerReport(
+        str(rank), rank, kind, str(error), "the traceback", own and bool(error), 1.0, body
+    )
+
+
+FAILED = HostEnd(False, 83, "ScriptFailedError", "it failed twice")
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "reports", "wanted"),
+    [
+        (None, -9, [], "the process that ran the job was killed by SIGKILL"),
+        (HostEnd(False, 143), 143, [], "the process that ran the job exited with status 143"),
+        (FAILED, 83, [], "it failed twice"),
+        (FAILED, 83, [report(0, ftcomm.RankLostError("lost"), own=False)], "it failed twice"),
+        (FAILED, 83, [report(0, ftcomm.ScriptFailedError("as told"), own=False)], "as told"),
+        (FAILED, 83, [report(0), report(1, ValueError("mine"))], "mine"),
+        (HostEnd(True, 0), 0, [report(0)], "the process of rank 1 ended after its close"),
+    ],
+)
+def test_the_error_nearest_to_the_cause_is_raised(
+    end: HostEnd | None, status: int, reports: list[WorkerReport], wanted: str
+) -> None:
+    with pytest.raises(Exception, match=wanted):
+        results_of(end, status, reports, 2)
+
+
+def test_reports_are_read_as_they_were_written_and_the_newest_counts() -> None:
+    with LaunchFolder.made() as folder:
+        assert folder.path.stat().st_mode & 0o777 == 0o700
+        for rank in (1, 0):
+            folder.write_report(report(rank, ValueError("x")))
+            folder.write_report(report(rank))
+        folder.write_report(report(2))
+        folder.remove_report("2")
+        reports = folder.reports()
+        assert results_of(HostEnd(True, 0), 0, reports, 2) == [0, 1]
+        assert folder.read_end() is None
+        folder.write_end(FAILED)
+        assert folder.read_end() == FAILED
+    assert not Path(folder.path).exists()

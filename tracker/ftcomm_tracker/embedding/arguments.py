@@ -1,0 +1,140 @@
+"""Arguments of `Tracker` and `launch`: checked before anything is started."""
+
+import contextlib
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ftcomm.config.environment import job_settings, read_algorithm_table
+from ftcomm.config.job_settings import SETTINGS
+from ftcomm.errors import ConfigError
+from ftcomm.protocol.field_types import MAX_WORLD_SIZE
+from ftcomm_tracker.launcher.restart_policy import RestartLimits
+
+MAX_RESTART_WINDOW_S = 30 * 86400.0  # as on the command line
+_OTHER_NAMES = {"prefork": "preload"}  # of one option, by its argument
+_VARIABLE = re.compile(r"\bFTCOMM_([A-Z][A-Z_]*)\b")
+_OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
+
+
+def checked_workers(workers: object) -> int:
+    """Return a number of workers.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if isinstance(workers, bool) or not isinstance(workers, int):
+        raise ConfigError(f"workers is {workers!r}, must be a whole number")
+    if not 1 <= workers <= MAX_WORLD_SIZE:
+        raise ConfigError(f"workers is {workers}: a job has 1 to {MAX_WORLD_SIZE} workers")
+    return workers
+
+
+def checked_settings(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return job settings by name, with their values as the job has them.
+
+    Args:
+        given: values, or texts such as ``"512MiB"`` as the command line takes them.
+
+    Raises:
+        ConfigError: a name is unknown, or a value malformed or out of range.
+    """
+    settings = {name: _value(name, value) for name, value in (given or {}).items()}
+    with naming_arguments():
+        job_settings(settings)
+    return settings
+
+
+def checked_restarts(max_restarts: object, window_s: object) -> RestartLimits:
+    """Return limits on the restarts of one worker.
+
+    Raises:
+        ConfigError: one is malformed or out of range.
+    """
+    if isinstance(max_restarts, bool) or not isinstance(max_restarts, int) or max_restarts < 0:
+        raise ConfigError(f"max_restarts is {max_restarts!r}, must be a whole number from 0 on")
+    if not isinstance(window_s, int | float) or not 0 < window_s <= MAX_RESTART_WINDOW_S:
+        raise ConfigError(
+            f"restart_window is {window_s!r}, must be seconds, above 0 and up to"
+            f" {MAX_RESTART_WINDOW_S:g}"
+        )
+    return RestartLimits(max_restarts, float(window_s))
+
+
+def checked_names(name: str, given: object) -> tuple[str, ...] | None:
+    """Return names of modules; None for none.
+
+    Raises:
+        ConfigError: they are not a sequence of texts.
+    """
+    if given is None:
+        return None
+    if isinstance(given, str) or not isinstance(given, Sequence) or not _are_texts(given):
+        raise ConfigError(f"{name} is {given!r}, must be a list of names")
+    return tuple(given)
+
+
+def checked_variables(given: object) -> dict[str, str]:
+    """Return variables of the environment.
+
+    Raises:
+        ConfigError: they are not texts by name.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not _are_texts([*given, *given.values()]):
+        raise ConfigError(f"environment is {given!r}, must have texts by name")
+    return dict(given)
+
+
+def checked_call(function: object, args: object, kwargs: object) -> None:
+    """Refuse what is no call.
+
+    Raises:
+        ConfigError: the function or its arguments are of another kind.
+    """
+    if not callable(function):
+        raise ConfigError(f"the function is {function!r}, which cannot be called")
+    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
+        raise ConfigError(f"args is {args!r}, must be a tuple or a list")
+    if kwargs is not None and not (isinstance(kwargs, Mapping) and _are_texts(kwargs)):
+        raise ConfigError(f"kwargs is {kwargs!r}, must have values by name")
+
+
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _value(name: str, value: Any) -> Any:
+    setting = SETTINGS.get(name)
+    if setting is None:
+        near = difflib.get_close_matches(name, SETTINGS, n=1)
+        hint = f"did you mean {near[0]}?" if near else "docs/operations.md has them"
+        raise ConfigError(f"no such job setting: {name}", remedy=hint)
+    if not isinstance(value, str):
+        return value
+    with naming_arguments():
+        if name == "algorithm_table" and value:
+            return read_algorithm_table(value)
+        return setting.kind.read(name, value)
+
+
+@contextlib.contextmanager
+def naming_arguments() -> Iterator[None]:
+    """A refusal in the block names arguments and settings, not options and variables."""
+    try:
+        yield
+    except ConfigError as error:
+        remedy = as_arguments(error.remedy)
+        raise type(error)(as_arguments(error.cause), remedy=remedy) from None
+
+
+def as_arguments(text: str) -> str:
+    """A text in which options and variables have the names of arguments and settings."""
+    text = _VARIABLE.sub(lambda found: found[1].lower(), text)
+    return _OPTION.sub(lambda found: _argument(found[1]), text)
+
+
+def _argument(option: str) -> str:
+    return _OTHER_NAMES.get(option, option.replace("-", "_"))

@@ -1,0 +1,85 @@
+"""The host of a launched job: a process that does what ``ftcomm-tracker run`` does.
+
+A process of its own, so that the workers' restarts and the tracker's answers do not depend on what
+the caller's process is doing, and so that no process is forked from one with threads.
+"""
+
+import os
+import select
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import trio
+
+from ftcomm.errors import FtcommError
+from ftcomm_tracker.core.events import JobEnded
+from ftcomm_tracker.embedding.launch_folder import HostEnd, HostOptions, LaunchFolder
+from ftcomm_tracker.launcher.console_session import LogOptions
+from ftcomm_tracker.launcher.restart_policy import RestartLimits
+from ftcomm_tracker.launcher.run_job import RunOptions, run_job
+from ftcomm_tracker.launcher.signals import leaves_of
+from ftcomm_tracker.server.open_job import ServeOptions
+
+WORKER = "ftcomm_tracker.embedding.worker"
+_STDIN = 0
+_LOOK_EVERY_S = 1.0  # whether the caller's process is still the parent
+
+
+def main(path: str) -> None:
+    """Run the job of the folder `path`."""
+    folder = LaunchFolder(Path(path))
+    options = folder.read_options()
+    threading.Thread(target=_end_with_caller, args=(options.parent,), daemon=True).start()
+    end = _run(folder, options)
+    folder.write_end(end)
+    if os.getppid() != options.parent:  # nobody else is left to do it
+        folder.remove()
+    sys.exit(end.status)
+
+
+def _run(folder: LaunchFolder, options: HostOptions) -> HostEnd:
+    outcomes: list[JobEnded | None] = []
+    run = RunOptions(
+        serving=ServeOptions(
+            world_size=options.workers,
+            state_dir=None if options.state_dir is None else Path(options.state_dir),
+            settings=options.settings,
+        ),
+        command=(sys.executable, *folder.boot_words(WORKER)),
+        restarts=RestartLimits(options.max_restarts, options.restart_window),
+        preload=None if options.preload is None else (WORKER, *options.preload),
+        log=LogOptions(quiet=not options.verbose),
+        tell_end=outcomes.append,
+        keeps_records=False,
+    )
+    try:
+        status = trio.run(run_job, run)
+    except (FtcommError, BaseExceptionGroup) as error:
+        return _refused(leaves_of(error)[0])
+    outcome = outcomes[0] if outcomes else None
+    if outcome is None:
+        return HostEnd(False, status)
+    return HostEnd(outcome.ok, status, outcome.error, outcome.cause)
+
+
+def _refused(error: BaseException) -> HostEnd:
+    """End of a host whose job did not begin, or whose tracker failed."""
+    if not isinstance(error, FtcommError):
+        raise error
+    return HostEnd(
+        False, error.exit_code, type(error).__name__, error.cause, error.remedy, refused=True
+    )
+
+
+def _end_with_caller(parent: int) -> None:
+    """End the workers, and then this process, when the caller closes its pipe or is gone.
+
+    The pipe alone does not tell of its death: a process that it has forked may hold the other end.
+    """
+    while os.getppid() == parent:
+        readable, _, _ = select.select([_STDIN], [], [], _LOOK_EVERY_S)
+        if readable and not os.read(_STDIN, 1):
+            break
+    os.kill(os.getpid(), signal.SIGTERM)
