@@ -87,7 +87,7 @@ class OpenCommunicators:
             ConfigError: the name is none.
             ThreadError: the place is taken.
         """
-        if job is not None and not (isinstance(job, str) and job):
+        if job is not None and not _is_name(job):
             raise ConfigError(f"job is {job!r}, must be a name of your own")
         owner = (job, None if job is None else threading.current_thread())
         place = self._take(owner)
@@ -139,6 +139,10 @@ class OpenCommunicators:
     def _give_back(self, owner: Owner) -> None:
         with self._lock:
             self._places.pop(owner, None)
+
+
+def _is_name(job: object) -> bool:
+    return isinstance(job, str) and job != ""
 
 
 def _taken(job: str | None) -> ThreadError:
