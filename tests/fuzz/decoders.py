@@ -285,6 +285,12 @@ TABLE = (
         ),
     ),
     Decoder(
+        "packed-result",
+        stored.feed_packed_result,
+        seeds.packed_results,
+        ("ftcomm.memory.packed_result.unpack_result",),
+    ),
+    Decoder(
         "scatter",
         stored.feed_scatter,
         seeds.scatters,

@@ -15,6 +15,8 @@ from ftcomm.config.algorithm_table import DEFAULT_TABLE
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.diagnostics.history import Ended, Entered, Planned, Returned, Started
 from ftcomm.diagnostics.history import encode as recorded
+from ftcomm.memory.packed_result import pack_result, packed_bytes
+from ftcomm.memory.pool import LoggedResult
 from ftcomm.protocol.checksum_records import record_head
 from ftcomm.protocol.codec import SCHEMAS, encode
 from ftcomm.protocol.frame_header import pack_header
@@ -301,6 +303,18 @@ def states() -> dict[str, bytes]:
 
 def objects() -> dict[str, bytes]:
     return {"two": b"".join(pack_item(item).tobytes() for item in ({"a": 1}, (np.ones(2), "x")))}
+
+
+def packed_results() -> dict[str, bytes]:
+    found = {
+        "array": LoggedResult(np.arange(6.0), (3, 2)),
+        "rows": LoggedResult(np.arange(6, dtype=np.int16), (6,), rows=(1, 0, 5)),
+        "number": LoggedResult(np.array([True]), ()),
+    }
+    packed = {name: np.empty(packed_bytes(result), np.uint8) for name, result in found.items()}
+    for name, result in found.items():
+        pack_result(result, packed[name])
+    return {name: place.tobytes() for name, place in packed.items()}
 
 
 def scatters() -> dict[str, bytes]:

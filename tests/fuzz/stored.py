@@ -20,6 +20,7 @@ from ftcomm.config.environment import (
 from ftcomm.config.job_settings import JobSettings
 from ftcomm.diagnostics.fault_injection import parse_faults
 from ftcomm.diagnostics.history import encode as recorded
+from ftcomm.memory.packed_result import pack_result, packed_bytes, unpack_result
 from ftcomm.protocol.codec import encode
 from ftcomm.requests.object_payload import (
     array_of,
@@ -75,6 +76,14 @@ def feed_objects(raw: bytes) -> None:
     ]
     for item in items:
         unpack_object(np.frombuffer(pack_state(item), np.uint8))
+
+
+def feed_packed_result(raw: bytes) -> None:
+    """A result that another rank has kept; what was understood is packed to the same bytes."""
+    result = unpack_result(np.frombuffer(raw, np.uint8))
+    again = np.empty(packed_bytes(result), np.uint8)
+    pack_result(result, again)
+    assert again.tobytes() == raw
 
 
 def feed_scatter(raw: bytes) -> None:

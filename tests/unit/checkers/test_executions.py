@@ -1,4 +1,4 @@
-"""What histories may say of a call of which copies are kept: each execution counts by itself."""
+"""Histories of a call of which copies are kept: each execution counts by itself."""
 
 import pytest
 
