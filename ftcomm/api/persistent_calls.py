@@ -15,7 +15,7 @@ from ftcomm.collectives.op_argument import NAME_OF_ID, Op, UncheckedOp
 from ftcomm.config.deadline import Duration
 from ftcomm.engine.persistent_request import PersistentRequest
 from ftcomm.memory.pool import Pool
-from ftcomm.protocol.signature import Tag
+from ftcomm.protocol.signature import CallTag
 from ftcomm.requests.builder import FORMS_KEPT
 from ftcomm.requests.call_site import passes_on
 from ftcomm.requests.options import CallOptions
@@ -24,6 +24,7 @@ from ftcomm.requests.request import CollectiveSpec, Request, Submission
 passes_on(__file__)
 
 Spot = tuple[CodeType, int]  # of a call in the user's code
+_TAGS = (type(None), int, str)  # equal ones are of one type, as long as no other type comes here
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,14 +69,14 @@ class PersistentCalls:
         algorithm: str | None,
         wire: str | None,
         deadline: Duration | None,
-        tag: Tag | None,
+        tag: CallTag,
     ) -> Any:
         """An allreduce called from two frames above: repeated, or else by the slow path."""
         caller = _getframe(2)
         spot = None
-        if algorithm is None and wire is None and deadline is None and tag is None:
+        if algorithm is None and wire is None and deadline is None and type(tag) in _TAGS:
             spot = caller.f_code, caller.f_lasti
-            result = self._repeat(spot, x, op, out, copy=copy)
+            result = self._repeat(spot, x, op, tag, out, copy=copy)
             if result is not None:
                 return result
         options = CallOptions(op, -1, algorithm, wire, deadline, tag=tag)
@@ -87,11 +88,12 @@ class PersistentCalls:
         """Build an allreduce; the next one from `spot` may be a repeated one."""
         submission = self._calls.allreduce(x, options, out, copy=copy)
         if spot is not None and isinstance(submission.request, Request):
-            self._remember(spot, x, options.op, submission.request.form)
+            self._remember(spot, x, options, submission.request.form)
         return submission
 
-    def _remember(self, spot: Spot, x: Any, op: Any, form: CollectiveSpec) -> None:
+    def _remember(self, spot: Spot, x: Any, options: CallOptions, form: CollectiveSpec) -> None:
         """The next call from `spot` with such arguments may be a persistent one."""
+        op = options.op
         if type(x) is not np.ndarray or not _has_name(op) or not x.dtype.isnative:
             return
         persistent = self._session.engine.persistent(form)
@@ -103,16 +105,18 @@ class PersistentCalls:
         share, row = self._quota.share_of(form.nbytes), self._session.call_stats.row(form.kind)
         flat, pooled = len(form.shape) == 1, form.nbytes >= Pool.MIN_LENT_BYTES
         repeat = PersistentCall(code, persistent, form, share, row, form.nbytes, flat, pooled)
-        self._known[id(code), at, op, x.shape, x.dtype] = repeat
+        self._known[id(code), at, op, x.shape, x.dtype, options.tag] = repeat
 
-    def _repeat(self, spot: Spot, x: Any, op: Any, out: Any, *, copy: bool) -> Result | None:
+    def _repeat(
+        self, spot: Spot, x: Any, op: Any, tag: CallTag, out: Any, *, copy: bool
+    ) -> Result | None:
         """The result of a call like one before; None if there was none or it goes the long way."""
         if type(x) is not np.ndarray or not x.flags.c_contiguous:
             return None
         if type(op) is not str and not _has_name(op):
             return None
         code, at = spot
-        repeat = self._known.get((id(code), at, op, x.shape, x.dtype))
+        repeat = self._known.get((id(code), at, op, x.shape, x.dtype, tag))
         if repeat is None or (out is not None and not _fits(out, x)):
             return None
         account, guard, persistent = self._quota, self._guard, repeat.persistent

@@ -54,6 +54,7 @@ def one_round(comm: Communicator, number: int) -> list[Any]:
         comm.allreduce(large, op="prod", out=large),
         comm.allreduce(base, out=out),
         comm.allreduce(table, op=np.maximum),
+        *[comm.allreduce(base, tag=tag) for tag in (1, "1", None)],
         comm.allreduce(base.astype(np.int64), copy=False),
         comm.allreduce(base, op="mean", out=base),
         comm.allreduce(table.T),

@@ -24,6 +24,7 @@ CALL = {
     "op": "sum",
     "target": "new",
     "strided": False,
+    "tag": None,
 }
 Calls = some.lists(
     some.fixed_dictionaries(
@@ -34,6 +35,7 @@ Calls = some.lists(
             "op": some.sampled_from(["sum", "max", ftcomm.Op.MIN, sum, np.maximum]),
             "target": some.sampled_from(["new", "view", "out", "in place"]),
             "strided": some.booleans(),
+            "tag": some.sampled_from([None, 1, "1", True]),
         }
     ),
     max_size=12,
@@ -53,7 +55,7 @@ def run(calls: list[dict[str, Any]], ways: list[Way]) -> list[Any]:
 
 def _called(
     comm: ftcomm.Communicator, number: int, kind: str, shape: tuple[int, ...], dtype: str,
-    op: Any, target: str, *, strided: bool,
+    op: Any, target: str, *, strided: bool, tag: int | str | None,
 ) -> Any:  # fmt: skip
     if kind == "barrier":
         return comm.barrier()
@@ -65,7 +67,7 @@ def _called(
     out = {"out": np.zeros(shape, x.dtype), "in place": x}.get(target) if fits else None
     if kind == "iallreduce":
         return comm.iallreduce(x, op, out=out, copy=target != "view").wait()
-    result = comm.allreduce(x, op, out=out, copy=target != "view")
+    result = comm.allreduce(x, op, out=out, copy=target != "view", tag=tag)
     assert (result is out) == (out is not None)
     return result
 
