@@ -43,6 +43,7 @@ __all__ = [
     "TrackerLostError",
     "__version__",
     "init",
+    "passes_on",
     "reduction",
     "register",
 ]
@@ -57,6 +58,7 @@ _HOMES = {
     "Stats": "ftcomm.api.stats",
     "TaskEngine": "ftcomm.nonblocking.task_engine",
     "init": "ftcomm.join",
+    "passes_on": "ftcomm.requests.call_site",
     "register": "ftcomm.state.registered_types",
     "reduction": "ftcomm.collectives.op_argument",
 }
@@ -93,6 +95,7 @@ if TYPE_CHECKING:
     from ftcomm.join import init
     from ftcomm.nonblocking.handle import Handle
     from ftcomm.nonblocking.task_engine import TaskEngine
+    from ftcomm.requests.call_site import passes_on
     from ftcomm.state.registered_types import register
 else:  # or a type checker would take a name that is not there for Any
 
