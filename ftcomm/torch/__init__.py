@@ -11,6 +11,7 @@ import ftcomm
 from ftcomm.torch.requirement import require_torch
 
 __all__ = [
+    "DDP",
     "BatchSampler",
     "RestoredParts",
     "as_array",
@@ -21,6 +22,7 @@ __all__ = [
     "use",
 ]
 _HOMES = {
+    "DDP": "ddp",
     "BatchSampler": "sampler",
     "RestoredParts": "checkpoints",
     "as_array": "tensors",
@@ -33,6 +35,7 @@ _HOMES = {
 
 if TYPE_CHECKING:
     from ftcomm.torch.checkpoints import RestoredParts, load, save
+    from ftcomm.torch.ddp import DDP
     from ftcomm.torch.joined import init, use
     from ftcomm.torch.sampler import BatchSampler
     from ftcomm.torch.tensors import as_array, as_tensor

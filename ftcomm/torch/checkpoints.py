@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 import ftcomm
+from ftcomm.torch.broadcasting import broadcast_buffers
 from ftcomm.torch.contents import to_content, to_tree
 from ftcomm.torch.parts import keeps_state, random_states, restore, restore_random_states, state_of
 
@@ -50,7 +51,8 @@ def save(
         deadline: as for `Communicator.checkpoint`.
         parts: what has a ``state_dict``, such as a module, optimizer, scheduler or sampler; a
             generator of torch, numpy or Python; or a value that a state may hold, such as the
-            number of the step. Equal on all ranks; shards of FSDP2 are kept apart for each rank.
+            number of the step. Equal on all ranks, but for a module's buffers, which are taken
+            from rank 0 first, and for shards of FSDP2, which are kept apart for each rank.
 
     Returns:
         the new version.
@@ -60,8 +62,8 @@ def save(
         TypeError: a state holds what no checkpoint does; the message says where.
     """
     for part in parts.values():
-        if hasattr(part, "broadcast_buffers"):  # they are rank 0's, as those of a forward pass
-            part.broadcast_buffers()
+        if isinstance(part, torch.nn.Module):  # a forward pass has changed them on each rank
+            broadcast_buffers(comm, part)
     state = _state_of(parts, local or {}, rng=rng)
     return comm.checkpoint(state.shared, state.own, durable=durable, deadline=deadline)
 

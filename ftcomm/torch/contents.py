@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import ftcomm
-from ftcomm.torch.tensors import Array, as_array, as_tensor
+from ftcomm.torch.tensors import Array, as_array, as_tensor, check_tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ def register_types() -> None:
 
 
 def _array_of(tensor: torch.Tensor) -> Array:
+    check_tensor(tensor)
     return as_array(tensor.detach().contiguous())
 
 
