@@ -13,21 +13,25 @@ from ftcomm.torch.requirement import require_torch
 __all__ = [
     "DDP",
     "BatchSampler",
+    "DataLoader",
     "RestoredParts",
     "as_array",
     "as_tensor",
     "init",
+    "init_process_group",
     "load",
     "save",
     "use",
 ]
 _HOMES = {
     "DDP": "ddp",
+    "DataLoader": "data_loader",
     "BatchSampler": "sampler",
     "RestoredParts": "checkpoints",
     "as_array": "tensors",
     "as_tensor": "tensors",
     "init": "joined",
+    "init_process_group": "distributed.backend",
     "load": "checkpoints",
     "save": "checkpoints",
     "use": "joined",
@@ -35,7 +39,9 @@ _HOMES = {
 
 if TYPE_CHECKING:
     from ftcomm.torch.checkpoints import RestoredParts, load, save
+    from ftcomm.torch.data_loader import DataLoader
     from ftcomm.torch.ddp import DDP
+    from ftcomm.torch.distributed.backend import init_process_group
     from ftcomm.torch.joined import init, use
     from ftcomm.torch.sampler import BatchSampler
     from ftcomm.torch.tensors import as_array, as_tensor
@@ -57,6 +63,8 @@ def _prepare(torch: Any) -> None:
     for package in (__file__, torch.__file__):
         ftcomm.passes_on(str(Path(package).parent))
     importlib.import_module("ftcomm.torch.contents").register_types()
+    if torch.distributed.is_available():
+        importlib.import_module("ftcomm.torch.distributed.backend").register()
 
 
 _prepare(require_torch())

@@ -10,27 +10,31 @@ from tests.conformance.forker import die_with_parent
 from tests.conformance.plans import worker_environment
 
 WORKERS = 3
-WALL_S = 110.0  # three workers import torch on two cores, some of them twice
+WALL_S = 110.0  # a job takes some five seconds on two idle cores
+# Most of a job would be imports of torch, of three workers on two cores.
+PREFORK = ("--prefork", "--preload", "torch") if sys.platform == "linux" else ()
 
 
-def run(
-    script: Path, folder: Path, *options: str, kills: Iterable[str] = (), verify: bool = True
+def launch(
+    script: Path, folder: Path, *options: str, workers: int = WORKERS, faults: str = ""
 ) -> str:
-    """Run a script to its good end in `folder`; returns what it and the launcher said.
+    """Run a script to its good end in `folder`, which is new; returns all that was said.
+
+    Inputs of replayed collectives are compared with those of the first run.
 
     Args:
-        script: takes ``--kill rank.step.moment``, once for each.
-        folder: new; marks of kills are in it.
+        script: of the user.
+        folder: where it runs.
         options: of the script.
-        kills: for the script.
-        verify: compare the inputs of replayed collectives with those of the first run.
+        workers: how many.
+        faults: addresses of deaths.
     """
     folder.mkdir(parents=True)
-    checked = ["--verify", "inputs"] if verify else []
-    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(WORKERS), *checked, "--"]
+    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", str(workers)]
+    command += ["--verify", "inputs", *PREFORK, "--", sys.executable, str(script), *options]
     done = subprocess.run(
-        [*command, sys.executable, str(script), *options, *(f"--kill={kill}" for kill in kills)],
-        env=worker_environment(),
+        command,
+        env={**worker_environment(), "FTCOMM_FAULTS": faults},
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -41,6 +45,11 @@ def run(
     )
     assert done.returncode == 0, done.stdout[-4000:]
     return done.stdout
+
+
+def run(script: Path, folder: Path, *options: str, kills: Iterable[str] = ()) -> str:
+    """The same, of a script that takes ``--kill rank.step.moment`` for each of `kills`."""
+    return launch(script, folder, *options, *(f"--kill={kill}" for kill in kills))
 
 
 def model_in(said: str) -> str:

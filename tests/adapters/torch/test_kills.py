@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.process, pytest.mark.heavy, pytest.mark.timeout(300)]
 
 Models = Callable[..., str]
 TRAIN = Path(__file__).parent / "scripts" / "train.py"
-WAYS = ["ddp"]
+WAYS = ["ddp", "stock", "fsdp"]
 # The last step of six is 5; a version has two.
 VICTIMS = {"rank 0": "0", "another": "1", "two at once": "02"}
 MOMENTS = {

@@ -15,9 +15,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils.data import TensorDataset
 
 import ftcomm
 import ftcomm.torch as ft
+from ftcomm.torch.broadcasting import broadcast_buffers
 
 STEPS, ROWS = 6, 96
 
@@ -58,23 +62,32 @@ def made(kills: Kills, dtype: torch.dtype) -> nn.Sequential:
     ).to(dtype)  # fmt: skip
 
 
-def wrapped(way: str, model: nn.Module, comm: ftcomm.Communicator) -> nn.Module:
+def wrapped(way: str, model: nn.Sequential, comm: ftcomm.Communicator) -> nn.Module:
     if way == "ddp":
         return ft.DDP(model, comm, bucket_bytes=4096)
-    raise SystemExit(f"no way {way}")
+    ft.init_process_group(comm)
+    if way == "stock":
+        ddp = nn.parallel.DistributedDataParallel
+        return ddp(model, find_unused_parameters=True, bucket_cap_mb=0.004)
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer)
+    fully_shard(model)
+    return model
 
 
 def told(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for tensor in model.state_dict().values():
-        digest.update(ft.as_array(tensor.contiguous()).tobytes())
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        digest.update(ft.as_array(whole.contiguous()).tobytes())
     return digest.hexdigest()
 
 
-def data(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def data(dtype: torch.dtype) -> TensorDataset:
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(ROWS, 16, generator=generator)
-    return x.to(dtype), x[:, :3].argmax(1)
+    return TensorDataset(x.to(dtype), x[:, :3].argmax(1))
 
 
 def train(options: argparse.Namespace, comm: ftcomm.Communicator) -> str:
@@ -84,24 +97,22 @@ def train(options: argparse.Namespace, comm: ftcomm.Communicator) -> str:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     optimizer.register_step_pre_hook(lambda *_: kills.at("optimizer"))
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-    sampler = ft.BatchSampler(ROWS, comm, batch_size=8, seed=3)
+    loader = ft.DataLoader(data(dtype), comm, batch_size=8, seed=3)
     torch.manual_seed(100 + comm.rank)
     parts = {
-        "model": model, "optimizer": optimizer, "scheduler": scheduler, "sampler": sampler,
+        "model": model, "optimizer": optimizer, "scheduler": scheduler, "data": loader,
     }  # fmt: skip
     kills.step = ft.load(comm, **parts, step=0).values["step"]
-    x, y = data(dtype)
     while kills.step < STEPS:
-        for rows in sampler.over(iter(sampler)):
-            step(model, optimizer, x[rows], y[rows])
+        for x, y in loader:
+            step(model, optimizer, x, y)
             scheduler.step()
             kills.step += 1
             if kills.step % options.every == 0:
                 ft.save(comm, **parts, step=kills.step)
             if kills.step == STEPS:
                 break
-    if isinstance(model, ft.DDP):
-        model.broadcast_buffers()
+    broadcast_buffers(comm, model)  # each rank's last forward pass has changed its own
     return told(model)
 
 
@@ -114,7 +125,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Any, y: Any) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--way", default="ddp")
+    parser.add_argument("--way", choices=["ddp", "stock", "fsdp"], default="ddp")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--every", type=int, default=2, help="steps of a version")
     parser.add_argument("--kill", action="append", default=[], metavar="RANK.STEP.MOMENT")
