@@ -65,6 +65,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """The batches of this epoch from `position` on."""
         return iter(self.batch_sampler.over(super().__iter__()))
 
+    def begin_next_epoch(self) -> None:
+        """End the epoch, for who stops at its last batch and does not ask for another."""
+        self.batch_sampler.begin_next_epoch()
+
     def state_dict(self) -> dict[str, Any]:
         """The position, equal on all ranks."""
         return dict(self.batch_sampler.state_dict())

@@ -78,26 +78,34 @@ class GradientBucket:
 
     def start(self, comm: ftcomm.Communicator) -> None:
         """Begin to average; parameters without a gradient add zeros."""
-        for number, given in enumerate(self._given):
-            if not given:
-                self._place_kept(number)
-        self._marks.copy_(torch.tensor(self._given))
+        self._complete()
         self._handle = comm.iallreduce(self._array, op="mean", out=self._array)
+
+    def average(self, comm: ftcomm.Communicator) -> None:
+        """The same, and wait for it: where nothing is left to compute, a thread would only cost."""
+        self._complete()
+        comm.allreduce(self._array, op="mean", out=self._array)
 
     def finish(self) -> None:
         """Wait for the averages, and be ready for the next backward pass.
 
         Where no rank had a gradient, the parameter keeps what it had: mostly none.
         """
-        assert self._handle is not None, "it is started before it is waited for"
-        self._handle.wait()
-        self._handle = None
+        if self._handle is not None:
+            self._handle.wait()
+            self._handle = None
         if not all(self._given):
             for number, mark in enumerate(self._marks.tolist()):
                 if mark and not self._given[number]:
                     self._parameters[number].grad = self._views[number]
         self._given = [False] * len(self._parameters)
         self._missing = len(self._parameters)
+
+    def _complete(self) -> None:
+        for number, given in enumerate(self._given):
+            if not given:
+                self._place_kept(number)
+        self._marks.copy_(torch.tensor(self._given))
 
     def _place_kept(self, number: int) -> None:
         """A gradient from passes under `no_sync` counts; without one, zeros do."""

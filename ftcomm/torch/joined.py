@@ -18,6 +18,11 @@ def use(comm: ftcomm.Communicator) -> ftcomm.Communicator:
     return comm
 
 
+def is_joined() -> bool:
+    """Tell whether `joined` has a communicator."""
+    return bool(_joined)
+
+
 def joined() -> ftcomm.Communicator:
     """The communicator of `init` or `use`.
 

@@ -2,8 +2,8 @@
 
 A collective is a position, so every rank must begin the same ones in the same order, and so must a
 restarted rank.  Buckets are therefore begun in the order of their numbers, whatever the order in
-which they fill: one that is full waits for those before it.  What is not full when the backward
-pass ends is begun then.
+which they fill: one that is full waits for those before it.  When the backward pass has ended, the
+last one is begun, and those that are not full by then.
 """
 
 import functools
@@ -68,7 +68,8 @@ class GradientReducer:
             self._start_full()
 
     def _start_full(self) -> None:
-        while self._started < len(self._buckets) and self._buckets[self._started].is_full:
+        last = len(self._buckets) - 1  # which has nothing to overlap with
+        while self._started < last and self._buckets[self._started].is_full:
             self._start_next()
 
     def _start_next(self) -> None:
@@ -76,8 +77,9 @@ class GradientReducer:
         self._started += 1
 
     def _finish(self) -> None:
-        while self._started < len(self._buckets):
+        while self._started < len(self._buckets) - 1:
             self._start_next()
+        self._buckets[-1].average(self._comm)
         for bucket in self._buckets:
             bucket.finish()
         self._started, self.is_active = 0, False

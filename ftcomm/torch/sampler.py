@@ -74,6 +74,10 @@ class BatchSampler:
         for batch in loader:
             self.position += 1
             yield batch
+        self.begin_next_epoch()
+
+    def begin_next_epoch(self) -> None:
+        """End the epoch: `over` does, for who takes batches until there are no more."""
         self.epoch, self.position = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, Any]:

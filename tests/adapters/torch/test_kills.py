@@ -14,8 +14,13 @@ from tests.adapters.jobs import model_in, run, victims_in
 pytestmark = [pytest.mark.process, pytest.mark.heavy, pytest.mark.timeout(300)]
 
 Models = Callable[..., str]
-TRAIN = Path(__file__).parent / "scripts" / "train.py"
-WAYS = ["ddp", "stock", "fsdp"]
+SCRIPTS = Path(__file__).parent / "scripts"
+WAYS = {
+    "ddp": ("train.py", "--way=ddp"),
+    "stock": ("train.py", "--way=stock"),
+    "fsdp": ("train.py", "--way=fsdp"),
+    "lightning": ("train_lightning.py",),
+}
 # The last step of six is 5; a version has two.
 VICTIMS = {"rank 0": "0", "another": "1", "two at once": "02"}
 MOMENTS = {
@@ -31,25 +36,28 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """The model of a run without kills, by its options."""
 
     @functools.cache
-    def model(*options: str) -> str:
-        return model_in(run(TRAIN, tmp_path_factory.mktemp("undisturbed") / "job", *options))
+    def model(script: str, *options: str) -> str:
+        folder = tmp_path_factory.mktemp("undisturbed") / "job"
+        return model_in(run(SCRIPTS / script, folder, *options))
 
     return model
 
 
 def check(
-    undisturbed: Models, folder: Path, victims: str, moment: str,
-    *options: str,
-) -> None:  # fmt: skip
+    undisturbed: Models, folder: Path, way: str, victims: str, moment: str, *options: str
+) -> None:
+    script, *more = WAYS[way]
+    if way == "lightning":
+        pytest.importorskip("lightning.pytorch")
     kills = [f"{rank}.{moment}" for rank in victims]
-    said = run(TRAIN, folder / "job", *options, kills=kills)
+    said = run(SCRIPTS / script, folder / "job", *more, *options, kills=kills)
     assert victims_in(said) == list(victims), said[-3000:]
-    assert model_in(said) == undisturbed(*options)
+    assert model_in(said) == undisturbed(script, *more, *options)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_kill_in_backward_changes_nothing(way: str, undisturbed: Models, tmp_path: Path) -> None:
-    check(undisturbed, tmp_path, "1", "3.backward", "--way", way)
+    check(undisturbed, tmp_path, way, "1", "3.backward")
 
 
 @pytest.mark.slow
@@ -61,12 +69,11 @@ def test_nothing_changes_whoever_is_killed_and_when(
     undisturbed: Models,
     tmp_path: Path,
 ) -> None:
-    check(undisturbed, tmp_path, VICTIMS[victims], MOMENTS[moment], "--way", way)
+    check(undisturbed, tmp_path, way, VICTIMS[victims], MOMENTS[moment])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["ddp", "stock", "fsdp"])
 def test_bfloat16_is_the_same_after_a_kill(way: str, undisturbed: Models, tmp_path: Path) -> None:
     pytest.importorskip("ml_dtypes")
-    options = ("--way", way, "--dtype", "bfloat16")
-    check(undisturbed, tmp_path, "1", "3.backward", *options)
+    check(undisturbed, tmp_path, way, "1", "3.backward", "--dtype", "bfloat16")
