@@ -46,8 +46,7 @@ class FtcommStrategy(SingleDeviceStrategy):
         Args:
             comm: the communicator; by default that of `ftcomm.torch.init`, which is called if it
                 has not been.
-            every: steps of the optimizer from one checkpoint to the next; the end of an epoch is
-                one too.
+            every: steps of the optimizer from one checkpoint to the next.
         """
         super().__init__(device="cpu")
         self._comm = comm or (joined() if is_joined() else init())
@@ -114,12 +113,17 @@ class FtcommStrategy(SingleDeviceStrategy):
 
 
 class LightningCheckpoints(Callback):
-    """Keeps Lightning's checkpoint in the job, and restores it."""
+    """Keeps Lightning's checkpoint in the job, and restores it.
+
+    None is kept behind the last batch of an epoch: with ``max_steps`` Lightning 2.6 would resume
+    from there with one step and then the epoch's end.
+    """
 
     def __init__(self, comm: ftcomm.Communicator, trainer: Any, every: int) -> None:
         self._comm, self._every = comm, every
         self._connector = trainer._checkpoint_connector  # noqa: SLF001 - nothing else makes one without a file
         self._random_states: Mapping[str, Any] | None = None
+        self._saved_at = self._step = 0  # steps of the optimizer
 
     def load(self) -> None:
         """Restore the module and the callbacks; Lightning then restores what it has not made yet.
@@ -135,18 +139,24 @@ class LightningCheckpoints(Callback):
             module.load_state_dict(checkpoint["state_dict"])
             return
         self._random_states = values["random"]
+        self._saved_at = self._step = checkpoint["global_step"]
         self._connector._loaded_checkpoint = checkpoint  # noqa: SLF001 - as above
         self._connector.restore_model()
         self._connector.restore_callbacks()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Refuse data of which every rank would get the same rows, or lose its place."""
+        """Refuse data of which every rank would get the same rows, or that have no middle."""
         del pl_module
         if not isinstance(trainer.train_dataloader, DataLoader):
             kind = type(trainer.train_dataloader).__name__
             raise ftcomm.ConfigError(
                 f"the training data come from a {kind}, which knows no ranks",
                 remedy="return an ftcomm.torch.DataLoader from train_dataloader()",
+            )
+        if trainer.num_training_batches < 2:
+            raise ftcomm.ConfigError(
+                "an epoch has one batch, and checkpoints are kept in the middle of epochs",
+                remedy="use smaller batches, or a data set that repeats its rows",
             )
 
     def on_train_batch_start(self, *_: Any) -> None:
@@ -156,16 +166,18 @@ class LightningCheckpoints(Callback):
             self._random_states = None
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        """Keep a checkpoint every so many steps, but for the end of an epoch."""
+        """Keep a checkpoint if it is due and the optimizer has just made a step."""
+        step, before = trainer.global_step, self._step
+        self._step = step
         is_last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
-        if trainer.global_step % self._every == 0 and not is_last:
+        if step != before and step - self._saved_at >= self._every and not is_last:
+            self._saved_at = step
             self._save()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Keep one, from which the next epoch begins."""
+        """End the loader's epoch, as Lightning does not ask for a batch behind the last."""
         del pl_module
         trainer.train_dataloader.begin_next_epoch()
-        self._save()
 
     def _save(self) -> None:
         broadcast_buffers(self._comm, self._connector.trainer.lightning_module)

@@ -20,7 +20,9 @@ WAYS = {
     "stock": ("train.py", "--way=stock"),
     "fsdp": ("train.py", "--way=fsdp"),
     "lightning": ("train_lightning.py",),
+    "trainer": ("train_trainer.py",),
 }
+NEEDS = {"lightning": "lightning.pytorch", "trainer": "transformers"}
 # The last step of six is 5; a version has two.
 VICTIMS = {"rank 0": "0", "another": "1", "two at once": "02"}
 MOMENTS = {
@@ -47,8 +49,8 @@ def check(
     undisturbed: Models, folder: Path, way: str, victims: str, moment: str, *options: str
 ) -> None:
     script, *more = WAYS[way]
-    if way == "lightning":
-        pytest.importorskip("lightning.pytorch")
+    if way in NEEDS:
+        pytest.importorskip(NEEDS[way])
     kills = [f"{rank}.{moment}" for rank in victims]
     said = run(SCRIPTS / script, folder / "job", *more, *options, kills=kills)
     assert victims_in(said) == list(victims), said[-3000:]
@@ -77,3 +79,10 @@ def test_nothing_changes_whoever_is_killed_and_when(
 def test_bfloat16_is_the_same_after_a_kill(way: str, undisturbed: Models, tmp_path: Path) -> None:
     pytest.importorskip("ml_dtypes")
     check(undisturbed, tmp_path, way, "1", "3.backward", "--dtype", "bfloat16")
+
+
+@pytest.mark.slow
+def test_a_loader_with_workers_goes_on_in_the_middle_of_an_epoch(
+    undisturbed: Models, tmp_path: Path
+) -> None:
+    check(undisturbed, tmp_path, "ddp", "1", "3.optimizer", "--loader-workers", "2")

@@ -97,7 +97,8 @@ def train(options: argparse.Namespace, comm: ftcomm.Communicator) -> str:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     optimizer.register_step_pre_hook(lambda *_: kills.at("optimizer"))
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-    loader = ft.DataLoader(data(dtype), comm, batch_size=8, seed=3)
+    workers = options.loader_workers
+    loader = ft.DataLoader(data(dtype), comm, batch_size=8, seed=3, num_workers=workers)
     torch.manual_seed(100 + comm.rank)
     parts = {
         "model": model, "optimizer": optimizer, "scheduler": scheduler, "data": loader,
@@ -128,6 +129,7 @@ def main() -> None:
     parser.add_argument("--way", choices=["ddp", "stock", "fsdp"], default="ddp")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--every", type=int, default=2, help="steps of a version")
+    parser.add_argument("--loader-workers", type=int, default=0)
     parser.add_argument("--kill", action="append", default=[], metavar="RANK.STEP.MOMENT")
     options = parser.parse_args()
     torch.set_num_threads(1)
