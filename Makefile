@@ -6,12 +6,14 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 BIN := .venv/bin
 HOURS ?= 1
 STAMP := .venv/.stamp
+# torch is large, so what needs it has an environment of its own.
+ADAPTERS := .venv-adapters
 
 FUZZ_SECONDS ?= 60
 # A test with real processes mostly waits for them, so two fit on two cores.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: help demo test test-all mutants fuzz lint docs bench bench-compare soak soak-conformance clean
+.PHONY: help demo test test-all test-adapters mutants fuzz lint docs bench bench-compare soak soak-conformance clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -24,6 +26,9 @@ test: $(STAMP) ## run the tests that every change must pass
 
 test-all: $(STAMP) ## run the slow tests too, on every Python from 3.11 on that is found
 	$(BIN)/python tests/project/every_python.py $(PARALLEL) -m "slow or not slow"
+
+test-adapters: $(ADAPTERS)/.stamp ## run the tests of ftcomm.torch, with kills at each moment of each way to train
+	$(ADAPTERS)/bin/python -m pytest $(PARALLEL) tests/adapters -m "slow or not slow"
 
 mutants: $(STAMP) ## check that the tests notice each mutant, and nothing without one
 	PYTHONPATH=.:tracker:chaos $(BIN)/python -m ftcomm_chaos.mutants --layers-first
@@ -59,11 +64,17 @@ soak: $(STAMP) ## simulate faults, and kill and lose real jobs, for HOURS; nothi
 	$(BIN)/python -m tests.soak --hours $(HOURS) --json
 
 clean: ## remove .venv, the built site and the caches of all tools
-	rm -rf build .venv .venv-3.* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage dist
+	rm -rf build .venv .venv-3.* .venv-adapters .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with the venv module is needed" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@
+
+$(ADAPTERS)/.stamp: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer with the venv module is needed" >&2; exit 1; }
+	$(PYTHON) -m venv $(ADAPTERS)
+	$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,adapters]"
 	@touch $@

@@ -6,31 +6,44 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 _passing_on: set[str] = set()  # files that make calls for the user
+_folders: tuple[str, ...] = ()  # folders of such files, each ending with a separator
 
 
-def passes_on(file: str) -> None:
-    """Name a file that makes calls for others, as an adapter does: ``passes_on(__file__)``.
+def passes_on(path: str) -> None:
+    """Name the caller's line, not its own, where the code at `path` makes a call.
 
-    Messages then name the line that called the file's functions, and not the lines in it.
+    For libraries that make calls for their users: a message about a mismatch then names the line
+    of the script that called the library.
 
     Args:
-        file: its ``__file__``.
+        path: a file, as ``__file__`` of a module, or a folder with all files below it.
     """
-    _passing_on.add(file)
+    global _folders  # noqa: PLW0603 - one table a process, as calls of every module are looked up
+    if not Path(path).is_dir():
+        _passing_on.add(path)
+    elif (folder := f"{path.rstrip('/')}/") not in _folders:
+        _folders = (*_folders, folder)
 
 
 def call_site() -> str:
     """File and line from which the caller of this function was called, for messages."""
-    frame = sys._getframe(2)  # noqa: SLF001 - the documented way costs 100 times as much
-    if frame.f_code.co_filename in _passing_on:
-        frame = _user_frame(frame)
+    frame = _user_frame(sys._getframe(2))  # noqa: SLF001 - the documented way costs 100 times as much
     return _text(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _user_frame(frame: FrameType) -> FrameType:
-    while frame.f_code.co_filename in _passing_on and frame.f_back is not None:
+    while _passes_on(frame.f_code.co_filename) and frame.f_back is not None:
         frame = frame.f_back
     return frame
+
+
+def _passes_on(file: str) -> bool:
+    if file in _passing_on:
+        return True
+    if _folders and file.startswith(_folders):
+        _passing_on.add(file)
+        return True
+    return False
 
 
 def spot_of_call() -> tuple[CodeType, int]:

@@ -132,7 +132,7 @@ def _remedy(value: Any, kind: type[Any]) -> str:
     if isinstance(value, tuple) and hasattr(kind, "_make"):
         return f"ftcomm.register({name}, tuple, {name}._make) keeps it, tuple() drops the names"
     if kind.__module__.split(".")[0] == "torch" and hasattr(value, "numpy"):
-        return "pass its .detach().cpu().numpy(), and torch.from_numpy() what comes back"
+        return "import ftcomm.torch first, by which states hold tensors on the CPU"
     if hasattr(value, "filled") and hasattr(value, "mask"):
         return "pass its .filled() and its .mask, numpy.ma makes it again"
     if callable(value):

@@ -20,6 +20,7 @@ import types
 
 import trio
 
+OPTIONAL = ("ftcomm.torch",)  # imported by nobody inside; needs what may be missing
 PACKAGES = ("ftcomm", "ftcomm_tracker", "ftcomm_chaos")
 
 NOT_ON_DARWIN = {
@@ -54,7 +55,7 @@ def import_everything() -> list[str]:
     for package in map(importlib.import_module, PACKAGES):
         names.append(package.__name__)
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not found.name.endswith("__main__"):
+            if not found.name.endswith("__main__") and not found.name.startswith(OPTIONAL):
                 importlib.import_module(found.name)
                 names.append(found.name)
     return names

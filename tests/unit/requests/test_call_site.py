@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,3 +106,19 @@ def test_the_end_of_a_block_is_named_by_the_with_statement(
     with comm:
         line = line_here()
     assert sites == [f"test_call_site.py:{int(line.partition(':')[2]) - 1}"]
+
+
+def test_a_library_names_its_callers_line(
+    comm: ftcomm.Communicator, sites: list[str], tmp_path: Path
+) -> None:
+    """Once by its file, once by its folder."""
+    library = tmp_path / "library" / "calls.py"
+    library.parent.mkdir()
+    code = compile("def call(comm):\n    comm.barrier()\n", str(library), "exec")
+    module: dict[str, Any] = {}
+    exec(code, module)
+    module["call"](comm)
+    ftcomm.passes_on(str(library.parent))
+    module["call"](comm), sites.append(line_here())
+    assert sites[0] == "calls.py:2"
+    assert sites[1] == sites[2]

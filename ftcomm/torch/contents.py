@@ -1,0 +1,93 @@
+"""The content of a state dict as a checkpoint holds it, and back.
+
+`ftcomm.register` lets states and objects hold tensors.  What is left to do here: take the shards of
+distributed tensors out, as they differ between ranks, and keep the types that schedulers use.
+"""
+
+import sys
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import ftcomm
+from ftcomm.torch.tensors import Array, as_array, as_tensor, check_tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlace:
+    """In place of a distributed tensor: its shard is in the local state.
+
+    Attributes:
+        number: of the shard, in the order of the state dict.
+    """
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class CounterItems:
+    """A `collections.Counter`, which `MultiStepLR` keeps its milestones in."""
+
+    items: dict[Any, int]
+
+
+def register_types() -> None:
+    """Let states and objects hold tensors, and what is made here."""
+    ftcomm.register(torch.Tensor, _array_of, as_tensor)
+    ftcomm.register(ShardPlace, lambda place: place.number, ShardPlace)
+    ftcomm.register(CounterItems, lambda counter: counter.items, CounterItems)
+
+
+def _array_of(tensor: torch.Tensor) -> Array:
+    check_tensor(tensor)
+    return as_array(tensor.detach().contiguous())
+
+
+def distributed_tensors() -> tuple[Any, ...]:
+    """The class of distributed tensors; empty if the process has not imported it."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return () if module is None else (module.DTensor,)
+
+
+def to_content(tree: Any, shards: list[torch.Tensor]) -> Any:
+    """`tree` as a state may hold it.
+
+    Args:
+        tree: as a ``state_dict()`` returned it.
+        shards: this rank's parts of the distributed tensors in it are added.
+    """
+    sharded = distributed_tensors()
+
+    def leaf(value: Any) -> Any:
+        if isinstance(value, sharded):
+            shards.append(value.to_local())
+            return ShardPlace(len(shards) - 1)
+        if isinstance(value, torch.Tensor):
+            return value.detach()
+        return CounterItems(dict(value)) if type(value) is Counter else value
+
+    return map_leaves(tree, leaf)
+
+
+def to_tree(content: Any, shards: list[torch.Tensor]) -> Any:
+    """The inverse of `to_content`; a distributed tensor is its shard alone."""
+
+    def leaf(value: Any) -> Any:
+        if isinstance(value, ShardPlace):
+            return shards[value.number]
+        return Counter(value.items) if isinstance(value, CounterItems) else value
+
+    return map_leaves(content, leaf)
+
+
+def map_leaves(tree: Any, function: Callable[[Any], Any]) -> Any:
+    """A copy of the containers in `tree`, with `function` of everything else."""
+    kind = type(tree)
+    if kind is dict or kind is OrderedDict:
+        return kind((key, map_leaves(item, function)) for key, item in tree.items())
+    if kind is list or kind is tuple:
+        return kind(map_leaves(item, function) for item in tree)
+    return function(tree)

@@ -1,0 +1,78 @@
+"""A DataLoader for one rank, whose position a checkpoint can hold."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.utils.data
+
+import ftcomm
+from ftcomm.torch.joined import joined
+from ftcomm.torch.sampler import BatchSampler
+
+
+class DataLoader(torch.utils.data.DataLoader[Any]):
+    """Batches of this rank's rows; see `BatchSampler` for which these are.
+
+    It draws nothing from torch's default generator, so a script that begins an epoch in its middle
+    goes on with the random numbers of its checkpoint.
+
+    Attributes:
+        epoch: number of complete passes.
+        position: batches of this epoch that were given to the script.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        comm: ftcomm.Communicator | None = None,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        **options: Any,
+    ) -> None:
+        """Begin at the first batch.
+
+        Args:
+            dataset: with a length.
+            comm: the communicator, default that of `ftcomm.torch.init`.
+            batch_size: rows of one rank's batch.
+            seed: of the order of rows; the same on all ranks.
+            shuffle: another order in each epoch, else the data set's own.
+            options: others of `torch.utils.data.DataLoader`, such as ``num_workers``.
+
+        Raises:
+            ValueError: there are not enough rows for one step.
+        """
+        rows = BatchSampler(
+            len(dataset), comm or joined(), batch_size=batch_size, seed=seed, shuffle=shuffle
+        )
+        generator = torch.Generator().manual_seed(seed)
+        super().__init__(dataset, batch_sampler=rows, generator=generator, **options)
+
+    @property
+    def epoch(self) -> int:
+        """Number of complete passes."""
+        return int(self.batch_sampler.epoch)
+
+    @property
+    def position(self) -> int:
+        """Batches of this epoch that were given to the script."""
+        return int(self.batch_sampler.position)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches of this epoch from `position` on."""
+        return iter(self.batch_sampler.over(super().__iter__()))
+
+    def begin_next_epoch(self) -> None:
+        """End the epoch, for who stops at its last batch and does not ask for another."""
+        self.batch_sampler.begin_next_epoch()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, equal on all ranks."""
+        return dict(self.batch_sampler.state_dict())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on behind `state`."""
+        self.batch_sampler.load_state_dict(state)

@@ -1,0 +1,114 @@
+"""Data-parallel training of a module."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+import ftcomm
+from ftcomm.torch.broadcasting import broadcast_buffers, broadcast_tensors
+from ftcomm.torch.gradient_bucket import BUCKET_BYTES
+from ftcomm.torch.joined import joined
+from ftcomm.torch.reducer import GradientReducer
+
+
+class DDP(torch.nn.Module):
+    """A module whose gradients are averaged over all ranks in each backward pass.
+
+    Unlike torch's own, it calls the same collectives in every backward pass, so a restarted rank
+    replays them.  Gradients are averaged in buckets, in reverse order of the parameters, while the
+    backward pass goes on; they are views of the buckets.  ``zero_grad(set_to_none=False)`` leaves
+    them there, so that nothing is copied.
+
+    A parameter without a gradient counts as zeros, unless no rank has one: then it keeps none.
+    A pass of backward on one rank is one on all.
+
+    Attributes:
+        module: the user's.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        comm: ftcomm.Communicator | None = None,
+        *,
+        bucket_bytes: int = BUCKET_BYTES,
+        broadcast: bool = True,
+        sync_buffers: bool = True,
+    ) -> None:
+        """Give all ranks the parameters and buffers of rank 0.
+
+        Args:
+            module: with all its parameters; none may be added later, nor change what is trained.
+            comm: the communicator, default that of `ftcomm.torch.init`.
+            bucket_bytes: how large a bucket of several gradients may be.
+            broadcast: False leaves parameters and buffers as they are on each rank: `load` follows,
+                or all ranks have made them alike.
+            sync_buffers: before each forward pass in training, take rank 0's buffers.
+
+        Raises:
+            TypeError: a parameter is on a device, or of a dtype that is not carried.
+            ValueError: the module has no parameter to train.
+        """
+        super().__init__()
+        self.module = module
+        self._comm = comm or joined()
+        self._sync_buffers = sync_buffers
+        self._averages = True
+        trained = [p for p in module.parameters() if p.requires_grad]
+        if not trained:
+            raise ValueError("the module has no parameter that requires a gradient")
+        self._reducer = GradientReducer(self._comm, trained[::-1], bucket_bytes)
+        if broadcast:
+            broadcast_tensors(self._comm, list(module.parameters()))
+            self.broadcast_buffers()
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """The module's forward pass."""
+        if torch.is_grad_enabled():
+            self._prepare()
+        outputs = self.module(*inputs, **options)
+        if torch.is_grad_enabled():
+            self._watch(outputs)
+        return outputs
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Add gradients up on this rank alone, for forward and backward passes inside.
+
+        The first backward pass behind it averages the sums.
+        """
+        before, self._averages = self._averages, False
+        try:
+            yield
+        finally:
+            self._averages = before
+
+    def broadcast_buffers(self) -> None:
+        """Take rank 0's buffers, such as the running means of a batch norm; a collective."""
+        broadcast_buffers(self._comm, self.module)
+
+    def state_dict(self, *arguments: Any, **options: Any) -> Any:
+        """The module's own, without a prefix."""
+        return self.module.state_dict(*arguments, **options)
+
+    def load_state_dict(self, state: Mapping[str, Any], *arguments: Any, **options: Any) -> Any:
+        """The module's own."""
+        return self.module.load_state_dict(state, *arguments, **options)
+
+    def _prepare(self) -> None:
+        if self._reducer.is_active:
+            raise RuntimeError(
+                "the backward pass before this forward pass was cut short, so this rank may have "
+                "begun fewer collectives than others; let the error end the script"
+            )
+        self._reducer.is_on = self._averages
+        if self._averages and self._sync_buffers and self.training:
+            self.broadcast_buffers()
+
+    def _watch(self, outputs: Any) -> None:
+        """Hear of the backward pass at its outermost begin, whatever is recomputed inside."""
+        for output in torch.utils._pytree.tree_leaves(outputs):  # noqa: SLF001 - as torch's FSDP does
+            if isinstance(output, torch.Tensor) and output.requires_grad:
+                output.register_hook(self._reducer.begin)

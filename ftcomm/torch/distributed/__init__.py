@@ -1,0 +1,1 @@
+"""The backend "ftcomm" of torch.distributed."""

@@ -1,0 +1,56 @@
+"""Registration of the backend, and groups of a communicator that is open."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch.distributed as dist
+
+import ftcomm
+from ftcomm.torch.distributed.process_group import BACKEND, FtcommGroup
+from ftcomm.torch.joined import joined
+
+_stores: list[Any] = []  # torch keeps the C++ half of a store alone
+
+
+def register() -> None:
+    """Let torch.distributed know the backend, and ``init_method="ftcomm://"``."""
+    if BACKEND in dist.Backend.backend_list:
+        return
+    dist.Backend.register_backend(BACKEND, create, devices=["cpu"])
+    dist.register_rendezvous_handler(BACKEND, rendezvous)
+
+
+def init_process_group(comm: ftcomm.Communicator | None = None) -> None:
+    """Make the default process group one of `comm`, by default that of `ftcomm.torch.init`."""
+    register()
+    store, rank, world_size = next(rendezvous("", comm=comm))
+    dist.init_process_group(BACKEND, store=store, rank=rank, world_size=world_size)
+
+
+def rendezvous(
+    _url: str, *_: Any, comm: ftcomm.Communicator | None = None, **_options: Any
+) -> Iterator[tuple[Any, int, int]]:
+    """The store, rank and world size: the store is this process's own, as ranks meet by ftcomm."""
+    comm = comm or joined()
+    _stores.append(dist.HashStore())
+    yield _stores[-1], comm.rank, comm.world_size
+
+
+def create(_store: Any, rank: int, size: int, _timeout: Any) -> FtcommGroup:
+    """The group that torch asks for.
+
+    Raises:
+        ConfigError: it is not the group of all ranks.
+    """
+    comm = joined()
+    if size != comm.world_size:
+        raise ftcomm.ConfigError(
+            f"a group of {size} of {comm.world_size} ranks was asked for",
+            remedy="ftcomm has no groups of some ranks: use a mesh of one dimension",
+        )
+    if rank != comm.rank:
+        raise ftcomm.ConfigError(
+            f"torch calls this process rank {rank}, ftcomm calls it rank {comm.rank}",
+            remedy="pass init_method='ftcomm://', or rank=comm.rank, to init_process_group",
+        )
+    return FtcommGroup(comm)

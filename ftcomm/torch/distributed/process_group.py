@@ -1,0 +1,254 @@
+"""The process group of the backend: collectives of torch.distributed as calls of a communicator.
+
+Torch calls methods of this class by name, some from C++.  Each begins the calls and returns a work.
+"""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+import ftcomm
+from ftcomm.torch.distributed.buffers import (
+    Output,
+    flat,
+    joined_array,
+    rows_for,
+    split_rows,
+    spread,
+)
+from ftcomm.torch.distributed.ddp_guard import check_ddp
+from ftcomm.torch.distributed.ops import op_of
+from ftcomm.torch.distributed.work import HandleWork
+
+Tensor: TypeAlias = torch.Tensor
+Tensors: TypeAlias = Sequence[torch.Tensor]
+BACKEND = "ftcomm"
+
+
+class FtcommGroup(dist.ProcessGroup):
+    """All ranks of the job."""
+
+    def __init__(self, comm: ftcomm.Communicator) -> None:
+        super().__init__(comm.rank, comm.world_size)
+        self._comm = comm
+        self._group_name = self._group_desc = ""
+
+    # --- reductions ---------------------------------------------------------------------------
+
+    def allreduce(self, tensors: Tensors, opts: Any) -> HandleWork:
+        """Reduce each tensor in place."""
+        op, outputs = op_of(opts.reduceOp), [Output(tensor) for tensor in tensors]
+        handles = [self._comm.iallreduce(o.array, op, out=o.array) for o in outputs]
+        return _work(handles, tensors, outputs)
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: Tensors, opts: Any) -> HandleWork:
+        """Reduce one tensor to the root, in place there."""
+        op, output = op_of(opts.reduceOp), Output(tensors[0])
+        is_root = opts.rootRank == self._comm.rank
+        into = output.array if is_root else None
+        handle = self._comm.ireduce(output.array, op, opts.rootRank, out=into)
+        return _work([handle], tensors, [output] if is_root else [])
+
+    def reduce_scatter_single_coalesced(
+        self, outs: Tensors, inputs: Tensors, opts: Any
+    ) -> HandleWork:
+        """Reduce each input, of which each rank gets its part."""
+        op, outputs = op_of(opts.reduceOp), [Output(out) for out in outs]
+        handles = [
+            self._comm.ireduce_scatter(flat(x), op, out=output.array)
+            for x, output in zip(inputs, outputs, strict=True)
+        ]
+        return _work(handles, outs, outputs)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def reduce_scatter_single(self, out: Tensor, x: Tensor, opts: Any) -> HandleWork:
+        """The same of one input."""
+        return self.reduce_scatter_single_coalesced([out], [x], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter(self, outs: Tensors, inputs: Sequence[Tensors], opts: Any) -> HandleWork:
+        """The same where the input is a list of the parts."""
+        op, output = op_of(opts.reduceOp), Output(outs[0])
+        counts = [tensor.numel() for tensor in inputs[0]]
+        handle = self._comm.ireduce_scatter(joined_array(inputs[0]), op, counts, out=output.array)
+        return _work([handle], outs, [output])
+
+    # --- gathering and spreading ----------------------------------------------------------------
+
+    def all_gather_single_coalesced(
+        self, outs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> HandleWork:
+        """Put each input of all ranks into one tensor, in rank order."""
+        size, outputs = self._comm.world_size, [Output(out) for out in outs]
+        handles = [
+            self._comm.iallgather(flat(x), out=output.array.reshape(size, -1))
+            for x, output in zip(inputs, outputs, strict=True)
+        ]
+        return _work(handles, outs, outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def all_gather_single(self, out: Tensor, x: Tensor, opts: Any = None) -> HandleWork:
+        """The same of one input."""
+        return self.all_gather_single_coalesced([out], [x], opts)
+
+    _allgather_base = all_gather_single
+
+    def allgather(self, outs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> HandleWork:
+        """Put the input of each rank into a tensor of its own."""
+        check_ddp()  # whose constructor compares shapes by this call
+        rows = rows_for(outs[0])
+        handle = self._comm.iallgather(flat(inputs[0]), out=rows)
+        return HandleWork([handle], outs, lambda: spread(rows, outs[0]))
+
+    def allgather_coalesced(
+        self, outs: Sequence[Tensors], inputs: Tensors, opts: Any = None
+    ) -> HandleWork:
+        """The same of several inputs; `outs` has a list for each rank."""
+        works = [
+            self.allgather([[row[number] for row in outs]], [x], opts)
+            for number, x in enumerate(inputs)
+        ]
+        return HandleWork([], outs, lambda: [work.wait() for work in works])
+
+    def gather(self, outs: Sequence[Tensors], inputs: Tensors, opts: Any) -> HandleWork:
+        """Put the input of each rank into a tensor of its own, on the root."""
+        if opts.rootRank != self._comm.rank:
+            handle = self._comm.igather(flat(inputs[0]), opts.rootRank)
+            return HandleWork([handle], outs)
+        rows = rows_for(outs[0])
+        handle = self._comm.igather(flat(inputs[0]), opts.rootRank, out=rows)
+        return HandleWork([handle], outs, lambda: spread(rows, outs[0]))
+
+    def scatter(self, outs: Tensors, inputs: Sequence[Tensors], opts: Any) -> HandleWork:
+        """Give each rank its tensor of the root's list."""
+        output, rows = Output(outs[0]), None
+        if opts.rootRank == self._comm.rank:
+            rows = joined_array(inputs[0]).reshape(self._comm.world_size, -1)
+        handle = self._comm.iscatter(rows, opts.rootRank, out=output.array)
+        return _work([handle], outs, [output])
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> HandleWork:
+        """Give all ranks the root's tensor, in place."""
+        output, root = Output(tensors[opts.rootTensor]), opts.rootRank
+        handle = self._comm.ibroadcast(output.array, root, out=output.array)
+        return _work([handle], tensors, [output])
+
+    def all_to_all_single(
+        self, out: Tensor, x: Tensor, out_sizes: Sequence[int], sizes: Sequence[int], opts: Any
+    ) -> HandleWork:
+        """Give each rank its rows of every rank's input, in rank order."""
+        output, sent = Output(out), flat(x)
+        if not out_sizes and not sizes:
+            handle = self._comm.ialltoall(sent, out=output.array)
+            return _work([handle], [out], [output])
+        parts = split_rows(sent, len(x), sizes or self._even(len(x)))
+        places = split_rows(output.array, len(out), out_sizes or self._even(len(out)))
+        handles = [self._comm.ialltoallv(parts)]
+
+        def finish() -> None:
+            for place, part in zip(places, handles[0].wait(), strict=True):
+                place[:] = part
+            if output.finish is not None:
+                output.finish()
+
+        return HandleWork(handles, [out], finish)
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outs: Tensors, inputs: Tensors, opts: Any = None) -> HandleWork:
+        """The same with lists of tensors."""
+        handle = self._comm.ialltoallv([flat(tensor) for tensor in inputs])
+        return HandleWork([handle], outs, lambda: spread(handle.wait(), outs))
+
+    def _even(self, rows: int) -> list[int]:
+        size = self._comm.world_size
+        if rows % size:
+            raise ValueError(f"{rows} rows are not split evenly over {size} ranks")
+        return [rows // size] * size
+
+    # --- messages, and the rest -----------------------------------------------------------------
+
+    def send(self, tensors: Tensors, to: int, tag: int) -> HandleWork:
+        """Send one tensor: done when it is logged."""
+        return HandleWork([self._comm.isend(flat(tensors[0]), to, tag)], tensors)
+
+    def recv(self, tensors: Tensors, source: int, tag: int) -> HandleWork:
+        """Receive into one tensor."""
+        output = Output(tensors[0])
+        return _work([self._comm.irecv(source, tag, out=output.array)], tensors, [output])
+
+    def recv_anysource(self, *_: Any) -> HandleWork:
+        """Refuse: a restarted rank could not receive from the same one again.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError("ftcomm receives from a named rank: pass src= to torch's recv")
+
+    def barrier(self, opts: Any = None) -> HandleWork:
+        """Wait for all ranks."""
+        return HandleWork([self._comm.ibarrier()], [])
+
+    # --- what torch asks of a group, and what it does at its end ---------------------------------
+
+    def name(self) -> str:
+        """Name of the backend."""
+        return BACKEND
+
+    getBackendName = _get_backend_name = name  # noqa: N815 - torch's names
+
+    @property
+    def group_name(self) -> str:
+        """The name that torch has given."""
+        return self._group_name
+
+    def getGroupName(self) -> str:  # noqa: N802 - torch's name
+        """The same."""
+        return self._group_name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
+        """Note it."""
+        self._group_name = name
+
+    _set_group_name = setGroupName
+
+    @property
+    def group_desc(self) -> str:
+        """The text that torch has given."""
+        return self._group_desc
+
+    def getGroupDesc(self) -> str:  # noqa: N802 - torch's name
+        """The same."""
+        return self._group_desc
+
+    def setGroupDesc(self, text: str) -> None:  # noqa: N802 - torch's name
+        """Note it."""
+        self._group_desc = text
+
+    _set_group_desc = setGroupDesc
+
+    def shutdown(self) -> None:
+        """Leave the communicator open: the script closes it."""
+
+    abort = shutdown
+
+    def set_timeout(self, _timeout: Any) -> None:
+        """Change nothing: a worker is replaced meanwhile, so time alone ends no call."""
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._comm.seqno
+
+
+def _work(
+    handles: Sequence[ftcomm.Handle[Any]], tensors: Any, outputs: Sequence[Output]
+) -> HandleWork:
+    """The work of calls that fill `outputs`."""
+    copies = [output.finish for output in outputs if output.finish is not None]
+    return HandleWork(handles, tensors, (lambda: [copy() for copy in copies]) if copies else None)

@@ -1,0 +1,127 @@
+"""Gradient buckets: gradients of several parameters in one tensor, reduced by one collective."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import ftcomm
+from ftcomm.torch.tensors import as_array, check_tensor
+
+BUCKET_BYTES = 25 * 1024 * 1024  # as torch's own DDP
+
+
+def cut(tensors: Sequence[torch.Tensor], bucket_bytes: int) -> list[list[int]]:
+    """Numbers of the tensors of each bucket; it follows from their order, dtypes and sizes alone.
+
+    A bucket has tensors of one dtype. It is closed before it would pass `bucket_bytes`, so a larger
+    tensor has one of its own. Buckets are in the order of their last tensors: that in which they
+    fill, if tensors come in order.
+    """
+    done: list[list[int]] = []
+    filling: dict[Any, tuple[int, list[int]]] = {}
+    for number, tensor in enumerate(tensors):
+        size, numbers = filling.get(tensor.dtype, (0, []))
+        nbytes = tensor.numel() * tensor.element_size()
+        if numbers and size + nbytes > bucket_bytes:
+            done.append(numbers)
+            size, numbers = 0, []
+        filling[tensor.dtype] = size + nbytes, [*numbers, number]
+    return sorted([*done, *(numbers for _, numbers in filling.values())], key=lambda b: b[-1])
+
+
+class GradientBucket:
+    """Gradients of some parameters, one behind the other.
+
+    Behind them is a mark for each parameter, which is averaged with them: it is not zero if the
+    parameter had a gradient on any rank.
+    """
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Reserve the memory.
+
+        Raises:
+            TypeError: gradients of these parameters are not carried.
+        """
+        for parameter in parameters:
+            check_tensor(parameter)
+        self._parameters = list(parameters)
+        sizes = [parameter.numel() for parameter in parameters]
+        flat = torch.zeros(sum(sizes) + len(sizes), dtype=parameters[0].dtype)
+        *parts, self._marks = flat.split([*sizes, len(sizes)])
+        # A gradient is such a view: backward adds to it, the optimizer reads it.
+        self._views = [p.view(each.shape) for p, each in zip(parts, parameters, strict=True)]
+        self._array = as_array(flat)
+        self._given = [False] * len(parameters)
+        self._missing = len(parameters)
+        self._handle: ftcomm.Handle[Any] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether every parameter has given its gradient in this backward pass."""
+        return self._missing == 0
+
+    def take(self, number: int) -> None:
+        """Parameter `number` of the bucket has its gradient.
+
+        Raises:
+            RuntimeError: it has had it in this backward pass.
+        """
+        if self._given[number]:
+            raise RuntimeError(
+                "a parameter got its gradient twice in one backward pass, as where it is used in "
+                "two parts under checkpoint(..., use_reentrant=True); pass use_reentrant=False"
+            )
+        self._place(number)
+        self._given[number] = True
+        self._missing -= 1
+
+    def start(self, comm: ftcomm.Communicator) -> None:
+        """Begin to average; parameters without a gradient add zeros."""
+        self._complete()
+        self._handle = comm.iallreduce(self._array, op="mean", out=self._array)
+
+    def average(self, comm: ftcomm.Communicator) -> None:
+        """The same, and wait for it: where nothing is left to compute, a thread would only cost."""
+        self._complete()
+        comm.allreduce(self._array, op="mean", out=self._array)
+
+    def finish(self) -> None:
+        """Wait for the averages, and be ready for the next backward pass.
+
+        Where no rank had a gradient, the parameter keeps what it had: mostly none.
+        """
+        if self._handle is not None:
+            self._handle.wait()
+            self._handle = None
+        if not all(self._given):
+            for number, mark in enumerate(self._marks.tolist()):
+                if mark and not self._given[number]:
+                    self._parameters[number].grad = self._views[number]
+        self._given = [False] * len(self._parameters)
+        self._missing = len(self._parameters)
+
+    def _complete(self) -> None:
+        for number, given in enumerate(self._given):
+            if not given:
+                self._place_kept(number)
+        self._marks.copy_(torch.tensor(self._given))
+
+    def _place_kept(self, number: int) -> None:
+        """A gradient from passes under `no_sync` counts; without one, zeros do."""
+        if self._parameters[number].grad is None:
+            self._views[number].zero_()
+        else:
+            self._place(number)
+            self._given[number] = True
+
+    def _place(self, number: int) -> None:
+        """Have the gradient in the bucket: it is there, or is copied."""
+        parameter, view = self._parameters[number], self._views[number]
+        gradient = parameter.grad
+        if gradient is view:
+            return
+        if gradient.layout is not torch.strided:
+            check_tensor(gradient)
+        view.copy_(gradient.detach())
+        parameter.grad = view

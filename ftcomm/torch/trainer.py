@@ -1,0 +1,102 @@
+"""The Trainer of Hugging Face on ftcomm: ``from ftcomm.torch.trainer import Trainer``.
+
+Each rank runs a Trainer of its own, on its share of the rows; gradients are averaged where backward
+leaves them.  The Trainer's own checkpoints are kept in the job too, and a restarted rank resumes
+from the newest one, by itself.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data
+import transformers
+
+import ftcomm
+from ftcomm.torch.broadcasting import broadcast_buffers
+from ftcomm.torch.checkpoints import load, save
+from ftcomm.torch.gradient_bucket import BUCKET_BYTES
+from ftcomm.torch.joined import init, is_joined, joined
+from ftcomm.torch.reducer import GradientReducer
+
+ftcomm.passes_on(str(Path(transformers.__file__).parent))  # as it makes calls for the script
+
+
+class Trainer(transformers.Trainer):
+    """A Trainer of one rank.
+
+    Its checkpoints are those that ``save_strategy`` and ``save_steps`` ask for.  They are written
+    to ``output_dir``, by other ranks than 0 to a folder ``rank-<number>`` in it.
+    """
+
+    def __init__(
+        self, *arguments: Any, comm: ftcomm.Communicator | None = None, **options: Any
+    ) -> None:
+        """Join the job, and take this rank's share of the training data.
+
+        Args:
+            arguments: of `transformers.Trainer`.
+            comm: the communicator; by default that of `ftcomm.torch.init`, which is called if it
+                has not been.
+            options: of `transformers.Trainer`.
+
+        Raises:
+            ConfigError: the training data have no length.
+        """
+        self._comm = comm or (joined() if is_joined() else init())
+        super().__init__(*arguments, **options)
+        if self._comm.rank:
+            self.args.output_dir = str(Path(self.args.output_dir) / f"rank-{self._comm.rank}")
+        whole: Any = self.train_dataset
+        self.train_dataset: Any = None if whole is None else share_of(whole, self._comm)
+
+    def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:
+        """Train, from the job's newest checkpoint if it has one."""
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        GradientReducer(self._comm, trained[::-1], BUCKET_BYTES)
+        # A restarted rank is alone between the load and the next step: no collective comes there.
+        version, values = load(self._comm, local={"files": {}}, rng=False, model=self.model)
+        if version == 0:
+            return super().train(resume_from_checkpoint, **options)
+        with tempfile.TemporaryDirectory(prefix="ftcomm-trainer-") as folder:
+            _write(Path(folder), values["files"])
+            return super().train(folder, **options)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        broadcast_buffers(self._comm, self.model)
+        super()._save_checkpoint(model, trial)
+        name = f"{transformers.trainer_utils.PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        files = _read(Path(self._get_output_dir(trial=trial)) / name)
+        save(self._comm, local={"files": files}, rng=False, model=self.model)
+
+
+def share_of(dataset: Any, comm: ftcomm.Communicator) -> Any:
+    """As many rows for each rank.
+
+    Raises:
+        ConfigError: nothing tells how many rows there are.
+    """
+    if not hasattr(dataset, "__len__"):
+        raise ftcomm.ConfigError(
+            "the training data have no length, so they cannot be shared out to the ranks",
+            remedy="pass a data set with a length",
+        )
+    whole = len(dataset) - len(dataset) % comm.world_size
+    rows = range(comm.rank, whole, comm.world_size)
+    if hasattr(dataset, "select"):  # of the package datasets, whose columns the Trainer looks at
+        return dataset.select(rows)
+    return torch.utils.data.Subset(dataset, rows)
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(p.relative_to(folder)): np.fromfile(p, np.uint8) for p in paths}
+
+
+def _write(folder: Path, files: dict[str, Any]) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content.tofile(path)

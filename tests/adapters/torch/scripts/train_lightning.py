@@ -1,0 +1,61 @@
+"""A small training by Lightning; it kills itself where it is told to."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from train import STEPS, Kills, data, made, told
+
+import ftcomm.torch as ft
+from ftcomm.torch.broadcasting import broadcast_buffers
+from ftcomm.torch.lightning import FtcommStrategy
+
+
+class Module(LightningModule):
+    """The network of `train`."""
+
+    def __init__(self, kills: Kills) -> None:
+        super().__init__()
+        self.network = made(kills, torch.float32)
+        self.kills = kills
+
+    def training_step(self, batch: Any, _: int) -> Any:
+        self.kills.step = self.trainer.global_step
+        x, y = batch
+        loss = torch.nn.functional.cross_entropy(self.network(x), y)
+        self.log("loss", loss, sync_dist=True, on_step=False, on_epoch=True)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+        optimizer.register_step_pre_hook(lambda *_: self.kills.at("optimizer"))
+        scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1])
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kill", action="append", default=[], metavar="RANK.STEP.MOMENT")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with ft.init() as comm:
+        module = Module(Kills(options.kill, comm.rank))
+        torch.manual_seed(100 + comm.rank)
+        trainer = Trainer(
+            strategy=FtcommStrategy(comm, every=2), max_steps=STEPS, logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        )  # fmt: skip
+        trainer.fit(module, ft.DataLoader(data(torch.float32), comm, batch_size=8, seed=3))
+        broadcast_buffers(comm, module)
+        model = told(module)
+    print("model", model)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""A small training by the Trainer of Hugging Face; it kills itself where it is told to."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+sys.path.insert(0, str(Path(__file__).parent))
+
+import torch
+from train import ROWS, STEPS, Kills, data, made, told
+from transformers import TrainerCallback, TrainingArguments
+
+import ftcomm.torch as ft
+from ftcomm.torch.broadcasting import broadcast_buffers
+from ftcomm.torch.trainer import Trainer
+
+
+class Model(torch.nn.Module):
+    """The network of `train`, as the Trainer calls one."""
+
+    def __init__(self, kills: Kills) -> None:
+        super().__init__()
+        self.network = made(kills, torch.float32)
+
+    def forward(self, x: Any, labels: Any) -> Any:
+        scores = self.network(x)
+        return {"loss": torch.nn.functional.cross_entropy(scores, labels), "logits": scores}
+
+
+class Moments(TrainerCallback):
+    """Tells `Kills` where the training is."""
+
+    def __init__(self, kills: Kills) -> None:
+        self._kills = kills
+
+    def on_step_begin(self, _args: Any, state: Any, _control: Any, **_: Any) -> None:
+        self._kills.step = state.global_step
+
+    def on_pre_optimizer_step(self, *_: Any, **_options: Any) -> None:
+        self._kills.at("optimizer")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kill", action="append", default=[], metavar="RANK.STEP.MOMENT")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with ft.init() as comm:
+        kills = Kills(options.kill, comm.rank)
+        x, y = data(torch.float32).tensors
+        arguments = TrainingArguments(
+            "output", max_steps=STEPS, save_steps=2, per_device_train_batch_size=8, use_cpu=True,
+            learning_rate=0.01, report_to="none", disable_tqdm=True, logging_steps=1,
+        )  # fmt: skip
+        trainer = Trainer(
+            Model(kills), arguments, callbacks=[Moments(kills)],
+            train_dataset=[{"x": x[row], "labels": y[row]} for row in range(ROWS)],
+        )  # fmt: skip
+        trainer.train()
+        broadcast_buffers(comm, trainer.model)
+        model = told(trainer.model)
+    print("model", model)
+
+
+if __name__ == "__main__":
+    main()

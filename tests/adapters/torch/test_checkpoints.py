@@ -1,0 +1,150 @@
+"""`save` and `load`: what is restored, and what is refused."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import ftcomm  # noqa: E402 - skipped before, where torch is missing
+import ftcomm.torch as ft  # noqa: E402 - likewise
+from ftcomm.torch.contents import to_content, to_tree  # noqa: E402 - likewise
+from ftcomm.torch.parts import restore, state_of  # noqa: E402 - likewise
+
+
+@pytest.fixture
+def comm() -> Iterator[ftcomm.Communicator]:
+    with ftcomm.init("none") as communicator:
+        yield communicator
+
+
+class Script:
+    """A model with all that its training needs."""
+
+    def __init__(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.scheduler = torch.optim.lr_scheduler.MultiStepLR(self.optimizer, [2, 4])
+
+    def parts(self) -> dict[str, Any]:
+        return {
+            "model": self.model, "optimizer": self.optimizer, "scheduler": self.scheduler,
+        }  # fmt: skip
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.model(torch.randn(8, 4)).square().mean().backward()
+        self.optimizer.step()
+        self.scheduler.step()
+
+    def weights(self) -> list[float]:
+        return [value for p in self.model.parameters() for value in p.flatten().tolist()]
+
+
+def carried(comm: ftcomm.Communicator, content: Any) -> Any:
+    """`content` as another process would get it."""
+    return comm.broadcast_object(content)
+
+
+def test_training_goes_on_from_a_state_as_if_it_had_not_stopped(comm: ftcomm.Communicator) -> None:
+    first, other = Script(1), Script(2)
+    for _ in range(3):
+        first.step()
+    content = to_content({n: state_of(p) for n, p in first.parts().items()}, [])
+    tree = to_tree(carried(comm, content), [])
+    for name, part in other.parts().items():
+        restore(part, tree[name])
+    for script in (first, other):
+        torch.manual_seed(3)
+        for _ in range(3):
+            script.step()
+    assert first.weights() == other.weights()
+    assert type(other.scheduler.milestones) is type(first.scheduler.milestones)
+
+
+def test_a_fresh_start_returns_the_values_and_keeps_the_generators(
+    comm: ftcomm.Communicator,
+) -> None:
+    script = Script(1)
+    torch.manual_seed(7)
+    restored = ft.load(comm, **script.parts(), step=0)
+    assert restored == ft.RestoredParts(version=0, values={"step": 0})
+    torch_draw = torch.rand(3).tolist()
+    torch.manual_seed(7)
+    assert torch_draw == torch.rand(3).tolist()
+    assert ft.save(comm, **script.parts(), step=1) == 1
+
+
+def test_a_checkpoint_without_anything_of_the_ranks_own(comm: ftcomm.Communicator) -> None:
+    script = Script(1)
+    ft.load(comm, rng=False, model=script.model)
+    assert ft.save(comm, rng=False, model=script.model) == 1
+
+
+@pytest.mark.parametrize(
+    ("part", "draw"),
+    [
+        (torch.Generator().manual_seed(3), lambda g: torch.rand(4, generator=g).tolist()),
+        (np.random.default_rng(3), lambda g: g.standard_normal(4).tolist()),
+        (random.Random(3), lambda g: [g.random() for _ in range(4)]),
+    ],
+    ids=["torch", "numpy", "python"],
+)
+def test_a_generator_goes_on_where_it_was(comm: ftcomm.Communicator, part: Any, draw: Any) -> None:
+    draw(part)
+    state = carried(comm, to_content(state_of(part), []))
+    expected = draw(part)
+    restore(part, to_tree(state, []))
+    assert draw(part) == expected
+
+
+def test_the_generators_of_the_process_go_on_where_they_were(comm: ftcomm.Communicator) -> None:
+    from ftcomm.torch.parts import random_states, restore_random_states  # noqa: PLC0415 - as above
+
+    def draws() -> list[float]:
+        return [torch.rand(()).item(), np.random.rand(), random.random()]  # noqa: NPY002 - scripts do
+
+    states = carried(comm, random_states())
+    expected = draws()
+    restore_random_states(states)
+    assert draws() == expected
+
+
+def test_a_part_that_the_checkpoint_lacks_is_named(comm: ftcomm.Communicator) -> None:
+    from ftcomm.torch.checkpoints import _check_names  # noqa: PLC0415 - torch is there
+
+    with pytest.raises(ftcomm.ConfigError, match=r"has the parts a, and load\(\) asks for a, b"):
+        _check_names({"a": 1}, {"a": 1, "b": 2})
+
+
+def test_a_sampler_goes_on_behind_the_batch_that_the_script_was_given(
+    comm: ftcomm.Communicator,
+) -> None:
+    def sampler() -> ft.BatchSampler:
+        return ft.BatchSampler(23, comm, batch_size=4, seed=3)
+
+    whole = sampler()
+    epochs = [list(whole.over(iter(whole))) for _ in range(2)]
+    assert [len(epoch) for epoch in epochs] == [5, 5]
+    assert epochs[0] != epochs[1]
+    first = sampler()
+    batches = first.over(list(first))  # reads ahead, as a DataLoader does
+    assert [next(batches) for _ in range(2)] == epochs[0][:2]
+    other = sampler()
+    other.load_state_dict(first.state_dict())
+    assert list(other.over(iter(other))) == epochs[0][2:]
+    assert (other.epoch, other.position) == (1, 0)
+
+
+def test_ranks_have_rows_of_their_own_in_the_sets_order() -> None:
+    class Place:
+        rank, world_size = 1, 2
+
+    place: Any = Place()
+    assert list(ft.BatchSampler(9, place, batch_size=2, shuffle=False)) == [[2, 3], [6, 7]]
+    with pytest.raises(ValueError, match="3 rows give no batch of 2 to each of 2 ranks"):
+        ft.BatchSampler(3, place, batch_size=2)

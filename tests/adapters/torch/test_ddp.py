@@ -1,0 +1,87 @@
+"""`ftcomm.torch.DDP`: buckets, gradients beside those of plain modules, and messages."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import ftcomm  # noqa: E402 - skipped before, where torch is missing
+import ftcomm.torch as ft  # noqa: E402 - likewise
+from ftcomm.torch.gradient_bucket import cut  # noqa: E402 - likewise
+from tests.conformance.forker import die_with_parent  # noqa: E402 - likewise
+from tests.conformance.plans import worker_environment  # noqa: E402 - likewise
+
+SCRIPTS = Path(__file__).parent / "scripts"
+MISMATCH = """
+import torch, ftcomm.torch as ft
+
+with ft.init() as comm:
+    model = ft.DDP(torch.nn.Linear(3, 2))
+    ft.load(comm, model=model)
+    if comm.rank:
+        comm.allreduce(1)
+    model(torch.ones(1, 3)).sum().backward()
+"""
+
+
+def run(script: Path, cwd: Path) -> tuple[int, str]:
+    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", "2", "--", sys.executable]
+    done = subprocess.run(
+        [*command, str(script)], env=worker_environment(), cwd=cwd, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=100, check=False, preexec_fn=die_with_parent,
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+@pytest.mark.process
+def test_gradients_are_the_averages_of_those_of_plain_modules(tmp_path: Path) -> None:
+    status, said = run(SCRIPTS / "gradients.py", tmp_path)
+    assert (status, said.count("gradients agree")) == (0, 2), said[-3000:]
+
+
+@pytest.mark.process
+def test_a_mismatch_names_the_line_of_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "mismatch.py"
+    script.write_text(MISMATCH)
+    status, said = run(script, tmp_path)
+    assert status == 72, said
+    assert "rank 0 called allreduce(op=mean, float32[10]) at mismatch.py:9 but" in said
+
+
+def test_buckets_follow_from_order_dtypes_and_sizes() -> None:
+    sizes = [(4, "f"), (4, "f"), (1, "d"), (20, "f"), (2, "f"), (1, "d")]
+    dtypes = {"f": torch.float32, "d": torch.float64}
+    tensors = [torch.zeros(size, dtype=dtypes[kind]) for size, kind in sizes]
+    assert cut(tensors, 32) == [[0, 1], [3], [4], [2, 5]]
+    assert cut(tensors, 10**6) == [[0, 1, 3, 4], [2, 5]]
+    assert cut([], 32) == []
+
+
+def test_a_state_dict_is_the_modules() -> None:
+    with ftcomm.init("none") as comm:
+        plain = torch.nn.Linear(2, 2)
+        model = ft.DDP(plain, comm)
+        assert model.state_dict().keys() == plain.state_dict().keys() == {"weight", "bias"}
+        model.load_state_dict({"weight": torch.ones(2, 2), "bias": torch.ones(2)})
+        assert plain.bias.tolist() == [1, 1]
+
+
+def test_what_cannot_be_averaged_is_refused_by_name() -> None:
+    frozen = torch.nn.Linear(2, 2).requires_grad_(requires_grad=False)
+    with ftcomm.init("none") as comm:
+        with pytest.raises(ValueError, match="no parameter that requires a gradient"):
+            ft.DDP(frozen, comm)
+        with pytest.raises(TypeError, match="the tensor is on meta"):
+            ft.DDP(torch.nn.Linear(2, 2, device="meta"), comm)
+        model = ft.DDP(torch.nn.Embedding(4, 2, sparse=True), comm)
+        with pytest.raises(TypeError, match="the tensor is sparse_coo"):
+            model(torch.tensor([1])).sum().backward()
+
+
+def test_without_a_communicator_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ftcomm.torch.joined._joined", [])
+    with pytest.raises(ftcomm.ConfigError, match=r"call ftcomm\.torch\.init\(\) first"):
+        ft.DDP(torch.nn.Linear(2, 2))

@@ -1,0 +1,80 @@
+"""The backend "ftcomm" of torch.distributed: every call, refusals, and its works."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("ml_dtypes")
+
+import torch.distributed as dist  # noqa: E402 - skipped before, where torch is missing
+
+import ftcomm  # noqa: E402 - likewise
+import ftcomm.torch as ft  # noqa: E402 - likewise
+from ftcomm.torch.distributed.backend import create  # noqa: E402 - likewise
+from ftcomm.torch.distributed.work import HandleWork  # noqa: E402 - likewise
+from tests.conformance.forker import die_with_parent  # noqa: E402 - likewise
+from tests.conformance.plans import worker_environment  # noqa: E402 - likewise
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+@pytest.mark.process
+def test_every_call_gives_what_it_must(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", "3", "--", sys.executable]
+    done = subprocess.run(
+        [*command, str(SCRIPTS / "collectives.py")], env=worker_environment(), cwd=tmp_path,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100, check=False,
+        preexec_fn=die_with_parent,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert done.stdout.count("collectives agree") == 3
+
+
+def test_a_works_error_is_raised_by_its_future_and_is_not_its_value() -> None:
+    """As a value, DDP would read it as a list of tensors and crash."""
+    with ftcomm.init("none") as comm:
+
+        def failing() -> object:
+            raise ValueError("an error of the user")
+
+        handle = comm.iallreduce(failing)
+        work = HandleWork([handle], ["tensors"])
+        assert isinstance(work.exception(), ValueError)
+        assert (work.is_completed(), work.is_success()) == (True, False)
+        with pytest.raises(RuntimeError, match="an error of the user"):
+            work.get_future().wait()
+        with pytest.raises(ValueError, match="an error of the user"):
+            work.wait()
+
+
+def test_a_work_is_finished_once() -> None:
+    finished: list[int] = []
+    with ftcomm.init("none") as comm:
+        work = HandleWork([comm.ibarrier()], ["tensors"], lambda: finished.append(1))
+        assert work.get_future().wait() == ["tensors"]
+        work.synchronize()
+        assert work.result() == ["tensors"]
+        assert (work.is_success(), finished) == (True, [1])
+
+
+def test_a_group_of_some_ranks_or_of_other_ranks_is_refused() -> None:
+    with ft.init("none"):
+        with pytest.raises(ftcomm.ConfigError, match="a group of 2 of 1 ranks was asked for"):
+            create(None, 0, 2, None)
+        with pytest.raises(ftcomm.ConfigError, match="torch calls this process rank 1"):
+            create(None, 1, 1, None)
+
+
+def test_one_rank_alone_trains_by_torchs_own_ddp() -> None:
+    with ft.init("none") as comm:
+        ft.init_process_group(comm)
+        try:
+            linear = torch.nn.Linear(2, 1)
+            model = torch.nn.parallel.DistributedDataParallel(linear, find_unused_parameters=True)
+            model(torch.ones(3, 2)).sum().backward()
+            assert linear.weight.grad.tolist() == [[3, 3]]
+        finally:
+            dist.destroy_process_group()

@@ -1,0 +1,40 @@
+"""The script of docs/torch.md: few lines change, and a killed worker changes nothing."""
+
+import difflib
+import re
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.adapters.jobs import launch, victims_in  # noqa: E402 - skipped before, without torch
+from tests.conformance.plans import ROOT  # noqa: E402 - likewise
+
+PAGE = (ROOT / "docs" / "torch.md").read_text(encoding="utf-8")
+BEFORE, AFTER = re.findall(r"```python\n# (?:before|after)\n(.*?)```", PAGE, re.DOTALL)
+MAX_CHANGED_LINES = 10
+
+
+def test_at_most_ten_lines_change() -> None:
+    lines = [[line for line in text.splitlines() if line.strip()] for text in (BEFORE, AFTER)]
+    matcher = difflib.SequenceMatcher(None, *lines, autojunk=False)
+    opcodes = [code for code in matcher.get_opcodes() if code[0] != "equal"]
+    indented = 1  # below `if comm.rank == 0`, the same but for its indentation
+    changed = sum(max(b - a, d - c) for _, a, b, c, d in opcodes) - indented
+    assert changed <= MAX_CHANGED_LINES
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+def test_the_script_writes_the_same_weights_whoever_dies(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(AFTER)
+    models = []
+    for faults in ("", "1.2.3.0@half_sent"):
+        folder = tmp_path / f"job{faults}"
+        said = launch(script, folder, workers=2, faults=faults)
+        assert victims_in(said) == [f[0] for f in faults.split(",") if f], said
+        models.append(torch.load(folder / "model.pth"))
+    assert models[0].keys() == models[1].keys()
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])

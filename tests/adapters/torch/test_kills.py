@@ -1,0 +1,88 @@
+"""Kills in each way to train: the weights are those of a run without kills, to the bit."""
+
+import functools
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.adapters.jobs import model_in, run, victims_in
+
+pytestmark = [pytest.mark.process, pytest.mark.heavy, pytest.mark.timeout(300)]
+
+Models = Callable[..., str]
+SCRIPTS = Path(__file__).parent / "scripts"
+WAYS = {
+    "ddp": ("train.py", "--way=ddp"),
+    "stock": ("train.py", "--way=stock"),
+    "fsdp": ("train.py", "--way=fsdp"),
+    "lightning": ("train_lightning.py",),
+    "trainer": ("train_trainer.py",),
+}
+NEEDS = {"lightning": "lightning.pytorch", "trainer": "transformers"}
+# The last step of six is 5; a version has two.
+VICTIMS = {"rank 0": "0", "another": "1", "two at once": "02"}
+MOMENTS = {
+    "first step": "0.backward",
+    "in backward": "3.backward",
+    "in the optimizer": "3.optimizer",
+    "last step": "5.backward",
+}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """The model of a run without kills, by its options."""
+
+    @functools.cache
+    def model(script: str, *options: str) -> str:
+        folder = tmp_path_factory.mktemp("undisturbed") / "job"
+        return model_in(run(SCRIPTS / script, folder, *options))
+
+    return model
+
+
+def check(
+    undisturbed: Models, folder: Path, way: str, victims: str, moment: str, *options: str
+) -> None:
+    script, *more = WAYS[way]
+    if way in NEEDS:
+        pytest.importorskip(NEEDS[way])
+    kills = [f"{rank}.{moment}" for rank in victims]
+    said = run(SCRIPTS / script, folder / "job", *more, *options, kills=kills)
+    assert victims_in(said) == list(victims), said[-3000:]
+    assert model_in(said) == undisturbed(script, *more, *options)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_kill_in_backward_changes_nothing(way: str, undisturbed: Models, tmp_path: Path) -> None:
+    check(undisturbed, tmp_path, way, "1", "3.backward")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("way", "victims", "moment"), [*itertools.product(WAYS, VICTIMS, MOMENTS)])
+def test_nothing_changes_whoever_is_killed_and_when(
+    way: str,
+    victims: str,
+    moment: str,
+    undisturbed: Models,
+    tmp_path: Path,
+) -> None:
+    check(undisturbed, tmp_path, way, VICTIMS[victims], MOMENTS[moment])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["ddp", "stock", "fsdp"])
+def test_bfloat16_is_the_same_after_a_kill(way: str, undisturbed: Models, tmp_path: Path) -> None:
+    pytest.importorskip("ml_dtypes")
+    check(undisturbed, tmp_path, way, "1", "3.backward", "--dtype", "bfloat16")
+
+
+@pytest.mark.slow
+def test_a_loader_with_workers_goes_on_in_the_middle_of_an_epoch(
+    undisturbed: Models, tmp_path: Path
+) -> None:
+    check(undisturbed, tmp_path, "ddp", "1", "3.optimizer", "--loader-workers", "2")
