@@ -56,7 +56,7 @@ class DDP(torch.nn.Module):
         self._comm = comm or joined()
         self._sync_buffers = sync_buffers
         self._averages = True
-        trained = [p for p in module.parameters() if p.requires_grad]
+        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not trained:
             raise ValueError("the module has no parameter that requires a gradient")
         self._reducer = GradientReducer(self._comm, trained[::-1], bucket_bytes)

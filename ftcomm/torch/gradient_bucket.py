@@ -37,15 +37,19 @@ class GradientBucket:
     parameter had a gradient on any rank.
     """
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+    def __init__(self, parameters: Sequence[torch.nn.Parameter], tag: str) -> None:
         """Reserve the memory.
+
+        Args:
+            parameters: of one dtype.
+            tag: of the collective: it tells buckets of one size apart.
 
         Raises:
             TypeError: gradients of these parameters are not carried.
         """
         for parameter in parameters:
             check_tensor(parameter)
-        self._parameters = list(parameters)
+        self._parameters, self._tag = list(parameters), tag
         sizes = [parameter.numel() for parameter in parameters]
         flat = torch.zeros(sum(sizes) + len(sizes), dtype=parameters[0].dtype)
         *parts, self._marks = flat.split([*sizes, len(sizes)])
@@ -79,12 +83,12 @@ class GradientBucket:
     def start(self, comm: ftcomm.Communicator) -> None:
         """Begin to average; parameters without a gradient add zeros."""
         self._complete()
-        self._handle = comm.iallreduce(self._array, op="mean", out=self._array)
+        self._handle = comm.iallreduce(self._array, op="mean", out=self._array, tag=self._tag)
 
     def average(self, comm: ftcomm.Communicator) -> None:
         """The same, and wait for it: where nothing is left to compute, a thread would only cost."""
         self._complete()
-        comm.allreduce(self._array, op="mean", out=self._array)
+        comm.allreduce(self._array, op="mean", out=self._array, tag=self._tag)
 
     def finish(self) -> None:
         """Wait for the averages, and be ready for the next backward pass.

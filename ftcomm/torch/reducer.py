@@ -27,14 +27,15 @@ class GradientReducer:
     def __init__(
         self,
         comm: ftcomm.Communicator,
-        parameters: Sequence[torch.nn.Parameter],
+        named: Sequence[tuple[str, torch.nn.Parameter]],
         bucket_bytes: int,
     ) -> None:
         """Hook into the parameters' gradients.
 
         Args:
             comm: the job's communicator.
-            parameters: those that are trained, in the order in which they are to be reduced.
+            named: parameters that are trained, with their names, in the order in which they are to
+                be reduced. Ranks that have the same sizes under other names are found out.
             bucket_bytes: how large a bucket of several gradients may be.
 
         Raises:
@@ -44,9 +45,9 @@ class GradientReducer:
         self.is_on, self.is_active = True, False
         self._started = 0
         self._buckets: list[GradientBucket] = []
-        for numbers in cut(parameters, bucket_bytes):
-            members = [parameters[number] for number in numbers]
-            bucket = GradientBucket(members)
+        for numbers in cut([parameter for _, parameter in named], bucket_bytes):
+            members = [named[number][1] for number in numbers]
+            bucket = GradientBucket(members, tag=" ".join(named[number][0] for number in numbers))
             self._buckets.append(bucket)
             for place, parameter in enumerate(members):
                 hook = functools.partial(self._on_gradient, bucket, place)

@@ -54,7 +54,7 @@ class Trainer(transformers.Trainer):
 
     def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:
         """Train, from the job's newest checkpoint if it has one."""
-        trained = [p for p in self.model.parameters() if p.requires_grad]
+        trained = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         GradientReducer(self._comm, trained[::-1], BUCKET_BYTES)
         # A restarted rank is alone between the load and the next step: no collective comes there.
         version, values = load(self._comm, local={"files": {}}, rng=False, model=self.model)

@@ -25,6 +25,21 @@ with ft.init() as comm:
         comm.allreduce(1)
     model(torch.ones(1, 3)).sum().backward()
 """
+OTHER_ORDER = """
+import torch, ftcomm.torch as ft
+
+with ft.init() as comm:
+    class Pair(torch.nn.Module):
+        def __init__(self, names):
+            super().__init__()
+            for name in names:
+                self.add_module(name, torch.nn.Linear(3, 3))
+        def forward(self, x):
+            return self.left(x) + self.right(x)
+    model = ft.DDP(Pair(("left", "right") if comm.rank else ("right", "left")), broadcast=False)
+    ft.load(comm, model=model)
+    model(torch.ones(1, 3)).sum().backward()
+"""
 
 
 def run(script: Path, cwd: Path) -> tuple[int, str]:
@@ -48,7 +63,17 @@ def test_a_mismatch_names_the_line_of_the_script(tmp_path: Path) -> None:
     script.write_text(MISMATCH)
     status, said = run(script, tmp_path)
     assert status == 72, said
-    assert "rank 0 called allreduce(op=mean, float32[10]) at mismatch.py:9 but" in said
+    assert "rank 0 called allreduce(op=mean, float32[10], tag=#" in said
+    assert ") at mismatch.py:9 but" in said
+
+
+@pytest.mark.process
+def test_parameters_in_another_order_are_found_though_all_sizes_agree(tmp_path: Path) -> None:
+    script = tmp_path / "order.py"
+    script.write_text(OTHER_ORDER)
+    status, said = run(script, tmp_path)
+    assert status == 72, said
+    assert "they differ in tag: #" in said
 
 
 def test_buckets_follow_from_order_dtypes_and_sizes() -> None:
