@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ftcomm
-from ftcomm.torch.requirement import require_torch
+from ftcomm.torch.requirement import has_backend, require_torch
 
 __all__ = [
     "DDP",
@@ -63,7 +63,7 @@ def _prepare(torch: Any) -> None:
     for package in (__file__, torch.__file__):
         ftcomm.passes_on(str(Path(package).parent))
     importlib.import_module("ftcomm.torch.contents").register_types()
-    if torch.distributed.is_available():
+    if has_backend(torch):
         importlib.import_module("ftcomm.torch.distributed.backend").register()
 
 

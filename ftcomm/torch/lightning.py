@@ -25,6 +25,7 @@ from ftcomm.torch.parts import random_states, restore_random_states
 from ftcomm.torch.tensors import as_array, as_tensor
 
 FITTING = "fit"
+_ALIASES = {"avg": "mean", "product": "prod"}
 ftcomm.passes_on(str(Path(lightning.__file__).parent))  # as it makes calls for the script
 
 
@@ -89,11 +90,10 @@ class FtcommStrategy(SingleDeviceStrategy):
         """Combine a tensor over all ranks, by default as the mean."""
         if not isinstance(tensor, torch.Tensor):
             return tensor
-        is_sum = str(getattr(reduce_op, "name", reduce_op)).lower() == "sum"
+        op = op_named(reduce_op)
         if self._is_resuming:
-            return tensor * self.world_size if is_sum else tensor
+            return tensor * self.world_size if op == ftcomm.Op.SUM else tensor
         array = as_array(tensor.detach().contiguous())
-        op = ftcomm.Op.SUM if is_sum else ftcomm.Op.MEAN
         return as_tensor(self._comm.allreduce(array.reshape(-1), op).reshape(array.shape))
 
     def all_gather(self, tensor: Any, group: Any = None, sync_grads: bool = False) -> Any:
@@ -110,6 +110,16 @@ class FtcommStrategy(SingleDeviceStrategy):
         if self._is_resuming:
             return decision
         return bool(self._comm.allreduce(decision, ftcomm.Op.LAND if all else ftcomm.Op.LOR))
+
+
+def op_named(reduce_op: Any) -> ftcomm.Op:
+    """The operation that Lightning means by a name, one of torch's, or None for the mean.
+
+    Raises:
+        ValueError: ftcomm has no such operation.
+    """
+    name = "mean" if reduce_op is None else str(getattr(reduce_op, "name", reduce_op)).lower()
+    return ftcomm.Op(_ALIASES.get(name, name))
 
 
 class LightningCheckpoints(Callback):

@@ -4,7 +4,8 @@ import importlib
 import re
 from types import ModuleType
 
-OLDEST = (2, 6)  # the first in which a process group may be a class of Python
+OLDEST = (2, 6)  # the oldest that was tested
+OLDEST_OF_BACKEND = (2, 13)  # likewise; with 2.6 torch's own DDP waits for ever
 
 
 def require_torch() -> ModuleType:
@@ -29,3 +30,23 @@ def require_torch() -> ModuleType:
 def release_of(version: str) -> tuple[int, ...]:
     """The first two numbers of a version such as ``2.13.0+cpu``."""
     return tuple(map(int, re.findall(r"\d+", version)[:2]))
+
+
+def require_backend(torch: ModuleType) -> None:
+    """See that the backend of torch.distributed can work.
+
+    Raises:
+        ImportError: torch is too old for it.
+    """
+    if not has_backend(torch):
+        needed = ".".join(map(str, OLDEST_OF_BACKEND))
+        raise ImportError(
+            f"the backend ftcomm needs torch {needed} or newer, and {torch.__version__} is "
+            "installed: use ftcomm.torch.DDP, which needs no backend"
+        )
+
+
+def has_backend(torch: ModuleType) -> bool:
+    """Tell whether torch is new enough for the backend, and was built with torch.distributed."""
+    is_built: bool = torch.distributed.is_available()
+    return is_built and release_of(torch.__version__) >= OLDEST_OF_BACKEND

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 import ftcomm
 from ftcomm.torch.distributed.process_group import BACKEND, FtcommGroup
 from ftcomm.torch.joined import joined
+from ftcomm.torch.requirement import require_backend
 
 _stores: list[Any] = []  # torch keeps the C++ half of a store alone
 
@@ -21,8 +23,12 @@ def register() -> None:
 
 
 def init_process_group(comm: ftcomm.Communicator | None = None) -> None:
-    """Make the default process group one of `comm`, by default that of `ftcomm.torch.init`."""
-    register()
+    """Make the default process group one of `comm`, by default that of `ftcomm.torch.init`.
+
+    Raises:
+        ImportError: torch is too old for the backend.
+    """
+    require_backend(torch)
     store, rank, world_size = next(rendezvous("", comm=comm))
     dist.init_process_group(BACKEND, store=store, rank=rank, world_size=world_size)
 

@@ -15,9 +15,11 @@ import ftcomm  # noqa: E402 - likewise
 import ftcomm.torch as ft  # noqa: E402 - likewise
 from ftcomm.torch.distributed.backend import create  # noqa: E402 - likewise
 from ftcomm.torch.distributed.work import HandleWork  # noqa: E402 - likewise
+from ftcomm.torch.requirement import has_backend, require_backend  # noqa: E402 - likewise
 from tests.conformance.forker import die_with_parent  # noqa: E402 - likewise
 from tests.conformance.plans import worker_environment  # noqa: E402 - likewise
 
+pytestmark = pytest.mark.skipif(not has_backend(torch), reason="torch is too old for the backend")
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
@@ -78,3 +80,12 @@ def test_one_rank_alone_trains_by_torchs_own_ddp() -> None:
             assert linear.weight.grad.tolist() == [[3, 3]]
         finally:
             dist.destroy_process_group()
+
+
+def test_a_torch_that_is_too_old_for_the_backend_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.6.0+cpu")
+    text = r"^the backend ftcomm needs torch 2\.13 or newer, and 2\.6\.0\+cpu is installed: use "
+    with pytest.raises(ImportError, match=text):
+        require_backend(torch)

@@ -1,0 +1,80 @@
+"""The strategy for Lightning on one rank: what it refuses, and what it answers."""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of Lightning's own imports
+    lightning = pytest.importorskip("lightning.pytorch")
+
+import ftcomm  # noqa: E402 - skipped before, where torch is missing
+import ftcomm.torch as ft  # noqa: E402 - likewise
+from ftcomm.torch.lightning import FtcommStrategy  # noqa: E402 - likewise
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def strategy() -> Iterator[FtcommStrategy]:
+    with ft.init("none") as comm:
+        yield FtcommStrategy(comm, every=1)
+
+
+class Module(lightning.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+
+    def training_step(self, batch: Any, _: int) -> Any:
+        return self.layer(batch).square().mean()
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def fit(strategy: FtcommStrategy, loader: Any) -> Module:
+    trainer = lightning.Trainer(
+        strategy=strategy, max_epochs=2, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    module = Module()
+    trainer.fit(module, loader)
+    return module
+
+
+def test_data_that_know_no_ranks_are_refused(strategy: FtcommStrategy) -> None:
+    loader = torch.utils.data.DataLoader(torch.ones(8, 2), batch_size=2)
+    with pytest.raises(ftcomm.ConfigError, match="come from a DataLoader, which knows no ranks"):
+        fit(strategy, loader)
+
+
+def test_an_epoch_of_one_batch_is_refused(strategy: FtcommStrategy) -> None:
+    with pytest.raises(ftcomm.ConfigError, match="an epoch has one batch"):
+        fit(strategy, ft.DataLoader(torch.ones(2, 2), batch_size=2))
+
+
+def test_checkpoints_are_kept_inside_of_epochs(strategy: FtcommStrategy) -> None:
+    loader = ft.DataLoader(torch.ones(8, 2), batch_size=2)
+    fit(strategy, loader)
+    assert (loader.epoch, loader.position) == (2, 0)
+    assert strategy._comm.version == 6  # of eight batches two are the last of an epoch
+
+
+def test_what_one_rank_answers(strategy: FtcommStrategy) -> None:
+    assert (strategy.is_global_zero, strategy.world_size) == (True, 1)
+    assert strategy.broadcast({"a": 1}) == {"a": 1}
+    assert strategy.reduce(3) == 3
+    assert strategy.reduce(torch.tensor([2.0, 4.0]), reduce_op="sum").tolist() == [2, 4]
+    assert strategy.reduce(torch.tensor(2.0)).item() == 2
+    assert strategy.reduce(torch.tensor(2), None, torch.distributed.ReduceOp.MAX).item() == 2
+    with pytest.raises(ValueError, match="'premul_sum' is not a valid Op"):
+        strategy.reduce(torch.tensor(2), reduce_op="premul_sum")
+    assert strategy.all_gather(torch.ones(2)).tolist() == [[1, 1]]
+    assert strategy.reduce_boolean_decision(True) is True
+    with pytest.raises(ValueError, match="sync_grads=False"):
+        strategy.all_gather(torch.ones(2), sync_grads=True)
+    strategy.barrier()
