@@ -326,17 +326,18 @@ def differing_fields(one: bytes, other: bytes, sites: tuple[str, str] = ("", "")
         ("log", ours.log.name.lower(), theirs.log.name.lower()),
         ("shape", ours.shape_text(), theirs.shape_text()),
         ("type", _SCALAR_TEXTS[ours.scalar], _SCALAR_TEXTS[theirs.scalar]),
-        ("counts", _counts_text(ours), _counts_text(theirs)),
+        ("counts", *_counts_texts((ours, theirs))),
         ("tag", tag_text(ours.tag), tag_text(theirs.tag)),
     ]
     return ", ".join(f"{name}: {a} and {b}" for name, a, b in pairs if a != b)
 
 
-def _counts_text(signature: Signature) -> str:
-    """A digest of the rows of all ranks; empty where it is mixed with that of a function."""
-    if signature.op is OpCode.FUNCTION:
-        return ""
-    return f"#{signature.op_hash:x}" if signature.op_hash else "none given, or equal ones"
+def _counts_texts(signatures: tuple[Signature, Signature]) -> list[str]:
+    """Digests of the rows of all ranks; empty where one is mixed with that of a function."""
+    if OpCode.FUNCTION in (signatures[0].op, signatures[1].op):
+        return ["", ""]
+    none = "none given, or equal ones"
+    return [f"#{each.op_hash:x}" if each.op_hash else none for each in signatures]
 
 
 def _op_texts(signatures: tuple[Signature, Signature], sites: tuple[str, str]) -> list[str]:

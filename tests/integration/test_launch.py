@@ -151,13 +151,13 @@ def test_a_function_that_only_this_process_can_import_is_sent_by_content(
     launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
-    (tmp_path / "hidden.py").write_text(
+    (tmp_path / "only_here.py").write_text(
         "import ftcomm\nNAME = 'hidden'\ndef name():\n    ftcomm.init()\n    return NAME\n"
     )
     with monkeypatch.context() as patch:
         patch.syspath_prepend(tmp_path)
-        hidden = __import__("hidden")
-    assert launch(hidden.name, 1) == ["hidden"]
+        only_here = __import__("only_here")
+    assert launch(only_here.name, 1) == ["hidden"]
 
 
 WITHOUT_GUARD = """

@@ -83,7 +83,7 @@ def test_a_job_that_joins_at_once_is_journalled_once_and_before_anyone_is_told(
         write=lambda document, epoch: course.append((epoch, len(document["incarnations"]))),
     )
     roster = Roster(SETTINGS, Durable.fresh("job", 4), generation=1, now=0.0)
-    listener: Any = None
+    listener: Any = SimpleNamespace(socket=SimpleNamespace(getsockname=lambda: ("127.0.0.1", 1)))
     server = Server(roster, journal, TokenFile(tmp_path / "token", b"key"), listener)
     server.send = lambda conn, message: course.append(type(message))  # type: ignore[method-assign]  # the wire
     hellos: list[Hello] = [hello(f"w{number}") for number in range(4)]
