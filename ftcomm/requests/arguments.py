@@ -19,6 +19,7 @@ from ftcomm.protocol.signature import (
     Signature,
     Wire,
 )
+from ftcomm.state.registered_types import array_of
 
 _PYTHON_NUMBERS = (int, float, bool, complex)
 _FLOAT32: AnyDtype = np.dtype(np.float32)
@@ -71,6 +72,9 @@ def _as_array(x: Any) -> Array:
             "the input is a masked array, whose mask no collective carries; "
             "pass x.filled(value), or data and mask in two calls"
         )
+    registered = array_of(x)
+    if registered is not None:
+        return registered
     try:
         array = np.asarray(x)
     except ValueError as error:
@@ -173,7 +177,9 @@ def check_memory(out: Any, *, strided: bool = False) -> None:
     if out is None:
         return
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
-        raise TypeError(f"out is a {type(out).__name__}, must be a numpy array")
+        is_tensor = type(out).__module__.split(".")[0] == "torch"
+        remedy = ": pass ftcomm.torch.as_array(out), which is its memory" if is_tensor else ""
+        raise TypeError(f"out is a {type(out).__name__}, must be a numpy array{remedy}")
     if not (strided or out.flags.c_contiguous):
         raise ValueError(
             f"out is not C-contiguous: its strides are {out.strides}; pass a contiguous array, and "

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
 T = TypeVar("T")
 
 MAX_NAME = 255  # characters of a registered type's name: longer ones are no module and class
@@ -61,6 +63,9 @@ _by_name: dict[str, Registration] = {}
 def register(kind: type[T], to_state: Callable[[T], Any], from_state: Callable[[Any], T]) -> None:
     """Let states and objects hold values of `kind`.
 
+    Where `to_state` gives a numpy array, collectives and messages take such a value, or one of a
+    subclass, as that array.
+
     Call it on every rank, before `load_checkpoint` and before any collective of objects. A second
     call for one type replaces the first. Subclasses of `kind` are types of their own.
 
@@ -105,6 +110,16 @@ def converted(value: Any) -> Converted | None:
         return value
     entry = _by_type.get(type(value))
     return None if entry is None else Converted(entry.name, entry.to_state(value))
+
+
+def array_of(value: Any) -> np.ndarray[Any, Any] | None:
+    """The array that stands for a value of a registered type, or of a subclass of one.
+
+    None where no type is registered, or the content of a value is no array.
+    """
+    entry = next((_by_type[kind] for kind in type(value).__mro__ if kind in _by_type), None)
+    content = None if entry is None else entry.to_state(value)
+    return content if isinstance(content, np.ndarray) else None
 
 
 def registered(name: str) -> Registration | None:

@@ -104,3 +104,21 @@ def test_states_and_objects_hold_tensors() -> None:
         assert got["b"].dtype is torch.bfloat16
         comm.load_checkpoint()
         comm.checkpoint(sent)
+
+
+def test_collectives_take_tensors_of_the_host_and_refuse_others_by_name() -> None:
+    with ftcomm.init("none") as comm:
+        weight = torch.nn.Parameter(torch.ones(2, 3))
+        assert comm.allreduce(weight).tolist() == [[1, 1, 1]] * 2
+        assert comm.broadcast(weight.detach().T).tolist() == [[1, 1]] * 3
+        assert comm.allreduce(torch.ones(2, dtype=torch.bfloat16)).dtype.name == "bfloat16"
+        for odd, words in (
+            (torch.ones(2).to_sparse(), "the tensor is sparse_coo"),
+            (torch.ones(2, device="meta"), "the tensor is on meta"),
+            (torch.ones(2).to(torch.float8_e4m3fn), "tensors of float8_e4m3fn are not carried"),
+        ):
+            with pytest.raises(TypeError, match=words):
+                comm.allreduce(odd)
+        with pytest.raises(TypeError, match=r"pass ftcomm\.torch\.as_array\(out\)"):
+            comm.allreduce(np.ones(2), out=torch.ones(2))
+        assert comm.seqno == 3

@@ -132,3 +132,24 @@ def test_stats_count_calls_bytes_and_time(comm: ftcomm.Communicator) -> None:
     assert (stats.replays, stats.fetched, stats.epochs) == (0, 0, 1)
     comm.barrier()
     assert stats.kinds["barrier"].count == 1  # a snapshot
+
+
+class Celsius:
+    def __init__(self, degrees: list[float]) -> None:
+        self.degrees = degrees
+
+
+class Frost(Celsius):
+    pass
+
+
+def test_a_registered_type_whose_content_is_an_array_is_one(
+    comm: ftcomm.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ftcomm.state.registered_types._by_type", {})
+    monkeypatch.setattr("ftcomm.state.registered_types._by_name", {})
+    ftcomm.register(Celsius, lambda c: np.array(c.degrees), lambda a: Celsius(a.tolist()))
+    assert comm.allreduce(Frost([1.0, 2.0])).tolist() == [1.0, 2.0]
+    ftcomm.register(Celsius, lambda c: c.degrees, Celsius)
+    with pytest.raises(TypeError, match="the input is a Celsius, which numpy takes as dtype obj"):
+        comm.allreduce(Celsius([1.0]))
