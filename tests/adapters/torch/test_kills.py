@@ -66,15 +66,27 @@ def test_a_kill_in_backward_changes_nothing(way: str, undisturbed: Models, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("time", range(1, 4))
 @pytest.mark.parametrize(("way", "victims", "moment"), [*itertools.product(WAYS, VICTIMS, MOMENTS)])
 def test_nothing_changes_whoever_is_killed_and_when(
     way: str,
     victims: str,
     moment: str,
+    time: int,
     undisturbed: Models,
     tmp_path: Path,
 ) -> None:
+    """Three times, since a death meets the other ranks at another point each time."""
     check(undisturbed, tmp_path, way, VICTIMS[victims], MOMENTS[moment])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("time", range(1, 21))
+@pytest.mark.parametrize("way", WAYS)
+def test_two_deaths_at_once_change_nothing_twenty_times(
+    way: str, time: int, undisturbed: Models, tmp_path: Path
+) -> None:
+    check(undisturbed, tmp_path, way, VICTIMS["two at once"], MOMENTS["in backward"])
 
 
 @pytest.mark.slow
