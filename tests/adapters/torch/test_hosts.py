@@ -1,0 +1,40 @@
+"""Hosts of several processes as workers of a job: the example, and deaths inside a host."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.conformance.forker import die_with_parent
+from tests.conformance.plans import ROOT, worker_environment
+
+pytestmark = [pytest.mark.process, pytest.mark.heavy, pytest.mark.timeout(300)]
+
+WALL_S = 110.0  # a job takes some ten seconds on two idle cores
+PROCESSES = 4
+
+
+def run(folder: Path, *options: str) -> tuple[str, str]:
+    """The model that all processes of both hosts told, and all that was said."""
+    command = [sys.executable, "-m", "ftcomm_tracker", "run", "-n", "2", "--", sys.executable]
+    done = subprocess.run(
+        [*command, str(ROOT / "examples" / "torch_hosts.py"), *options],
+        env=worker_environment(), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, timeout=WALL_S, check=False, preexec_fn=die_with_parent,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:]
+    told = re.findall(r"host \d process \d: model (\w+)", done.stdout)
+    assert (len(told), len(set(told))) == (PROCESSES, 1), done.stdout[-4000:]
+    return told[0], done.stdout
+
+
+def test_a_host_that_loses_its_leader_or_another_process_comes_back(tmp_path: Path) -> None:
+    undisturbed, said = run(tmp_path)
+    assert "starting it again" not in said
+    for kill, words in (("1.1.3", "worker 1 exited with status 1"), ("0.0.5", "worker 0 was kill")):
+        model, said = run(tmp_path, "--kill", kill)
+        assert (model, said.count(words), said.count("starting it again")) == (undisturbed, 1, 1)
