@@ -122,14 +122,17 @@ class RecordingEngine(DistributedEngine):
         """Write down that a call is entered, and what becomes of it."""
         position, name, given = self.position, kind.name.lower(), _Given()
         self._machine.executed_in = None
-        self._recorder.write(Entered(position, name, signature.hex(), site, input_digest(), local))
+        entered = Entered(position, name, signature.hex(), site, input_digest(), local)
+        line = self._recorder.line_of(entered)
         try:
+            self._recorder.append(line)
             yield given
         except BaseException as error:
-            cause = error.cause if isinstance(error, FtcommError) else str(error)
-            self._recorder.write(
-                Raised(position, name, type(error).__name__, cause, self.epoch, input_digest())
-            )
+            if self._recorder.has(line):
+                cause = error.cause if isinstance(error, FtcommError) else str(error)
+                self._recorder.write(
+                    Raised(position, name, type(error).__name__, cause, self.epoch, input_digest())
+                )
             raise
         how, epoch = self._how()
         self._recorder.write(
