@@ -7,9 +7,9 @@ Each worker starts one process more for each further GPU of its host.  Inside th
 averaged by NCCL (gloo where there are no GPUs, as in this example's test).  The worker itself, the
 leader of its host, averages them with the other hosts through pinned memory, and tells its host.
 
-A host is lost as one: when one of its processes dies, torch's next collective fails in the others,
-and all of them end.  The launcher starts the leader again, which starts the others again.  They go
-on from the job's newest checkpoint, and the results of other hosts since then are replayed.
+A host is lost as one: when one of its processes dies, the others hear of it and end.  The launcher
+starts the leader again, which starts the others again.  They go on from the job's newest
+checkpoint, and the results of other hosts since then are replayed.
 """
 
 import argparse
@@ -18,18 +18,23 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils._pytree import tree_map
 
 import ftcomm
 import ftcomm.torch as ft
 
-PER_HOST, STEPS, SAVE_EVERY = 2, 8, 2
-PATIENCE = timedelta(seconds=30)  # with another process of the host, until it counts as dead
+PER_HOST = torch.cuda.device_count() or 2
+STEPS, SAVE_EVERY = 8, 2
+# While another host is replaced, this one waits in its group: deaths in it are heard of otherwise.
+PATIENCE = timedelta(days=1)
 
 
 def main() -> None:
@@ -55,19 +60,26 @@ def lead(kill: str) -> None:
         place = f"{comm.rank} {store.port} {comm.incarnation}"
         command = [sys.executable, *sys.argv]
         others = [
-            subprocess.Popen(command, env=place_of(place, local))  # noqa: S603 - this very script
+            subprocess.Popen(command, env=place_of(place, local), stdin=subprocess.PIPE)  # noqa: S603 - this very script
             for local in range(1, PER_HOST)
         ]
-        try:
-            train(store, comm.rank, 0, kill if comm.incarnation == 1 else "", comm)
-        except BaseException:
-            for other in others:
-                other.kill()
-            raise
-        finally:
-            ends = [other.wait() for other in others]
-        if any(ends):
-            raise RuntimeError(f"other processes of the host ended with {ends}")
+        watches = [beside(end_with, other.wait) for other in others]
+        train(store, comm.rank, 0, kill if comm.incarnation == 1 else "", comm)
+        for watch in watches:
+            watch.join()
+
+
+def beside(function: Callable[..., None], *arguments: Any) -> threading.Thread:
+    """Run a function on a thread that ends with the process."""
+    thread = threading.Thread(target=function, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+def end_with(wait: Callable[[], object]) -> None:
+    """End this process at once when `wait` tells of a death in its host: torch may be in a call."""
+    if wait():
+        os._exit(1)
 
 
 def place_of(place: str, local: int) -> dict[str, str]:
@@ -78,6 +90,7 @@ def place_of(place: str, local: int) -> dict[str, str]:
 def follow(place: str, kill: str) -> None:
     """Train as another process of the host than its leader."""
     host, port, incarnation, local = (int(word) for word in place.split())
+    beside(end_with, lambda: not os.read(0, 1))  # it ends with the leader, who writes nothing
     store = dist.TCPStore("127.0.0.1", port, PER_HOST, is_master=False)
     train(store, host, local, kill if incarnation == 1 else "", None)
 
@@ -95,7 +108,11 @@ def train(store: Any, host: int, local: int, kill: str, comm: ftcomm.Communicato
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     step = torch.zeros(1, dtype=torch.int64)
     if comm is not None:
-        step[0] = ft.load(comm, model=model, optimizer=optimizer, step=0).values["step"]
+        fresh = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 0}
+        saved = ft.load(comm, **fresh).values
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        step[0] = saved["step"]
     state = [model.state_dict(), optimizer.state_dict(), int(step)]
     dist.broadcast_object_list(state, 0)
     model.load_state_dict(state[0])
@@ -111,11 +128,18 @@ def train(store: Any, host: int, local: int, kill: str, comm: ftcomm.Communicato
         gradients.average(comm)
         optimizer.step()
         if comm is not None and number % SAVE_EVERY == SAVE_EVERY - 1:
-            ft.save(comm, model=model, optimizer=optimizer, step=number + 1)
+            parts = {"model": model, "optimizer": optimizer}
+            ft.save(comm, **{name: in_host(p.state_dict()) for name, p in parts.items()},
+                    step=number + 1)  # fmt: skip
     weights = torch.cat([p.detach().reshape(-1).cpu() for p in model.parameters()])
     digest = hashlib.sha256(ft.as_array(weights).tobytes()).hexdigest()
     print(f"host {host} process {local}: model {digest[:16]}", flush=True)
     dist.destroy_process_group()
+
+
+def in_host(tree: Any) -> Any:
+    """A state dict with its tensors in the memory of the host."""
+    return tree_map(lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, tree)
 
 
 class Gradients:

@@ -111,7 +111,8 @@ async def _ask(driver: Driver, order: FetchCopies) -> None:
     except RelayLost as error:  # the rank itself is not to blame
         driver.apply(link_down(epoch, rank, error))
     except BROKEN as error:
-        driver.apply(CopyLost(epoch, due[0], rank, describe(error)))
+        if due:
+            driver.apply(CopyLost(epoch, due[0], rank, describe(error)))
 
 
 async def _answer(

@@ -81,6 +81,8 @@ class ContributedExchange:
 
     def _copied(self, call: Request, header: CallHeader, sizes: Sizes | None) -> Executed | None:
         """Others keep each rank's result, and all the digests of all results."""
+        if sizes is not None:  # before memory is taken for what others have told
+            call.admit_input(self._copies.least_logged(sizes.largest))
         result = self._parts(call, header, sizes)
         if result is None:
             return None

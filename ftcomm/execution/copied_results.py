@@ -89,6 +89,14 @@ class CopiedResults:
             return None
         return Spread(b"".join(each.digest for each in told), logged)
 
+    def least_logged(self, largest: int) -> int:
+        """Bytes that a rank logs at least, where the largest input has so many.
+
+        Some rank's result has as many as that input has on average for each rank.
+        """
+        size, replicas = self._core.contact.world_size, self._core.contact.limits.replicas
+        return -(-largest // size) * (1 + local_copies(size, replicas))
+
     def _copy(self, packed: Array, told: Sequence[Told], header: CallHeader) -> bool:
         """Hold one's own result, send it, and hold what comes; False: ask the core again."""
         plane, order, rank = self._plane, self._core.view.keep_order, self._plane.rank

@@ -362,8 +362,9 @@ def is_compatible(known: bytes, whole: bytes) -> bool:
     it; what follows from the input is not.
     """
     one, other = Signature.decode(known), Signature.decode(whole)
-    if one.log is not other.log and LogMode.BY_SIZE not in (one.log, other.log):
-        return False
+    logs = {one.log, other.log}
+    if len(logs) > 1 and (LogMode.BY_SIZE not in logs or LogMode.COPIES in logs):
+        return False  # copies are never the choice of the size
     return (one.wire, one.kind, one.op, one.op_hash, one.algorithm, one.root, one.tag) == (
         other.wire,
         other.kind,
@@ -473,7 +474,8 @@ def tag_code(tag: CallTag) -> int:
     try:
         return _tag(_NUMBER, number.to_bytes(_TAG_ROOM, "little", signed=True))
     except OverflowError:
-        return _tag_of_digest(b"i%d" % number)
+        sign, size = b"-" if number < 0 else b"+", number.bit_length() // 8 + 1
+        return _tag_of_digest(b"i" + sign + abs(number).to_bytes(size, "little"))
 
 
 def tag_text(code: int) -> str:

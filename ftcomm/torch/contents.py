@@ -36,7 +36,7 @@ class CounterItems:
 
 def register_types() -> None:
     """Let states and objects hold tensors, and what is made here."""
-    ftcomm.register(torch.Tensor, _array_of, as_tensor)
+    ftcomm.register(torch.Tensor, _array_of, _tensor_of)
     ftcomm.register(ShardPlace, lambda place: place.number, ShardPlace)
     ftcomm.register(CounterItems, lambda counter: counter.items, CounterItems)
 
@@ -44,6 +44,11 @@ def register_types() -> None:
 def _array_of(tensor: torch.Tensor) -> Array:
     check_tensor(tensor)
     return as_array(tensor.detach().contiguous())
+
+
+def _tensor_of(array: Array) -> torch.Tensor:
+    """The tensor; on a copy of a read-only array, as where two states are compared."""
+    return as_tensor(array if array.flags.writeable else array.copy())
 
 
 def distributed_tensors() -> tuple[Any, ...]:

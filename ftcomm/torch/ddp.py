@@ -104,7 +104,7 @@ class DDP(torch.nn.Module):
                 "begun fewer collectives than others; let the error end the script"
             )
         self._reducer.is_on = self._averages
-        if self._averages and self._sync_buffers and self.training:
+        if self._averages and self._sync_buffers and self.module.training:
             self.broadcast_buffers()
 
     def _watch(self, outputs: Any) -> None:

@@ -5,7 +5,7 @@ weights, optimizers, schedulers, loops, callbacks and the position in the data. 
 goes on from there in `Trainer.fit`, by itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,11 @@ class FtcommStrategy(SingleDeviceStrategy):
         super().on_train_batch_start(batch, batch_idx)
         self._is_resuming = False
 
+    def on_train_end(self) -> None:
+        """Note that all ranks are here."""
+        super().on_train_end()
+        self._is_resuming = False
+
     def barrier(self, *_: Any, **_options: Any) -> None:
         """Wait for all ranks."""
         if not self._is_resuming:
@@ -125,14 +130,16 @@ def op_named(reduce_op: Any) -> ftcomm.Op:
 class LightningCheckpoints(Callback):
     """Keeps Lightning's checkpoint in the job, and restores it.
 
-    None is kept behind the last batch of an epoch: with ``max_steps`` Lightning 2.6 would resume
-    from there with one step and then the epoch's end.
+    None is kept where Lightning 2.6 would not go on as the others: behind the last batch of an
+    epoch or of the training, from where it makes one step more, and before a validation, which it
+    leaves out.
     """
 
     def __init__(self, comm: ftcomm.Communicator, trainer: Any, every: int) -> None:
         self._comm, self._every = comm, every
         self._connector = trainer._checkpoint_connector  # noqa: SLF001 - nothing else makes one without a file
         self._random_states: Mapping[str, Any] | None = None
+        self._end_batch: Callable[..., Any]  # the module's own hook, once training has begun
         self._saved_at = self._step = 0  # steps of the optimizer
 
     def load(self) -> None:
@@ -156,7 +163,6 @@ class LightningCheckpoints(Callback):
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Refuse data of which every rank would get the same rows, or that have no middle."""
-        del pl_module
         if not isinstance(trainer.train_dataloader, DataLoader):
             kind = type(trainer.train_dataloader).__name__
             raise ftcomm.ConfigError(
@@ -168,6 +174,9 @@ class LightningCheckpoints(Callback):
                 "an epoch has one batch, and checkpoints are kept in the middle of epochs",
                 remedy="use smaller batches, or a data set that repeats its rows",
             )
+        # Lightning calls it behind all callbacks, and nothing of a batch may follow its checkpoint.
+        self._end_batch = pl_module.on_train_batch_end
+        pl_module.on_train_batch_end = self._end_and_keep
 
     def on_train_batch_start(self, *_: Any) -> None:
         """Go on with the random numbers of the checkpoint, whatever was drawn since."""
@@ -175,14 +184,34 @@ class LightningCheckpoints(Callback):
             restore_random_states(self._random_states)
             self._random_states = None
 
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        """Keep a checkpoint if it is due and the optimizer has just made a step."""
+    def _end_and_keep(self, *arguments: Any) -> None:
+        """End a batch; keep a checkpoint if it is due and the optimizer has just made a step."""
+        self._end_batch(*arguments)
+        trainer = self._connector.trainer
         step, before = trainer.global_step, self._step
         self._step = step
-        is_last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
-        if step != before and step - self._saved_at >= self._every and not is_last:
+        is_due = step != before and step - self._saved_at >= self._every
+        if is_due and not self._is_boundary(trainer):
             self._saved_at = step
             self._save()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Give the module its own hook back."""
+        del trainer
+        pl_module.__dict__.pop("on_train_batch_end", None)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """The same, where training ends by an error."""
+        del exception
+        self.on_train_end(trainer, pl_module)
+
+    @staticmethod
+    def _is_boundary(trainer: Any) -> bool:
+        """Tell whether something else follows than the next batch of the epoch."""
+        loop = trainer.fit_loop.epoch_loop
+        is_over = trainer.should_stop or trainer.global_step >= trainer.max_steps >= 0
+        validates = loop._should_check_val_fx(trainer.fit_loop._data_fetcher)  # noqa: SLF001 - nothing else tells
+        return bool(is_over or validates or loop.batch_progress.is_last_batch)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """End the loader's epoch, as Lightning does not ask for a batch behind the last."""

@@ -67,6 +67,8 @@ class Trainer(transformers.Trainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         broadcast_buffers(self._comm, self.model)
         super()._save_checkpoint(model, trial)
+        if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
+            return  # transformers would resume from there with one step more
         name = f"{transformers.trainer_utils.PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         files = _read(Path(self._get_output_dir(trial=trial)) / name)
         save(self._comm, local={"files": files}, rng=False, model=self.model)

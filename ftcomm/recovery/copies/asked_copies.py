@@ -58,14 +58,17 @@ class AskedCopies:
         return epoch == self._epoch and name in self._asked.get(_lane(name, rank), ())
 
     def answered(self, name: CopyName, rank: int, *, has_it: bool) -> bool:
-        """Note the answer of `rank`, which was asked; True if there is somebody to ask now."""
+        """Note the answer of `rank`, which was asked; True if that was the last of a request.
+
+        What is missing is asked for anew then, and not for each name: a rank may lack thousands.
+        """
         asked = self._asked[_lane(name, rank)]
         asked.discard(name)
         if not asked:
             del self._asked[_lane(name, rank)]
         if not has_it:
             self._without[name] = self._without.get(name, frozenset()) | {rank}
-        return not asked or not has_it
+        return not asked
 
 
 def _lane(name: CopyName, rank: int) -> Lane:

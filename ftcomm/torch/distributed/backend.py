@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 import ftcomm
 from ftcomm.torch.distributed.process_group import BACKEND, FtcommGroup
-from ftcomm.torch.joined import joined
+from ftcomm.torch.joined import joined, use
 from ftcomm.torch.requirement import require_backend
 
 _stores: list[Any] = []  # torch keeps the C++ half of a store alone
@@ -25,19 +25,21 @@ def register() -> None:
 def init_process_group(comm: ftcomm.Communicator | None = None) -> None:
     """Make the default process group one of `comm`, by default that of `ftcomm.torch.init`.
 
+    `DDP` uses that communicator from now on.
+
     Raises:
         ImportError: torch is too old for the backend.
     """
     require_backend(torch)
-    store, rank, world_size = next(rendezvous("", comm=comm))
+    if comm is not None:
+        use(comm)
+    store, rank, world_size = next(rendezvous(""))
     dist.init_process_group(BACKEND, store=store, rank=rank, world_size=world_size)
 
 
-def rendezvous(
-    _url: str, *_: Any, comm: ftcomm.Communicator | None = None, **_options: Any
-) -> Iterator[tuple[Any, int, int]]:
+def rendezvous(_url: str, *_: Any, **_options: Any) -> Iterator[tuple[Any, int, int]]:
     """The store, rank and world size: the store is this process's own, as ranks meet by ftcomm."""
-    comm = comm or joined()
+    comm = joined()
     _stores.append(dist.HashStore())
     yield _stores[-1], comm.rank, comm.world_size
 

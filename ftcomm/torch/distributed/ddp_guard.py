@@ -15,16 +15,22 @@ import ftcomm
 
 
 def check_ddp() -> None:
-    """Refuse a DDP that is being made now, and that will rebuild its buckets.
+    """Refuse a DDP that is being made now and will rebuild its buckets, or that rebuilds them now.
+
+    The latter is the one that compares nothing as it is made, or becomes static behind that.
 
     Raises:
-        ConfigError: it will.
+        ConfigError: it does.
     """
     frame: FrameType | None = sys._getframe()  # noqa: SLF001 - nothing else tells who calls
     while frame is not None:
         if frame.f_code is DistributedDataParallel.__init__.__code__:
             _check(find_unused=frame.f_locals.get("find_unused_parameters") is True,
                    static=frame.f_locals.get("static_graph") is True)  # fmt: skip
+            return
+        if frame.f_code is DistributedDataParallel._pre_forward.__code__:  # noqa: SLF001 - likewise
+            ddp = frame.f_locals["self"]
+            _check(find_unused=ddp.find_unused_parameters, static=ddp.static_graph)
             return
         frame = frame.f_back
 

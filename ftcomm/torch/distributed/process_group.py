@@ -136,6 +136,7 @@ class FtcommGroup(dist.ProcessGroup):
 
     def broadcast(self, tensors: Tensors, opts: Any) -> HandleWork:
         """Give all ranks the root's tensor, in place."""
+        check_ddp()  # which tells its buckets by this call when it rebuilds them
         output, root = Output(tensors[opts.rootTensor]), opts.rootRank
         handle = self._comm.ibroadcast(output.array, root, out=output.array)
         return _work([handle], tensors, [output])

@@ -96,6 +96,13 @@ def test_bfloat16_is_the_same_after_a_kill(way: str, undisturbed: Models, tmp_pa
     check(undisturbed, tmp_path, way, "1", "3.backward", "--dtype", "bfloat16")
 
 
+@pytest.mark.parametrize("moment", ["3.backward", "5.backward"])
+def test_lightning_validates_between_steps(
+    moment: str, undisturbed: Models, tmp_path: Path
+) -> None:
+    check(undisturbed, tmp_path, "lightning", "1", moment, "--validate")
+
+
 @pytest.mark.slow
 def test_a_loader_with_workers_goes_on_in_the_middle_of_an_epoch(
     undisturbed: Models, tmp_path: Path

@@ -17,7 +17,23 @@ from ftcomm.protocol.signature import (
     with_tag,
 )
 
-TAGS = [0, 1, -1, 2**55 - 1, -(2**55), 2**55, 2**64, "", "0", "1", "bucket7", "bucket 10", "bücket"]
+TAGS = [
+    0,
+    1,
+    -1,
+    2**55 - 1,
+    -(2**55),
+    2**55,
+    2**64,
+    -(2**64),
+    10**5000,
+    "",
+    "0",
+    "1",
+    "bucket7",
+    "bucket 10",
+    "bücket",
+]
 
 
 def test_tags_that_differ_have_codes_that_differ() -> None:

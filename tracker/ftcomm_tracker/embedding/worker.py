@@ -109,8 +109,10 @@ def _of_function(error: BaseException) -> TracebackType | None:
 
 
 def _end_by(error: BaseException) -> NoReturn:
-    """End as the interpreter would by this error, with its traceback as it is now."""
-    if isinstance(error, SystemExit):
-        raise error
+    """End as the interpreter would by an error, with its traceback as it is now.
+
+    `SystemExit` too: a function of launch returns, and a worker that just ends would be started
+    again, as often as one that was killed.
+    """
     sys.excepthook(type(error), error, error.__traceback__)
     raise SystemExit(FAILED)

@@ -24,6 +24,8 @@ class Module(LightningModule):
         super().__init__()
         self.network = made(kills, torch.float32)
         self.kills = kills
+        first = next(self.network.parameters())
+        self.average = torch.nn.Parameter(torch.zeros_like(first), requires_grad=False)
 
     def training_step(self, batch: Any, _: int) -> Any:
         self.kills.step = self.trainer.global_step
@@ -31,6 +33,15 @@ class Module(LightningModule):
         loss = torch.nn.functional.cross_entropy(self.network(x), y)
         self.log("loss", loss, sync_dist=True, on_step=False, on_epoch=True)
         return loss
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        with torch.no_grad():
+            self.average.lerp_(next(self.network.parameters()), 0.1)
+
+    def validation_step(self, batch: Any, _: int) -> None:
+        x, y = batch
+        loss = torch.nn.functional.cross_entropy(self.network(x), y)
+        self.log("validation loss", loss, sync_dist=True)
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
@@ -42,6 +53,7 @@ class Module(LightningModule):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kill", action="append", default=[], metavar="RANK.STEP.MOMENT")
+    parser.add_argument("--validate", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     with ft.init() as comm:
@@ -50,8 +62,12 @@ def main() -> None:
         trainer = Trainer(
             strategy=FtcommStrategy(comm, every=2), max_steps=STEPS, logger=False,
             enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+            val_check_interval=2 if options.validate else None,
         )  # fmt: skip
-        trainer.fit(module, ft.DataLoader(data(torch.float32), comm, batch_size=8, seed=3))
+        rows = data(torch.float32)
+        validation = torch.utils.data.DataLoader(rows, batch_size=16) if options.validate else None
+        loader = ft.DataLoader(rows, comm, batch_size=8, seed=3)
+        trainer.fit(module, loader, validation)
         broadcast_buffers(comm, module)
         model = told(module)
     print("model", model)
