@@ -40,6 +40,13 @@ with ft.init() as comm:
     ft.load(comm, model=model)
     model(torch.ones(1, 3)).sum().backward()
 """
+DIFFERS = """
+import torch, ftcomm.torch as ft
+
+with ft.init() as comm:
+    ft.load(comm, rng=False, w=torch.zeros(4))
+    ft.save(comm, rng=False, w=torch.full((4,), float(comm.rank)))
+"""
 
 
 def run(script: Path, cwd: Path) -> tuple[int, str]:
@@ -74,6 +81,15 @@ def test_parameters_in_another_order_are_found_though_all_sizes_agree(tmp_path: 
     status, said = run(script, tmp_path)
     assert status == 72, said
     assert "they differ in tag: #" in said
+
+
+@pytest.mark.process
+def test_a_tensor_that_differs_between_ranks_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "differs.py"
+    script.write_text(DIFFERS)
+    status, said = run(script, tmp_path)
+    assert status == 72, said
+    assert "different states to checkpoint() at differs.py:6; state['w'] is" in said
 
 
 def test_buckets_follow_from_order_dtypes_and_sizes() -> None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,32 @@ def test_one_rank_alone_trains_by_torchs_own_ddp() -> None:
             model = torch.nn.parallel.DistributedDataParallel(linear, find_unused_parameters=True)
             model(torch.ones(3, 2)).sum().backward()
             assert linear.weight.grad.tolist() == [[3, 3]]
+        finally:
+            dist.destroy_process_group()
+
+
+def _unsynced(module: object) -> object:
+    return torch.nn.parallel.DistributedDataParallel(module, init_sync=False)
+
+
+def _static_later(module: object) -> object:
+    model = torch.nn.parallel.DistributedDataParallel(module, find_unused_parameters=True)
+    model._set_static_graph()
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:You passed find_unused_parameters")
+@pytest.mark.parametrize(("wrapped", "steps"), [(_unsynced, 1), (_static_later, 2)])
+def test_a_ddp_that_rebuilds_its_buckets_is_refused_when_it_does(wrapped: Any, steps: int) -> None:
+    """As it was made it compared nothing, or was another."""
+    with ft.init("none") as comm:
+        ft.init_process_group(comm)
+        try:
+            model = wrapped(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)))
+            for _ in range(steps):
+                model(torch.ones(1, 2)).sum().backward()
+            with pytest.raises(ftcomm.ConfigError, match="rebuilds its buckets after the first"):
+                model(torch.ones(1, 2))
         finally:
             dist.destroy_process_group()
 
