@@ -83,7 +83,7 @@ class CopiedResults:
                 self._plane.suspect(rank, cause, header)
                 return None
         replicas = self._core.contact.limits.replicas
-        logged = max(each.nbytes for each in told) * (1 + local_copies(len(told), replicas))
+        logged = max(each.packed for each in told) * (1 + local_copies(len(told), replicas))
         call.admit_input(logged)
         if self._core.contact.limits.keeps_results and not self._copy(packed, told, header):
             return None
