@@ -40,12 +40,12 @@ class Told(NamedTuple):
 
     @classmethod
     def of(cls, raw: bytes) -> "Told":
-        """As another rank has sent it."""
+        """The inverse of `raw`, of bytes that another rank has sent."""
         packed, nbytes = np.frombuffer(raw, np.uint64, offset=DIGEST_BYTES)
         return cls(raw[:DIGEST_BYTES], int(packed), int(nbytes))
 
     def raw(self) -> bytes:
-        """As it travels."""
+        """The bytes that travel."""
         words = (self.packed, self.nbytes)
         return self.digest + b"".join(word.to_bytes(WORD, "little") for word in words)
 

@@ -75,7 +75,7 @@ class Trainer(transformers.Trainer):
 
 
 def share_of(dataset: Any, comm: ftcomm.Communicator) -> Any:
-    """As many rows for each rank.
+    """The rows of one rank, as many as each other rank has.
 
     Raises:
         ConfigError: nothing tells how many rows there are.
