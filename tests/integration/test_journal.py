@@ -119,7 +119,7 @@ def test_a_job_that_has_lost_everything_goes_on_behind_its_checkpoint(
     damage(files)
     journalled = max(len(results_in(path)) for path in journals(job.journal))
     done = job.run()
-    assert replayed(done) == [(journalled, 1)]
+    assert replayed(done) == [(journalled, 1)], done.stderr
     assert journalled >= least
     assert models(done) == clean
     assert list(job.journal.iterdir()) == []
